@@ -1,0 +1,39 @@
+"""Who reads what: the samplers of torch and libtorch, and what they hand to every rank.
+
+`DistributedSampler` alone needs torch, and brings it in when first asked for; everything else is numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .assignment import Assignment, Loader, assign
+from .audit import Audit, AuditError, EpochAudit, Finding, audit
+from .files import shard_files
+from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
+
+if TYPE_CHECKING:
+    from .torch_samplers import DistributedSampler
+
+__all__ = [
+    "Assignment",
+    "Audit",
+    "AuditError",
+    "DistributedRandomSampler",
+    "DistributedSampler",
+    "DistributedSequentialSampler",
+    "EpochAudit",
+    "Finding",
+    "Loader",
+    "assign",
+    "audit",
+    "shard_files",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DistributedSampler":
+        from .torch_samplers import DistributedSampler
+
+        return DistributedSampler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,247 @@
+"""`Assignment`: which rank reads which sample, in which order, for one epoch; all ranks made in one pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..checks import one_of, whole
+from ..storage import write_atomically
+from .libtorch_samplers import libtorch_random_order
+from .permutation import IntArray, torch_order
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SAMPLERS = ("torch", "libtorch_random", "libtorch_sequential")
+_FORMAT, _VERSION = "rankscope.assignment", 1
+
+
+@dataclass(frozen=True)
+class Loader:
+    """How a DataLoader on each rank groups that rank's indices.
+
+    Batch b of a rank is made by its worker ``b % num_workers`` (torch/utils/data/dataloader.py, map-style dataset,
+    in_order), by the training process itself where `num_workers` is 0.
+    """
+
+    batch_size: int = 1
+    drop_last: bool = False
+    num_workers: int = 0
+
+    def __post_init__(self) -> None:
+        whole("batch_size", self.batch_size, 1)
+        whole("num_workers", self.num_workers, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """The indices that every rank reads in one epoch, and the recipe they came from.
+
+    `size` is the dataset's length; ``ranks[r]`` holds what rank r reads, in order (ragged allowed). `loader` is the
+    DataLoader on top, if one was put there with `with_loader`. The arrays are read-only.
+    """
+
+    size: int
+    ranks: tuple[IntArray, ...]
+    sampler: str = "custom"
+    shuffle: bool | None = None
+    seed: int | None = None
+    epoch: int = 0
+    drop_last: bool | None = None
+    loader: Loader | None = None
+
+    def __post_init__(self) -> None:
+        whole("size", self.size, 0)
+        ranks = tuple(np.asarray(indices) for indices in self.ranks)
+        if not ranks:
+            raise ValueError("an assignment needs at least one rank, got none")
+        for rank, indices in enumerate(ranks):
+            if indices.ndim != 1 or not (np.issubdtype(indices.dtype, np.integer) or indices.size == 0):
+                raise ValueError(
+                    f"rank {rank} must read a 1-D array of integers, got {indices.dtype} of shape {indices.shape}"
+                )
+        ranks = tuple(i if np.issubdtype(i.dtype, np.integer) else i.astype(np.int64) for i in ranks)
+        for indices in ranks:
+            indices.flags.writeable = False
+        object.__setattr__(self, "ranks", ranks)
+
+    @classmethod
+    def collect(cls, samplers: Sequence[Iterable[int]], size: int, epoch: int = 0) -> Assignment:
+        """Iterate one sampler a rank, after ``set_epoch(epoch)`` where it has one: any sampler can be audited.
+
+        >>> from torch.utils.data import DistributedSampler
+        >>> samplers = [DistributedSampler(range(5), num_replicas=2, rank=r, shuffle=False) for r in range(2)]
+        >>> [indices.tolist() for indices in Assignment.collect(samplers, size=5).ranks]
+        [[0, 2, 4], [1, 3, 0]]
+        """
+        for sampler in samplers:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+        return cls(size, tuple(np.fromiter(sampler, dtype=np.int64) for sampler in samplers), epoch=epoch)
+
+    @property
+    def num_ranks(self) -> int:
+        """The world size."""
+        return len(self.ranks)
+
+    @property
+    def num_steps(self) -> int:
+        """The number of reads of the rank that reads most."""
+        return max(indices.size for indices in self.ranks)
+
+    def with_loader(self, batch_size: int, drop_last: bool = False, num_workers: int = 0) -> Assignment:
+        """Put a DataLoader on every rank; its own `drop_last` cuts each rank's incomplete last batch.
+
+        >>> assign(10, 2, shuffle=False).with_loader(batch_size=2, drop_last=True).ranks[1].tolist()
+        [1, 3, 5, 7]
+        """
+        if self.loader is not None:
+            raise ValueError(f"this assignment has a loader already: {self.loader}")
+        loader = Loader(batch_size, drop_last, num_workers)
+        if not drop_last:
+            return replace(self, loader=loader)
+        whole_batches = tuple(indices[: indices.size // batch_size * batch_size] for indices in self.ranks)
+        return replace(self, ranks=whole_batches, loader=loader)
+
+    def batches(self, rank: int) -> list[IntArray]:
+        """Return the batches that one rank's DataLoader makes (of one sample where there is no loader)."""
+        indices = self.ranks[whole("rank", rank, 0, self.num_ranks - 1)]
+        size = self.loader.batch_size if self.loader else 1
+        return [indices[start : start + size] for start in range(0, indices.size, size)]
+
+    def repeats(self) -> tuple[NDArray[np.bool_], ...]:
+        """Mark each read of an index that was read before: at an earlier step, or at the same step by a lower rank.
+
+        For torch's padding and libtorch's these are exactly the reads a correct evaluation must not count.
+        """
+        ranks, steps = self.coordinates()
+        indices = np.concatenate(self.ranks)
+        in_time = np.lexsort((ranks, steps))
+        _, first = np.unique(indices[in_time], return_index=True)
+        repeated = np.ones(indices.size, dtype=bool)
+        repeated[in_time[first]] = False
+        return tuple(np.split(repeated, np.cumsum([i.size for i in self.ranks])[:-1]))
+
+    def count_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
+        """Return how often each rank reads each label: shape (num_ranks, number of labels), labels sorted.
+
+        `labels` has the dataset's length. Indices outside the dataset raise ValueError.
+        """
+        kinds, codes = np.unique(np.asarray(labels), return_inverse=True)
+        if codes.shape != (self.size,):
+            raise ValueError(f"labels must have the dataset's length {self.size}, got shape {np.shape(labels)}")
+        for rank, indices in enumerate(self.ranks):
+            if indices.size and (indices.min() < 0 or indices.max() >= self.size):
+                raise ValueError(f"rank {rank} reads outside the dataset's {self.size} samples")
+        return np.array([np.bincount(codes[indices], minlength=kinds.size) for indices in self.ranks])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row a read: rank, step, index, and with a loader batch and worker (-1: the training process)."""
+        import pandas as pd
+
+        ranks, steps = self.coordinates()
+        columns = {"epoch": self.epoch, "rank": ranks, "step": steps, "index": np.concatenate(self.ranks)}
+        if self.loader is not None:
+            batches = steps // self.loader.batch_size
+            columns["batch"] = batches
+            columns["worker"] = batches % self.loader.num_workers if self.loader.num_workers else -1
+        return pd.DataFrame(columns)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write an .npz, whole or not at all. Raises OSError where the folder cannot be written."""
+        recipe = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("ranks", "loader")}
+        loader = None if self.loader is None else vars(self.loader)
+        header = {"format": _FORMAT, "version": _VERSION, "recipe": recipe, "loader": loader}
+        lengths = np.array([indices.size for indices in self.ranks])
+        flat = np.concatenate(self.ranks)
+        return write_atomically(
+            path, lambda file: np.savez(file, header=np.array(json.dumps(header)), lengths=lengths, indices=flat)
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Assignment:
+        """Read what `save` wrote. Raises ValueError naming the file where it is damaged, foreign or newer."""
+        try:
+            with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
+                header = json.loads(str(stored["header"]))
+                lengths, flat = stored["lengths"], stored["indices"]
+            if header["format"] != _FORMAT or header["version"] != _VERSION:
+                raise ValueError(f"format {header['format']!r} version {header['version']!r}")
+            if lengths.sum() != flat.size or (lengths < 0).any():
+                raise ValueError(f"lengths add up to {lengths.sum()}, with {flat.size} indices")
+            loader = None if header["loader"] is None else Loader(**header["loader"])
+            return cls(
+                ranks=tuple(np.split(flat, np.cumsum(lengths)[:-1])), loader=loader, **header["recipe"]
+            )
+        except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+            raise ValueError(f"{os.fspath(path)} is no readable {_FORMAT} of version {_VERSION}: {error}") from error
+
+    def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
+        lengths = np.array([indices.size for indices in self.ranks])
+        ranks = np.repeat(np.arange(lengths.size), lengths)
+        return ranks, np.arange(ranks.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+def assign(
+    size: int,
+    num_replicas: int,
+    *,
+    sampler: str = "torch",
+    shuffle: bool = True,
+    seed: int = 0,
+    epoch: int = 0,
+    drop_last: bool = False,
+) -> Assignment:
+    """Return what every rank reads in one epoch, as `num_replicas` samplers of that kind would hand it out.
+
+    `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``, and the
+    shuffle is a matter of which sampler: `shuffle` concerns torch's alone. The ranks' arrays are views of one order.
+
+    Raises ValueError for a negative or fractional size, fewer than one replica, an unknown sampler, and for a seed
+    or ``shuffle=False`` given to a libtorch sampler that has no such thing.
+
+    >>> [indices.tolist() for indices in assign(10, 4, shuffle=False).ranks]
+    [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
+    >>> [indices.tolist() for indices in assign(10, 4, sampler="libtorch_sequential").ranks]
+    [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 0, 1]]
+    """
+    size = whole("size", size, 0)
+    num_replicas = whole("num_replicas", num_replicas, 1)
+    one_of("sampler", sampler, SAMPLERS)
+    seed = whole("seed", seed, -(2**63), 2**64 - 1)
+    epoch = whole("epoch", epoch, 0 if sampler != "torch" else None)
+    count = size // num_replicas if drop_last else -(-size // num_replicas)
+    total = count * num_replicas
+    if sampler == "torch":
+        order = _torch_epoch(size, total, shuffle, seed + epoch)
+        ranks = tuple(order[rank::num_replicas] for rank in range(num_replicas))
+    else:
+        order = _libtorch_epoch(sampler, size, total, shuffle, seed, epoch)
+        ranks = tuple(order[rank * count : (rank + 1) * count] for rank in range(num_replicas))
+        shuffle = sampler == "libtorch_random"
+    return Assignment(size, ranks, sampler, bool(shuffle), seed, epoch, bool(drop_last))
+
+
+def _torch_epoch(size: int, total: int, shuffle: bool, seed: int) -> IntArray:
+    whole("seed + epoch", seed, -(2**63), 2**64 - 1)
+    return torch_order(size, seed, total) if shuffle else np.arange(total) % max(size, 1)
+
+
+def _libtorch_epoch(sampler: str, size: int, total: int, shuffle: bool, seed: int, epoch: int) -> IntArray:
+    if seed != 0:
+        raise ValueError(f"{sampler} has no seed, the epoch alone decides its order: seed must be 0, got {seed}")
+    if sampler == "libtorch_sequential":
+        return np.arange(total) % max(size, 1)
+    if not shuffle:
+        raise ValueError("libtorch_random always shuffles: for shuffle=False take libtorch_sequential")
+    return libtorch_random_order(size, total, epoch)

@@ -1,0 +1,254 @@
+"""`audit`: what an assignment, or a run of epochs, does to the dataset: duplicates, losses, overlap, repetition."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .assignment import Assignment
+from .permutation import IntArray
+
+KINDS = (
+    "out_of_range",
+    "nothing_read",
+    "duplicates",
+    "overlap",
+    "dropped",
+    "never_seen",
+    "unbalanced",
+    "repeated_order",
+)
+
+
+class AuditError(ValueError):
+    """An assignment does what its owner did not allow."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found: `kind` is the word to allow it by, `message` says it with its figures."""
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class EpochAudit:
+    """One epoch: sorted arrays of indices, and the reads a rank has.
+
+    `duplicated` are read more than once, `overlap` those of them that more than one rank reads, `dropped` are read by
+    nobody, `out_of_range` do not exist in the dataset. `num_repeats` counts the reads beyond an index's first.
+    """
+
+    epoch: int
+    seed: int | None
+    num_reads: int
+    num_repeats: int
+    shortest: int
+    longest: int
+    duplicated: IntArray
+    overlap: IntArray
+    dropped: IntArray
+    out_of_range: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Audit:
+    """What `audit` found; ``str()`` is the report, `check` raises, `findings` is what both are made from.
+
+    `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` pairs places in the run
+    of epochs that read in exactly the same order, on every rank, although the sampler shuffles.
+    """
+
+    size: int
+    num_ranks: int
+    epochs: tuple[EpochAudit, ...]
+    never_seen: IntArray
+    repeated_orders: tuple[tuple[int, int], ...]
+
+    @property
+    def duplicates(self) -> int:
+        """Reads of an index already read in the same epoch, over all epochs."""
+        return sum(epoch.num_repeats for epoch in self.epochs)
+
+    @property
+    def dropped(self) -> int:
+        """Samples not read in an epoch, added up over the epochs."""
+        return sum(epoch.dropped.size for epoch in self.epochs)
+
+    @property
+    def overlap(self) -> int:
+        """Indices read by more than one rank in the same epoch, over all epochs."""
+        return sum(epoch.overlap.size for epoch in self.epochs)
+
+    @property
+    def out_of_range(self) -> int:
+        """Distinct indices outside the dataset, over all epochs."""
+        return sum(epoch.out_of_range.size for epoch in self.epochs)
+
+    @property
+    def imbalance(self) -> int:
+        """The largest difference between two ranks' numbers of reads in an epoch."""
+        return max(epoch.longest - epoch.shortest for epoch in self.epochs)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Everything that is not an exact, balanced, fresh partition of the dataset."""
+        return _findings(self)
+
+    def check(self, allow: Iterable[str] = ()) -> None:
+        """Raise AuditError unless every finding's kind is allowed."""
+        allowed = set(allow)
+        unknown = allowed - set(KINDS)
+        if unknown:
+            raise ValueError(f"allow takes kinds out of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}")
+        found = [f.message for f in self.findings if f.kind not in allowed]
+        if found:
+            raise AuditError("; ".join(found))
+
+    def __str__(self) -> str:
+        over = f"{_count(self.num_ranks, 'rank')}, {_count(len(self.epochs), 'epoch')}"
+        head = f"{_count(self.size, 'sample')}, {over}: {_count(sum(epoch.num_reads for epoch in self.epochs), 'read')}"
+        lines = [f"  {f.kind.replace('_', ' ')}: {f.message}" for f in self.findings]
+        return "\n".join([head, *(lines or ["  every sample read exactly once an epoch"])])
+
+
+def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
+    """Audit one epoch, or a run of epochs of the same dataset and world size (one is held at a time).
+
+    Raises ValueError for no epochs at all, and where size or number of ranks changes on the way.
+
+    >>> from rankscope.sampling import assign
+    >>> print(audit(assign(10, 4) for _ in range(2)))  # set_epoch forgotten
+    10 samples, 4 ranks, 2 epochs: 24 reads
+      duplicates: 4 reads of a sample already read in its epoch
+      overlap: 4 times a sample is read by more than one rank in an epoch
+      repeated order: epochs 0 and 0 read in the same order on every rank: was set_epoch forgotten?
+    """
+    run = [assignments] if isinstance(assignments, Assignment) else assignments
+    epochs: list[EpochAudit] = []
+    orders: dict[bytes, int] = {}
+    repeated: list[tuple[int, int]] = []
+    shape: tuple[int, int] | None = None
+    for place, assignment in enumerate(run):
+        if shape is None:
+            shape = (assignment.size, assignment.num_ranks)
+            seen = np.zeros(assignment.size, dtype=bool)
+        elif shape != (assignment.size, assignment.num_ranks):
+            raise ValueError(
+                f"epochs to audit must share size and ranks: {shape[0]} samples over {shape[1]} ranks, then "
+                f"{assignment.size} over {assignment.num_ranks}"
+            )
+        flat = np.concatenate(assignment.ranks)
+        epochs.append(_audit_epoch(assignment, flat, seen))
+        if assignment.shuffle is not False and assignment.size > 1 and flat.size:
+            first = orders.setdefault(_fingerprint(assignment, flat), place)
+            if first != place:
+                repeated.append((first, place))
+    if shape is None:
+        raise ValueError("audit needs at least one epoch, got none")
+    return Audit(*shape, tuple(epochs), np.flatnonzero(~seen), tuple(repeated))
+
+
+def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]) -> EpochAudit:
+    """Audit one epoch and mark in `seen` what it reads."""
+    lengths = np.array([indices.size for indices in assignment.ranks])
+    size = assignment.size
+    inside = flat
+    outside = flat[:0]
+    if flat.size and (flat.min() < 0 or flat.max() >= size):
+        valid = (flat >= 0) & (flat < size)
+        inside, outside = flat[valid], flat[~valid]
+    counts = np.bincount(inside, minlength=size)
+    seen |= counts > 0
+    duplicated = np.flatnonzero(counts > 1)
+    strays, stray_counts = np.unique(outside, return_counts=True)
+    repeats = int((counts[duplicated] - 1).sum() + (stray_counts - 1).sum())
+    return EpochAudit(
+        epoch=assignment.epoch,
+        seed=assignment.seed,
+        num_reads=flat.size,
+        num_repeats=repeats,
+        shortest=int(lengths.min()),
+        longest=int(lengths.max()),
+        duplicated=np.union1d(duplicated, strays[stray_counts > 1]),
+        overlap=_read_by_many(flat, lengths, duplicated, counts) if repeats else duplicated,
+        dropped=np.flatnonzero(counts == 0),
+        out_of_range=strays,
+    )
+
+
+def _read_by_many(
+    flat: IntArray, lengths: NDArray[np.int64], duplicated: IntArray, counts: NDArray[np.int64]
+) -> IntArray:
+    """Return those of the `duplicated` indices that at least two ranks read."""
+    wanted = np.append(counts > 1, False)  # one more place, for the indices outside the dataset
+    places = np.flatnonzero(wanted[np.where((flat < 0) | (flat >= counts.size), counts.size, flat)])
+    ranks = np.searchsorted(np.cumsum(lengths), places, side="right")
+    rows = np.searchsorted(duplicated, flat[places])
+    pairs = np.unique(rows * lengths.size + ranks)
+    return duplicated[np.bincount(pairs // lengths.size, minlength=duplicated.size) > 1]
+
+
+def _fingerprint(assignment: Assignment, flat: IntArray) -> bytes:
+    digest = hashlib.blake2b(repr([indices.size for indices in assignment.ranks]).encode(), digest_size=16)
+    digest.update(flat.astype(np.int64, copy=False).data)
+    return digest.digest()
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _some(indices: IntArray, limit: int = 8) -> str:
+    shown = ", ".join(map(str, indices[:limit].tolist()))
+    return shown if indices.size <= limit else f"{shown}, … ({indices.size} in all)"
+
+
+def _findings(audit: Audit) -> tuple[Finding, ...]:
+    epochs = audit.epochs
+    strays = np.unique(np.concatenate([epoch.out_of_range for epoch in epochs]))
+    empty = sum(epoch.num_reads == 0 for epoch in epochs) if audit.size else 0
+    uneven = max(epochs, key=lambda epoch: epoch.longest - epoch.shortest)
+    found = {
+        "out_of_range": (strays.size, f"indices that a dataset of {audit.size} does not have: {_some(strays)}"),
+        "nothing_read": (
+            empty,
+            f"no rank reads anything in {empty} of {_count(len(epochs), 'epoch')}: {_count(audit.size, 'sample')} "
+            f"for {_count(audit.num_ranks, 'rank')}, and the incomplete rest is dropped",
+        ),
+        "duplicates": (audit.duplicates, f"{_count(audit.duplicates, 'read')} of a sample already read in its epoch"),
+        "overlap": (
+            audit.overlap,
+            f"{_count(audit.overlap, 'time')} a sample is read by more than one rank in an epoch",
+        ),
+        "dropped": (audit.dropped, f"{_count(audit.dropped, 'time')} a sample is left out of an epoch"),
+        "never_seen": (
+            audit.never_seen.size if len(epochs) > 1 else 0,
+            f"{_count(audit.never_seen.size, 'sample')} not read in any epoch: {_some(audit.never_seen)}",
+        ),
+        "unbalanced": (
+            audit.imbalance,
+            f"ranks read from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}",
+        ),
+        "repeated_order": (len(audit.repeated_orders), _repetition(audit)),
+    }
+    return tuple(Finding(kind, message) for kind, (present, message) in found.items() if present)
+
+
+def _repetition(audit: Audit) -> str:
+    if not audit.repeated_orders:
+        return ""
+    first, again = (audit.epochs[place] for place in audit.repeated_orders[0])
+    if first.seed != again.seed:
+        names = f"(seed {first.seed}, epoch {first.epoch}) and (seed {again.seed}, epoch {again.epoch})"
+        why = "seed + epoch is the same"
+    else:
+        names, why = f"epochs {first.epoch} and {again.epoch}", "was set_epoch forgotten?"
+    more = len(audit.repeated_orders) - 1
+    rest = f" (and {_count(more, 'more pair')})" if more else ""
+    return f"{names}{rest} read in the same order on every rank: {why}"

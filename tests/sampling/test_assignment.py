@@ -1,0 +1,214 @@
+"""Assignment: every maker, the loader on top, the stored form, bad input."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data import DistributedSampler as TorchDistributedSampler
+
+from rankscope.sampling import (
+    Assignment,
+    DistributedRandomSampler,
+    DistributedSampler,
+    DistributedSequentialSampler,
+    assign,
+)
+
+
+class WhoReads(Dataset):
+    """Each sample says its index and the worker that read it."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        info = get_worker_info()
+        return index, -1 if info is None else info.id
+
+
+def listed(assignment):
+    return [indices.tolist() for indices in assignment.ranks]
+
+
+@pytest.mark.parametrize("kind", ["libtorch_random", "libtorch_sequential"])
+@pytest.mark.parametrize(("size", "num_replicas"), [(0, 3), (1, 4), (3, 8), (10, 4), (64, 16), (97, 1), (1000, 7)])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_libtorch_in_one_pass_is_what_the_samplers_give(kind, size, num_replicas, drop_last):
+    twin = DistributedRandomSampler if kind == "libtorch_random" else DistributedSequentialSampler
+    for epoch in (0, 1, 2**32 + 1):
+        ranks = []
+        for rank in range(num_replicas):
+            sampler = twin(size, num_replicas, rank, not drop_last)
+            sampler.set_epoch(epoch)
+            sampler.reset()
+            ranks.append(sampler.next(size + 1) or [])
+        assert listed(assign(size, num_replicas, sampler=kind, epoch=epoch, drop_last=drop_last)) == ranks
+
+
+def test_collect_takes_any_sampler_ragged_too():
+    torchs = [TorchDistributedSampler(range(37), 5, rank, seed=3) for rank in range(5)]
+    ours = [DistributedSampler(37, 5, rank, seed=3) for rank in range(5)]
+    assert listed(Assignment.collect(torchs, 37, epoch=4)) == listed(Assignment.collect(ours, 37, epoch=4))
+    assert listed(Assignment.collect(ours, 37, epoch=4)) == listed(assign(37, 5, seed=3, epoch=4))
+    ragged = Assignment.collect([[0, 1, 2], [], iter([3])], size=4)
+    assert listed(ragged) == [[0, 1, 2], [], [3]]
+    assert ragged.num_steps == 3
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("num_workers", [0, 3])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on a machine of two cores
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of it in any process with threads
+def test_the_loader_on_top_is_torchs_data_loader(drop_last, num_workers):
+    assignment = assign(57, 4, seed=1, epoch=2).with_loader(4, drop_last, num_workers)
+    frame = assignment.to_frame()
+    for rank in range(4):
+        sampler = DistributedSampler(57, 4, rank, seed=1)
+        sampler.set_epoch(2)
+        loader = DataLoader(WhoReads(57), batch_size=4, sampler=sampler, drop_last=drop_last, num_workers=num_workers)
+        real = [(index.tolist(), set(worker.tolist())) for index, worker in loader]
+        mine = frame[frame["rank"] == rank].groupby("batch")
+        assert [rows["index"].tolist() for _, rows in mine] == [indices for indices, _ in real]
+        assert [set(rows["worker"]) for _, rows in mine] == [workers for _, workers in real]
+        assert [batch.tolist() for batch in assignment.batches(rank)] == [indices for indices, _ in real]
+
+
+def test_repeats_are_torchs_padding():
+    assignment = assign(10, 4, seed=5)
+    places = [(rank, step) for rank, marks in enumerate(assignment.repeats()) for step in np.flatnonzero(marks)]
+    assert places == [(2, 2), (3, 2)]  # positions 10 and 11 of the order: step 2 of ranks 2 and 3
+    counted = zip(assignment.ranks, assignment.repeats(), strict=True)
+    correct = [index for indices, again in counted for index in indices[~again]]
+    assert sorted(correct) == list(range(10))
+
+
+def test_labels_are_counted_per_rank():
+    labels = ["b", "a", "b", "a", "a"]
+    counts = assign(5, 2, shuffle=False).count_labels(labels)
+    assert counts.tolist() == [[1, 2], [2, 1]]  # rank 0 reads b, b, a; rank 1 reads a, a, b
+    with pytest.raises(ValueError, match="labels must have the dataset's length 5, got shape"):
+        assign(5, 2).count_labels(labels[:4])
+    with pytest.raises(ValueError, match="rank . reads outside the dataset's 3 samples"):
+        assign(3, 8, sampler="libtorch_random").count_labels([0, 1, 2])
+
+
+def test_the_frame_has_a_row_a_read():
+    frame = assign(10, 4, shuffle=False, epoch=3).to_frame()
+    assert list(frame.columns) == ["epoch", "rank", "step", "index"]
+    assert frame[frame["rank"] == 3]["index"].tolist() == [3, 7, 1]
+    assert set(frame["epoch"]) == {3}
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        assign(100, 8, seed=3, epoch=2),
+        assign(3, 8, drop_last=True),
+        assign(50, 4).with_loader(3, drop_last=True, num_workers=2),
+        Assignment(5, (np.array([4, 0]), np.array([], dtype=int))),
+    ],
+)
+def test_the_stored_form_comes_back_the_same(assignment, tmp_path):
+    path = assignment.save(tmp_path / "epoch.npz")
+    again = Assignment.load(path)
+    assert listed(again) == listed(assignment)
+    for name in ("size", "sampler", "shuffle", "seed", "epoch", "drop_last", "loader"):
+        assert getattr(again, name) == getattr(assignment, name)
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch.npz"]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    path = assign(10, 2).save(tmp_path / "epoch.npz")
+    before = path.read_bytes()
+
+    def broken(file, **arrays):
+        file.write(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "savez", broken)
+    with pytest.raises(OSError, match="disk full"):
+        assign(10, 2, seed=1).save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch.npz"]
+
+
+def damaged(whole):
+    with np.load(io.BytesIO(whole)) as stored:
+        columns = dict(stored)
+    header = str(columns["header"])
+
+    def zipped(**changed):
+        buffer = io.BytesIO()
+        np.savez(buffer, **columns | changed)
+        return buffer.getvalue()
+
+    yield "empty", b""
+    yield "cut short", whole[: len(whole) // 2]
+    yield "text", b"rank 0 reads 3"
+    yield "a plain array", (lambda b: (np.save(b, np.arange(3)), b.getvalue())[1])(io.BytesIO())
+    yield "newer", zipped(header=np.array(header.replace('"version": 1', '"version": 2')))
+    yield "foreign", zipped(header=np.array(header.replace("rankscope.assignment", "somebody.else")))
+    yield "no json", zipped(header=np.array("{"))
+    yield "a list", zipped(header=np.array("[]"))
+    yield "unknown field", zipped(header=np.array(header.replace('"seed"', '"sead"')))
+    yield "negative size", zipped(header=np.array(header.replace('"size": 10', '"size": -10')))
+    yield "lost indices", zipped(indices=columns["indices"][:-1])
+    yield "fractions", zipped(indices=columns["indices"] + 0.5)
+    yield "pickled", zipped(indices=np.array([{"a": 1}] * columns["indices"].size))
+
+
+def test_a_damaged_file_is_one_clear_error(tmp_path):
+    path = assign(10, 2).save(tmp_path / "epoch.npz")
+    for what, content in damaged(path.read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="epoch.npz is no readable rankscope.assignment of version 1") as error:
+            Assignment.load(path)
+        assert "\n" not in str(error.value), what
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((-1, 2), {}, "size must be a whole number of at least 0, got -1"),
+        ((2.0, 2), {}, "size .* got 2.0"),
+        ((10, 0), {}, "num_replicas must be a whole number of at least 1, got 0"),
+        ((10, True), {}, "num_replicas .* got True"),
+        ((10, 2), {"sampler": "grain"}, "sampler must be one of 'torch', .* got 'grain'"),
+        ((10, 2), {"epoch": 0.5}, "epoch must be a whole number, got 0.5"),
+        ((10, 2), {"epoch": -1, "sampler": "libtorch_random"}, "epoch .* at least 0, got -1"),
+        ((10, 2), {"seed": 1, "sampler": "libtorch_random"}, "libtorch_random has no seed"),
+        ((10, 2), {"shuffle": False, "sampler": "libtorch_random"}, "libtorch_random always shuffles"),
+        ((10, 2), {"seed": 2**64}, "seed must be"),
+    ],
+)
+def test_bad_input_to_assign(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        assign(*arguments, **options)
+
+
+def test_bad_input_to_assignment():
+    with pytest.raises(ValueError, match="at least one rank"):
+        Assignment(3, ())
+    with pytest.raises(ValueError, match="rank 1 must read a 1-D array of integers, got float64"):
+        Assignment(3, (np.array([0]), np.array([0.5])))
+    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, got 0"):
+        assign(10, 2).with_loader(0)
+    with pytest.raises(ValueError, match="has a loader already"):
+        assign(10, 2).with_loader(2).with_loader(2)
+    with pytest.raises(ValueError, match="rank must be a whole number from 0 to 1, got 2"):
+        assign(10, 2).batches(2)
+
+
+def test_an_assignment_cannot_be_changed():
+    assignment = assign(10, 2)
+    with pytest.raises(ValueError, match="read-only"):
+        assignment.ranks[0][0] = 5
+    tensor = torch.arange(4)
+    Assignment(4, (tensor.numpy(),))

@@ -1,0 +1,118 @@
+"""audit sees everything it says it sees: each fault is planted, then found, then counted a second way."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.sampling import Assignment, AuditError, assign, audit
+from rankscope.sampling.audit import KINDS
+
+
+def kinds(report):
+    return {finding.kind for finding in report.findings}
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(
+    st.integers(0, 12),
+    st.lists(st.lists(st.integers(-3, 15), max_size=8), min_size=1, max_size=5),
+)
+def test_one_epoch_counted_by_hand(size, ranks):
+    report = audit(Assignment(size, tuple(np.array(indices, dtype=int) for indices in ranks)))
+    reads = Counter(index for indices in ranks for index in indices)
+    readers = Counter(index for indices in ranks for index in set(indices))
+    (epoch,) = report.epochs
+    assert epoch.duplicated.tolist() == sorted(index for index, count in reads.items() if count > 1)
+    assert epoch.overlap.tolist() == sorted(i for i, count in readers.items() if count > 1 and 0 <= i < size)
+    assert epoch.dropped.tolist() == [index for index in range(size) if index not in reads]
+    assert epoch.out_of_range.tolist() == sorted(index for index in reads if not 0 <= index < size)
+    assert report.duplicates == sum(count - 1 for count in reads.values())
+    assert report.imbalance == max(map(len, ranks)) - min(map(len, ranks))
+    assert bool(report.findings) == (
+        any(count > 1 for count in reads.values()) or set(reads) != set(range(size)) or report.imbalance > 0
+    )
+
+
+def test_a_clean_run_has_no_findings():
+    report = audit(assign(64, 4, epoch=epoch) for epoch in range(5))
+    assert report.findings == ()
+    report.check()
+    assert "every sample read exactly once an epoch" in str(report)
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda ranks: ranks[0].__setitem__(0, ranks[0][1]), "duplicates"),
+        (lambda ranks: ranks[0].__setitem__(0, ranks[1][0]), "overlap"),
+        (lambda ranks: ranks[0].__setitem__(0, ranks[1][0]), "dropped"),
+        (lambda ranks: ranks[2].pop(), "unbalanced"),
+        (lambda ranks: ranks[2].__setitem__(3, 64), "out_of_range"),
+        (lambda ranks: ranks[2].__setitem__(3, -1), "out_of_range"),
+    ],
+)
+def test_a_planted_fault_is_found(change, kind):
+    ranks = [indices.tolist() for indices in assign(64, 4).ranks]
+    change(ranks)
+    report = audit(Assignment(64, tuple(map(np.array, ranks))))
+    assert kind in kinds(report)
+    with pytest.raises(AuditError):
+        report.check()
+    with pytest.raises(AuditError):
+        report.check(allow=set(KINDS) - kinds(report))
+    report.check(allow=kinds(report))
+
+
+def test_drop_last_with_fewer_samples_than_ranks_reads_nothing():
+    report = audit(assign(3, 8, drop_last=True))
+    assert kinds(report) == {"nothing_read", "dropped"}
+    assert "no rank reads anything" in str(report)
+
+
+def test_a_forgotten_set_epoch_is_found_and_a_kept_one_is_not():
+    forgotten = audit(assign(100, 4, epoch=0) for _ in range(3))
+    assert forgotten.repeated_orders == ((0, 1), (0, 2))
+    assert "was set_epoch forgotten?" in str(forgotten)
+    assert audit(assign(100, 4, epoch=epoch) for epoch in range(3)).repeated_orders == ()
+
+
+def test_seed_plus_epoch_collides():
+    report = audit([assign(100, 4, seed=0, epoch=1), assign(100, 4, seed=1, epoch=0)])
+    assert report.repeated_orders == ((0, 1),)
+    assert "seed + epoch is the same" in str(report)
+
+
+def test_an_unshuffled_run_may_repeat():
+    assert audit(assign(100, 4, shuffle=False, epoch=e) for e in range(3)).repeated_orders == ()
+
+
+def test_the_same_reads_split_otherwise_are_another_order():
+    one = Assignment(4, (np.array([0, 1]), np.array([2, 3])))
+    other = Assignment(4, (np.array([0, 1, 2]), np.array([3])))
+    assert audit([one, other]).repeated_orders == ()
+
+
+def test_libtorchs_tail_is_never_seen_and_torchs_is():
+    libtorch = audit(assign(10, 4, sampler="libtorch_random", drop_last=True, epoch=epoch) for epoch in range(30))
+    assert libtorch.never_seen.tolist() == [8, 9]
+    assert "never_seen" in kinds(libtorch)
+    assert audit(assign(10, 4, drop_last=True, epoch=epoch) for epoch in range(30)).never_seen.size == 0
+
+
+def test_what_the_loader_drops_counts_as_dropped():
+    report = audit(assign(100, 4).with_loader(8, drop_last=True))
+    assert report.dropped == 4  # 25 a rank, in batches of 8
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="at least one epoch, got none"):
+        audit([])
+    with pytest.raises(ValueError, match="10 samples over 2 ranks, then 10 over 4"):
+        audit([assign(10, 2), assign(10, 4)])
+    with pytest.raises(ValueError, match="allow takes kinds out of .*, got padding"):
+        audit(assign(10, 2)).check(allow=["padding"])

@@ -1,0 +1,401 @@
+"""The Python twins of libtorch's distributed samplers give what libtorch gives."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.sampling import DistributedRandomSampler, DistributedSequentialSampler, assign
+from tests.sampling import libtorch_oracle as oracle
+
+TWINS = (DistributedRandomSampler, DistributedSequentialSampler)
+
+
+def drain(sampler: Any, batch_size: int = 1 << 20) -> list[int]:
+    """Everything that is left in a sampler."""
+    indices: list[int] = []
+    while (batch := sampler.next(batch_size)) is not None:
+        indices += batch
+    return indices
+
+
+def at_epoch(epoch: int, *args: Any, **options: Any) -> list[int]:
+    """One rank's indices of an epoch, in order."""
+    sampler = DistributedRandomSampler(*args, **options)
+    sampler.set_epoch(epoch)
+    sampler.reset()
+    return drain(sampler)
+
+
+def over_ranks(epoch: int, size: int, num_replicas: int, *args: Any, **options: Any) -> list[int]:
+    """The indices of an epoch of all ranks, one rank after the other."""
+    ranks = (at_epoch(epoch, size, num_replicas, rank, *args, **options) for rank in range(num_replicas))
+    return [index for indices in ranks for index in indices]
+
+
+@pytest.fixture(scope="session")
+def binary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled oracle, kept in pytest's cache for the next run."""
+    cache = getattr(request.config, "cache", None)
+    build_dir = cache.mkdir("libtorch-oracle") if cache else tmp_path_factory.mktemp("libtorch-oracle")
+    built = oracle.compile_oracle(build_dir)
+    if built is None:
+        pytest.skip("no C++ compiler for libtorch: the recorded vectors stand in")
+    return built
+
+
+@pytest.fixture(scope="session")
+def replayed() -> dict[str, str]:
+    """The twins' output for every case of seed 0, by the case's line."""
+    return {case.line(): oracle.replay(case, *TWINS) for case in oracle.cases(0)}
+
+
+def differing(expected: dict[str, str], got: dict[str, str]) -> list[tuple[str, str, str]]:
+    """The cases whose outputs differ, shortened: line, expected, got."""
+    assert expected.keys() == got.keys()
+    return [(line, want[:200], got[line][:200]) for line, want in expected.items() if got[line] != want]
+
+
+class TestAgainstLibtorch:
+    def test_recorded_vectors(self, replayed: dict[str, str]) -> None:
+        expected = {case.line(): output for case, output in oracle.recorded()}
+        assert len(expected) >= 400
+        assert differing(expected, {line: oracle.recordable(out) for line, out in replayed.items()}) == []
+
+    @pytest.mark.slow
+    def test_compiled_libtorch(self, binary: Path, replayed: dict[str, str]) -> None:
+        cases = oracle.cases(0)
+        expected = dict(zip((c.line() for c in cases), oracle.run_oracle(binary, cases), strict=True))
+        assert differing(expected, replayed) == []
+
+    @pytest.mark.slow
+    def test_compiled_libtorch_on_other_cases(self, binary: Path) -> None:
+        known = {case.line() for case in oracle.cases(0)}
+        cases = [case for case in oracle.cases(1) if case.line() not in known][::2]
+        assert len(cases) >= 200
+        expected = dict(zip((c.line() for c in cases), oracle.run_oracle(binary, cases), strict=True))
+        assert differing(expected, {c.line(): oracle.replay(c, *TWINS) for c in cases}) == []
+
+    @pytest.mark.slow
+    def test_recorded_vectors_are_what_libtorch_gives_now(self, binary: Path) -> None:
+        cases, recorded = zip(*oracle.recorded(), strict=True)
+        fresh = [oracle.recordable(output) for output in oracle.run_oracle(binary, cases)]
+        now = dict(zip((case.line() for case in cases), fresh, strict=True))
+        assert differing(now, dict(zip(now, recorded, strict=True))) == []
+
+    def test_recorded_whole_epochs(self) -> None:
+        stored = json.loads(oracle.WHOLE_EPOCHS.read_text(encoding="utf-8"))
+        assert len(stored["epochs"]) >= 50
+        for epoch in stored["epochs"]:
+            ranks = epoch.pop("ranks")
+            assert [indices.tolist() for indices in assign(**epoch).ranks] == ranks
+            if epoch["sampler"] == "libtorch_random" and epoch["size"] >= 10:
+                other = assign(**epoch | {"epoch": epoch["epoch"] + 1})
+                assert [indices.tolist() for indices in other.ranks] != ranks
+
+    @pytest.mark.slow
+    def test_recorded_whole_epochs_are_what_libtorch_gives_now(self, binary: Path) -> None:
+        stored = json.loads(oracle.WHOLE_EPOCHS.read_text(encoding="utf-8"))
+        assert stored["epochs"] == oracle.whole_epochs(binary)
+
+
+class LaterEpoch(DistributedRandomSampler):
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch((epoch + 1) % 2**64)
+
+
+class OtherModulus(DistributedRandomSampler):
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch % (2**32 - 1))
+
+
+class Rotated(DistributedRandomSampler):
+    def next(self, batch_size: int) -> list[int] | None:
+        batch = super().next(batch_size)
+        return batch and batch[1:] + batch[:1]
+
+
+class Wrapped(DistributedRandomSampler):
+    def next(self, batch_size: int) -> list[int] | None:
+        batch = super().next(batch_size)
+        return batch and [index % self.size for index in batch]
+
+
+class Forgetful(DistributedRandomSampler):
+    def load_state_dict(self, state: dict[str, Any], strict: bool = False) -> None:
+        pass
+
+
+class EagerEpoch(DistributedRandomSampler):
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.reset()
+
+
+class Unwrapped(DistributedSequentialSampler):
+    def next(self, batch_size: int) -> list[int] | None:
+        start = self.index()
+        batch = super().next(batch_size)
+        return batch and list(range(start, start + len(batch)))
+
+
+class RewindingLoad(DistributedSequentialSampler):
+    def load_state_dict(self, state: dict[str, Any], strict: bool = False) -> None:
+        super().load_state_dict(state, strict)
+        self.reset()
+
+
+class TestOracle:
+    @pytest.mark.parametrize("wrong", [LaterEpoch, OtherModulus, Rotated, Wrapped, Forgetful, EagerEpoch])
+    def test_a_wrong_random_twin_is_seen(self, wrong: Any) -> None:
+        small = [(c, out) for c, out in oracle.recorded() if c.kind == "random" and c.size <= 1001]
+        seen = sum(oracle.recordable(oracle.replay(c, wrong, wrong)) != out for c, out in small)
+        assert seen > 3
+
+    @pytest.mark.parametrize("wrong", [Unwrapped, RewindingLoad])
+    def test_a_wrong_sequential_twin_is_seen(self, wrong: Any) -> None:
+        small = [(c, out) for c, out in oracle.recorded() if c.kind == "sequential"]
+        seen = sum(oracle.recordable(oracle.replay(c, wrong, wrong)) != out for c, out in small)
+        assert seen > 3
+
+    def test_cases_are_reproducible_and_differ_by_seed(self) -> None:
+        lines = [case.line() for case in oracle.cases(0)]
+        assert lines == [case.line() for case in oracle.cases(0)]
+        assert [oracle.Case.parse(line) for line in lines] == oracle.cases(0)
+        assert len(set(lines)) == len(lines)
+        assert len(set(lines) & {case.line() for case in oracle.cases(1)}) < 100
+
+    def test_no_compiler_no_binary(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+        assert oracle.compile_oracle(tmp_path) is None
+
+    @pytest.mark.slow
+    def test_a_broken_case_is_an_error(self, binary: Path) -> None:
+        cases = [oracle.Case("random", 3, 1, 0, True, (op,)) for op in ("n1", "x")]
+        with pytest.raises(RuntimeError, match="case 2: unknown op x"):
+            oracle.run_oracle(binary, cases)
+
+
+class TestQuirks:
+    """What libtorch does that one may not expect; that it does is in the recorded vectors."""
+
+    def test_fewer_items_than_half_the_replicas_gives_indices_beyond_the_size(self) -> None:
+        # Padding item i is i - size, taken once: with 8 slots for 3 items that reaches 4.
+        assert sorted(over_ranks(2, 3, 8)) == [0, 0, 1, 1, 2, 2, 3, 4]
+
+    def test_sequential_padding_stays_below_the_size(self) -> None:
+        emitted = [drain(DistributedSequentialSampler(3, 8, rank)) for rank in range(8)]
+        assert emitted == [[0], [1], [2], [0], [1], [2], [0], [1]]
+
+    def test_without_duplicates_the_same_last_items_are_never_seen(self) -> None:
+        # The indices are cut to a multiple of the replicas before they are shuffled.
+        for epoch in range(20):
+            assert sorted(over_ranks(epoch, 11, 4, False)) == list(range(8))
+        sequential = [drain(DistributedSequentialSampler(11, 4, rank, False)) for rank in range(4)]
+        assert sequential == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+    @pytest.mark.parametrize("twin", TWINS)
+    def test_without_duplicates_fewer_items_than_replicas_give_nothing(self, twin: Any) -> None:
+        assert [twin(3, 4, rank, False).next(1) for rank in range(4)] == [None] * 4
+
+    def test_an_epoch_is_taken_up_at_the_next_reset(self) -> None:
+        sampler = DistributedRandomSampler(50)
+        sampler.set_epoch(3)
+        assert sampler.epoch == 3
+        assert drain(sampler) == at_epoch(0, 50)
+        sampler.reset()
+        assert drain(sampler) == at_epoch(3, 50) != at_epoch(0, 50)
+
+    def test_an_epoch_counts_modulo_2_to_the_32(self) -> None:
+        assert at_epoch(2**32 + 5, 50) == at_epoch(5, 50) != at_epoch(4, 50)
+
+    def test_state_taken_between_set_epoch_and_reset_resumes_in_the_other_order(self) -> None:
+        sampler = DistributedRandomSampler(50)
+        sampler.next(10)
+        sampler.set_epoch(3)
+        resumed = DistributedRandomSampler(50)
+        resumed.load_state_dict(sampler.state_dict())
+        assert drain(sampler) == at_epoch(0, 50)[10:]
+        assert drain(resumed) == at_epoch(3, 50)[10:]
+
+    def test_state_holds_no_size(self) -> None:
+        sampler = DistributedRandomSampler(10)
+        sampler.next(4)
+        state = sampler.state_dict()
+        sampler.reset(30)
+        sampler.load_state_dict(state)
+        assert (sampler.size, sampler.index()) == (30, 4)
+        assert drain(sampler) == at_epoch(0, 30)[4:]
+
+    def test_a_rank_counts_its_index_from_the_first_rank(self) -> None:
+        for twin in TWINS:
+            sampler = twin(10, 3, 2)
+            assert sampler.index() == 8
+            drain(sampler)
+            assert sampler.index() == 12
+            assert sampler.next(1) is None
+
+    def test_a_sequential_state_leaves_the_epoch(self) -> None:
+        sampler = DistributedSequentialSampler(10)
+        sampler.set_epoch(2)
+        sampler.next(3)
+        state = sampler.state_dict()
+        sampler.set_epoch(7)
+        sampler.reset()
+        sampler.load_state_dict(state)
+        assert (sampler.epoch, sampler.index()) == (7, 3)
+
+
+sizes = st.integers(0, 60)
+replicas = st.integers(1, 16)
+epochs = st.sampled_from(oracle.EPOCHS)
+
+
+class TestShuffleFirst:
+    @settings(max_examples=100, deadline=None)
+    @given(sizes, replicas, epochs, st.booleans())
+    def test_slices_of_the_whole_order(self, size: int, n: int, epoch: int, duplicates: bool) -> None:
+        # The order of one replica is libtorch's: it neither pads nor cuts.
+        order = at_epoch(epoch, size, 1)
+        local = -(-size // n) if duplicates else size // n
+        expected = [order[i % size] for i in range(local * n)]
+        for rank in range(n):
+            emitted = at_epoch(epoch, size, n, rank, duplicates, shuffle_first=True)
+            assert emitted == expected[rank * local : (rank + 1) * local]
+
+    @settings(max_examples=60, deadline=None)
+    @given(sizes, replicas, epochs)
+    def test_every_item_about_as_often(self, size: int, n: int, epoch: int) -> None:
+        counts = Counter(over_ranks(epoch, size, n, shuffle_first=True))
+        assert set(counts) == set(range(size))
+        assert not counts or max(counts.values()) - min(counts.values()) <= 1
+
+    def test_no_index_beyond_the_size(self) -> None:
+        assert set(over_ranks(2, 3, 8, shuffle_first=True)) == {0, 1, 2}
+
+    def test_without_duplicates_other_items_are_left_out_in_other_epochs(self) -> None:
+        left_out = set()
+        for epoch in range(20):
+            seen = set(over_ranks(epoch, 11, 4, False, shuffle_first=True))
+            assert len(seen) == 8
+            left_out.add(frozenset(range(11)) - seen)
+        assert len(left_out) > 5
+        assert frozenset().union(*left_out) == frozenset(range(11))
+
+    def test_state_resumes(self) -> None:
+        sampler = DistributedRandomSampler(11, 4, 3, shuffle_first=True)
+        sampler.set_epoch(6)
+        sampler.reset()
+        sampler.next(1)
+        resumed = DistributedRandomSampler(11, 4, 3, shuffle_first=True)
+        resumed.load_state_dict(sampler.state_dict(), strict=True)
+        assert drain(resumed) == drain(sampler)
+
+    def test_it_is_given_by_name_only(self) -> None:
+        with pytest.raises(TypeError):
+            DistributedRandomSampler(3, 1, 0, True, True)  # type: ignore[misc]
+
+
+def refused(value: object, *bounds: int) -> Any:
+    """Expect a ValueError whose text has the value and each bound of the allowed range."""
+    words = [re.escape(repr(value))] + [rf"\b{bound}\b" for bound in bounds]
+    return pytest.raises(ValueError, match="(?s)" + "".join(f"(?=.*{word})" for word in words))
+
+
+@pytest.mark.parametrize("twin", TWINS)
+class TestBadInput:
+    @pytest.mark.parametrize("size", [-1, -(2**40), 2.0, 1.5, "3", None, True])
+    def test_size(self, twin: Any, size: Any) -> None:
+        with refused(size, 0):
+            twin(size)
+
+    @pytest.mark.parametrize("size", [-1, 2.0, "3", False])
+    def test_new_size_leaves_the_sampler(self, twin: Any, size: Any) -> None:
+        sampler = twin(10)
+        sampler.next(4)
+        with refused(size, 0):
+            sampler.reset(size)
+        assert (sampler.size, sampler.index()) == (10, 4)
+
+    @pytest.mark.parametrize("num_replicas", [0, -2, 1.0, "1", None, True])
+    def test_num_replicas(self, twin: Any, num_replicas: Any) -> None:
+        with refused(num_replicas, 1):
+            twin(10, num_replicas)
+
+    @pytest.mark.parametrize("rank", [-1, 4, 2**32, 1.0, "1", None, False])
+    def test_rank(self, twin: Any, rank: Any) -> None:
+        with refused(rank, 0, 3):
+            twin(10, 4, rank)
+
+    @pytest.mark.parametrize("epoch", [-1, 1.0, "1", None])
+    def test_epoch_leaves_the_sampler(self, twin: Any, epoch: Any) -> None:
+        sampler = twin(10)
+        sampler.set_epoch(3)
+        with refused(epoch, 0):
+            sampler.set_epoch(epoch)
+        assert sampler.epoch == 3
+
+    @pytest.mark.parametrize("batch_size", [0, -1, 1.0, "1", None])
+    def test_batch_size_leaves_the_sampler(self, twin: Any, batch_size: Any) -> None:
+        sampler = twin(10)
+        with refused(batch_size, 1):
+            sampler.next(batch_size)
+        assert sampler.index() == 0
+
+    def test_batch_size_is_checked_when_nothing_is_left(self, twin: Any) -> None:
+        with refused(0, 1):
+            twin(0).next(0)
+
+    def test_state_without_its_keys(self, twin: Any) -> None:
+        state = twin(10).state_dict()
+        needed = ["sample_index", "epoch"] if twin is DistributedRandomSampler else ["sample_index"]
+        for key in needed:
+            with pytest.raises(ValueError, match=key):
+                twin(10).load_state_dict({name: value for name, value in state.items() if name != key})
+
+    @pytest.mark.parametrize("position", [-1, 3, 9, 2**63])
+    def test_state_beyond_the_slice(self, twin: Any, position: int) -> None:
+        sampler = twin(12, 3, 1)
+        sampler.next(1)
+        with refused(position, 4, 8):
+            sampler.load_state_dict({**sampler.state_dict(), "sample_index": position})
+        assert sampler.index() == 5
+
+    @pytest.mark.parametrize("position", [4, 8])
+    def test_state_at_the_ends_of_the_slice(self, twin: Any, position: int) -> None:
+        sampler = twin(12, 3, 1)
+        sampler.load_state_dict({**sampler.state_dict(), "sample_index": position})
+        assert sampler.index() == position
+        assert (sampler.next(1) is None) == (position == 8)
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("size", 11), ("num_replicas", 4), ("rank", 2), ("allow_duplicates", False)]
+    )
+    def test_strict_refuses_a_state_of_another_sampler(self, twin: Any, name: str, value: Any) -> None:
+        own = {"size": 12, "num_replicas": 3, "rank": 1, "allow_duplicates": True}
+        # A position that every sampler here allows, so that only the origin is amiss.
+        state = {**twin(**{**own, name: value}).state_dict(), "sample_index": 5}
+        sampler = twin(**own)
+        with pytest.raises(ValueError, match=rf"{name}.*{value}"):
+            sampler.load_state_dict(state, strict=True)
+        assert sampler.index() == 4
+        sampler.load_state_dict(state)
+        assert sampler.index() == 5
+
+    def test_strict_takes_the_state_of_the_same_sampler(self, twin: Any) -> None:
+        source = twin(12, 3, 1)
+        source.set_epoch(2)
+        source.reset()
+        source.next(3)
+        sampler = twin(12, 3, 1)
+        sampler.load_state_dict(source.state_dict(), strict=True)
+        assert sampler.index() == 7
+        assert drain(sampler) == drain(source)

@@ -1,0 +1,211 @@
+"""Our DistributedSampler against torch's own, index by index, and where ours refuses what torch lets through."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DistributedSampler as TorchDistributedSampler
+
+from rankscope.sampling import DistributedSampler, assign, permutation
+
+SEEDS = st.integers(-5, 50) | st.sampled_from([2**32 - 1, 2**32, 2**32 + 7, 2**63, 2**64 - 60, -(2**63)])
+
+
+@st.composite
+def combinations(draw):
+    num_replicas = draw(st.integers(1, 40))
+    return {
+        "dataset": draw(st.integers(0, 300) | st.integers(0, 5)),
+        "num_replicas": num_replicas,
+        "rank": draw(st.integers(0, num_replicas - 1)),
+        "shuffle": draw(st.booleans()),
+        "seed": draw(SEEDS),
+        "drop_last": draw(st.booleans()),
+    }, draw(st.integers(0, 50))
+
+
+@settings(max_examples=5000, deadline=None, derandomize=True)
+@given(combinations())
+def test_same_order_as_torch(drawn):
+    arguments, epoch = drawn
+    ours = DistributedSampler(**arguments)
+    theirs = TorchDistributedSampler(**arguments | {"dataset": range(arguments["dataset"])})
+    ours.set_epoch(epoch)
+    theirs.set_epoch(epoch)
+    expected = list(theirs)
+    assert list(ours) == expected
+    assert len(ours) == len(theirs) == len(expected)
+    whole_epoch = assign(
+        arguments["dataset"], arguments["num_replicas"], epoch=epoch,
+        shuffle=arguments["shuffle"], seed=arguments["seed"], drop_last=arguments["drop_last"],
+    )  # fmt: skip
+    assert whole_epoch.ranks[arguments["rank"]].tolist() == expected
+
+
+@pytest.mark.parametrize("size", [65_535, 65_536, 65_537, 70_001, 300_007, 1_000_003])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_same_order_where_it_is_made_in_blocks(size, drop_last):
+    for rank, num_replicas, epoch in [(0, 1, 0), (6, 7, 3), (63, 64, 11)]:
+        ours = DistributedSampler(size, num_replicas, rank, seed=9, drop_last=drop_last)
+        theirs = TorchDistributedSampler(range(size), num_replicas, rank, seed=9, drop_last=drop_last)
+        ours.set_epoch(epoch)
+        theirs.set_epoch(epoch)
+        assert list(ours) == list(theirs)
+
+
+def test_the_comparison_sees_another_order():
+    theirs = TorchDistributedSampler(range(70_001), 7, 3)
+    theirs.set_epoch(1)
+    assert list(DistributedSampler(70_001, 7, 3)) != list(theirs)
+
+
+def test_tangled_swaps_are_done_in_order():
+    """Blocks far too large for their array, so that nearly every step shares a position with another."""
+    draw = np.random.default_rng(0)
+    for _ in range(300):
+        size = int(draw.integers(50, 400))
+        count = int(np.sqrt(size))
+        first = int(draw.integers(0, size - count))
+        low, high = (first, size) if draw.integers(2) else (max(first - 20, 0), min(first + 20, size))
+        partner = draw.integers(low, high, count)
+        expected = list(range(size))
+        for step, other in enumerate(partner.tolist(), first):
+            expected[step], expected[other] = expected[other], expected[step]
+        items = np.arange(size)
+        permutation._swap(items, first, partner)
+        assert items.tolist() == expected
+
+
+def test_beyond_torchs_32_bit_limit_torch_itself_is_asked(monkeypatch):
+    monkeypatch.setattr(permutation, "TORCH_32BIT_LIMIT", 1000)
+    assert permutation.torch_order(1000, 5).tolist() == torch.randperm(
+        1000, generator=torch.Generator().manual_seed(5)
+    ).tolist()  # fmt: skip
+    expected = list(TorchDistributedSampler(range(1501), 4, 2))
+    assert list(DistributedSampler(1501, 4, 2)) == expected
+
+
+def test_two_epochs_can_be_read_at_once():
+    sampler = DistributedSampler(1000, 3, 1)
+    first = iter(sampler)
+    head = list(itertools.islice(first, 10))
+    sampler.set_epoch(1)
+    second = list(sampler)
+    assert head + list(first) == list(TorchDistributedSampler(range(1000), 3, 1))
+    assert second != head
+
+
+def test_the_first_index_comes_before_the_epoch_is_shuffled(monkeypatch):
+    blocks = []
+    inner = permutation._swap
+    monkeypatch.setattr(permutation, "_swap", lambda *a: (blocks.append(a[1]), inner(*a)))
+    next(iter(DistributedSampler(10**6, 8, 0)))
+    assert len(blocks) == 1
+
+
+def test_a_drop_in_for_a_real_data_loader():
+    dataset = TensorDataset(torch.arange(103))
+    orders = []
+    for kind in (DistributedSampler, TorchDistributedSampler):
+        sampler = kind(dataset, num_replicas=4, rank=2, seed=1)
+        sampler.set_epoch(2)
+        orders.append([batch.tolist() for (batch,) in DataLoader(dataset, batch_size=8, sampler=sampler)])
+        assert isinstance(sampler, TorchDistributedSampler)
+        assert all(type(index) is int for index in sampler)
+    assert orders[0] == orders[1]
+
+
+def test_world_size_and_rank_come_from_the_process_group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        sampler = DistributedSampler(10)
+        assert (sampler.num_replicas, sampler.rank) == (1, 0)
+    finally:
+        dist.destroy_process_group()
+
+
+class Endless(Dataset):
+    """A dataset without a length."""
+
+    def __getitem__(self, index):
+        return index
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"num_replicas": 4, "rank": 4},
+        {"num_replicas": 4, "rank": -1},
+        {"num_replicas": None, "rank": 0},
+        {"num_replicas": 2, "rank": None},
+    ],
+)
+def test_the_same_error_as_torch(arguments):
+    with pytest.raises(Exception) as theirs:  # noqa: PT011 - whatever torch raises
+        TorchDistributedSampler(range(10), **arguments)
+    with pytest.raises(type(theirs.value)) as ours:
+        DistributedSampler(10, **arguments)
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_a_dataset_without_a_length_is_a_type_error_as_in_torch():
+    with pytest.raises(TypeError):
+        TorchDistributedSampler(Endless(), 2, 0)
+    with pytest.raises(TypeError, match="has no length.*Endless"):
+        DistributedSampler(Endless(), 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((10, 0, 0), "num_replicas must be a whole number of at least 1, got 0"),
+        ((10, -2, 0), "num_replicas .* got -2"),
+        ((10, 2.5, 0), "num_replicas .* got 2.5"),
+        ((10, 2, 1.5), "rank must be a whole number, got 1.5"),
+        ((10, 2, True), "rank .* got True"),
+        ((-1, 2, 0), "dataset length must be a whole number from 0 to .*, got -1"),
+        ((2.5, 2, 0), "dataset length .* got 2.5"),
+        ((True, 2, 0), "dataset length .* got True"),
+        ((10, 2, 0, True, 1.5), "seed must be .* got 1.5"),
+        ((10, 2, 0, True, 2**64), "seed must be .* got 18446744073709551616"),
+    ],
+)
+def test_what_torch_lets_through_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        DistributedSampler(*arguments)
+
+
+@pytest.mark.parametrize("epoch", [1.0, None, True, "1"])
+def test_a_fractional_epoch_is_refused(epoch):
+    with pytest.raises(ValueError, match="epoch must be a whole number"):
+        DistributedSampler(10, 2, 0).set_epoch(epoch)
+
+
+def test_a_seed_that_overflows_with_the_epoch_is_refused():
+    sampler = DistributedSampler(10, 2, 0, seed=2**64 - 1)
+    sampler.set_epoch(1)
+    with pytest.raises(ValueError, match=r"seed \+ epoch must be"):
+        iter(sampler)
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_dataset_that_changed_its_length_is_refused(change, drop_last):
+    dataset = list(range(10))
+    sampler = DistributedSampler(dataset, 4, 0, drop_last=drop_last)
+    dataset[:] = range(10 + change)
+    with pytest.raises(ValueError, match=f"had 10 samples .* has {10 + change} now"):
+        iter(sampler)
+
+
+def test_unshuffled_takes_no_memory_for_the_dataset():
+    sampler = DistributedSampler(10**15, 8, 7, shuffle=False)
+    assert list(itertools.islice(sampler, 3)) == [7, 15, 23]
+    assert len(sampler) == 125 * 10**12
