@@ -1,0 +1,7 @@
+"""Explorers: move a slider, see the prediction change. One per notebook; widgets over pure functions."""
+
+from __future__ import annotations
+
+from .samplers import samplers
+
+__all__ = ["samplers"]

@@ -1,0 +1,121 @@
+"""The explorer of notebook 01: which rank reads which sample, for any sampler and setting."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+
+from ..figures.samplers import draw_assignment
+from ..figures.svg import to_svg
+from ..sampling import Assignment, assign, audit
+
+SAMPLERS = {
+    "torch DistributedSampler": "torch",
+    "libtorch DistributedRandomSampler": "libtorch_random",
+    "libtorch DistributedSequentialSampler": "libtorch_sequential",
+}
+
+DEFAULTS: dict[str, Any] = {
+    "sampler": "torch",
+    "num_ranks": 4,
+    "size": 50,
+    "batch_size": 4,
+    "epoch": 0,
+    "seed": 0,
+    "shuffle": True,
+    "drop_last": False,
+    "forget_set_epoch": False,
+    "color_by": "rank",
+}
+
+
+def epochs(
+    *,
+    sampler: str,
+    num_ranks: int,
+    size: int,
+    batch_size: int,
+    epoch: int,
+    seed: int,
+    shuffle: bool,
+    drop_last: bool,
+    forget_set_epoch: bool,
+    color_by: str = "rank",
+) -> list[Assignment]:
+    """Return what is read in epochs 0 … `epoch` under these settings; all of them epoch 0 where set_epoch is forgotten.
+
+    libtorch's samplers take neither seed nor shuffle, so these two settings do nothing there. `color_by` does nothing
+    here: it is one of the picture's settings.
+    """
+    recipe: dict[str, Any] = {"seed": seed, "shuffle": shuffle} if sampler == "torch" else {}
+    return [
+        assign(
+            size, num_ranks, sampler=sampler, epoch=0 if forget_set_epoch else number, drop_last=drop_last, **recipe
+        ).with_loader(batch_size)
+        for number in range(epoch + 1)
+    ]
+
+
+def picture(**settings: Any) -> str:
+    """Return the grid of the last of the `epochs` as SVG; the settings are those of `DEFAULTS`, where not given."""
+    return _picture(epochs(**DEFAULTS | settings)[-1], (DEFAULTS | settings)["color_by"])
+
+
+def report(**settings: Any) -> str:
+    """Return the audit of the `epochs` as text; the settings are those of `DEFAULTS`, where not given."""
+    return str(audit(epochs(**DEFAULTS | settings)))
+
+
+def samplers(**settings: Any) -> widgets.VBox:
+    """Return sliders for `DEFAULTS` (`settings` replaces some) over the picture and the audit of all epochs so far."""
+    unknown = set(settings) - set(DEFAULTS)
+    if unknown:
+        raise ValueError(f"settings are {', '.join(DEFAULTS)}; got {', '.join(sorted(unknown))}")
+    controls = _controls(DEFAULTS | settings)
+    shown, told = widgets.HTML(), widgets.HTML()
+
+    def repaint(_: object = None) -> None:
+        current = {name: control.value for name, control in controls.items()}
+        for name in ("seed", "shuffle"):
+            controls[name].disabled = current["sampler"] != "torch"
+        run = epochs(**current)
+        shown.value = _picture(run[-1], current["color_by"])
+        told.value = f"<pre style='line-height:1.35'>{escape(str(audit(run)))}</pre>"
+
+    for control in controls.values():
+        control.observe(repaint, names="value")
+    repaint()
+    layout = widgets.Layout(flex_flow="row wrap", max_width="1000px")
+    return widgets.VBox([widgets.Box(list(controls.values()), layout=layout), shown, told])
+
+
+def _picture(assignment: Assignment, color_by: str) -> str:
+    return to_svg(draw_assignment(assignment, color_by))
+
+
+def _controls(initial: dict[str, Any]) -> dict[str, Any]:
+    wide, slim = widgets.Layout(width="320px"), widgets.Layout(width="160px")
+
+    def slider(name: str, label: str, low: int, high: int) -> widgets.IntSlider:
+        return widgets.IntSlider(value=initial[name], min=low, max=high, description=label, layout=wide)
+
+    def toggle(name: str, label: str) -> widgets.Checkbox:
+        return widgets.Checkbox(value=initial[name], description=label, indent=False, layout=slim)
+
+    def choice(name: str, label: str, options: Any) -> widgets.Dropdown:
+        return widgets.Dropdown(value=initial[name], options=options, description=label, layout=wide)
+
+    return {
+        "sampler": choice("sampler", "sampler", list(SAMPLERS.items())),
+        "num_ranks": slider("num_ranks", "ranks", 1, 64),
+        "size": slider("size", "samples", 0, 1024),
+        "batch_size": slider("batch_size", "batch size", 1, 64),
+        "epoch": slider("epoch", "epoch", 0, 9),
+        "seed": slider("seed", "seed", 0, 20),
+        "color_by": choice("color_by", "colour by", ["rank", "position"]),
+        "shuffle": toggle("shuffle", "shuffle"),
+        "drop_last": toggle("drop_last", "drop_last"),
+        "forget_set_epoch": toggle("forget_set_epoch", "forget set_epoch"),
+    }

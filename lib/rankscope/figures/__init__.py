@@ -1,0 +1,60 @@
+"""Figures: a noun becomes a drawing, a drawing is painted on matplotlib Axes (here) or as SVG (`svg.to_svg`).
+
+Every function takes what it draws and an optional `ax`, returns the Axes, and never shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from numpy.typing import ArrayLike
+
+from ..sampling import Assignment
+from .samplers import draw_assignment, draw_coverage, draw_label_counts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["assignment", "coverage", "curves", "label_counts"]
+
+
+def assignment(epoch: Assignment, ax: Axes | None = None, color_by: str = "rank", title: str | None = None) -> Axes:
+    """Which rank reads which sample at which step; see `draw_assignment`."""
+    from .axes import to_axes
+
+    return to_axes(draw_assignment(epoch, color_by, title), ax)
+
+
+def coverage(epochs: Sequence[Assignment], ax: Axes | None = None, title: str | None = None) -> Axes:
+    """Which rank reads each sample of the dataset, epoch by epoch; see `draw_coverage`."""
+    from .axes import to_axes
+
+    return to_axes(draw_coverage(epochs, title), ax)
+
+
+def label_counts(
+    counts: ArrayLike,
+    title: str,
+    label_name: str = "label",
+    limits: tuple[int, int] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """How many samples of each label each rank reads; see `draw_label_counts`."""
+    from .axes import to_axes
+
+    return to_axes(draw_label_counts(counts, title, label_name, limits), ax)
+
+
+def curves(
+    x: ArrayLike,
+    pairs: Mapping[str, tuple[ArrayLike | None, ArrayLike | None]],
+    title: str,
+    x_label: str,
+    y_label: str,
+    ax: Axes | None = None,
+) -> Axes:
+    """Prediction as lines against execution as markers, ``pairs[name] = (predicted, executed)``; see `to_curves`."""
+    from .lines import to_curves
+
+    return to_curves(x, pairs, title, x_label, y_label, ax)

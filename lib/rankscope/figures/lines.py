@@ -1,0 +1,45 @@
+"""Prediction against execution: a line and markers of the same hue, per curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
+
+from .palette import CATEGORIES
+
+
+def to_curves(
+    x: ArrayLike,
+    curves: Mapping[str, tuple[ArrayLike | None, ArrayLike | None]],
+    title: str,
+    x_label: str,
+    y_label: str,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw ``curves[name] = (predicted, executed)`` over `x`, either of them None where there is none.
+
+    Raises ValueError for more curves than there are hues to tell apart, and for lengths that differ from that of `x`.
+    """
+    if not 0 < len(curves) <= len(CATEGORIES):
+        raise ValueError(f"curves must number from 1 to {len(CATEGORIES)}, got {len(curves)}")
+    places = np.asarray(x)
+    if ax is None:
+        _, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    for (name, (predicted, executed)), color in zip(curves.items(), CATEGORIES, strict=False):
+        for values, kind in ((predicted, "predicted"), (executed, "executed")):
+            if values is None:
+                continue
+            if np.shape(values) != places.shape:
+                raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
+            style = {"linewidth": 1.6} if kind == "predicted" else {"linestyle": "none", "marker": "o", "markersize": 4}
+            ax.plot(places, values, color=color, label=f"{name}, {kind}", **style)
+    ax.set(xlabel=x_label, ylabel=y_label)
+    ax.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis="y", color="#e6e6e6", linewidth=0.7)
+    ax.legend(frameon=False, fontsize=8)
+    return ax

@@ -1,0 +1,103 @@
+"""A drawing is data: rectangles, texts and lines in the units of what they show, painted by `svg` or by `axes`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Rects:
+    """Rectangles as columns: left edge, top edge, width, height, fill (``#rrggbb``), hatched or not; `edge` colours
+    every outline."""
+
+    x: FloatArray
+    y: FloatArray
+    width: FloatArray
+    height: FloatArray
+    fill: tuple[str, ...]
+    hatched: NDArray[np.bool_]
+    edge: str = "#ffffff"
+
+    @classmethod
+    def of(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        fill: Sequence[str] | str,
+        *,
+        width: ArrayLike = 1.0,
+        height: ArrayLike = 1.0,
+        hatched: ArrayLike = False,
+        edge: str = "#ffffff",
+    ) -> Rects:
+        """Make rectangles from columns and from values that all share."""
+        columns = np.broadcast_arrays(*(np.asarray(c, dtype=float) for c in (x, y, width, height)))
+        left, top, wide, high = (column.ravel() for column in columns)
+        fills = (fill,) * left.size if isinstance(fill, str) else tuple(fill)
+        if len(fills) != left.size:
+            raise ValueError(f"{left.size} rectangles need {left.size} fills, got {len(fills)}")
+        marked = np.broadcast_to(np.asarray(hatched, dtype=bool), left.shape)
+        return cls(left, top, wide, high, fills, marked, edge)
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Texts at points, a colour each; `halo` outlines them in white, for a hatched ground."""
+
+    x: FloatArray
+    y: FloatArray
+    text: tuple[str, ...]
+    color: tuple[str, ...]
+    size_px: float = 11.0
+    anchor: str = "middle"
+    halo: bool = False
+
+
+@dataclass(frozen=True)
+class Key:
+    """One entry of a legend."""
+
+    label: str
+    fill: str
+    hatched: bool = False
+    edge: str = "#ffffff"
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Marks in data units, x to the right and y DOWN (rank 0 on top), and what a reader needs to read them.
+
+    `width` and `height` are the extent in data units from (0, 0); `size_px` is that of the area they fill.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    width: float
+    height: float
+    size_px: tuple[float, float]
+    rects: tuple[Rects, ...] = ()
+    texts: tuple[Texts, ...] = ()
+    rules: tuple[float, ...] = ()
+    x_ticks: tuple[tuple[float, str], ...] = ()
+    y_ticks: tuple[tuple[float, str], ...] = ()
+    legend: tuple[Key, ...] = ()
+
+
+def whole_ticks(count: int, most: int = 12, offset: float = 0.5) -> tuple[tuple[float, str], ...]:
+    """Return ticks at the middles of cells 0 … count-1: every 1st, 2nd, 5th, 10th, … so that there are at most `most`.
+
+    >>> whole_ticks(4)
+    ((0.5, '0'), (1.5, '1'), (2.5, '2'), (3.5, '3'))
+    >>> [label for _, label in whole_ticks(64)]
+    ['0', '10', '20', '30', '40', '50', '60']
+    """
+    step = next(s for power in range(20) for s in (10**power, 2 * 10**power, 5 * 10**power) if count <= s * most)
+    return tuple((place + offset, str(place)) for place in range(0, count, step))
