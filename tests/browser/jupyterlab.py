@@ -1,0 +1,198 @@
+"""A real JupyterLab and a real Chromium, for tests: both on this machine, both cut off from the user's settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, Page, sync_playwright
+
+BROWSERS = ["chromium", "chromium-browser", "google-chrome"]
+SETTINGS = {
+    "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},  # cells out of sight are in the page too
+    "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
+}
+TOKEN = "rankscope-tests"
+START_S = 60
+STOP_S = 15
+LOAD_MS = 60_000
+RUN_MS = 180_000
+
+
+def find_browser() -> str:
+    """The browser to drive; without one the test skips."""
+    named = os.environ.get("RANKSCOPE_CHROMIUM")
+    found = next(filter(None, map(shutil.which, [named] if named else BROWSERS)), None)
+    if found is None:
+        pytest.skip(
+            f"RANKSCOPE_CHROMIUM names {named}, which is no program"
+            if named
+            else "no Chromium here: install it (apt-get install chromium), or name one in RANKSCOPE_CHROMIUM"
+        )
+    return found
+
+
+@contextmanager
+def lab_server(notebook_dir: Path, tmp: Path) -> Iterator[str]:
+    """Serve a folder with JupyterLab, on a free loopback port; gives its address."""
+    environment = _isolated(tmp)
+    log = tmp / "jupyterlab.log"
+    command = [
+        *[sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"],
+        *[f"--ServerApp.root_dir={notebook_dir}", f"--IdentityProvider.token={TOKEN}"],
+        *["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"],
+        *["--LabApp.extension_manager=readonly", "--KernelSpecManager.ensure_native_kernel=True"],
+        *(["--allow-root"] if os.geteuid() == 0 else []),
+    ]
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    try:
+        yield _wait_for_address(server, tmp / "runtime", log)
+    finally:
+        _stop(server)
+
+
+def _isolated(tmp: Path) -> dict[str, str]:
+    """The environment of a server that knows nothing of the user."""
+    folders = {
+        "HOME": "home",
+        "IPYTHONDIR": "ipython",
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
+    }
+    for folder in folders.values():
+        (tmp / folder).mkdir(parents=True, exist_ok=True)
+    settings = tmp / "config" / "labconfig" / "default_setting_overrides.json"
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text(json.dumps(SETTINGS))
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")}
+    return {**inherited, **{name: str(tmp / folder) for name, folder in folders.items()}}
+
+
+def _wait_for_address(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
+    """The server leaves a file with its port once it listens."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        for path in runtime.glob("jpserver-*.json"):
+            try:
+                return str(json.loads(path.read_text())["url"])
+            except ValueError:  # half written
+                break
+        time.sleep(0.05)
+    raise RuntimeError(f"JupyterLab did not start\n{log.read_text()[-4000:]}")
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    """End the server and its kernels: kindly, then with their whole process group."""
+    server.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        server.wait(STOP_S)
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait(STOP_S)
+
+
+@contextmanager
+def browser_page(tmp: Path, screenshot: Path) -> Iterator[Page]:
+    """An empty page in a headless browser with a new profile, photographed at the end, however that came.
+
+    Names other than this machine's do not resolve in it.
+    """
+    program = find_browser()
+    arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
+    arguments += ["--disable-component-update", "--disable-sync", "--no-first-run", "--no-proxy-server"]
+    arguments += ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    (tmp / "profile").mkdir(parents=True)
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            tmp / "profile",
+            executable_path=program,
+            headless=True,
+            args=arguments,
+            viewport={"width": 1400, "height": 1400},
+            env={**os.environ, "HOME": str(tmp / "profile")},
+        )
+        try:
+            yield context.pages[0]
+        finally:
+            screenshot.parent.mkdir(exist_ok=True)
+            context.pages[0].screenshot(path=screenshot)
+            context.close()
+
+
+def open_and_run_all(page: Page, address: str, name: str) -> None:
+    """Open a notebook, clear what is stored in it, run all its cells, and wait until each has its count."""
+    page.goto(f"{address}lab/tree/{name}?token={TOKEN}", timeout=LOAD_MS)
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=LOAD_MS)
+    page.locator(".jp-StatusBar-TextItem", has_text=re.compile(r"^Python 3.* \| Idle$")).wait_for(timeout=LOAD_MS)
+    for menu, command in [("Edit", "editmenu:clear-all"), ("Run", "runmenu:run-all")]:
+        page.get_by_role("menuitem", name=menu, exact=True).click()
+        page.locator(f'[data-command="{command}"]').click()
+    page.wait_for_function(
+        """() => {
+            const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];
+            return prompts.length > 0 && prompts.every(prompt => /^\\[\\d+\\]:$/.test(prompt.textContent));
+        }""",
+        timeout=RUN_MS,
+    )
+
+
+def explorer(page: Page) -> Locator:
+    """The first widget box that holds a picture."""
+    return page.locator(".widget-vbox", has=page.locator(".widget-html svg.rankscope")).first
+
+
+def slider_labels(box: Locator) -> list[str]:
+    return [label.strip() for label in box.locator(".widget-slider .widget-label").all_inner_texts()]
+
+
+def slider_handle(box: Locator, label: str) -> Locator:
+    """What the keyboard moves: focus it, press an arrow."""
+    name = box.page.get_by_text(label, exact=True)
+    return box.locator(".widget-slider").filter(has=name).locator(".noUi-handle").first
+
+
+def picture_in(box: Locator) -> str:
+    """The explorer's picture as the browser holds it, as XML."""
+    svg = box.locator(".widget-html svg.rankscope").first
+    return str(svg.evaluate("element => new XMLSerializer().serializeToString(element)"))
+
+
+Mark = tuple[str, tuple[tuple[str, str], ...], str]
+
+
+def marks(svg: str) -> list[Mark]:
+    """A picture's elements in order, each with its attributes and its text: equal lists, equal pictures."""
+
+    def plain(name: str) -> str:
+        return name.split("}")[-1]
+
+    return [
+        (
+            plain(element.tag),
+            tuple(sorted((plain(name), value) for name, value in element.attrib.items())),
+            (element.text or "").strip(),
+        )
+        for element in ET.fromstring(svg).iter()
+    ]

@@ -1,0 +1,54 @@
+"""Notebook 01 as a reader meets it: opened in JupyterLab, run, its explorer moved by keyboard."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from rankscope.explorers.samplers import DEFAULTS, picture
+from tests.browser.jupyterlab import (
+    browser_page,
+    explorer,
+    find_browser,
+    lab_server,
+    marks,
+    open_and_run_all,
+    picture_in,
+    slider_handle,
+    slider_labels,
+)
+
+ROOT = Path(__file__).parents[2]
+NAME = "01_who_reads_what.ipynb"
+REPAINT_S = 15
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_slider_moved_by_keyboard_paints_the_right_picture(tmp_path: Path) -> None:
+    find_browser()
+    notebooks = tmp_path / "notebooks"
+    notebooks.mkdir()
+    shutil.copy(ROOT / "notebooks" / NAME, notebooks)
+    before = marks(picture(**DEFAULTS))
+    after = marks(picture(**{**DEFAULTS, "num_ranks": DEFAULTS["num_ranks"] + 1}))
+    assert before != after
+
+    screenshot = ROOT / "test-artifacts" / "notebook_01.png"
+    with lab_server(notebooks, tmp_path / "lab") as address, browser_page(tmp_path / "browser", screenshot) as page:
+        open_and_run_all(page, address, NAME)
+        box = explorer(page)
+        box.wait_for()
+        box.scroll_into_view_if_needed()
+        assert "ranks" in slider_labels(box)
+        assert marks(picture_in(box)) == before
+
+        slider_handle(box, "ranks").focus()
+        page.keyboard.press("ArrowRight")
+        deadline = time.monotonic() + REPAINT_S
+        while (seen := marks(picture_in(box))) == before and time.monotonic() < deadline:
+            page.wait_for_timeout(20)
+        assert seen == after

@@ -1,0 +1,278 @@
+"""The house holds: pure modules stay light, no arrow runs back up, and no module outgrows a reader.
+
+Each check is a function from a source root to a list of problems, so that it can be seen to fail on a wrong one.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+LIB = Path(__file__).parents[1] / "lib"
+PACKAGE = "rankscope"
+
+HEAVY = ("torch", "matplotlib", "ipywidgets")
+# Every module is pure but these, and each of these may load one heavy package only.
+RUNNERS = {
+    "rankscope.sampling.torch_samplers": "torch",
+    "rankscope.figures.axes": "matplotlib",
+    "rankscope.figures.lines": "matplotlib",
+    "rankscope.explorers*": "ipywidgets",
+}
+
+FLOORS = [
+    {"timeline", "cluster", "ranks", "checks", "storage"},
+    {"sampling", "pipeline", "collectives"},
+    {"machine"},
+    {"training"},
+    {"figures"},
+    {"explorers", "cli", "exercises"},
+]
+FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+STRANGERS = FLOORS[1]  # neighbours that do not import one another…
+ACQUAINTED = {("pipeline", "sampling")}  # …but a part file is a shard
+ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
+NO_PROCESS_GROUP = {"figures", "explorers"}
+
+MAX_MODULE_LINES = 300
+MAX_FUNCTION_LINES = 40
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module below a source root, by its dotted name."""
+    found = {}
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+# ---- what importing a module loads
+
+
+def loads(root: Path, module: str) -> set[str]:
+    """The heavy packages that a fresh interpreter has loaded once it imported the module."""
+    code = "import importlib, sys; importlib.import_module(sys.argv[1]); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, module],
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, f"import {module}\n{done.stderr}"
+    return set(HEAVY) & set(done.stdout.split())
+
+
+def allowed(module: str) -> set[str]:
+    return {heavy for pattern, heavy in RUNNERS.items() if fnmatch(module, pattern)}
+
+
+def weight_problems(root: Path) -> list[str]:
+    names = [name for name in modules(root) if not name.endswith(".__main__")]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        loaded = pool.map(lambda name: loads(root, name), names)
+        return [
+            f"import {name} loads {heavy}"
+            for name, found in zip(names, loaded, strict=True)
+            for heavy in sorted(found - allowed(name))
+        ]
+
+
+# ---- who imports whom
+
+
+def imports(path: Path, package: list[str]) -> Iterator[tuple[int, str]]:
+    """Every import in a file, inside functions too, as (line, absolute dotted name)."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            name, argument = ast.unparse(node.func).split(".")[-1], str(node.args[0].value)
+            if name in {"import_module", "__import__"}:
+                dots = len(argument) - len(argument.lstrip("."))
+                above = package[: len(package) - dots + 1] if dots else []
+                yield node.lineno, ".".join([*above, argument.lstrip(".")])
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.distributed":
+            yield node.lineno, "torch.distributed"
+
+
+def room_of(module: str) -> str | None:
+    """`rankscope.sampling.files` stands in `sampling`; the package itself, and what is no part of it, in no room."""
+    parts = module.split(".")
+    inside = parts[0] == PACKAGE and len(parts) > 1 and not parts[1].startswith("__")
+    return parts[1] if inside else None
+
+
+def arrow_problem(own: str | None, target: str) -> str | None:
+    """What is wrong with a module in room `own` importing `target`, if anything is."""
+    top = target.split(".")[0]
+    if top in ONLY and own != ONLY[top]:
+        return f"only {ONLY[top]} imports {top}"
+    if own in NO_PROCESS_GROUP and f"{target}.".startswith("torch.distributed."):
+        return f"{own} never imports a process group"
+    other = room_of(target)
+    if other is None or other == own:
+        return None
+    if other not in FLOOR:
+        return f"{other} stands on no floor: name it in FLOORS"
+    if own is None or FLOOR[other] > FLOOR[own]:
+        return "the arrow runs up"
+    if {own, other} <= STRANGERS and (own, other) not in ACQUAINTED:
+        return f"{own} and {other} do not import each other"
+    return None
+
+
+def arrow_problems(root: Path) -> list[str]:
+    problems = []
+    for name, path in modules(root).items():
+        own = room_of(name)
+        if own is not None and own not in FLOOR:
+            problems.append(f"{name}: {own} stands on no floor: name it in FLOORS")
+            continue
+        package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+        for line, target in sorted(set(imports(path, package))):
+            problem = arrow_problem(own, target)
+            if problem:
+                problems.append(f"{name}:{line} imports {target}: {problem}")
+    return problems
+
+
+# ---- how long things are
+
+
+def size_problems(root: Path) -> list[str]:
+    problems = []
+    for name, path in modules(root).items():
+        text = path.read_text(encoding="utf-8")
+        lines = len(text.splitlines())
+        if lines > MAX_MODULE_LINES:
+            problems.append(f"{name} has {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MAX_FUNCTION_LINES:
+                    problems.append(f"{name}.{node.name} has {length} lines")
+    return problems
+
+
+# ---- the library itself
+
+
+def test_pure_modules_load_nothing_heavy() -> None:
+    found = weight_problems(LIB)
+    assert not found, "\n".join(found)
+
+
+def test_no_arrow_runs_back_up() -> None:
+    found = arrow_problems(LIB)
+    assert not found, "\n".join(found)
+
+
+def test_modules_and_functions_stay_short() -> None:
+    found = size_problems(LIB)
+    assert not found, "\n".join(found)
+
+
+# ---- each check, seen to fail
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in {"rankscope/__init__.py": "", **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if path.parent != root and not (path.parent / "__init__.py").exists():
+            (path.parent / "__init__.py").write_text("")
+    return root
+
+
+def test_a_heavy_import_is_caught_directly_and_through_another_module(tmp_path: Path) -> None:
+    files = {
+        "torch.py": "",
+        "rankscope/timeline.py": "import torch",
+        "rankscope/sampling/files.py": "import rankscope.timeline",
+        "rankscope/sampling/torch_samplers.py": "import torch",
+        "rankscope/sampling/lazy.py": "def later():\n    import torch",
+    }
+    assert weight_problems(tree(tmp_path, files)) == [
+        "import rankscope.sampling.files loads torch",
+        "import rankscope.timeline loads torch",
+    ]
+
+
+def test_a_runner_may_load_its_own_heavy_package_and_no_other(tmp_path: Path) -> None:
+    files = {"torch.py": "", "matplotlib.py": "", "rankscope/figures/axes.py": "import matplotlib, torch"}
+    assert weight_problems(tree(tmp_path, files)) == ["import rankscope.figures.axes loads torch"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("sampling/a.py", "from rankscope.figures import assignment", "the arrow runs up"),
+        ("sampling/a.py", "from rankscope import figures", "the arrow runs up"),
+        ("sampling/a.py", "from .. import machine", "the arrow runs up"),
+        ("sampling/a.py", "from ..machine.fit import line", "the arrow runs up"),
+        ("sampling/deep/a.py", "from ...machine import fit", "the arrow runs up"),
+        ("sampling/__init__.py", "from ..training import zero", "the arrow runs up"),
+        ("timeline.py", "from . import cli", "the arrow runs up"),
+        ("timeline.py", "def f():\n    import rankscope.training.zero", "the arrow runs up"),
+        ("timeline.py", "import importlib\nimportlib.import_module('rankscope.cli')", "the arrow runs up"),
+        ("sampling/a.py", "__import__('rankscope.cli')", "the arrow runs up"),
+        ("machine/a.py", "import importlib\nimportlib.import_module('..cli', __package__)", "the arrow runs up"),
+        ("__init__.py", "from .sampling import assign", "the arrow runs up"),
+        ("collectives/a.py", "from rankscope.sampling import assign", "do not import each other"),
+        ("sampling/a.py", "import rankscope.pipeline", "do not import each other"),
+        ("sampling/a.py", "import rankscope.cellar", "stands on no floor"),
+        ("cellar/a.py", "", "stands on no floor"),
+        ("sampling/a.py", "import matplotlib.pyplot as plt", "only figures imports matplotlib"),
+        ("explorers/a.py", "from matplotlib import pyplot", "only figures imports matplotlib"),
+        ("figures/a.py", "from ipywidgets import HTML", "only explorers imports ipywidgets"),
+        ("figures/a.py", "import torch.distributed as dist", "never imports a process group"),
+        ("figures/a.py", "from torch import distributed", "never imports a process group"),
+        ("explorers/a.py", "import torch\ntorch.distributed.get_rank()", "never imports a process group"),
+        ("explorers/a.py", "from torch.distributed import get_rank", "never imports a process group"),
+    ],
+)
+def test_a_wrong_arrow_is_caught(tmp_path: Path, name: str, text: str, problem: str) -> None:
+    found = arrow_problems(tree(tmp_path, {f"rankscope/{name}": text}))
+    assert found
+    assert all(problem in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pipeline/parts.py", "from rankscope.sampling import shard_files"),
+        ("cluster.py", "from .timeline import Timeline\nfrom rankscope import __version__"),
+        ("training/a.py", "import torch.distributed\nfrom ..collectives import verify"),
+        ("explorers/a.py", "import ipywidgets\nfrom ..figures import assignment"),
+        ("sampling/a.py", "from .files import shard_files\nfrom . import files"),
+    ],
+)
+def test_a_right_arrow_is_let_through(tmp_path: Path, name: str, text: str) -> None:
+    assert arrow_problems(tree(tmp_path, {f"rankscope/{name}": text})) == []
+
+
+def test_a_long_module_and_a_long_function_are_caught(tmp_path: Path) -> None:
+    files = {
+        "rankscope/timeline.py": "\n" * 301,
+        "rankscope/cluster.py": "class A:\n    def long(self):\n" + "        pass\n" * 40,
+        "rankscope/ranks.py": "\n" * 200 + "def short():\n" + "    pass\n" * 39,
+    }
+    assert size_problems(tree(tmp_path, files)) == [
+        "rankscope.cluster.long has 41 lines",
+        "rankscope.timeline has 301 lines",
+    ]

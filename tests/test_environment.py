@@ -1,0 +1,86 @@
+"""The lists of what to install agree with each other, and a conda user's environment comes out right."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def declared() -> dict[str, Requirement]:
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *extras["notebooks"], *extras["test"]]
+    return {canonicalize_name(r.name): r for r in map(Requirement, lines)}
+
+
+def constrained() -> dict[str, Version]:
+    lines = (line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
+    pins = (line.split("==") for line in lines if line)
+    return {canonicalize_name(name): Version(version) for name, version in pins}
+
+
+def pip_section() -> list[str]:
+    """What environment.yml tells conda to hand to pip, a line each."""
+    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    return next(entry["pip"] for entry in dependencies if isinstance(entry, dict))
+
+
+def test_each_direct_dependency_is_constrained_and_nothing_else() -> None:
+    assert constrained().keys() == declared().keys()
+
+
+@pytest.mark.parametrize("name", sorted(declared()))
+def test_constraint_lies_in_the_declared_range(name: str) -> None:
+    assert constrained()[name] in declared()[name].specifier
+
+
+def test_constraints_name_no_particular_build() -> None:
+    assert all(version.local is None for version in constrained().values())
+
+
+def test_environment_asks_for_the_python_that_the_project_does() -> None:
+    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    assert f"python{PROJECT['requires-python']}" in dependencies
+    assert "pip" in dependencies
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.environ.get("RANKSCOPE_OFFLINE") == "1", reason="RANKSCOPE_OFFLINE=1: installs packages")
+def test_environment_replayed_as_conda_does(tmp_path: Path) -> None:
+    """conda writes the pip section to a file beside the yml and runs `pip install -U -r` on it, from there."""
+    copy = tmp_path / "copy"
+    shutil.copytree(ROOT / "lib", copy / "lib", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ["pyproject.toml", "README.md", "LICENSE", "constraints.txt", "environment.yml"]:
+        shutil.copy(ROOT / name, copy)
+    (copy / "requirements.txt").write_text("\n".join(pip_section()))
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+
+    def run(*arguments: str, cwd: Path) -> str:
+        done = subprocess.run(
+            [python, *arguments], cwd=cwd, env=environment, text=True, timeout=900, capture_output=True
+        )
+        assert done.returncode == 0, f"python {' '.join(arguments)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        return done.stdout.strip()
+
+    run("-m", "pip", "install", "-q", "--no-input", "-U", "-r", "requirements.txt", cwd=copy)
+    run("-m", "pip", "check", cwd=tmp_path)
+    torch = run("-c", "from importlib.metadata import version; print(version('torch'))", cwd=tmp_path)
+    assert Version(torch).public == str(constrained()["torch"])
+    where, version = run("-c", "import rankscope as r; print(r.__file__, r.__version__)", cwd=tmp_path).rsplit(" ", 1)
+    assert Path(where).is_relative_to(copy)
+    assert version == run("-c", "from importlib.metadata import version; print(version('rankscope'))", cwd=tmp_path)

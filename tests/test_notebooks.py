@@ -1,0 +1,316 @@
+"""What every notebook keeps to, so that it reads well and its strict comparison compares something.
+
+`problems(nb)` lists what is wrong with one; the tests at the end feed it a notebook broken in each way.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import copy
+import io
+import json
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nbclient.exceptions import CellExecutionError
+from nbformat.validator import iter_validate
+from PIL import Image
+
+from tests.tools.execute_notebooks import METADATA, WIDGET_TEXT, main, normalise, read, serialise, write
+
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+
+MAX_NOTEBOOK_BYTES = 300_000
+MAX_OUTPUT_BYTES = 60_000
+MAX_IGNORED_SHARE = 0.15
+MAX_MEDIAN_LINES = 5
+MAX_CELL_LINES = 15
+MAX_FUNCTION_LINES = 10
+WORDS = range(1_000, 3_001)
+
+# What makes nbval compare nothing: its tags, and its comments for the same.
+UNCOMPARED_TAGS = {"nbval-ignore-output", "nbval-skip"}
+UNCOMPARED_COMMENT = re.compile(r"^\s*#\s*(NBVAL_IGNORE_OUTPUT|NBVAL_SKIP|PYTEST_VALIDATE_IGNORE_OUTPUT)", re.I | re.M)
+INSTALLS = re.compile(r"^\s*[!%]+\s*(pip|conda|mamba|uv)\b|\bsys\.path\b", re.M)
+MACHINE = re.compile(r"/(home|root|tmp|Users)/")
+BINARY = {"image/png", "image/jpeg"}
+MAGIC = re.compile(r"^\s*[%!].*$", re.M)
+
+Cell = dict[str, Any]
+Notebook = dict[str, Any]
+
+
+def code_cells(nb: Notebook) -> list[Cell]:
+    return [cell for cell in nb["cells"] if cell["cell_type"] == "code"]
+
+
+def outputs(nb: Notebook) -> Iterator[tuple[int, Cell, dict[str, Any]]]:
+    for number, cell in enumerate(code_cells(nb), start=1):
+        yield from ((number, cell, output) for output in cell["outputs"])
+
+
+def is_uncompared(cell: Cell) -> bool:
+    return bool(UNCOMPARED_TAGS & set(cell["metadata"].get("tags", [])) or UNCOMPARED_COMMENT.search(cell["source"]))
+
+
+def is_picture(output: dict[str, Any]) -> bool:
+    data = output.get("data", {})
+    return any(kind.startswith("image/") for kind in data) or "<svg" in data.get("text/html", "")
+
+
+# ---- the rules: each yields a sentence for what it finds
+
+
+def form(nb: Notebook) -> Iterator[str]:
+    yield from (f"is no valid notebook: {error.message}" for error in iter_validate(nb))
+    for name, times in Counter(cell.get("id") for cell in nb["cells"]).items():
+        if times > 1:
+            yield f"{times} cells have the id {name}"
+    if normalise(nb) != nb:
+        yield "is not in normal form: make notebooks writes it"
+
+
+def title(nb: Notebook) -> Iterator[str]:
+    first = nb["cells"][0]["source"] if nb["cells"] and nb["cells"][0]["cell_type"] == "markdown" else ""
+    heading = first.split("\n")[0]
+    if not (heading.startswith("# ") and "?" in heading):
+        yield "does not begin with a title that asks a question"
+
+
+def words(nb: Notebook) -> Iterator[str]:
+    count = sum(len(cell["source"].split()) for cell in nb["cells"] if cell["cell_type"] == "markdown")
+    if count not in WORDS:
+        yield f"has {count} words, not {WORDS[0]} to {WORDS[-1]}"
+
+
+def counts(nb: Notebook) -> Iterator[str]:
+    found = [cell["execution_count"] for cell in code_cells(nb)]
+    if found != list(range(1, len(found) + 1)):
+        yield f"was not run from top to bottom: its counts are {found}"
+
+
+def comparison(nb: Notebook) -> Iterator[str]:
+    cells = code_cells(nb)
+    ignored = sum(map(is_uncompared, cells))
+    if ignored >= MAX_IGNORED_SHARE * len(cells):
+        yield f"has {ignored} of {len(cells)} code cells whose output nobody compares"
+
+
+def code(nb: Notebook) -> Iterator[str]:
+    lengths = [len(cell["source"].splitlines()) for cell in code_cells(nb)]
+    if lengths and statistics.median(lengths) > MAX_MEDIAN_LINES:
+        yield f"has code cells of {statistics.median(lengths)} lines in the median"
+    for number, cell in enumerate(code_cells(nb), start=1):
+        if lengths[number - 1] > MAX_CELL_LINES:
+            yield f"[{number}] has {lengths[number - 1]} lines"
+        if INSTALLS.search(cell["source"]):
+            yield f"[{number}] installs something or changes sys.path"
+        if cell["source"].rstrip().endswith(";"):
+            yield f"[{number}] ends in a semicolon, which nbval does not heed: write _ = … instead"
+        try:
+            tree = ast.parse(MAGIC.sub("", cell["source"]))
+        except SyntaxError as error:
+            yield f"[{number}] is no Python: {error}"
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                yield f"[{number}] defines the class {node.name}: it belongs in the library"
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MAX_FUNCTION_LINES:
+                    yield f"[{number}] defines {node.name} in {length} lines: it belongs in the library"
+
+
+def results(nb: Notebook) -> Iterator[str]:
+    for number, cell, output in outputs(nb):
+        text = json.dumps(output, ensure_ascii=False)
+        if output["output_type"] == "error":
+            yield f"[{number}] raised {output['ename']}"
+        if output.get("name") == "stderr":
+            yield f"[{number}] wrote to stderr"
+        if len(text.encode()) > MAX_OUTPUT_BYTES:
+            yield f"[{number}] has an output of {len(text.encode())} bytes"
+        if WIDGET_TEXT in text and not is_uncompared(cell):
+            yield f"[{number}] shows a widget, which nothing compares: tag it nbval-ignore-output"
+        data = {key: value for key, value in output.get("data", {}).items() if key not in BINARY}
+        if MACHINE.search(json.dumps({**output, "data": data}).replace("\\/", "/")):
+            yield f"[{number}] shows a path of the machine it ran on"
+    for number, cell in enumerate(code_cells(nb), start=1):
+        pictures = sum(map(is_picture, cell["outputs"]))
+        if pictures > 1:
+            yield f"[{number}] shows {pictures} pictures"
+
+
+def size(nb: Notebook) -> Iterator[str]:
+    num_bytes = len(serialise(nb).encode())
+    if num_bytes > MAX_NOTEBOOK_BYTES:
+        yield f"has {num_bytes} bytes"
+
+
+RULES: list[Callable[[Notebook], Iterator[str]]] = [
+    form, title, words, counts, comparison, code, results, size,
+]  # fmt: skip
+
+
+def problems(nb: Notebook) -> list[str]:
+    return [problem for rule in RULES for problem in rule(nb)]
+
+
+# ---- the notebooks themselves
+
+
+def test_there_are_notebooks() -> None:
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_keeps_to_the_rules(path: Path) -> None:
+    nb = read(path)
+    found = problems(nb)
+    assert not found, "\n".join(found)
+    assert path.read_text(encoding="utf-8") == serialise(nb), "make notebooks writes it otherwise"
+
+
+# ---- each rule, seen to fail
+
+
+def code_cell(text: str, *outputs: dict[str, Any], tags: tuple[str, ...] = ()) -> Cell:
+    metadata = {"tags": list(tags)} if tags else {}
+    return {"cell_type": "code", "metadata": metadata, "source": text, "outputs": list(outputs)}
+
+
+def markdown_cell(text: str) -> Cell:
+    return {"cell_type": "markdown", "metadata": {}, "source": text}
+
+
+def shown(**data: str) -> dict[str, Any]:
+    return {
+        "output_type": "display_data",
+        "metadata": {},
+        "data": {key.replace("_", "/"): value for key, value in data.items()},
+    }
+
+
+def printed(text: str, name: str = "stdout") -> dict[str, Any]:
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def notebook(*cells: Cell, first: str = "# Who reads what?", num_words: int = 1_500) -> Notebook:
+    """A notebook that keeps to the rules, with these cells put in."""
+    filler = [code_cell("1 + 1") for _ in range(12)]
+    nb = {"cells": [markdown_cell(first), markdown_cell("word " * num_words), *cells, *filler]}
+    return normalise({**nb, "metadata": METADATA})
+
+
+def test_a_good_notebook_has_no_problems() -> None:
+    good = notebook(
+        code_cell("assign(10, 4)", shown(image_jpeg="/tmp/" * 100)),
+        code_cell("explorer()", shown(text_plain=WIDGET_TEXT), tags=("nbval-ignore-output",)),
+        code_cell("print(1)", printed("1\n")),
+    )
+    assert problems(good) == []
+
+
+LONG_FUNCTION = "def f():\n" + "    pass\n" * 10
+ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceback": []}
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (notebook(first="Who reads what?"), "title that asks"),
+        (notebook(first="# Who reads what"), "title that asks"),
+        (notebook(first="# Samplers\nWhy?"), "title that asks"),
+        (notebook(num_words=900), "words"),
+        (notebook(num_words=3_100), "words"),
+        (notebook(*[code_cell("x", tags=("nbval-ignore-output",))] * 3), "nobody compares"),
+        (notebook(*[code_cell("# NBVAL_IGNORE_OUTPUT\nx")] * 3), "nobody compares"),
+        (notebook(*[code_cell("x", tags=("nbval-skip",))] * 3), "nobody compares"),
+        (notebook(*[code_cell("x = 1\n" * 6)] * 13), "in the median"),
+        (notebook(code_cell("x = 1\n" * 16)), "[1] has 16 lines"),
+        (notebook(code_cell("!pip install torch")), "installs something"),
+        (notebook(code_cell("%pip install torch")), "installs something"),
+        (notebook(code_cell("import sys\nsys.path.insert(0, 'lib')")), "changes sys.path"),
+        (notebook(code_cell("plot(x);")), "ends in a semicolon"),
+        (notebook(code_cell("1 +")), "is no Python"),
+        (notebook(code_cell("class Sampler: pass")), "the class Sampler"),
+        (notebook(code_cell(LONG_FUNCTION)), "defines f in 11 lines"),
+        (notebook(code_cell("x", ERROR)), "raised ValueError"),
+        (notebook(code_cell("x", printed("careful", "stderr"))), "wrote to stderr"),
+        (notebook(code_cell("x", printed("1" * 60_001))), "an output of"),
+        (notebook(code_cell("x", shown(text_plain=WIDGET_TEXT))), "shows a widget"),
+        (notebook(code_cell("x", printed("/home/ann/data"))), "a path of the machine"),
+        (notebook(code_cell("x", shown(text_html="<b>/root/x</b>"))), "a path of the machine"),
+        (notebook(code_cell("x", shown(image_jpeg="a"), shown(text_html="<svg></svg>"))), "shows 2 pictures"),
+        (notebook(*[code_cell("x", printed("1" * 59_000))] * 6), "bytes"),
+    ],
+)
+def test_a_broken_notebook_is_caught(broken: Notebook, problem: str) -> None:
+    assert [found for found in problems(broken) if problem in found]
+
+
+def _set(path: str, value: Any) -> Callable[[Notebook], None]:
+    def change(nb: Notebook) -> None:
+        *parents, last = path.split(".")
+        place: Any = nb
+        for key in parents:
+            place = place[int(key) if key.isdigit() else key]
+        place[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (_set("cells.2.execution_count", None), "top to bottom"),
+        (_set("cells.2.execution_count", 2), "top to bottom"),
+        (_set("cells.1.id", "cell-01"), "2 cells have the id"),
+        (_set("cells.2.metadata", {"collapsed": True}), "normal form"),
+        (_set("cells.2.metadata", {"execution": {"iopub.status.busy": "2026-01-01"}}), "normal form"),
+        (_set("metadata.widgets", {}), "normal form"),
+        (_set("metadata.language_info", {"name": "python", "version": "3.11.7"}), "normal form"),
+        (_set("nbformat_minor", 4), "normal form"),
+        (_set("cells.2.outputs", [{"output_type": "riddle"}]), "no valid notebook"),
+    ],
+)
+def test_a_notebook_out_of_form_is_caught(change: Callable[[Notebook], None], problem: str) -> None:
+    nb = copy.deepcopy(notebook())
+    change(nb)
+    assert [found for found in problems(nb) if problem in found]
+
+
+def test_normal_form_is_stable_and_keeps_tags_and_ids() -> None:
+    nb = notebook(code_cell("x", tags=("nbval-ignore-output",)))
+    nb["cells"][2]["id"] = "reader"
+    assert normalise(nb) == nb
+    assert normalise(nb)["cells"][2]["metadata"] == {"tags": ["nbval-ignore-output"]}
+
+
+def test_normal_form_keeps_a_picture_in_few_colours(tmp_path: Path) -> None:
+    Image.linear_gradient("L").convert("RGBA").save(tmp_path / "a.png")
+    png = base64.b64encode((tmp_path / "a.png").read_bytes()).decode()
+    nb = notebook(code_cell("draw()", shown(image_png=png)))
+    stored = base64.b64decode(nb["cells"][2]["outputs"][0]["data"]["image/png"])
+    with Image.open(io.BytesIO(stored)) as picture:
+        assert (picture.mode, picture.size) == ("P", (256, 256))
+    assert normalise(nb) == nb
+
+
+def test_notebooks_are_executed_in_place_or_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = tmp_path / "good.ipynb", tmp_path / "bad.ipynb"
+    write(good, notebook(code_cell("from pathlib import Path\nprint(Path.cwd().name)", printed("before"))))
+    write(bad, notebook(code_cell("1 / 0")))
+    before = bad.read_text()
+    with pytest.raises(CellExecutionError):
+        main([str(good), str(bad)])
+    assert read(good)["cells"][2]["outputs"] == [printed(f"{tmp_path.name}\n")]
+    assert capsys.readouterr().out.startswith("good.ipynb: ")
+    assert bad.read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.ipynb", "good.ipynb"]

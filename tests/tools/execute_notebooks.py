@@ -1,0 +1,134 @@
+"""Run notebooks from a clean kernel, in place, and store them in one normal form.
+
+    python tests/tools/execute_notebooks.py [notebook ...]        (without arguments: all of notebooks/)
+
+The normal form keeps what a reader sees and nothing of the machine or the moment: sources, outputs, tags, cell ids
+and counts 1…n. A notebook is written at once or not at all; one that raises stays as it was.
+"""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat.v4
+from nbclient import NotebookClient
+from nbformat.validator import iter_validate
+from PIL import Image  # comes with matplotlib
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+WIDGET = "application/vnd.jupyter.widget-view+json"
+WIDGET_TEXT = "(a widget: run this cell to use it)"
+
+Notebook = dict[str, Any]  # a nbformat.NotebookNode is one
+
+
+def read(path: Path) -> Notebook:
+    """The notebook as it lies in the file: lines joined, but nothing repaired and no ids made up."""
+    return nbformat.v4.reads(path.read_text(encoding="utf-8"))
+
+
+def serialise(nb: Notebook) -> str:
+    """The file's text: a line of source is a line of the file, so that changes to a notebook read well."""
+    return nbformat.v4.writes(nbformat.from_dict(nb)) + "\n"
+
+
+def normalise(nb: Notebook) -> Notebook:
+    """A copy in normal form. Doing it twice changes nothing.
+
+    A widget's view points at a model that lives only as long as its kernel, so a sentence stands in for it.
+    """
+    nb = nbformat.from_dict(copy.deepcopy(nb))
+    nb["nbformat"], nb["nbformat_minor"] = 4, 5
+    nb["metadata"] = nbformat.from_dict(METADATA)
+    count, ids = 0, set()
+    for number, cell in enumerate(nb["cells"], start=1):
+        if "id" not in cell or cell["id"] in ids:
+            cell["id"] = f"cell-{number:02d}"
+        ids.add(cell["id"])
+        cell["metadata"] = {key: value for key, value in cell["metadata"].items() if key == "tags" and value}
+        cell["source"] = cell["source"].strip("\n")
+        if cell["cell_type"] != "code":
+            continue
+        count += 1
+        cell["execution_count"] = count
+        for output in cell["outputs"]:
+            _normalise_output(output, count)
+    return nb
+
+
+def _normalise_output(output: dict[str, Any], count: int) -> None:
+    if output["output_type"] == "execute_result":
+        output["execution_count"] = count
+    if "metadata" in output:
+        output["metadata"] = {}
+    output.pop("transient", None)
+    data = output.get("data", {})
+    if WIDGET in data:
+        data.clear()
+        data["text/plain"] = WIDGET_TEXT
+    if "image/png" in data:
+        data["image/png"] = _small(data["image/png"])
+
+
+def _small(png: str) -> str:
+    """A picture of flat colours in a palette of 64: a third of the size, and nothing that the eye could miss."""
+    with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
+        if picture.mode == "P":
+            return png
+        file = io.BytesIO()
+        picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode() + "\n"
+
+
+def execute(path: Path, timeout_s: int = 600) -> Notebook:
+    """Run a notebook in its own folder; a cell that raises, raises here."""
+    nb = normalise(read(path))
+    for cell in nb["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    client = NotebookClient(
+        nb,
+        timeout=timeout_s,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
+        record_timing=False,
+        store_widget_state=False,
+        coalesce_streams=True,
+        extra_arguments=["--log-level=ERROR"],  # else each kernel remarks that it listens on loopback
+    )
+    client.execute()
+    return normalise(nb)
+
+
+def write(path: Path, nb: Notebook) -> None:
+    for error in iter_validate(nb):
+        raise error
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(serialise(nb), encoding="utf-8")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def main(arguments: list[str]) -> None:
+    paths = [Path(argument).resolve() for argument in arguments] or sorted(NOTEBOOKS.glob("*.ipynb"))
+    for path in paths:
+        start = time.perf_counter()
+        write(path, execute(path))
+        print(f"{path.name}: {time.perf_counter() - start:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
