@@ -5,10 +5,11 @@ from __future__ import annotations
 from html import escape
 
 from .marks import Drawing, Key, Rects, Texts
-from .palette import FAINT, INK
+from .palette import FAINT, INK, PAPER
 
 _LEFT, _TOP, _RIGHT, _BOTTOM = 76, 34, 14, 44
 _KEY_HEIGHT = 22
+_FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
 _HATCH = (
     '<pattern id="rankscope-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect width="6" height="6" fill="none"/><rect width="2" height="6" fill="#000000" fill-opacity="0.55"/></pattern>'
@@ -23,9 +24,9 @@ def to_svg(drawing: Drawing) -> str:
     height = high + _TOP + _BOTTOM + key_rows * _KEY_HEIGHT
     parts = [
         f'<svg class="rankscope" xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
-        f'viewBox="0 0 {width:g} {height:g}" font-family="DejaVu Sans, Verdana, sans-serif" font-size="11" '
-        f'fill="{INK}"><title>{escape(drawing.title)}</title><defs>{_HATCH}</defs>'
-        f'<rect width="{width:g}" height="{height:g}" fill="#ffffff"/>'
+        f'viewBox="0 0 {width:g} {height:g}" style="max-width:100%;height:auto" {_FONT} fill="{INK}">'
+        f"<title>{escape(drawing.title)}</title><defs>{_HATCH}</defs>"
+        f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>'
         f'<text x="{_LEFT}" y="20" font-size="14" font-weight="bold">{escape(drawing.title)}</text>'
         f'<g class="marks" transform="translate({_LEFT} {_TOP})">'
     ]
@@ -60,7 +61,7 @@ def _rects(rects: Rects, across: float, down: float) -> str:
 def _texts(texts: Texts, across: float, down: float) -> str:
     rows = zip((texts.x * across).tolist(), (texts.y * down).tolist(), texts.text, texts.color, strict=True)
     body = "".join(f'<text x="{x:.6g}" y="{y:.6g}" fill="{color}">{escape(text)}</text>' for x, y, text, color in rows)
-    halo = ' stroke="#ffffff" stroke-width="3" paint-order="stroke"' if texts.halo else ""
+    halo = f' stroke="{PAPER}" stroke-width="3" paint-order="stroke"' if texts.halo else ""
     return (
         f'<g text-anchor="{texts.anchor}" dominant-baseline="central" font-size="{texts.size_px:g}"{halo}>{body}</g>'
     )
@@ -91,7 +92,7 @@ def _legend(keys: tuple[Key, ...], wide: float) -> tuple[str, int]:
         if x and x + needed > wide:
             x, row = 0.0, row + 1
         y = row * _KEY_HEIGHT
-        edge = key.edge if key.edge != "#ffffff" else FAINT
+        edge = key.edge if key.edge != PAPER else FAINT
         box = f'x="{x:.6g}" y="{y}" width="14" height="14"'
         parts.append(f'<rect {box} fill="{key.fill}" stroke="{edge}"/>')
         if key.hatched:
