@@ -1,0 +1,41 @@
+"""The README's picture is what the library draws today, its links lead somewhere. Its examples run as doctests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rankscope.figures.samplers import draw_assignment
+from rankscope.figures.svg import to_svg
+from rankscope.sampling import assign
+
+ROOT = Path(__file__).parents[1]
+PICTURE = ROOT / "notebooks" / "pictures" / "who_reads_what.svg"
+
+
+def picture() -> str:
+    return to_svg(draw_assignment(assign(50, 4, seed=0).with_loader(4))) + "\n"
+
+
+def dead_links(text: str) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)#:]+)\)", text) if not (ROOT / link).exists()]
+
+
+def test_the_picture_is_the_one_that_is_drawn_today() -> None:
+    assert PICTURE.read_text(encoding="utf-8") == picture(), "write it anew: python -m tests.test_readme"
+
+
+def test_links_lead_somewhere() -> None:
+    assert dead_links((ROOT / "README.md").read_text(encoding="utf-8")) == []
+    assert dead_links("[a](README.md) and [b](nowhere.md)") == ["nowhere.md"]
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_every_notebook_is_in_the_tour(notebook: Path) -> None:
+    assert f"(notebooks/{notebook.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(picture(), encoding="utf-8")
