@@ -73,8 +73,10 @@ def test_what_libtorch_does_not_have_is_switched_off():
     controls["sampler"].value = "libtorch_random"
     assert controls["seed"].disabled
     assert controls["shuffle"].disabled
+    assert controls["drop_last"].description == "no allow_duplicates"
     controls["sampler"].value = "torch"
     assert not controls["seed"].disabled
+    assert controls["drop_last"].description == "drop_last"
 
 
 def test_the_audit_covers_the_epochs_so_far():

@@ -210,5 +210,17 @@ def test_an_assignment_cannot_be_changed():
     assignment = assign(10, 2)
     with pytest.raises(ValueError, match="read-only"):
         assignment.ranks[0][0] = 5
-    tensor = torch.arange(4)
-    Assignment(4, (tensor.numpy(),))
+    mine = torch.arange(4).numpy()
+    Assignment(4, (mine,))
+    mine[0] = 3  # the caller's own array stays the caller's
+
+
+def test_unsigned_and_signed_indices_go_together():
+    assignment = Assignment(4, (np.array([0, 1], dtype=np.uint64), np.array([2, 3])))
+    assert assignment.to_frame()["index"].tolist() == [0, 1, 2, 3]
+    assert np.issubdtype(np.concatenate(assignment.ranks).dtype, np.integer)
+
+
+def test_collect_refuses_fractions():
+    with pytest.raises(ValueError, match="rank 1's sampler must yield whole numbers"):
+        Assignment.collect([[0, 1], [0.5]], size=2)

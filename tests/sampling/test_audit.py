@@ -109,6 +109,15 @@ def test_what_the_loader_drops_counts_as_dropped():
     assert report.dropped == 4  # 25 a rank, in batches of 8
 
 
+def test_the_frame_has_a_row_an_epoch():
+    frame = audit([assign(10, 4, epoch=0), assign(10, 4, epoch=1), assign(10, 4, epoch=0)]).to_frame()
+    assert frame["epoch"].tolist() == [0, 1, 0]
+    assert frame["num_repeats"].tolist() == [2, 2, 2]
+    assert frame["duplicated"].tolist() == [2, 2, 2]
+    assert frame["repeats_order_of"].isna().tolist() == [True, True, False]
+    assert frame["repeats_order_of"].iloc[2] == 0
+
+
 def test_bad_input():
     with pytest.raises(ValueError, match="at least one epoch, got none"):
         audit([])

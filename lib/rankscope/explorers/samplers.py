@@ -78,8 +78,10 @@ def samplers(**settings: Any) -> widgets.VBox:
 
     def repaint(_: object = None) -> None:
         current = {name: control.value for name, control in controls.items()}
+        is_torch = current["sampler"] == "torch"
+        controls["drop_last"].description = "drop_last" if is_torch else "no allow_duplicates"
         for name in ("seed", "shuffle"):
-            controls[name].disabled = current["sampler"] != "torch"
+            controls[name].disabled = not is_torch
         run = epochs(**current)
         shown.value = _picture(run[-1], current["color_by"])
         told.value = f"<pre style='line-height:1.35'>{escape(str(audit(run)))}</pre>"
@@ -96,7 +98,7 @@ def _picture(assignment: Assignment, color_by: str) -> str:
 
 
 def _controls(initial: dict[str, Any]) -> dict[str, Any]:
-    wide, slim = widgets.Layout(width="320px"), widgets.Layout(width="160px")
+    wide, slim = widgets.Layout(width="320px"), widgets.Layout(width="180px")
 
     def slider(name: str, label: str, low: int, high: int) -> widgets.IntSlider:
         return widgets.IntSlider(value=initial[name], min=low, max=high, description=label, layout=wide)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -61,22 +62,15 @@ class Assignment:
 
     def __post_init__(self) -> None:
         whole("size", self.size, 0)
-        ranks = tuple(np.asarray(indices) for indices in self.ranks)
-        if not ranks:
+        if not self.ranks:
             raise ValueError("an assignment needs at least one rank, got none")
-        for rank, indices in enumerate(ranks):
-            if indices.ndim != 1 or not (np.issubdtype(indices.dtype, np.integer) or indices.size == 0):
-                raise ValueError(
-                    f"rank {rank} must read a 1-D array of integers, got {indices.dtype} of shape {indices.shape}"
-                )
-        ranks = tuple(i if np.issubdtype(i.dtype, np.integer) else i.astype(np.int64) for i in ranks)
-        for indices in ranks:
-            indices.flags.writeable = False
-        object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "ranks", tuple(_read_only(rank, indices) for rank, indices in enumerate(self.ranks)))
 
     @classmethod
     def collect(cls, samplers: Sequence[Iterable[int]], size: int, epoch: int = 0) -> Assignment:
         """Iterate one sampler a rank, after ``set_epoch(epoch)`` where it has one: any sampler can be audited.
+
+        Raises ValueError where a sampler yields something else than whole numbers.
 
         >>> from torch.utils.data import DistributedSampler
         >>> samplers = [DistributedSampler(range(5), num_replicas=2, rank=r, shuffle=False) for r in range(2)]
@@ -86,7 +80,7 @@ class Assignment:
         for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-        return cls(size, tuple(np.fromiter(sampler, dtype=np.int64) for sampler in samplers), epoch=epoch)
+        return cls(size, tuple(_listed(rank, sampler) for rank, sampler in enumerate(samplers)), epoch=epoch)
 
     @property
     def num_ranks(self) -> int:
@@ -190,6 +184,23 @@ class Assignment:
         lengths = np.array([indices.size for indices in self.ranks])
         ranks = np.repeat(np.arange(lengths.size), lengths)
         return ranks, np.arange(ranks.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+def _read_only(rank: int, indices: ArrayLike) -> IntArray:
+    """A view that cannot be written through, of signed integers: unsigned ones turn into floats next to signed."""
+    given = np.asarray(indices)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise ValueError(f"rank {rank} must read a 1-D array of integers, got {given.dtype} of shape {given.shape}")
+    view = given.view() if given.dtype.kind == "i" else given.astype(np.int64)
+    view.flags.writeable = False
+    return view
+
+
+def _listed(rank: int, sampler: Iterable[int]) -> IntArray:
+    try:
+        return np.fromiter(map(operator.index, sampler), dtype=np.int64)
+    except TypeError as error:
+        raise ValueError(f"rank {rank}'s sampler must yield whole numbers: {error}") from error
 
 
 def assign(

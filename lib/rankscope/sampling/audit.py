@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .assignment import Assignment
 from .permutation import IntArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KINDS = (
     "out_of_range",
@@ -109,6 +113,22 @@ class Audit:
         found = [f.message for f in self.findings if f.kind not in allowed]
         if found:
             raise AuditError("; ".join(found))
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row an epoch, with the numbers of each kind of finding."""
+        import pandas as pd
+
+        columns = ("duplicated", "overlap", "dropped", "out_of_range")
+        rows = [
+            vars(epoch) | {name: getattr(epoch, name).size for name in columns} | {"repeats_order_of": earlier}
+            for epoch, earlier in zip(self.epochs, self._earlier(), strict=True)
+        ]
+        return pd.DataFrame(rows).astype({"repeats_order_of": "Int64"})
+
+    def _earlier(self) -> list[int | None]:
+        """For each epoch the place in the run of the first one that read in the same order."""
+        first: dict[int, int] = {later: place for place, later in self.repeated_orders}
+        return [first.get(place) for place in range(len(self.epochs))]
 
     def __str__(self) -> str:
         over = f"{_count(self.num_ranks, 'rank')}, {_count(len(self.epochs), 'epoch')}"

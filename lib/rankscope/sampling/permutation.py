@@ -120,12 +120,12 @@ def _shuffle_up(order: IntArray, seed: int, stop: int) -> Iterator[int]:
         return
     words = _Words(seed)
     steps = np.arange(max(min(num_items, _PLAIN), isqrt(num_items)))
-    fewer = steps.astype(np.uint32)
+    ahead = steps.astype(np.uint32)
     first = 0
     while first < stop:
         left = num_items - first
         count = min(_PLAIN if left <= _PLAIN else isqrt(left), stop - first)
-        partner = (words.take(count) % (np.uint32(left) - fewer[:count])).astype(np.intp)
+        partner = (words.take(count) % (np.uint32(left) - ahead[:count])).astype(np.intp)
         partner += steps[:count]
         partner += first
         _swap(order, first, partner)
@@ -147,21 +147,20 @@ def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
     here, there = block.copy(), items.take(partner)
     items[partner] = here
     lost = items.take(partner) != here  # overwritten: another step has the same partner
+    block[:] = there
     tangled = (partner < last) & (partner >= first)
     inside = partner[tangled]
     tangled |= lost
     if not tangled.any():
-        block[:] = there
         return
-    items[partner] = there
     tangled[inside - first] = True  # a partner within the block is the own item of another step
     for position in partner[lost].tolist():
         tangled |= partner == position
-    free = np.flatnonzero(~tangled)
-    items[partner[free]] = here[free]
-    block[free] = there[free]
-    for t in np.flatnonzero(tangled).tolist():
-        items[first + t], items[partner[t]] = items[partner[t]], items[first + t]
+    steps = np.flatnonzero(tangled)
+    items[partner[steps]] = there[steps]  # as it was before them, then one after the other
+    block[steps] = here[steps]
+    for own, other in zip((first + steps).tolist(), partner[steps].tolist(), strict=True):
+        items[own], items[other] = items[other], items[own]
 
 
 def _swap_singly(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
