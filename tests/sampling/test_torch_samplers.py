@@ -205,6 +205,72 @@ def test_a_dataset_that_changed_its_length_is_refused(change, drop_last):
         iter(sampler)
 
 
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data())
+def test_an_epoch_goes_on_over_any_numbers_of_ranks(data):
+    """Stopped and resumed at random steps on random world sizes: all that is read is the order, then its beginning."""
+    size, shuffle, drop_last = data.draw(st.integers(0, 200)), data.draw(st.booleans()), data.draw(st.booleans())
+    epoch = data.draw(st.integers(0, 5))
+    order = list(TorchDistributedSampler(range(size), 1, 0, shuffle, seed=epoch))
+    state, read = None, []
+    for last in (False, False, False, True):
+        num_replicas = data.draw(st.integers(1, 12))
+        samplers = [DistributedSampler(size, num_replicas, r, shuffle, 0, drop_last) for r in range(num_replicas)]
+        for sampler in samplers:
+            sampler.set_epoch(epoch)
+            if state is not None:
+                sampler.resume(state)
+            sampler.set_epoch(epoch)  # what a training loop does at the head of each epoch: no effect on a resumed one
+        ranks = [list(sampler) for sampler in samplers]
+        assert {len(indices) for indices in ranks} == {len(samplers[0])}
+        trained = len(samplers[0]) if last else data.draw(st.integers(0, len(samplers[0])))
+        read += [ranks[r][step] for step in range(trained) for r in range(num_replicas)]
+        states = [sampler.state_after(trained) for sampler in samplers]
+        state = states[0]
+        assert states == [state] * num_replicas
+    assert read == [order[place % size] for place in range(len(read))]
+    left = size - len(read)
+    assert 0 <= left < num_replicas if drop_last else -12 < left <= 0
+
+
+def test_on_as_many_ranks_the_rest_is_torchs_rest():
+    for drop_last in (False, True):
+        whole_epoch = assign(70_003, 8, seed=2, epoch=5, drop_last=drop_last)
+        for rank in range(8):
+            sampler = DistributedSampler(70_003, 8, rank, seed=2, drop_last=drop_last)
+            sampler.set_epoch(5)
+            state = sampler.state_after(3000)
+            again = DistributedSampler(70_003, 8, rank, seed=2, drop_last=drop_last)
+            again.resume(state)
+            assert list(again) == whole_epoch.ranks[rank][3000:].tolist()
+            again.set_epoch(6)
+            assert len(again) == len(list(again)) == len(whole_epoch.ranks[rank])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"size": 11}, "another sampler: size 11, not 10"),
+        ({"seed": 3}, "another sampler: seed 3, not 0"),
+        ({"shuffle": False}, "another sampler: shuffle False, not True"),
+        ({"version": 2}, "another sampler: version 2, not 1"),
+        ({"consumed": 11}, "consumed must be a whole number from 0 to 10, got 11"),
+        ({"consumed": 0.5}, "consumed must be"),
+        ({"epoch": None}, "epoch must be"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused(change, message):
+    sampler = DistributedSampler(10, 4, 0)
+    state = sampler.state_after(1)
+    with pytest.raises(ValueError, match=message):
+        sampler.resume(state | change)
+    with pytest.raises(ValueError, match="state lacks consumed, epoch"):
+        sampler.resume({name: state[name] for name in state if name not in ("epoch", "consumed")})
+    with pytest.raises(ValueError, match="trained must be a whole number from 0 to 3, got 4"):
+        sampler.state_after(4)
+    assert list(sampler) == list(TorchDistributedSampler(range(10), 4, 0))
+
+
 def test_unshuffled_takes_no_memory_for_the_dataset():
     sampler = DistributedSampler(10**15, 8, 7, shuffle=False)
     assert list(itertools.islice(sampler, 3)) == [7, 15, 23]

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..checks import one_of, whole
 from ..storage import write_atomically
 from .libtorch_samplers import libtorch_random_order
-from .permutation import IntArray, torch_order
+from .permutation import IntArray, share, torch_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -231,7 +231,7 @@ def assign(
     one_of("sampler", sampler, SAMPLERS)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
     epoch = whole("epoch", epoch, 0 if sampler != "torch" else None)
-    count = size // num_replicas if drop_last else -(-size // num_replicas)
+    count = share(size, num_replicas, drop_last)
     total = count * num_replicas
     if sampler == "torch":
         order = _torch_epoch(size, total, shuffle, seed + epoch)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import whole
-from .permutation import IntArray, libstdcxx_shuffle
+from .permutation import IntArray, libstdcxx_shuffle, share
 
 _SIZE_T = 2**64 - 1
 
@@ -41,8 +41,7 @@ class _Slice:
         return self._end - self._begin
 
     def _rewind(self) -> None:
-        extra = self.num_replicas - 1 if self.allow_duplicates else 0
-        count = (self.size + extra) // self.num_replicas
+        count = share(self.size, self.num_replicas, drop_last=not self.allow_duplicates)
         self._begin, self._end = self.rank * count, (self.rank + 1) * count
         self._sample_index = self._begin
 

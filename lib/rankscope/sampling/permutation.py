@@ -29,6 +29,15 @@ _PLAIN = 1 << 16
 _LOW32 = np.uint64(2**32 - 1)
 
 
+def share(num_items: int, num_ranks: int, drop_last: bool) -> int:
+    """Return how many items each rank gets: all the same, padded up or cut down.
+
+    >>> share(10, 4, drop_last=False), share(10, 4, drop_last=True)
+    (3, 2)
+    """
+    return num_items // num_ranks if drop_last else -(-num_items // num_ranks)
+
+
 def torch_order(num_items: int, seed: int, total: int | None = None) -> IntArray:
     """Return what ``torch.randperm(num_items)`` gives on the CPU after ``manual_seed(seed)``.
 

@@ -10,9 +10,10 @@ from typing import Any
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from ..checks import whole
-from .permutation import torch_order_blocks
+from .permutation import share, torch_order_blocks
 
 _LOWEST_SEED, _HIGHEST_SEED = -(2**63), 2**64 - 1
+_VERSION = 1  # of the state, and of the order it is a place in
 
 
 class DistributedSampler(TorchDistributedSampler[int]):
@@ -29,6 +30,8 @@ class DistributedSampler(TorchDistributedSampler[int]):
     As in torch: the order depends on ``seed + epoch`` alone, so (seed 0, epoch 1) and (seed 1, epoch 0) agree, and
     without `set_epoch` every epoch reads in the same order; padding repeats the first samples of the order; with
     `drop_last` and fewer samples than ranks there is nothing to read, silently (`audit` says so).
+
+    Beyond torch: `state_after` and `resume` take an epoch up again where it was left, on any number of ranks.
 
     Source: torch/utils/data/distributed.py.
 
@@ -56,6 +59,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
         items = dataset if hasattr(dataset, "__len__") else _range(dataset)
         super().__init__(items, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         self._size = len(items)
+        self._start_at(0)
 
     def __iter__(self) -> Iterator[int]:
         size = len(self.dataset)  # type: ignore[arg-type]
@@ -64,30 +68,83 @@ class DistributedSampler(TorchDistributedSampler[int]):
                 f"the dataset had {self._size} samples when the sampler was made and has {size} now: make a new sampler"
             )
         if not self.shuffle:
-            return self._in_order(size)
+            return self._in_order()
         seed = whole("seed + epoch", self.seed + self.epoch, _LOWEST_SEED, _HIGHEST_SEED)
-        return chain.from_iterable(self._shuffled(size, seed))
+        return chain.from_iterable(self._shuffled(seed))
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch that the next iteration shuffles for. Raises ValueError where it is not a whole number."""
-        self.epoch = whole("epoch", epoch)
+        """Set the epoch that the next iteration shuffles for. Raises ValueError where it is not a whole number.
 
-    def _in_order(self, size: int) -> Iterator[int]:
-        real = range(self.rank, min(size, self.total_size), self.num_replicas)
-        padded = range(self.rank + len(real) * self.num_replicas, self.total_size, self.num_replicas)
-        return chain(real, (position % size for position in padded))
+        The epoch that `resume` has set stays resumed; any other is read from its beginning.
+        """
+        epoch = whole("epoch", epoch)
+        if epoch != self.epoch:
+            self._start_at(0)
+        self.epoch = epoch
 
-    def _shuffled(self, size: int, seed: int) -> Iterator[list[int]]:
+    def state_after(self, trained: int) -> dict[str, Any]:
+        """Return where the epoch stands once each rank has TRAINED on `trained` samples since it began or was resumed.
+
+        Count what was trained, not what the loader has fetched ahead. All ranks must be at the same step: then what
+        they have read together is the beginning of the order, whatever their number, and the state is the same on
+        every rank. Raises ValueError for more than the epoch has left.
+        """
+        trained = whole("trained", trained, 0, self.num_samples)
+        consumed = min(self._consumed + trained * self.num_replicas, self._size)
+        return {"version": _VERSION, "epoch": self.epoch, "consumed": consumed} | self._recipe()
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on with the rest of the state's epoch, dealt out among the ranks of this sampler, be they more or fewer.
+
+        Nothing is lost and nothing read twice but the padding at the very end. Raises ValueError for a state of
+        another version, or of a sampler with another dataset length, seed or shuffle.
+
+        >>> before = [DistributedSampler(10, 3, rank, shuffle=False) for rank in range(3)]  # stopped after one step
+        >>> after = [DistributedSampler(10, 2, rank, shuffle=False) for rank in range(2)]
+        >>> for sampler in after:
+        ...     sampler.resume(before[0].state_after(1))
+        >>> [list(sampler) for sampler in after]
+        [[3, 5, 7, 9], [4, 6, 8, 0]]
+        """
+        expected = {"version": _VERSION} | self._recipe()
+        missing = (expected.keys() | {"epoch", "consumed"}) - state.keys()
+        if missing:
+            raise ValueError(f"the sampler's state lacks {', '.join(sorted(missing))}")
+        differing = [f"{name} {state[name]!r}, not {mine!r}" for name, mine in expected.items() if state[name] != mine]
+        if differing:
+            raise ValueError(f"the state is of another sampler: {'; '.join(differing)}")
+        consumed = whole("consumed", state["consumed"], 0, self._size)
+        self.epoch = whole("epoch", state["epoch"])
+        self._start_at(consumed)
+
+    def _recipe(self) -> dict[str, Any]:
+        return {"size": self._size, "seed": self.seed, "shuffle": bool(self.shuffle)}
+
+    def _start_at(self, consumed: int) -> None:
+        """Deal out what is left of the epoch after `consumed` samples: places `consumed` … `_stop` - 1 of the order."""
+        self._consumed = consumed
+        self.num_samples = share(self._size - consumed, self.num_replicas, self.drop_last)
+        self.total_size = self.num_samples * self.num_replicas
+        self._stop = consumed + self.total_size
+
+    def _in_order(self) -> Iterator[int]:
+        places = range(self._consumed + self.rank, self._stop, self.num_replicas)
+        real = range(places.start, min(self._size, self._stop), self.num_replicas)
+        return chain(real, (place % self._size for place in places[len(real) :]))
+
+    def _shuffled(self, seed: int) -> Iterator[list[int]]:
         """Yield this rank's indices in lists: its share of each block of the order, then its share of the padding."""
-        padding = max(self.total_size - size, 0)
+        padding = max(self._stop - self._size, 0)
+        mine, ranks = self._consumed + self.rank, self.num_replicas
         head: list[int] = []
         first = 0
-        for block in torch_order_blocks(size, seed, min(size, self.total_size)):
-            yield block[(self.rank - first) % self.num_replicas :: self.num_replicas].tolist()
-            head += block[: max(min(padding, size) - first, 0)].tolist()
+        for block in torch_order_blocks(self._size, seed, min(self._size, self._stop)):
+            start = max(first, self._consumed)
+            yield block[start - first + (mine - start) % ranks :: ranks].tolist()
+            head += block[: max(min(padding, self._size) - first, 0)].tolist()
             first += block.size
-        start = size + (self.rank - size) % self.num_replicas
-        yield [head[position % size] for position in range(start, self.total_size, self.num_replicas)]
+        start = self._size + (mine - self._size) % ranks
+        yield [head[place % self._size] for place in range(start, self._stop, ranks)]
 
 
 def _range(length: Any) -> range:
