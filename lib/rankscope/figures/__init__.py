@@ -5,18 +5,20 @@ Every function takes what it draws and an optional `ax`, returns the Axes, and n
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
 from ..sampling import Assignment
+from ..timeline import Timeline
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
+from .timelines import COMMUNICATION, draw_timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["assignment", "coverage", "curves", "label_counts"]
+__all__ = ["assignment", "coverage", "curves", "label_counts", "timeline"]
 
 
 def assignment(epoch: Assignment, ax: Axes | None = None, color_by: str = "rank", title: str | None = None) -> Axes:
@@ -58,3 +60,12 @@ def curves(
     from .lines import to_curves
 
     return to_curves(x, pairs, title, x_label, y_label, ax)
+
+
+def timeline(
+    spans: Timeline, ax: Axes | None = None, title: str | None = None, hatched: Collection[str] = COMMUNICATION
+) -> Axes:
+    """What ran when, on which lane of which rank; see `draw_timeline`."""
+    from .axes import to_axes
+
+    return to_axes(draw_timeline(spans, title, hatched), ax)

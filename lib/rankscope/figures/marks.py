@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .palette import INK, ink_on
+
 FloatArray = NDArray[np.floating[Any]]
 
 
@@ -89,6 +91,23 @@ class Drawing:
     x_ticks: tuple[tuple[float, str], ...] = ()
     y_ticks: tuple[tuple[float, str], ...] = ()
     legend: tuple[Key, ...] = ()
+
+
+def numbers_on(
+    rects: Rects, numbers: NDArray[Any], color: str | None = None, wanted: NDArray[np.bool_] | None = None
+) -> tuple[Texts, ...]:
+    """Write a number in the middle of each rectangle, or of the `wanted` ones.
+
+    Without a `color` it is dark or white, whichever stands out more from the fill; on a hatched ground it has a halo.
+    """
+    keep = np.ones(numbers.size, dtype=bool) if wanted is None else wanted
+    texts = []
+    for halo in (False, True):
+        places = np.flatnonzero(keep & (rects.hatched == halo))
+        ink = (color or (INK if halo else ink_on(rects.fill[place])) for place in places.tolist())
+        x, y = rects.x[places] + rects.width[places] / 2, rects.y[places] + rects.height[places] / 2
+        texts.append(Texts(x, y, tuple(map(str, numbers[places].tolist())), tuple(ink), halo=halo))
+    return tuple(texts)
 
 
 def whole_ticks(count: int, most: int = 12, offset: float = 0.5) -> tuple[tuple[float, str], ...]:

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..checks import one_of
 from ..sampling import Assignment, Audit, EpochAudit, audit
-from .marks import Drawing, Key, Rects, Texts, whole_ticks
-from .palette import ALARM, INK, PAPER, ink_on, ramp, rank_colors
+from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
+from .palette import ALARM, PAPER, ramp, rank_colors
 
 _WIDE_PX = 900.0
 _MOST_CELLS = 65_536
@@ -35,7 +35,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     row_px, cell_px = 20.0 if num_ranks <= 32 else 13.0, _cell_px(steps)
     rects, texts = _reads(assignment, color_by)
     below = Rects.of(np.arange(unread.size), np.full(unread.size, num_ranks + 0.5), PAPER, edge=ALARM)
-    texts = (*texts, _numbers(below, unread, ALARM))
+    texts = (*texts, *numbers_on(below, unread, ALARM))
     legible = cell_px >= 6.4 * len(str(max(assignment.size - 1, 0))) + 3
     rules = _batch_rules(assignment, cell_px)
     return Drawing(
@@ -117,7 +117,7 @@ def draw_label_counts(
         height=num_ranks,
         size_px=(cell_px * num_labels, 22.0 * num_ranks),
         rects=(rects,),
-        texts=(_numbers(rects, table.ravel(), [ink_on(color) for color in fill]),),
+        texts=numbers_on(rects, table.ravel()),
         x_ticks=whole_ticks(num_labels, most=num_labels),
         y_ticks=whole_ticks(num_ranks, most=32),
         legend=(Key(f"{low} samples", ramp(0)[0]), Key(f"{high} samples", ramp(1)[0])),
@@ -138,7 +138,7 @@ def _check_cells(cells: int) -> None:
 
 
 def _reads(assignment: Assignment, color_by: str) -> tuple[Rects, tuple[Texts, ...]]:
-    """Return the cells of all reads, and their numbers: those of repeated reads with a halo."""
+    """Return the cells of all reads, and their numbers."""
     ranks, steps = assignment.coordinates()
     flat = np.concatenate(assignment.ranks)
     if color_by == "rank":
@@ -147,8 +147,7 @@ def _reads(assignment: Assignment, color_by: str) -> tuple[Rects, tuple[Texts, .
     else:
         fill = ramp(flat / max(assignment.size - 1, 1))
     rects = Rects.of(steps, ranks, fill, hatched=np.concatenate(assignment.repeats()))
-    texts = _numbers(rects, flat, [ink_on(color) for color in fill], ~rects.hatched)
-    return rects, (texts, _numbers(rects, flat, INK, rects.hatched, halo=True))
+    return rects, numbers_on(rects, flat)
 
 
 def _readers(assignment: Assignment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -159,21 +158,6 @@ def _readers(assignment: Assignment) -> tuple[NDArray[np.int64], NDArray[np.int6
     reader = np.full(assignment.size, assignment.num_ranks)
     np.minimum.at(reader, flat[inside], ranks[inside])
     return reader, np.bincount(flat[inside], minlength=assignment.size)
-
-
-def _numbers(
-    rects: Rects,
-    numbers: NDArray[Any],
-    color: list[str] | str,
-    wanted: NDArray[np.bool_] | None = None,
-    halo: bool = False,
-) -> Texts:
-    """Write numbers in the middles of the cells they belong to, the `wanted` ones or all."""
-    keep = np.arange(numbers.size) if wanted is None else np.flatnonzero(wanted)
-    colors = (color,) * keep.size if isinstance(color, str) else tuple(color[i] for i in keep.tolist())
-    words = tuple(map(str, numbers[keep].tolist()))
-    middles = rects.x[keep] + rects.width[keep] / 2, rects.y[keep] + rects.height[keep] / 2
-    return Texts(*middles, words, colors, halo=halo)
 
 
 def _batch_rules(assignment: Assignment, cell_px: float) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from html import escape
 from .marks import Drawing, Key, Rects, Texts
 from .palette import FAINT, INK, PAPER
 
-_LEFT, _TOP, _RIGHT, _BOTTOM = 76, 34, 14, 44
+_TOP, _RIGHT, _BOTTOM = 34, 14, 44
 _KEY_HEIGHT = 22
 _FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
 _HATCH = (
@@ -20,15 +20,16 @@ def to_svg(drawing: Drawing) -> str:
     """Return the drawing as one ``<svg class="rankscope">`` element, with title, axes and legend."""
     wide, high = drawing.size_px
     keys, key_rows = _legend(drawing.legend, wide)
-    width = max(wide, 8.6 * len(drawing.title)) + _LEFT + _RIGHT
+    left = max(76.0, 30 + 6.6 * max((len(label) for _, label in drawing.y_ticks), default=0))
+    width = max(wide, 8.6 * len(drawing.title)) + left + _RIGHT
     height = high + _TOP + _BOTTOM + key_rows * _KEY_HEIGHT
     parts = [
         f'<svg class="rankscope" xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" style="max-width:100%;height:auto" {_FONT} fill="{INK}">'
         f"<title>{escape(drawing.title)}</title><defs>{_HATCH}</defs>"
         f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>'
-        f'<text x="{_LEFT}" y="20" font-size="14" font-weight="bold">{escape(drawing.title)}</text>'
-        f'<g class="marks" transform="translate({_LEFT} {_TOP})">'
+        f'<text x="{left:g}" y="20" font-size="14" font-weight="bold">{escape(drawing.title)}</text>'
+        f'<g class="marks" transform="translate({left:g} {_TOP})">'
     ]
     across, down = wide / drawing.width, high / drawing.height
     for rects in drawing.rects:
@@ -37,8 +38,8 @@ def to_svg(drawing: Drawing) -> str:
         parts.append(f'<path d="M{x * across:.6g} 0V{high:g}" stroke="{INK}" stroke-width="1.5"/>')
     for texts in drawing.texts:
         parts.append(_texts(texts, across, down))
-    parts.append(f"</g>{_axes(drawing, across, down)}")
-    parts.append(f'<g class="legend" transform="translate({_LEFT} {_TOP + high + _BOTTOM - 2:g})">{keys}</g></svg>')
+    parts.append(f"</g>{_axes(drawing, across, down, left)}")
+    parts.append(f'<g class="legend" transform="translate({left:g} {_TOP + high + _BOTTOM - 2:g})">{keys}</g></svg>')
     return "".join(parts)
 
 
@@ -67,9 +68,9 @@ def _texts(texts: Texts, across: float, down: float) -> str:
     )
 
 
-def _axes(drawing: Drawing, across: float, down: float) -> str:
+def _axes(drawing: Drawing, across: float, down: float, left: float) -> str:
     wide, high = drawing.size_px
-    parts = [f'<g class="axes" transform="translate({_LEFT} {_TOP})">']
+    parts = [f'<g class="axes" transform="translate({left:g} {_TOP})">']
     for x, label in drawing.x_ticks:
         parts.append(f'<text x="{x * across:.6g}" y="{high + 14:g}" text-anchor="middle">{escape(label)}</text>')
     for y, label in drawing.y_ticks:
@@ -78,7 +79,7 @@ def _axes(drawing: Drawing, across: float, down: float) -> str:
         )
     parts.append(
         f'<text x="{wide / 2:g}" y="{high + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
-        f'<text transform="translate({-_LEFT + 14} {high / 2:g}) rotate(-90)" text-anchor="middle" font-size="12">'
+        f'<text transform="translate({14 - left:g} {high / 2:g}) rotate(-90)" text-anchor="middle" font-size="12">'
         f"{escape(drawing.y_label)}</text></g>"
     )
     return "".join(parts)

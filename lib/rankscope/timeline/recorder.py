@@ -1,0 +1,157 @@
+"""`Recorder`: spans of real runs, from any thread and process of a machine, at about a microsecond each.
+
+Each process writes its spans into files of its own that are mapped into memory, in one folder: no lock on the way, no
+queue to drain, and what a killed process has written is still there. The clock is `time.perf_counter_ns`, which all
+processes of a machine share (CLOCK_MONOTONIC on Linux).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .spans import Timeline
+
+_SLOTS = 1 << 15  # spans a file holds; then the next is begun
+_RECORD = np.dtype([("rank", "<i4"), ("lane", "<i4"), ("kind", "<i4"), ("item", "<i8"), ("start_ns", "<i8"),
+                    ("stop_ns", "<i8"), ("written", "<i4")])  # fmt: skip
+_pack = struct.Struct("<iiiqqqi").pack_into  # `written` comes last: a span cut short by a kill is not read
+_now = time.perf_counter_ns
+_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+class Recorder:
+    """Records spans of this process and of those that inherit it, by fork or by pickle.
+
+    `folder` is where the spans go and stay; without one they go to a temporary one, which is deleted with the recorder.
+    Recording is safe from any thread. After a fork, or in a process that got the recorder by pickle, spans go to files
+    of that process; `timeline` gathers all of them, at any time. `rank` is put on the spans; `for_rank` gives a
+    recorder for another one.
+
+    >>> recorder = Recorder()
+    >>> with recorder.span("loader", "read", item=0):
+    ...     pass
+    >>> [(span.lane, span.kind, span.item) for span in recorder.timeline()]
+    [('loader', 'read', 0)]
+    """
+
+    def __init__(self, rank: int = 0, folder: str | os.PathLike[str] | None = None) -> None:
+        self.rank = rank
+        if folder is None:
+            self.folder = Path(tempfile.mkdtemp(prefix="rankscope-"))
+            weakref.finalize(self, _delete, self.folder, os.getpid())
+        else:
+            self.folder = Path(folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._owner: Recorder | None = None
+        self._begin()
+
+    def for_rank(self, rank: int) -> Recorder:
+        """Return a recorder into the same folder whose spans carry another rank."""
+        other = Recorder(rank, self.folder)
+        other._owner = self  # a temporary folder lives as long as whoever writes to it
+        return other
+
+    def span(self, lane: str, kind: str, item: int = -1) -> _Running:
+        """Return a context manager that records the time spent in it, also where it raises."""
+        return _Running(self, lane, kind, item)
+
+    def add(self, lane: str, kind: str, item: int, start_ns: int, stop_ns: int) -> None:
+        """Record a span from two readings of `time.perf_counter_ns`."""
+        slot = next(self._slots)  # atomic: each thread has a slot of its own
+        number, place = divmod(slot, _SLOTS)
+        try:
+            lane_place, kind_place = self._names[lane], self._names[kind]
+            file = self._files[number]
+        except (KeyError, IndexError):
+            lane_place, kind_place, file = self._prepare(lane, kind, number)
+        _pack(file, place * 40, self.rank, lane_place, kind_place, item, start_ns, stop_ns, 1)
+
+    def timeline(self) -> Timeline:
+        """Return what all processes have recorded so far, by start, in seconds of `time.perf_counter`."""
+        parts = [_load(path) for path in sorted(self.folder.glob("*.names"))]
+        whole = Timeline.concat(parts)
+        return whole.take(np.argsort(whole.start_s, kind="stable"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"rank": self.rank, "folder": self.folder}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.rank, self.folder, self._owner = state["rank"], state["folder"], None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start files of this process, and of this recorder in it."""
+        self._slots = itertools.count()
+        self._names: dict[str, int] = {}
+        self._files: list[mmap.mmap] = []
+        self._lock = threading.Lock()
+        self._stem = self.folder / f"{os.getpid()}-{_now()}-{id(self)}"
+        _recorders.add(self)
+
+    def _prepare(self, lane: str, kind: str, number: int) -> tuple[int, int, mmap.mmap]:
+        """Give new names their places, on disk before any span uses them, and make the files up to `number`."""
+        with self._lock:
+            for name in (lane, kind):
+                if name not in self._names:
+                    with open(f"{self._stem}.names", "ab", buffering=0) as file:
+                        file.write(json.dumps(name).encode() + b"\n")
+                    self._names[name] = len(self._names)
+            while len(self._files) <= number:
+                path = f"{self._stem}.{len(self._files):06d}.spans"
+                with open(path, "w+b") as file:
+                    file.truncate(_SLOTS * _RECORD.itemsize)
+                    self._files.append(mmap.mmap(file.fileno(), 0))
+            return self._names[lane], self._names[kind], self._files[number]
+
+
+class _Running:
+    __slots__ = ("_item", "_kind", "_lane", "_recorder", "_start_ns")
+
+    def __init__(self, recorder: Recorder, lane: str, kind: str, item: int) -> None:
+        self._recorder, self._lane, self._kind, self._item = recorder, lane, kind, item
+
+    def __enter__(self) -> None:
+        self._start_ns = _now()
+
+    def __exit__(self, *error: object) -> None:
+        self._recorder.add(self._lane, self._kind, self._item, self._start_ns, _now())
+
+
+def _load(names_path: Path) -> Timeline:
+    """The spans of one process, from its names and its files; what was being written at this moment is left out."""
+    names = tuple(json.loads(line) for line in names_path.read_text(encoding="utf-8").splitlines())
+    stem = names_path.name.removesuffix(".names")
+    files = sorted(names_path.parent.glob(f"{stem}.*.spans"))
+    records = np.concatenate([np.fromfile(path, dtype=_RECORD) for path in files] or [np.empty(0, dtype=_RECORD)])
+    rows = records[records["written"] == 1]
+    places = {name: rows[name].astype(np.int64) for name in ("rank", "lane", "kind", "item")}
+    times = {name: rows[f"{name[:-2]}_ns"] / 1e9 for name in ("start_s", "stop_s")}
+    return Timeline(**places, **times, lanes=names, kinds=names)
+
+
+def _delete(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # not in a process that merely inherited it
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _begin_in_child() -> None:
+    """A forked process has the parent's files mapped: it must not write into the parent's slots."""
+    for recorder in list(_recorders):
+        recorder._begin()
+
+
+if hasattr(os, "register_at_fork"):  # there is no fork on Windows
+    os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,75 @@
+"""What the Gantt chart shows, read back from the drawing."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+from rankscope import figures
+from rankscope.figures.timelines import draw_timeline
+from rankscope.timeline import Span, Timeline
+
+mpl.use("Agg")
+
+SPANS = [
+    Span(1, "gpu", "step", 0, 10.002, 10.006),
+    Span(0, "read", "read", 0, 10.000, 10.002),
+    Span(0, "gpu", "step", 0, 10.002, 10.005),
+    Span(0, "gpu", "allreduce", 12345, 10.005, 10.0051),
+    Span(0, "gpu", "allreduce", 1, 10.007, 10.010),
+]
+
+
+def test_each_span_is_a_bar_on_its_lane():
+    drawing = draw_timeline(Timeline.of(SPANS))
+    (bars,) = drawing.rects
+    assert drawing.x_label == "time [ms]"
+    assert drawing.width == pytest.approx(10)
+    assert np.allclose(bars.x, [2, 0, 2, 5, 7])
+    assert np.allclose(bars.width, [4, 2, 3, 0.1, 3])
+    rows = {label: middle for middle, label in drawing.y_ticks}
+    assert list(rows) == ["0 gpu", "0 read", "1 gpu"]
+    expected = [rows[label] for label in ["1 gpu", "0 read", *["0 gpu"] * 3]]
+    assert np.allclose(bars.y + bars.height / 2, expected, atol=0.01)
+    assert rows["1 gpu"] - rows["0 read"] > 1  # a gap between ranks
+    assert bars.hatched.tolist() == [False, False, False, True, True]
+    assert bars.fill[0] == bars.fill[2] != bars.fill[1]
+    assert [(key.label, key.fill, key.hatched) for key in drawing.legend] == [
+        ("step", bars.fill[0], False),
+        ("read", bars.fill[1], False),
+        ("allreduce", bars.fill[3], True),
+    ]
+    assert drawing.title == "10 ms; busiest is rank 0's gpu, 61% of the time"
+
+
+def test_items_stand_on_the_bars_that_have_room():
+    drawing = draw_timeline(Timeline.of(SPANS))
+    words = {(round(x, 3), text) for t in drawing.texts for x, text in zip(t.x.tolist(), t.text, strict=True)}
+    assert words == {(4.0, "0"), (1.0, "0"), (3.5, "0"), (8.5, "1")}  # 12345 has no room
+
+
+def test_what_is_hatched_can_be_chosen():
+    assert draw_timeline(Timeline.of(SPANS), hatched=["read"]).rects[0].hatched.tolist() == [False, True, *[False] * 3]
+
+
+@pytest.mark.parametrize(("seconds", "unit"), [(5, "s"), (5e-3, "ms"), (5e-6, "µs"), (5e-9, "ns"), (90_000, "s")])
+def test_times_have_a_unit_that_suits_them(seconds, unit):
+    drawing = draw_timeline(Timeline.of([Span(0, "a", "b", 0, 3.0, 3.0 + seconds)]))
+    assert drawing.x_label == f"time [{unit}]"
+    assert 2 <= len(drawing.x_ticks) <= 11
+    assert drawing.x_ticks[-1][0] <= drawing.width * (1 + 1e-9)
+
+
+def test_nothing_and_too_much():
+    assert draw_timeline(Timeline.of([])).title == "nothing ran"
+    many = Timeline.of([SPANS[0]] * 20_001)
+    with pytest.raises(ValueError, match="at most 20000 spans, got 20001: select a window or a rank"):
+        draw_timeline(many)
+
+
+def test_the_figure_function_draws_on_the_axes_it_is_given():
+    figure, ax = mpl.pyplot.subplots()
+    assert figures.timeline(Timeline.of(SPANS), ax=ax, title="mine") is ax
+    assert ax.get_title(loc="left") == "mine"
+    mpl.pyplot.close(figure)

@@ -1,0 +1,101 @@
+"""Traces: our own come back whole, torch.profiler's are read, damaged ones give one clear error."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from rankscope.timeline import Span, Timeline
+
+
+def some_spans(seed=0, count=200):
+    draw = np.random.default_rng(seed)
+    words = ["read", "gpu", 'a "quoted" lane', "µ"]
+    for _ in range(count):
+        start = float(draw.uniform(0, 1e5))
+        rank, item = int(draw.integers(4)), int(draw.integers(-1, 10))
+        lane, kind = map(str, draw.choice(words, 2))
+        yield Span(rank, lane, kind, item, start, start + float(draw.exponential()))
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_our_own_trace_comes_back(tmp_path, name):
+    timeline = Timeline.of(some_spans())
+    again = Timeline.from_chrome_trace(timeline.to_chrome_trace(tmp_path / name))
+    for one, other in zip(timeline, again, strict=True):
+        assert one[:4] == other[:4]
+        assert other.stop_s == one.stop_s
+        assert other.start_s == pytest.approx(one.start_s, rel=4e-16, abs=0)
+    assert list(Timeline.from_chrome_trace(Timeline.of([]).to_chrome_trace(tmp_path / "empty.json"))) == []
+
+
+def test_the_trace_is_what_viewers_read(tmp_path):
+    path = Timeline.of([Span(3, "gpu", "step", 7, 1.0, 1.5)]).to_chrome_trace(tmp_path / "run.json")
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {(e["name"], e["pid"]): e["args"] for e in events if e["ph"] == "M"}
+    assert names["process_name", 3] == {"name": "rank 3"}
+    assert names["thread_name", 3] == {"name": "gpu"}
+    (span,) = [e for e in events if e["ph"] == "X"]
+    assert (span["name"], span["cat"], span["ts"], span["dur"]) == ("step 7", "step", 1e6, 5e5)
+
+
+def test_a_trace_of_torch_profiler(tmp_path):
+    with profile(activities=[ProfilerActivity.CPU]) as recorded, record_function("my step"):
+        torch.randn(64, 64) @ torch.randn(64, 64)
+    recorded.export_chrome_trace(str(tmp_path / "torch.json"))
+    timeline = Timeline.from_chrome_trace(tmp_path / "torch.json", kind="name")
+    events = json.loads((tmp_path / "torch.json").read_text())["traceEvents"]
+    assert len(timeline) == sum(event["ph"] == "X" for event in events)
+    assert timeline.begin_s == 0
+    (step,) = timeline.select(kind="my step")
+    (product,) = timeline.select(kind="aten::mm")
+    assert step.start_s <= product.start_s <= product.stop_s <= step.stop_s
+    ours = {event.name: event.time_range.elapsed_us() for event in recorded.events()}
+    assert (product.stop_s - product.start_s) * 1e6 == pytest.approx(ours["aten::mm"], abs=0.01)
+    assert "cpu_op" in Timeline.from_chrome_trace(tmp_path / "torch.json").kinds
+
+
+def test_begin_and_end_pairs_and_the_bare_list(tmp_path):
+    events = [
+        {"ph": "B", "name": "outer", "cat": "c", "pid": 1, "tid": 1, "ts": 1000},
+        {"ph": "B", "name": "inner", "cat": "c", "pid": 1, "tid": 1, "ts": 1200},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 1500},
+        {"ph": "i", "name": "an instant", "pid": 1, "tid": 1, "ts": 1500},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 2000},
+        {"ph": "E", "pid": 1, "tid": 1, "ts": 2500},
+    ]
+    (tmp_path / "list.json").write_text(json.dumps(events))
+    spans = list(Timeline.from_chrome_trace(tmp_path / "list.json", kind="name"))
+    assert [(s.kind, s.start_s, s.stop_s) for s in spans] == [
+        ("inner", pytest.approx(0.0002), pytest.approx(0.0005)),
+        ("outer", 0.0, 0.001),
+    ]
+
+
+def test_the_rank_that_the_profiler_names(tmp_path):
+    trace = {"distributedInfo": {"rank": 3}, "traceEvents": [{"ph": "X", "name": "a", "ts": 1.7e15, "dur": 2}]}
+    (tmp_path / "three.json").write_text(json.dumps(trace))
+    (span,) = Timeline.from_chrome_trace(tmp_path / "three.json")
+    assert span == Span(3, "process 0, 0", "a", -1, 0.0, 2e-6)
+
+
+def test_a_damaged_trace_is_one_clear_error(tmp_path):
+    whole = Timeline.of(some_spans(count=20)).to_chrome_trace(tmp_path / "run.json").read_bytes()
+    packed = gzip.compress(whole)
+    newer = whole.replace(b'"version": 1', b'"version": 2')
+    nameless = json.dumps({"traceEvents": [{"ph": "M", "name": "thread_name", "pid": 0}]}).encode()
+    backwards = json.dumps([{"ph": "X", "name": "a", "ts": 1, "dur": -5}]).encode()
+    damaged = [b"", whole[:-20], packed[:-20], packed[:60], b"[1, 2]", b'{"events": []}', b"null", newer, nameless]
+    for content in [*damaged, backwards, b"\x1f\x8b" + b"0" * 50, b"\xff\xfe\x00"]:
+        (tmp_path / "run.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"run\.json is no readable trace"):
+            Timeline.from_chrome_trace(tmp_path / "run.json")
+    with pytest.raises(ValueError, match="kind must be one of 'category', 'name', got 'size'"):
+        Timeline.from_chrome_trace(tmp_path / "run.json", kind="size")
+    with pytest.raises(FileNotFoundError):
+        Timeline.from_chrome_trace(tmp_path / "nowhere.json")

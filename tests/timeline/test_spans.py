@@ -1,0 +1,175 @@
+"""Timeline's figures against a second method: time cut into its smallest pieces and counted."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.timeline import Span, Timeline, TimelineError, critical_path
+
+SPANS = st.lists(
+    st.builds(
+        lambda rank, lane, kind, item, start, length: Span(rank, lane, kind, item, start / 4, (start + length) / 4),
+        st.integers(0, 2),
+        st.sampled_from(["read", "gpu", "comm"]),
+        st.sampled_from(["load", "step", "allreduce"]),
+        st.integers(-1, 4),
+        st.integers(-20, 40),
+        st.integers(0, 12),
+    ),
+    max_size=25,
+)
+
+
+def busy(spans, *conditions):
+    """Quarter seconds in which a span of each condition runs, counted one by one."""
+    quarters = np.arange(-200, 400) / 4 + 0.125
+    never = np.zeros(quarters.size, dtype=bool)
+    running = []
+    for wanted in conditions:
+        each = [(s.start_s < quarters) & (quarters < s.stop_s) for s in spans if wanted(s)]
+        running.append(np.any([never, *each], axis=0))
+    return np.all(running, axis=0).sum() / 4
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(SPANS)
+def test_figures_are_what_counting_gives(spans):
+    timeline = Timeline.of(spans)
+    assert list(timeline) == spans
+    assert len(timeline) == len(spans)
+    end = max((s.stop_s for s in spans), default=0.0)
+    assert timeline.makespan_s == end - min((s.start_s for s in spans), default=0.0)
+    assert timeline.busy_s == busy(spans, lambda s: True)
+    assert timeline.idle_s == timeline.makespan_s - timeline.busy_s
+    overlaps = sum(
+        busy(spans, lambda s, r=r: (s.rank, s.kind) == (r, "step"), lambda s, r=r: (s.rank, s.kind) == (r, "allreduce"))
+        for r in range(3)
+    )
+    assert timeline.overlap_s("step", "allreduce") == overlaps
+    for (rank, lane), share in timeline.utilisation().items():
+        own = busy(spans, lambda s, rank=rank, lane=lane: (s.rank, s.lane) == (rank, lane))
+        assert share == (own / timeline.makespan_s if timeline.makespan_s else 0)
+    assert set(timeline.utilisation()) == {(s.rank, s.lane) for s in spans}
+    pairs = {(s.rank, s.item) for s in spans if s.kind == "load"}
+    if timeline.makespan_s:
+        assert timeline.throughput_per_s("load") == len(pairs) / timeline.makespan_s
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(SPANS, st.integers(-20, 40), st.integers(0, 20))
+def test_selecting_and_cutting(spans, low, width):
+    timeline = Timeline.of(spans)
+    assert list(timeline.select(rank=1, kind="load")) == [s for s in spans if s.rank == 1 and s.kind == "load"]
+    assert list(timeline.select(lane="gpu", item=2)) == [s for s in spans if s.lane == "gpu" and s.item == 2]
+    assert list(timeline.select(kind="nothing")) == []
+    window = (low / 4, (low + width) / 4)
+    cut = [
+        s._replace(start_s=max(s.start_s, window[0]), stop_s=min(s.stop_s, window[1]))
+        for s in spans
+        if max(s.start_s, window[0]) < min(s.stop_s, window[1])
+        or (s.start_s == s.stop_s and window[0] <= s.start_s <= window[1])
+    ]
+    assert list(timeline.select(between_s=window)) == cut
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(SPANS, max_size=4))
+def test_concatenation_keeps_every_span(lists):
+    whole = Timeline.concat([Timeline.of(spans) for spans in lists])
+    assert list(whole) == [span for spans in lists for span in spans]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(SPANS)
+def test_check_finds_exactly_the_overlaps_on_a_lane(spans):
+    overlap = any(
+        (a.rank, a.lane) == (b.rank, b.lane) and min(a.stop_s, b.stop_s) > max(a.start_s, b.start_s)
+        for place, a in enumerate(spans)
+        for b in spans[:place]
+    )
+    solid = [s for s in spans if s.stop_s > s.start_s]  # a span without length takes no time from anybody
+    if overlap:
+        with pytest.raises(TimelineError, match="spans overlap on one lane: Span"):
+            Timeline.of(solid).check()
+    else:
+        Timeline.of(solid).check()
+
+
+def test_the_frame_and_the_shift():
+    timeline = Timeline.of([Span(1, "gpu", "step", 3, 0.5, 1.0)]).shifted(2.0)
+    frame = timeline.to_frame()
+    assert list(frame.columns) == list(Span._fields)
+    assert frame.iloc[0].tolist() == [1, "gpu", "step", 3, 2.5, 3.0]
+    assert Timeline.of([]).to_frame().empty
+
+
+def test_columns_cannot_be_written():
+    with pytest.raises(ValueError, match="read-only"):
+        Timeline.of([Span(0, "a", "b", 0, 0, 1)]).start_s[0] = 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rank": [0, 0]}, "must be of one length"),
+        ({"lane": [1]}, "lane must hold places from 0 to 0 in lanes, got 1"),
+        ({"kind": [-1]}, "kind must hold places from 0 to 0 in kinds, got -1"),
+        ({"stop_s": [0.5]}, r"must end at or after its start.*start_s=1\.0, stop_s=0\.5"),
+        ({"start_s": [float("nan")]}, "at finite times"),
+        ({"stop_s": [float("inf")]}, "at finite times"),
+        ({"item": [0.5]}, "item must be a column of int64, got float64"),
+        ({"start_s": [["a"]]}, "start_s must be a column of float64"),
+    ],
+)
+def test_bad_columns(change, message):
+    columns = {"rank": [0], "lane": [0], "kind": [0], "item": [0], "start_s": [1.0], "stop_s": [2.0]}
+    with pytest.raises(ValueError, match=message):
+        Timeline(**columns | change, lanes=("a",), kinds=("b",))
+
+
+def test_a_window_must_not_end_before_it_starts():
+    with pytest.raises(ValueError, match="between_s must be a window"):
+        Timeline.of([]).select(between_s=(2, 1))
+
+
+def pipeline(reads, steps):
+    """Two lanes with a queue between them that never fills: step i waits for read i and for step i - 1."""
+    spans, read_end, step_end = [], 0.0, 0.0
+    for item, (read, step) in enumerate(zip(reads, steps, strict=True)):
+        spans.append(Span(0, "read", "read", item, read_end, read_end + read))
+        read_end += read
+        start = max(read_end, step_end)
+        spans.append(Span(0, "gpu", "step", item, start, start + step))
+        step_end = start + step
+    return spans
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=20))
+def test_the_critical_path_explains_the_whole_makespan(times):
+    timeline = Timeline.of(pipeline(*zip(*times, strict=True)))
+    path = list(critical_path(timeline))
+    assert path[0].start_s == 0
+    assert path[-1].stop_s == timeline.end_s
+    assert all(a.stop_s == b.start_s for a, b in pairwise(path))
+    assert sum(s.stop_s - s.start_s for s in path) == timeline.makespan_s
+
+
+def test_the_critical_path_of_a_slow_reader_is_reading_and_of_a_slow_gpu_computing():
+    slow_reader = critical_path(Timeline.of(pipeline([5] * 6, [1] * 6)))
+    assert [s.kind for s in slow_reader] == ["read"] * 6 + ["step"]
+    slow_gpu = critical_path(Timeline.of(pipeline([1] * 6, [5] * 6)))
+    assert [s.kind for s in slow_gpu] == ["read"] + ["step"] * 6
+    assert len(critical_path(Timeline.of([]))) == 0
+
+
+def test_no_item_is_no_reason_to_wait():
+    spans = [Span(0, "a", "x", -1, 0, 1), Span(0, "b", "y", -1, 1, 2)]
+    assert [s.lane for s in critical_path(Timeline.of(spans))] == ["b"]
+    joined = [span._replace(item=7) for span in spans]
+    assert [s.lane for s in critical_path(Timeline.of(joined))] == ["a", "b"]
