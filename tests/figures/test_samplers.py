@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
-import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
@@ -18,15 +18,7 @@ from rankscope.figures.samplers import draw_assignment, draw_coverage, draw_labe
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import Assignment, assign
 
-mpl.use("Agg")
-
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    mpl.pyplot.close("all")
 
 
 def cells(drawing, layer=0):
@@ -173,7 +165,7 @@ def test_the_same_drawing_is_the_same_string():
 
 
 def test_figure_functions_draw_on_the_axes_they_are_given():
-    _, axes = mpl.pyplot.subplots(3)
+    _, axes = plt.subplots(3)
     epoch = assign(10, 4)
     assert figures.assignment(epoch, ax=axes[0]) is axes[0]
     assert figures.coverage([epoch], ax=axes[1]) is axes[1]

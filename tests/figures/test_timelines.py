@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import matplotlib as mpl
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
 from rankscope import figures
 from rankscope.figures.timelines import draw_timeline
 from rankscope.timeline import Span, Timeline
-
-mpl.use("Agg")
 
 SPANS = [
     Span(1, "gpu", "step", 0, 10.002, 10.006),
@@ -69,7 +67,6 @@ def test_nothing_and_too_much():
 
 
 def test_the_figure_function_draws_on_the_axes_it_is_given():
-    figure, ax = mpl.pyplot.subplots()
+    _, ax = plt.subplots()
     assert figures.timeline(Timeline.of(SPANS), ax=ax, title="mine") is ax
     assert ax.get_title(loc="left") == "mine"
-    mpl.pyplot.close(figure)
