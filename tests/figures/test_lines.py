@@ -1,0 +1,43 @@
+"""Prediction is a line, execution markers, of one hue a curve."""
+
+from __future__ import annotations
+
+import pytest
+from matplotlib import pyplot as plt
+
+from rankscope import figures
+
+PAIRS = {"padded": ([1, 2, 3], [1, 2, 4]), "true": ([2, 2, 2], None), "measured": (None, [3, 3, 3])}
+
+
+def test_lines_and_markers_share_a_hue_and_say_what_they_are():
+    ax = figures.curves([1, 2, 4], PAIRS, "title", "ranks", "accuracy")
+    drawn = {line.get_label(): line for line in ax.lines}
+    assert list(drawn) == ["padded, predicted", "padded, executed", "true, predicted", "measured, executed"]
+    assert drawn["padded, executed"].get_ydata().tolist() == [1, 2, 4]
+    assert drawn["padded, executed"].get_xdata().tolist() == [1, 2, 4]
+    assert drawn["padded, predicted"].get_color() == drawn["padded, executed"].get_color()
+    assert drawn["padded, predicted"].get_color() != drawn["true, predicted"].get_color()
+    assert drawn["padded, predicted"].get_marker() in ("None", "")
+    assert drawn["padded, executed"].get_linestyle() == "None"
+    assert (ax.get_title(loc="left"), ax.get_xlabel(), ax.get_ylabel()) == ("title", "ranks", "accuracy")
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == list(drawn)
+
+
+def test_it_draws_on_the_axes_it_is_given():
+    _, ax = plt.subplots()
+    assert figures.curves([1, 2, 4], PAIRS, "", "", "", ax=ax) is ax
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        ({}, "curves must number from 1 to 8, got 0"),
+        ({str(n): ([1], None) for n in range(9)}, "from 1 to 8, got 9"),
+        ({"a": ([1, 2], None)}, r"a, predicted: \(2,\) values over x of shape \(1,\)"),
+        ({"a": (None, [[1]])}, r"a, executed: \(1, 1\) values over x of shape \(1,\)"),
+    ],
+)
+def test_bad_input(pairs, message):
+    with pytest.raises(ValueError, match=message):
+        figures.curves([1], pairs, "", "", "")

@@ -1,0 +1,63 @@
+"""Each exercise takes its solution, refuses a wrong answer, and waits for a missing one."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from rankscope.exercises import EXERCISES, WrongAnswer, check
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+WRONG = {
+    "01.1": [2, 599, 1797, 0, "three", 1.5, None],
+    "01.2": [0, 14, 512, "62", None],
+    "01.3": [3, 4, 6, 7.0, True, None],
+    "02.1": [[], [0, 1], [21], [20, 21, 22], 20, None, ["20"]],
+    "02.2": [10, 12, 0, "11", None],
+    "02.3": [[], [1, 2, 3], 3, None],
+}
+
+
+def sources() -> dict[str, str]:
+    return {
+        path.stem: "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+        for path in sorted(NOTEBOOKS.glob("*.ipynb"))
+    }
+
+
+def solutions() -> dict[str, str]:
+    """The answers that the notebooks give away, as source."""
+    folded = "\n".join(re.findall(r"<details>.*?</details>", "\n".join(sources().values()), re.S))
+    return dict(re.findall(r'check\("([\d.]+)", (.+?)\)(?:`|$)', folded, re.M))
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_folded_solution_is_right(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from rankscope.sampling import DistributedRandomSampler
+
+    sampler = DistributedRandomSampler(20, num_replicas=2, rank=1)
+    sampler.next(7)
+    check(name, eval(solutions()[name], {"sampler": sampler}))
+    assert capsys.readouterr().out == f"{name}: right\n"
+
+
+@pytest.mark.parametrize(("name", "answer"), [(name, answer) for name in EXERCISES for answer in WRONG[name]])
+def test_a_wrong_answer_is_refused(name: str, answer: object) -> None:
+    with pytest.raises(WrongAnswer, match=f"^{re.escape(name)}: "):
+        check(name, answer)
+
+
+def test_every_exercise_is_asked_in_its_notebook() -> None:
+    for name in EXERCISES:
+        (notebook,) = [text for stem, text in sources().items() if stem.startswith(name[:3].replace(".", "_"))]
+        assert f'check("{name}", ...)' in notebook
+
+
+def test_a_missing_answer_waits_and_an_unknown_exercise_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    check("01.1")
+    assert capsys.readouterr().out == "01.1: not answered yet\n"
+    with pytest.raises(ValueError, match=r"exercises are 01\.1, .*; got '99\.1'"):
+        check("99.1", 3)
