@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rankscope.exercises import EXERCISES, WrongAnswer, check
@@ -13,7 +14,7 @@ from rankscope.exercises import EXERCISES, WrongAnswer, check
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 WRONG = {
     "01.1": [2, 599, 1797, 0, "three", 1.5, None],
-    "01.2": [0, 14, 512, "62", None],
+    "01.2": [0, 14, 62, 504, "54", None],
     "01.3": [3, 4, 6, 7.0, True, None],
     "02.1": [[], [0, 1], [21], [20, 21, 22], 20, None, ["20"]],
     "02.2": [10, 12, 0, "11", None],
@@ -48,6 +49,12 @@ def test_the_folded_solution_is_right(name: str, capsys: pytest.CaptureFixture[s
 def test_a_wrong_answer_is_refused(name: str, answer: object) -> None:
     with pytest.raises(WrongAnswer, match=f"^{re.escape(name)}: "):
         check(name, answer)
+
+
+def test_answers_may_come_from_numpy(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, answer in {"01.1": np.int64(3), "01.2": np.int64(54), "02.1": np.array([20, 21])}.items():
+        check(name, answer)
+    assert capsys.readouterr().out.count("right") == 3
 
 
 def test_every_exercise_is_asked_in_its_notebook() -> None:

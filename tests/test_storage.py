@@ -25,6 +25,17 @@ def test_it_may_be_read_as_any_new_file(tmp_path: Path) -> None:
     assert (tmp_path / "atomic").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
+def test_a_link_stays_a_link_and_a_private_file_private(tmp_path: Path) -> None:
+    path, link = tmp_path / "a.json", tmp_path / "link"
+    path.write_text("old")
+    path.chmod(0o600)
+    link.symlink_to(path)
+    write_atomically(link, lambda file: file.write(b"new"))
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
 def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path: Path, error: BaseException) -> None:
     path = tmp_path / "a.json"

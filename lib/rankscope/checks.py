@@ -22,7 +22,8 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
     ValueError: size must be a whole number of at least 0, got 2.5
     """
     try:
-        number = None if isinstance(value, bool) else operator.index(value)
+        plain = not isinstance(value, bool) and "bool" not in str(getattr(value, "dtype", ""))
+        number = operator.index(value) if plain and getattr(value, "ndim", 0) == 0 else None
     except TypeError:
         number = None
     if number is not None and (low is None or number >= low) and (high is None or number <= high):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -15,18 +15,18 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
     An exception or a crash before the last step leaves whatever stood at `path` as it was. Raises OSError
     where the folder cannot be written.
     """
-    target = Path(path)
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    target = Path(path).resolve()  # a link stays a link
+    temporary = target.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes it private; a plain open() would not
+        if target.exists():
+            temporary.chmod(target.stat().st_mode)
         os.replace(temporary, target)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink()
         raise
     return target

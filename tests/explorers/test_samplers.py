@@ -95,6 +95,17 @@ def test_every_slider_reaches_its_ends(extreme):
             assert shown.value.startswith("<svg")
 
 
-def test_an_unknown_setting_is_refused():
-    with pytest.raises(ValueError, match="settings are sampler, num_ranks, .*; got world_size"):
-        samplers(world_size=3)
+@pytest.mark.parametrize("show", [samplers, picture, report])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"world_size": 3}, "settings are sampler, num_ranks, .*; got world_size"),
+        ({"num_ranks": 128}, "num_ranks must be a whole number from 1 to 64, got 128"),
+        ({"epoch": -1}, "epoch must be a whole number from 0 to 9, got -1"),
+        ({"sampler": "grain"}, "sampler must be one of 'torch', .*, got 'grain'"),
+        ({"color_by": "size"}, "color_by must be one of 'rank', 'position', got 'size'"),
+    ],
+)
+def test_a_setting_that_no_slider_has_is_refused(show, settings, message):
+    with pytest.raises(ValueError, match=message):
+        show(**settings)

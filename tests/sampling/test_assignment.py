@@ -159,6 +159,12 @@ def damaged(whole):
     yield "a list", zipped(header=np.array("[]"))
     yield "unknown field", zipped(header=np.array(header.replace('"seed"', '"sead"')))
     yield "negative size", zipped(header=np.array(header.replace('"size": 10', '"size": -10')))
+    yield "an epoch in words", zipped(header=np.array(header.replace('"epoch": 0', '"epoch": "x"')))
+    yield "a seed in a list", zipped(header=np.array(header.replace('"seed": 0', '"seed": [1]')))
+    yield "a sampler by number", zipped(header=np.array(header.replace('"sampler": "torch"', '"sampler": 5')))
+    yield "lengths in a table", zipped(lengths=columns["lengths"][None])
+    yield "no lengths", zipped(lengths=columns["lengths"][:0], indices=columns["indices"][:0])
+    yield "deep", zipped(header=np.array("[" * 100_000))
     yield "lost indices", zipped(indices=columns["indices"][:-1])
     yield "fractions", zipped(indices=columns["indices"] + 0.5)
     yield "pickled", zipped(indices=np.array([{"a": 1}] * columns["indices"].size))
@@ -219,6 +225,18 @@ def test_unsigned_and_signed_indices_go_together():
     assignment = Assignment(4, (np.array([0, 1], dtype=np.uint64), np.array([2, 3])))
     assert assignment.to_frame()["index"].tolist() == [0, 1, 2, 3]
     assert np.issubdtype(np.concatenate(assignment.ranks).dtype, np.integer)
+
+
+def test_numpy_numbers_are_numbers(tmp_path):
+    assignment = Assignment(np.int64(3), ([0, 1, 2],), epoch=np.int64(1), seed=np.uint8(2)).with_loader(np.int64(2))
+    again = Assignment.load(assignment.save(tmp_path / "a.npz"))
+    assert (again.size, again.epoch, again.seed, again.loader) == (3, 1, 2, assignment.loader)
+    assert listed(Assignment(4, np.arange(4).reshape(2, 2))) == [[0, 1], [2, 3]]
+    assert listed(Assignment.collect((iter([i]) for i in range(2)), size=2)) == [[0], [1]]
+    with pytest.raises(ValueError, match="rank 0 must read indices below 2\\*\\*63, got 9223372036854775813"):
+        Assignment(3, (np.array([2**63 + 5], dtype=np.uint64),))
+    with pytest.raises(ValueError, match="epoch must be a whole number, got 'x'"):
+        Assignment.collect([[0]], size=1, epoch="x")
 
 
 def test_collect_refuses_fractions():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.sampling import Assignment, AuditError, assign, audit
+from rankscope.sampling import Assignment, AuditError, DistributedSampler, assign, audit
 from rankscope.sampling.audit import KINDS
 
 
@@ -87,7 +87,35 @@ def test_seed_plus_epoch_collides():
     assert "seed + epoch is the same" in str(report)
 
 
+@pytest.mark.parametrize(
+    ("recipes", "why"),
+    [
+        ([{"epoch": 3}, {"epoch": 3}], "was set_epoch forgotten?"),
+        ([{"seed": 0}, {"seed": 2**32}], "seed + epoch is the same modulo 2**32"),
+        ([{"epoch": 0, "sampler": "libtorch_random"}, {"epoch": 2**32, "sampler": "libtorch_random"}], "modulo 2**32"),
+    ],
+)
+def test_the_reason_of_a_repeated_order(recipes, why):
+    assert str(audit(assign(100, 4, **recipe) for recipe in recipes)).endswith(why)
+
+
+def test_chance_is_not_called_forgetting():
+    report = str(audit(assign(3, 1, epoch=epoch) for epoch in range(10)))
+    assert "by chance, few samples have few orders" in report
+    assert "forgotten" not in report
+
+
+def test_many_duplicates_are_counted_as_quickly_as_few():
+    draw = np.random.default_rng(0)
+    ranks = tuple(draw.integers(-5, 1005, 700) for _ in range(9))
+    (epoch,) = audit(Assignment(1000, ranks)).epochs
+    readers = Counter(i for indices in ranks for i in set(indices.tolist()) if 0 <= i < 1000)
+    assert epoch.overlap.tolist() == sorted(i for i, count in readers.items() if count > 1)
+
+
 def test_an_unshuffled_run_may_repeat():
+    torchs = [DistributedSampler(100, 4, rank, shuffle=False) for rank in range(4)]
+    assert audit(Assignment.collect(torchs, 100, epoch=e) for e in range(3)).repeated_orders == ()
     assert audit(assign(100, 4, shuffle=False, epoch=e) for e in range(3)).repeated_orders == ()
 
 

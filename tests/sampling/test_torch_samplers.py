@@ -102,6 +102,26 @@ def test_two_epochs_can_be_read_at_once():
     assert second != head
 
 
+def test_an_iterator_goes_on_as_it_began():
+    whole_epoch = assign(300_000, 4, seed=1, epoch=2).ranks[1].tolist()
+    sampler = DistributedSampler(300_000, 4, 1, seed=1)
+    sampler.set_epoch(2)
+    state = sampler.state_after(60_000)
+    begun = iter(sampler)
+    sampler.resume(state)
+    rest = iter(sampler)
+    sampler.set_epoch(3)
+    assert list(begun) == whole_epoch
+    assert list(rest) == whole_epoch[60_000:]
+
+
+def test_numbers_of_any_make_are_numbers():
+    expected = list(DistributedSampler(10, 2, 1))
+    for number in (np.int64, np.uint8, torch.tensor):
+        assert list(DistributedSampler(number(10), number(2), number(1))) == expected
+    assert len(DistributedSampler(torch.arange(10), 2, 1)) == 5  # a tensor with a length is a dataset
+
+
 def test_the_first_index_comes_before_the_epoch_is_shuffled(monkeypatch):
     blocks = []
     inner = permutation._swap
@@ -170,6 +190,8 @@ def test_a_dataset_without_a_length_is_a_type_error_as_in_torch():
         ((10, 2.5, 0), "num_replicas .* got 2.5"),
         ((10, 2, 1.5), "rank must be a whole number, got 1.5"),
         ((10, 2, True), "rank .* got True"),
+        ((10, 2, torch.tensor(True)), "rank .* got tensor"),
+        ((10, torch.tensor([2]), 0), "num_replicas .* got tensor"),
         ((-1, 2, 0), "dataset length must be a whole number from 0 to .*, got -1"),
         ((2.5, 2, 0), "dataset length .* got 2.5"),
         ((True, 2, 0), "dataset length .* got True"),

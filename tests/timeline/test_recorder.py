@@ -104,6 +104,57 @@ def test_a_killed_process_leaves_what_it_recorded():
     assert sorted(timeline.item.tolist()) == sorted(list(range(50)) * 20)
 
 
+def test_it_can_be_read_while_it_is_written():
+    recording = Recorder()
+    stop = threading.Event()
+
+    def keep_recording():
+        number = 0
+        while not stop.is_set():
+            with recording.span(f"lane {number}", "work", number):
+                number += 1
+
+    thread = threading.Thread(target=keep_recording)
+    thread.start()
+    try:
+        for _ in range(100):
+            for span in recording.timeline()[-5:]:
+                assert span.lane == f"lane {span.item}"
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("a", "b", 1, 10, 5), "must end at or after its start, got 10 to 5 ns"),
+        (("a", "b", None, 0, 5), "64 bits, got item None"),
+        (("a", "b", 2**63, 0, 5), "64 bits, got item 9223372036854775808"),
+        ((5, "b", 1, 0, 5), "lane and kind must be strings, got 5 and 'b'"),
+    ],
+)
+def test_a_bad_span_is_refused_and_spoils_nothing(arguments, message):
+    recording = Recorder()
+    recording.add("a", "b", 0, 0, 1)
+    with pytest.raises(ValueError, match=message):
+        recording.add(*arguments)
+    recording.add("a", "b", 2, 1, 2)
+    assert recording.timeline().item.tolist() == [0, 2]
+    with pytest.raises(ValueError, match=r"rank must be a whole number from 0 to .*, got 1\.5"):
+        Recorder(rank=1.5)
+
+
+def test_a_full_disk_is_an_error_and_not_the_end(monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(recorder.os, "posix_fallocate", full)
+    recording = Recorder()
+    with pytest.raises(OSError, match="No space left"):
+        recording.add("a", "b", 0, 0, 1)
+
+
 def test_a_half_written_span_is_left_out():
     recording = Recorder()
     for item in range(3):

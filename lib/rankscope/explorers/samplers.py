@@ -7,6 +7,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from ..checks import one_of, whole
 from ..figures.samplers import draw_assignment
 from ..figures.svg import to_svg
 from ..sampling import Assignment, assign, audit
@@ -29,6 +30,10 @@ DEFAULTS: dict[str, Any] = {
     "forget_set_epoch": False,
     "color_by": "rank",
 }
+
+
+RANGES = {"num_ranks": (1, 64), "size": (0, 2048), "batch_size": (1, 64), "epoch": (0, 9), "seed": (0, 20)}
+COLORINGS = ("rank", "position")
 
 
 def epochs(
@@ -60,20 +65,21 @@ def epochs(
 
 def picture(**settings: Any) -> str:
     """Return the grid of the last of the `epochs` as SVG; the settings are those of `DEFAULTS`, where not given."""
-    return _picture(epochs(**DEFAULTS | settings)[-1], (DEFAULTS | settings)["color_by"])
+    chosen = _chosen(settings)
+    return _picture(epochs(**chosen)[-1], chosen["color_by"])
 
 
 def report(**settings: Any) -> str:
     """Return the audit of the `epochs` as text; the settings are those of `DEFAULTS`, where not given."""
-    return str(audit(epochs(**DEFAULTS | settings)))
+    return str(audit(epochs(**_chosen(settings))))
 
 
 def samplers(**settings: Any) -> widgets.VBox:
-    """Return sliders for `DEFAULTS` (`settings` replaces some) over the picture and the audit of all epochs so far."""
-    unknown = set(settings) - set(DEFAULTS)
-    if unknown:
-        raise ValueError(f"settings are {', '.join(DEFAULTS)}; got {', '.join(sorted(unknown))}")
-    controls = _controls(DEFAULTS | settings)
+    """Return sliders for `DEFAULTS` (`settings` replaces some) over the picture and the audit of all epochs so far.
+
+    Raises ValueError for a setting that does not exist or lies outside its slider.
+    """
+    controls = _controls(_chosen(settings))
     shown, told = widgets.HTML(), widgets.HTML()
 
     def repaint(_: object = None) -> None:
@@ -93,6 +99,18 @@ def samplers(**settings: Any) -> widgets.VBox:
     return widgets.VBox([widgets.Box(list(controls.values()), layout=layout), shown, told])
 
 
+def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
+    unknown = set(settings) - set(DEFAULTS)
+    if unknown:
+        raise ValueError(f"settings are {', '.join(DEFAULTS)}; got {', '.join(sorted(unknown))}")
+    chosen = DEFAULTS | settings
+    for name, (low, high) in RANGES.items():
+        chosen[name] = whole(name, chosen[name], low, high)
+    one_of("sampler", chosen["sampler"], tuple(SAMPLERS.values()))
+    one_of("color_by", chosen["color_by"], COLORINGS)
+    return chosen
+
+
 def _picture(assignment: Assignment, color_by: str) -> str:
     return to_svg(draw_assignment(assignment, color_by))
 
@@ -100,7 +118,8 @@ def _picture(assignment: Assignment, color_by: str) -> str:
 def _controls(initial: dict[str, Any]) -> dict[str, Any]:
     wide, slim = widgets.Layout(width="320px"), widgets.Layout(width="180px")
 
-    def slider(name: str, label: str, low: int, high: int) -> widgets.IntSlider:
+    def slider(name: str, label: str) -> widgets.IntSlider:
+        low, high = RANGES[name]
         return widgets.IntSlider(value=initial[name], min=low, max=high, description=label, layout=wide)
 
     def toggle(name: str, label: str) -> widgets.Checkbox:
@@ -111,12 +130,12 @@ def _controls(initial: dict[str, Any]) -> dict[str, Any]:
 
     return {
         "sampler": choice("sampler", "sampler", list(SAMPLERS.items())),
-        "num_ranks": slider("num_ranks", "ranks", 1, 64),
-        "size": slider("size", "samples", 0, 1024),
-        "batch_size": slider("batch_size", "batch size", 1, 64),
-        "epoch": slider("epoch", "epoch", 0, 9),
-        "seed": slider("seed", "seed", 0, 20),
-        "color_by": choice("color_by", "colour by", ["rank", "position"]),
+        "num_ranks": slider("num_ranks", "ranks"),
+        "size": slider("size", "samples"),
+        "batch_size": slider("batch_size", "batch size"),
+        "epoch": slider("epoch", "epoch"),
+        "seed": slider("seed", "seed"),
+        "color_by": choice("color_by", "colour by", list(COLORINGS)),
         "shuffle": toggle("shuffle", "shuffle"),
         "drop_last": toggle("drop_last", "drop_last"),
         "forget_set_epoch": toggle("forget_set_epoch", "forget set_epoch"),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import operator
 import os
-import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,8 +39,9 @@ class Loader:
     num_workers: int = 0
 
     def __post_init__(self) -> None:
-        whole("batch_size", self.batch_size, 1)
-        whole("num_workers", self.num_workers, 0)
+        object.__setattr__(self, "batch_size", whole("batch_size", self.batch_size, 1))
+        object.__setattr__(self, "drop_last", bool(self.drop_last))
+        object.__setattr__(self, "num_workers", whole("num_workers", self.num_workers, 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,13 +62,19 @@ class Assignment:
     loader: Loader | None = None
 
     def __post_init__(self) -> None:
-        whole("size", self.size, 0)
-        if not self.ranks:
+        ranks = tuple(_read_only(rank, indices) for rank, indices in enumerate(self.ranks))
+        if not ranks:
             raise ValueError("an assignment needs at least one rank, got none")
-        object.__setattr__(self, "ranks", tuple(_read_only(rank, indices) for rank, indices in enumerate(self.ranks)))
+        object.__setattr__(self, "ranks", ranks)
+        object.__setattr__(self, "size", whole("size", self.size, 0))
+        object.__setattr__(self, "epoch", whole("epoch", self.epoch))
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole("seed", self.seed))
+        if not isinstance(self.sampler, str):
+            raise ValueError(f"sampler must be a name, got {self.sampler!r}")
 
     @classmethod
-    def collect(cls, samplers: Sequence[Iterable[int]], size: int, epoch: int = 0) -> Assignment:
+    def collect(cls, samplers: Iterable[Iterable[int]], size: int, epoch: int = 0) -> Assignment:
         """Iterate one sampler a rank, after ``set_epoch(epoch)`` where it has one: any sampler can be audited.
 
         Raises ValueError where a sampler yields something else than whole numbers.
@@ -77,10 +84,13 @@ class Assignment:
         >>> [indices.tolist() for indices in Assignment.collect(samplers, size=5).ranks]
         [[0, 2, 4], [1, 3, 0]]
         """
+        samplers = list(samplers)
         for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-        return cls(size, tuple(_listed(rank, sampler) for rank, sampler in enumerate(samplers)), epoch=epoch)
+        ranks = tuple(_listed(rank, sampler) for rank, sampler in enumerate(samplers))
+        shuffles = {getattr(sampler, "shuffle", None) for sampler in samplers}
+        return cls(size, ranks, epoch=epoch, shuffle=False if shuffles == {False} else None)
 
     @property
     def num_ranks(self) -> int:
@@ -115,7 +125,8 @@ class Assignment:
     def repeats(self) -> tuple[NDArray[np.bool_], ...]:
         """Mark each read of an index that was read before: at an earlier step, or at the same step by a lower rank.
 
-        For torch's padding and libtorch's these are exactly the reads a correct evaluation must not count.
+        These are torch's padding and libtorch's, so the reads that a correct evaluation must not count. (It cannot even
+        read the indices ≥ size that libtorch may give; `audit` finds those.)
         """
         ranks, steps = self.coordinates()
         indices = np.concatenate(self.ranks)
@@ -164,19 +175,22 @@ class Assignment:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Assignment:
         """Read what `save` wrote. Raises ValueError naming the file where it is damaged, foreign or newer."""
+        content = Path(path).read_bytes()
         try:
-            with open(path, "rb") as file, np.load(file, allow_pickle=False) as stored:
+            with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                 header = json.loads(str(stored["header"]))
                 lengths, flat = stored["lengths"], stored["indices"]
             if header["format"] != _FORMAT or header["version"] != _VERSION:
                 raise ValueError(f"format {header['format']!r} version {header['version']!r}")
+            if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind != "i":
+                raise ValueError(f"lengths of {lengths.dtype} in shape {lengths.shape}")
             if lengths.sum() != flat.size or (lengths < 0).any():
                 raise ValueError(f"lengths add up to {lengths.sum()}, with {flat.size} indices")
             loader = None if header["loader"] is None else Loader(**header["loader"])
             return cls(
                 ranks=tuple(np.split(flat, np.cumsum(lengths)[:-1])), loader=loader, **header["recipe"]
             )
-        except (ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+        except Exception as error:  # whatever a damaged file makes of itself
             raise ValueError(f"{os.fspath(path)} is no readable {_FORMAT} of version {_VERSION}: {error}") from error
 
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -191,6 +205,8 @@ def _read_only(rank: int, indices: ArrayLike) -> IntArray:
     given = np.asarray(indices)
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
         raise ValueError(f"rank {rank} must read a 1-D array of integers, got {given.dtype} of shape {given.shape}")
+    if given.size and given.dtype.kind == "u" and given.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"rank {rank} must read indices below 2**63, got {given.max()}")
     view = given.view() if given.dtype.kind == "i" else given.astype(np.int64)
     view.flags.writeable = False
     return view

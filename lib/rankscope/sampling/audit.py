@@ -44,8 +44,8 @@ class Finding:
 class EpochAudit:
     """One epoch: sorted arrays of indices, and the reads a rank has.
 
-    `duplicated` are read more than once, `overlap` those of them that more than one rank reads, `dropped` are read by
-    nobody, `out_of_range` do not exist in the dataset. `num_repeats` counts the reads beyond an index's first.
+    `duplicated` are read more than once; `overlap` are those of the dataset's that more than one rank reads; `dropped`
+    are read by nobody; `out_of_range` do not exist in the dataset. `num_repeats` counts reads beyond an index's first.
     """
 
     epoch: int
@@ -65,7 +65,7 @@ class Audit:
     """What `audit` found; ``str()`` is the report, `check` raises, `findings` is what both are made from.
 
     `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` pairs places in the run
-    of epochs that read in exactly the same order, on every rank, although the sampler shuffles.
+    of epochs that read in exactly the same order on every rank, unless the sampler is known not to shuffle.
     """
 
     size: int
@@ -196,22 +196,21 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]
         shortest=int(lengths.min()),
         longest=int(lengths.max()),
         duplicated=np.union1d(duplicated, strays[stray_counts > 1]),
-        overlap=_read_by_many(flat, lengths, duplicated, counts) if repeats else duplicated,
+        overlap=_read_by_many(assignment) if repeats else duplicated,
         dropped=np.flatnonzero(counts == 0),
         out_of_range=strays,
     )
 
 
-def _read_by_many(
-    flat: IntArray, lengths: NDArray[np.int64], duplicated: IntArray, counts: NDArray[np.int64]
-) -> IntArray:
-    """Return those of the `duplicated` indices that at least two ranks read."""
-    wanted = np.append(counts > 1, False)  # one more place, for the indices outside the dataset
-    places = np.flatnonzero(wanted[np.where((flat < 0) | (flat >= counts.size), counts.size, flat)])
-    ranks = np.searchsorted(np.cumsum(lengths), places, side="right")
-    rows = np.searchsorted(duplicated, flat[places])
-    pairs = np.unique(rows * lengths.size + ranks)
-    return duplicated[np.bincount(pairs // lengths.size, minlength=duplicated.size) > 1]
+def _read_by_many(assignment: Assignment) -> IntArray:
+    """Return the indices of the dataset that at least two ranks read."""
+    reader, many = np.full(assignment.size, -1), np.zeros(assignment.size, dtype=bool)
+    for rank, indices in enumerate(assignment.ranks):
+        inside = indices[(indices >= 0) & (indices < assignment.size)]
+        before = reader[inside]
+        many[inside[(before != -1) & (before != rank)]] = True
+        reader[inside] = rank
+    return np.flatnonzero(many)
 
 
 def _fingerprint(assignment: Assignment, flat: IntArray) -> bytes:
@@ -238,8 +237,8 @@ def _findings(audit: Audit) -> tuple[Finding, ...]:
         "out_of_range": (strays.size, f"indices that a dataset of {audit.size} does not have: {_some(strays)}"),
         "nothing_read": (
             empty,
-            f"no rank reads anything in {empty} of {_count(len(epochs), 'epoch')}: {_count(audit.size, 'sample')} "
-            f"for {_count(audit.num_ranks, 'rank')}, and the incomplete rest is dropped",
+            f"no rank reads anything in {empty} of {_count(len(epochs), 'epoch')}: {_count(audit.size, 'sample')} for "
+            f"{_count(audit.num_ranks, 'rank')}, and what does not fill every rank's share or batch is dropped",
         ),
         "duplicates": (audit.duplicates, f"{_count(audit.duplicates, 'read')} of a sample already read in its epoch"),
         "overlap": (
@@ -264,11 +263,20 @@ def _repetition(audit: Audit) -> str:
     if not audit.repeated_orders:
         return ""
     first, again = (audit.epochs[place] for place in audit.repeated_orders[0])
+    names = f"epochs {first.epoch} and {again.epoch}"
     if first.seed != again.seed:
         names = f"(seed {first.seed}, epoch {first.epoch}) and (seed {again.seed}, epoch {again.epoch})"
+    sums = {(epoch.seed or 0) + epoch.epoch for epoch in (first, again)}
+    if (first.seed, first.epoch) == (again.seed, again.epoch):
+        why = "was set_epoch forgotten?"
+    elif first.seed is None or again.seed is None:
+        why = "the sampler does not heed the epoch, or few samples have few orders"
+    elif len(sums) == 1:
         why = "seed + epoch is the same"
+    elif len({number % 2**32 for number in sums}) == 1:
+        why = "seed + epoch is the same modulo 2**32"
     else:
-        names, why = f"epochs {first.epoch} and {again.epoch}", "was set_epoch forgotten?"
+        why = "by chance, few samples have few orders"
     more = len(audit.repeated_orders) - 1
     rest = f" (and {_count(more, 'more pair')})" if more else ""
     return f"{names}{rest} read in the same order on every rank: {why}"

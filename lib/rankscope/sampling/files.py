@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TypeVar
 
 from ..checks import whole
@@ -20,7 +21,8 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     pass the same `seed`. Shards are ragged: their lengths differ by at most one, and with fewer files than
     trainers some are empty. The shuffle is that of ``torch.randperm(len(files))`` after ``manual_seed(seed)``.
 
-    Raises ValueError for a trainer_id outside [0, num_trainers - 1], and for one string in place of a list.
+    Raises ValueError for a trainer_id outside [0, num_trainers - 1], for a file that is listed twice (two trainers
+    would read it), and for one string in place of a list.
 
     >>> [shard_files(["a", "b", "c", "d", "e"], 2, trainer) for trainer in range(2)]
     [['e', 'b', 'c'], ['a', 'd']]
@@ -30,5 +32,8 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     num_trainers = whole("num_trainers", num_trainers, 1)
     trainer_id = whole("trainer_id", trainer_id, 0, num_trainers - 1)
     ordered = sorted(files, key=os.fspath)
+    twice = next((one for one, other in pairwise(ordered) if os.fspath(one) == os.fspath(other)), None)
+    if twice is not None:
+        raise ValueError(f"files must differ from each other, got {os.fspath(twice)!r} twice")
     order = torch_order(len(ordered), whole("seed", seed, -(2**63), 2**64 - 1))
     return [ordered[i] for i in order[trainer_id::num_trainers].tolist()]

@@ -20,7 +20,7 @@ _SIZE_T = 2**64 - 1
 class _Slice:
     """What both samplers share: this rank's slice [begin, end) of the epoch, and how far it has been read."""
 
-    def __init__(self, size: int, num_replicas: int, rank: int, allow_duplicates: bool) -> None:
+    def __init__(self, size: int, num_replicas: int = 1, rank: int = 0, allow_duplicates: bool = True) -> None:
         self.size = whole("size", size, 0)
         self.num_replicas = whole("num_replicas", num_replicas, 1)
         self.rank = whole("rank", rank, 0, self.num_replicas - 1)
@@ -40,7 +40,9 @@ class _Slice:
         """The number of indices that this rank reads in an epoch."""
         return self._end - self._begin
 
-    def _rewind(self) -> None:
+    def _rewind(self, new_size: int | None = None) -> None:
+        if new_size is not None:
+            self.size = whole("new_size", new_size, 0)
         count = share(self.size, self.num_replicas, drop_last=not self.allow_duplicates)
         self._begin, self._end = self.rank * count, (self.rank + 1) * count
         self._sample_index = self._begin
@@ -106,11 +108,8 @@ class DistributedRandomSampler(_Slice):
 
     def reset(self, new_size: int | None = None) -> None:
         """Shuffle for the current epoch and go back to the start; with `new_size`, over that many samples."""
-        if new_size is not None:
-            self.size = whole("new_size", new_size, 0)
-        self._rewind()
-        total = self.size if self.num_replicas == 1 else len(self) * self.num_replicas
-        self._order = libtorch_random_order(self.size, total, self.epoch, self.shuffle_first)
+        self._rewind(new_size)
+        self._order = libtorch_random_order(self.size, len(self) * self.num_replicas, self.epoch, self.shuffle_first)
 
     def next(self, batch_size: int) -> list[int] | None:
         """Return the next `batch_size` indices, fewer at the end, and None when this rank's slice is used up."""
@@ -142,14 +141,9 @@ class DistributedSequentialSampler(_Slice):
     ([9, 0], [1], None)
     """
 
-    def __init__(self, size: int, num_replicas: int = 1, rank: int = 0, allow_duplicates: bool = True) -> None:
-        super().__init__(size, num_replicas, rank, allow_duplicates)
-
     def reset(self, new_size: int | None = None) -> None:
         """Go back to the start; with `new_size`, over that many samples."""
-        if new_size is not None:
-            self.size = whole("new_size", new_size, 0)
-        self._rewind()
+        self._rewind(new_size)
 
     def next(self, batch_size: int) -> list[int] | None:
         """Return the next `batch_size` indices, fewer at the end, and None when this rank's slice is used up."""

@@ -56,7 +56,8 @@ class DistributedSampler(TorchDistributedSampler[int]):
         if rank is not None:
             rank = whole("rank", rank)
         seed = whole("seed", seed, _LOWEST_SEED, _HIGHEST_SEED)
-        items = dataset if hasattr(dataset, "__len__") else _range(dataset)
+        has_length = isinstance(dataset, Sized) and getattr(dataset, "ndim", None) != 0
+        items: Sized = dataset if has_length else _range(dataset)  # type: ignore[assignment]
         super().__init__(items, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
         self._size = len(items)
         self._start_at(0)
@@ -70,7 +71,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
         if not self.shuffle:
             return self._in_order()
         seed = whole("seed + epoch", self.seed + self.epoch, _LOWEST_SEED, _HIGHEST_SEED)
-        return chain.from_iterable(self._shuffled(seed))
+        return chain.from_iterable(self._shuffled(seed, self._consumed, self._stop))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration shuffles for. Raises ValueError where it is not a whole number.
@@ -132,19 +133,22 @@ class DistributedSampler(TorchDistributedSampler[int]):
         real = range(places.start, min(self._size, self._stop), self.num_replicas)
         return chain(real, (place % self._size for place in places[len(real) :]))
 
-    def _shuffled(self, seed: int) -> Iterator[list[int]]:
-        """Yield this rank's indices in lists: its share of each block of the order, then its share of the padding."""
-        padding = max(self._stop - self._size, 0)
-        mine, ranks = self._consumed + self.rank, self.num_replicas
+    def _shuffled(self, seed: int, consumed: int, stop: int) -> Iterator[list[int]]:
+        """Yield this rank's indices in lists: its share of each block of the order, then its share of the padding.
+
+        What `set_epoch` and `resume` change is passed in: an iterator goes on as it began.
+        """
+        padding = max(stop - self._size, 0)
+        mine, ranks = consumed + self.rank, self.num_replicas
         head: list[int] = []
         first = 0
-        for block in torch_order_blocks(self._size, seed, min(self._size, self._stop)):
-            start = max(first, self._consumed)
+        for block in torch_order_blocks(self._size, seed, min(self._size, stop)):
+            start = max(first, consumed)
             yield block[start - first + (mine - start) % ranks :: ranks].tolist()
             head += block[: max(min(padding, self._size) - first, 0)].tolist()
             first += block.size
         start = self._size + (mine - self._size) % ranks
-        yield [head[place % self._size] for place in range(start, self._stop, ranks)]
+        yield [head[place % self._size] for place in range(start, stop, ranks)]
 
 
 def _range(length: Any) -> range:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ Event = dict[str, Any]
 
 
 def write(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
-    """Write the trace whole or not at all, an event a line. Times come back to within the last bit of a double."""
+    """Write the trace whole or not at all, an event a line. Read again, it is the same to the bit."""
     lanes = timeline.rank_lanes()
     thread = {lane: number for number, lane in enumerate(lanes)}
     events: list[Event] = [
@@ -37,7 +37,7 @@ def write(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
         name = span.kind if span.item == -1 else f"{span.kind} {span.item}"
         place = {"pid": span.rank, "tid": thread[span.rank, span.lane]}
         times = {"ts": span.start_s * 1e6, "dur": (span.stop_s - span.start_s) * 1e6}
-        args = {"item": span.item, "stop_s": span.stop_s}
+        args = {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s}
         events.append({"ph": "X", "name": name, "cat": span.kind, **place, **times, "args": args})
     head = json.dumps({"format": _FORMAT, "version": _VERSION})
     body = ",\n".join(map(json.dumps, events))
@@ -47,15 +47,16 @@ def write(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
 
 
 def read(path: str | os.PathLike[str], kind: str = "category") -> Timeline:
-    """Read a trace: a process becomes a rank, a thread a lane, an event's category (or its ``kind="name"``) the kind.
+    """Read a trace. Ours comes back as it was.
 
-    A trace of torch.profiler is one rank's: the rank that it says it is (0 where it says none), its processes and
-    threads being the lanes, and it starts at 0. Raises ValueError naming the file where it is no trace, cut short, or
+    Another one, torch.profiler's say, is one rank's: the rank that it says it is, 0 where it says none. Its processes
+    and threads are the lanes, the category (or, with ``kind="name"``, the name) of an event the kind, and it starts
+    at 0. Raises ValueError naming the file where it is no trace, cut short, or
     of a newer version of ours, and OSError where it cannot be opened.
     """
     one_of("kind", kind, ("category", "name"))
+    raw = Path(path).read_bytes()
     try:
-        raw = Path(path).read_bytes()
         trace = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
         if isinstance(trace, list):  # the format allows the bare list of events
             trace = {"traceEvents": trace}
@@ -64,7 +65,7 @@ def read(path: str | os.PathLike[str], kind: str = "category") -> Timeline:
         if ours and trace["otherData"].get("version") != _VERSION:
             raise ValueError(f"version {trace['otherData'].get('version')!r}, this library reads version {_VERSION}")
         return Timeline.of(_own(events)) if ours else _foreign(trace, events, kind)
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except Exception as error:  # whatever a damaged file makes of itself
         raise ValueError(f"{os.fspath(path)} is no readable trace: {type(error).__name__}: {error}") from error
 
 
@@ -72,8 +73,9 @@ def _own(events: list[Event]) -> Iterator[Span]:
     lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
     for event in events:
         if event["ph"] == "X":
-            lane, item, stop_s = lanes[event["pid"], event["tid"]], event["args"]["item"], event["args"]["stop_s"]
-            yield Span(event["pid"], lane, event["cat"], item, event["ts"] / 1e6, stop_s)
+            args = event["args"]
+            lane = lanes[event["pid"], event["tid"]]
+            yield Span(event["pid"], lane, event["cat"], args["item"], args["start_s"], args["stop_s"])
 
 
 def _foreign(trace: dict[str, Any], events: list[Event], kind: str) -> Timeline:
@@ -84,15 +86,24 @@ def _foreign(trace: dict[str, Any], events: list[Event], kind: str) -> Timeline:
         if event.get("ph") == "M" and event.get("name") in ("process_name", "thread_name")
     }
     pieces = list(_complete(events))
+    lanes = _lane_names({(event["pid"], event["tid"]) for event in pieces}, names)
     begin_us = min((event["ts"] for event in pieces), default=0.0)
     spans = []
     for event in pieces:
-        process = names.get((event["pid"], None), f"process {event['pid']}")
-        lane = f"{process}, {names.get((event['pid'], event['tid']), event['tid'])}"
         word = event.get("name" if kind == "name" else "cat") or event.get("name", "")
         start_us = event["ts"] - begin_us  # taken off before scaling: absolute times have no bits to spare
+        lane = lanes[event["pid"], event["tid"]]
         spans.append(Span(rank, lane, str(word), -1, start_us / 1e6, (start_us + event["dur"]) / 1e6))
     return Timeline.of(spans)
+
+
+def _lane_names(threads: set[tuple[Any, Any]], names: dict[tuple[Any, Any], str]) -> dict[tuple[Any, Any], str]:
+    """A lane for each thread: "process, thread", with their numbers where two threads would share it."""
+    plain = {
+        (pid, tid): f"{names.get((pid, None), f'process {pid}')}, {names.get((pid, tid), tid)}" for pid, tid in threads
+    }
+    times = Counter(plain.values())
+    return {(pid, tid): name if times[name] == 1 else f"{name} ({pid}/{tid})" for (pid, tid), name in plain.items()}
 
 
 def _complete(events: list[Event]) -> Iterator[Event]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,40 +28,39 @@ def critical_path(timeline: Timeline, tolerance_s: float = 1e-9) -> Timeline:
     """
     if not len(timeline):
         return timeline
-    order = np.argsort(timeline.stop_s, kind="stable")  # by end: a predecessor is a bisection away
+    order = np.lexsort((timeline.start_s, timeline.stop_s))  # by end: a predecessor is a bisection away
     lanes = _groups(timeline, timeline.lane, order)
     items = _groups(timeline, timeline.item, order)
-    path = [int(order[-1])]
+    span, path = int(order[-1]), []
     while True:
-        span = path[-1]
-        rank, start_s = int(timeline.rank[span]), timeline.start_s[span]
+        path.append(span)
+        rank, limit_s = int(timeline.rank[span]), float(timeline.start_s[span]) + tolerance_s
         groups = [lanes[rank, int(timeline.lane[span])]]
         if timeline.item[span] != -1:
             groups.append(items[rank, int(timeline.item[span])])
-        before = [_last_before(timeline, group, start_s + tolerance_s, path[-1]) for group in groups]
+        before = [_last_before(timeline, *group, limit_s, span) for group in groups]
         found = [place for place in before if place is not None]
         if not found:
-            break
-        path.append(max(found, key=lambda place: timeline.stop_s[place]))
-    return timeline.take(np.array(path[::-1]))
+            return timeline.take(np.array(path[::-1]))
+        span = max(found, key=lambda place: timeline.stop_s[place])
 
 
-def _groups(timeline: Timeline, key: Places, order: Places) -> dict[tuple[int, int], Places]:
-    """The spans of each (rank, key), ordered by their end."""
-    ranks, keys = timeline.rank[order], key[order]
-    sorting = np.lexsort((keys, ranks))  # stable: keeps the order of ends
-    ranks, keys, places = ranks[sorting], keys[sorting], order[sorting]
-    cuts = np.flatnonzero((np.diff(ranks) != 0) | (np.diff(keys) != 0)) + 1
+def _groups(timeline: Timeline, key: Places, order: Places) -> dict[tuple[int, int], tuple[Places, list[float]]]:
+    """The spans of each (rank, key), ordered by their end, and those ends."""
+    sorting = np.lexsort((key[order], timeline.rank[order]))  # stable: keeps the order of ends
+    places = order[sorting]
+    cuts = np.flatnonzero((np.diff(timeline.rank[places]) != 0) | (np.diff(key[places]) != 0)) + 1
     groups = np.split(places, cuts)
-    return {(int(timeline.rank[group[0]]), int(key[group[0]])): group for group in groups}
+    return {(int(timeline.rank[g[0]]), int(key[g[0]])): (g, timeline.stop_s[g].tolist()) for g in groups}
 
 
-def _last_before(timeline: Timeline, group: Places, limit_s: float, span: int) -> int | None:
-    """The span of the group that ends last, at or before the limit, and begins before `span` does."""
-    place = int(np.searchsorted(timeline.stop_s[group], limit_s, side="right")) - 1
-    while place >= 0:
-        found = int(group[place])
-        if timeline.start_s[found] < timeline.start_s[span]:
-            return found
-        place -= 1
+def _last_before(timeline: Timeline, group: Places, stops: list[float], limit_s: float, span: int) -> int | None:
+    """The span of the group that ends last, at or before the limit, and comes before `span` by start, end and place."""
+
+    def rank(place: int) -> tuple[float, float, int]:
+        return float(timeline.start_s[place]), float(timeline.stop_s[place]), place
+
+    for place in reversed(group[: bisect_right(stops, limit_s)]):
+        if rank(int(place)) < rank(span):
+            return int(place)
     return None

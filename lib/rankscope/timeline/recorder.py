@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import whole
 from .spans import Timeline
 
 _SLOTS = 1 << 15  # spans a file holds; then the next is begun
@@ -48,28 +49,37 @@ class Recorder:
     """
 
     def __init__(self, rank: int = 0, folder: str | os.PathLike[str] | None = None) -> None:
-        self.rank = rank
+        self.rank = whole("rank", rank, 0, 2**31 - 1)
         if folder is None:
             self.folder = Path(tempfile.mkdtemp(prefix="rankscope-"))
             weakref.finalize(self, _delete, self.folder, os.getpid())
         else:
             self.folder = Path(folder)
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._owner: Recorder | None = None
+        self._owner: Recorder | None = None  # a temporary folder lives as long as whoever writes to it
+        self._others: dict[int, Recorder] = {}
         self._begin()
 
     def for_rank(self, rank: int) -> Recorder:
-        """Return a recorder into the same folder whose spans carry another rank."""
-        other = Recorder(rank, self.folder)
-        other._owner = self  # a temporary folder lives as long as whoever writes to it
-        return other
+        """Return a recorder into the same folder whose spans carry another rank; the same one each time."""
+        if rank not in self._others:
+            other = Recorder(rank, self.folder)
+            other._owner = self
+            self._others.setdefault(rank, other)
+        return self._others[rank]
 
     def span(self, lane: str, kind: str, item: int = -1) -> _Running:
         """Return a context manager that records the time spent in it, also where it raises."""
         return _Running(self, lane, kind, item)
 
     def add(self, lane: str, kind: str, item: int, start_ns: int, stop_ns: int) -> None:
-        """Record a span from two readings of `time.perf_counter_ns`."""
+        """Record a span from two readings of `time.perf_counter_ns`.
+
+        Raises ValueError for a span that ends before it starts, names that are no strings, an item that is no whole
+        number of 64 bits; OSError where the folder is gone or full.
+        """
+        if stop_ns < start_ns:
+            raise ValueError(f"a span must end at or after its start, got {start_ns} to {stop_ns} ns")
         slot = next(self._slots)  # atomic: each thread has a slot of its own
         number, place = divmod(slot, _SLOTS)
         try:
@@ -77,11 +87,15 @@ class Recorder:
             file = self._files[number]
         except (KeyError, IndexError):
             lane_place, kind_place, file = self._prepare(lane, kind, number)
-        _pack(file, place * 40, self.rank, lane_place, kind_place, item, start_ns, stop_ns, 1)
+        try:
+            _pack(file, place * 40, self.rank, lane_place, kind_place, item, start_ns, stop_ns, 1)
+        except struct.error as error:
+            raise ValueError(f"item and times must be whole numbers of 64 bits, got item {item!r}: {error}") from None
 
     def timeline(self) -> Timeline:
         """Return what all processes have recorded so far, by start, in seconds of `time.perf_counter`."""
-        parts = [_load(path) for path in sorted(self.folder.glob("*.names"))]
+        stems = sorted({path.name.partition(".")[0] for path in self.folder.glob("*.spans")})
+        parts = [_load(self.folder, stem) for stem in stems]
         whole = Timeline.concat(parts)
         return whole.take(np.argsort(whole.start_s, kind="stable"))
 
@@ -89,7 +103,7 @@ class Recorder:
         return {"rank": self.rank, "folder": self.folder}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.rank, self.folder, self._owner = state["rank"], state["folder"], None
+        self.rank, self.folder, self._owner, self._others = state["rank"], state["folder"], None, {}
         self._begin()
 
     def _begin(self) -> None:
@@ -103,16 +117,18 @@ class Recorder:
 
     def _prepare(self, lane: str, kind: str, number: int) -> tuple[int, int, mmap.mmap]:
         """Give new names their places, on disk before any span uses them, and make the files up to `number`."""
+        if not (isinstance(lane, str) and isinstance(kind, str)):
+            raise ValueError(f"lane and kind must be strings, got {lane!r} and {kind!r}")
         with self._lock:
             for name in (lane, kind):
                 if name not in self._names:
-                    with open(f"{self._stem}.names", "ab", buffering=0) as file:
+                    with open(f"{self._stem}.names", "ab") as file:
                         file.write(json.dumps(name).encode() + b"\n")
                     self._names[name] = len(self._names)
             while len(self._files) <= number:
                 path = f"{self._stem}.{len(self._files):06d}.spans"
                 with open(path, "w+b") as file:
-                    file.truncate(_SLOTS * _RECORD.itemsize)
+                    _reserve(file.fileno(), _SLOTS * _RECORD.itemsize)
                     self._files.append(mmap.mmap(file.fileno(), 0))
             return self._names[lane], self._names[kind], self._files[number]
 
@@ -130,12 +146,22 @@ class _Running:
         self._recorder.add(self._lane, self._kind, self._item, self._start_ns, _now())
 
 
-def _load(names_path: Path) -> Timeline:
-    """The spans of one process, from its names and its files; what was being written at this moment is left out."""
-    names = tuple(json.loads(line) for line in names_path.read_text(encoding="utf-8").splitlines())
-    stem = names_path.name.removesuffix(".names")
-    files = sorted(names_path.parent.glob(f"{stem}.*.spans"))
-    records = np.concatenate([np.fromfile(path, dtype=_RECORD) for path in files] or [np.empty(0, dtype=_RECORD)])
+def _reserve(descriptor: int, num_bytes: int) -> None:
+    """Make a file of that size: on a full disk this raises OSError, where writing to a hole kills the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, num_bytes)
+    else:
+        os.truncate(descriptor, num_bytes)
+
+
+def _load(folder: Path, stem: str) -> Timeline:
+    """The spans of one process, also while it goes on recording.
+
+    Spans are read before names: a name is on disk before a span uses it. What is half written is left out.
+    """
+    records = np.concatenate([np.fromfile(path, dtype=_RECORD) for path in sorted(folder.glob(f"{stem}.*.spans"))])
+    lines = (folder / f"{stem}.names").read_bytes().split(b"\n")[:-1]
+    names = tuple(json.loads(line) for line in lines)
     rows = records[records["written"] == 1]
     places = {name: rows[name].astype(np.int64) for name in ("rank", "lane", "kind", "item")}
     times = {name: rows[f"{name[:-2]}_ns"] / 1e9 for name in ("start_s", "stop_s")}

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..checks import one_of, whole
 from .intervals import Times, intersect, length_s, merge
 
 if TYPE_CHECKING:
@@ -98,7 +99,15 @@ class Timeline:
     def __len__(self) -> int:
         return self.start_s.size
 
-    def __getitem__(self, place: int) -> Span:
+    @overload
+    def __getitem__(self, place: int) -> Span: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Timeline: ...
+
+    def __getitem__(self, place: int | slice) -> Span | Timeline:
+        if isinstance(place, slice):
+            return self.take(np.arange(len(self))[place])
         lane, kind = self.lanes[self.lane[place]], self.kinds[self.kind[place]]
         times = float(self.start_s[place]), float(self.stop_s[place])
         return Span(int(self.rank[place]), lane, kind, int(self.item[place]), *times)
@@ -119,6 +128,7 @@ class Timeline:
         A span without length counts as inside the window where it lies on its edge. Raises ValueError for a window
         that ends before it starts. A lane or kind that no span has gives an empty timeline.
         """
+        rank, item = (None if n is None else whole("rank and item", n) for n in (rank, item))
         keep = np.ones(len(self), dtype=bool)
         for wanted, column, names in ((rank, self.rank, None), (item, self.item, None), (lane, self.lane, self.lanes),
                                       (kind, self.kind, self.kinds)):  # fmt: skip
@@ -169,7 +179,11 @@ class Timeline:
         return self.makespan_s - self.busy_s
 
     def overlap_s(self, one: str, other: str) -> float:
-        """Return the seconds in which spans of two kinds run at once, on any lanes of the same rank, over all ranks."""
+        """Return the seconds in which spans of two kinds run at once, on any lanes of the same rank, over all ranks.
+
+        Raises ValueError for a kind that the timeline does not have.
+        """
+        one, other = (one_of("kind", kind, self.kinds) for kind in (one, other))
         ranks = (self.select(rank=int(rank)) for rank in np.unique(self.rank))
         return sum(length_s(intersect(r.select(kind=one)._union(), r.select(kind=other)._union())) for r in ranks)
 
@@ -190,19 +204,27 @@ class Timeline:
             yield int(self.rank[group[0]]), self.lanes[self.lane[group[0]]], self.take(group)
 
     def throughput_per_s(self, kind: str) -> float:
-        """Return the number of different items of a kind that a second of the makespan finishes, over all ranks."""
-        chosen = self.select(kind=kind)
-        pairs = np.unique(np.stack([chosen.rank, chosen.item], axis=1), axis=0)
-        return len(pairs) / self.makespan_s if self.makespan_s else 0.0
+        """Return the number of different items of a kind that a second of the makespan finishes, over all ranks.
+
+        Each span without an item counts for itself. Raises ValueError for a kind that the timeline does not have.
+        """
+        chosen = self.select(kind=one_of("kind", kind, self.kinds))
+        named = chosen.item != -1
+        pairs = np.unique(np.stack([chosen.rank[named], chosen.item[named]], axis=1), axis=0)
+        return (len(pairs) + int((~named).sum())) / self.makespan_s if self.makespan_s else 0.0
 
     def check(self, tolerance_s: float = 1e-9) -> None:
-        """Raise TimelineError where two spans of one lane of one rank overlap by more than `tolerance_s`."""
-        order = np.lexsort((self.stop_s, self.start_s, self.lane, self.rank))
-        same = (np.diff(self.rank[order]) == 0) & (np.diff(self.lane[order]) == 0)
-        early = self.stop_s[order][:-1] - self.start_s[order][1:] > tolerance_s
+        """Raise TimelineError where two spans of one lane of one rank overlap by more than `tolerance_s`.
+
+        Spans no longer than that are marks rather than work, and may lie anywhere.
+        """
+        work = self.take(np.flatnonzero(self.stop_s - self.start_s > tolerance_s))
+        order = np.lexsort((work.stop_s, work.start_s, work.lane, work.rank))
+        same = (np.diff(work.rank[order]) == 0) & (np.diff(work.lane[order]) == 0)
+        early = work.stop_s[order][:-1] - work.start_s[order][1:] > tolerance_s
         if (same & early).any():
             place = int((same & early).argmax())
-            raise TimelineError(f"spans overlap on one lane: {self[order[place]]} and {self[order[place + 1]]}")
+            raise TimelineError(f"spans overlap on one lane: {work[order[place]]} and {work[order[place + 1]]}")
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row a span: rank, lane, kind, item, start_s, stop_s."""
