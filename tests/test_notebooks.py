@@ -303,6 +303,17 @@ def test_normal_form_keeps_a_picture_in_few_colours(tmp_path: Path) -> None:
     assert normalise(nb) == nb
 
 
+def test_a_small_patch_keeps_its_colour(tmp_path: Path) -> None:
+    picture = Image.linear_gradient("L").convert("RGB")
+    picture.paste((254, 232, 56), (100, 100, 108, 108))
+    picture.save(tmp_path / "a.png")
+    png = base64.b64encode((tmp_path / "a.png").read_bytes()).decode()
+    nb = notebook(code_cell("draw()", shown(image_png=png)))
+    with Image.open(io.BytesIO(base64.b64decode(nb["cells"][2]["outputs"][0]["data"]["image/png"]))) as stored:
+        seen = stored.convert("RGB").getpixel((104, 104))
+    assert max(abs(a - b) for a, b in zip(seen, (254, 232, 56), strict=True)) <= 12
+
+
 def test_notebooks_are_executed_in_place_or_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good, bad = tmp_path / "good.ipynb", tmp_path / "bad.ipynb"
     write(good, notebook(code_cell("from pathlib import Path\nprint(Path.cwd().name)", printed("before"))))

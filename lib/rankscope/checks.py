@@ -1,4 +1,4 @@
-"""Bad input gives one error that names the value and the allowed range: the checks every room shares."""
+"""What every room says in the same words: one error for bad input, and numbers with their nouns."""
 
 from __future__ import annotations
 
@@ -35,6 +35,15 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
         (True, True): "",
     }[low is None, high is None]
     raise ValueError(f"{name} must be a whole number{bounds}, got {value!r}")
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return the number with its noun, in the plural unless it is one.
+
+    >>> count_of(1, "rank"), count_of(2, "rank")
+    ('1 rank', '2 ranks')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:

@@ -18,10 +18,17 @@ def test_lines_and_markers_share_a_hue_and_say_what_they_are():
     assert drawn["padded, executed"].get_xdata().tolist() == [1, 2, 4]
     assert drawn["padded, predicted"].get_color() == drawn["padded, executed"].get_color()
     assert drawn["padded, predicted"].get_color() != drawn["true, predicted"].get_color()
+    assert drawn["padded, predicted"].get_linestyle() != drawn["true, predicted"].get_linestyle()  # in grey, too
+    assert drawn["padded, executed"].get_marker() != drawn["measured, executed"].get_marker()
     assert drawn["padded, predicted"].get_marker() in ("None", "")
     assert drawn["padded, executed"].get_linestyle() == "None"
     assert (ax.get_title(loc="left"), ax.get_xlabel(), ax.get_ylabel()) == ("title", "ranks", "accuracy")
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(drawn)
+
+
+def test_what_exists_only_at_whole_numbers_is_drawn_in_steps():
+    steps = figures.curves([1, 2, 4], PAIRS, "", "", "", discrete=True).lines
+    assert {line.get_drawstyle() for line in steps if line.get_linestyle() != "None"} == {"steps-mid"}
 
 
 def test_it_draws_on_the_axes_it_is_given():

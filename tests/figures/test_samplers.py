@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from rankscope import figures
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing, Rects, whole_ticks
-from rankscope.figures.palette import ALARM, CATEGORIES, contrast, ink_on, ramp, rank_colors
+from rankscope.figures.palette import ALARM, CATEGORIES, PAPER, contrast, ink_on, ramp, rank_colors
 from rankscope.figures.samplers import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import Assignment, assign
@@ -54,7 +54,7 @@ def test_dropped_samples_stand_below_in_their_own_row():
     drawing = draw_assignment(assignment)
     left = sorted(set(range(10)) - {i for row in assignment.ranks for i in row.tolist()})
     assert [numbers(drawing)[x, 4.5] for x in (0, 1)] == left
-    assert drawing.rects[1].edge == ALARM
+    assert drawing.rects[2].edge == ALARM
     assert drawing.y_ticks[-1][1] == "nobody"
     assert "2 read by nobody" in drawing.title
 
@@ -62,11 +62,41 @@ def test_dropped_samples_stand_below_in_their_own_row():
 def test_more_dropped_than_fit_are_counted_in_the_legend():
     drawing = draw_assignment(assign(70, 64, drop_last=True).with_loader(2, drop_last=True))
     assert drawing.legend[-1].label == "read by nobody (first 24 of 70)"
-    assert len(cells(drawing, 1)) == 24
+    assert len(cells(drawing, 2)) == 24
 
 
-def test_out_of_range_is_in_the_title():
-    assert "2 out of range" in draw_assignment(assign(3, 8, sampler="libtorch_random")).title
+def test_indices_that_do_not_exist_look_like_nothing_else():
+    assignment = assign(3, 8, sampler="libtorch_random")
+    drawing = draw_assignment(assignment)
+    assert "2 out of range" in drawing.title
+    strays = {(0.0, float(rank)) for rank, indices in enumerate(assignment.ranks) if indices[0] >= 3}
+    assert set(cells(drawing, 1)) == strays
+    assert {fill for fill, _ in cells(drawing, 1).values()} == {PAPER}
+    assert drawing.rects[1].edge == ALARM
+    assert not strays & set(cells(drawing, 0))
+    assert "not in the dataset" in [key.label for key in drawing.legend]
+
+
+def test_ranks_that_read_nothing_say_so():
+    drawing = draw_assignment(assign(3, 8, drop_last=True))
+    assert drawing.texts[-1].text == ("reads nothing",) * 8
+    assert draw_assignment(assign(0, 2)).title == "0 samples over 2 ranks, epoch 0: nothing to read"
+    assert draw_assignment(assign(1, 1)).title == "1 sample over 1 rank, epoch 0: each read exactly once"
+
+
+def test_lines_and_steps_end_where_the_reading_does():
+    drawing = draw_assignment(assign(1000, 64, drop_last=True).with_loader(4))
+    assert drawing.rules_to == 64 < drawing.height
+    assert max(place for place, _ in drawing.x_ticks) < 15 < drawing.width
+
+
+def test_hatching_is_light_on_dark_and_dark_on_light():
+    rects = draw_assignment(Assignment(8, tuple(np.array([0]) for _ in range(8)))).rects[0]
+    svg = to_svg(draw_assignment(Assignment(8, tuple(np.array([0]) for _ in range(8)))))
+    assert rects.fill[7] == "#000000"
+    dark = sum(ink_on(fill) == "#222222" for fill in rects.fill[1:])
+    assert svg.count("url(#rankscope-hatch-dark)") == dark + 1  # and the legend's
+    assert svg.count("url(#rankscope-hatch-white)") == 7 - dark
 
 
 def test_colour_by_position_follows_the_dataset():

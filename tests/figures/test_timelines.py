@@ -51,12 +51,26 @@ def test_what_is_hatched_can_be_chosen():
     assert draw_timeline(Timeline.of(SPANS), hatched=["read"]).rects[0].hatched.tolist() == [False, True, *[False] * 3]
 
 
-@pytest.mark.parametrize(("seconds", "unit"), [(5, "s"), (5e-3, "ms"), (5e-6, "µs"), (5e-9, "ns"), (90_000, "s")])
+@pytest.mark.parametrize(
+    ("seconds", "unit"), [(5, "s"), (5e-3, "ms"), (5e-6, "µs"), (5e-9, "ns"), (600, "min"), (90_000, "h")]
+)
 def test_times_have_a_unit_that_suits_them(seconds, unit):
     drawing = draw_timeline(Timeline.of([Span(0, "a", "b", 0, 3.0, 3.0 + seconds)]))
     assert drawing.x_label == f"time [{unit}]"
     assert 2 <= len(drawing.x_ticks) <= 11
     assert drawing.x_ticks[-1][0] <= drawing.width * (1 + 1e-9)
+
+
+def test_of_many_kinds_the_longest_keep_their_hues_and_the_others_are_grey():
+    drawing = draw_timeline(Timeline.of(Span(0, "a", f"kind {n}", n, n, n + 0.1 * (n + 1)) for n in range(10)))
+    assert [key.label for key in drawing.legend] == [*(f"kind {n}" for n in range(3, 10)), "other"]
+    assert drawing.rects[0].fill[:3] == (drawing.legend[-1].fill,) * 3
+    assert len(set(drawing.rects[0].fill)) == 8
+
+
+def test_a_mark_can_be_seen():
+    drawing = draw_timeline(Timeline.of([Span(0, "a", "x", 0, 0, 1), Span(0, "a", "mark", 0, 0.5, 0.5)]))
+    assert drawing.rects[0].width[1] / drawing.width * drawing.size_px[0] == pytest.approx(1)
 
 
 def test_nothing_and_too_much():

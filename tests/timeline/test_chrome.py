@@ -81,6 +81,15 @@ def test_the_rank_that_the_profiler_names(tmp_path):
     assert span == Span(3, "process 0, 0", "a", -1, 0.0, 2e-6)
 
 
+def test_nccl_kernels_are_called_by_their_collective(tmp_path):
+    names = ["ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_ReduceScatter_RING", "ncclDevKernel_Reduce", "gemm"]
+    events = [{"ph": "X", "cat": "kernel", "name": name, "ts": n, "dur": 1} for n, name in enumerate(names)]
+    (tmp_path / "gpu.json").write_text(json.dumps(events))
+    timeline = Timeline.from_chrome_trace(tmp_path / "gpu.json")
+    assert [span.kind for span in timeline] == ["allreduce", "reduce_scatter", "reduce", "kernel"]
+    assert [span.kind for span in Timeline.from_chrome_trace(tmp_path / "gpu.json", kind="name")] == names
+
+
 def test_threads_of_one_name_keep_lanes_of_their_own(tmp_path):
     events = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": "python"}} for pid in (0, 1)]
     events += [{"ph": "M", "name": "thread_name", "pid": pid, "tid": 7, "args": {"name": "stream 7"}} for pid in (0, 1)]

@@ -55,11 +55,12 @@ def curves(
     x_label: str,
     y_label: str,
     ax: Axes | None = None,
+    discrete: bool = False,
 ) -> Axes:
     """Prediction as lines against execution as markers, ``pairs[name] = (predicted, executed)``; see `to_curves`."""
     from .lines import to_curves
 
-    return to_curves(x, pairs, title, x_label, y_label, ax)
+    return to_curves(x, pairs, title, x_label, y_label, ax, discrete)
 
 
 def timeline(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,7 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from .marks import Drawing, Rects, Texts
-from .palette import FAINT, INK, PAPER
+from .palette import FAINT, INK, PAPER, ink_on
 
 _PX_PER_INCH = 96.0
 _POINTS_PER_PX = 72.0 / _PX_PER_INCH
@@ -23,8 +25,10 @@ def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
         _, ax = plt.subplots(figsize=(wide + 1.0, high + 1.3), layout="constrained")
     for rects in drawing.rects:
         _paint_rects(rects, drawing, ax)
-    rules = [[(x, 0.0), (x, drawing.height)] for x in drawing.rules]
-    ax.add_collection(LineCollection(rules, colors=INK, linewidths=0.8, gid="rules"))
+    bottom = drawing.height if drawing.rules_to is None else drawing.rules_to
+    rules = [[(x, 0.0), (x, bottom)] for x in drawing.rules]
+    for color, width in ((PAPER, 3.0), (INK, 1.5)):  # a light edge, so that they show on dark cells too
+        ax.add_collection(LineCollection(rules, colors=color, linewidths=width, gid="rules"))
     for texts in drawing.texts:
         _paint_texts(texts, ax)
     _label(drawing, ax)
@@ -40,18 +44,22 @@ def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
     # several faces with a hatch each would take a collection each: hatches go on top, see-through
     plain = PolyCollection(corners, facecolors=rects.fill, edgecolors=rects.edge, linewidths=width, gid="rects")
     ax.add_collection(plain).set_clip_on(False)
-    marked = list(outline[rects.hatched])
-    if marked:
-        hatch = PolyCollection(marked, facecolors="none", edgecolors=INK, hatch="////", linewidths=0.6, gid="hatched")
-        ax.add_collection(hatch).set_clip_on(False)
+    for ink in (INK, PAPER):
+        hatched = np.flatnonzero(rects.hatched).tolist()
+        marked = [corners[place] for place in hatched if ink_on(rects.fill[place]) == ink]
+        if marked:
+            style: dict[str, Any] = {"facecolors": "none", "edgecolors": ink, "hatch": "///", "linewidths": 0.6}
+            ax.add_collection(PolyCollection(marked, **style, gid="hatched")).set_clip_on(False)
 
 
 def _paint_texts(texts: Texts, ax: Axes) -> None:
     align = {"middle": "center", "start": "left", "end": "right"}[texts.anchor]
-    effects = [withStroke(linewidth=2, foreground=PAPER)] if texts.halo else None
+    effects: list[Any] = [[withStroke(linewidth=3, foreground=halo)] for halo in texts.halo]
+    effects = effects or [None] * len(texts.text)
     size = texts.size_px * _POINTS_PER_PX
-    for x, y, text, color in zip(texts.x.tolist(), texts.y.tolist(), texts.text, texts.color, strict=True):
-        ax.text(x, y, text, color=color, size=size, ha=align, va="center_baseline", path_effects=effects)
+    rows = zip(texts.x.tolist(), texts.y.tolist(), texts.text, texts.color, effects, strict=True)
+    for x, y, text, color, effect in rows:
+        ax.text(x, y, text, color=color, size=size, ha=align, va="center_baseline", path_effects=effect)
 
 
 def _label(drawing: Drawing, ax: Axes) -> None:
@@ -65,8 +73,8 @@ def _label(drawing: Drawing, ax: Axes) -> None:
         handles = [
             Patch(
                 facecolor=key.fill,
-                edgecolor=INK if key.hatched else key.edge if key.edge != "#ffffff" else FAINT,
-                hatch="////" if key.hatched else None,
+                edgecolor=key.edge if key.edge != PAPER else ink_on(key.fill) if key.hatched else FAINT,
+                hatch="///" if key.hatched else None,
                 label=key.label,
             )
             for key in drawing.legend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,6 +11,8 @@ from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from .palette import CATEGORIES
+
+_DASHES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D")
 
 
 def to_curves(
@@ -19,24 +22,31 @@ def to_curves(
     x_label: str,
     y_label: str,
     ax: Axes | None = None,
+    discrete: bool = False,
 ) -> Axes:
     """Draw ``curves[name] = (predicted, executed)`` over `x`, either of them None where there is none.
 
-    Raises ValueError for more curves than there are hues to tell apart, and for lengths that differ from that of `x`.
+    Hue, dash and marker tell the curves apart. With `discrete`, a prediction is a step at each x, for quantities that
+    do not exist in between. Raises ValueError for more curves than there are hues, and for lengths that differ from
+    that of `x`.
     """
     if not 0 < len(curves) <= len(CATEGORIES):
         raise ValueError(f"curves must number from 1 to {len(CATEGORIES)}, got {len(curves)}")
     places = np.asarray(x)
     if ax is None:
         _, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    for (name, (predicted, executed)), color in zip(curves.items(), CATEGORIES, strict=False):
+    looks = zip(CATEGORIES, cycle(_DASHES), cycle(_MARKERS), strict=False)
+    for (name, (predicted, executed)), (color, dash, marker) in zip(curves.items(), looks, strict=False):
         for values, kind in ((predicted, "predicted"), (executed, "executed")):
             if values is None:
                 continue
             if np.shape(values) != places.shape:
                 raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
-            style = {"linewidth": 1.6} if kind == "predicted" else {"linestyle": "none", "marker": "o", "markersize": 4}
-            ax.plot(places, values, color=color, label=f"{name}, {kind}", **style)
+            if kind == "predicted":
+                steps = "steps-mid" if discrete else "default"
+                ax.plot(places, values, dash, color=color, label=f"{name}, {kind}", linewidth=1.6, drawstyle=steps)
+            else:
+                ax.plot(places, values, marker, color=color, label=f"{name}, {kind}", markersize=4)
     ax.set(xlabel=x_label, ylabel=y_label)
     ax.set_title(title, loc="left", fontsize=11, fontweight="bold")
     ax.spines[["top", "right"]].set_visible(False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .palette import INK, ink_on
+from .palette import ink_on
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -51,7 +51,7 @@ class Rects:
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Texts at points, a colour each; `halo` outlines them in white, for a hatched ground."""
+    """Texts at points, a colour each; `halo`, if not empty, has the colour that outlines each, for a hatched ground."""
 
     x: FloatArray
     y: FloatArray
@@ -59,7 +59,7 @@ class Texts:
     color: tuple[str, ...]
     size_px: float = 11.0
     anchor: str = "middle"
-    halo: bool = False
+    halo: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ class Key:
 class Drawing:
     """Marks in data units, x to the right and y DOWN (rank 0 on top), and what a reader needs to read them.
 
-    `width` and `height` are the extent in data units from (0, 0); `size_px` is that of the area they fill.
+    `width` and `height` are the extent in data units from (0, 0); `size_px` is that of the area they fill. `rules` are
+    vertical lines from the top down to `rules_to`, the whole height where that is None.
     """
 
     title: str
@@ -88,6 +89,7 @@ class Drawing:
     rects: tuple[Rects, ...] = ()
     texts: tuple[Texts, ...] = ()
     rules: tuple[float, ...] = ()
+    rules_to: float | None = None
     x_ticks: tuple[tuple[float, str], ...] = ()
     y_ticks: tuple[tuple[float, str], ...] = ()
     legend: tuple[Key, ...] = ()
@@ -98,15 +100,17 @@ def numbers_on(
 ) -> tuple[Texts, ...]:
     """Write a number in the middle of each rectangle, or of the `wanted` ones.
 
-    Without a `color` it is dark or white, whichever stands out more from the fill; on a hatched ground it has a halo.
+    Without a `color` it is dark or white, whichever stands out more from the fill. On a hatched ground it has a halo of
+    the fill's colour, which keeps the hatching off it.
     """
     keep = np.ones(numbers.size, dtype=bool) if wanted is None else wanted
     texts = []
-    for halo in (False, True):
-        places = np.flatnonzero(keep & (rects.hatched == halo))
-        ink = (color or (INK if halo else ink_on(rects.fill[place])) for place in places.tolist())
+    for hatched in (False, True):
+        places = np.flatnonzero(keep & (rects.hatched == hatched))
+        fills = tuple(rects.fill[place] for place in places.tolist())
+        ink = (color or ink_on(fill) for fill in fills)
         x, y = rects.x[places] + rects.width[places] / 2, rects.y[places] + rects.height[places] / 2
-        texts.append(Texts(x, y, tuple(map(str, numbers[places].tolist())), tuple(ink), halo=halo))
+        texts.append(Texts(x, y, tuple(map(str, numbers[places].tolist())), tuple(ink), halo=fills if hatched else ()))
     return tuple(texts)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import one_of
+from ..checks import count_of, one_of
 from ..sampling import Assignment, Audit, EpochAudit, audit
 from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, ramp, rank_colors
@@ -34,6 +34,9 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     height = num_ranks + 1.5 if unread.size else num_ranks
     row_px, cell_px = 20.0 if num_ranks <= 32 else 13.0, _cell_px(steps)
     rects, texts = _reads(assignment, color_by)
+    empty = np.flatnonzero([not indices.size for indices in assignment.ranks]) if assignment.size else np.empty(0, int)
+    blank = Texts(np.full(empty.size, 0.1), empty + 0.5, ("reads nothing",) * empty.size, (ALARM,) * empty.size,
+                  anchor="start")  # fmt: skip
     below = Rects.of(np.arange(unread.size), np.full(unread.size, num_ranks + 0.5), PAPER, edge=ALARM)
     texts = (*texts, *numbers_on(below, unread, ALARM))
     legible = cell_px >= 6.4 * len(str(max(assignment.size - 1, 0))) + 3
@@ -45,10 +48,11 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
         width=steps,
         height=height,
         size_px=(cell_px * steps, row_px * height),
-        rects=(rects, below),
-        texts=tuple(replace(text, size_px=min(11.0, row_px - 3)) for text in texts) if legible else (),
+        rects=(*rects, below),
+        texts=tuple(replace(t, size_px=min(11.0, row_px - 3)) for t in ((*texts, blank) if legible else (blank,))),
         rules=rules,
-        x_ticks=whole_ticks(steps, most=max(1, int(cell_px * steps / 30))),
+        rules_to=num_ranks,
+        x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * steps / 30))),
         y_ticks=whole_ticks(num_ranks, most=32) + (((num_ranks + 1.0, "nobody"),) if unread.size else ()),
         legend=_reading_legend(assignment, epoch, color_by, unread.size),
     )
@@ -78,7 +82,7 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     rects.append(_row(missing, last, PAPER, edge=ALARM))
     labels = [(row + 0.5, str(assignment.epoch)) for row, assignment in enumerate(epochs)]
     return Drawing(
-        title=title or f"{missing.size} of {report.size} samples never read in {len(epochs)} epochs",
+        title=title or _coverage_title(report),
         x_label="sample [index in the dataset]",
         y_label="epoch",
         width=size,
@@ -137,8 +141,8 @@ def _check_cells(cells: int) -> None:
         raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, got {cells}: take fewer samples, ranks or epochs")
 
 
-def _reads(assignment: Assignment, color_by: str) -> tuple[Rects, tuple[Texts, ...]]:
-    """Return the cells of all reads, and their numbers."""
+def _reads(assignment: Assignment, color_by: str) -> tuple[tuple[Rects, Rects], tuple[Texts, ...]]:
+    """Return the cells of all reads, those of indices that the dataset does not have apart, and their numbers."""
     ranks, steps = assignment.coordinates()
     flat = np.concatenate(assignment.ranks)
     if color_by == "rank":
@@ -146,8 +150,12 @@ def _reads(assignment: Assignment, color_by: str) -> tuple[Rects, tuple[Texts, .
         fill = tuple(colors[rank] for rank in ranks.tolist())
     else:
         fill = ramp(flat / max(assignment.size - 1, 1))
-    rects = Rects.of(steps, ranks, fill, hatched=np.concatenate(assignment.repeats()))
-    return rects, numbers_on(rects, flat)
+    stray = (flat < 0) | (flat >= assignment.size)
+    repeated = np.concatenate(assignment.repeats())[~stray]
+    inside = [color for color, strays in zip(fill, stray.tolist(), strict=True) if not strays]
+    real = Rects.of(steps[~stray], ranks[~stray], inside, hatched=repeated)
+    strays = Rects.of(steps[stray], ranks[stray], PAPER, hatched=True, edge=ALARM)
+    return (real, strays), (*numbers_on(real, flat[~stray]), *numbers_on(strays, flat[stray], ALARM))
 
 
 def _readers(assignment: Assignment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -183,8 +191,18 @@ def _coverage_legend(report: Audit) -> tuple[Key, ...]:
     return tuple(keys)
 
 
+def _coverage_title(report: Audit) -> str:
+    within = count_of(len(report.epochs), "epoch")
+    if not report.never_seen.size:
+        return f"All of {count_of(report.size, 'sample')} read within {within}"
+    return f"{report.never_seen.size} of {count_of(report.size, 'sample')} never read in {within}"
+
+
 def _reading_title(assignment: Assignment, epoch: EpochAudit) -> str:
-    what = f"{assignment.size} samples over {assignment.num_ranks} ranks, epoch {assignment.epoch}"
+    over = count_of(assignment.num_ranks, "rank")
+    what = f"{count_of(assignment.size, 'sample')} over {over}, epoch {assignment.epoch}"
+    if not assignment.size and not epoch.num_reads:
+        return f"{what}: nothing to read"
     odd = [
         f"{number} {words}"
         for number, words in (
@@ -201,9 +219,12 @@ def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, nu
     keys = []
     if color_by == "position":
         last = max(assignment.size - 1, 0)
-        keys = [Key(f"sample {round(last * part)}", ramp(part)[0]) for part in (0.0, 0.5, 1.0)]
+        samples = sorted({0, last // 2, last})
+        keys = [Key(f"sample {sample}", ramp(sample / max(last, 1))[0]) for sample in samples]
     if epoch.num_repeats:
         keys.append(Key("read again", PAPER, hatched=True))
+    if epoch.out_of_range.size:
+        keys.append(Key("not in the dataset", PAPER, hatched=True, edge=ALARM))
     if num_shown:
         some = "" if num_shown == epoch.dropped.size else f" (first {num_shown} of {epoch.dropped.size})"
         keys.append(Key(f"read by nobody{some}", PAPER, edge=ALARM))

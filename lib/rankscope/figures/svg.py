@@ -5,14 +5,16 @@ from __future__ import annotations
 from html import escape
 
 from .marks import Drawing, Key, Rects, Texts
-from .palette import FAINT, INK, PAPER
+from .palette import FAINT, INK, PAPER, ink_on
 
 _TOP, _RIGHT, _BOTTOM = 34, 14, 44
 _KEY_HEIGHT = 22
 _FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
-_HATCH = (
-    '<pattern id="rankscope-hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="6" height="6" fill="none"/><rect width="2" height="6" fill="#000000" fill-opacity="0.55"/></pattern>'
+_HATCHES = {INK: "rankscope-hatch-dark", PAPER: "rankscope-hatch-white"}
+_DEFS = "".join(
+    f'<pattern id="{name}" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    f'<rect width="2" height="6" fill="{ink}" fill-opacity="0.7"/></pattern>'
+    for ink, name in _HATCHES.items()
 )
 
 
@@ -26,7 +28,7 @@ def to_svg(drawing: Drawing) -> str:
     parts = [
         f'<svg class="rankscope" xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" style="max-width:100%;height:auto" {_FONT} fill="{INK}">'
-        f"<title>{escape(drawing.title)}</title><defs>{_HATCH}</defs>"
+        f"<title>{escape(drawing.title)}</title><defs>{_DEFS}</defs>"
         f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>'
         f'<text x="{left:g}" y="20" font-size="14" font-weight="bold">{escape(drawing.title)}</text>'
         f'<g class="marks" transform="translate({left:g} {_TOP})">'
@@ -34,8 +36,11 @@ def to_svg(drawing: Drawing) -> str:
     across, down = wide / drawing.width, high / drawing.height
     for rects in drawing.rects:
         parts.append(_rects(rects, across, down))
-    for x in drawing.rules:
-        parts.append(f'<path d="M{x * across:.6g} 0V{high:g}" stroke="{INK}" stroke-width="1.5"/>')
+    if drawing.rules:
+        bottom = (drawing.height if drawing.rules_to is None else drawing.rules_to) * down
+        lines = "".join(f"M{x * across:.6g} 0V{bottom:g}" for x in drawing.rules)
+        for color, width_px in ((PAPER, 4), (INK, 2)):  # a light edge, so that they show on dark cells too
+            parts.append(f'<path d="{lines}" stroke="{color}" stroke-width="{width_px}"/>')
     for texts in drawing.texts:
         parts.append(_texts(texts, across, down))
     parts.append(f"</g>{_axes(drawing, across, down, left)}")
@@ -51,8 +56,8 @@ def _rects(rects: Rects, across: float, down: float) -> str:
     ]
     plain = "".join(f'<rect {box} fill="{fill}"/>' for box, fill in zip(boxes, rects.fill, strict=True))
     marked = "".join(
-        f'<rect {box} fill="url(#rankscope-hatch)" stroke="{INK}"/>'
-        for box, hatched in zip(boxes, rects.hatched.tolist(), strict=True)
+        f'<rect {box} fill="url(#{_HATCHES[ink_on(fill)]})" stroke="{ink_on(fill)}"/>'
+        for box, fill, hatched in zip(boxes, rects.fill, rects.hatched.tolist(), strict=True)
         if hatched
     )
     narrow = not rects.width.size or float(rects.width.min()) * across < 4
@@ -61,10 +66,14 @@ def _rects(rects: Rects, across: float, down: float) -> str:
 
 def _texts(texts: Texts, across: float, down: float) -> str:
     rows = zip((texts.x * across).tolist(), (texts.y * down).tolist(), texts.text, texts.color, strict=True)
-    body = "".join(f'<text x="{x:.6g}" y="{y:.6g}" fill="{color}">{escape(text)}</text>' for x, y, text, color in rows)
-    halo = f' stroke="{PAPER}" stroke-width="3" paint-order="stroke"' if texts.halo else ""
+    halos = [f' stroke="{halo}"' for halo in texts.halo] or [""] * len(texts.text)
+    body = "".join(
+        f'<text x="{x:.6g}" y="{y:.6g}" fill="{color}"{halo}>{escape(text)}</text>'
+        for (x, y, text, color), halo in zip(rows, halos, strict=True)
+    )
+    around = ' stroke-width="4" paint-order="stroke"' if texts.halo else ""
     return (
-        f'<g text-anchor="{texts.anchor}" dominant-baseline="central" font-size="{texts.size_px:g}"{halo}>{body}</g>'
+        f'<g text-anchor="{texts.anchor}" dominant-baseline="central" font-size="{texts.size_px:g}"{around}>{body}</g>'
     )
 
 
@@ -97,7 +106,7 @@ def _legend(keys: tuple[Key, ...], wide: float) -> tuple[str, int]:
         box = f'x="{x:.6g}" y="{y}" width="14" height="14"'
         parts.append(f'<rect {box} fill="{key.fill}" stroke="{edge}"/>')
         if key.hatched:
-            parts.append(f'<rect {box} fill="url(#rankscope-hatch)" stroke="{INK}"/>')
+            parts.append(f'<rect {box} fill="url(#{_HATCHES[ink_on(key.fill)]})" stroke="{edge}"/>')
         parts.append(f'<text x="{x + 20:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
         x += needed
     return "".join(parts), row + 1 if keys else 0

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..timeline import Timeline
 from .marks import Drawing, Key, Rects, numbers_on
-from .palette import CATEGORIES, ramp
+from .palette import CATEGORIES
 
 COMMUNICATION = frozenset(
     {"allgather", "allreduce", "alltoall", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
@@ -17,12 +17,14 @@ COMMUNICATION = frozenset(
 )  # fmt: skip
 _WIDE_PX, _ROW_PX, _GAP = 860.0, 22.0, 0.5
 _MOST_SPANS = 20_000
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_OTHER = "#b8b8b8"
+_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collection[str] = COMMUNICATION) -> Drawing:
     """Draw a row for each lane, ranks from 0 downwards; colour is the kind of work, the number its item.
 
+    Of more than eight kinds those that take least time are grey.
     Kinds in `hatched` are hatched, which is for communication. Time counts from the first span. Raises ValueError for
     more than 20,000 spans: select a window, `timeline.select(between_s=(from, to))`, or some ranks.
     """
@@ -32,11 +34,10 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
     scale, unit = _unit(timeline.makespan_s)
     width = timeline.makespan_s / scale or 1.0
     start = (timeline.start_s - timeline.begin_s) / scale
-    length = (timeline.stop_s - timeline.start_s) / scale
+    length = np.maximum((timeline.stop_s - timeline.start_s) / scale, width / _WIDE_PX)  # a mark is a pixel wide
     places = zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True)
     y = np.array([rows[rank, timeline.lanes[lane]] for rank, lane in places], dtype=float)
-    kinds = [timeline.kinds[kind] for kind in np.unique(timeline.kind)]
-    colors = dict(zip(kinds, _kind_colors(len(kinds)), strict=True))
+    colors = _kind_colors(timeline)
     fill = tuple(colors[timeline.kinds[kind]] for kind in timeline.kind.tolist())
     marked = np.array([timeline.kinds[kind] in hatched for kind in timeline.kind.tolist()], dtype=bool)
     rects = Rects.of(start, y + 0.06, fill, width=length, height=0.88, hatched=marked)
@@ -54,7 +55,7 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
         texts=numbers_on(rects, timeline.item, wanted=legible),
         x_ticks=_time_ticks(width),
         y_ticks=tuple((row + 0.5, f"{rank} {lane}") for (rank, lane), row in rows.items()),
-        legend=tuple(Key(kind, colors[kind], hatched=kind in hatched) for kind in kinds),
+        legend=_legend(colors, hatched),
     )
 
 
@@ -70,8 +71,9 @@ def _rows(timeline: Timeline) -> dict[tuple[int, str], float]:
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    """The largest unit of which there is at least one."""
-    return next(((scale, unit) for scale, unit in _UNITS if seconds >= scale), _UNITS[-1] if seconds else _UNITS[0])
+    """The largest unit of which there are at least two; seconds where there is no time at all."""
+    fits = [(scale, unit) for scale, unit in _UNITS if seconds >= 2 * scale]
+    return fits[0] if fits else _UNITS[-1] if seconds else (1.0, "s")
 
 
 def _time_ticks(width: float) -> tuple[tuple[float, str], ...]:
@@ -81,8 +83,20 @@ def _time_ticks(width: float) -> tuple[tuple[float, str], ...]:
     return tuple((place * step, f"{place * step:g}") for place in range(int(width / step + 1e-9) + 1))
 
 
-def _kind_colors(count: int) -> tuple[str, ...]:
-    return CATEGORIES[:count] if count <= len(CATEGORIES) else ramp(np.linspace(0, 1, count))
+def _kind_colors(timeline: Timeline) -> dict[str, str]:
+    """A hue for each kind; of more than eight, for the seven that take most time, the others being grey."""
+    kinds = [timeline.kinds[kind] for kind in np.unique(timeline.kind)]
+    if len(kinds) > len(CATEGORIES):
+        seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
+        longest = {timeline.kinds[kind] for kind in np.argsort(-seconds, kind="stable")[: len(CATEGORIES) - 1].tolist()}
+        kinds = [kind for kind in kinds if kind in longest] + [kind for kind in kinds if kind not in longest]
+    hues = CATEGORIES if len(kinds) <= len(CATEGORIES) else CATEGORIES[:-1]
+    return {kind: hues[place] if place < len(hues) else _OTHER for place, kind in enumerate(kinds)}
+
+
+def _legend(colors: dict[str, str], hatched: Collection[str]) -> tuple[Key, ...]:
+    keys = [Key(kind, color, hatched=kind in hatched) for kind, color in colors.items() if color != _OTHER]
+    return (*keys, Key("other", _OTHER)) if _OTHER in colors.values() else tuple(keys)
 
 
 def _title(timeline: Timeline, scale: float, unit: str) -> str:

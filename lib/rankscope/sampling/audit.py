@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import count_of
 from .assignment import Assignment
 from .permutation import IntArray
 
@@ -131,8 +132,9 @@ class Audit:
         return [first.get(place) for place in range(len(self.epochs))]
 
     def __str__(self) -> str:
-        over = f"{_count(self.num_ranks, 'rank')}, {_count(len(self.epochs), 'epoch')}"
-        head = f"{_count(self.size, 'sample')}, {over}: {_count(sum(epoch.num_reads for epoch in self.epochs), 'read')}"
+        over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"
+        reads = count_of(sum(epoch.num_reads for epoch in self.epochs), "read")
+        head = f"{count_of(self.size, 'sample')}, {over}: {reads}"
         lines = [f"  {f.kind.replace('_', ' ')}: {f.message}" for f in self.findings]
         return "\n".join([head, *(lines or ["  every sample read exactly once an epoch"])])
 
@@ -219,10 +221,6 @@ def _fingerprint(assignment: Assignment, flat: IntArray) -> bytes:
     return digest.digest()
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def _some(indices: IntArray, limit: int = 8) -> str:
     shown = ", ".join(map(str, indices[:limit].tolist()))
     return shown if indices.size <= limit else f"{shown}, … ({indices.size} in all)"
@@ -237,18 +235,18 @@ def _findings(audit: Audit) -> tuple[Finding, ...]:
         "out_of_range": (strays.size, f"indices that a dataset of {audit.size} does not have: {_some(strays)}"),
         "nothing_read": (
             empty,
-            f"no rank reads anything in {empty} of {_count(len(epochs), 'epoch')}: {_count(audit.size, 'sample')} for "
-            f"{_count(audit.num_ranks, 'rank')}, and what does not fill every rank's share or batch is dropped",
+            f"no rank reads anything in {empty} of {count_of(len(epochs), 'epoch')}: {count_of(audit.size, 'sample')}, "
+            f"{count_of(audit.num_ranks, 'rank')}, and what does not fill every rank's share or batch is dropped",
         ),
-        "duplicates": (audit.duplicates, f"{_count(audit.duplicates, 'read')} of a sample already read in its epoch"),
+        "duplicates": (audit.duplicates, f"{count_of(audit.duplicates, 'read')} of a sample already read in its epoch"),
         "overlap": (
             audit.overlap,
-            f"{_count(audit.overlap, 'time')} a sample is read by more than one rank in an epoch",
+            f"{count_of(audit.overlap, 'time')} a sample is read by more than one rank in an epoch",
         ),
-        "dropped": (audit.dropped, f"{_count(audit.dropped, 'time')} a sample is left out of an epoch"),
+        "dropped": (audit.dropped, f"{count_of(audit.dropped, 'time')} a sample is left out of an epoch"),
         "never_seen": (
             audit.never_seen.size if len(epochs) > 1 else 0,
-            f"{_count(audit.never_seen.size, 'sample')} not read in any epoch: {_some(audit.never_seen)}",
+            f"{count_of(audit.never_seen.size, 'sample')} not read in any epoch: {_some(audit.never_seen)}",
         ),
         "unbalanced": (
             audit.imbalance,
@@ -278,5 +276,5 @@ def _repetition(audit: Audit) -> str:
     else:
         why = "by chance, few samples have few orders"
     more = len(audit.repeated_orders) - 1
-    rest = f" (and {_count(more, 'more pair')})" if more else ""
+    rest = f" (and {count_of(more, 'more pair')})" if more else ""
     return f"{names}{rest} read in the same order on every rank: {why}"

@@ -20,6 +20,7 @@ from .spans import Span, Timeline
 
 _FORMAT, _VERSION = "rankscope.timeline", 1
 Event = dict[str, Any]
+_COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send", "recv")
 
 
 def write(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
@@ -50,9 +51,11 @@ def read(path: str | os.PathLike[str], kind: str = "category") -> Timeline:
     """Read a trace. Ours comes back as it was.
 
     Another one, torch.profiler's say, is one rank's: the rank that it says it is, 0 where it says none. Its processes
-    and threads are the lanes, the category (or, with ``kind="name"``, the name) of an event the kind, and it starts
-    at 0. Raises ValueError naming the file where it is no trace, cut short, or
-    of a newer version of ours, and OSError where it cannot be opened.
+    and threads are the lanes, the category (or, with ``kind="name"``, the name) of an event the kind, NCCL's kernels
+    being called by their collective, and it starts at 0.
+
+    Raises ValueError naming the file where it is no trace, cut short, or of a newer version of ours, and OSError where
+    it cannot be opened.
     """
     one_of("kind", kind, ("category", "name"))
     raw = Path(path).read_bytes()
@@ -90,11 +93,20 @@ def _foreign(trace: dict[str, Any], events: list[Event], kind: str) -> Timeline:
     begin_us = min((event["ts"] for event in pieces), default=0.0)
     spans = []
     for event in pieces:
-        word = event.get("name" if kind == "name" else "cat") or event.get("name", "")
+        collective = _collective(str(event.get("name", ""))) if kind == "category" else None
+        word = collective or event.get("name" if kind == "name" else "cat") or event.get("name", "")
         start_us = event["ts"] - begin_us  # taken off before scaling: absolute times have no bits to spare
         lane = lanes[event["pid"], event["tid"]]
         spans.append(Span(rank, lane, str(word), -1, start_us / 1e6, (start_us + event["dur"]) / 1e6))
     return Timeline.of(spans)
+
+
+def _collective(name: str) -> str | None:
+    """The collective that one of NCCL's kernels works on: "ncclDevKernel_AllReduce_Sum_f32_RING_LL" is "allreduce"."""
+    if not name.lower().startswith("nccl"):
+        return None
+    plain = name.lower().replace("_", "")
+    return next((word for word in _COLLECTIVES if word.replace("_", "") in plain), None)
 
 
 def _lane_names(threads: set[tuple[Any, Any]], names: dict[tuple[Any, Any], str]) -> dict[tuple[Any, Any], str]:
