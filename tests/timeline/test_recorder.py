@@ -131,6 +131,7 @@ def test_it_can_be_read_while_it_is_written():
         (("a", "b", 1, 10, 5), "must end at or after its start, got 10 to 5 ns"),
         (("a", "b", None, 0, 5), "64 bits, got item None"),
         (("a", "b", 2**63, 0, 5), "64 bits, got item 9223372036854775808"),
+        ((["a"], "b", 1, 0, 5), "lane and kind must be strings"),
         ((5, "b", 1, 0, 5), "lane and kind must be strings, got 5 and 'b'"),
     ],
 )
@@ -153,6 +154,16 @@ def test_a_full_disk_is_an_error_and_not_the_end(monkeypatch):
     recording = Recorder()
     with pytest.raises(OSError, match="No space left"):
         recording.add("a", "b", 0, 0, 1)
+
+
+def test_a_name_cut_short_spoils_no_other():
+    recording = Recorder()
+    recording.add("a", "b", 0, 0, 10)
+    (path,) = recording.folder.glob("*.names")
+    with path.open("ab") as file:
+        file.write(b'\n[2, "cut sh')
+    recording.add("c", "b", 1, 10, 20)
+    assert [(span.lane, span.kind) for span in recording.timeline()] == [("a", "b"), ("c", "b")]
 
 
 def test_a_half_written_span_is_left_out():

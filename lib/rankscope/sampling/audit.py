@@ -189,6 +189,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]
     seen |= counts > 0
     duplicated = np.flatnonzero(counts > 1)
     strays, stray_counts = np.unique(outside, return_counts=True)
+    again = strays[stray_counts > 1]
     repeats = int((counts[duplicated] - 1).sum() + (stray_counts - 1).sum())
     return EpochAudit(
         epoch=assignment.epoch,
@@ -197,7 +198,7 @@ def _audit_epoch(assignment: Assignment, flat: IntArray, seen: NDArray[np.bool_]
         num_repeats=repeats,
         shortest=int(lengths.min()),
         longest=int(lengths.max()),
-        duplicated=np.union1d(duplicated, strays[stray_counts > 1]),
+        duplicated=np.concatenate([again[again < 0], duplicated, again[again >= size]]),  # in order
         overlap=_read_by_many(assignment) if repeats else duplicated,
         dropped=np.flatnonzero(counts == 0),
         out_of_range=strays,

@@ -7,6 +7,7 @@ processes of a machine share (CLOCK_MONOTONIC on Linux).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import mmap
@@ -29,6 +30,7 @@ _SLOTS = 1 << 15  # spans a file holds; then the next is begun
 _RECORD = np.dtype([("rank", "<i4"), ("lane", "<i4"), ("kind", "<i4"), ("item", "<i8"), ("start_ns", "<i8"),
                     ("stop_ns", "<i8"), ("written", "<i4")])  # fmt: skip
 _pack = struct.Struct("<iiiqqqi").pack_into  # `written` comes last: a span cut short by a kill is not read
+_SIZE = _RECORD.itemsize
 _now = time.perf_counter_ns
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
@@ -85,10 +87,10 @@ class Recorder:
         try:
             lane_place, kind_place = self._names[lane], self._names[kind]
             file = self._files[number]
-        except (KeyError, IndexError):
+        except (KeyError, IndexError, TypeError):
             lane_place, kind_place, file = self._prepare(lane, kind, number)
         try:
-            _pack(file, place * 40, self.rank, lane_place, kind_place, item, start_ns, stop_ns, 1)
+            _pack(file, place * _SIZE, self.rank, lane_place, kind_place, item, start_ns, stop_ns, 1)
         except struct.error as error:
             raise ValueError(f"item and times must be whole numbers of 64 bits, got item {item!r}: {error}") from None
 
@@ -96,8 +98,8 @@ class Recorder:
         """Return what all processes have recorded so far, by start, in seconds of `time.perf_counter`."""
         stems = sorted({path.name.partition(".")[0] for path in self.folder.glob("*.spans")})
         parts = [_load(self.folder, stem) for stem in stems]
-        whole = Timeline.concat(parts)
-        return whole.take(np.argsort(whole.start_s, kind="stable"))
+        gathered = Timeline.concat(parts)
+        return gathered.take(np.argsort(gathered.start_s, kind="stable"))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"rank": self.rank, "folder": self.folder}
@@ -122,13 +124,15 @@ class Recorder:
         with self._lock:
             for name in (lane, kind):
                 if name not in self._names:
+                    entry = json.dumps([len(self._names), name])
                     with open(f"{self._stem}.names", "ab") as file:
-                        file.write(json.dumps(name).encode() + b"\n")
+                        # on a line of its own, whatever was cut short before it
+                        file.write(f"\n{entry}\n".encode())
                     self._names[name] = len(self._names)
             while len(self._files) <= number:
                 path = f"{self._stem}.{len(self._files):06d}.spans"
                 with open(path, "w+b") as file:
-                    _reserve(file.fileno(), _SLOTS * _RECORD.itemsize)
+                    _reserve(file.fileno(), _SLOTS * _SIZE)
                     self._files.append(mmap.mmap(file.fileno(), 0))
             return self._names[lane], self._names[kind], self._files[number]
 
@@ -160,12 +164,21 @@ def _load(folder: Path, stem: str) -> Timeline:
     Spans are read before names: a name is on disk before a span uses it. What is half written is left out.
     """
     records = np.concatenate([np.fromfile(path, dtype=_RECORD) for path in sorted(folder.glob(f"{stem}.*.spans"))])
-    lines = (folder / f"{stem}.names").read_bytes().split(b"\n")[:-1]
-    names = tuple(json.loads(line) for line in lines)
+    names = _names((folder / f"{stem}.names").read_text(encoding="utf-8", errors="replace"))
     rows = records[records["written"] == 1]
     places = {name: rows[name].astype(np.int64) for name in ("rank", "lane", "kind", "item")}
     times = {name: rows[f"{name[:-2]}_ns"] / 1e9 for name in ("start_s", "stop_s")}
     return Timeline(**places, **times, lanes=names, kinds=names)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The names in their places; lines that a full disk or a kill cut short hold none that a span uses."""
+    found: dict[int, str] = {}
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            place, name = json.loads(line)
+            found[place] = name
+    return tuple(found.get(place, "") for place in range(max(found, default=-1) + 1))
 
 
 def _delete(folder: Path, pid: int) -> None:
