@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import copy
 import io
-import os
 import sys
 import time
 from pathlib import Path
@@ -21,6 +20,8 @@ import nbformat.v4
 from nbclient import NotebookClient
 from nbformat.validator import iter_validate
 from PIL import Image  # comes with matplotlib
+
+from rankscope.storage import write_atomically
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 METADATA = {
@@ -115,12 +116,7 @@ def execute(path: Path, timeout_s: int = 600) -> Notebook:
 def write(path: Path, nb: Notebook) -> None:
     for error in iter_validate(nb):
         raise error
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(serialise(nb), encoding="utf-8")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_atomically(path, lambda file: file.write(serialise(nb).encode()))
 
 
 def main(arguments: list[str]) -> None:

@@ -44,8 +44,8 @@ def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
     # several faces with a hatch each would take a collection each: hatches go on top, see-through
     plain = PolyCollection(corners, facecolors=rects.fill, edgecolors=rects.edge, linewidths=width, gid="rects")
     ax.add_collection(plain).set_clip_on(False)
+    hatched = np.flatnonzero(rects.hatched).tolist()
     for ink in (INK, PAPER):
-        hatched = np.flatnonzero(rects.hatched).tolist()
         marked = [corners[place] for place in hatched if ink_on(rects.fill[place]) == ink]
         if marked:
             style: dict[str, Any] = {"facecolors": "none", "edgecolors": ink, "hatch": "///", "linewidths": 0.6}

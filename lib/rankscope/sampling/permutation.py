@@ -214,7 +214,6 @@ def _below(words: _Words, bounds: NDArray[np.uint64]) -> NDArray[np.intp]:
     """`_one_below` for each of many bounds in turn. A refused word shifts all later ones by a place."""
     numbers = np.empty(bounds.size, dtype=np.intp)
     done = 0
-    product = bounds[:0]
     waiting = bounds[:0]
     while done < bounds.size:
         rest = bounds[done:]

@@ -47,10 +47,7 @@ def critical_path(timeline: Timeline, tolerance_s: float = 1e-9) -> Timeline:
 
 def _groups(timeline: Timeline, key: Places, order: Places) -> dict[tuple[int, int], tuple[Places, list[float]]]:
     """The spans of each (rank, key), ordered by their end, and those ends."""
-    sorting = np.lexsort((key[order], timeline.rank[order]))  # stable: keeps the order of ends
-    places = order[sorting]
-    cuts = np.flatnonzero((np.diff(timeline.rank[places]) != 0) | (np.diff(key[places]) != 0)) + 1
-    groups = np.split(places, cuts)
+    groups = timeline.grouped(key, order)
     return {(int(timeline.rank[g[0]]), int(key[g[0]])): (g, timeline.stop_s[g].tolist()) for g in groups}
 
 

@@ -198,10 +198,14 @@ class Timeline:
 
     def by_lane(self) -> Iterator[tuple[int, str, Timeline]]:
         """Yield rank, lane and spans of each lane of each rank that has any: by rank, then in the order of `lanes`."""
-        order = np.lexsort((self.lane, self.rank))
-        cuts = np.flatnonzero((np.diff(self.rank[order]) != 0) | (np.diff(self.lane[order]) != 0)) + 1
-        for group in np.split(order, cuts) if len(self) else ():
+        for group in self.grouped(self.lane, np.arange(len(self))):
             yield int(self.rank[group[0]]), self.lanes[self.lane[group[0]]], self.take(group)
+
+    def grouped(self, key: NDArray[np.int64], order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the places of the spans of each (rank, value of `key`), each group in the order of `order`."""
+        places = order[np.lexsort((key[order], self.rank[order]))]  # stable
+        cuts = np.flatnonzero((np.diff(self.rank[places]) != 0) | (np.diff(key[places]) != 0)) + 1
+        return np.split(places, cuts) if len(self) else []
 
     def throughput_per_s(self, kind: str) -> float:
         """Return the number of different items of a kind that a second of the makespan finishes, over all ranks.
