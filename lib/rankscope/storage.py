@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, so that nothing recorded is lost."""
+"""Files are written whole or not at all, so that nothing recorded is lost; mapped ones have room on the disk."""
 
 from __future__ import annotations
 
@@ -30,3 +30,11 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
         temporary.unlink()
         raise
     return target
+
+
+def reserve(descriptor: int, num_bytes: int) -> None:
+    """Make an open file that size; on a full disk this raises OSError, where writing to a mapped hole would kill."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, num_bytes)
+    else:
+        os.truncate(descriptor, num_bytes)

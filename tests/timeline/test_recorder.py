@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from rankscope import storage
 from rankscope.timeline import Recorder, recorder
 
 
@@ -147,7 +148,7 @@ def test_a_full_disk_is_an_error_and_not_the_end(monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(recorder.os, "posix_fallocate", full, raising=False)
+    monkeypatch.setattr(storage.os, "posix_fallocate", full, raising=False)
     recording = Recorder()
     with pytest.raises(OSError, match="No space left"):
         recording.add("a", "b", 0, 0, 1)

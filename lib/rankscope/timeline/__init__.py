@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from .critical_path import critical_path
 from .recorder import Recorder
-from .spans import Span, Timeline, TimelineError
+from .spans import WAITS, Span, Timeline, TimelineError
 
-__all__ = ["Recorder", "Span", "Timeline", "TimelineError", "critical_path"]
+__all__ = ["WAITS", "Recorder", "Span", "Timeline", "TimelineError", "critical_path"]

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import whole
+from ..storage import reserve
 from .spans import Timeline
 
 _SLOTS = 1 << 15  # spans a file holds; then the next is begun
@@ -132,7 +133,7 @@ class Recorder:
             while len(self._files) <= number:
                 path = f"{self._stem}.{len(self._files):06d}.spans"
                 with open(path, "w+b") as file:
-                    _reserve(file.fileno(), _SLOTS * _SIZE)
+                    reserve(file.fileno(), _SLOTS * _SIZE)
                     self._files.append(mmap.mmap(file.fileno(), 0))
             return self._names[lane], self._names[kind], self._files[number]
 
@@ -148,14 +149,6 @@ class _Running:
 
     def __exit__(self, *error: object) -> None:
         self._recorder.add(self._lane, self._kind, self._item, self._start_ns, _now())
-
-
-def _reserve(descriptor: int, num_bytes: int) -> None:
-    """Make a file of that size: on a full disk this raises OSError, where writing to a hole kills the process."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, num_bytes)
-    else:
-        os.truncate(descriptor, num_bytes)
 
 
 def _load(folder: Path, stem: str) -> Timeline:

@@ -17,6 +17,7 @@ from .intervals import Times, intersect, length_s, merge
 if TYPE_CHECKING:
     import pandas as pd
 
+WAITS = ("blocked", "barrier", "wait")  # kinds of span in which a lane waits: for room, for other ranks, for an item
 _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 
 
@@ -188,9 +189,14 @@ class Timeline:
         return sum(length_s(intersect(r.select(kind=one)._union(), r.select(kind=other)._union())) for r in ranks)
 
     def utilisation(self) -> dict[tuple[int, str], float]:
-        """Return for each of `rank_lanes` the share of the whole makespan in which it is busy."""
+        """Return for each of `rank_lanes` the share of the makespan in which it works, `WAITS` not counted."""
         whole = self.makespan_s
-        return {(rank, lane): spans.busy_s / whole if whole else 0.0 for rank, lane, spans in self.by_lane()}
+        return {(rank, lane): spans.work().busy_s / whole if whole else 0.0 for rank, lane, spans in self.by_lane()}
+
+    def work(self) -> Timeline:
+        """Return the spans in which something is done: those of `WAITS` left out."""
+        waits = [place for place, kind in enumerate(self.kinds) if kind in WAITS]
+        return self.take(np.flatnonzero(~np.isin(self.kind, waits)))
 
     def rank_lanes(self) -> list[tuple[int, str]]:
         """Return the (rank, lane) that have spans: by rank, then in the order of `lanes`."""

@@ -1,0 +1,111 @@
+"""What threads of one run pass items through: bounded queues, a source, and turns, all of which can be stopped at once.
+
+Everything that blocks does so inside `queue.SimpleQueue` or a lock, both written in C: a hand-over costs a few
+microseconds, where `queue.Queue` and its condition variables cost tens.
+"""
+
+from __future__ import annotations
+
+from _thread import LockType, allocate_lock
+from collections.abc import Iterable, Iterator
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+
+class Stopped(Exception):
+    """The run was stopped: whoever gets this ends."""
+
+
+class End(Exception):
+    """No more items will come."""
+
+
+class Item(NamedTuple):
+    number: int
+    value: Any
+
+
+class Queue:
+    """At most `capacity` items between stages; takes as many ends as there are takers."""
+
+    def __init__(self, capacity: int, num_takers: int) -> None:
+        self._items: SimpleQueue[Item | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        self._num_takers, self._stopped = num_takers, False
+        for _ in range(capacity):
+            self._room.put(None)
+
+    def put(self, item: Item) -> None:
+        """Wait for room and put the item there."""
+        self._room.get()
+        if self._stopped:
+            raise Stopped
+        self._items.put(item)
+
+    def put_at_once(self, item: Item) -> bool:
+        """Put the item there if there is room; say whether there was."""
+        try:
+            self._room.get_nowait()
+        except Empty:
+            return False
+        self._items.put(item)
+        return True
+
+    def take(self) -> Item:
+        """Wait for an item, and make room."""
+        item = self._items.get()
+        if self._stopped:
+            raise Stopped
+        if item is None:
+            raise End
+        self._room.put(None)
+        return item
+
+    def end(self) -> None:
+        for _ in range(self._num_takers):
+            self._items.put(None)
+
+    def stop(self, num_waiting: int) -> None:
+        """Wake everybody who waits here, up to that many."""
+        self._stopped = True
+        for _ in range(num_waiting):
+            self._items.put(None)
+            self._room.put(None)
+
+
+class Source:
+    """The items that come in from outside, numbered; taken from one thread at a time."""
+
+    def __init__(self, items: Iterable[Any]) -> None:
+        self._items: Iterator[Item] = map(Item._make, enumerate(items))
+        self._lock, self._stopped = allocate_lock(), False
+
+    def take(self) -> Item:
+        with self._lock:
+            if self._stopped:
+                raise Stopped
+            try:
+                return next(self._items)
+            except StopIteration:
+                raise End from None
+
+    def stop(self, num_waiting: int) -> None:
+        self._stopped = True
+
+
+class Turns:
+    """Items of a stage leave in the order in which they were taken, whoever is done first.
+
+    With an item comes its turn, a pair of locks: the one that the item before it lets go, and its own.
+    """
+
+    def __init__(self, source: Queue | Source) -> None:
+        self._source, self._lock, self._last = source, allocate_lock(), allocate_lock()
+
+    def take(self) -> tuple[Item, LockType, LockType]:
+        own = allocate_lock()
+        own.acquire()
+        with self._lock:
+            item = self._source.take()
+            before, self._last = self._last, own
+        return item, before, own

@@ -1,0 +1,168 @@
+"""How long a piece of work takes: a constant, a distribution, the times that were measured, or a function of the item.
+
+Distributions are given by their mean and their coefficient of variation (standard deviation / mean): the mean decides
+what a stage can deliver at best, the variation how much of it is lost to queues that run empty or full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Seconds: TypeAlias = NDArray[np.float64]
+
+
+@runtime_checkable
+class Distribution(Protocol):
+    """Anything that has a mean and draws times: independent ones, the first n the same however many are drawn."""
+
+    @property
+    def mean_s(self) -> float: ...
+
+    def draw(self, rng: np.random.Generator, num_items: int) -> Seconds: ...
+
+
+Service: TypeAlias = float | Sequence[float] | Seconds | Distribution | Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Lognormal:
+    """Times with a long tail, as reads from shared storage have; `cv` is the standard deviation over the mean.
+
+    Raises ValueError for a mean or a cv that is negative or not finite.
+
+    >>> Lognormal(0.010, cv=0.5).draw(np.random.default_rng(0), 3).round(4).tolist()
+    [0.0095, 0.0084, 0.0121]
+    """
+
+    mean_s: float
+    cv: float
+
+    def __post_init__(self) -> None:
+        _finite("mean_s", self.mean_s)
+        _finite("cv", self.cv)
+
+    def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
+        sigma = math.sqrt(math.log1p(self.cv**2))
+        return self.mean_s * np.exp(sigma * rng.standard_normal(num_items) - sigma**2 / 2)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Memoryless times: their standard deviation is their mean. Raises ValueError for a mean that is negative."""
+
+    mean_s: float
+
+    def __post_init__(self) -> None:
+        _finite("mean_s", self.mean_s)
+
+    def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
+        return self.mean_s * rng.standard_exponential(num_items)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Times anywhere between two. Raises ValueError where they are negative or the first is above the second."""
+
+    low_s: float
+    high_s: float
+
+    def __post_init__(self) -> None:
+        _finite("low_s", self.low_s)
+        _finite("high_s", self.high_s)
+        if self.low_s > self.high_s:
+            raise ValueError(f"low_s must be at most high_s, got {self.low_s} and {self.high_s}")
+
+    @property
+    def mean_s(self) -> float:
+        return (self.low_s + self.high_s) / 2
+
+    def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
+        return self.low_s + (self.high_s - self.low_s) * rng.random(num_items)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Times drawn, with replacement, from those that were measured: their mean and their whole distribution.
+
+    Raises ValueError for no times at all and for times that are negative or not finite.
+    """
+
+    times_s: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.times_s:
+            raise ValueError("measured times must be at least one, got none")
+        object.__setattr__(self, "times_s", tuple(check_times("times_s", self.times_s).tolist()))
+
+    @property
+    def mean_s(self) -> float:
+        return float(np.mean(self.times_s))
+
+    def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
+        places = (rng.random(num_items) * len(self.times_s)).astype(np.int64)
+        return np.array(self.times_s)[places]
+
+
+def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds:
+    """Return the times of items 0 … num_items-1, the same ones each time for the same `stream` (seed, rank, stage).
+
+    A distribution is drawn from; a list holds a time an item; a function is called with each item's number. Raises
+    ValueError, naming the work, for a list that is too short and for a time that is negative or not finite.
+    """
+    check(name, service_s)
+    if isinstance(service_s, Distribution):
+        rng = np.random.default_rng([number % 2**64 for number in stream])
+        return check_times(name, service_s.draw(rng, num_items))
+    if callable(service_s):
+        return check_times(name, [service_s(item) for item in range(num_items)])
+    if isinstance(service_s, (int, float)):
+        return np.full(num_items, float(service_s))
+    if len(service_s) < num_items:
+        raise ValueError(f"{name} must have a time for each of {num_items} items, got {len(service_s)}")
+    return check_times(name, service_s)[:num_items]
+
+
+def mean_s(name: str, service_s: Service) -> float:
+    """Return the mean time; of a function, that over its items 0 … 999."""
+    if isinstance(service_s, Distribution):
+        return service_s.mean_s
+    if isinstance(service_s, (int, float)):
+        return float(service_s)
+    return float(draw(name, service_s, 1000 if callable(service_s) else len(service_s)).mean())
+
+
+def check(name: str, service_s: Service) -> None:
+    """Raise ValueError, naming the work, for what is none of a time, a list, a distribution or a function."""
+    if isinstance(service_s, bool) or service_s is None or isinstance(service_s, str):
+        raise ValueError(f"{name} must be seconds, a list of them, a distribution or a function, got {service_s!r}")
+    if isinstance(service_s, (int, float)):
+        _finite(name, service_s)
+    elif not (isinstance(service_s, Distribution) or callable(service_s) or len(check_times(name, service_s))):
+        raise ValueError(f"{name} must have at least one time, got none")
+
+
+def check_times(name: str, times_s: Sequence[float] | Seconds) -> Seconds:
+    """Return a column of seconds; raise ValueError for one that is negative or not finite."""
+    try:
+        column = np.asarray(times_s, dtype=np.float64)
+    except (TypeError, ValueError):
+        kinds = "seconds, a list of them, a distribution or a function"
+        raise ValueError(f"{name} must be {kinds}, got {times_s!r}") from None
+    if column.ndim != 1:
+        raise ValueError(f"{name} must be a list of seconds, got an array of shape {column.shape}")
+    bad = ~(np.isfinite(column) & (column >= 0))
+    if bad.any():
+        place = int(bad.argmax())
+        raise ValueError(f"{name} must be finite seconds of at least 0, got {column[place]} for item {place}")
+    return column
+
+
+def _finite(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be finite and at least 0, got {value!r}")

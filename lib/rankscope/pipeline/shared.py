@@ -1,0 +1,154 @@
+"""Values passed between processes: a pipe carries what is small, memory that both have mapped carries the arrays.
+
+A value is pickled with its arrays out of band (PEP 574). They are copied once, into a segment of shared memory; the
+other side makes arrays that look straight into it, and when the last of those is gone the segment is used again. So a
+batch of megabytes costs one copy, and memory is allocated for the first few only.
+"""
+
+from __future__ import annotations
+
+import io
+import mmap
+import os
+import pickle
+import shutil
+import struct
+import sys
+import tempfile
+import weakref
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..storage import reserve
+
+_ALIGNED = 64  # bytes: a cache line
+# the segment (-1: none) and the bytes used of it, how many segments are given back, how many are done with, and the
+# length of the pickle
+_HEADER = struct.Struct("<qqiiq")
+
+
+def shared_folder() -> Path:
+    """Make a folder for an `Exchange`, whose files are memory, not disk, where the system has a place for that."""
+    memory = Path("/dev/shm")
+    parent = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix="rankscope-", dir=parent))
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a `shared_folder`; memory that an array still looks into stays until none does."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Exchange:
+    """One of two ends between which values pass as short messages and shared memory.
+
+    `pack` makes the message, `unpack` at the other end takes it; how it gets there is left to the caller, but all
+    messages must arrive, in order. Contiguous numpy arrays and CPU tensors, however deep in the value, go through
+    shared memory. What `unpack` gives may be kept and written to. An end belongs to one process, and to one thread at a
+    time; `side` is 0 at one end and 1 at the other. The messages are pickles: they must come from one's own processes.
+    """
+
+    def __init__(self, folder: Path, side: int) -> None:
+        self._folder, self._side = folder, side
+        self._ours: dict[int, mmap.mmap] = {}
+        self._free: list[int] = []
+        self._theirs: dict[int, mmap.mmap] = {}
+        self._returned: deque[int] = deque()  # theirs, looked into no longer; threads of any kind append to it
+        self._gone: list[int] = []
+        self._count = 0
+
+    def pack(self, value: Any) -> bytes:
+        """Copy the arrays of a value into shared memory and return the message; raises what pickle raises, and OSError
+        where memory is full."""
+        buffers: list[pickle.PickleBuffer] = []
+        stream = io.BytesIO()
+        _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+        views = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+        starts = np.cumsum([0, *(-(-view.size // _ALIGNED) * _ALIGNED for view in views)]).tolist()
+        size = starts.pop()
+        segment = self._segment(size) if size else -1
+        for start, view in zip(starts, views, strict=True):
+            if view.size:
+                np.copyto(np.frombuffer(self._ours[segment], np.uint8, view.size, start), view)
+        returned = [self._returned.popleft() for _ in range(len(self._returned))]
+        numbers = np.array([*returned, *self._gone, *(view.size for view in views)], dtype=np.int64).tobytes()
+        header = _HEADER.pack(segment, size, len(returned), len(self._gone), stream.tell())
+        self._gone.clear()
+        return b"".join((header, stream.getbuffer(), numbers))
+
+    def unpack(self, message: bytes) -> Any:
+        """Return the value of a message that the other end packed."""
+        segment, size, num_returned, num_gone, length = _HEADER.unpack_from(message)
+        body = memoryview(message)[_HEADER.size :]
+        numbers = np.frombuffer(body[length:], np.int64).tolist()
+        self._free.extend(numbers[:num_returned])
+        for number in numbers[num_returned : num_returned + num_gone]:
+            self._theirs.pop(number).close()
+        lease = self._lease(segment, size) if segment >= 0 else memoryview(b"")
+        views, start = [], 0
+        for nbytes in numbers[num_returned + num_gone :]:
+            views.append(lease[start : start + nbytes])
+            start += -(-nbytes // _ALIGNED) * _ALIGNED
+        return pickle.loads(body[:length], buffers=views)
+
+    def _segment(self, size: int) -> int:
+        """The number of a segment of ours of at least that size, into which nobody looks."""
+        fitting = [number for number in self._free if len(self._ours[number]) >= size]
+        if fitting:
+            number = min(fitting, key=lambda fits: len(self._ours[fits]))
+            self._free.remove(number)
+            return number
+        for number in self._free:  # too small, all of them: they make room for a larger one
+            self._ours.pop(number).close()
+        self._gone += self._free
+        self._free.clear()
+        number, self._count = self._count, self._count + 1
+        path = self._path(self._side, number)
+        rounded = -(-size * 9 // 8 // mmap.PAGESIZE) * mmap.PAGESIZE  # values that grow a little need no new one
+        with open(path, "w+b") as file:
+            try:
+                reserve(file.fileno(), rounded)
+            except OSError as error:
+                path.unlink()
+                place = self._folder.parent
+                raise OSError(f"no room for {rounded} bytes of shared memory in {place}: {error}") from None
+            self._ours[number] = mmap.mmap(file.fileno(), rounded)
+        return number
+
+    def _lease(self, segment: int, size: int) -> memoryview:
+        """A view of a segment of theirs; when nothing looks into it any more the segment goes back."""
+        if segment not in self._theirs:
+            path = self._path(1 - self._side, segment)
+            with open(path, "r+b") as file:
+                self._theirs[segment] = mmap.mmap(file.fileno(), 0)
+            path.unlink()  # from here on it lives as long as it is mapped: a kill leaves nothing behind
+        base = np.frombuffer(self._theirs[segment], np.uint8, size)
+        weakref.finalize(base, self._returned.append, segment).atexit = False
+        return memoryview(base.data)
+
+    def _path(self, side: int, number: int) -> Path:
+        return self._folder / f"{side}-{number}"
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles CPU tensors as the numpy arrays that they share memory with."""
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or type(value) is not torch.Tensor:
+            return NotImplemented
+        plain = value.layout == torch.strided and value.device.type == "cpu" and not value.requires_grad
+        if not plain or value.is_quantized or value.is_conj() or value.is_neg():
+            return NotImplemented
+        name = str(value.dtype).removeprefix("torch.")
+        octets = value.contiguous().view(-1).view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
+        return _tensor, (octets, name, tuple(value.shape))
+
+
+def _tensor(octets: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.from_numpy(octets).view(getattr(torch, dtype)).view(shape)

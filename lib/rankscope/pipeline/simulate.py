@@ -1,0 +1,187 @@
+"""`simulate`: when each item passes each stage, exactly, for finite queues, several workers and lock-step ranks.
+
+Stages with finite queues obey a recurrence in max and plus: item n starts when it has arrived and a worker is free, and
+leaves when it is done, the item before it has left and the next stage has taken item n - capacity (tandem queues with
+blocking after service; Baccelli, Cohen, Olsder, Quadrat: Synchronization and Linearity, 1992). Where order is not kept
+the n-th that is done stands for item n. All that a time depends on lies before it, so each stage is a generator that
+yields when its results leave, and pulls its arrivals from the stage before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush, heapreplace
+from itertools import chain, count, islice, pairwise, repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checks import whole
+from ..timeline import Timeline
+from .service import draw
+from .stages import Pipeline, Stage
+
+
+def simulate(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int = 1) -> Timeline:
+    """Return what happens when items 0 … num_items-1 pass through the pipeline, all of them there at time 0.
+
+    A span whose kind is the stage's name is work; kind "blocked" follows it where the worker cannot hand on at once,
+    for want of room or because it is not its turn. The lanes are `Stage.lanes()`.
+
+    With several ranks each has such a pipeline and times of its own, and the last stage keeps lock-step: in each step
+    every rank waits for the slowest, kind "barrier". What is drawn depends on seed, rank, place of the stage and number
+    of the item alone, so pipelines that differ in workers or queues are compared on the same times.
+
+    Raises ValueError for a stage without `service_s`, fewer than 0 items or 1 rank, and for a last stage with several
+    workers where ranks keep lock-step.
+
+    >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 2)
+    >>> [(span.kind, span.item, span.start_s, span.stop_s) for span in spans]
+    [('read', 0, 0.0, 1.0), ('read', 1, 1.0, 2.0), ('train', 0, 1.0, 4.0), ('train', 1, 4.0, 7.0)]
+    """
+    num_items = whole("num_items", num_items, 0)
+    num_ranks = whole("num_ranks", num_ranks, 1)
+    seed = whole("seed", seed, -(2**63), 2**64 - 1)
+    last = pipeline.stages[-1]
+    if num_ranks > 1 and last.num_workers > 1:
+        raise ValueError(f"in lock-step the last stage must have 1 worker, got {last.num_workers} for {last.name!r}")
+    ranks = []
+    for rank in range(num_ranks):
+        items: Sequence[int] = range(num_items)
+        passages = []
+        for place, stage in enumerate(pipeline.stages):
+            times = draw(f"service_s of stage {stage.name!r}", stage.known_service_s, num_items, seed, rank, place)
+            passages.append(_Passage(stage, times, items))
+            items = passages[-1].items_out
+        ranks.append(passages)
+    arrivals = [_arrivals(passages, num_items) for passages in ranks]
+    if num_ranks == 1:
+        for _ in _flow(ranks[0][-1], arrivals[0], repeat(0.0)):
+            pass
+    else:
+        _keep_step([passages[-1] for passages in ranks], arrivals)
+    waits = ["barrier" if num_ranks > 1 and stage is last else "blocked" for stage in pipeline.stages]
+    return Timeline.concat([_timeline(rank, passages, waits) for rank, passages in enumerate(ranks)])
+
+_NOBODY = (-1, (0.0, 0.0))
+
+
+class _Passage:
+    """What happens at one stage: when items are taken, in that order, and when they leave, in that order."""
+
+    def __init__(self, stage: Stage, service_s: Any, items: Sequence[int]) -> None:
+        self.stage, self.items = stage, items  # in the order of arrival, which is that of taking
+        self.keeps_order = stage.ordered or stage.num_workers == 1
+        self.drawn_s = service_s
+        self.service_s: list[float] = service_s.tolist()
+        self.taken_s: list[float] = []
+        self.left_s: list[float] = []
+        self.items_out: Sequence[int] = items if self.keeps_order else []
+        self.places: list[int] = []  # of those that left, their places in the order of taking, where they differ
+
+    def columns(self, item: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
+        """Of these items, in the order of taking: worker, when taken, done and gone; then the items by leaving."""
+        taken_s, left_s = np.array(self.taken_s), np.array(self.left_s)
+        workers = list(range(self.stage.num_workers))
+        if self.keeps_order:
+            worker, gone = np.arange(item.size) % len(workers), item
+        else:  # the n-th to be taken has the worker of the (n - workers)-th to leave
+            workers.extend(workers[place] for place in self.places)
+            place, leaves_s = np.array(self.places, dtype=np.int64), left_s.copy()
+            worker, left_s[place], gone = np.array(workers[: item.size], dtype=np.int64), leaves_s, item[place]
+        return worker, taken_s, taken_s + self.drawn_s[item], left_s, gone
+
+
+def _arrivals(passages: list[_Passage], num_items: int) -> Iterator[float]:
+    """When items reach the last stage, worked out as they are asked for."""
+    flow: Iterator[float] = repeat(0.0, num_items)
+    for passage, after in pairwise(passages):
+        room = chain(repeat(0.0, passage.stage.capacity), after.taken_s)  # grows ahead of who reads it
+        flow = _flow(passage, flow, room)
+    return flow
+
+
+def _flow(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
+    return (_in_order if passage.keeps_order else _as_done)(passage, arrivals, room)
+
+
+def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
+    taken, left = passage.taken_s.append, passage.left_s.append
+    free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # of item n: when item n - workers left
+    leave = 0.0
+    for start, seconds, room_s, free_s in zip(arrivals, _in_turn(passage), room, free, strict=False):
+        if free_s > start:
+            start = free_s
+        taken(start)
+        done = start + seconds
+        if done > leave:
+            leave = done
+        if room_s > leave:
+            leave = room_s
+        left(leave)
+        yield leave
+
+
+def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
+    assert isinstance(passage.items_out, list)
+    items, item_out, place_out = passage.items, passage.items_out.append, passage.places.append
+    taken, left = passage.taken_s.append, passage.left_s.append
+    free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # of the n-th: when the (n - workers)-th left
+    takes = zip(count(), arrivals, _in_turn(passage), free, strict=False)
+    busy: list[tuple[float, int]] = []  # done, place in the order of taking
+    for place, start, seconds, _ in islice(takes, passage.stage.num_workers):
+        taken(start)
+        heappush(busy, (start + seconds, place))
+    for room_s in room:
+        if not busy:
+            return
+        leave, place = busy[0]
+        if room_s > leave:
+            leave = room_s
+        left(leave)
+        item_out(items[place])
+        place_out(place)
+        yield leave
+        for place, start, seconds, free_s in takes:
+            if free_s > start:
+                start = free_s
+            taken(start)
+            heapreplace(busy, (start + seconds, place))
+            break
+        else:
+            heappop(busy)
+
+
+def _in_turn(passage: _Passage) -> Iterable[float]:
+    """Service times in the order of arrival, which may still be growing."""
+    if isinstance(passage.items, range):
+        return passage.service_s
+    return map(passage.service_s.__getitem__, passage.items)
+
+
+def _keep_step(lasts: list[_Passage], arrivals: list[Iterator[float]]) -> None:
+    """The last stage of all ranks, a step at a time: nobody goes on before the slowest is done."""
+    together = 0.0
+    for step in zip(*arrivals, strict=True):
+        starts = [max(arrival, together) for arrival in step]
+        items = [passage.items[len(passage.taken_s)] for passage in lasts]
+        together = max(s + passage.service_s[i] for s, i, passage in zip(starts, items, lasts, strict=True))
+        for start, passage in zip(starts, lasts, strict=True):
+            passage.taken_s.append(start)
+            passage.left_s.append(together)
+
+
+def _timeline(rank: int, passages: list[_Passage], waits: list[str]) -> Timeline:
+    lanes = [lane for passage in passages for lane in passage.stage.lanes()]
+    kinds = list(dict.fromkeys([*(passage.stage.name for passage in passages), *waits]))
+    parts: list[tuple[Any, ...]] = []
+    gone = np.arange(len(passages[0].taken_s))
+    for passage, wait in zip(passages, waits, strict=True):
+        item = gone
+        worker, start_s, done_s, stop_s, gone = passage.columns(item)
+        lane, late = worker + lanes.index(passage.stage.lanes()[0]), stop_s > done_s
+        parts.append((lane, np.full(item.size, kinds.index(passage.stage.name)), item, start_s, done_s))
+        parts.append((lane[late], np.full(late.sum(), kinds.index(wait)), item[late], done_s[late], stop_s[late]))
+    lane, kind, item, start_s, stop_s = map(np.concatenate, zip(*parts, strict=True))
+    return Timeline(np.full(lane.size, rank), lane, kind, item, start_s, stop_s, tuple(lanes), tuple(kinds))

@@ -1,0 +1,61 @@
+"""Nothing here may hang, leave a process behind or leave memory behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+def soon(true: Callable[[], object], within_s: float = 10.0) -> bool:
+    """Whether it becomes true in time."""
+    deadline = time.monotonic() + within_s
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def shared_memory() -> set[str]:
+    """Our folders in shared memory."""
+    folder = Path("/dev/shm")
+    return {path.name for path in folder.glob("rankscope-*")} if folder.is_dir() else set()
+
+
+@pytest.fixture(autouse=True)
+def _no_hang() -> Iterator[None]:
+    """A test that takes a minute has hung."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("this test hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def leaves_nothing() -> Iterator[None]:
+    """After the test there are the processes and the shared memory of before."""
+    memory, mine = shared_memory(), os.getpid()
+    children = {child.pid for child in multiprocessing.active_children()}
+    yield
+    assert os.getpid() == mine
+    assert soon(lambda: {child.pid for child in multiprocessing.active_children()} <= children), "processes are left"
+    assert soon(lambda: shared_memory() <= memory), "shared memory is left"

@@ -1,0 +1,93 @@
+"""The same pipelines as SimPy processes and stores: the event-driven reference, and the peer to be quicker than."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import simpy
+
+from rankscope.pipeline import Pipeline
+from rankscope.pipeline.service import draw
+
+Times = dict[tuple[int, str, int], tuple[float, float, float]]  # (rank, stage, item): taken, done, left
+
+
+def reference(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int = 1) -> Times:
+    """Run the pipeline as SimPy processes."""
+    environment = simpy.Environment()
+    seen: Times = {}
+    barrier = _Barrier(environment, num_ranks)
+    for rank in range(num_ranks):
+        source = simpy.Store(environment)
+        source.items.extend(range(num_items))
+        for place, stage in enumerate(pipeline.stages):
+            last = place == len(pipeline.stages) - 1
+            target = simpy.Store(environment, capacity=float("inf") if last else stage.capacity)
+            times = draw(stage.name, stage.known_service_s, num_items, seed, rank, place).tolist()
+            turns = _Turns(environment)
+            for _ in range(stage.num_workers):
+                meet = barrier if last and num_ranks > 1 else None
+                work = _worker(environment, rank, stage, source, target, times, turns, meet, seen)
+                environment.process(work)
+            source = target
+    environment.run()
+    return seen
+
+
+class _Turns:
+    """Who may hand on: tickets in the order of taking."""
+
+    def __init__(self, environment: simpy.Environment) -> None:
+        self.environment, self.tickets = environment, 0
+        self.called: dict[int, simpy.Event] = {}
+        self.call(0)
+
+    def ticket(self) -> int:
+        self.tickets += 1
+        return self.tickets - 1
+
+    def of(self, ticket: int) -> simpy.Event:
+        return self.called.setdefault(ticket, self.environment.event())
+
+    def call(self, ticket: int) -> None:
+        self.of(ticket).succeed()
+
+
+class _Barrier:
+    def __init__(self, environment: simpy.Environment, parties: int) -> None:
+        self.environment, self.parties, self.waiting, self.event = environment, parties, 0, environment.event()
+
+    def arrive(self) -> simpy.Event:
+        event = self.event
+        self.waiting += 1
+        if self.waiting == self.parties:
+            self.waiting, self.event = 0, self.environment.event()
+            event.succeed()
+        return event
+
+
+def _worker(
+    environment: simpy.Environment,
+    rank: int,
+    stage: Any,
+    source: simpy.Store,
+    target: simpy.Store,
+    times: list[float],
+    turns: _Turns,
+    barrier: _Barrier | None,
+    seen: Times,
+) -> Iterator[simpy.Event]:
+    while True:
+        item = yield source.get()
+        taken, ticket = environment.now, turns.ticket()
+        yield environment.timeout(times[item])
+        done = environment.now
+        if stage.ordered:
+            yield turns.of(ticket)
+        yield target.put(item)
+        if stage.ordered:
+            turns.call(ticket + 1)
+        if barrier:
+            yield barrier.arrive()
+        seen[rank, stage.name, item] = taken, done, environment.now
