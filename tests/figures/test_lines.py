@@ -31,6 +31,19 @@ def test_what_exists_only_at_whole_numbers_is_drawn_in_steps():
     assert {line.get_drawstyle() for line in steps if line.get_linestyle() != "None"} == {"steps-mid"}
 
 
+def test_a_queue_is_drawn_in_steps_under_its_capacity():
+    ax = figures.queue_fill({"predicted": ([0, 1, 3], [1, 2, 0]), "executed": ([0, 2], [1, 0])}, "title", capacity=2)
+    predicted, executed, capacity = ax.lines
+    assert (predicted.get_xdata().tolist(), predicted.get_ydata().tolist()) == ([0, 1, 3], [1, 2, 0])
+    assert predicted.get_drawstyle() == executed.get_drawstyle() == "steps-post"
+    assert predicted.get_linestyle() != executed.get_linestyle()
+    assert set(capacity.get_ydata()) == {2}
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["predicted", "executed"]
+    assert (ax.get_title(loc="left"), ax.get_xlabel(), ax.get_ylabel()) == ("title", "time [s]", "items in the queue")
+    with pytest.raises(ValueError, match="curves must number from 1 to 8, got 0"):
+        figures.queue_fill({}, "title")
+
+
 def test_it_draws_on_the_axes_it_is_given():
     _, ax = plt.subplots()
     assert figures.curves([1, 2, 4], PAIRS, "", "", "", ax=ax) is ax

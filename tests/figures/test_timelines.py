@@ -41,6 +41,17 @@ def test_each_span_is_a_bar_on_its_lane():
     assert drawing.title == "10 ms; busiest is rank 0's gpu, 61% of the time"
 
 
+def test_waiting_is_light_grey_and_takes_no_hue_from_work():
+    spans = [Span(0, "a", "wait", 0, 0.0, 9.0), *(Span(0, "a", f"kind {n}", 0, 10.0 + n, 10.5 + n) for n in range(8))]
+    drawing = draw_timeline(Timeline.of([*spans, Span(0, "a", "barrier", 0, 20.0, 21.0)]))
+    (bars,) = drawing.rects
+    assert bars.fill[0] == bars.fill[9] == "#e2e2e2"
+    assert len(set(bars.fill[1:9])) == 8
+    assert "#b0b0b0" not in bars.fill
+    assert bars.hatched.tolist() == [False] * 9 + [True]
+    assert drawing.title == "21 s; busiest is rank 0's a, 19% of the time"
+
+
 def test_items_stand_on_the_bars_that_have_room():
     drawing = draw_timeline(Timeline.of(SPANS))
     words = {(round(x, 3), text) for t in drawing.texts for x, text in zip(t.x.tolist(), t.text, strict=True)}

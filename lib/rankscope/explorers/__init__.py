@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .pipeline import pipeline
 from .samplers import samplers
 
-__all__ = ["samplers"]
+__all__ = ["pipeline", "samplers"]

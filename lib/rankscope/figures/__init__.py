@@ -18,7 +18,7 @@ from .timelines import COMMUNICATION, draw_timeline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["assignment", "coverage", "curves", "label_counts", "timeline"]
+__all__ = ["assignment", "coverage", "curves", "label_counts", "queue_fill", "timeline"]
 
 
 def assignment(epoch: Assignment, ax: Axes | None = None, color_by: str = "rank", title: str | None = None) -> Axes:
@@ -61,6 +61,15 @@ def curves(
     from .lines import to_curves
 
     return to_curves(x, pairs, title, x_label, y_label, ax, discrete)
+
+
+def queue_fill(
+    fills: Mapping[str, tuple[ArrayLike, ArrayLike]], title: str, capacity: int | None = None, ax: Axes | None = None
+) -> Axes:
+    """How many items wait in a queue over time, ``fills[name] = queue_fill(…)``; see `to_fills`."""
+    from .lines import to_fills
+
+    return to_fills(fills, title, capacity, ax)
 
 
 def timeline(

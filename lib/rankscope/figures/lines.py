@@ -8,6 +8,7 @@ from itertools import cycle
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
 from .palette import CATEGORIES
@@ -47,6 +48,31 @@ def to_curves(
                 ax.plot(places, values, dash, color=color, label=f"{name}, {kind}", linewidth=1.6, drawstyle=steps)
             else:
                 ax.plot(places, values, marker, color=color, label=f"{name}, {kind}", markersize=4)
+    return _dressed(ax, title, x_label, y_label)
+
+
+def to_fills(
+    fills: Mapping[str, tuple[ArrayLike, ArrayLike]], title: str, capacity: int | None = None, ax: Axes | None = None
+) -> Axes:
+    """Draw how many items wait over time, ``fills[name] = (times_s, number)`` as `queue_fill` gives them, in steps.
+
+    `capacity` is drawn as a line. Raises ValueError for more curves than there are hues.
+    """
+    if not 0 < len(fills) <= len(CATEGORIES):
+        raise ValueError(f"curves must number from 1 to {len(CATEGORIES)}, got {len(fills)}")
+    if ax is None:
+        _, ax = plt.subplots(figsize=(8, 2.6), layout="constrained")
+    for (name, (times_s, number)), color, dash in zip(fills.items(), CATEGORIES, cycle(_DASHES), strict=False):
+        ax.step(np.asarray(times_s), np.asarray(number), dash, where="post", color=color, label=name, linewidth=1.4)
+    if capacity is not None:
+        ax.axhline(capacity, color="#8a8a8a", linewidth=0.8)
+        ax.annotate("capacity", (1, capacity), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
+    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.set_ylim(bottom=0)
+    return _dressed(ax, title, "time [s]", "items in the queue")
+
+
+def _dressed(ax: Axes, title: str, x_label: str, y_label: str) -> Axes:
     ax.set(xlabel=x_label, ylabel=y_label)
     ax.set_title(title, loc="left", fontsize=11, fontweight="bold")
     ax.spines[["top", "right"]].set_visible(False)

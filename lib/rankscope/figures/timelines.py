@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from ..timeline import Timeline
+from ..timeline import WAITS, Timeline
 from .marks import Drawing, Key, Rects, numbers_on
 from .palette import CATEGORIES
 
@@ -17,15 +17,15 @@ COMMUNICATION = frozenset(
 )  # fmt: skip
 _WIDE_PX, _ROW_PX, _GAP = 860.0, 22.0, 0.5
 _MOST_SPANS = 20_000
-_OTHER = "#b8b8b8"
+_OTHER, _WAITING = "#b0b0b0", "#e2e2e2"
 _UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collection[str] = COMMUNICATION) -> Drawing:
     """Draw a row for each lane, ranks from 0 downwards; colour is the kind of work, the number its item.
 
-    Of more than eight kinds those that take least time are grey.
-    Kinds in `hatched` are hatched, which is for communication. Time counts from the first span. Raises ValueError for
+    Waiting is light grey; of more than eight kinds of work those that take least time are grey. Kinds in `hatched` are
+    hatched, which is for communication. Time counts from the first span. Raises ValueError for
     more than 20,000 spans: select a window, `timeline.select(between_s=(from, to))`, or some ranks.
     """
     if len(timeline) > _MOST_SPANS:
@@ -84,14 +84,16 @@ def _time_ticks(width: float) -> tuple[tuple[float, str], ...]:
 
 
 def _kind_colors(timeline: Timeline) -> dict[str, str]:
-    """A hue for each kind; of more than eight, for the seven that take most time, the others being grey."""
-    kinds = [timeline.kinds[kind] for kind in np.unique(timeline.kind)]
+    """A hue for each kind of work; of more than eight, for the seven that take most time, the others being grey."""
+    present = [timeline.kinds[kind] for kind in np.unique(timeline.kind)]
+    kinds = [kind for kind in present if kind not in WAITS]
     if len(kinds) > len(CATEGORIES):
         seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
         longest = {timeline.kinds[kind] for kind in np.argsort(-seconds, kind="stable")[: len(CATEGORIES) - 1].tolist()}
         kinds = [kind for kind in kinds if kind in longest] + [kind for kind in kinds if kind not in longest]
     hues = CATEGORIES if len(kinds) <= len(CATEGORIES) else CATEGORIES[:-1]
-    return {kind: hues[place] if place < len(hues) else _OTHER for place, kind in enumerate(kinds)}
+    work = {kind: hues[place] if place < len(hues) else _OTHER for place, kind in enumerate(kinds)}
+    return work | {kind: _WAITING for kind in present if kind in WAITS}
 
 
 def _legend(colors: dict[str, str], hatched: Collection[str]) -> tuple[Key, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .processes import StageError, WorkerDied
+from .queue_fill import queue_fill
 from .run import run
 from .service import Exponential, Lognormal, Measured, Uniform
 from .simulate import simulate
@@ -17,6 +18,7 @@ __all__ = [
     "StageError",
     "Uniform",
     "WorkerDied",
+    "queue_fill",
     "run",
     "simulate",
 ]

@@ -78,19 +78,20 @@ class _Passage:
         self.taken_s: list[float] = []
         self.left_s: list[float] = []
         self.items_out: Sequence[int] = items if self.keeps_order else []
-        self.places: list[int] = []  # of those that left, their places in the order of taking, where they differ
 
     def columns(self, item: NDArray[np.int64]) -> tuple[NDArray[Any], ...]:
         """Of these items, in the order of taking: worker, when taken, done and gone; then the items by leaving."""
-        taken_s, left_s = np.array(self.taken_s), np.array(self.left_s)
+        taken_s, left_s = (np.fromiter(times_s, np.float64, item.size) for times_s in (self.taken_s, self.left_s))
         workers = list(range(self.stage.num_workers))
         if self.keeps_order:
-            worker, gone = np.arange(item.size) % len(workers), item
-        else:  # the n-th to be taken has the worker of the (n - workers)-th to leave
-            workers.extend(workers[place] for place in self.places)
-            place, leaves_s = np.array(self.places, dtype=np.int64), left_s.copy()
-            worker, left_s[place], gone = np.array(workers[: item.size], dtype=np.int64), leaves_s, item[place]
-        return worker, taken_s, taken_s + self.drawn_s[item], left_s, gone
+            return np.arange(item.size) % len(workers), taken_s, taken_s + self.drawn_s[item], left_s, item
+        gone, place_of = np.fromiter(self.items_out, np.int64, item.size), np.empty_like(item)
+        place_of[item] = np.arange(item.size)
+        place, stop_s = place_of[gone], np.empty_like(left_s)
+        stop_s[place] = left_s
+        # the n-th to be taken has the worker of the (n - workers)-th to leave
+        workers.extend(workers[before] for before in place.tolist())
+        return np.fromiter(workers, np.int64, item.size), taken_s, taken_s + self.drawn_s[item], stop_s, gone
 
 
 def _arrivals(passages: list[_Passage], num_items: int) -> Iterator[float]:
@@ -109,8 +110,11 @@ def _flow(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -
 def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
     taken, left = passage.taken_s.append, passage.left_s.append
     free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # of item n: when item n - workers left
+    service: Iterable[float] = passage.service_s
+    if not isinstance(passage.items, range):
+        service = map(passage.service_s.__getitem__, passage.items)
     leave = 0.0
-    for start, seconds, room_s, free_s in zip(arrivals, _in_turn(passage), room, free, strict=False):
+    for start, seconds, room_s, free_s in zip(arrivals, service, room, free, strict=False):
         if free_s > start:
             start = free_s
         taken(start)
@@ -125,39 +129,31 @@ def _in_order(passage: _Passage, arrivals: Iterator[float], room: Iterable[float
 
 def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]) -> Iterator[float]:
     assert isinstance(passage.items_out, list)
-    items, item_out, place_out = passage.items, passage.items_out.append, passage.places.append
-    taken, left = passage.taken_s.append, passage.left_s.append
+    taken, left, gone = passage.taken_s.append, passage.left_s.append, passage.items_out.append
+    service_s = passage.service_s
     free = chain(repeat(0.0, passage.stage.num_workers), passage.left_s)  # of the n-th: when the (n - workers)-th left
-    takes = zip(count(), arrivals, _in_turn(passage), free, strict=False)
-    busy: list[tuple[float, int]] = []  # done, place in the order of taking
-    for place, start, seconds, _ in islice(takes, passage.stage.num_workers):
+    takes = zip(count(), arrivals, passage.items, free, strict=False)
+    busy: list[tuple[float, int, int]] = []  # done, place in the order of taking, item
+    for place, start, item, _ in islice(takes, passage.stage.num_workers):
         taken(start)
-        heappush(busy, (start + seconds, place))
+        heappush(busy, (start + service_s[item], place, item))
     for room_s in room:
         if not busy:
             return
-        leave, place = busy[0]
+        leave, _, item = busy[0]
         if room_s > leave:
             leave = room_s
         left(leave)
-        item_out(items[place])
-        place_out(place)
+        gone(item)
         yield leave
-        for place, start, seconds, free_s in takes:
+        for place, start, item, free_s in takes:
             if free_s > start:
                 start = free_s
             taken(start)
-            heapreplace(busy, (start + seconds, place))
+            heapreplace(busy, (start + service_s[item], place, item))
             break
         else:
             heappop(busy)
-
-
-def _in_turn(passage: _Passage) -> Iterable[float]:
-    """Service times in the order of arrival, which may still be growing."""
-    if isinstance(passage.items, range):
-        return passage.service_s
-    return map(passage.service_s.__getitem__, passage.items)
 
 
 def _keep_step(lasts: list[_Passage], arrivals: list[Iterator[float]]) -> None:

@@ -18,7 +18,7 @@ def critical_path(timeline: Timeline, tolerance_s: float = 1e-9) -> Timeline:
     A span waits for what its lane did before (the lane was busy) and for what was done to its item before, on any
     lane (the work was not there yet); the path goes back to whichever of these ended last, at or before the span's
     start, the one on the own lane where they ended together. It stops at a span that waited for nothing. Gaps on the
-    path are waiting that no span explains. Items are told apart by rank; -1 is no item.
+    path are waiting that no span explains; spans of `WAITS` are left out. Items are told apart by rank; -1 is no item.
 
     >>> from rankscope.timeline import Span
     >>> spans = [Span(0, "read", "read", 0, 0.0, 2.0), Span(0, "gpu", "step", 0, 2.0, 3.0),
@@ -26,6 +26,7 @@ def critical_path(timeline: Timeline, tolerance_s: float = 1e-9) -> Timeline:
     >>> [(span.kind, span.item) for span in critical_path(Timeline.of(spans))]
     [('read', 0), ('read', 1), ('step', 1)]
     """
+    timeline = timeline.work()
     if not len(timeline):
         return timeline
     order = np.lexsort((timeline.start_s, timeline.stop_s))  # by end: a predecessor is a bisection away

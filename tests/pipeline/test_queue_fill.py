@@ -1,0 +1,43 @@
+"""What a queue holds over time, read from a timeline."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, queue_fill, simulate
+from rankscope.timeline import Span, Timeline
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("capacity", [1, 3, 16])
+def test_a_queue_never_holds_more_than_it_can_nor_less_than_nothing(capacity, ordered):
+    road = Pipeline(
+        [
+            Stage("read", Lognormal(0.1, 1.0), num_workers=3, capacity=capacity, ordered=ordered),
+            Stage("train", Exponential(0.04)),
+        ]
+    )
+    times_s, number = queue_fill(simulate(road, 300), "read", "train")
+    assert number.min() == 0
+    assert number.max() == capacity
+    assert number[-1] == 0
+    assert (np.diff(times_s) > 0).all()
+    assert (np.diff(number) != 0).all()
+
+
+def test_an_item_is_counted_from_its_last_work_of_the_one_kind_to_its_first_of_the_other():
+    spans = [
+        Span(0, "w", "read", 0, 0.0, 1.0),
+        Span(0, "w", "read", 0, 1.0, 2.0),
+        Span(0, "t", "train", 0, 5.0, 6.0),
+        Span(1, "w", "read", 0, 0.0, 3.0),
+        Span(0, "w", "read", 1, 2.0, 3.0),
+        Span(0, "w", "blocked", 1, 3.0, 4.0),
+        Span(0, "t", "blocked", 0, 6.0, 9.0),
+    ]
+    times_s, number = queue_fill(Timeline.of(spans), "read", "train")
+    assert (times_s.tolist(), number.tolist()) == ([2.0, 4.0, 5.0], [1, 2, 1])
+    assert queue_fill(Timeline.of(spans), "read", "train", rank=1)[0].tolist() == [3.0]
+    with pytest.raises(ValueError, match="after and before must be one of 'read', 'train', 'blocked', got 'decode'"):
+        queue_fill(Timeline.of(spans), "decode", "train")
