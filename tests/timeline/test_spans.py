@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.timeline import Span, Timeline, TimelineError, critical_path
+from rankscope.timeline import WAITS, Span, Timeline, TimelineError, critical_path
 
 SPANS = st.lists(
     st.builds(
@@ -199,3 +199,21 @@ def test_no_item_is_no_reason_to_wait():
     assert [s.lane for s in critical_path(Timeline.of(spans))] == ["b"]
     joined = [span._replace(item=7) for span in spans]
     assert [s.lane for s in critical_path(Timeline.of(joined))] == ["a", "b"]
+
+
+def test_lanes_and_kinds_can_be_put_in_an_order():
+    timeline = Timeline.of([Span(0, "b", "y", 0, 0.0, 1.0), Span(0, "a", "x", 1, 1.0, 2.0)])
+    assert timeline.rank_lanes() == [(0, "b"), (0, "a")]
+    named = timeline.named(["c", "a"], ["x"])
+    assert (named.lanes, named.kinds) == (("c", "a", "b"), ("x", "y"))
+    assert named.rank_lanes() == [(0, "a"), (0, "b")]
+    assert list(named) == list(timeline)
+
+
+def test_waiting_is_no_work():
+    timeline = Timeline.of(
+        [Span(0, "a", "step", 0, 0.0, 1.0), *(Span(0, "a", kind, 0, 1.0, 4.0) for kind in WAITS)]
+    )
+    assert [span.kind for span in timeline.work()] == ["step"]
+    assert timeline.utilisation() == {(0, "a"): 0.25}
+    assert [span.kind for span in critical_path(timeline)] == ["step"]

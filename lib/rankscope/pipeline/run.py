@@ -51,7 +51,8 @@ def run(
     running = _Run(pipeline, items, seed, spans)
     begin_s = running.to_the_end(multiprocessing.get_context(start_method))
     mine = spans.timeline().select(rank=spans.rank, between_s=(begin_s, time.perf_counter()))
-    return mine.shifted(-begin_s)
+    lanes = [lane for stage in pipeline.stages for lane in stage.lanes()]
+    return mine.shifted(-begin_s).named(lanes, [stage.name for stage in pipeline.stages])
 
 
 class _Run:

@@ -150,6 +150,11 @@ class Timeline:
         columns: dict[str, Any] = {name: getattr(self, name)[places] for name in _COLUMNS}
         return replace(self, **columns)
 
+    def named(self, lanes: Sequence[str], kinds: Sequence[str]) -> Timeline:
+        """Return the same spans with these lanes and kinds first, in this order, whether they have spans or not."""
+        none = np.empty(0)
+        return Timeline.concat([Timeline(none, none, none, none, none, none, tuple(lanes), tuple(kinds)), self])
+
     def shifted(self, seconds: float) -> Timeline:
         """Return the same spans, `seconds` later."""
         return replace(self, start_s=self.start_s + seconds, stop_s=self.stop_s + seconds)

@@ -1,0 +1,60 @@
+"""`StoredImages`: a small real dataset whose samples must be fetched and decoded, for notebooks and tests."""
+
+from __future__ import annotations
+
+import time
+import zlib
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..checks import whole
+
+
+class StoredImages:
+    """Images kept as their low frequencies, compressed: a read inflates them and transforms back to a larger image.
+
+    In kind that is what a JPEG costs, and like a JPEG it is a little blurred. A map-style dataset as a DataLoader takes
+    it: item i is a float32 image of `size_px` × `size_px` and its label. `latency_s` is slept before each read and
+    stands in for storage that is far away.
+
+    Raises ValueError for images that are no array of (number, height, width), labels of another number, a `size_px`
+    below four times that of the images, and a negative latency.
+
+    >>> dataset = StoredImages(np.eye(8)[None], [3], size_px=32)
+    >>> image, label = dataset[0]
+    >>> image.shape, label, [bool(image[row, 2] > 0.5) for row in (2, 18)]
+    ((32, 32), 3, [True, False])
+    """
+
+    def __init__(self, images: ArrayLike, labels: ArrayLike, size_px: int = 256, latency_s: float = 0.0) -> None:
+        pictures, self.labels = np.asarray(images, dtype=np.float32), np.asarray(labels)
+        if pictures.ndim != 3 or pictures.shape[:1] != self.labels.shape:
+            shapes = f"{pictures.shape} and {self.labels.shape}"
+            raise ValueError(f"images must be (number, height, width) with a label each, got arrays of {shapes}")
+        self.size_px = whole("size_px", size_px, 4 * max(pictures.shape[1:]))
+        if not latency_s >= 0:
+            raise ValueError(f"latency_s must be at least 0, got {latency_s!r}")
+        self.latency_s = latency_s
+        self._cut = self.size_px // 4  # frequencies kept along each axis
+        self._stored = [self._encode(picture) for picture in pictures]
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __getitem__(self, index: int) -> tuple[NDArray[np.float32], int]:
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        low = np.frombuffer(zlib.decompress(self._stored[index]), np.complex64).reshape(2 * self._cut, self._cut)
+        spectrum = np.zeros((self.size_px, self.size_px // 2 + 1), np.complex64)
+        spectrum[self._rows(), : self._cut] = low
+        image = np.fft.irfft2(spectrum, s=(self.size_px, self.size_px))
+        return image.astype(np.float32), int(self.labels[index])
+
+    def _encode(self, picture: NDArray[np.float32]) -> bytes:
+        places = [np.arange(self.size_px) * length // self.size_px for length in picture.shape]
+        spectrum = np.fft.rfft2(picture[np.ix_(*places)])
+        return zlib.compress(spectrum[self._rows(), : self._cut].astype(np.complex64).tobytes(), level=1)
+
+    def _rows(self) -> NDArray[np.int64]:
+        return np.arange(-self._cut, self._cut)

@@ -1,0 +1,239 @@
+"""Advice names what was made the bottleneck, promises no more than there is, and holds when it is followed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader, Dataset
+
+from rankscope.pipeline.advice import advise
+from rankscope.pipeline.dataloader import record_dataloader
+from rankscope.pipeline.dataloader_profile import (
+    PARTS,
+    BatchCosts,
+    LoaderProfile,
+    LoaderSettings,
+    PinningCosts,
+    profile_columns,
+    simulate_profile,
+)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+BATCHES = 60
+
+
+def profile(num_workers=1, cores=64, accelerator=False, pinning=None, startup_s=0.0, prefetch_factor=2, **means_s):
+    """A profile of batches whose times vary by a fifth; what is not named takes next to nothing."""
+    rng = np.random.default_rng(0)
+    names = ("read", "collate", "cpu", "receive", "pin", "wait", "step", "step_cpu", "handover")
+    columns = {f"{name}_s": means_s.get(name, 1e-5) * rng.uniform(0.8, 1.2, BATCHES) for name in names}
+    settings = LoaderSettings(num_workers, prefetch_factor, pin_memory=accelerator and "pin" in means_s)
+    return LoaderProfile(
+        settings, BATCHES, cores, 1000, accelerator, startup_s=startup_s, pinning=pinning, **columns
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("part", "given"),
+    [
+        ("reading", {"read": 0.03, "collate": 0.01, "step": 0.01}),
+        ("collating", {"read": 0.01, "collate": 0.03, "step": 0.01}),
+        ("reading", {"read": 0.03, "step": 0.01, "num_workers": 0}),
+        ("hand-over", {"handover": 0.03, "read": 0.01, "step": 0.01}),
+        ("hand-over", {"receive": 0.03, "read": 0.03, "step": 0.001, "num_workers": 4}),
+        ("pinning", {"pin": 0.03, "read": 0.01, "step": 0.01, "accelerator": True}),
+        ("training step", {"read": 0.03, "step": 0.03, "num_workers": 4}),
+        ("worker start-up", {"read": 0.001, "step": 0.001, "startup_s": 5.0}),
+        ("CPU cores", {"read": 0.03, "cpu": 0.03, "step": 0.005, "num_workers": 8, "cores": 2}),
+        ("CPU cores", {"read": 0.03, "cpu": 0.03, "step": 0.01, "step_cpu": 0.01, "num_workers": 8, "cores": 2}),
+        ("reading", {"read": 0.03, "cpu": 0.03, "step": 0.005, "num_workers": 2, "cores": 8}),
+    ],
+)
+def test_the_bottleneck_is_the_one_that_was_made(part, given):
+    assert advise(profile(**given)).bottleneck == part
+    assert part in PARTS
+
+
+def test_waiting_reads_want_workers_and_the_step_is_next():
+    advice = advise(profile(read=0.06, step=0.01, wait=0.05))
+    assert advice.best.settings == LoaderSettings(8)
+    assert advice.best.speedup == pytest.approx(6, rel=0.2)
+    assert advice.bottleneck_next == "training step"
+    assert advice.waiting_share == pytest.approx(5 / 6, rel=0.05)
+    assert advice.best.waiting_share < 0.15
+    assert advice.recorded_s == pytest.approx(BATCHES * 0.06, rel=0.05)
+    assert advice.best.prefetched_bytes == 8 * 2 * 1000
+    assert [row.predicted_s for row in advice.rows] == sorted(row.predicted_s for row in advice.rows)
+    report = str(advice)
+    assert "bottleneck: reading; the training loop waits for 83% of the epoch" in report
+    assert "recommended: 8 workers, prefetch_factor 2, in order" in report
+    assert "the bottleneck is then: training step" in report
+
+
+def test_predictions_take_in_the_slow_batches_and_not_the_median():
+    base = profile(read=0.01)
+    read_s = np.where(np.arange(BATCHES) % 10 == 0, 1.0, 0.01)
+    advice = advise(replace(base, read_s=read_s), num_workers=[1], prefetch_factors=[2])
+    assert advice.current.predicted_s == pytest.approx(read_s.sum(), rel=0.01)
+    assert advice.current.predicted_s > 10 * np.median(read_s) * BATCHES / 2
+
+
+def test_a_loop_that_does_not_wait_is_left_alone():
+    advice = advise(profile(num_workers=4, read=0.02, step=0.03, wait=0.0005))
+    assert advice.bottleneck == advice.bottleneck_next == "training step"
+    assert advice.best is advice.current
+    assert "recommended: nothing" in str(advice)
+
+
+def test_no_more_is_promised_than_the_cores_allow():
+    given = profile(num_workers=1, cores=2, read=0.03, cpu=0.03, step=0.005, step_cpu=0.005)
+    advice = advise(given, num_workers=[0, 1, 2, 4, 16, 64])
+    assert given.cpu_bound_s == pytest.approx(BATCHES * 0.035 / 2, rel=0.05)
+    assert all(row.predicted_s > 0.99 * given.cpu_bound_s for row in advice.rows)
+    assert advice.best.settings.num_workers <= 4
+    assert any("2 cores, busy throughout, allow" in note for note in advice.notes)
+    free = advise(replace(given, num_cores=64), num_workers=[16])
+    assert free.best.predicted_s < 0.5 * given.cpu_bound_s  # the check above can fail
+
+
+def test_the_order_is_kept_unless_leaving_it_is_worth_it():
+    even = profile(read=0.04, step=0.01)
+    assert advise(even).best.settings.in_order
+    uneven = replace(even, read_s=np.where(np.arange(BATCHES) % 12 == 0, 0.4, 0.004))
+    advice = advise(uneven, num_workers=[4], prefetch_factors=[1])
+    assert not advice.best.settings.in_order
+    assert any("from run to run" in note for note in advice.notes)
+
+
+def test_persistent_workers_have_started_long_ago():
+    slow = profile(startup_s=5.0, read=0.01)
+    lasting = replace(slow, settings=replace(slow.settings, persistent_workers=True))
+    taken_s = [advise(given).current.predicted_s for given in (slow, lasting)]
+    assert taken_s[0] - taken_s[1] == pytest.approx(5.0)
+
+
+def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_to_pin_for():
+    assert "pinning would change nothing" in advise(profile(read=0.01)).notes[0]
+    assert "measure_pinning tells" in advise(profile(read=0.01, accelerator=True)).notes[0]
+    costs = PinningCosts(pageable_copy_s=0.010, pin_s=0.004, pinned_copy_s=0.002)
+    advice = advise(profile(read=0.02, step=0.02, num_workers=2, accelerator=True, pinning=costs))
+    assert advice.best.settings.pin_memory
+    assert advice.best.speedup > 1.3
+    pinned = profile(read=0.02, step=0.02, pin=0.004, num_workers=4, accelerator=True, pinning=costs)
+    back = simulate_profile(pinned, replace(pinned.settings, pin_memory=False))
+    assert "pin" not in {span.kind for span in back}
+    assert back.makespan_s == pytest.approx(BATCHES * 0.028, rel=0.1)
+    dear = PinningCosts(pageable_copy_s=0.003, pin_s=0.040, pinned_copy_s=0.002)  # a copy that is itself slow
+    advice = advise(profile(read=0.02, step=0.02, num_workers=2, accelerator=True, pinning=dear))
+    assert not advice.best.settings.pin_memory
+
+
+def test_what_was_recorded_without_workers_says_what_it_does_not_know():
+    advice = advise(profile(num_workers=0, read=0.02, step=0.02, wait=0.02))
+    assert advice.best.settings.num_workers > 0
+    assert any("recorded without workers" in note for note in advice.notes)
+    assert str(advice.current.settings) == "no workers"
+
+
+def test_a_prediction_that_does_not_fit_the_recording_is_told():
+    assert any("+99% off" in n or "+100% off" in n for n in advise(profile(read=0.02, wait=0.01)).notes)
+
+
+def test_the_frame_has_a_row_a_setting():
+    advice = advise(profile(read=0.02, step=0.01), num_workers=[0, 2], prefetch_factors=[2, 4])
+    frame = advice.to_frame()
+    assert len(frame) == len(advice.rows) == 1 + 1 + 4  # as recorded, no workers, 2 workers in four ways
+    assert list(frame.columns) == [
+        "num_workers", "prefetch_factor", "in_order", "pin_memory", "persistent_workers",
+        "predicted_s", "speedup", "waiting_share", "prefetched_bytes",
+    ]  # fmt: skip
+    assert frame.predicted_s.is_monotonic_increasing
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"recorded": "loader"}, "advise takes a recorded loader or its profile, got 'loader'"),
+        ({"num_workers": 4}, "num_workers must be a list of whole numbers, got 4"),
+        ({"num_workers": [-1]}, "num_workers must be a whole number of at least 0, got -1"),
+        ({"prefetch_factors": [0]}, "prefetch_factors must be a whole number of at least 1, got 0"),
+        ({"num_batches": 0}, "num_batches must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_bad_input_is_named(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        advise(**{"recorded": profile()} | wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"read_s": []}, "at least one batch and a time of each in every column"),
+        ({"step_s": [1.0] * 3}, "at least one batch and a time of each in every column"),
+        ({"wait_s": [-1.0] * BATCHES}, "wait_s must be finite seconds of at least 0, got -1.0 for item 0"),
+        ({"num_cores": 0}, "num_cores must be a whole number of at least 1, got 0"),
+        ({"num_batches": 1.5}, "num_batches must be a whole number of at least 1, got 1.5"),
+    ],
+)
+def test_a_bad_profile_is_refused(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        replace(profile(), **wrong)
+    with pytest.raises(ValueError, match="num_workers must be a whole number of at least 0, got -2"):
+        LoaderSettings(-2)
+    with pytest.raises(ValueError, match="faster must be one of 'reading'"):
+        simulate_profile(profile(), LoaderSettings(1), faster="sleeping")
+    with pytest.raises(ValueError, match="pin_memory must be as recorded"):
+        simulate_profile(profile(), LoaderSettings(1, pin_memory=True))
+
+
+def test_columns_are_seconds_in_the_order_of_the_batches():
+    costs = [BatchCosts(n, 0, 3, 4, 5, 6, 7, 8, hand, 10, 11) for n, hand in ((1, -1), (0, 9_000_000_000))]
+    columns = profile_columns(costs)
+    assert columns["handover_s"].tolist() == [9.0]
+    assert columns["read_s"].tolist() == [6e-9, 6e-9]
+    assert set(columns) == {"wait_s", "step_s", "step_cpu_s", "read_s", "collate_s", "cpu_s", "handover_s", "receive_s",
+                            "pin_s"}  # fmt: skip
+
+
+# ---- advice that is followed
+
+
+class Waiting(Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return index
+
+
+def epoch_s(batches):
+    start = time.perf_counter()
+    for _ in batches:
+        time.sleep(0.002)
+    return time.perf_counter() - start
+
+
+def test_advice_for_a_waiting_dataset_holds_when_it_is_followed():
+    """Workers that stay, so that how long they take to start, on a machine busy with something else, has no part."""
+    before = record_dataloader(DataLoader(Waiting(), num_workers=1, persistent_workers=True))
+    epoch_s(before)
+    advice = advise(before, num_workers=[1, 2, 4])
+    assert advice.bottleneck == "reading"
+    best = advice.best.settings
+    assert best.num_workers > 1
+    settings = {"num_workers": best.num_workers, "prefetch_factor": best.prefetch_factor, "in_order": best.in_order}
+    after = DataLoader(Waiting(), persistent_workers=True, **settings)
+    epoch_s(after)
+    gains = []
+    for _ in range(5):
+        gains.append(epoch_s(before) / epoch_s(after))
+        if gains[-1] > 1.4:
+            break
+    assert max(gains) > 1.4, gains

@@ -1,0 +1,346 @@
+"""A recorded DataLoader gives what the plain one gives, however it is made, and its timeline tells the truth."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import time
+import weakref
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
+
+from rankscope.pipeline.dataloader import measure_pinning, record_dataloader
+from rankscope.timeline import Recorder
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
+]
+
+
+class Augmented(Dataset):
+    """Samples that are random, each in its way: from torch's generator of the process."""
+
+    def __init__(self, size=11):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        info = get_worker_info()
+        assert info is None or info.dataset is self
+        return index, torch.rand(3)
+
+
+class Many(Augmented):
+    def __getitems__(self, indices):
+        return [(index, torch.zeros(3)) for index in indices]
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        first, each = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(first, 11, each))
+
+
+class Waiting(Augmented):
+    def __getitem__(self, index):
+        time.sleep(0.02 if index % 4 == 0 else 0.005)
+        return index
+
+
+class Failing(Augmented):
+    def __getitem__(self, index):
+        if index == 5:
+            raise KeyError("no sample 5")
+        return index
+
+
+class Killed(Augmented):
+    def __getitem__(self, index):
+        if index == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return index
+
+
+class Nested(Augmented):
+    """A dataset that has a DataLoader of its own."""
+
+    def __getitem__(self, index):
+        return sum(batch.sum() for batch in DataLoader(range(index), batch_size=2))
+
+
+class Pinnable:
+    def __init__(self, index):
+        self.index, self.pinned = index, False
+
+    def pin_memory(self):
+        self.pinned = True
+        return self
+
+
+class Moving(DataLoader):
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield "moved", batch
+
+
+def collate_as_list(samples):
+    return [sample[0] for sample in samples]
+
+
+def collate_as_is(samples):
+    return samples
+
+
+def pinnable(samples):
+    return Pinnable(samples[0][0])
+
+
+def init_worker(worker):
+    torch.manual_seed(100 + worker)
+
+
+def failing_init(worker):
+    raise OSError("no such disk")
+
+
+def plain(value):
+    """Something to compare by: tensors as lists."""
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+def epochs(loader, count=2):
+    torch.manual_seed(7)
+    return [plain(list(loader)) for _ in range(count)]
+
+
+WAYS = {
+    "no workers": lambda: DataLoader(Augmented(), batch_size=2, shuffle=True),
+    "workers": lambda: DataLoader(Augmented(), batch_size=2, shuffle=True, num_workers=2),
+    "drop_last, prefetch": lambda: DataLoader(
+        Augmented(), batch_size=2, num_workers=3, prefetch_factor=1, drop_last=True
+    ),
+    "persistent": lambda: DataLoader(Augmented(), batch_size=2, shuffle=True, num_workers=2, persistent_workers=True),
+    "no batches": lambda: DataLoader(Augmented(), batch_size=None, num_workers=1),
+    "no batches, no workers": lambda: DataLoader(Augmented(), batch_size=None),
+    "getitems": lambda: DataLoader(Many(), batch_size=4, num_workers=1),
+    "batch_sampler": lambda: DataLoader(
+        Augmented(), batch_sampler=BatchSampler(RandomSampler(range(8)), 3, False), num_workers=1
+    ),
+    "sampler": lambda: DataLoader(Augmented(), batch_size=2, sampler=[4, 4, 1], num_workers=1),
+    "collate_fn and worker_init_fn": lambda: DataLoader(
+        Augmented(), batch_size=2, num_workers=2, collate_fn=collate_as_list, worker_init_fn=init_worker
+    ),
+    "generator": lambda: DataLoader(
+        Augmented(), batch_size=2, shuffle=True, num_workers=1, generator=torch.Generator().manual_seed(3)
+    ),
+    "iterable": lambda: DataLoader(Stream(), batch_size=2),
+    "iterable, workers": lambda: DataLoader(Stream(), batch_size=2, num_workers=2),
+    "iterable, persistent": lambda: DataLoader(Stream(), batch_size=2, num_workers=2, persistent_workers=True),
+    "iterable, no batches": lambda: DataLoader(Stream(), batch_size=None, num_workers=2),
+    "subclass": lambda: Moving(Augmented(), batch_size=2, num_workers=1),
+    "nested": lambda: DataLoader(Nested(4), num_workers=1),
+    "spawn": lambda: DataLoader(Augmented(4), batch_size=2, num_workers=1, multiprocessing_context="spawn"),
+    "forkserver": lambda: DataLoader(Augmented(4), batch_size=2, num_workers=1, multiprocessing_context="forkserver"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_batches_are_those_of_the_plain_loader(way):
+    count = 1 if way in ("spawn", "forkserver") else 2
+    loader = WAYS[way]()
+    before = dict(vars(loader))
+    recorded = record_dataloader(loader)
+    assert epochs(recorded, count) == epochs(WAYS[way](), count)
+    assert vars(loader) == before
+    timeline, multi = recorded.timeline(), loader.num_workers > 0
+    timeline.check()
+    steps = sorted(timeline.select(kind="step").item.tolist())
+    assert steps
+    for kind in ("read", "collate", *(["wait"] if multi else [])):
+        assert sorted(timeline.select(kind=kind).item.tolist()) == steps
+    readers = {span.lane for span in timeline.select(kind="read")}
+    assert readers <= ({f"worker {n}" for n in range(loader.num_workers)} if multi else {"training loop"})
+    profile = recorded.profile()
+    assert profile.read_s.size == len(steps)
+    assert (profile.startup_s > 0 or profile.startup_each_s > 0) is multi
+
+
+def test_in_any_order_every_batch_comes_once():
+    recorded = record_dataloader(DataLoader(Waiting(), num_workers=2, in_order=False))
+    for _ in range(2):
+        assert sorted(batch.item() for batch in recorded) == list(range(11))
+    recorded.timeline().check()
+    assert not recorded.profile().settings.in_order
+
+
+def test_spans_are_where_the_time_went():
+    recorded = record_dataloader(DataLoader(Waiting(), num_workers=1))
+    start = time.perf_counter()
+    for _ in recorded:
+        time.sleep(0.003)
+    stop = time.perf_counter()
+    timeline = recorded.timeline()
+    reads, steps, waits = (timeline.select(kind=kind) for kind in ("read", "step", "wait"))
+    for spans, least_s in ((reads, 3 * 0.02 + 8 * 0.005), (steps, 11 * 0.003)):
+        assert spans.busy_s >= least_s
+    loop = timeline.select(lane="training loop")
+    assert start <= loop.begin_s
+    assert loop.end_s <= stop
+    assert loop.busy_s > 0.5 * (stop - start)
+    order = reads.item.argsort()
+    assert (waits.stop_s >= reads.stop_s[order]).all()  # no batch is there before it was read
+    assert [span.kind for span in timeline.select(lane="worker 0")][:3] == ["start", "read", "collate"]
+    profile = recorded.profile()
+    assert profile.cpu_s.sum() < reads.busy_s  # they wait
+    assert profile.batch_bytes == 8
+    assert profile.num_batches == 11
+    assert 11 * 0.003 < profile.epoch_s <= stop - start
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_errors_are_the_plain_loaders_and_the_loop_can_go_on(num_workers):
+    def outcome(loader):
+        seen, batches = [], iter(loader)
+        while True:
+            try:
+                seen.append(plain(next(batches)))
+            except StopIteration:
+                return seen
+            except KeyError as error:
+                seen.append(str(error).strip().splitlines()[-1])
+
+    recorded = record_dataloader(DataLoader(Failing(), num_workers=num_workers))
+    found = outcome(recorded)
+    assert found == outcome(DataLoader(Failing(), num_workers=num_workers))
+    assert "no sample 5" in found[5]
+    timeline = recorded.timeline()
+    timeline.check()
+    assert timeline.select(kind="step").item.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
+
+
+def test_an_error_in_worker_init_fn_is_told():
+    with pytest.raises(OSError, match="no such disk"):
+        list(record_dataloader(DataLoader(Augmented(), num_workers=1, worker_init_fn=failing_init)))
+
+
+def test_a_killed_worker_is_told_and_what_was_recorded_is_kept():
+    # without tensors: to fetch those of the batches before, torch needs the worker alive
+    recorded = record_dataloader(DataLoader(Killed(), num_workers=1, collate_fn=collate_as_is))
+    with pytest.raises(RuntimeError, match="exited unexpectedly|killed by signal"):
+        list(recorded)
+    assert recorded.timeline().select(kind="read").item.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_epoch_left_early_spoils_nothing(persistent):
+    recorded = record_dataloader(DataLoader(Waiting(), num_workers=2, persistent_workers=persistent))
+    for batch in recorded:
+        if batch == 3:
+            break
+    assert [batch.item() for batch in recorded] == list(range(11))
+    timeline = recorded.timeline()
+    timeline.check()
+    steps = timeline.select(kind="step").item.tolist()
+    assert steps[:3] == [0, 1, 2]
+    assert len(steps) == len(set(steps)) == 3 + 11
+    assert recorded.profile().num_batches == 11
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_iterators_at_the_same_time_have_lanes_of_their_own(num_workers):
+    recorded = record_dataloader(DataLoader(Waiting(4), num_workers=num_workers))
+    assert [(one.item(), two.item()) for one, two in zip(recorded, recorded, strict=True)] == [(n, n) for n in range(4)]
+    list(recorded)
+    timeline = recorded.timeline()
+    timeline.check()
+    assert {"training loop", "training loop, iterator 2"} <= set(timeline.lanes)
+    assert "training loop, iterator 3" not in timeline.lanes
+
+
+def test_it_stands_in_for_the_loader_and_goes_with_its_last_user():
+    loader = DataLoader(Augmented(), batch_size=2, num_workers=1, persistent_workers=True)
+    recorder = Recorder(rank=3)
+    recorded = record_dataloader(loader, recorder)
+    assert len(recorded) == 6
+    assert recorded.batch_size == 2
+    assert recorded.dataset is loader.dataset
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = recorded.nonsense
+    batches = iter(recorded)
+    assert len(batches) == 6
+    list(batches)
+    assert set(recorder.timeline().rank.tolist()) == {3}
+    worker = batches._workers[0]
+    gone = weakref.ref(recorded)
+    gc.disable()
+    try:
+        del recorded, batches
+        assert gone() is None  # without the garbage collector
+        worker.join(10)
+        assert not worker.is_alive()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_pinning_is_recorded_where_it_happens(monkeypatch, num_workers):
+    """The pin thread of torch, on a machine that says it has an accelerator."""
+    for name, answer in {"is_available": True, "current_accelerator": torch.device("cpu"), "current_device_index": 0,
+                         "set_device_index": None}.items():  # fmt: skip
+        monkeypatch.setattr(torch.accelerator, name, lambda *_, answer=answer: answer)
+    loader = DataLoader(Augmented(), num_workers=num_workers, pin_memory=True, collate_fn=pinnable)
+    recorded = record_dataloader(loader)
+    batches = list(recorded)
+    assert [batch.index for batch in batches] == list(range(11))
+    assert all(batch.pinned for batch in batches)
+    timeline = recorded.timeline()
+    timeline.check()
+    pins = timeline.select(kind="pin", lane="pin thread" if num_workers else "training loop")
+    assert pins.item.tolist() == list(range(11))
+    assert recorded.profile().settings.pin_memory
+    assert (recorded.profile().pin_s > 0).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_what_pinning_costs():
+    costs = measure_pinning({"image": torch.zeros(64, 3, 224, 224), "label": [torch.zeros(64)]})
+    assert 0 < costs.pinned_copy_s < costs.pageable_copy_s
+    assert costs.pin_s > 0
+
+
+def test_what_is_no_loader_is_refused():
+    with pytest.raises(ValueError, match=r"loader must be a torch.utils.data.DataLoader, got \[1, 2\]"):
+        record_dataloader([1, 2])
+    with pytest.raises(ValueError, match="no batch has been recorded: iterate over the recorded loader first"):
+        record_dataloader(DataLoader(Augmented())).profile()
+
+
+class Foreign(DataLoader):
+    def _get_iterator(self):
+        return iter([1])
+
+
+VERSION = re.escape(torch.__version__)
+
+
+@pytest.mark.parametrize("missing", [(DataLoader, "_get_iterator"), (torch.utils.data._DatasetKind, "create_fetcher")])
+def test_another_torch_is_told_by_its_version(monkeypatch, missing):
+    monkeypatch.delattr(*missing)
+    with pytest.raises(RuntimeError, match=f"how its DataLoader works inside in torch {VERSION}"):
+        record_dataloader(DataLoader(Augmented()))
+
+
+def test_a_loader_with_iterators_of_its_own_is_told():
+    with pytest.raises(RuntimeError, match=f"what a Foreign makes iterators of in torch {VERSION}"):
+        list(record_dataloader(Foreign(Augmented())))

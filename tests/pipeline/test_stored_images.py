@@ -1,0 +1,37 @@
+"""The example dataset really decodes: what comes out is what went in, a little blurred."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from rankscope.pipeline.stored_images import StoredImages
+
+
+def test_a_decoded_image_looks_like_the_original():
+    digits = load_digits()
+    dataset = StoredImages(digits.images[:20] / 16, digits.target[:20], size_px=128)
+    assert len(dataset) == 20
+    for index in range(20):
+        image, label = dataset[index]
+        assert (image.dtype, image.shape, label) == (np.float32, (128, 128), digits.target[index])
+        middles = image[8::16, 8::16]
+        assert np.abs(middles - digits.images[index] / 16).max() < 0.15
+        assert np.abs(middles - digits.images[index - 1] / 16).max() > 0.5
+    with pytest.raises(IndexError):
+        dataset[20]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((np.zeros((3, 8)), [1, 2, 3]), r"must be \(number, height, width\) with a label each, got arrays of \(3, 8\)"),
+        ((np.zeros((3, 8, 8)), [1, 2]), r"with a label each, got arrays of \(3, 8, 8\) and \(2,\)"),
+        ((np.zeros((3, 8, 8)), [1, 2, 3], 31), "size_px must be a whole number of at least 32, got 31"),
+        ((np.zeros((3, 8, 8)), [1, 2, 3], 64, -0.1), r"latency_s must be at least 0, got -0\.1"),
+    ],
+)
+def test_a_wrong_dataset_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        StoredImages(*arguments)
