@@ -23,6 +23,8 @@ HEAVY = ("torch", "matplotlib", "ipywidgets")
 # Every module is pure but these, and each of these may load one heavy package only.
 RUNNERS = {
     "rankscope.sampling.torch_samplers": "torch",
+    "rankscope.ranks": "torch",
+    "rankscope.pipeline.parts": "torch",
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.pipeline.dataloader_worker": "torch",
     "rankscope.figures.axes": "matplotlib",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .pipeline import Pipeline, Stage, simulate
 from .sampling import assign, audit
 from .sampling.libtorch_samplers import DistributedRandomSampler
 
@@ -92,6 +93,32 @@ def _resumed(answer: Any) -> str | None:
     return None if answer == right else f"the three reads that are left, in order, are not {answer!r}"
 
 
+def _enough_decoders(answer: Any) -> str | None:
+    """The smallest number of decoders that leaves the step as the bottleneck."""
+    if not isinstance(answer, int) or answer < 1:
+        return f"a number of decoders is asked for, got {answer!r}"
+
+    def bottleneck(decoders: int) -> str:
+        return Pipeline([Stage("decode", 0.050, num_workers=decoders), Stage("compute", 0.012)]).bottleneck
+
+    if bottleneck(answer) == "decode":
+        return f"{answer} x 20 batches/s are fewer than the step's 83.3"
+    return None if bottleneck(answer - 1 or 1) == "decode" else f"fewer than {answer} decoders are enough"
+
+
+def _last_step(answer: Any) -> str | None:
+    """When four steps of 2 s end that wait for reads of 1, 4, 1 and 1 s."""
+    right = simulate(Pipeline([Stage("read", [1.0, 4.0, 1.0, 1.0]), Stage("train", 2.0)]), 4).end_s
+    return None if answer == right else f"the steps do not end at {answer!r} s"
+
+
+def _cost_of_order(answer: Any) -> str | None:
+    """How much longer 21 batches take in order, the first being slow."""
+    kept = Pipeline([Stage("decode", [9.0] + [1.0] * 20, num_workers=3), Stage("train", 0.0)])
+    right = simulate(kept, 21).end_s - simulate(kept.changed("decode", ordered=False), 21).end_s
+    return None if answer == right else f"the order does not cost {answer!r} s"
+
+
 EXERCISES: dict[str, Callable[[Any], str | None]] = {
     "01.1": _no_padding,
     "01.2": _counted_twice,
@@ -99,4 +126,7 @@ EXERCISES: dict[str, Callable[[Any], str | None]] = {
     "02.1": _never_seen,
     "02.2": _smallest_world,
     "02.3": _resumed,
+    "03.1": _enough_decoders,
+    "03.2": _last_step,
+    "03.3": _cost_of_order,
 }

@@ -2,14 +2,22 @@
 
 A loader with one worker is recorded, for each spread of the read times; from that alone the twin predicts epochs of
 other settings, which then run, plain and unrecorded, one after the other in rounds. Real times are medians.
+With --record the comparison of the settings is kept for notebook 03.
 """
 
 from __future__ import annotations
 
+import datetime
+import json
+import os
+import platform
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +28,9 @@ from rankscope.pipeline.dataloader import record_dataloader
 from rankscope.pipeline.dataloader_profile import LoaderProfile, LoaderSettings, simulate_profile
 from rankscope.pipeline.dataloader_twin import simulate_dataloader
 from rankscope.pipeline.service import Lognormal, draw
+from rankscope.storage import write_atomically
 
+PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "dataloader_twin.json"
 BATCHES = 100
 READ_S, STEP_S = 0.012, 0.003
 ROUNDS = 5
@@ -81,13 +91,16 @@ def medians(runs: dict[str, Callable[[], float]]) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def compare(title: str, cases: list[tuple[float, LoaderSettings]], kind: type[Sleeping], num_workers: int = 1) -> None:
+def compare(
+    title: str, cases: list[tuple[float, LoaderSettings]], kind: type[Sleeping], num_workers: int = 1
+) -> list[dict[str, Any]]:
+    """Print predictions beside measurements, and return a row for each."""
     datasets = {cv: kind(cv) for cv, _ in cases}
     profiles = {cv: profile(dataset, num_workers) for cv, dataset in datasets.items()}
     runs = {f"{cv}{settings}": lambda c=cv, s=settings: epoch_s(loader(datasets[c], s)) for cv, settings in cases}
     real_s = medians(runs)
     print(f"\n{title:<52}{'cv':>5}{'real ms':>10}{'predicted':>10}{'error %':>9}{'nominal, error %':>18}")
-    errors, blind = [], []
+    errors, blind, rows = [], [], []
     for cv, settings in cases:
         measured_s = real_s[f"{cv}{settings}"]
         predicted_s = simulate_profile(profiles[cv], settings).makespan_s
@@ -99,9 +112,26 @@ def compare(title: str, cases: list[tuple[float, LoaderSettings]], kind: type[Sl
         blind.append(100 * (nominal_s / measured_s - 1))
         print(f"  {settings!s:<50}{cv:>5}{measured_s * 1e3:>10.1f}{predicted_s * 1e3:>10.1f}{errors[-1]:>9.1f}"
               f"{blind[-1]:>18.1f}")  # fmt: skip
+        chosen = {name: getattr(settings, name) for name in ("num_workers", "prefetch_factor", "in_order")}
+        rows.append({"cv": cv, **chosen, "measured_s": round(measured_s, 4), "predicted_s": round(predicted_s, 4)})
     off = np.abs([errors, blind])
     print(f"  {'median (bar: 6) and worst |error| %':<50}{'':>25}{np.median(off[0]):>5.1f}{off[0].max():>5.1f}"
           f"{np.median(off[1]):>12.1f}{off[1].max():>5.1f}")  # fmt: skip
+    return rows
+
+
+def record(rows: list[dict[str, Any]]) -> None:
+    provenance = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "date": datetime.date.today().isoformat(),
+        "command": "python -m tests.benchmarks.dataloader --record",
+        "what": f"{BATCHES} batches of one sample, lognormal reads of {READ_S * 1e3:g} ms on average that sleep, steps "
+        f"of {STEP_S * 1e3:g} ms; predicted from one recording with 1 worker; median of {ROUNDS} rounds",
+    }
+    text = json.dumps({**provenance, "epochs": rows}, indent=1)
+    write_atomically(PROFILE, lambda file: file.write(text.encode() + b"\n"))
 
 
 def follow(title: str, dataset: Sleeping) -> None:
@@ -144,7 +174,9 @@ def main() -> None:
         for number, workers in enumerate((1, 2, 4, 8))
         for turn, in_order in enumerate((True, False, True, False))
     ]
-    compare("reads that wait", cases, Sleeping)
+    rows = compare("reads that wait", cases, Sleeping)
+    if "--record" in sys.argv[1:]:
+        record(rows)
     cores = [(0.5, LoaderSettings(workers)) for workers in (0, 1, 2, 4)]
     compare("reads that compute, recorded with 1 worker", cores, Computing)
     compare("reads that compute, recorded with 4 workers", cores, Computing, num_workers=4)

@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from .advice import Advice, advise
 from .dataloader_twin import simulate_dataloader
+from .part_files import DelayedLoad, load_part, write_parts
+from .part_loaders import LoaderDied
+from .part_manager import PartError
+from .parts_twin import idle_share, simulate_parts
 from .processes import StageError, WorkerDied
 from .queue_fill import queue_fill
 from .run import run
@@ -20,29 +24,43 @@ from .stages import Pipeline, Stage
 
 if TYPE_CHECKING:
     from .dataloader import RecordedLoader, measure_pinning, record_dataloader
+    from .parts import AsyncPartDataset, SyncPartDataset, in_step
 
 __all__ = [
     "Advice",
+    "AsyncPartDataset",
+    "DelayedLoad",
     "Exponential",
+    "LoaderDied",
     "Lognormal",
     "Measured",
+    "PartError",
     "Pipeline",
     "RecordedLoader",
     "Stage",
     "StageError",
+    "SyncPartDataset",
     "Uniform",
     "WorkerDied",
     "advise",
+    "idle_share",
+    "in_step",
+    "load_part",
     "measure_pinning",
     "queue_fill",
     "record_dataloader",
     "run",
     "simulate",
     "simulate_dataloader",
+    "simulate_parts",
+    "write_parts",
 ]
 
 _LATE = {
+    "AsyncPartDataset": ".parts",
     "RecordedLoader": ".dataloader",
+    "SyncPartDataset": ".parts",
+    "in_step": ".parts",
     "measure_pinning": ".dataloader",
     "record_dataloader": ".dataloader",
 }

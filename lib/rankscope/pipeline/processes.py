@@ -8,12 +8,12 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from .failures import how_it_ended, portable
 from .shared import Exchange, delete_folder
 
 
@@ -70,7 +70,7 @@ class Worker:
             raise self.died() from None
         self.item = None
         if isinstance(answer, _Raised):
-            raise answer.error()
+            raise answer.error
         return answer
 
     def died(self) -> WorkerDied:
@@ -80,7 +80,7 @@ class Worker:
             code = self.process.exitcode
         doing = "between items" if self.item is None else f"on item {self.item}"
         name = f"worker {self.place} of stage {self.stage!r} (process {self.process.pid})"
-        return WorkerDied(f"{name} died {doing}: {how_it_ended(code)}", self.stage, self.item)
+        return WorkerDied(f"{name} {how_it_ended(code)} {doing}", self.stage, self.item)
 
     def close(self) -> None:
         """End the process and wait for it; the thread that asks it must have ended."""
@@ -92,17 +92,6 @@ class Worker:
             self.process.join()
         self._connection.close()
         self.process.close()
-
-
-def how_it_ended(code: int | None) -> str:
-    """Say what an exit code of `multiprocessing` means.
-
-    >>> how_it_ended(-9), how_it_ended(3)
-    ('signal 9 (SIGKILL)', 'exit code 3')
-    """
-    if code is not None and -code in set(signal.Signals):
-        return f"signal {-code} ({signal.Signals(-code).name})"
-    return "it has not ended yet" if code is None else f"exit code {code}"
 
 
 def _serve(fn: Callable[[Any], Any], connection: Connection, folder: Path, inherited: Sequence[Connection]) -> None:
@@ -127,23 +116,10 @@ def _answer(fn: Callable[[Any], Any], exchange: Exchange, message: bytes) -> byt
         result = fn(value)
         return exchange.pack((result, start_ns, time.perf_counter_ns()))
     except BaseException as error:
-        return exchange.pack(_Raised(error))
+        return exchange.pack(_Raised(portable(error)))
 
 
-class _Raised:
-    """An error on its way to another process, with its traceback as a note; as text where it cannot be pickled."""
+class _Raised(NamedTuple):
+    """What is sent back in place of a result."""
 
-    def __init__(self, error: BaseException) -> None:
-        lines = traceback.format_exception(type(error), error, error.__traceback__)
-        self._note = "raised in a worker process:\n" + "".join(lines).rstrip()
-        self._text = f"{type(error).__name__}: {error}"
-        try:
-            self._pickled = pickle.dumps(error)
-            pickle.loads(self._pickled)
-        except Exception:
-            self._pickled = b""
-
-    def error(self) -> BaseException:
-        error: BaseException = pickle.loads(self._pickled) if self._pickled else RuntimeError(self._text)
-        error.add_note(self._note)
-        return error
+    error: BaseException

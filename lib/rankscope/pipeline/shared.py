@@ -87,7 +87,7 @@ class Exchange:
         self._free.extend(numbers[:num_returned])
         for number in numbers[num_returned : num_returned + num_gone]:
             self._theirs.pop(number).close()
-        lease = self._lease(segment, size) if segment >= 0 else memoryview(b"")
+        lease = self._lease(segment, size) if segment >= 0 else memoryview(bytearray())
         views, start = [], 0
         for nbytes in numbers[num_returned + num_gone :]:
             views.append(lease[start : start + nbytes])

@@ -152,8 +152,8 @@ class Timeline:
 
     def named(self, lanes: Sequence[str], kinds: Sequence[str]) -> Timeline:
         """Return the same spans with these lanes and kinds first, in this order, whether they have spans or not."""
-        none = np.empty(0)
-        return Timeline.concat([Timeline(none, none, none, none, none, none, tuple(lanes), tuple(kinds)), self])
+        none, never = np.empty(0, dtype=np.int64), np.empty(0)
+        return Timeline.concat([Timeline(none, none, none, none, never, never, tuple(lanes), tuple(kinds)), self])
 
     def shifted(self, seconds: float) -> Timeline:
         """Return the same spans, `seconds` later."""

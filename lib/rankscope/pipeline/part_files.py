@@ -1,0 +1,127 @@
+"""Part files: a data set cut into files of rows, written by a helper, read whole, and read late on demand."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..checks import whole
+from ..storage import write_atomically
+from .service import Service, check, draw
+
+Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
+Load: TypeAlias = Callable[[str], Mapping[str, Any]]
+
+# what numpy and torch both have
+_TYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+_TYPES |= {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+
+
+def write_parts(
+    folder: str | os.PathLike[str], rows_per_part: int | Sequence[int], /, **arrays: ArrayLike
+) -> list[Path]:
+    """Cut arrays of the same number of rows into part-00000.npz, part-00001.npz, … and return their paths.
+
+    `rows_per_part` is how many rows each gets, the last one what is left, or a list with the rows of each part. Each
+    file is written whole or not at all. Raises ValueError for no arrays or ones that differ in rows, for types that
+    torch has not, for a list that does not add up to the rows, and for a folder that holds parts already (a reader that
+    lists it would mix the two); OSError where the folder cannot be written.
+    """
+    checked = check_part({name: np.asarray(array) for name, array in arrays.items()}, "what is written")
+    reserved = sorted({"file", "allow_pickle"} & checked.keys())
+    if reserved:
+        raise ValueError(f"an array's name must differ from numpy.savez's own arguments, got {reserved[0]!r}")
+    num_rows = len(next(iter(checked.values())))
+    if isinstance(rows_per_part, Sequence):
+        sizes = [whole(f"rows_per_part[{place}]", size, 0) for place, size in enumerate(rows_per_part)]
+        if sum(sizes) != num_rows:
+            raise ValueError(f"rows_per_part must add up to the {num_rows} rows, got {sizes}, which is {sum(sizes)}")
+        edges = np.cumsum([0, *sizes]).tolist()
+    else:
+        edges = [*range(0, num_rows, whole("rows_per_part", rows_per_part, 1)), num_rows]
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    if any(place.glob("part-*.npz")):
+        raise ValueError(f"folder must hold no parts yet, got {os.fspath(folder)!r}")
+    return [
+        write_atomically(
+            place / f"part-{number:05d}.npz",
+            partial(np.savez, allow_pickle=False, **{name: rows[start:stop] for name, rows in checked.items()}),
+        )
+        for number, (start, stop) in enumerate(pairwise(edges))
+    ]
+
+
+def load_part(path: str | os.PathLike[str]) -> Part:
+    """Return the arrays of a part file by their names. Raises what `numpy.load` raises; pickles are never read."""
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+@dataclass(frozen=True, eq=False)
+class DelayedLoad:
+    """Loads a part after a delay: local files stand in for remote storage of which the times are known.
+
+    `delays_s` is seconds, a list with a time for each part, a distribution or a function of the part's number, which
+    is the last number in the file's name. The same seed gives the same delays, whoever loads. Raises ValueError for
+    delays that are none of these; when called, for a file without a number.
+
+    >>> DelayedLoad([0.5, 0.7]).delay_s("parts/part-00001.npz")
+    0.7
+    """
+
+    delays_s: Service
+    load: Load = load_part
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check("delays_s", self.delays_s)
+        whole("seed", self.seed)
+
+    def delay_s(self, path: str | os.PathLike[str]) -> float:
+        """Return the seconds that the loading of this file is delayed."""
+        numbers = re.findall(r"\d+", Path(path).stem)
+        if not numbers:
+            raise ValueError(f"a delayed part must have its number in its name, got {os.fspath(path)!r}")
+        number = int(numbers[-1])
+        return float(draw("delays_s", self.delays_s, number + 1, self.seed)[number])
+
+    def __call__(self, path: str) -> Mapping[str, Any]:
+        time.sleep(self.delay_s(path))
+        return self.load(path)
+
+
+def check_part(part: Any, name: str) -> Part:
+    """Return the arrays of a part, writable and in one piece; raise ValueError for what torch cannot cut into batches.
+
+    That is anything but a dict of arrays or CPU tensors with the same number of rows, of types that torch has.
+    """
+    if not isinstance(part, Mapping) or not part:
+        raise ValueError(f"{name} must be a dict of one array or more, got {part!r}")
+    torch = sys.modules.get("torch")
+    found: Part = {}
+    for key, array in part.items():
+        if isinstance(array, np.ndarray):
+            if array.dtype.name not in _TYPES or not array.dtype.isnative:
+                raise ValueError(f"{name}: {key!r} must be of one of {', '.join(sorted(_TYPES))}, got {array.dtype}")
+            array = np.require(np.asarray(array), requirements=["C", "W"])
+        elif torch is None or not isinstance(array, torch.Tensor) or array.device.type != "cpu":
+            raise ValueError(f"{name}: {key!r} must be a numpy array or a CPU tensor, got {array!r}")
+        if not array.ndim:
+            raise ValueError(f"{name}: {key!r} must have rows, got the single value {array!r}")
+        found[key] = array
+    rows = {key: len(array) for key, array in found.items()}
+    if len(set(rows.values())) > 1:
+        raise ValueError(f"{name}: arrays must be of the same number of rows, got {rows}")
+    return found

@@ -1,0 +1,175 @@
+"""Part files simulated: what trainers in lock-step wait for parts that they load themselves, or that loaders bring."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from itertools import count
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ..checks import whole
+from ..timeline import Span, Timeline
+from .service import Service, check, check_times, draw
+
+TRAINER = "trainer"  # the lane of what a trainer does
+_SEEDS = (-(2**63), 2**64 - 1)
+
+
+def loader_lane(loader: int) -> str:
+    return f"loader {loader}"
+
+
+def simulate_parts(
+    load_s: Service | Sequence[Sequence[float]],
+    steps_per_part: int | Sequence[Sequence[int]],
+    step_s: Service,
+    *,
+    queue_size: int | None = None,
+    num_loaders: int = 1,
+    startup_s: float = 0.0,
+    barrier_s: float = 0.0,
+    seed: int = 0,
+) -> Timeline:
+    """Return what trainers do that take steps together, each on the parts of its own shard.
+
+    Either `load_s` is a list for each trainer with the seconds that each of its parts takes to load, or
+    `steps_per_part` is one with the steps that each lasts, or both; else an int or a `Service` holds for all, and each
+    trainer draws times of its own. `step_s` gives the seconds of each trainer's steps 0, 1, ….
+
+    With `queue_size` None a trainer loads its parts itself (`SyncPartDataset`): kind "load" on lane "trainer". With a
+    number, loaders load ahead (`AsyncPartDataset`), `startup_s` late: loader n modulo `num_loaders` loads part n, which
+    enters the queue once the part before has entered and part n - `queue_size` is taken; then its loader goes on. A
+    trainer's other kinds are "wait" for a part, "barrier" for the other trainers and "step". Agreeing costs `barrier_s`
+    before each step and at the end. A trainer without batches holds nobody up.
+
+    Raises ValueError for numbers out of range, shards that do not fit each other, and times that are negative.
+
+    >>> spans = simulate_parts([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
+    >>> [(span.item, span.start_s, span.stop_s) for span in spans]
+    [(0, 0.0, 1.0), (1, 2.0, 2.0)]
+    """
+    loads, steps = _shards(load_s, steps_per_part, whole("seed", seed, *_SEEDS))
+    queue = _queue(queue_size, num_loaders, startup_s)
+    check_times("barrier_s", [barrier_s])
+    times = [draw("step_s", step_s, sum(counts), seed, rank, 1).tolist() for rank, counts in enumerate(steps)]
+    spans: list[Span] = []
+    trainers = [
+        _synchronous(*trainer, spans) if queue is None else _asynchronous(*trainer, spans, *queue)
+        for trainer in zip(range(len(loads)), loads, steps, strict=True)
+    ]
+    _keep_step(trainers, times, barrier_s, spans)
+    return Timeline.of(sorted(spans, key=lambda span: (span.rank, span.start_s, span.stop_s)))
+
+
+def idle_share(timeline: Timeline) -> float:
+    """Return the share of the makespan in which a trainer takes no step: the mean over trainers, 0 for none.
+
+    >>> idle_share(simulate_parts([[1.0]], 1, 3.0))
+    0.25
+    """
+    ranks = np.unique(timeline.select(lane=TRAINER).rank)
+    steps = timeline.select(lane=TRAINER, kind="step")
+    busy_s = [steps.select(rank=int(rank)).busy_s for rank in ranks]
+    return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s if timeline.makespan_s else 0.0
+
+
+# A generator that is sent the time at which the trainer wants a batch, yields that at which it has one, and returns
+# that at which it knows that there are no more.
+_Trainer: TypeAlias = Generator[float, float, float]
+
+
+def _synchronous(rank: int, loads: list[float], steps: list[int], spans: list[Span]) -> _Trainer:
+    now = yield 0.0  # to be sent the first time
+    for part, (seconds, number) in enumerate(zip(loads, steps, strict=True)):
+        spans.append(Span(rank, TRAINER, "load", part, now, now + seconds))
+        now += seconds
+        for _ in range(number):
+            now = yield now
+    return now
+
+
+def _asynchronous(
+    rank: int,
+    loads: list[float],
+    steps: list[int],
+    spans: list[Span],
+    queue_size: int,
+    num_loaders: int,
+    startup_s: float,
+) -> _Trainer:
+    entered: list[float] = []
+    taken: list[float] = []
+    now = yield 0.0  # to be sent the first time
+    for part, (seconds, number) in enumerate(zip(loads, steps, strict=True)):
+        start = entered[part - num_loaders] if part >= num_loaders else startup_s
+        room = taken[part - queue_size] if part >= queue_size else startup_s
+        spans.append(Span(rank, loader_lane(part % num_loaders), "load", part, start, start + seconds))
+        entered.append(max(start + seconds, room, entered[-1] if part else startup_s))
+        taken.append(max(now, entered[-1]))
+        spans.append(Span(rank, TRAINER, "wait", part, now, taken[-1]))
+        now = taken[-1]
+        for _ in range(number):
+            now = yield now
+    return now
+
+
+def _keep_step(trainers: list[_Trainer], times: list[list[float]], barrier_s: float, spans: list[Span]) -> None:
+    """Let all take their steps together; who has no batch comes to the barrier at once."""
+    free = dict.fromkeys(range(len(trainers)), 0.0)
+    for trainer in trainers:
+        next(trainer)
+    having = set(free)
+    for step in count():
+        ready = dict(free)
+        for rank in sorted(having):
+            try:
+                ready[rank] = trainers[rank].send(free[rank])
+            except StopIteration as end:
+                ready[rank] = end.value
+                having.discard(rank)
+        together = max(ready.values()) + barrier_s
+        for rank, since in ready.items():
+            spans.append(Span(rank, TRAINER, "barrier", step, since, together))
+            free[rank] = together + (times[rank][step] if rank in having else 0.0)
+            if rank in having:
+                spans.append(Span(rank, TRAINER, "step", step, together, free[rank]))
+        if not having:
+            return
+
+
+def _queue(queue_size: int | None, num_loaders: int, startup_s: float) -> tuple[int, int, float] | None:
+    checked = whole("num_loaders", num_loaders, 1), float(check_times("startup_s", [startup_s])[0])
+    return None if queue_size is None else (whole("queue_size", queue_size, 1), *checked)
+
+
+def _shards(load_s: Any, steps_per_part: Any, seed: int) -> tuple[list[list[float]], list[list[int]]]:
+    """Seconds and steps of each part of each trainer."""
+    loads = None
+    if _nested(load_s):
+        loads = [check_times(f"load_s[{rank}]", shard).tolist() for rank, shard in enumerate(load_s)]
+    else:
+        check("load_s", load_s)
+    if _nested(steps_per_part):
+        steps = [
+            [whole(f"steps_per_part[{rank}][{part}]", number, 0) for part, number in enumerate(shard)]
+            for rank, shard in enumerate(steps_per_part)
+        ]
+    elif loads is None:
+        raise ValueError(
+            f"load_s or steps_per_part must be a list for each trainer, got {load_s!r} and {steps_per_part!r}"
+        )
+    else:
+        number = whole("steps_per_part", steps_per_part, 0)
+        steps = [[number] * len(shard) for shard in loads]
+    if loads is None:
+        loads = [draw("load_s", load_s, len(shard), seed, rank, 0).tolist() for rank, shard in enumerate(steps)]
+    lengths = [len(shard) for shard in loads], [len(shard) for shard in steps]
+    if lengths[0] != lengths[1] or not loads:
+        given = f"got {lengths[0]} and {lengths[1]}"
+        raise ValueError(f"load_s and steps_per_part must have the same parts, of one trainer or more; {given}")
+    return loads, steps
+
+
+def _nested(values: Any) -> bool:
+    return isinstance(values, Sequence | np.ndarray) and all(isinstance(v, Sequence | np.ndarray) for v in values)

@@ -1,0 +1,68 @@
+"""Ranks of one process: a thread each, with a real Gloo process group, for notebooks and tests."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from .checks import whole
+
+Result = TypeVar("Result")
+
+
+class RankError(RuntimeError):
+    """A rank failed: `rank` is its number, the cause what it raised."""
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: float = 60.0) -> list[Result]:
+    """Call ``work(rank, group)`` for each rank at once, and return what they return, by rank.
+
+    Each rank is a thread and `group` its own end of a real Gloo process group (``ProcessGroupGloo`` over loopback), to
+    be used directly, as in ``group.allreduce([tensor]).wait()``: there is no default group. Threads share the
+    interpreter: good for waiting and for talking to each other, not for computing at the same time.
+
+    A rank that raises takes its end of the group with it, so that the others fail at their next collective instead of
+    waiting for it; the first error surfaces as RankError. A collective waits for `timeout_s` at most. Raises ValueError
+    for fewer than 1 rank and for a timeout that is not above 0.
+
+    >>> import torch
+    >>> def total(rank, group):
+    ...     tensor = torch.tensor([rank])
+    ...     group.allreduce([tensor]).wait()
+    ...     return tensor.item()
+    >>> in_threads(4, total)
+    [6, 6, 6, 6]
+    """
+    num_ranks = whole("num_ranks", num_ranks, 1)
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s must be above 0, got {timeout_s!r}")
+    limit = datetime.timedelta(seconds=timeout_s)
+    store = dist.HashStore()  # type: ignore[attr-defined]  # public, and left out of torch's own list
+    results: dict[int, Result] = {}
+    errors: list[tuple[int, BaseException]] = []
+
+    def be(rank: int) -> None:
+        try:
+            results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, num_ranks, limit))
+        except BaseException as error:
+            errors.append((rank, error))
+            traceback.clear_frames(error.__traceback__)  # which hold the group: let it go
+
+    threads = [threading.Thread(target=be, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        rank, cause = errors[0]
+        raise RankError(f"rank {rank} failed: {type(cause).__name__}: {cause}", rank) from cause
+    return [results[rank] for rank in range(num_ranks)]

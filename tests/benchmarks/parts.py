@@ -1,0 +1,117 @@
+"""Part files loaded by trainers in lock-step or ahead of them, measured and simulated: python -m tests.benchmarks.parts
+
+Four trainers, a thread each with a real Gloo group; loads and steps sleep. The simulation is blind: it knows the times
+that loads and steps are to take, and nothing of the run. A second one knows what it costs to agree on a step, which is
+measured before the run: it includes how late the last of four sleepers wakes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from rankscope.pipeline.part_files import DelayedLoad, write_parts
+from rankscope.pipeline.parts import AsyncPartDataset, SyncPartDataset, in_step
+from rankscope.pipeline.parts_twin import idle_share, simulate_parts
+from rankscope.pipeline.service import Lognormal
+from rankscope.timeline import Recorder, Timeline
+
+TRAINERS = 4
+PARTS = 10  # of each trainer
+STEPS = 4  # a part
+STEP_S = 0.060
+LOAD_S = 0.192  # the mean: 80 % of a part's steps
+QUEUES = (None, 1, 2, 4)
+
+
+def train(files: list[Path], load: DelayedLoad, queue_size: int | None) -> tuple[Timeline, float]:
+    """The spans of a run, and the median seconds that a step takes in lock-step beyond its own."""
+    recorder, store, costs = Recorder(), dist.HashStore(), []
+
+    def run(rank: int) -> None:
+        group = dist.ProcessGroupGloo(store, rank, TRAINERS, datetime.timedelta(seconds=60))
+        record = recorder.for_rank(rank)
+        setting: dict[str, Any] = {"load": load, "recorder": recorder}
+        with contextlib.ExitStack() as stack:
+            if queue_size is None:
+                dataset = SyncPartDataset(files, 1, TRAINERS, rank, **setting)
+            else:
+                dataset = stack.enter_context(
+                    AsyncPartDataset(files, 1, TRAINERS, rank, queue_size=queue_size, **setting)
+                )
+            before = time.perf_counter()
+            for _ in range(20):
+                time.sleep(0.010)
+                group.allreduce([torch.zeros(1, dtype=torch.int64)]).wait()
+                now = time.perf_counter()
+                costs.append(now - before - 0.010)
+                before = now
+            for step, batch in enumerate(in_step(dataset, group, record)):
+                if batch is not None:
+                    with record.span("trainer", "step", step):
+                        time.sleep(STEP_S)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(TRAINERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    timeline = recorder.timeline()
+    timeline.check()
+    return timeline, statistics.median(costs)
+
+
+def sizes(aligned: bool) -> dict[int, int]:
+    """Rows of each part, by its number: the same for all, or so that the parts of no two trainers end together."""
+    names = [f"part-{number:05d}.npz" for number in range(TRAINERS * PARTS)]
+    rows = {}
+    for rank in range(TRAINERS):
+        for place, name in enumerate(SyncPartDataset(names, 1, TRAINERS, rank).shard):
+            rows[int(name[5:10])] = STEPS - rank if place == 0 and not aligned else STEPS
+    return rows
+
+
+def main() -> None:
+    """Print a row a setting."""
+    print(f"{TRAINERS} trainers in lock-step, {PARTS} parts each of {STEPS} steps of {STEP_S * 1e3:.0f} ms; "
+          f"a load takes {LOAD_S * 1e3:.0f} ms on average")  # fmt: skip
+    print(f"{'':<26}{'idle share':>22}{'makespan s':>22}{'error of the makespan':>32}")
+    print(f"{'loads, parts, queue':<26}{'measured':>11}{'simulated':>11}{'measured':>11}{'simulated':>11}"
+          f"{'blind (bar: 10 %)':>20}{'with barrier':>14}")  # fmt: skip
+    worst = 0.0
+    for cv in (0.5, 1.0):
+        for aligned in (True, False):
+            rows = sizes(aligned)
+            counts = [rows[number] for number in sorted(rows)]
+            with tempfile.TemporaryDirectory() as folder:
+                files = write_parts(folder, counts, x=np.arange(sum(counts)))
+                load = DelayedLoad(Lognormal(LOAD_S, cv), seed=1)
+                shards = [SyncPartDataset(files, 1, TRAINERS, rank).shard for rank in range(TRAINERS)]
+                loads = [[load.delay_s(file) for file in shard] for shard in shards]
+                steps = [[rows[int(Path(file).stem[5:])] for file in shard] for shard in shards]
+                for queue_size in QUEUES:
+                    measured, barrier_s = train(files, load, queue_size)
+                    blind = simulate_parts(loads, steps, STEP_S, queue_size=queue_size)
+                    informed = simulate_parts(loads, steps, STEP_S, queue_size=queue_size, barrier_s=barrier_s)
+                    errors = [twin.makespan_s / measured.makespan_s - 1 for twin in (blind, informed)]
+                    worst = max(worst, abs(errors[0]))
+                    queue = "none" if queue_size is None else queue_size
+                    name = f"cv {cv}, {'aligned' if aligned else 'apart'}, {queue}"
+                    print(f"{name:<26}{idle_share(measured):>11.1%}{idle_share(blind):>11.1%}"
+                          f"{measured.makespan_s:>11.3f}{blind.makespan_s:>11.3f}"
+                          f"{errors[0]:>20.1%}{errors[1]:>14.1%}")  # fmt: skip
+    print(f"\nlargest error of the blind simulation: {worst:.1%} (bar: 10 %)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What loader processes and trainers of the tests run: importable by them, and quickly, so without torch or pytest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from functools import partial
+
+from rankscope.pipeline.part_files import load_part
+from rankscope.pipeline.part_loaders import PartLoaders
+from rankscope.pipeline.part_manager import Setting
+
+
+class Awkward(Exception):  # which does not survive a pickle
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other}")
+
+
+def number(path):
+    return int(path[-9:-4])
+
+
+def hang_but_on(one, path):
+    """One part comes; any other takes a minute."""
+    if path != one:
+        time.sleep(60)
+    return load_part(path)
+
+
+def fail_on_two(path):
+    if number(path) == 2:
+        raise OSError(5, "the disk is gone")
+    return load_part(path)
+
+
+def fail_awkwardly(path):
+    raise Awkward("this", "that")
+
+
+def leave(path):
+    os._exit(3)
+
+
+def kill_self(path):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def no_part(path):
+    return [1, 2, 3]
+
+
+def with_tensors(path):
+    import torch
+
+    return {name: torch.from_numpy(rows) for name, rows in load_part(path).items()}
+
+
+def one_thread(path):
+    """A part that says how the loader is placed: threads of the manager, and whether torch came along."""
+    import numpy as np
+
+    with open(f"/proc/{os.getppid()}/status") as file:
+        (threads,) = (line.split()[1] for line in file if line.startswith("Threads"))
+    return {"threads": np.array([int(threads)]), "torch": np.array(["torch" in sys.modules])}
+
+
+def trainer(folder, end):
+    """A trainer that has taken one part and ends as it is told: for the tests that look whom it leaves behind."""
+    files = sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".npz"))
+    loaders = PartLoaders(Setting(partial(hang_but_on, files[0]), queue_size=2, num_loaders=2))
+    loaders.begin(files)
+    part = loaders.take()
+    if end == "with a child" and os.fork() == 0:  # which holds the socket, too
+        os.closerange(1, 3)
+        time.sleep(4)
+        os._exit(0)
+    print(loaders.folder, *loaders.pids, flush=True)
+    if end == "by itself":
+        sys.exit(0)
+    if end == "by an error":
+        raise RuntimeError("out of luck")
+    loaders.take()
+    return part
+
+
+def rank_process(rank, num_ranks, store, files, queue):
+    """A rank in a process of its own, on the default group: what it read in each step."""
+    import torch.distributed as dist
+
+    from rankscope.pipeline.parts import AsyncPartDataset, in_step
+
+    dist.init_process_group("gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks)
+    with AsyncPartDataset(files, 2, num_ranks, rank) as dataset:
+        queue.put((rank, [None if batch is None else batch["x"].tolist() for batch in in_step(dataset)]))
+    dist.destroy_process_group()

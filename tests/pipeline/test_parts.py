@@ -1,0 +1,608 @@
+"""Part files for real: the same rows however they are loaded, queues that are bounded, and deaths that are named."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, IterableDataset
+
+from rankscope.pipeline import part_loaders, parts
+from rankscope.pipeline.part_files import DelayedLoad, load_part, write_parts
+from rankscope.pipeline.part_loaders import LoaderDied
+from rankscope.pipeline.part_manager import PartError
+from rankscope.pipeline.parts import AsyncPartDataset, SyncPartDataset, in_step
+from rankscope.pipeline.parts_twin import idle_share, simulate_parts
+from rankscope.pipeline.service import Lognormal
+from rankscope.timeline import Recorder
+
+from . import part_loads
+from .conftest import alive, soon
+
+NAMED_S = 2.0  # within which a death must be named
+
+
+@pytest.fixture
+def folders(monkeypatch):
+    """The folders of shared memory that are made; when the test is over all must be gone."""
+    made = []
+
+    def shared_folder():
+        made.append(make())
+        return made[-1]
+
+    make = part_loaders.shared_folder
+    monkeypatch.setattr(part_loaders, "shared_folder", shared_folder)
+    yield made
+    gc.collect()
+    assert made
+    assert [folder for folder in made if folder.exists()] == []
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Ten parts of uneven sizes, one of them empty: rows 0 … 33."""
+    rows = np.arange(34)
+    sizes = [3, 5, 0, 4, 7, 1, 2, 6, 4, 2]
+    return write_parts(tmp_path / "parts", sizes, x=rows, image=rows[:, None, None] * np.ones((2, 3), np.float32))
+
+
+def assert_gone(pids, within_s=10.0):
+    assert pids
+    assert soon(lambda: not any(map(alive, pids)), within_s), f"still there: {[pid for pid in pids if alive(pid)]}"
+
+
+def equal(batches, others):
+    assert len(batches) == len(others)
+    for batch, other in zip(batches, others, strict=True):
+        assert batch.keys() == other.keys()
+        for name in batch:
+            assert batch[name].dtype == other[name].dtype
+            assert torch.equal(batch[name], other[name])
+
+
+# ---- files
+
+
+def test_parts_hold_every_row_once_in_order(tmp_path):
+    rows = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
+    for number, (rows_per_part, sizes) in enumerate([(4, [4, 4, 2]), (5, [5, 5]), (99, [10]), ([1, 0, 9], [1, 0, 9])]):
+        files = write_parts(tmp_path / str(number), rows_per_part, rows=rows, label=torch.arange(10))
+        assert [file.name for file in files] == [f"part-{part:05d}.npz" for part in range(len(sizes))]
+        parts = [load_part(file) for file in files]
+        assert [len(part["rows"]) for part in parts] == sizes
+        np.testing.assert_array_equal(np.concatenate([part["rows"] for part in parts]), rows)
+        assert np.concatenate([part["label"] for part in parts]).tolist() == list(range(10))
+        assert sorted(path.name for path in (tmp_path / str(number)).iterdir()) == [file.name for file in files]
+
+
+@pytest.mark.parametrize(
+    ("rows_per_part", "arrays", "message"),
+    [
+        (0, {"x": [1, 2]}, "rows_per_part must be a whole number of at least 1, got 0"),
+        (1.5, {"x": [1, 2]}, "rows_per_part must be a whole number of at least 1, got 1.5"),
+        ([1, 2], {"x": [1, 2]}, r"rows_per_part must add up to the 2 rows, got \[1, 2\], which is 3"),
+        ([3, -1], {"x": [1, 2]}, r"rows_per_part\[1\] must be a whole number of at least 0, got -1"),
+        (1, {}, "must be a dict of one array or more, got {}"),
+        (1, {"x": [1, 2], "y": [1]}, "must be of the same number of rows, got {'x': 2, 'y': 1}"),
+        (1, {"x": 5}, "'x' must have rows, got the single value array"),
+        (1, {"x": ["a"]}, "'x' must be of one of bool, .*, got <U1"),
+        (1, {"x": [object()]}, "'x' must be of one of bool, .*, got object"),
+        (1, {"x": np.array([1.0], dtype=">f8")}, "'x' must be of one of bool, .*, got >f8"),
+        (1, {"file": [1, 2]}, "an array's name must differ .*, got 'file'"),
+    ],
+)
+def test_parts_that_cannot_be_are_refused_before_anything_is_written(tmp_path, rows_per_part, arrays, message):
+    with pytest.raises(ValueError, match=message):
+        write_parts(tmp_path / "parts", rows_per_part, **arrays)
+    assert not (tmp_path / "parts").exists()
+
+
+def test_parts_of_two_data_sets_are_not_mixed(tmp_path):
+    write_parts(tmp_path, 1, x=[1, 2, 3])
+    with pytest.raises(ValueError, match="folder must hold no parts yet"):
+        write_parts(tmp_path, 2, x=[1, 2, 3])
+
+
+def test_a_pickle_in_a_part_file_is_not_read(tmp_path):
+    path = tmp_path / "part-00000.npz"
+    np.savez(path, x=np.array([print], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        load_part(path)
+
+
+def test_a_delay_depends_on_seed_and_part_alone(files):
+    load = DelayedLoad(Lognormal(0.01, cv=1.0), seed=3)
+    delays = [load.delay_s(file) for file in files]
+    assert len(set(delays)) == len(files)
+    again = pickle.loads(pickle.dumps(load))
+    assert [again.delay_s(file.name) for file in reversed(files)] == delays[::-1]
+    assert DelayedLoad(Lognormal(0.01, cv=1.0), seed=4).delay_s(files[0]) != delays[0]
+    start = time.perf_counter()
+    assert load(os.fspath(files[4]))["x"].tolist() == load_part(files[4])["x"].tolist()
+    assert time.perf_counter() - start >= delays[4]
+
+
+def test_bad_delays_are_named():
+    with pytest.raises(ValueError, match="delays_s must be finite and at least 0, got -1"):
+        DelayedLoad(-1)
+    with pytest.raises(ValueError, match="must have its number in its name, got 'part.npz'"):
+        DelayedLoad(0.1).delay_s("part.npz")
+    with pytest.raises(ValueError, match="delays_s must have a time for each of 3 items, got 1"):
+        DelayedLoad([0.1]).delay_s("part-00002.npz")
+
+
+# ---- the same batches
+
+
+@pytest.mark.parametrize("num_trainers", [1, 4, 12])
+def test_every_row_is_read_once_and_batches_stay_in_their_part(files, num_trainers):
+    sizes = [len(load_part(file)["x"]) for file in files]
+    part_of = np.repeat(np.arange(len(files)), sizes)
+    seen = []
+    for trainer in range(num_trainers):
+        for batch in SyncPartDataset(files, 3, num_trainers, trainer):
+            rows = batch["x"].tolist()
+            assert len(set(part_of[rows])) == 1
+            assert 1 <= len(rows) <= 3
+            assert torch.equal(batch["image"][:, 1, 2], batch["x"].float())
+            seen += rows
+    assert sorted(seen) == list(range(34))
+
+
+@pytest.mark.parametrize(
+    ("queue_size", "num_loaders", "drop_last", "load"),
+    [(1, 1, False, load_part), (2, 3, True, load_part), (4, 2, False, part_loads.with_tensors)],
+)
+def test_loading_ahead_changes_no_bit_of_any_epoch(files, folders, queue_size, num_loaders, drop_last, load):
+    arguments = {"drop_last": drop_last, "load": load}
+    now = SyncPartDataset(files, 3, 2, 1, 7, **arguments)
+    ahead = AsyncPartDataset(files, 3, 2, 1, 7, queue_size=queue_size, num_loaders=num_loaders, **arguments)
+    orders = []
+    with ahead:
+        pids = ahead.pids
+        assert len(pids) == 1 + num_loaders
+        for epoch in (0, 1, 5):
+            now.set_epoch(epoch)
+            ahead.set_epoch(epoch)
+            batches = list(ahead)
+            equal(batches, list(now))
+            orders.append([batch["x"].tolist() for batch in batches])
+            assert ahead.pids == pids  # the same processes, epoch after epoch
+    assert orders[0] != orders[1] != orders[2]
+    assert all(len(rows) == 3 for rows in orders[0]) == drop_last
+    assert ahead.pids == []
+    assert_gone(pids)
+
+
+def test_they_are_iterable_datasets_for_a_data_loader(files, folders):
+    now = SyncPartDataset(files, 3)
+    assert isinstance(now, IterableDataset)
+    with AsyncPartDataset(files, 3) as ahead:
+        assert isinstance(ahead, IterableDataset)
+        for dataset in (now, ahead):
+            equal(list(DataLoader(dataset, batch_size=None)), list(now))
+
+
+def test_a_data_loader_worker_is_told_that_it_is_the_wrong_place(files, monkeypatch):
+    monkeypatch.setattr(parts, "get_worker_info", lambda: "that of worker 0")
+    for dataset in (SyncPartDataset(files, 3), AsyncPartDataset(files, 3)):
+        with pytest.raises(RuntimeError, match="give the DataLoader num_workers=0"):
+            list(DataLoader(dataset, batch_size=None))
+
+
+def test_batches_may_be_kept_and_written_to(files, folders):
+    with AsyncPartDataset(files, 3, queue_size=1) as dataset:
+        kept = list(dataset)
+        for batch in kept:
+            batch["x"] += 1000
+        equal(list(dataset), list(SyncPartDataset(files, 3)))
+        assert sorted(x for batch in kept for x in batch["x"].tolist()) == list(range(1000, 1034))
+    assert sum(int(batch["x"].sum()) for batch in kept) == 34 * 1000 + 33 * 17  # still there after the end
+
+
+def test_memory_is_used_again(tmp_path, folders):
+    files = write_parts(tmp_path, 1000, x=np.arange(40_000))
+    with AsyncPartDataset(files, 1000, queue_size=2) as dataset:
+        segments = set()
+        for _ in dataset:
+            (loaders,) = dataset._started
+            segments |= set(loaders._exchanges[0]._theirs)
+    assert len(segments) <= 6  # one loading, one held, two queued, two with the trainer
+
+
+# ---- the queue
+
+
+@pytest.mark.parametrize(("queue_size", "num_loaders"), [(1, 1), (2, 1), (1, 3), (4, 2)])
+def test_loaders_run_ahead_by_the_queue_and_their_own_part_and_no_further(files, folders, queue_size, num_loaders):
+    recorder = Recorder()
+    setting = {"queue_size": queue_size, "num_loaders": num_loaders, "recorder": recorder}
+    ahead = queue_size + num_loaders
+    dataset = AsyncPartDataset(files, 100, **setting)
+    for taken, _ in enumerate(dataset, start=1):  # a part is a batch, but for the empty one
+        taken += taken > dataset.shard.index(os.fspath(files[2]))
+        expected = list(range(min(taken + ahead, len(files))))
+        soon(lambda: len(recorder.timeline().select(kind="load")) >= len(expected))  # noqa: B023
+        time.sleep(0.02)  # in which no other may follow
+        assert sorted(recorder.timeline().select(kind="load").item.tolist()) == expected
+    dataset.close()
+    timeline = recorder.timeline()
+    timeline.check()
+    loads = timeline.select(kind="load")
+    assert all(span.lane == f"loader {span.item % num_loaders}" for span in loads)
+    assert timeline.select(lane="trainer", kind="wait").item.tolist() == list(range(len(files)))
+
+
+# ---- errors and deaths
+
+
+@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
+def test_an_error_while_loading_comes_in_its_turn_with_file_and_cause(files, kind, request):
+    if kind is AsyncPartDataset:
+        request.getfixturevalue("folders")
+    dataset = kind(files, 3, load=part_loads.fail_on_two)
+    good = list(SyncPartDataset(files, 3))
+    before = dataset.shard.index(os.fspath(files[2]))
+    num_batches = sum(-(-len(load_part(file)["x"]) // 3) for file in dataset.shard[:before])
+    seen = []
+    with pytest.raises(PartError, match="part-00002.npz could not be loaded: OSError: .*the disk is gone") as caught:
+        seen.extend(dataset)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__cause__.errno == 5
+    equal(seen, good[:num_batches])
+    assert getattr(dataset, "pids", []) == []
+
+
+def test_an_error_that_does_not_survive_a_pickle_still_says_what_it_said(files, folders):
+    with pytest.raises(PartError, match="part-.*: Awkward: this and that") as caught:
+        list(AsyncPartDataset(files, 3, load=part_loads.fail_awkwardly))
+    assert "fail_awkwardly" in "".join(caught.value.__cause__.__notes__)
+
+
+@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
+def test_what_is_no_part_is_refused(files, kind):
+    with pytest.raises(PartError, match=r"part-.*must be a dict of one array or more, got \[1, 2, 3\]") as caught:
+        list(kind(files, 3, load=part_loads.no_part))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("load", [lambda path: load_part(path), "of the script"])
+def test_a_function_that_no_other_process_can_import_is_refused(files, folders, monkeypatch, load):
+    if load == "of the script":
+        monkeypatch.setattr(sys.modules["__main__"], "load", hidden, raising=False)
+        monkeypatch.setattr(hidden, "__module__", "__main__")
+        monkeypatch.setattr(hidden, "__qualname__", "load")
+        load = hidden
+    else:
+        folders.append(Path("/nowhere"))  # it is refused before anything is made
+    dataset = AsyncPartDataset(files, 3, load=load)
+    with pytest.raises(ValueError, match="load must be a function that another process can import.*; got <function"):
+        list(dataset)
+
+
+def hidden(path):
+    return load_part(path)
+
+
+def hanging(files):
+    """A dataset of which all but the first part hang in loading, and an iteration that has taken that part."""
+    first = SyncPartDataset(files, 100).shard[0]
+    dataset = AsyncPartDataset(files, 100, load=partial(part_loads.hang_but_on, first), num_loaders=2)
+    batches = iter(dataset)
+    next(batches)
+    return dataset, batches
+
+
+def test_a_killed_loader_is_named_each_time(files, folders):
+    for turn in range(20):
+        dataset, batches = hanging(files)
+        manager, *loaders = dataset.pids
+        victim = turn % 2
+        timer = threading.Timer(0.02, os.kill, (loaders[victim], signal.SIGKILL))
+        start = time.monotonic()
+        timer.start()
+        pattern = rf"part loader {victim} \(pid {loaders[victim]}\) was killed by SIGKILL while it loaded .*\d+.npz"
+        with pytest.raises(LoaderDied, match=pattern):
+            next(batches)
+        assert time.monotonic() - start < NAMED_S
+        assert_gone([manager, *loaders])
+        assert dataset.pids == []
+        with pytest.raises(StopIteration):
+            next(batches)
+
+
+def test_a_killed_manager_is_named_and_its_loaders_end(files, folders):
+    for _ in range(5):
+        dataset, batches = hanging(files)
+        manager, *loaders = dataset.pids
+        start = time.monotonic()
+        os.kill(manager, signal.SIGKILL)
+        with pytest.raises(LoaderDied, match=rf"manager of the part loaders \(pid {manager}\) was killed by SIGKILL"):
+            next(batches)
+        assert time.monotonic() - start < NAMED_S
+        assert_gone([manager, *loaders], within_s=NAMED_S)
+
+
+@pytest.mark.parametrize(
+    ("load", "message"),
+    [(part_loads.leave, "ended with exit code 3"), (part_loads.kill_self, "was killed by SIGKILL")],
+)
+def test_a_loader_that_ends_itself_is_named_with_its_file(files, folders, load, message):
+    with pytest.raises(LoaderDied, match=rf"part loader \d .* {message} while it loaded .*part-\d+.npz"):
+        list(AsyncPartDataset(files, 3, load=load, num_loaders=2))
+
+
+def test_a_death_is_noticed_at_the_next_batch_not_at_the_next_part(files, folders):
+    dataset = AsyncPartDataset([files[4]], 1)
+    batches = iter(dataset)
+    next(batches)
+    os.kill(dataset.pids[1], signal.SIGKILL)
+    assert soon(lambda: not alive(dataset.pids[0]))  # it has said so and ended
+    with pytest.raises(LoaderDied, match=r"part loader 0 .* was killed by SIGKILL while it waited"):
+        next(batches)
+
+
+def test_after_a_death_the_next_iteration_starts_anew(files, folders):
+    with AsyncPartDataset(files, 3) as dataset:
+        os.kill(dataset.pids[0], signal.SIGKILL)
+        with pytest.raises(LoaderDied):
+            list(dataset)
+        equal(list(dataset), list(SyncPartDataset(files, 3)))
+
+
+# ---- the end, however it comes
+
+
+def test_an_iteration_that_is_broken_off_ends_its_processes(files, folders):
+    dataset, batches = hanging(files)
+    pids = dataset.pids
+    del batches
+    assert_gone(pids)
+    for _ in AsyncPartDataset(files, 3):
+        break
+
+
+def test_a_dataset_that_is_collected_takes_its_processes_along(files, folders):
+    dataset = AsyncPartDataset(files, 3)
+    list(dataset)
+    pids, watch = dataset.pids, weakref.ref(dataset)
+    del dataset
+    gc.collect()
+    assert watch() is None
+    assert_gone(pids)
+
+
+def test_two_iterations_at_once_do_not_mix(files, folders):
+    dataset = AsyncPartDataset(files, 3)
+    good = list(SyncPartDataset(files, 3))
+    pairs = list(zip(dataset, dataset, strict=True))
+    equal([one for one, _ in pairs], good)
+    equal([other for _, other in pairs], good)
+    assert len(dataset.pids) == 2  # one of the two is kept
+    dataset.close()
+
+
+def test_close_ends_an_iteration_under_way(files, folders):
+    dataset, batches = hanging(files)
+    pids = dataset.pids
+    dataset.close()
+    assert_gone(pids)
+    with pytest.raises(LoaderDied, match="were closed while parts were still to come"):
+        next(batches)
+    dataset.close()
+
+
+def test_control_c_ends_the_wait_and_the_processes(files, folders):
+    dataset, batches = hanging(files)
+    pids = dataset.pids
+    for pid in pids:  # as a terminal would: they go on, it is the trainer's to stop
+        os.kill(pid, signal.SIGINT)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    assert_gone(pids)
+
+
+@pytest.mark.parametrize("end", ["by itself", "by an error", "killed", "interrupted", "with a child"])
+def test_whatever_ends_the_trainer_nothing_is_left_behind(files, end):
+    program = f"import sys; from {part_loads.__name__} import trainer; trainer(*sys.argv[1:])"
+    command = [sys.executable, "-c", program, os.fspath(files[0].parent), end]
+    root = Path(__file__).parents[2]
+    trainer = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    folder, *pids = trainer.stdout.readline().split()
+    assert len(pids) == 3
+    if end in ("killed", "with a child"):
+        trainer.kill()
+    elif end == "interrupted":
+        trainer.send_signal(signal.SIGINT)
+    assert_gone([int(pid) for pid in pids], within_s=2.5)
+    _, said = trainer.communicate(timeout=30)
+    words = {"by itself": "", "by an error": "out of luck", "interrupted": "KeyboardInterrupt"}
+    assert words.get(end, "") in said
+    assert said == "" or end in ("by an error", "interrupted"), said
+    assert not Path(folder).exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_forked_from_the_trainer_leaves_its_loaders_alone(files, folders):
+    with AsyncPartDataset(files, 3) as dataset:
+        child = multiprocessing.get_context("fork").Process(target=dataset.close)
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0
+        equal(list(dataset), list(SyncPartDataset(files, 3)))
+
+
+def test_a_pickled_dataset_starts_processes_of_its_own(files, folders):
+    with AsyncPartDataset(files, 3) as dataset:
+        copy = pickle.loads(pickle.dumps(dataset))
+        assert copy.pids == []
+        equal(list(copy), list(dataset))
+        assert not set(copy.pids) & set(dataset.pids)
+        copy.close()
+
+
+def test_the_manager_has_one_thread_and_no_torch(files):
+    (batch,) = AsyncPartDataset(files[:1], 1, load=part_loads.one_thread)
+    assert batch["threads"].tolist() == [1]
+    assert batch["torch"].tolist() == [False]
+
+
+@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"batch_size": True}, "batch_size must be a whole number of at least 1, got True"),
+        ({"num_trainers": 0}, "num_trainers must be a whole number of at least 1, got 0"),
+        ({"num_trainers": 2, "trainer_id": 2}, "trainer_id must be a whole number from 0 to 1, got 2"),
+        ({"trainer_id": -1, "recorder": Recorder()}, "trainer_id must be a whole number from 0 to 0, got -1"),
+        ({"seed": 1.5}, "seed .*got 1.5"),
+        ({"files": "one.npz"}, "files must be a list of file names, got the single name 'one.npz'"),
+        ({"files": Path("one.npz")}, "files must be a list of file names, got the single name PosixPath"),
+        ({"files": ["a", "b", "a"]}, "files must differ from each other, got 'a' twice"),
+        ({"load": "np.load"}, "load must be a function of a path, got 'np.load'"),
+        ({"num_loaders": 0}, "num_loaders must be a whole number of at least 1, got 0"),
+        ({"queue_size": 0}, "queue_size must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_bad_input_is_named(kind, arguments, message):
+    if kind is SyncPartDataset and {"num_loaders", "queue_size"} & arguments.keys():
+        return
+    with pytest.raises(ValueError, match=message):
+        kind(**{"files": ["a", "b"], "batch_size": 4, **arguments})
+
+
+def test_a_bad_epoch_is_named():
+    with pytest.raises(ValueError, match="epoch must be a whole number, got 0.5"):
+        SyncPartDataset(["a"], 1).set_epoch(0.5)
+
+
+# ---- lock-step
+
+
+def lock_step(num_ranks, run):
+    """Run a function of rank and group in threads, on real Gloo, and return what each gave."""
+    store, found, errors = dist.HashStore(), {}, []
+
+    def work(rank):
+        try:
+            group = dist.ProcessGroupGloo(store, rank, num_ranks, datetime.timedelta(seconds=40))
+            found[rank] = run(rank, group)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(50)
+    if errors:
+        raise errors[0]
+    return [found[rank] for rank in range(num_ranks)]
+
+
+@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
+@pytest.mark.parametrize("num_files", [10, 3])
+def test_uneven_trainers_take_the_same_steps_and_read_all(files, kind, num_files):
+    shards = files[:num_files]
+
+    def run(rank, group):
+        dataset = kind(shards, 2, 4, rank)
+        batches = [None if batch is None else batch["x"].tolist() for batch in in_step(dataset, group)]
+        del dataset
+        return batches
+
+    ranks = lock_step(4, run)
+    steps = {len(batches) for batches in ranks}
+    assert len(steps) == 1
+    for rank, batches in enumerate(ranks):
+        own = [batch["x"].tolist() for batch in SyncPartDataset(shards, 2, 4, rank)]
+        assert batches == own + [None] * (steps.copy().pop() - len(own))
+    assert any(batches[-1] is not None for batches in ranks)
+    num_rows = sum(len(load_part(file)["x"]) for file in shards)
+    assert sorted(row for batches in ranks for batch in batches if batch for row in batch) == list(range(num_rows))
+
+
+def test_ranks_in_processes_on_the_default_group(files, tmp_path):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    arguments = (2, os.fspath(tmp_path / "store"), files, queue)
+    processes = [context.Process(target=part_loads.rank_process, args=(rank, *arguments)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    found = dict(queue.get(timeout=50) for _ in processes)
+    for process in processes:
+        process.join(30)
+        assert process.exitcode == 0
+    assert len(found[0]) == len(found[1])
+    assert sorted(row for batches in found.values() for batch in batches if batch for row in batch) == list(range(34))
+
+
+def test_without_a_group_there_must_be_a_default_one():
+    with pytest.raises(ValueError, match="group must be a process group where there is no default group, got None"):
+        next(in_step([1]))
+
+
+# ---- measured and simulated
+
+
+def train(files, load, step_s, num_trainers, setting):
+    """The spans of lock-step trainers whose steps sleep."""
+    recorder = Recorder()
+
+    def run(rank, group):
+        record = recorder.for_rank(rank)
+        kind = AsyncPartDataset if setting else SyncPartDataset
+        dataset = kind(files, 1, num_trainers, rank, load=load, recorder=recorder, **setting)
+        with dataset if setting else contextlib.nullcontext():
+            group.allreduce([torch.zeros(1)]).wait()
+            for step, batch in enumerate(in_step(dataset, group, record)):
+                if batch is not None:
+                    with record.span("trainer", "step", step):
+                        time.sleep(step_s)
+
+    lock_step(num_trainers, run)
+    return recorder.timeline()
+
+
+def test_a_run_has_the_spans_of_its_twin_and_takes_about_as_long(tmp_path):
+    sizes = [3, 4, 2, 4, 3, 3, 4, 2, 3]
+    files = write_parts(tmp_path, sizes, x=np.arange(sum(sizes)))
+    load, step_s = DelayedLoad(Lognormal(0.12, cv=1.0), seed=1), 0.03
+    shards = [SyncPartDataset(files, 1, 4, rank).shard for rank in range(4)]
+    steps = [[len(load_part(file)["x"]) for file in shard] for shard in shards]
+    loads = [[load.delay_s(file) for file in shard] for shard in shards]
+    idle = {}
+    for name, setting in {"sync": {}, "async": {"queue_size": 2, "num_loaders": 1}}.items():
+        expected = simulate_parts(loads, steps, step_s, **setting)
+        for attempt in range(3):  # others may be using the machine
+            timeline = train(files, load, step_s, 4, setting)
+            timeline.check()
+            assert sorted(span[:4] for span in timeline) == sorted(span[:4] for span in expected)
+            idle[name] = idle_share(timeline)
+            error = abs(expected.makespan_s / timeline.makespan_s - 1)
+            if error < 0.25 or attempt == 2:
+                break
+        assert error < 0.25
+        assert abs(idle_share(expected) - idle[name]) < 0.25
+    assert idle["sync"] > idle["async"]

@@ -1,0 +1,220 @@
+"""`simulate_parts` against SimPy: stores, processes and a barrier, span for span."""
+
+from __future__ import annotations
+
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.pipeline.parts_twin import idle_share, simulate_parts
+from rankscope.pipeline.service import Exponential, Lognormal
+from rankscope.timeline import Span, Timeline
+
+
+class Reference:
+    """The same trainers as SimPy processes."""
+
+    def __init__(self, load_s, steps, step_s, queue_size, num_loaders, startup_s, barrier_s):
+        self.clock = simpy.Environment()
+        self.load_s, self.steps, self.step_s = load_s, steps, step_s
+        self.queue_size, self.num_loaders, self.startup_s = queue_size, num_loaders, startup_s
+        self.barrier_s = barrier_s
+        self.spans: list[Span] = []
+        self.arrived, self.having, self.release = 0, 0, self.clock.event()
+        for rank in range(len(load_s)):
+            self.clock.process(self.trainer(rank))
+        self.clock.run()
+
+    def add(self, rank, lane, kind, item, start_s):
+        self.spans.append(Span(rank, lane, kind, item, start_s, self.clock.now))
+
+    def loader(self, rank, number, store, turns):
+        yield self.clock.timeout(self.startup_s)
+        for part in range(number, len(self.load_s[rank]), self.num_loaders):
+            start = self.clock.now
+            yield self.clock.timeout(self.load_s[rank][part])
+            self.add(rank, f"loader {number}", "load", part, start)
+            yield turns[part]  # the part before has entered
+            yield store.put(part)
+            turns[part + 1].succeed()
+
+    def parts(self, rank, store):
+        for part in range(len(self.load_s[rank])):
+            start = self.clock.now
+            if store is None:
+                yield self.clock.timeout(self.load_s[rank][part])
+                self.add(rank, "trainer", "load", part, start)
+            else:
+                assert (yield store.get()) == part
+                self.add(rank, "trainer", "wait", part, start)
+            yield part
+
+    def meet(self, has_batch):
+        """All come; the last one lets all go."""
+        self.arrived += 1
+        self.having += has_batch
+        release = self.release
+        if self.arrived == len(self.load_s):
+            self.release, having = self.clock.event(), self.having
+            self.arrived = self.having = 0
+            release.succeed(having)
+        return release
+
+    def trainer(self, rank):
+        store = None
+        if self.queue_size is not None:
+            store = simpy.Store(self.clock, self.queue_size)
+            turns = [self.clock.event() for _ in range(len(self.load_s[rank]) + 1)]
+            turns[0].succeed()
+            for number in range(self.num_loaders):
+                self.clock.process(self.loader(rank, number, store, turns))
+        step, parts, left = 0, self.parts(rank, store), 0
+        while True:
+            while left == 0:  # the next part with a batch in it, if there is one
+                value, event = None, next(parts, None)
+                while isinstance(event, simpy.Event):
+                    value = yield event
+                    event = parts.send(value)
+                if event is None:
+                    break
+                left = self.steps[rank][event]
+            start = self.clock.now
+            having = yield self.meet(left > 0)
+            yield self.clock.timeout(self.barrier_s)
+            self.add(rank, "trainer", "barrier", step, start)
+            if not having:
+                return
+            if left:
+                left -= 1
+                start = self.clock.now
+                yield self.clock.timeout(self.step_s[step])
+                self.add(rank, "trainer", "step", step, start)
+            step += 1
+
+
+def times(timeline):
+    found = {span[:4]: (span.start_s, span.stop_s) for span in timeline}
+    assert len(found) == len(list(timeline))
+    return found
+
+
+seconds = st.floats(0.0, 3.0)
+
+
+@st.composite
+def shards(draw):
+    """Seconds and steps of each part of each trainer."""
+    sizes = draw(st.lists(st.integers(0, 6), min_size=1, max_size=4))
+    loads = [draw(st.lists(seconds, min_size=size, max_size=size)) for size in sizes]
+    steps = [draw(st.lists(st.integers(0, 4), min_size=size, max_size=size)) for size in sizes]
+    return loads, steps
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(shards(), st.none() | st.integers(1, 4), st.integers(1, 4), seconds, st.floats(0.0, 0.5), st.data())
+def test_every_span_is_where_simpy_has_it(shards, queue_size, num_loaders, startup_s, barrier_s, data):
+    loads, steps = shards
+    most = max(map(sum, steps))
+    step_s = data.draw(st.lists(seconds, min_size=max(most, 1), max_size=max(most, 1)))
+    setting = {"queue_size": queue_size, "num_loaders": num_loaders, "startup_s": startup_s, "barrier_s": barrier_s}
+    timeline = simulate_parts(loads, steps, step_s, **setting)
+    timeline.check()
+    expected = times(Reference(loads, steps, step_s, *setting.values()).spans)
+    found = times(timeline)
+    assert found.keys() == expected.keys()
+    for key, span in expected.items():
+        assert found[key] == pytest.approx(span, abs=1e-9, rel=0), key
+
+
+def test_the_reference_tells_queue_sizes_and_loaders_apart():
+    """The comparison would be worth little if any two settings gave the same times."""
+    loads, steps, step_s = [[3.0, 0.1, 0.1, 3.0, 0.1, 0.1, 3.0]], [[1] * 7], [1.0] * 7
+    ends = [
+        max(span.stop_s for span in Reference(loads, steps, step_s, queue_size, loaders, 0.0, 0.0).spans)
+        for queue_size, loaders in [(None, 1), (1, 1), (2, 1), (1, 2)]
+    ]
+    assert len(set(ends)) == 4
+
+
+def test_what_loading_in_the_trainer_costs_is_known_in_closed_form():
+    """Constant loads L and n steps S a part: idle is L / (L + nS), alone and in aligned lock-step."""
+    for num_trainers in (1, 4):
+        timeline = simulate_parts([[0.6] * 5] * num_trainers, 2, 0.2)
+        assert idle_share(timeline) == pytest.approx(0.6 / (0.6 + 0.4))
+        assert timeline.makespan_s == pytest.approx(5.0)
+
+
+def test_loading_ahead_leaves_the_first_load_only_where_loads_are_shorter_than_a_part():
+    timeline = simulate_parts([[0.3] * 5] * 4, 2, 0.2, queue_size=1)
+    assert timeline.makespan_s == pytest.approx(0.3 + 5 * 0.4)
+
+
+def test_parts_that_end_at_different_steps_cost_more_and_queues_win_it_back():
+    loads = Lognormal(0.2, cv=1.0)
+    aligned = [[6] * 12] * 4
+    apart = [[6 - rank] + [6] * 11 for rank in range(4)]
+    idle = {
+        name: [idle_share(simulate_parts(loads, steps, 0.05, queue_size=size)) for size in (None, 1, 2, 4)]
+        for name, steps in {"aligned": aligned, "apart": apart}.items()
+    }
+    assert idle["apart"][0] > idle["aligned"][0] > idle["aligned"][1]
+    for shares in idle.values():
+        assert shares == sorted(shares, reverse=True)
+
+
+def test_a_distribution_gives_each_trainer_times_of_its_own_and_the_same_again():
+    def loads(seed):
+        timeline = simulate_parts(Exponential(0.1), [[1, 1]] * 3, 0.01, seed=seed)
+        return [round(span.stop_s - span.start_s, 9) for span in timeline.select(kind="load")]
+
+    assert loads(0) == loads(0) != loads(1)
+    assert len(set(loads(0))) == 6
+
+
+def test_trainers_without_parts_wait_for_the_others():
+    timeline = simulate_parts([[], [1.0]], 2, 0.5)
+    assert [tuple(s)[2:] for s in timeline.select(rank=0)] == [
+        ("barrier", 0, 0.0, 1.0),
+        ("barrier", 1, 1.0, 1.5),
+        ("barrier", 2, 1.5, 2.0),
+    ]
+
+
+def test_nothing_to_do_takes_no_time():
+    timeline = simulate_parts([[], []], 2, 0.5, queue_size=2)
+    assert timeline.makespan_s == 0.0
+    assert idle_share(timeline) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        (([[1.0]], 1, 1.0), {"queue_size": 0}, "queue_size must be a whole number of at least 1, got 0"),
+        (([[1.0]], 1, 1.0), {"num_loaders": 0}, "num_loaders must be a whole number of at least 1, got 0"),
+        (([[1.0]], 1, 1.0), {"seed": 0.5}, "seed must be a whole number .*, got 0.5"),
+        (([[1.0]], 1, 1.0), {"startup_s": -1.0}, "startup_s must be finite seconds of at least 0, got -1.0"),
+        (([[1.0]], 1, 1.0), {"barrier_s": float("nan")}, "barrier_s must be finite seconds of at least 0, got nan"),
+        (([[1.0], [1.0, -2.0]], 1, 1.0), {}, r"load_s\[1\] must be finite seconds of at least 0, got -2.0 for item 1"),
+        (([[1.0]], [[-1]], 1.0), {}, r"steps_per_part\[0\]\[0\] must be a whole number of at least 0, got -1"),
+        (([[1.0]], 1.5, 1.0), {}, "steps_per_part must be a whole number of at least 0, got 1.5"),
+        (([[1.0]], [[1, 1]], 1.0), {}, r"must have the same parts, of one trainer or more; got \[1\] and \[2\]"),
+        (([], 1, 1.0), {}, r"of one trainer or more; got \[\] and \[\]"),
+        ((0.1, 1, 1.0), {}, "must be a list for each trainer, got 0.1 and 1"),
+        ((None, [[1]], 1.0), {}, "load_s must be seconds, a list of them"),
+        (([[1.0]], 1, -1.0), {}, "step_s must be finite and at least 0, got -1.0"),
+        (([[1.0]], 3, [0.1, 0.1]), {}, "step_s must have a time for each of 3 items, got 2"),
+    ],
+)
+def test_bad_input_is_named(arguments, options, message):
+    with pytest.raises(ValueError, match=message):
+        simulate_parts(*arguments, **options)
+
+
+def test_idle_share_of_a_recorded_run_counts_trainers_only():
+    timeline = Timeline.of([
+        Span(0, "trainer", "step", 0, 0.0, 1.0),
+        Span(0, "loader 0", "load", 0, 0.0, 2.0),
+        Span(1, "trainer", "wait", 0, 0.0, 2.0),
+    ])  # fmt: skip
+    assert idle_share(timeline) == 0.75

@@ -1,0 +1,58 @@
+"""Ranks in threads: they really meet, and one that fails does not leave the others waiting."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from rankscope.ranks import RankError, in_threads
+
+
+def test_ranks_meet_and_results_come_by_rank():
+    def gather(rank, group):
+        everybody = [torch.zeros(1, dtype=torch.int64) for _ in range(3)]
+        group.allgather([everybody], [torch.tensor([rank * 10])]).wait()
+        return rank, [int(tensor) for tensor in everybody]
+
+    assert in_threads(3, gather) == [(rank, [0, 10, 20]) for rank in range(3)]
+    assert in_threads(1, lambda rank, group: rank) == [0]
+
+
+def test_a_rank_that_fails_is_named_and_nobody_waits_for_it():
+    def work(rank, group):
+        group.barrier().wait()
+        if rank == 1:
+            raise KeyError("lost")
+        group.barrier().wait()
+
+    start = time.monotonic()
+    with pytest.raises(RankError, match="rank 1 failed: KeyError: 'lost'") as caught:
+        in_threads(3, work)
+    assert time.monotonic() - start < 20, "far less than the minute that a collective may take"
+    assert caught.value.rank == 1
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_rank_that_stays_away_is_given_up_in_time():
+    def work(rank, group):
+        if rank:
+            group.barrier().wait()
+        else:
+            time.sleep(4)
+
+    with pytest.raises(RankError, match=r"rank [12] failed"):
+        in_threads(3, work, timeout_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_ranks": 0}, "num_ranks must be a whole number of at least 1, got 0"),
+        ({"timeout_s": 0}, "timeout_s must be above 0, got 0"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        in_threads(**{"num_ranks": 2, "work": lambda rank, group: None, **arguments})
