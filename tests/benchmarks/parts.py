@@ -2,28 +2,33 @@
 
 Four trainers, a thread each with a real Gloo group; loads and steps sleep. The simulation is blind: it knows the times
 that loads and steps are to take, and nothing of the run. A second one knows what it costs to agree on a step, which is
-measured before the run: it includes how late the last of four sleepers wakes.
+measured before the run: it includes how late the last of four sleepers wakes. With --record the figures are kept for
+notebook 04.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import json
+import os
+import platform
 import statistics
+import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from rankscope.pipeline.part_files import DelayedLoad, write_parts
 from rankscope.pipeline.parts import AsyncPartDataset, SyncPartDataset, in_step
 from rankscope.pipeline.parts_twin import idle_share, simulate_parts
 from rankscope.pipeline.service import Lognormal
+from rankscope.ranks import in_threads
+from rankscope.storage import write_atomically
 from rankscope.timeline import Recorder, Timeline
 
 TRAINERS = 4
@@ -32,14 +37,14 @@ STEPS = 4  # a part
 STEP_S = 0.060
 LOAD_S = 0.192  # the mean: 80 % of a part's steps
 QUEUES = (None, 1, 2, 4)
+PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "part_files.json"
 
 
 def train(files: list[Path], load: DelayedLoad, queue_size: int | None) -> tuple[Timeline, float]:
     """The spans of a run, and the median seconds that a step takes in lock-step beyond its own."""
-    recorder, store, costs = Recorder(), dist.HashStore(), []
+    recorder, costs = Recorder(), []
 
-    def run(rank: int) -> None:
-        group = dist.ProcessGroupGloo(store, rank, TRAINERS, datetime.timedelta(seconds=60))
+    def run(rank: int, group: Any) -> None:
         record = recorder.for_rank(rank)
         setting: dict[str, Any] = {"load": load, "recorder": recorder}
         with contextlib.ExitStack() as stack:
@@ -61,11 +66,7 @@ def train(files: list[Path], load: DelayedLoad, queue_size: int | None) -> tuple
                     with record.span("trainer", "step", step):
                         time.sleep(STEP_S)
 
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(TRAINERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(TRAINERS, run)
     timeline = recorder.timeline()
     timeline.check()
     return timeline, statistics.median(costs)
@@ -88,7 +89,7 @@ def main() -> None:
     print(f"{'':<26}{'idle share':>22}{'makespan s':>22}{'error of the makespan':>32}")
     print(f"{'loads, parts, queue':<26}{'measured':>11}{'simulated':>11}{'measured':>11}{'simulated':>11}"
           f"{'blind (bar: 10 %)':>20}{'with barrier':>14}")  # fmt: skip
-    worst = 0.0
+    worst, runs = 0.0, []
     for cv in (0.5, 1.0):
         for aligned in (True, False):
             rows = sizes(aligned)
@@ -110,7 +111,26 @@ def main() -> None:
                     print(f"{name:<26}{idle_share(measured):>11.1%}{idle_share(blind):>11.1%}"
                           f"{measured.makespan_s:>11.3f}{blind.makespan_s:>11.3f}"
                           f"{errors[0]:>20.1%}{errors[1]:>14.1%}")  # fmt: skip
+                    figures = {"measured": idle_share(measured), "simulated": idle_share(blind)}
+                    shares = {f"{name}_idle": round(share, 4) for name, share in figures.items()}
+                    runs.append({"cv": cv, "aligned": aligned, "queue_size": queue_size, **shares})
     print(f"\nlargest error of the blind simulation: {worst:.1%} (bar: 10 %)")
+    if "--record" in sys.argv[1:]:
+        record(runs)
+
+
+def record(runs: list[dict[str, Any]]) -> None:
+    provenance = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "date": datetime.date.today().isoformat(),
+        "command": "python -m tests.benchmarks.parts --record",
+        "what": f"{TRAINERS} trainers in lock-step, {PARTS} parts each of {STEPS} steps of {STEP_S * 1e3:.0f} ms, "
+        f"lognormal loads of {LOAD_S * 1e3:.0f} ms on average; loads and steps sleep",
+    }
+    text = json.dumps({**provenance, "runs": runs}, indent=1)
+    write_atomically(PROFILE, lambda file: file.write(text.encode() + b"\n"))
 
 
 if __name__ == "__main__":

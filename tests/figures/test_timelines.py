@@ -52,6 +52,14 @@ def test_waiting_is_light_grey_and_takes_no_hue_from_work():
     assert drawing.title == "21 s; busiest is rank 0's a, 19% of the time"
 
 
+def test_waits_too_short_to_see_are_left_out_and_work_never_is():
+    spans = [Span(0, "a", "step", 0, 0.0, 1.0), Span(0, "a", "barrier", 1, 1.0, 1.0), Span(0, "a", "step", 1, 1.0, 1.0),
+             Span(0, "a", "blocked", 1, 1.0, 1.001), Span(0, "a", "wait", 2, 1.5, 1.6)]  # fmt: skip
+    drawing = draw_timeline(Timeline.of(spans))
+    assert [key.label for key in drawing.legend] == ["step", "wait"]
+    assert len(drawing.rects[0].x) == 3
+
+
 def test_items_stand_on_the_bars_that_have_room():
     drawing = draw_timeline(Timeline.of(SPANS))
     words = {(round(x, 3), text) for t in drawing.texts for x, text in zip(t.x.tolist(), t.text, strict=True)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from .parts import parts
 from .pipeline import pipeline
 from .samplers import samplers
 
-__all__ = ["pipeline", "samplers"]
+__all__ = ["parts", "pipeline", "samplers"]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import whole
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
 from ..pipeline import Lognormal, Pipeline, Stage, simulate
 from ..timeline import Timeline
+from .panel import chosen, panel, slider, switch
 
 DEFAULTS: dict[str, Any] = {
     "read_ms": 4,
@@ -39,45 +38,45 @@ def road(**settings: Any) -> Pipeline:
     `jitter` is the standard deviation of reading and decoding in per cent of their mean. The queues after them have the
     capacity that is set, and one batch is on its way to the device at a time.
     """
-    chosen = _chosen(settings)
-    capacity, cv = chosen["capacity"], chosen["jitter"] / 100
+    now = _chosen(settings)
+    capacity, cv = now["capacity"], now["jitter"] / 100
     return Pipeline(
         [
-            Stage("read", Lognormal(chosen["read_ms"] / 1e3, cv), capacity=capacity),
+            Stage("read", Lognormal(now["read_ms"] / 1e3, cv), capacity=capacity),
             Stage(
                 "decode",
-                Lognormal(chosen["decode_ms"] / 1e3, cv),
-                num_workers=chosen["num_workers"],
+                Lognormal(now["decode_ms"] / 1e3, cv),
+                num_workers=now["num_workers"],
                 capacity=capacity,
-                ordered=chosen["ordered"],
+                ordered=now["ordered"],
             ),
-            Stage("copy", chosen["copy_ms"] / 1e3, capacity=1),
-            Stage("train", Lognormal(chosen["train_ms"] / 1e3, cv if chosen["num_ranks"] > 1 else 0.0)),
+            Stage("copy", now["copy_ms"] / 1e3, capacity=1),
+            Stage("train", Lognormal(now["train_ms"] / 1e3, cv if now["num_ranks"] > 1 else 0.0)),
         ]
     )
 
 
 def picture(**settings: Any) -> str:
     """Return the first 24 batches as SVG; the settings are those of `DEFAULTS`, where not given."""
-    chosen = _chosen(settings)
-    timeline = simulate(road(**chosen), _SHOWN, chosen["seed"], chosen["num_ranks"])
+    now = _chosen(settings)
+    timeline = simulate(road(**now), _SHOWN, now["seed"], now["num_ranks"])
     return to_svg(draw_timeline(timeline, title=f"The first {_SHOWN} batches"))
 
 
 def report(**settings: Any) -> str:
     """Return as text what bounds the pipeline, what it delivers, what comes next, and who waits."""
-    chosen = _chosen(settings)
-    pipeline = road(**chosen)
+    now = _chosen(settings)
+    pipeline = road(**now)
     bounds = pipeline.bounds_per_s()
     first, *rest = sorted(bounds, key=lambda name: bounds[name])
-    timeline = simulate(pipeline, _LONG, chosen["seed"], chosen["num_ranks"])
+    timeline = simulate(pipeline, _LONG, now["seed"], now["num_ranks"])
     if not timeline.makespan_s:
         return "every stage takes no time: nothing bounds this pipeline"
     rate = _LONG / timeline.makespan_s
     lines = [
         f"bottleneck: {first}, which bounds the pipeline to {bounds[first]:.1f} batches/s; next is {rest[0]}, at "
         + (f"{bounds[rest[0]]:.1f}" if bounds[rest[0]] < float("inf") else "any rate"),
-        f"delivered over {_LONG} batches: {rate:.1f} batches/s" + (" by each rank" if chosen["num_ranks"] > 1 else "")
+        f"delivered over {_LONG} batches: {rate:.1f} batches/s" + (" by each rank" if now["num_ranks"] > 1 else "")
         + f", {rate / bounds[first]:.0%} of that bound",
     ]  # fmt: skip
     lines += [_shares(timeline, stage) for stage in pipeline.stages]
@@ -89,19 +88,10 @@ def pipeline(**settings: Any) -> widgets.VBox:
 
     Raises ValueError for a setting that does not exist or lies outside its slider.
     """
-    controls = _controls(_chosen(settings))
-    shown, told = widgets.HTML(), widgets.HTML()
-
-    def repaint(_: object = None) -> None:
-        current = {name: control.value for name, control in controls.items()}
-        shown.value = picture(**current)
-        told.value = f"<pre style='line-height:1.35'>{escape(report(**current))}</pre>"
-
-    for control in controls.values():
-        control.observe(repaint, names="value")
-    repaint()
-    layout = widgets.Layout(flex_flow="row wrap", max_width="1000px")
-    return widgets.VBox([widgets.Box(list(controls.values()), layout=layout), shown, told])
+    initial = _chosen(settings)
+    controls: dict[str, Any] = {name: slider(initial[name], RANGES[name], _LABELS[name]) for name in RANGES}
+    controls["ordered"] = switch(initial["ordered"], _LABELS["ordered"])
+    return panel(controls, lambda current: (picture(**current), report(**current)))
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
@@ -117,24 +107,4 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
 
 
 def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    unknown = set(settings) - set(DEFAULTS)
-    if unknown:
-        raise ValueError(f"settings are {', '.join(DEFAULTS)}; got {', '.join(sorted(unknown))}")
-    chosen = DEFAULTS | settings
-    for name, (low, high) in RANGES.items():
-        chosen[name] = whole(name, chosen[name], low, high)
-    if not isinstance(chosen["ordered"], bool):
-        raise ValueError(f"ordered must be True or False, got {chosen['ordered']!r}")
-    return chosen
-
-
-def _controls(initial: dict[str, Any]) -> dict[str, Any]:
-    wide, slim = widgets.Layout(width="320px"), widgets.Layout(width="180px")
-    sliders = {
-        name: widgets.IntSlider(value=initial[name], min=low, max=high, description=_LABELS[name], layout=wide)
-        for name, (low, high) in RANGES.items()
-    }
-    ordered = widgets.Checkbox(
-        value=initial["ordered"], description=_LABELS["ordered"], indent=False, layout=slim
-    )
-    return sliders | {"ordered": ordered}
+    return chosen(settings, DEFAULTS, RANGES)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import one_of, whole
+from ..checks import one_of
 from ..figures.samplers import draw_assignment
 from ..figures.svg import to_svg
 from ..sampling import Assignment, assign, audit
+from .panel import chosen, panel, slider, switch
 
 SAMPLERS = {
     "torch DistributedSampler": "torch",
@@ -65,8 +65,8 @@ def epochs(
 
 def picture(**settings: Any) -> str:
     """Return the grid of the last of the `epochs` as SVG; the settings are those of `DEFAULTS`, where not given."""
-    chosen = _chosen(settings)
-    return _picture(epochs(**chosen)[-1], chosen["color_by"])
+    current = _chosen(settings)
+    return _picture(epochs(**current)[-1], current["color_by"])
 
 
 def report(**settings: Any) -> str:
@@ -80,35 +80,23 @@ def samplers(**settings: Any) -> widgets.VBox:
     Raises ValueError for a setting that does not exist or lies outside its slider.
     """
     controls = _controls(_chosen(settings))
-    shown, told = widgets.HTML(), widgets.HTML()
 
-    def repaint(_: object = None) -> None:
-        current = {name: control.value for name, control in controls.items()}
+    def paint(current: dict[str, Any]) -> tuple[str, str]:
         is_torch = current["sampler"] == "torch"
         controls["drop_last"].description = "drop_last" if is_torch else "no allow_duplicates"
         for name in ("seed", "shuffle"):
             controls[name].disabled = not is_torch
         run = epochs(**current)
-        shown.value = _picture(run[-1], current["color_by"])
-        told.value = f"<pre style='line-height:1.35'>{escape(str(audit(run)))}</pre>"
+        return _picture(run[-1], current["color_by"]), str(audit(run))
 
-    for control in controls.values():
-        control.observe(repaint, names="value")
-    repaint()
-    layout = widgets.Layout(flex_flow="row wrap", max_width="1000px")
-    return widgets.VBox([widgets.Box(list(controls.values()), layout=layout), shown, told])
+    return panel(controls, paint)
 
 
 def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    unknown = set(settings) - set(DEFAULTS)
-    if unknown:
-        raise ValueError(f"settings are {', '.join(DEFAULTS)}; got {', '.join(sorted(unknown))}")
-    chosen = DEFAULTS | settings
-    for name, (low, high) in RANGES.items():
-        chosen[name] = whole(name, chosen[name], low, high)
-    one_of("sampler", chosen["sampler"], tuple(SAMPLERS.values()))
-    one_of("color_by", chosen["color_by"], COLORINGS)
-    return chosen
+    current = chosen(settings, DEFAULTS, RANGES)
+    one_of("sampler", current["sampler"], tuple(SAMPLERS.values()))
+    one_of("color_by", current["color_by"], COLORINGS)
+    return current
 
 
 def _picture(assignment: Assignment, color_by: str) -> str:
@@ -116,27 +104,22 @@ def _picture(assignment: Assignment, color_by: str) -> str:
 
 
 def _controls(initial: dict[str, Any]) -> dict[str, Any]:
-    wide, slim = widgets.Layout(width="320px"), widgets.Layout(width="180px")
-
-    def slider(name: str, label: str) -> widgets.IntSlider:
-        low, high = RANGES[name]
-        return widgets.IntSlider(value=initial[name], min=low, max=high, description=label, layout=wide)
-
-    def toggle(name: str, label: str) -> widgets.Checkbox:
-        return widgets.Checkbox(value=initial[name], description=label, indent=False, layout=slim)
+    def numbers(name: str, label: str) -> widgets.IntSlider:
+        return slider(initial[name], RANGES[name], label)
 
     def choice(name: str, label: str, options: Any) -> widgets.Dropdown:
-        return widgets.Dropdown(value=initial[name], options=options, description=label, layout=wide)
+        layout = widgets.Layout(width="320px")
+        return widgets.Dropdown(value=initial[name], options=options, description=label, layout=layout)
 
     return {
         "sampler": choice("sampler", "sampler", list(SAMPLERS.items())),
-        "num_ranks": slider("num_ranks", "ranks"),
-        "size": slider("size", "samples"),
-        "batch_size": slider("batch_size", "batch size"),
-        "epoch": slider("epoch", "epoch"),
-        "seed": slider("seed", "seed"),
+        "num_ranks": numbers("num_ranks", "ranks"),
+        "size": numbers("size", "samples"),
+        "batch_size": numbers("batch_size", "batch size"),
+        "epoch": numbers("epoch", "epoch"),
+        "seed": numbers("seed", "seed"),
         "color_by": choice("color_by", "colour by", list(COLORINGS)),
-        "shuffle": toggle("shuffle", "shuffle"),
-        "drop_last": toggle("drop_last", "drop_last"),
-        "forget_set_epoch": toggle("forget_set_epoch", "forget set_epoch"),
+        "shuffle": switch(initial["shuffle"], "shuffle"),
+        "drop_last": switch(initial["drop_last"], "drop_last"),
+        "forget_set_epoch": switch(initial["forget_set_epoch"], "forget set_epoch"),
     }

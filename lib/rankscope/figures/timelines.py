@@ -24,12 +24,14 @@ _UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"),
 def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collection[str] = COMMUNICATION) -> Drawing:
     """Draw a row for each lane, ranks from 0 downwards; colour is the kind of work, the number its item.
 
-    Waiting is light grey; of more than eight kinds of work those that take least time are grey. Kinds in `hatched` are
-    hatched, which is for communication. Time counts from the first span. Raises ValueError for
-    more than 20,000 spans: select a window, `timeline.select(between_s=(from, to))`, or some ranks.
+    Waiting is light grey, and left out where it is shorter than a pixel; of more than eight kinds of work those that
+    take least time are grey. Kinds in `hatched` are hatched, which is for communication. Time counts from the first
+    span. Raises ValueError for more than 20,000 spans: select a window, `timeline.select(between_s=(from, to))`, or
+    some ranks.
     """
     if len(timeline) > _MOST_SPANS:
         raise ValueError(f"a drawing has at most {_MOST_SPANS} spans, got {len(timeline)}: select a window or a rank")
+    timeline = _visible(timeline)
     rows = _rows(timeline)
     scale, unit = _unit(timeline.makespan_s)
     width = timeline.makespan_s / scale or 1.0
@@ -57,6 +59,13 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
         y_ticks=tuple((row + 0.5, f"{rank} {lane}") for (rank, lane), row in rows.items()),
         legend=_legend(colors, hatched),
     )
+
+
+def _visible(timeline: Timeline) -> Timeline:
+    """All work, and the waiting that is as long as a pixel is wide."""
+    waits = np.isin(timeline.kind, [place for place, kind in enumerate(timeline.kinds) if kind in WAITS])
+    long = (timeline.stop_s - timeline.start_s) * _WIDE_PX >= timeline.makespan_s
+    return timeline.take(np.flatnonzero(~waits | long))
 
 
 def _rows(timeline: Timeline) -> dict[tuple[int, str], float]:
