@@ -31,8 +31,8 @@ def chosen(settings: dict[str, Any], defaults: dict[str, Any], ranges: Ranges) -
 
 
 def slider(value: int, limits: tuple[int, int], label: str) -> widgets.IntSlider:
-    layout = widgets.Layout(width="320px")
-    return widgets.IntSlider(value=value, min=limits[0], max=limits[1], description=label, layout=layout)
+    looks = {"layout": widgets.Layout(width="320px"), "style": {"description_width": "96px"}}
+    return widgets.IntSlider(value=value, min=limits[0], max=limits[1], description=label, **looks)
 
 
 def switch(value: bool, label: str) -> widgets.Checkbox:

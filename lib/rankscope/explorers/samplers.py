@@ -108,8 +108,8 @@ def _controls(initial: dict[str, Any]) -> dict[str, Any]:
         return slider(initial[name], RANGES[name], label)
 
     def choice(name: str, label: str, options: Any) -> widgets.Dropdown:
-        layout = widgets.Layout(width="320px")
-        return widgets.Dropdown(value=initial[name], options=options, description=label, layout=layout)
+        looks = {"layout": widgets.Layout(width="320px"), "style": {"description_width": "96px"}}
+        return widgets.Dropdown(value=initial[name], options=options, description=label, **looks)
 
     return {
         "sampler": choice("sampler", "sampler", list(SAMPLERS.items())),

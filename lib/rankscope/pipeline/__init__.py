@@ -21,6 +21,7 @@ from .run import run
 from .service import Exponential, Lognormal, Measured, Uniform
 from .simulate import simulate
 from .stages import Pipeline, Stage
+from .stored_images import StoredImages
 
 if TYPE_CHECKING:
     from .dataloader import RecordedLoader, measure_pinning, record_dataloader
@@ -39,6 +40,7 @@ __all__ = [
     "RecordedLoader",
     "Stage",
     "StageError",
+    "StoredImages",
     "SyncPartDataset",
     "Uniform",
     "WorkerDied",
