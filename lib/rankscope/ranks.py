@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 import threading
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -30,9 +30,8 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     be used directly, as in ``group.allreduce([tensor]).wait()``: there is no default group. Threads share the
     interpreter: good for waiting and for talking to each other, not for computing at the same time.
 
-    A rank that raises takes its end of the group with it, so that the others fail at their next collective instead of
-    waiting for it; the first error surfaces as RankError. A collective waits for `timeout_s` at most. Raises ValueError
-    for fewer than 1 rank and for a timeout that is not above 0.
+    A rank that raises takes its end of the group with it: the others fail at their next collective instead of waiting,
+    for `timeout_s` at most, and the first error surfaces as RankError. Raises ValueError for a number not above 0.
 
     >>> import torch
     >>> def total(rank, group):
@@ -45,14 +44,13 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     num_ranks = whole("num_ranks", num_ranks, 1)
     if not timeout_s > 0:
         raise ValueError(f"timeout_s must be above 0, got {timeout_s!r}")
-    limit = datetime.timedelta(seconds=timeout_s)
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, and left out of torch's own list
     results: dict[int, Result] = {}
     errors: list[tuple[int, BaseException]] = []
 
     def be(rank: int) -> None:
         try:
-            results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, num_ranks, limit))
+            results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, num_ranks, timedelta(seconds=timeout_s)))
         except BaseException as error:
             errors.append((rank, error))
             traceback.clear_frames(error.__traceback__)  # which hold the group: let it go
@@ -62,7 +60,6 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
         thread.start()
     for thread in threads:
         thread.join()
-    if errors:
-        rank, cause = errors[0]
+    for rank, cause in errors:
         raise RankError(f"rank {rank} failed: {type(cause).__name__}: {cause}", rank) from cause
     return [results[rank] for rank in range(num_ranks)]
