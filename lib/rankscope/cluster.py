@@ -1,0 +1,132 @@
+"""`Link`, `Cluster`: the parameters of the model in which a collective is costed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .checks import whole
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction between two ranks: a message of m bytes takes ``alpha_s + m / bytes_per_s`` (Hockney, 1994).
+
+    Raises ValueError for a negative latency and for a bandwidth that is not above 0; an infinite one is free.
+
+    >>> Link(alpha_s=5e-6, bytes_per_s=10e9).seconds(1e6)
+    0.000105
+    """
+
+    alpha_s: float
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        _number("alpha_s", self.alpha_s)
+        if not _is_number(self.bytes_per_s) or not self.bytes_per_s > 0:
+            raise ValueError(f"bytes_per_s must be above 0, got {self.bytes_per_s!r}")
+
+    @property
+    def beta_s_per_byte(self) -> float:
+        return 1.0 / self.bytes_per_s
+
+    def seconds(self, num_bytes: float) -> float:
+        """Return how long a message of so many bytes takes."""
+        return self.alpha_s + num_bytes / self.bytes_per_s
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """`num_nodes` nodes of `gpus_per_node` ranks each, rank r on node r // gpus_per_node.
+
+    Ranks of one node are joined by `intra`, others by `inter`; `overrides` gives single pairs (src, dst) a link of their
+    own. Adding up takes `gamma_s_per_byte` per byte, one sum after the other on each rank.
+
+    A rank sends `ports` messages at once, and receives as many; the others wait their turn. None lifts the limit, as the
+    formulas do that leave incast out. With `shared_nic` the ranks of a node share one `inter` link out and one in:
+    messages pass it one after the other, their latencies overlap.
+
+    Raises ValueError for numbers out of range and for overrides between ranks that are not there.
+
+    >>> Cluster(2, 4, Link(2e-6, 300e9), Link(6e-6, 50e9)).num_ranks
+    8
+    """
+
+    num_nodes: int
+    gpus_per_node: int
+    intra: Link
+    inter: Link
+    gamma_s_per_byte: float = 0.0
+    ports: int | None = 1
+    shared_nic: bool = False
+    overrides: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        whole("num_nodes", self.num_nodes, 1)
+        whole("gpus_per_node", self.gpus_per_node, 1)
+        _number("gamma_s_per_byte", self.gamma_s_per_byte)
+        if self.ports is not None:
+            whole("ports", self.ports, 1)
+        named = [
+            ("intra", self.intra),
+            ("inter", self.inter),
+            *((f"overrides[{k}]", v) for k, v in self.overrides.items()),
+        ]
+        for name, link in named:
+            if not isinstance(link, Link):
+                raise ValueError(f"{name} must be a Link, got {link!r}")
+        for src, dst in self.overrides:
+            whole("overrides: src", src, 0, self.num_ranks - 1)
+            whole("overrides: dst", dst, 0, self.num_ranks - 1)
+        object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
+
+    @classmethod
+    def uniform(cls, num_ranks: int, link: Link, gamma_s_per_byte: float = 0.0, ports: int | None = 1) -> Cluster:
+        """Make a cluster in which all pairs of ranks are joined alike."""
+        return cls(num_ranks, 1, link, link, gamma_s_per_byte, ports)
+
+    @property
+    def num_ranks(self) -> int:
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all pairs of ranks are joined alike."""
+        pairs = (
+            {self.intra}
+            if self.num_nodes == 1
+            else {self.inter}
+            if self.gpus_per_node == 1
+            else {self.intra, self.inter}
+        )
+        crowded = self.shared_nic and self.gpus_per_node > 1 and self.num_nodes > 1
+        return len(pairs) == 1 and not self.overrides and not crowded
+
+    def node(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the node of each rank."""
+        return rank // self.gpus_per_node
+
+    def costs(self, src: NDArray[np.int64], dst: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return seconds per message and seconds per byte of the link of each pair."""
+        outside = self.node(src) != self.node(dst)
+        alpha_s = np.where(outside, self.inter.alpha_s, self.intra.alpha_s)
+        beta = np.where(outside, self.inter.beta_s_per_byte, self.intra.beta_s_per_byte)
+        for (one, other), link in self.overrides.items():
+            here = (src == one) & (dst == other)
+            alpha_s[here], beta[here] = link.alpha_s, link.beta_s_per_byte
+        return alpha_s, beta
+
+
+def _number(name: str, value: Any) -> None:
+    if not _is_number(value) or not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)

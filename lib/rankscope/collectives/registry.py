@@ -1,0 +1,41 @@
+"""`ALGORITHMS`: every builder of a schedule, by collective and name; add your own to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..checks import one_of
+from . import double_tree, halving, rings, trees
+from .schedule import COLLECTIVES, Schedule
+
+Builder = Callable[..., Schedule]
+
+# builder(num_ranks, **options): what you add here is verified, drawn, simulated and chosen from like the rest.
+ALGORITHMS: dict[str, dict[str, Builder]] = {
+    "allreduce": {
+        "flat": trees.flat,
+        "binomial_tree": trees.binomial_tree,
+        "recursive_doubling": halving.recursive_doubling,
+        "halving_doubling": halving.halving_doubling,
+        "ring": rings.ring,
+        "segmented_ring": rings.segmented_ring,
+        "hierarchical_ring": rings.hierarchical_ring,
+        "torus_2d": rings.torus_2d,
+        "mesh_2d": rings.mesh_2d,
+        "torus_3d": rings.torus_3d,
+        "double_binary_tree": double_tree.double_binary_tree,
+        "bidirectional_ring": rings.bidirectional_ring,
+        "swing": halving.swing,
+    },
+}
+
+
+def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
+    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``.
+
+    Raises ValueError for a name that is not there, naming those that are, and for what the builder refuses.
+    """
+    one_of("collective", collective, tuple(c for c in COLLECTIVES if c in ALGORITHMS))
+    one_of(f"algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
+    return ALGORITHMS[collective][algorithm](num_ranks, **options)

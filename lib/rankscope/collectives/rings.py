@@ -1,0 +1,175 @@
+"""Allreduce on rings: each rank talks to its neighbours only, and every link carries about the same.
+
+Ring: Patarasuk and Yuan (2009), Bandwidth optimal all-reduce algorithms. Torus and mesh name ways to cut the buffer
+here, and run on any wiring.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..checks import whole
+from .schedule import Phase, Schedule
+from .trees import to_leaders
+
+
+def ring(num_ranks: int) -> Schedule:
+    """Reduce-scatter round the ring, then allgather: 2(N-1) steps of one chunk in N, any N."""
+    return _named("ring", grid(num_ranks, (num_ranks,)))
+
+
+def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
+    """The ring with each chunk in segments, so that a segment is added up while the next arrives.
+
+    Costs `num_segments` times the ring's messages. Raises ValueError for fewer than 1 segment.
+    """
+    n, segments = whole("num_ranks", num_ranks, 1), whole("num_segments", num_segments, 1)
+    ranks = np.arange(n)
+
+    def phases() -> Iterator[Phase]:
+        for start, reduce in ((0, True), (1, False)):
+
+            def chunk(step: int, start: int = start) -> np.ndarray:
+                return (ranks + start - step // segments) % n * segments + step % segments
+
+            yield Phase(ranks, (ranks + 1) % n, chunk, 1, reduce, (n - 1) * segments)
+
+    return Schedule("allreduce", "segmented_ring", n, n * segments, phases, lag=segments)
+
+
+def bidirectional_ring(num_ranks: int) -> Schedule:
+    """The ring used both ways at once: partial sums meet in the middle, in half as many steps of two messages each.
+
+    As quick as the ring where a rank sends one message at a time (`Cluster.ports` 1), twice as quick where it sends two.
+    """
+    n = whole("num_ranks", num_ranks, 1)
+    ranks, far, near = np.arange(n), n // 2, (n - 1) // 2  # hops to the right, to the left
+    right, left = (ranks + 1) % n, (ranks - 1) % n
+    src, dst = np.r_[ranks, ranks], np.r_[right, left]
+
+    def phases() -> Iterator[Phase]:
+        if far > near:  # an even number of ranks: one sum comes a hop further, from the left
+            yield Phase(ranks, right, (ranks + far) % n, 1, True)
+        yield Phase(src, dst, lambda s: np.r_[ranks + near - s, ranks - near + s] % n, 1, True, near)
+        yield Phase(src, dst, lambda s: np.r_[ranks - s, ranks + s] % n, 1, False, near)
+        if far > near:
+            yield Phase(ranks, right, (ranks - near) % n)
+
+    return Schedule("allreduce", "bidirectional_ring", n, n, phases, ports=2)
+
+
+def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Schedule:
+    """Reduce to a leader in each node (binomial tree), ring over the leaders, broadcast in each node.
+
+    `gpus_per_node` must divide `num_ranks`; by default it is the largest such number up to the root of `num_ranks`.
+    """
+    n = whole("num_ranks", num_ranks, 1)
+    g = shape_of(n, None if gpus_per_node is None else (-1, gpus_per_node), 2)[1]
+    leaders = np.arange(0, n, g)
+
+    def phases() -> Iterator[Phase]:
+        k = leaders.size
+        yield from to_leaders(n, g, k, reduce=True)
+        for start, reduce in ((0, True), (1, False)):
+            yield _round(leaders, np.roll(leaders, -1), np.arange(k), k, 1, start, reduce)
+        yield from to_leaders(n, g, k, reduce=False)
+
+    return Schedule("allreduce", "hierarchical_ring", n, leaders.size, phases)
+
+
+def torus_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
+    """Reduce-scatter along rows, then along columns, then allgather back: the ring's bandwidth in fewer steps.
+
+    `shape` is (rows, ranks a row), rank r in row r // ranks a row: give the number of nodes and GPUs a node, to keep the
+    large messages within nodes. Its product must be `num_ranks`; by default it is as square as can be.
+    """
+    return _named("torus_2d", grid(num_ranks, shape_of(num_ranks, shape, 2)))
+
+
+def torus_3d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
+    """`torus_2d` along three axes, the last first; `shape` has three numbers whose product is `num_ranks`."""
+    return _named("torus_3d", grid(num_ranks, shape_of(num_ranks, shape, 3)))
+
+
+def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
+    """A whole ring allreduce along rows, then another along columns, which carries the full buffer again."""
+    n = whole("num_ranks", num_ranks, 1)
+    shape = shape_of(n, shape, 2)
+
+    def phases() -> Iterator[Phase]:
+        for axis in (1, 0):
+            place, forward = _along(n, shape, axis)
+            for start, reduce in ((0, True), (1, False)):
+                yield _round(np.arange(n), forward, place, shape[axis], n // shape[axis], start, reduce)
+
+    return Schedule("allreduce", "mesh_2d", n, n, phases)
+
+
+def grid(num_ranks: int, shape: Sequence[int]) -> Schedule:
+    """Reduce-scatter along each axis of a grid of ranks, the last first, then allgather in the other order.
+
+    After each axis a rank goes on with the one block in shape[axis] that it has summed.
+    """
+    n = whole("num_ranks", num_ranks, 1)
+
+    def phases() -> Iterator[Phase]:
+        base, block, back = np.zeros(n, dtype=np.int64), n, []
+        for axis in reversed(range(len(shape))):
+            place, forward = _along(n, shape, axis)
+            block //= shape[axis]
+            yield _round(np.arange(n), forward, place, shape[axis], block, 0, True, base)
+            back.append(_round(np.arange(n), forward, place, shape[axis], block, 1, False, base))
+            base = base + (place + 1) % shape[axis] * block
+        yield from reversed(back)
+
+    return Schedule("allreduce", "grid", n, n, phases)
+
+
+def shape_of(num_ranks: int, shape: Sequence[int] | None, axes: int) -> tuple[int, ...]:
+    """Return a shape of so many axes whose product is `num_ranks`, as even as can be where None is given.
+
+    One axis may be -1, for what is left. Raises ValueError for a shape that does not fit, naming those that do.
+
+    >>> shape_of(12, None, 2), shape_of(7, None, 2), shape_of(12, (-1, 6), 2)
+    ((3, 4), (1, 7), (2, 6))
+    """
+    n = whole("num_ranks", num_ranks, 1)
+    shapes = _shapes(n, axes)
+    if shape is None:
+        return min((s for s in shapes if list(s) == sorted(s)), key=max)
+    given = tuple(whole("shape", size, -1) for size in shape)
+    for fits in shapes:
+        if len(given) == axes and given.count(-1) <= 1 and all(a in (-1, b) for a, b in zip(given, fits, strict=True)):
+            return fits
+    some = ", ".join("×".join(map(str, s)) for s in shapes[:12]) + (", …" if len(shapes) > 12 else "")
+    wanted = "×".join(map(str, given))
+    raise ValueError(f"shape must be {axes} numbers whose product is num_ranks = {n}: {some}; got {wanted}")
+
+
+def _shapes(n: int, axes: int) -> list[tuple[int, ...]]:
+    if axes == 1:
+        return [(n,)]
+    divisors = sorted({d for i in range(1, math.isqrt(n) + 1) if n % i == 0 for d in (i, n // i)})
+    return [(d, *rest) for d in divisors for rest in _shapes(n // d, axes - 1)]
+
+
+def _along(n: int, shape: Sequence[int], axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Each rank's place along the axis, and its next neighbour there."""
+    ranks = np.arange(n).reshape(shape)
+    place = np.broadcast_to(np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))]), shape)
+    return place.ravel(), np.roll(ranks, -1, axis).ravel()
+
+
+def _round(
+    src: np.ndarray, dst: np.ndarray, place: np.ndarray, size: int, block: int, start: int, reduce: bool,
+    base: np.ndarray | int = 0,
+) -> Phase:  # fmt: skip
+    """Once round the rings of `size` ranks: in step s who stands at `place` sends block place + start - s."""
+    return Phase(src, dst, lambda s: base + (place + start - s) % size * block, block, reduce, size - 1)
+
+
+def _named(algorithm: str, schedule: Schedule) -> Schedule:
+    return Schedule(**{**schedule.header(), "algorithm": algorithm}, phases=schedule.phases)

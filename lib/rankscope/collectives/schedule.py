@@ -1,0 +1,195 @@
+"""`Schedule`: which rank sends which chunks to whom at which step, generated a step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..checks import one_of, whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Ints = NDArray[np.int64]
+
+SUMS = ("allreduce", "reduce", "reduce_scatter")  # each rank has a share in every chunk
+MOVES = ("broadcast", "scatter", "gather", "allgather", "all_to_all")  # each chunk comes from one rank
+COLLECTIVES = (*SUMS, *MOVES, "barrier")
+ROOTED = ("reduce", "broadcast", "scatter", "gather")
+
+
+class ScheduleError(ValueError):
+    """A schedule that does not do what its collective promises; `step`, `rank`, `chunk` say where, or are None."""
+
+    def __init__(
+        self, message: str, step: int | None = None, rank: int | None = None, chunk: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.step, self.rank, self.chunk = step, rank, chunk
+
+
+class Step(NamedTuple):
+    """The transfers of one step as columns, an entry a transfer: chunks `chunk` … `chunk + count - 1` go from `src` to
+    `dst`, which adds them to its own where `reduce` is set and else replaces its own.
+
+    All transfers of a step read what was there before it. Those from one rank to one other are one message.
+    """
+
+    src: Ints
+    dst: Ints
+    chunk: Ints
+    count: Ints
+    reduce: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, count: ArrayLike = 1, reduce: Any = False) -> Step:
+        """Make a step of columns and of values that all its transfers share."""
+        columns = (
+            *(np.asarray(column, dtype=np.int64) for column in (src, dst, chunk, count)),
+            np.asarray(reduce, bool),
+        )
+        return cls(*(np.atleast_1d(column) for column in np.broadcast_arrays(*columns)))
+
+    def by_chunk(self) -> Step:
+        """Return the same transfers with a row for each single chunk."""
+        if (self.count == 1).all():
+            return self
+        rows = np.repeat(np.arange(self.src.size), self.count)
+        within = np.arange(rows.size) - np.repeat(np.cumsum(self.count) - self.count, self.count)
+        return Step.of(self.src[rows], self.dst[rows], self.chunk[rows] + within, 1, self.reduce[rows])
+
+
+class Phase:
+    """`num_steps` steps in which the same ranks send to the same ranks; only the chunks change.
+
+    `chunk` is a column, or a function from the step within the phase to one, called when somebody asks: who costs a
+    schedule needs the routes and not the chunks.
+    """
+
+    def __init__(
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        chunk: ArrayLike | Callable[[int], ArrayLike],
+        count: ArrayLike = 1,
+        reduce: Any = False,
+        num_steps: int = 1,
+    ) -> None:
+        self._chunk = chunk
+        self.num_steps = num_steps
+        self.src, self.dst, _, self.count, self.reduce = Step.of(src, dst, 0, count, reduce)
+
+    def step(self, number: int) -> Step:
+        """Return the step of this number, from 0 within the phase."""
+        chunk = self._chunk(number) if callable(self._chunk) else self._chunk
+        return Step.of(self.src, self.dst, chunk, self.count, self.reduce)
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """What `num_ranks` ranks do in one collective, on a buffer cut into `num_chunks` chunks.
+
+    Chunks are of equal size, or of `weights[chunk]` shares. In reduce_scatter, scatter, gather and allgather rank r owns
+    the r-th of `num_ranks` equal runs of chunks; in all_to_all the chunks of rank r's buffer come first for rank 0, then
+    for rank 1, …, and those of rank 0's buffer before those of rank 1's, so that there are `num_ranks` buffers of them.
+
+    `ports` is the most messages that a rank sends, or receives, in one step. `lag` says how soon a received sum is used:
+    in step s a rank needs only what it received up to step s - lag to be added, so that with a lag above 1 adding
+    overlaps with the next transfers (and takes `lag` scratch buffers).
+
+    Raises ValueError for an unknown collective and for numbers out of range.
+    """
+
+    collective: str
+    algorithm: str
+    num_ranks: int
+    num_chunks: int
+    phases: Callable[[], Iterable[Phase]]
+    root: int = 0
+    ports: int = 1
+    lag: int = 1
+    weights: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        one_of("collective", self.collective, COLLECTIVES)
+        whole("num_ranks", self.num_ranks, 1)
+        whole("num_chunks", self.num_chunks, 1)
+        whole("root", self.root, 0, self.num_ranks - 1)
+        whole("ports", self.ports, 1)
+        whole("lag", self.lag, 1)
+        each = self.num_ranks if self.collective in ("reduce_scatter", "scatter", "gather", "allgather") else 1
+        each = self.num_ranks**2 if self.collective == "all_to_all" else each
+        if self.num_chunks % each:
+            raise ValueError(f"num_chunks of {self.collective} must be a multiple of {each}, got {self.num_chunks}")
+        if self.weights is not None:
+            if len(self.weights) != self.num_chunks:
+                raise ValueError(f"weights must be {self.num_chunks}, one a chunk, got {len(self.weights)}")
+            for weight in self.weights:
+                whole("weights", weight, 0)
+
+    @classmethod
+    def of_steps(cls, steps: Iterable[Step], **header: Any) -> Schedule:
+        """Make a schedule of steps; `header` holds the other fields."""
+        phases = tuple(Phase(step.src, step.dst, step.chunk, step.count, step.reduce) for step in steps)
+        return cls(phases=lambda: phases, **header)
+
+    @property
+    def num_steps(self) -> int:
+        return sum(phase.num_steps for phase in self.phases())
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps, each made when its turn comes."""
+        for phase in self.phases():
+            yield from map(phase.step, range(phase.num_steps))
+
+    def header(self) -> dict[str, Any]:
+        """Return all fields but the phases, for another schedule of the same kind."""
+        names = ("collective", "algorithm", "num_ranks", "num_chunks", "root", "ports", "lag", "weights")
+        return {name: getattr(self, name) for name in names}
+
+    def chunk_bytes(self, num_bytes: float) -> NDArray[np.float64]:
+        """Return the bytes of each chunk where each rank's whole buffer has `num_bytes`."""
+        total = num_bytes * (self.num_ranks if self.collective == "all_to_all" else 1)
+        if self.weights is None:
+            return np.full(self.num_chunks, total / self.num_chunks)
+        return np.asarray(self.weights, dtype=float) * (total / max(1, sum(self.weights)))
+
+    def to_text(self) -> str:
+        """Return a line for the header and one for each step; `from_text` reads it back."""
+        from .text import to_text
+
+        return to_text(self)
+
+    @classmethod
+    def from_text(cls, text: str) -> Schedule:
+        """Read what `to_text` wrote, or a person; raises ScheduleError naming the line that is wrong."""
+        from .text import from_text
+
+        return from_text(text)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row a transfer: step, src, dst, chunk, count, reduce."""
+        import pandas as pd
+
+        frames = [pd.DataFrame({"step": number, **step._asdict()}) for number, step in enumerate(self.steps())]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["step", *Step._fields])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        if self.header() != other.header() or self.num_steps != other.num_steps:
+            return False
+        pairs = zip(self.steps(), other.steps(), strict=True)
+        return all(np.array_equal(a, b) for one, two in pairs for a, b in zip(one, two, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # equal by contents, which may be too many to hash
+
+    def __repr__(self) -> str:
+        return (
+            f"<Schedule: {self.collective} {self.algorithm}, {self.num_ranks} ranks, {self.num_chunks} chunks, "
+            f"{self.num_steps} steps>"
+        )

@@ -1,0 +1,47 @@
+"""Allreduce over one root: flat, as a parameter server does it, and on binomial trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ..checks import whole
+from .schedule import Phase, Schedule
+
+
+def flat(num_ranks: int) -> Schedule:
+    """Everybody sends to rank 0, which adds up and sends the result to everybody: two steps, N-1 messages at one port."""
+    n = whole("num_ranks", num_ranks, 1)
+    others = np.arange(1, n)
+
+    def phases() -> Iterator[Phase]:
+        if n > 1:
+            yield Phase(others, 0, 0, 1, True)
+            yield Phase(0, others, 0)
+
+    return Schedule("allreduce", "flat", n, 1, phases, ports=max(1, n - 1))
+
+
+def binomial_tree(num_ranks: int) -> Schedule:
+    """Reduce to rank 0 on a binomial tree, then broadcast on it: 2⌈log₂N⌉ steps of the whole buffer, any N."""
+    n = whole("num_ranks", num_ranks, 1)
+
+    def phases() -> Iterator[Phase]:
+        yield from to_leaders(n, n, 1, reduce=True)
+        yield from to_leaders(n, n, 1, reduce=False)
+
+    return Schedule("allreduce", "binomial_tree", n, 1, phases)
+
+
+def to_leaders(num_ranks: int, group: int, num_chunks: int, reduce: bool) -> Iterator[Phase]:
+    """Whole buffers up binomial trees to the first rank of each group of ranks, or down from it where not `reduce`.
+
+    Up: in step k every odd multiple of 2^k, counted within its group, sends to the even one below.
+    """
+    ranks = np.arange(num_ranks)
+    masks = [1 << k for k in range((group - 1).bit_length())]
+    for mask in masks if reduce else reversed(masks):
+        child = ranks[ranks % group % (2 * mask) == mask]
+        src, dst = (child, child - mask) if reduce else (child - mask, child)
+        yield Phase(src, dst, 0, num_chunks, reduce)

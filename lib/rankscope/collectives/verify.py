@@ -1,0 +1,179 @@
+"""`verify`: a schedule does what its collective promises, shown by following every share through every step.
+
+After the method of msccl-tools (Microsoft), with shares counted instead of or-ed, so that one added twice is seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .conditions import Shares, before, complete, wanted
+from .schedule import MOVES, Ints, Schedule, ScheduleError, Step
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What `verify` counted: messages are the transfers of a step from one rank to one other, taken together."""
+
+    num_steps: int
+    num_messages: int
+    most_sends: int
+    most_receives: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_steps} steps, {self.num_messages} messages; a rank sends at most {self.most_sends} in a step, "
+            f"and receives at most {self.most_receives}"
+        )
+
+
+def verify(schedule: Schedule) -> Verified:
+    """Return what the schedule takes, if it fulfils its collective; else raise ScheduleError naming step, rank, chunk.
+
+    Checked are: ranks and chunks exist; nobody sends what is not there, to itself, or more messages in a step than
+    `schedule.ports`; no share is added twice, nothing is written twice in a step, copied where it already is, or used
+    within `schedule.lag` steps of being received; in the end everybody has what the collective promises, each rank's
+    share exactly once. It takes memory for num_ranks² · num_chunks bits.
+
+    >>> from . import ALGORITHMS
+    >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))
+    6 steps, 24 messages; a rank sends at most 1 in a step, and receives at most 1
+    """
+    shares = before(schedule)
+    received = np.full(shares.shape[:2], -schedule.lag)  # the step in which a sum last came in
+    num_steps = num_messages = most_sends = most_receives = 0
+    for number, step in enumerate(schedule.steps()):
+        _check_places(schedule, number, step)
+        sends, receives, messages = _ports(schedule, number, step)
+        most_sends, most_receives = max(most_sends, sends), max(most_receives, receives)
+        num_messages += messages
+        rows = step.by_chunk()
+        if schedule.lag > 1:
+            _check_lag(schedule, number, rows, received)
+        _apply(schedule, number, rows, shares)
+        num_steps += 1
+    _check_end(schedule, shares)
+    return Verified(num_steps, num_messages, most_sends, most_receives)
+
+
+def _fail(what: str, number: int, rank: int, chunk: int | None = None) -> None:
+    where = f"step {number}, rank {rank}" + ("" if chunk is None else f", chunk {chunk}")
+    raise ScheduleError(f"{where}: {what}", number, rank, chunk)
+
+
+def _check_places(schedule: Schedule, number: int, step: Step) -> None:
+    top = schedule.num_ranks - 1
+    for ranks in (step.src, step.dst):
+        wrong = (ranks < 0) | (ranks > top)
+        if wrong.any():
+            _fail(f"ranks are from 0 to {top}", number, int(ranks[wrong][0]))
+    wrong = step.src == step.dst
+    if wrong.any():
+        _fail("sends to itself", number, int(step.src[wrong][0]), int(step.chunk[wrong][0]))
+    wrong = (step.chunk < 0) | (step.count < 1) | (step.chunk + step.count > schedule.num_chunks)
+    if wrong.any():
+        chunk, count = int(step.chunk[wrong][0]), int(step.count[wrong][0])
+        text = f"{count} chunks from {chunk} on are not among the {schedule.num_chunks}"
+        _fail(text, number, int(step.src[wrong][0]), chunk)
+    if schedule.collective in MOVES and step.reduce.any():
+        place = int(step.reduce.argmax())
+        text = f"{schedule.collective} adds nothing up"
+        _fail(text, number, int(step.dst[place]), int(step.chunk[place]))
+
+
+def _ports(schedule: Schedule, number: int, step: Step) -> tuple[int, int, int]:
+    """The most messages that a rank sends and receives in the step, and how many there are."""
+    if not step.src.size:
+        return 0, 0, 0
+    pairs = np.unique(step.src * schedule.num_ranks + step.dst)
+    most = []
+    for verb, ranks in (("sends", pairs // schedule.num_ranks), ("receives", pairs % schedule.num_ranks)):
+        counts = np.bincount(ranks)
+        most.append(int(counts.max()))
+        if most[-1] > schedule.ports:
+            text = f"{verb} {most[-1]} messages in one step, {schedule.ports} at most by its ports"
+            _fail(text, number, int(counts.argmax()))
+    return most[0], most[1], pairs.size
+
+
+def _check_lag(schedule: Schedule, number: int, rows: Step, received: Ints) -> None:
+    for ranks in (rows.src, rows.dst):
+        early = received[ranks, rows.chunk] > number - schedule.lag
+        if early.any():
+            place = int(early.argmax())
+            rank, chunk = int(ranks[place]), int(rows.chunk[place])
+            text = f"uses a sum received in step {received[rank, chunk]}, less than {schedule.lag} steps before"
+            _fail(text, number, rank, chunk)
+    received[rows.dst[rows.reduce], rows.chunk[rows.reduce]] = number
+
+
+def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
+    """Let the transfers of one step, a row for each chunk, take place."""
+    sent = shares[rows.src, rows.chunk]
+    missing = ~sent.any(axis=1)
+    if missing.any():
+        place = int(missing.argmax())
+        _fail("sends what it does not have", number, int(rows.src[place]), int(rows.chunk[place]))
+    turn = _turns(rows.dst * schedule.num_chunks + rows.chunk)
+    twice = (turn > 0) & ~rows.reduce
+    if twice.any() or (turn.any() and not rows.reduce.all() and _mixed(schedule, rows)):
+        place = int(twice.argmax()) if twice.any() else int(turn.argmax())
+        text = "is written twice in one step"
+        _fail(text, number, int(rows.dst[place]), int(rows.chunk[place]))
+    for now in range(int(turn.max(initial=0)) + 1):
+        at = turn == now
+        dst, chunk, new = rows.dst[at], rows.chunk[at], sent[at]
+        _check_new(schedule, number, dst, chunk, rows.reduce[at], new, shares[dst, chunk])
+        shares[dst, chunk] = np.where(rows.reduce[at][:, None], shares[dst, chunk] | new, new)
+
+
+def _check_new(
+    schedule: Schedule, number: int, dst: Ints, chunk: Ints, reduce: NDArray[np.bool_], new: Shares, old: Shares
+) -> None:
+    again = (new & old).any(axis=1) & reduce
+    if schedule.collective == "barrier":
+        again = ((new | old) == old).all(axis=1)
+    if again.any():
+        place = int(again.argmax())
+        rank = int(_bits(new[place] & old[place])[0])
+        _fail(f"receives the share of rank {rank} a second time", number, int(dst[place]), int(chunk[place]))
+    idle = (new == old).all(axis=1) & ~reduce
+    if idle.any():
+        place = int(idle.argmax())
+        _fail("receives what it already has", number, int(dst[place]), int(chunk[place]))
+
+
+def _check_end(schedule: Schedule, shares: Shares) -> None:
+    lacking = (shares != complete(schedule)).any(axis=2) & wanted(schedule)
+    if not lacking.any():
+        return
+    rank, chunk = (int(place[0]) for place in np.nonzero(lacking))
+    ranks = _bits(complete(schedule) & ~shares[rank, chunk])
+    some = ", ".join(map(str, ranks[:8].tolist())) + (", …" if ranks.size > 8 else "")
+    what = "without it" if schedule.collective in MOVES else f"without the shares of ranks {some}"
+    raise ScheduleError(f"rank {rank}, chunk {chunk}: ends {what}", None, rank, chunk)
+
+
+def _turns(key: Ints) -> Ints:
+    """How many equal keys stand before each."""
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    first = np.r_[True, ordered[1:] != ordered[:-1]] if key.size else np.empty(0, dtype=bool)
+    starts = np.maximum.accumulate(np.where(first, np.arange(key.size), 0)) if key.size else key
+    turns = np.empty_like(key)
+    turns[order] = np.arange(key.size) - starts
+    return turns
+
+
+def _mixed(schedule: Schedule, rows: Step) -> bool:
+    """Whether some chunk of some rank is both added to and replaced."""
+    key = rows.dst * schedule.num_chunks + rows.chunk
+    return bool(np.isin(key[rows.reduce], key[~rows.reduce]).any())
+
+
+def _bits(words: Shares) -> Ints:
+    """The places of the bits that are set."""
+    return np.flatnonzero(np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little"))
