@@ -45,11 +45,11 @@ class Link:
 class Cluster:
     """`num_nodes` nodes of `gpus_per_node` ranks each, rank r on node r // gpus_per_node.
 
-    Ranks of one node are joined by `intra`, others by `inter`; `overrides` gives single pairs (src, dst) a link of their
-    own. Adding up takes `gamma_s_per_byte` per byte, one sum after the other on each rank.
+    Ranks of one node are joined by `intra`, others by `inter`; `overrides` gives single pairs (src, dst) a link of
+    their own. Adding up takes `gamma_s_per_byte` per byte, one sum after the other on each rank.
 
-    A rank sends `ports` messages at once, and receives as many; the others wait their turn. None lifts the limit, as the
-    formulas do that leave incast out. With `shared_nic` the ranks of a node share one `inter` link out and one in:
+    A rank sends `ports` messages at once, and receives as many; the others wait their turn. None lifts the limit, as
+    the formulas do that leave incast out. With `shared_nic` the ranks of a node share one `inter` link out and one in:
     messages pass it one after the other, their latencies overlap.
 
     Raises ValueError for numbers out of range and for overrides between ranks that are not there.
@@ -73,12 +73,8 @@ class Cluster:
         _number("gamma_s_per_byte", self.gamma_s_per_byte)
         if self.ports is not None:
             whole("ports", self.ports, 1)
-        named = [
-            ("intra", self.intra),
-            ("inter", self.inter),
-            *((f"overrides[{k}]", v) for k, v in self.overrides.items()),
-        ]
-        for name, link in named:
+        own = {f"overrides[{pair}]": link for pair, link in self.overrides.items()}
+        for name, link in {"intra": self.intra, "inter": self.inter, **own}.items():
             if not isinstance(link, Link):
                 raise ValueError(f"{name} must be a Link, got {link!r}")
         for src, dst in self.overrides:
@@ -98,15 +94,9 @@ class Cluster:
     @property
     def is_uniform(self) -> bool:
         """Whether all pairs of ranks are joined alike."""
-        pairs = (
-            {self.intra}
-            if self.num_nodes == 1
-            else {self.inter}
-            if self.gpus_per_node == 1
-            else {self.intra, self.inter}
-        )
-        crowded = self.shared_nic and self.gpus_per_node > 1 and self.num_nodes > 1
-        return len(pairs) == 1 and not self.overrides and not crowded
+        inside, outside = self.gpus_per_node > 1, self.num_nodes > 1
+        links = {self.intra} if not outside else {self.inter} if not inside else {self.intra, self.inter}
+        return len(links) == 1 and not self.overrides and not (self.shared_nic and inside and outside)
 
     def node(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the node of each rank."""

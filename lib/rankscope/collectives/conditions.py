@@ -25,25 +25,26 @@ def origins(schedule: Schedule) -> Ints:
 def wanted(schedule: Schedule) -> NDArray[np.bool_]:
     """Return which rank must have which chunk in the end, of shape (num_ranks, num_chunks)."""
     ranks = np.arange(schedule.num_ranks)[:, None]
-    everything = np.ones((schedule.num_ranks, schedule.num_chunks), dtype=bool)
+    who: Ints = ranks
     if schedule.collective in ("reduce", "gather"):
-        return everything & (ranks == schedule.root)
-    if schedule.collective in ("scatter", "reduce_scatter"):
-        return everything & (ranks == owners(schedule))
-    if schedule.collective == "all_to_all":
-        return everything & (ranks == _destinations(schedule))
-    return everything
+        who = np.full((1, 1), schedule.root)
+    elif schedule.collective in ("scatter", "reduce_scatter"):
+        who = owners(schedule)[None]
+    elif schedule.collective == "all_to_all":
+        who = _destinations(schedule)[None]
+    return np.broadcast_to(ranks == who, (schedule.num_ranks, schedule.num_chunks))
 
 
 def before(schedule: Schedule) -> Shares:
     """Return whose shares each rank has in each chunk at the start, as bits.
 
-    Shape (num_ranks, num_chunks, words): where ranks add up, bit r of the words stands for rank r's share, counted once;
-    where they only pass on, one bit says that the chunk is there.
+    Shape (num_ranks, num_chunks, words): where ranks add up, bit r of the words stands for rank r's share, counted
+    once; where they only pass on, one bit says that the chunk is there.
     """
     ranks = np.arange(schedule.num_ranks)
     if schedule.collective in MOVES:
-        return (origins(schedule) == ranks[:, None]).astype(np.uint64)[:, :, None]
+        there: Shares = (origins(schedule) == ranks[:, None]).astype(np.uint64)
+        return there[:, :, None]
     words = -(-schedule.num_ranks // 64)
     shares = np.zeros((schedule.num_ranks, schedule.num_chunks, words), dtype=np.uint64)
     shares[ranks, :, ranks // 64] = (np.uint64(1) << (ranks % 64).astype(np.uint64))[:, None]

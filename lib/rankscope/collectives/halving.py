@@ -1,7 +1,7 @@
 """Allreduce between pairs at growing distances: log₂N steps for powers of two, fold and unfold for other N.
 
-Recursive halving and doubling: Rabenseifner (2004); Thakur, Rabenseifner and Gropp (2005). Swing: De Sensi et al. (2024),
-Swing: short-cutting rings for higher bandwidth allreduce.
+Recursive halving and doubling: Rabenseifner (2004); Thakur, Rabenseifner and Gropp (2005). Swing: De Sensi and others
+(2024), Swing: short-cutting rings for higher bandwidth allreduce.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def swing_peers(num_ranks: int, step: int) -> Ints:
     """
     ranks = np.arange(num_ranks)
     distance = (1 - (-2) ** (step + 1)) // 3
-    return (ranks + np.where(ranks % 2 == 0, distance, -distance)) % num_ranks
+    return np.asarray((ranks + np.where(ranks % 2 == 0, distance, -distance)) % num_ranks)
 
 
 def _power(num_ranks: int) -> int:

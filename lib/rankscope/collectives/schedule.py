@@ -33,8 +33,10 @@ class ScheduleError(ValueError):
 
 
 class Step(NamedTuple):
-    """The transfers of one step as columns, an entry a transfer: chunks `chunk` … `chunk + count - 1` go from `src` to
-    `dst`, which adds them to its own where `reduce` is set and else replaces its own.
+    """The transfers of one step as columns, an entry a transfer.
+
+    Chunks `chunk` … `chunk + num_chunks - 1` go from `src` to `dst`, which adds them to its own where `reduce` is set
+    and replaces its own elsewhere.
 
     All transfers of a step read what was there before it. Those from one rank to one other are one message.
     """
@@ -42,24 +44,23 @@ class Step(NamedTuple):
     src: Ints
     dst: Ints
     chunk: Ints
-    count: Ints
+    num_chunks: Ints
     reduce: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, count: ArrayLike = 1, reduce: Any = False) -> Step:
+    def of(
+        cls, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, num_chunks: ArrayLike = 1, reduce: Any = False
+    ) -> Step:
         """Make a step of columns and of values that all its transfers share."""
-        columns = (
-            *(np.asarray(column, dtype=np.int64) for column in (src, dst, chunk, count)),
-            np.asarray(reduce, bool),
-        )
-        return cls(*(np.atleast_1d(column) for column in np.broadcast_arrays(*columns)))
+        numbers = (np.asarray(column, dtype=np.int64) for column in (src, dst, chunk, num_chunks))
+        return cls(*(np.atleast_1d(column) for column in np.broadcast_arrays(*numbers, np.asarray(reduce, bool))))
 
     def by_chunk(self) -> Step:
         """Return the same transfers with a row for each single chunk."""
-        if (self.count == 1).all():
+        if (self.num_chunks == 1).all():
             return self
-        rows = np.repeat(np.arange(self.src.size), self.count)
-        within = np.arange(rows.size) - np.repeat(np.cumsum(self.count) - self.count, self.count)
+        rows = np.repeat(np.arange(self.src.size), self.num_chunks)
+        within = np.arange(rows.size) - np.repeat(np.cumsum(self.num_chunks) - self.num_chunks, self.num_chunks)
         return Step.of(self.src[rows], self.dst[rows], self.chunk[rows] + within, 1, self.reduce[rows])
 
 
@@ -75,30 +76,30 @@ class Phase:
         src: ArrayLike,
         dst: ArrayLike,
         chunk: ArrayLike | Callable[[int], ArrayLike],
-        count: ArrayLike = 1,
+        num_chunks: ArrayLike = 1,
         reduce: Any = False,
         num_steps: int = 1,
     ) -> None:
         self._chunk = chunk
         self.num_steps = num_steps
-        self.src, self.dst, _, self.count, self.reduce = Step.of(src, dst, 0, count, reduce)
+        self.src, self.dst, _, self.num_chunks, self.reduce = Step.of(src, dst, 0, num_chunks, reduce)
 
     def step(self, number: int) -> Step:
         """Return the step of this number, from 0 within the phase."""
         chunk = self._chunk(number) if callable(self._chunk) else self._chunk
-        return Step.of(self.src, self.dst, chunk, self.count, self.reduce)
+        return Step.of(self.src, self.dst, chunk, self.num_chunks, self.reduce)
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """What `num_ranks` ranks do in one collective, on a buffer cut into `num_chunks` chunks.
 
-    Chunks are of equal size, or of `weights[chunk]` shares. In reduce_scatter, scatter, gather and allgather rank r owns
-    the r-th of `num_ranks` equal runs of chunks; in all_to_all the chunks of rank r's buffer come first for rank 0, then
-    for rank 1, …, and those of rank 0's buffer before those of rank 1's, so that there are `num_ranks` buffers of them.
+    Chunks are of equal size, or of `weights[chunk]` shares. In reduce_scatter, scatter, gather and allgather rank r
+    owns the r-th of `num_ranks` equal runs of chunks; in all_to_all the chunks count through the buffers of all ranks,
+    those that rank 0 sends before those of rank 1, and within each those for rank 0 first.
 
-    `ports` is the most messages that a rank sends, or receives, in one step. `lag` says how soon a received sum is used:
-    in step s a rank needs only what it received up to step s - lag to be added, so that with a lag above 1 adding
+    `ports` is the most messages that a rank sends, or receives, in one step. `lag` says how soon a received sum is
+    used: in step s a rank needs only what it received up to step s - lag to be added, so that with a lag above 1 adding
     overlaps with the next transfers (and takes `lag` scratch buffers).
 
     Raises ValueError for an unknown collective and for numbers out of range.
@@ -134,7 +135,7 @@ class Schedule:
     @classmethod
     def of_steps(cls, steps: Iterable[Step], **header: Any) -> Schedule:
         """Make a schedule of steps; `header` holds the other fields."""
-        phases = tuple(Phase(step.src, step.dst, step.chunk, step.count, step.reduce) for step in steps)
+        phases = tuple(Phase(step.src, step.dst, step.chunk, step.num_chunks, step.reduce) for step in steps)
         return cls(phases=lambda: phases, **header)
 
     @property
@@ -172,7 +173,7 @@ class Schedule:
         return from_text(text)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row a transfer: step, src, dst, chunk, count, reduce."""
+        """Return a row a transfer: step, src, dst, chunk, num_chunks, reduce."""
         import pandas as pd
 
         frames = [pd.DataFrame({"step": number, **step._asdict()}) for number, step in enumerate(self.steps())]

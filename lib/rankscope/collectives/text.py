@@ -87,12 +87,9 @@ def _read_step(place: int, number: int, words: list[str], header: dict[str, Any]
     for word in words:
         found = _TRANSFER.fullmatch(word)
         if found is None:
-            raise ScheduleError(
-                f"line {place}: expected src>dst:first-last with + or = after it, got {word!r}", step=number
-            )
-        src, dst, first, last = (int(part) if part else None for part in found.groups()[:4])
-        assert src is not None and dst is not None and first is not None
-        last = first if last is None else last
+            wanted = "src>dst:first-last with + or = after it"
+            raise ScheduleError(f"line {place}: expected {wanted}, got {word!r}", number)
+        src, dst, first, last = (int(part or found[3]) for part in found.groups()[:4])
         for rank in (src, dst):
             if rank >= header["num_ranks"]:
                 limit = header["num_ranks"] - 1

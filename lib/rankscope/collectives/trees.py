@@ -11,7 +11,7 @@ from .schedule import Phase, Schedule
 
 
 def flat(num_ranks: int) -> Schedule:
-    """Everybody sends to rank 0, which adds up and sends the result to everybody: two steps, N-1 messages at one port."""
+    """Everybody sends to rank 0, which adds up and sends to everybody: two steps, N-1 messages at one port."""
     n = whole("num_ranks", num_ranks, 1)
     others = np.arange(1, n)
 

@@ -73,9 +73,9 @@ def _check_places(schedule: Schedule, number: int, step: Step) -> None:
     wrong = step.src == step.dst
     if wrong.any():
         _fail("sends to itself", number, int(step.src[wrong][0]), int(step.chunk[wrong][0]))
-    wrong = (step.chunk < 0) | (step.count < 1) | (step.chunk + step.count > schedule.num_chunks)
+    wrong = (step.chunk < 0) | (step.num_chunks < 1) | (step.chunk + step.num_chunks > schedule.num_chunks)
     if wrong.any():
-        chunk, count = int(step.chunk[wrong][0]), int(step.count[wrong][0])
+        chunk, count = int(step.chunk[wrong][0]), int(step.num_chunks[wrong][0])
         text = f"{count} chunks from {chunk} on are not among the {schedule.num_chunks}"
         _fail(text, number, int(step.src[wrong][0]), chunk)
     if schedule.collective in MOVES and step.reduce.any():
