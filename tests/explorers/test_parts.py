@@ -42,10 +42,17 @@ def test_the_report_counts_what_the_simulation_gives():
     lines = report(queue_size=2).splitlines()
     share = idle_share(predicted(60, queue_size=2))
     assert lines[0] == f"over 60 parts each, 4 trainers: {share:.0%} of the time without a step"
-    assert lines[1].startswith("the loaders bring a part every 160 ms, it lasts 200 ms: bound by training")
+    assert lines[1] == ("loading ahead, the loaders bring a part every 160 ms, it lasts 200 ms: "
+                        "bound by training, if the queue is long enough")  # fmt: skip
     assert f"  queue of 2  {share:>5.0%} idle" in lines
-    assert "bound by loading" in report(load_ms=300)
+    assert report(load_ms=300).splitlines()[1].endswith("by loading: in the long run no queue gets below 33%")
     assert "every 150 ms" in report(load_ms=300, num_loaders=2)
+    assert "every 53.3 ms" in report(load_ms=160, num_loaders=3)
+
+
+def test_what_no_queue_gets_below_is_what_a_long_one_comes_near_to():
+    share = idle_share(predicted(300, load_ms=300, queue_size=8, jitter=20))
+    assert 1 - 200 / 300 < share < 1 - 200 / 300 + 0.02
 
 
 def test_parts_end_together_or_apart():

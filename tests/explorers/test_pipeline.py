@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 import ipywidgets as widgets
+import numpy as np
 import pytest
 
 from rankscope.explorers import pipeline
@@ -47,6 +48,20 @@ def test_the_report_names_the_bottleneck_and_the_next_one():
     assert report(read_ms=0, decode_ms=0, copy_ms=0).splitlines()[0].endswith("next is read, at any rate")
     nothing = dict.fromkeys(["read_ms", "decode_ms", "copy_ms", "train_ms"], 0)
     assert report(**nothing) == "every stage takes no time: nothing bounds this pipeline"
+
+
+def test_only_reading_and_decoding_vary():
+    for ranks in (1, 4):
+        timeline = simulate(road(jitter=150, num_ranks=ranks), 20, num_ranks=ranks)
+        spread = {kind: np.ptp(spans.stop_s - spans.start_s) for kind in ("read", "decode", "copy", "train")
+                  for spans in [timeline.select(kind=kind)]}  # fmt: skip
+        assert {kind for kind, seconds in spread.items() if seconds > 1e-9} == {"read", "decode"}
+
+
+def test_what_the_notebook_says_to_look_for():
+    settings = [{"jitter": 0}, {}, {"capacity": 16}, {"capacity": 16, "ordered": False}]
+    lines = [report(**{"num_workers": 3, "jitter": 150, **changed}).splitlines()[1] for changed in settings]
+    assert [line.split(", ")[-1] for line in lines] == [f"{share}% of that bound" for share in (99, 70, 74, 100)]
 
 
 def test_the_shares_of_the_report_are_those_of_the_simulation():

@@ -26,9 +26,14 @@ def test_lines_and_markers_share_a_hue_and_say_what_they_are():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == list(drawn)
 
 
-def test_what_exists_only_at_whole_numbers_is_drawn_in_steps():
-    steps = figures.curves([1, 2, 4], PAIRS, "", "", "", discrete=True).lines
-    assert {line.get_drawstyle() for line in steps if line.get_linestyle() != "None"} == {"steps-mid"}
+def test_what_exists_only_at_whole_numbers_is_drawn_as_dashes_and_not_joined():
+    drawn = {line.get_label(): line for line in figures.curves([1, 2, 4], PAIRS, "", "", "", discrete=True).lines}
+    assert {line.get_linestyle() for line in drawn.values()} == {"None"}
+    dashes = {name for name, line in drawn.items() if line.get_marker() == "_"}
+    assert dashes == {"padded, predicted", "true, predicted"}
+    assert drawn["padded, predicted"].get_ydata().tolist() == [1, 2, 3]
+    assert drawn["padded, predicted"].get_markersize() > 2 * drawn["padded, executed"].get_markersize()
+    assert drawn["padded, predicted"].get_color() == drawn["padded, executed"].get_color()
 
 
 def test_a_queue_is_drawn_in_steps_under_its_capacity():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
 from rankscope import figures
+from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
 from rankscope.timeline import Span, Timeline
 
@@ -38,6 +41,7 @@ def test_each_span_is_a_bar_on_its_lane():
         ("read", bars.fill[1], False),
         ("allreduce", bars.fill[3], True),
     ]
+    assert draw_timeline(Timeline.of([Span(0, "a", "b", 0, 0.0, 1234.6e-3)])).title.startswith("1235 ms; busiest")
     assert drawing.title == "10 ms; busiest is rank 0's gpu, 61% of the time"
 
 
@@ -85,6 +89,51 @@ def test_of_many_kinds_the_longest_keep_their_hues_and_the_others_are_grey():
     assert [key.label for key in drawing.legend] == [*(f"kind {n}" for n in range(3, 10)), "other"]
     assert drawing.rects[0].fill[:3] == (drawing.legend[-1].fill,) * 3
     assert len(set(drawing.rects[0].fill)) == 8
+
+
+def colors(kinds):
+    drawing = draw_timeline(Timeline.of(Span(0, "a", kind, n, n, n + 1) for n, kind in enumerate(kinds)))
+    return {key.label: key.fill for key in drawing.legend}
+
+
+def test_known_kinds_have_the_same_hue_in_every_picture():
+    known = ["read", "decode", "collate", "pin", "copy", "compute", "start", "stop"]
+    whole = colors(known)
+    assert len(set(whole.values())) == 8
+    for kinds in (["copy", "read"], ["step", "start"], ["stop", "allreduce", "decode", "another"]):
+        found = colors(kinds)
+        assert list(found) == kinds
+        assert len(set(found.values())) == len(kinds)
+        assert {kind: hue for kind, hue in found.items() if kind in known} == {k: whole[k] for k in kinds if k in known}
+    assert colors(["train"])["train"] == colors(["step"])["step"] == whole["compute"]
+    assert colors(["load"])["load"] == whole["read"]
+
+
+def test_two_kinds_that_are_known_by_one_hue_are_still_told_apart():
+    found = colors(["load", "read", "decode"])
+    assert len(set(found.values())) == 3
+    assert found["decode"] == colors(["decode"])["decode"]
+    assert len(set(colors(["train", "step", "compute", "load", "read", "a", "b", "c"]).values())) == 8
+
+
+def test_long_waits_do_not_take_the_place_of_work_among_many_kinds():
+    spans = [Span(0, "a", f"kind {n}", n, n, n + 0.1 * (n + 1)) for n in range(10)]
+    waits = [Span(0, "b", kind, 0, 0, 9) for kind in ("wait", "blocked")]
+    drawing = draw_timeline(Timeline.of([*spans, *waits]))
+    assert [key.label for key in drawing.legend if key.label.startswith("kind")] == [f"kind {n}" for n in range(3, 10)]
+
+
+def test_only_bars_too_narrow_for_it_have_no_outline():
+    spans = Timeline.of([Span(0, "a", "step", 0, 0.0, 1.0), Span(0, "a", "read", 0, 1.0, 1.001)])
+    (bars,) = (c for c in figures.timeline(spans).collections if c.get_gid() == "rects")
+    assert (np.array(bars.get_linewidths()) > 0).tolist() == [True, False]
+    svg = to_svg(draw_timeline(spans))
+    wide, narrow = re.findall(r"<rect [^>]*/>", svg.split('class="marks"')[1])[:2]
+    assert '<g stroke="#ffffff" stroke-width="1">' in svg
+    assert 'stroke-width="0"' in narrow
+    assert "stroke-width" not in wide
+    thin = to_svg(draw_timeline(Timeline.of(Span(0, "a", "step", n, n, n + 1) for n in range(500))))
+    assert thin.count('stroke-width="0"') == 1
 
 
 def test_a_mark_can_be_seen():

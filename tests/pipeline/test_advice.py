@@ -26,6 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
 BATCHES = 60
+COLUMNS = ["read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s"]
 
 
 def profile(num_workers=1, cores=64, accelerator=False, pinning=None, startup_s=0.0, prefetch_factor=2, **means_s):
@@ -73,6 +74,7 @@ def test_waiting_reads_want_workers_and_the_step_is_next():
     report = str(advice)
     assert "bottleneck: reading; the training loop waits for 83% of the epoch" in report
     assert "recommended: 8 workers, prefetch_factor 2, in order" in report
+    assert "times as fast as predicted for the recorded settings" in report
     assert "the bottleneck is then: training step" in report
 
 
@@ -97,7 +99,8 @@ def test_no_more_is_promised_than_the_cores_allow():
     assert given.cpu_bound_s == pytest.approx(BATCHES * 0.035 / 2, rel=0.05)
     assert all(row.predicted_s > 0.99 * given.cpu_bound_s for row in advice.rows)
     assert advice.best.settings.num_workers <= 4
-    assert any("2 cores, busy throughout, allow" in note for note in advice.notes)
+    bound = f"the CPU work alone keeps 2 cores busy for {given.cpu_bound_s:.3g} s: no number of workers goes below that"
+    assert bound in advice.notes
     free = advise(replace(given, num_cores=64), num_workers=[16])
     assert free.best.predicted_s < 0.5 * given.cpu_bound_s  # the check above can fail
 
@@ -141,6 +144,23 @@ def test_what_was_recorded_without_workers_says_what_it_does_not_know():
     assert str(advice.current.settings) == "no workers"
 
 
+def test_few_batches_are_told_and_an_epoch_can_be_completed():
+    few = profile(read=0.02, step=0.01)
+    few = replace(few, num_batches=12, **{name: getattr(few, name)[:12] for name in COLUMNS})
+    advice = advise(few)
+    assert "batches recorded: 12; predictions from so few are rough" in advice.notes
+    assert not any("so few" in note for note in advise(profile(read=0.02)).notes)
+    assert advise(few, num_batches=1200).current.predicted_s == pytest.approx(
+        100 * advice.current.predicted_s, rel=0.05
+    )
+
+
+def test_seconds_are_told_in_full_where_they_are_many():
+    advice = advise(profile(read=30.0, wait=20.0, step=10.0), num_workers=[4], prefetch_factors=[2])
+    assert f"recorded: 1 worker, prefetch_factor 2, in order: {advice.recorded_s:,.0f} s (predicted 1,8" in str(advice)
+    assert "e+0" not in str(advice)
+
+
 def test_a_prediction_that_does_not_fit_the_recording_is_told():
     assert any("+99% off" in n or "+100% off" in n for n in advise(profile(read=0.02, wait=0.01)).notes)
 
@@ -159,7 +179,7 @@ def test_the_frame_has_a_row_a_setting():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"recorded": "loader"}, "advise takes a recorded loader or its profile, got 'loader'"),
+        ({"recorded": "loader"}, "advise takes a recorded loader or its profile, got a str"),
         ({"num_workers": 4}, "num_workers must be a list of whole numbers, got 4"),
         ({"num_workers": [-1]}, "num_workers must be a whole number of at least 0, got -1"),
         ({"prefetch_factors": [0]}, "prefetch_factors must be a whole number of at least 1, got 0"),

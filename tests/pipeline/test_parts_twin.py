@@ -172,6 +172,13 @@ def test_a_distribution_gives_each_trainer_times_of_its_own_and_the_same_again()
     assert len(set(loads(0))) == 6
 
 
+def test_lanes_come_in_order_whichever_works_first():
+    timeline = simulate_parts([[1.0, 0.1, 0.1]] * 2, 1, 0.5, queue_size=2, num_loaders=3)
+    assert timeline.rank_lanes() == [
+        (rank, lane) for rank in (0, 1) for lane in ("trainer", "loader 0", "loader 1", "loader 2")
+    ]
+
+
 def test_trainers_without_parts_wait_for_the_others():
     timeline = simulate_parts([[], [1.0]], 2, 0.5)
     assert [tuple(s)[2:] for s in timeline.select(rank=0)] == [

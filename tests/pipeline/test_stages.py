@@ -39,6 +39,8 @@ def test_a_wrong_pipeline_is_refused():
         Pipeline([])
     with pytest.raises(ValueError, match="must be a list of one Stage or more, got 'read'"):
         Pipeline(["read"])
+    with pytest.raises(ValueError, match="must be a list of one Stage or more, got a Stage outside any list"):
+        Pipeline(Stage("read", 1.0))
     with pytest.raises(ValueError, match="stages must differ in name, got 'read' twice"):
         Pipeline([Stage("read", 1.0), Stage("read", 2.0)])
     with pytest.raises(KeyError, match="stages are read; got 'decode'"):

@@ -44,6 +44,15 @@ def overlap(spans, one, other):
     )
 
 
+def test_a_timeline_is_told_in_a_line():
+    spans = [Span(rank, "gpu", "step", n, n, n + 0.5) for rank in (0, 3) for n in range(20)]
+    assert repr(Timeline.of([*spans, Span(0, "read", "read", 0, 0.0, 1.25)])) == (
+        "<Timeline: 41 spans, 2 ranks, 3 lanes, 19.5 s>"
+    )
+    assert repr(Timeline.of(spans[:1])) == "<Timeline: 1 span, 1 rank, 1 lane, 0.5 s>"
+    assert repr(Timeline.of([])) == "<Timeline: 0 spans, 0 ranks, 0 lanes, 0 s>"
+
+
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(SPANS)
 def test_figures_are_what_counting_gives(spans):

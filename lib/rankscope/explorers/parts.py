@@ -63,9 +63,12 @@ def report(**settings: Any) -> str:
     share = idle_share(predicted(_LONG, **now))
     trainers = count_of(now["num_trainers"], "trainer")
     lines = [f"over {_LONG} parts each, {trainers}: {share:.0%} of the time without a step"]
-    loading_s, stepping_s = now["load_ms"] / now["num_loaders"], now["step_ms"] * now["steps_per_part"]
-    bound = "loading, whatever the queue" if loading_s > stepping_s else "training, if the queue is long enough"
-    lines.append(f"the loaders bring a part every {loading_s:g} ms, it lasts {stepping_s} ms: bound by {bound}")
+    loading_ms, stepping_ms = now["load_ms"] / now["num_loaders"], now["step_ms"] * now["steps_per_part"]
+    bound = "training, if the queue is long enough"
+    if loading_ms > stepping_ms:
+        bound = f"loading: in the long run no queue gets below {1 - stepping_ms / loading_ms:.0%}"
+    every = f"loading ahead, the loaders bring a part every {loading_ms:.3g} ms"
+    lines.append(f"{every}, it lasts {stepping_ms} ms: bound by {bound}")
     names = {size: f"queue of {size}" if size else "synchronous" for size in shares}
     return "\n".join([*lines, *(f"  {names[size]:<12}{share:>5.0%} idle" for size, share in shares.items())])
 

@@ -8,10 +8,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.patches import Patch
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.patheffects import withStroke
 
-from .marks import Drawing, Rects, Texts
+from .marks import Drawing, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, ink_on
 
 _PX_PER_INCH = 96.0
@@ -29,6 +30,8 @@ def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
     rules = [[(x, 0.0), (x, bottom)] for x in drawing.rules]
     for color, width in ((PAPER, 3.0), (INK, 1.5)):  # a light edge, so that they show on dark cells too
         ax.add_collection(LineCollection(rules, colors=color, linewidths=width, gid="rules"))
+    for lines in drawing.lines:
+        _paint_lines(lines, ax)
     for texts in drawing.texts:
         _paint_texts(texts, ax)
     _label(drawing, ax)
@@ -39,8 +42,7 @@ def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
     x, y, w, h = rects.x, rects.y, rects.width, rects.height
     outline = np.stack([np.stack(c, axis=-1) for c in ((x, y), (x + w, y), (x + w, y + h), (x, y + h))], axis=1)
     corners = list(outline)
-    narrow = not w.size or float(w.min()) / drawing.width * drawing.size_px[0] < 4
-    width = 0.0 if narrow else 0.6
+    width = np.where(w / drawing.width * drawing.size_px[0] < 4, 0.0, 0.6)  # an outline would hide a narrow one
     # several faces with a hatch each would take a collection each: hatches go on top, see-through
     plain = PolyCollection(corners, facecolors=rects.fill, edgecolors=rects.edge, linewidths=width, gid="rects")
     ax.add_collection(plain).set_clip_on(False)
@@ -50,6 +52,20 @@ def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
         if marked:
             style: dict[str, Any] = {"facecolors": "none", "edgecolors": ink, "hatch": "///", "linewidths": 0.6}
             ax.add_collection(PolyCollection(marked, **style, gid="hatched")).set_clip_on(False)
+
+
+def _paint_lines(lines: Lines, ax: Axes) -> None:
+    ends = np.stack([lines.x0, lines.y0, lines.x1, lines.y1], axis=-1).reshape(-1, 2, 2)
+    width = lines.width_px * _POINTS_PER_PX
+    dashes = ["--" if dashed else "-" for dashed in lines.dashed.tolist()]
+    if not lines.arrows:
+        ax.add_collection(
+            LineCollection(list(ends), colors=lines.color, linewidths=width, linestyles=dashes, gid="lines")
+        )
+        return
+    style: dict[str, Any] = {"arrowstyle": "-|>,head_length=4,head_width=2", "shrinkA": 0, "shrinkB": 0, "gid": "lines"}
+    for ((x0, y0), (x1, y1)), color, dash in zip(ends.tolist(), lines.color, dashes, strict=True):
+        ax.add_patch(FancyArrowPatch((x0, y0), (x1, y1), color=color, linestyle=dash, linewidth=width, **style))
 
 
 def _paint_texts(texts: Texts, ax: Axes) -> None:
@@ -70,16 +86,26 @@ def _label(drawing: Drawing, ax: Axes) -> None:
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if drawing.legend:
-        handles = [
-            Patch(
-                facecolor=key.fill,
-                edgecolor=key.edge if key.edge != PAPER else ink_on(key.fill) if key.hatched else FAINT,
-                hatch="///" if key.hatched else None,
-                label=key.label,
-            )
-            for key in drawing.legend
-        ]
-        needed = [40 + 6.0 * len(key.label) for key in drawing.legend]
-        fits = sum(needed) <= drawing.size_px[0]
-        columns = len(handles) if fits else max(1, int(drawing.size_px[0] // max(needed)))
-        ax.figure.legend(handles=handles, loc="outside lower left", ncols=columns, fontsize=8, frameon=False)
+        _legend(drawing, ax)
+
+
+def _legend(drawing: Drawing, ax: Axes) -> None:
+    """One legend for the whole figure, below it: what the drawings in other Axes have put there stays."""
+    handles: dict[str, Any] = {}
+    wide = drawing.size_px[0]
+    for old in [legend for legend in ax.figure.legends if legend.get_gid() == "keys"]:
+        handles |= {text.get_text(): handle for text, handle in zip(old.get_texts(), old.legend_handles, strict=True)}
+        wide = ax.figure.bbox.width / ax.figure.dpi * _PX_PER_INCH
+        old.remove()
+    handles |= {key.label: _handle(key) for key in drawing.legend}
+    needed = [40 + 6.0 * len(label) for label in handles]
+    columns = len(handles) if sum(needed) <= wide else max(1, int(wide // max(needed)))
+    place: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "fontsize": 8, "frameon": False}
+    ax.figure.legend(list(handles.values()), list(handles), **place).set_gid("keys")
+
+
+def _handle(key: Key) -> Patch | Line2D:
+    if key.line:
+        return Line2D([], [], color=key.fill, linestyle="--" if key.line == "dashed" else "-", label=key.label)
+    edge = key.edge if key.edge != PAPER else ink_on(key.fill) if key.hatched else FAINT
+    return Patch(facecolor=key.fill, edgecolor=edge, hatch="///" if key.hatched else None, label=key.label)

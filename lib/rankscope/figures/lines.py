@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import cycle
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -27,9 +28,9 @@ def to_curves(
 ) -> Axes:
     """Draw ``curves[name] = (predicted, executed)`` over `x`, either of them None where there is none.
 
-    Hue, dash and marker tell the curves apart. With `discrete`, a prediction is a step at each x, for quantities that
-    do not exist in between. Raises ValueError for more curves than there are hues, and for lengths that differ from
-    that of `x`.
+    Hue, dash and marker tell the curves apart. With `discrete`, a prediction is a short dash at each x, for quantities
+    that do not exist in between. Raises ValueError for more curves than there are hues, and for lengths that differ
+    from that of `x`.
     """
     if not 0 < len(curves) <= len(CATEGORIES):
         raise ValueError(f"curves must number from 1 to {len(CATEGORIES)}, got {len(curves)}")
@@ -44,10 +45,12 @@ def to_curves(
             if np.shape(values) != places.shape:
                 raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
             if kind == "predicted":
-                steps = "steps-mid" if discrete else "default"
-                ax.plot(places, values, dash, color=color, label=f"{name}, {kind}", linewidth=1.6, drawstyle=steps)
+                look: dict[str, Any] = {"linestyle": dash, "linewidth": 1.6}
+                if discrete:
+                    look = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 1.8}
             else:
-                ax.plot(places, values, marker, color=color, label=f"{name}, {kind}", markersize=4)
+                look = {"linestyle": "none", "marker": marker, "markersize": 4, "zorder": 3}
+            ax.plot(places, values, color=color, label=f"{name}, {kind}", **look)
     return _dressed(ax, title, x_label, y_label)
 
 

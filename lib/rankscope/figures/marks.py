@@ -62,22 +62,60 @@ class Texts:
     halo: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """Straight lines as columns, a colour each, dashed or not; `arrows` puts a head at the end of each."""
+
+    x0: FloatArray
+    y0: FloatArray
+    x1: FloatArray
+    y1: FloatArray
+    color: tuple[str, ...]
+    dashed: NDArray[np.bool_]
+    arrows: bool = False
+    width_px: float = 1.5
+
+    @classmethod
+    def of(
+        cls,
+        x0: ArrayLike,
+        y0: ArrayLike,
+        x1: ArrayLike,
+        y1: ArrayLike,
+        color: Sequence[str] | str,
+        *,
+        dashed: ArrayLike = False,
+        arrows: bool = False,
+        width_px: float = 1.5,
+    ) -> Lines:
+        """Make lines from columns and from values that all share."""
+        columns = np.broadcast_arrays(*(np.asarray(c, dtype=float) for c in (x0, y0, x1, y1)))
+        from_x, from_y, to_x, to_y = (column.ravel() for column in columns)
+        colors = (color,) * from_x.size if isinstance(color, str) else tuple(color)
+        if len(colors) != from_x.size:
+            raise ValueError(f"{from_x.size} lines need {from_x.size} colours, got {len(colors)}")
+        marked = np.broadcast_to(np.asarray(dashed, dtype=bool), from_x.shape)
+        return cls(from_x, from_y, to_x, to_y, colors, marked, arrows, width_px)
+
+
 @dataclass(frozen=True)
 class Key:
-    """One entry of a legend."""
+    """One entry of a legend: a box, or a piece of line where `line` is "solid" or "dashed"."""
 
     label: str
     fill: str
     hatched: bool = False
     edge: str = "#ffffff"
+    line: str = ""
 
 
 @dataclass(frozen=True)
 class Drawing:
     """Marks in data units, x to the right and y DOWN (rank 0 on top), and what a reader needs to read them.
 
-    `width` and `height` are the extent in data units from (0, 0); `size_px` is that of the area they fill. `rules` are
-    vertical lines from the top down to `rules_to`, the whole height where that is None.
+    `width` and `height` are the extent in data units from (0, 0); `size_px` is that of the area they fill. Lines lie
+    on rectangles, texts on both. `rules` are vertical lines from the top down to `rules_to`, the whole height where
+    that is None.
     """
 
     title: str
@@ -87,6 +125,7 @@ class Drawing:
     height: float
     size_px: tuple[float, float]
     rects: tuple[Rects, ...] = ()
+    lines: tuple[Lines, ...] = ()
     texts: tuple[Texts, ...] = ()
     rules: tuple[float, ...] = ()
     rules_to: float | None = None

@@ -6,15 +6,71 @@ lightness from dark blue to pale yellow, after cividis (Nunez, Anderton and Rens
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
+from itertools import cycle
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")
+_BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
 INK, PAPER, FAINT, ALARM = "#222222", "#ffffff", "#c9c9c9", "#b00020"
 
 _RAMP = ("#00224e", "#2d426f", "#5a6272", "#8a8678", "#bead65", "#fee838")
+
+
+class Look(NamedTuple):
+    """How an algorithm looks in every figure: hue and marker, dashed lines and hatched areas or not."""
+
+    color: str
+    dashed: bool
+    marker: str
+
+
+# Algorithms of one hue are relatives; those that cost the same have different ones, so that both lines show.
+_LOOKS = {
+    "flat": Look(_BLACK, False, "o"),
+    "swing": Look(_BLACK, True, "X"),
+    "binomial_tree": Look(_GREEN, False, "^"),
+    "double_binary_tree": Look(_GREEN, True, "v"),
+    "recursive_doubling": Look(_ORANGE, False, "s"),
+    "mesh_2d": Look(_ORANGE, True, "H"),
+    "halving_doubling": Look(_VERMILLION, False, "D"),
+    "ring": Look(_BLUE, False, "o"),
+    "segmented_ring": Look(_BLUE, True, "d"),
+    "hierarchical_ring": Look(_SKY, False, "P"),
+    "bidirectional_ring": Look(_SKY, True, "*"),
+    "torus_2d": Look(_PINK, False, "p"),
+    "torus_3d": Look(_PINK, True, "h"),
+    # of other collectives, where they have the hue of their relatives
+    "binomial": Look(_GREEN, False, "^"),
+    "scatter_allgather": Look(_VERMILLION, False, "D"),
+    "reduce_scatter_gather": Look(_VERMILLION, False, "D"),
+    "recursive_halving": Look(_VERMILLION, False, "D"),
+    "chain": Look(_BLUE, False, "o"),
+    "bruck": Look(_PINK, False, "p"),
+    "pairwise": Look(_SKY, False, "P"),
+    "dissemination": Look(_ORANGE, False, "s"),
+}
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Return a look for each algorithm, always the same for those that are known here.
+
+    Others take, in their order, the looks that are left, and from the start again where there are more than sixteen.
+
+    >>> looks(["ring", "mine"])["ring"] == looks(["other", "ring"])["ring"]
+    True
+    """
+    wanted = list(dict.fromkeys(names))
+    known = {name: _LOOKS[name] for name in wanted if name in _LOOKS}
+    used = {(look.color, look.dashed) for look in known.values()}
+    pairs = [(color, dashed) for dashed in (False, True) for color in (_YELLOW, *CATEGORIES) if color]
+    free = [pair for pair in dict.fromkeys(pairs) if pair not in used] or pairs
+    others = (Look(color, dashed, "<") for color, dashed in cycle(free))
+    return {name: known[name] if name in known else next(others) for name in wanted}
 
 
 def ramp(fractions: ArrayLike) -> tuple[str, ...]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from html import escape
 
-from .marks import Drawing, Key, Rects, Texts
+import numpy as np
+
+from .marks import Drawing, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, ink_on
 
 _TOP, _RIGHT, _BOTTOM = 34, 14, 44
-_KEY_HEIGHT = 22
+_KEY_HEIGHT, _HEAD_PX = 22, 9.0
 _FONT = 'font-family="DejaVu Sans, Verdana, sans-serif" font-size="11"'
 _HATCHES = {INK: "rankscope-hatch-dark", PAPER: "rankscope-hatch-white"}
 _DEFS = "".join(
@@ -21,7 +23,7 @@ _DEFS = "".join(
 def to_svg(drawing: Drawing) -> str:
     """Return the drawing as one ``<svg class="rankscope">`` element, with title, axes and legend."""
     wide, high = drawing.size_px
-    keys, key_rows = _legend(drawing.legend, wide)
+    keys, key_rows = _legend(drawing.legend, max(wide, 8.6 * len(drawing.title)))
     left = max(76.0, 30 + 6.6 * max((len(label) for _, label in drawing.y_ticks), default=0))
     width = max(wide, 8.6 * len(drawing.title)) + left + _RIGHT
     height = high + _TOP + _BOTTOM + key_rows * _KEY_HEIGHT
@@ -41,6 +43,7 @@ def to_svg(drawing: Drawing) -> str:
         lines = "".join(f"M{x * across:.6g} 0V{bottom:g}" for x in drawing.rules)
         for color, width_px in ((PAPER, 4), (INK, 2)):  # a light edge, so that they show on dark cells too
             parts.append(f'<path d="{lines}" stroke="{color}" stroke-width="{width_px}"/>')
+    parts += [_lines(lines, across, down) for lines in drawing.lines]
     for texts in drawing.texts:
         parts.append(_texts(texts, across, down))
     parts.append(f"</g>{_axes(drawing, across, down, left)}")
@@ -50,9 +53,12 @@ def to_svg(drawing: Drawing) -> str:
 
 def _rects(rects: Rects, across: float, down: float) -> str:
     columns = (rects.x * across, rects.y * down, rects.width * across, rects.height * down)
+    narrow = columns[2] < 4  # an outline would hide these
+    outline = 0 if narrow.all() else 1
+    bare = np.where(narrow, ' stroke-width="0"' if outline else "", "")
     boxes = [
-        f'x="{x:.6g}" y="{y:.6g}" width="{w:.6g}" height="{h:.6g}"'
-        for x, y, w, h in zip(*(column.tolist() for column in columns), strict=True)
+        f'x="{x:.6g}" y="{y:.6g}" width="{w:.6g}" height="{h:.6g}"{none}'
+        for x, y, w, h, none in zip(*(column.tolist() for column in (*columns, bare)), strict=True)
     ]
     plain = "".join(f'<rect {box} fill="{fill}"/>' for box, fill in zip(boxes, rects.fill, strict=True))
     marked = "".join(
@@ -60,8 +66,29 @@ def _rects(rects: Rects, across: float, down: float) -> str:
         for box, fill, hatched in zip(boxes, rects.fill, rects.hatched.tolist(), strict=True)
         if hatched
     )
-    narrow = not rects.width.size or float(rects.width.min()) * across < 4
-    return f'<g stroke="{rects.edge}" stroke-width="{0 if narrow else 1}">{plain}{marked}</g>'
+    return f'<g stroke="{rects.edge}" stroke-width="{outline}">{plain}{marked}</g>'
+
+
+def _lines(lines: Lines, across: float, down: float) -> str:
+    x0, y0, x1, y1 = lines.x0 * across, lines.y0 * down, lines.x1 * across, lines.y1 * down
+    length = np.maximum(np.hypot(x1 - x0, y1 - y0), 1e-9)
+    ex, ey = (x1 - x0) / length, (y1 - y0) / length
+    head = _HEAD_PX if lines.arrows else 0.0  # the line ends where its head begins, lest it blunt the point
+    ends = zip(x0.tolist(), y0.tolist(), (x1 - head * ex).tolist(), (y1 - head * ey).tolist(), strict=True)
+    dashes = (' stroke-dasharray="5 4"' if dashed else "" for dashed in lines.dashed.tolist())
+    body = "".join(
+        f'<line x1="{a:.6g}" y1="{b:.6g}" x2="{c:.6g}" y2="{d:.6g}" stroke="{color}"{dash}/>'
+        for (a, b, c, d), color, dash in zip(ends, lines.color, dashes, strict=True)
+    )
+    if lines.arrows:
+        bx, by, half = x1 - head * ex, y1 - head * ey, head * 0.45
+        corners = (x1, y1, bx - half * ey, by + half * ex, bx + half * ey, by - half * ex)
+        points = zip(*(corner.tolist() for corner in corners), strict=True)
+        body += "".join(
+            f'<path d="M{a:.6g} {b:.6g}L{c:.6g} {d:.6g}L{e:.6g} {f:.6g}Z" fill="{color}"/>'
+            for (a, b, c, d, e, f), color in zip(points, lines.color, strict=True)
+        )
+    return f'<g class="lines" stroke-width="{lines.width_px:g}">{body}</g>'
 
 
 def _texts(texts: Texts, across: float, down: float) -> str:
@@ -104,7 +131,11 @@ def _legend(keys: tuple[Key, ...], wide: float) -> tuple[str, int]:
         y = row * _KEY_HEIGHT
         edge = key.edge if key.edge != PAPER else FAINT
         box = f'x="{x:.6g}" y="{y}" width="14" height="14"'
-        parts.append(f'<rect {box} fill="{key.fill}" stroke="{edge}"/>')
+        if key.line:
+            dash = ' stroke-dasharray="4 3"' if key.line == "dashed" else ""
+            parts.append(f'<path d="M{x - 3:.6g} {y + 7}h18" stroke="{key.fill}" stroke-width="2"{dash}/>')
+        else:
+            parts.append(f'<rect {box} fill="{key.fill}" stroke="{edge}"/>')
         if key.hatched:
             parts.append(f'<rect {box} fill="url(#{_HATCHES[ink_on(key.fill)]})" stroke="{edge}"/>')
         parts.append(f'<text x="{x + 20:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from ..timeline import WAITS, Timeline
 from .marks import Drawing, Key, Rects, numbers_on
 from .palette import CATEGORIES
+from .units import round_ticks, time_unit
 
 COMMUNICATION = frozenset(
     {"allgather", "allreduce", "alltoall", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
@@ -18,7 +18,11 @@ COMMUNICATION = frozenset(
 _WIDE_PX, _ROW_PX, _GAP = 860.0, 22.0, 0.5
 _MOST_SPANS = 20_000
 _OTHER, _WAITING = "#b0b0b0", "#e2e2e2"
-_UNITS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
+_KNOWN = {
+    "read": _BLUE, "load": _BLUE, "decode": _ORANGE, "collate": _GREEN, "pin": _PINK, "copy": _SKY,
+    "compute": _VERMILLION, "train": _VERMILLION, "step": _VERMILLION, "start": _YELLOW, "stop": _BLACK,
+}  # fmt: skip
 
 
 def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collection[str] = COMMUNICATION) -> Drawing:
@@ -33,7 +37,7 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
         raise ValueError(f"a drawing has at most {_MOST_SPANS} spans, got {len(timeline)}: select a window or a rank")
     timeline = _visible(timeline)
     rows = _rows(timeline)
-    scale, unit = _unit(timeline.makespan_s)
+    scale, unit = time_unit(timeline.makespan_s)
     width = timeline.makespan_s / scale or 1.0
     start = (timeline.start_s - timeline.begin_s) / scale
     length = np.maximum((timeline.stop_s - timeline.start_s) / scale, width / _WIDE_PX)  # a mark is a pixel wide
@@ -55,7 +59,7 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
         size_px=(_WIDE_PX, _ROW_PX * height),
         rects=(rects,),
         texts=numbers_on(rects, timeline.item, wanted=legible),
-        x_ticks=_time_ticks(width),
+        x_ticks=round_ticks(width),
         y_ticks=tuple((row + 0.5, f"{rank} {lane}") for (rank, lane), row in rows.items()),
         legend=_legend(colors, hatched),
     )
@@ -79,30 +83,31 @@ def _rows(timeline: Timeline) -> dict[tuple[int, str], float]:
     return rows
 
 
-def _unit(seconds: float) -> tuple[float, str]:
-    """The largest unit of which there are at least two; seconds where there is no time at all."""
-    fits = [(scale, unit) for scale, unit in _UNITS if seconds >= 2 * scale]
-    return fits[0] if fits else _UNITS[-1] if seconds else (1.0, "s")
-
-
-def _time_ticks(width: float) -> tuple[tuple[float, str], ...]:
-    """At most ten ticks at round times."""
-    power = 10.0 ** math.floor(math.log10(width / 10))
-    step = next(power * factor for factor in (1, 2, 5, 10, 20) if width <= power * factor * 10)
-    return tuple((place * step, f"{place * step:g}") for place in range(int(width / step + 1e-9) + 1))
-
-
 def _kind_colors(timeline: Timeline) -> dict[str, str]:
-    """A hue for each kind of work; of more than eight, for the seven that take most time, the others being grey."""
+    """A hue for each kind of work, that of `_KNOWN` where it is known and free; of more than eight kinds, for the seven
+    that take most time, the others being grey."""
     present = [timeline.kinds[kind] for kind in np.unique(timeline.kind)]
     kinds = [kind for kind in present if kind not in WAITS]
     if len(kinds) > len(CATEGORIES):
         seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
+        seconds[[timeline.kinds.index(kind) for kind in present if kind in WAITS]] = -1
         longest = {timeline.kinds[kind] for kind in np.argsort(-seconds, kind="stable")[: len(CATEGORIES) - 1].tolist()}
-        kinds = [kind for kind in kinds if kind in longest] + [kind for kind in kinds if kind not in longest]
-    hues = CATEGORIES if len(kinds) <= len(CATEGORIES) else CATEGORIES[:-1]
-    work = {kind: hues[place] if place < len(hues) else _OTHER for place, kind in enumerate(kinds)}
+        shown, others = ([kind for kind in kinds if (kind in longest) is wanted] for wanted in (True, False))
+    else:
+        shown, others = kinds, []
+    work = _hues(shown) | dict.fromkeys(others, _OTHER)
     return work | {kind: _WAITING for kind in present if kind in WAITS}
+
+
+def _hues(kinds: list[str]) -> dict[str, str]:
+    """A different hue for each of at most eight kinds: of two that are known by the same one the first has it."""
+    taken: dict[str, str] = {}
+    for kind in kinds:
+        if kind in _KNOWN:
+            taken.setdefault(_KNOWN[kind], kind)
+    own = {kind: hue for hue, kind in taken.items()}
+    free = (hue for hue in CATEGORIES if hue not in taken)
+    return {kind: own[kind] if kind in own else next(free) for kind in kinds}
 
 
 def _legend(colors: dict[str, str], hatched: Collection[str]) -> tuple[Key, ...]:
@@ -115,4 +120,4 @@ def _title(timeline: Timeline, scale: float, unit: str) -> str:
         return "nothing ran"
     shares = timeline.utilisation()
     (rank, lane), share = max(shares.items(), key=lambda entry: entry[1])
-    return f"{timeline.makespan_s / scale:.3g} {unit}; busiest is rank {rank}'s {lane}, {share:.0%} of the time"
+    return f"{timeline.makespan_s / scale:.4g} {unit}; busiest is rank {rank}'s {lane}, {share:.0%} of the time"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _CLEAR = 1.05  # a prediction is within a few percent: less than this is no gain
 _WORTH_THE_ORDER = 1.10
+_FEW = 20  # batches
 
 
 class Recorded(Protocol):
@@ -65,8 +66,10 @@ class Advice:
         return pd.DataFrame([vars(row.settings) | {name: getattr(row, name) for name in rest} for row in self.rows])
 
     def __str__(self) -> str:
-        current = f"{self.current.settings}: {self.recorded_s:.3g} s (predicted {self.current.predicted_s:.3g} s)"
-        best = f"{self.best.settings}: {self.best.predicted_s:.3g} s, {self.best.speedup:.2f} times as fast"
+        predicted = _seconds(self.current.predicted_s)
+        current = f"{self.current.settings}: {_seconds(self.recorded_s)} (predicted {predicted})"
+        gain = f"{self.best.speedup:.2f} times as fast as predicted for the recorded settings"
+        best = f"{self.best.settings}: {_seconds(self.best.predicted_s)}, {gain}"
         best = f"{best}; the bottleneck is then: {self.bottleneck_next}"
         if self.best is self.current:
             best = "nothing: no other settings are clearly faster"
@@ -87,6 +90,7 @@ def advise(
 ) -> Advice:
     """Name the bottleneck of a recorded loader, and predict an epoch of `num_batches` with other settings.
 
+    By default it has as many as the longest recorded: after a part of one, pass ``num_batches=len(loader)``.
     Tried are these `num_workers` (0, 1, 2, 4, … up to 8 or twice the cores) and `prefetch_factors`, in order and not,
     pinned and not where both are known, and the recorded settings. Recommended is, of those within 5 % of the
     fastest, the recorded one if it is among them, else the one with the fewest workers. The order of the batches is
@@ -123,8 +127,12 @@ def _profile(recorded: Recorded | LoaderProfile) -> LoaderProfile:
     if isinstance(recorded, LoaderProfile):
         return recorded
     if not hasattr(recorded, "profile"):
-        raise ValueError(f"advise takes a recorded loader or its profile, got {recorded!r}")
+        raise ValueError(f"advise takes a recorded loader or its profile, got a {type(recorded).__name__}")
     return recorded.profile()
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
 def _counts(name: str, values: Iterable[int], low: int) -> list[int]:
@@ -187,11 +195,14 @@ def _notes(profile: LoaderProfile, current: WhatIf, best: WhatIf) -> Iterator[st
         yield "no accelerator: pinning would change nothing"
     elif profile.pinning is None:
         yield "what pinning costs and gives is not known: measure_pinning tells, and profile() takes its figures"
+    if profile.read_s.size < _FEW:
+        yield f"batches recorded: {profile.read_s.size}; predictions from so few are rough"
     if not profile.settings.num_workers:
         yield "recorded without workers: their start-up and hand-over are not known, and predicted to be free"
     if profile.cpu_bound_s * 1.25 > best.predicted_s:
         cores = count_of(profile.num_cores, "core")
-        yield f"{cores}, busy throughout, allow {profile.cpu_bound_s:.3g} s: more workers do not make more of them"
+        busy = f"the CPU work alone keeps {cores} busy for {_seconds(profile.cpu_bound_s)}"
+        yield f"{busy}: no number of workers goes below that"
     if current.settings.in_order and not best.settings.in_order:
         yield "in_order=False hands batches over in an order that differs from run to run"
     off = current.predicted_s / profile.epoch_s - 1 if profile.epoch_s else 0.0

@@ -59,7 +59,7 @@ def simulate_parts(
         for trainer in zip(range(len(loads)), loads, steps, strict=True)
     ]
     _keep_step(trainers, times, barrier_s, spans)
-    return Timeline.of(sorted(spans, key=lambda span: (span.rank, span.start_s, span.stop_s)))
+    return Timeline.of(sorted(spans, key=_by_lane))
 
 
 def idle_share(timeline: Timeline) -> float:
@@ -72,6 +72,11 @@ def idle_share(timeline: Timeline) -> float:
     steps = timeline.select(lane=TRAINER, kind="step")
     busy_s = [steps.select(rank=int(rank)).busy_s for rank in ranks]
     return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s if timeline.makespan_s else 0.0
+
+
+def _by_lane(span: Span) -> tuple[int, bool, str, float, float]:
+    """Each rank's trainer first, then its loaders, in their order."""
+    return span.rank, span.lane != TRAINER, span.lane, span.start_s, span.stop_s
 
 
 # A generator that is sent the time at which the trainer wants a batch, yields that at which it has one, and returns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,6 +84,9 @@ class Pipeline:
     stages: tuple[Stage, ...]
 
     def __init__(self, stages: Sequence[Stage]) -> None:
+        if not isinstance(stages, Iterable):
+            given = type(stages).__name__
+            raise ValueError(f"a pipeline must be a list of one Stage or more, got a {given} outside any list")
         stages = tuple(stages)
         wrong = next((stage for stage in stages if not isinstance(stage, Stage)), None)
         if not stages or wrong is not None:

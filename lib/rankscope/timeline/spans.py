@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import one_of, whole
+from ..checks import count_of, one_of, whole
 from .intervals import Times, intersect, length_s, merge
 
 if TYPE_CHECKING:
@@ -96,6 +96,11 @@ class Timeline:
             moved = [places[first + getattr(t, name)] for first, t in zip(firsts, timelines, strict=False)]
             columns[name] = np.concatenate(moved) if moved else np.empty(0)
         return cls(**columns, **names)
+
+    def __repr__(self) -> str:
+        ranks, lanes = np.unique(self.rank).size, len(set(zip(self.rank.tolist(), self.lane.tolist(), strict=True)))
+        counts = count_of(len(self), "span"), count_of(ranks, "rank"), count_of(lanes, "lane")
+        return f"<Timeline: {', '.join(counts)}, {self.makespan_s:.3g} s>"
 
     def __len__(self) -> int:
         return self.start_s.size
