@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -65,7 +67,7 @@ class Cluster:
     gamma_s_per_byte: float = 0.0
     ports: int | None = 1
     shared_nic: bool = False
-    overrides: Mapping[tuple[int, int], Link] = field(default_factory=dict)
+    overrides: Mapping[tuple[int, int], Link] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         whole("num_nodes", self.num_nodes, 1)
@@ -73,19 +75,27 @@ class Cluster:
         _number("gamma_s_per_byte", self.gamma_s_per_byte)
         if self.ports is not None:
             whole("ports", self.ports, 1)
+        if not isinstance(self.overrides, Mapping):
+            raise ValueError(f"overrides must map pairs (src, dst) to links, got {self.overrides!r}")
         own = {f"overrides[{pair}]": link for pair, link in self.overrides.items()}
         for name, link in {"intra": self.intra, "inter": self.inter, **own}.items():
             if not isinstance(link, Link):
                 raise ValueError(f"{name} must be a Link, got {link!r}")
-        for src, dst in self.overrides:
-            whole("overrides: src", src, 0, self.num_ranks - 1)
-            whole("overrides: dst", dst, 0, self.num_ranks - 1)
+        for pair in self.overrides:
+            if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
+                raise ValueError(f"overrides must be for pairs (src, dst) of two ranks, got {pair!r}")
+            whole("overrides: src", pair[0], 0, self.num_ranks - 1)
+            whole("overrides: dst", pair[1], 0, self.num_ranks - 1)
         object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
 
     @classmethod
     def uniform(cls, num_ranks: int, link: Link, gamma_s_per_byte: float = 0.0, ports: int | None = 1) -> Cluster:
         """Make a cluster in which all pairs of ranks are joined alike."""
-        return cls(num_ranks, 1, link, link, gamma_s_per_byte, ports)
+        return cls(whole("num_ranks", num_ranks, 1), 1, link, link, gamma_s_per_byte, ports)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # the view of the overrides does not pickle, what it shows does
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return type(self), tuple({**values, "overrides": dict(self.overrides)}.values())
 
     @property
     def num_ranks(self) -> int:
@@ -107,10 +117,23 @@ class Cluster:
         outside = self.node(src) != self.node(dst)
         alpha_s = np.where(outside, self.inter.alpha_s, self.intra.alpha_s)
         beta = np.where(outside, self.inter.beta_s_per_byte, self.intra.beta_s_per_byte)
-        for (one, other), link in self.overrides.items():
-            here = (src == one) & (dst == other)
-            alpha_s[here], beta[here] = link.alpha_s, link.beta_s_per_byte
+        if self.overrides:
+            own, own_alpha_s, own_beta = self._own
+            key = src * self.num_ranks + dst
+            place = np.minimum(np.searchsorted(own, key), own.size - 1)
+            found = own[place] == key
+            alpha_s[found], beta[found] = own_alpha_s[place[found]], own_beta[place[found]]
         return alpha_s, beta
+
+    @cached_property
+    def _own(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """The overrides as columns sorted by src · num_ranks + dst: that number, seconds a message and a byte."""
+        rows = sorted(
+            ((src * self.num_ranks + dst, link) for (src, dst), link in self.overrides.items()), key=itemgetter(0)
+        )
+        keys, links = zip(*rows, strict=True)
+        seconds = np.array([(link.alpha_s, link.beta_s_per_byte) for link in links])
+        return np.array(keys), seconds[:, 0], seconds[:, 1]
 
 
 def _number(name: str, value: Any) -> None:

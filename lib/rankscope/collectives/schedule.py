@@ -117,6 +117,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         one_of("collective", self.collective, COLLECTIVES)
+        if not isinstance(self.algorithm, str) or self.algorithm.split() != [self.algorithm]:
+            raise ValueError(f"algorithm must be a name without spaces, got {self.algorithm!r}")
         whole("num_ranks", self.num_ranks, 1)
         whole("num_chunks", self.num_chunks, 1)
         whole("root", self.root, 0, self.num_ranks - 1)
@@ -129,8 +131,7 @@ class Schedule:
         if self.weights is not None:
             if len(self.weights) != self.num_chunks:
                 raise ValueError(f"weights must be {self.num_chunks}, one a chunk, got {len(self.weights)}")
-            for weight in self.weights:
-                whole("weights", weight, 0)
+            object.__setattr__(self, "weights", tuple(whole("weights", weight, 0) for weight in self.weights))
 
     @classmethod
     def of_steps(cls, steps: Iterable[Step], **header: Any) -> Schedule:
@@ -153,7 +154,9 @@ class Schedule:
         return {name: getattr(self, name) for name in names}
 
     def chunk_bytes(self, num_bytes: float) -> NDArray[np.float64]:
-        """Return the bytes of each chunk where each rank's whole buffer has `num_bytes`."""
+        """Return the bytes of each chunk where each rank's whole buffer has `num_bytes`; a barrier carries none."""
+        if self.collective == "barrier":
+            return np.zeros(self.num_chunks)
         total = num_bytes * (self.num_ranks if self.collective == "all_to_all" else 1)
         if self.weights is None:
             return np.full(self.num_chunks, total / self.num_chunks)

@@ -1,0 +1,126 @@
+"""Closed forms and lower bounds of what a collective takes, in the single-port full-duplex Hockney model.
+
+N ranks, S bytes in each rank's whole buffer, a message of m bytes α + mβ on both ports, adding mγ. Sources: Thakur,
+Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH; Rabenseifner (2004);
+Patarasuk and Yuan (2009); Chan and others (2007), Collective communication: theory, practice, and experience. Where
+texts differ, the test that compares each form with `simulate` decides.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..checks import one_of, whole
+from ..cluster import Link
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a formula is made of; `inner` is the link along the last axis of a grid, or within a node."""
+
+    num_ranks: int
+    num_bytes: Any
+    link: Link
+    gamma: float
+    inner: Link
+
+    @property
+    def log(self) -> int:
+        """⌈log₂N⌉."""
+        return (self.num_ranks - 1).bit_length()
+
+    @property
+    def power(self) -> int:
+        """The largest power of two up to N."""
+        return 1 << (self.num_ranks.bit_length() - 1)
+
+    @property
+    def rest(self) -> float:
+        """(N-1)/N."""
+        return (self.num_ranks - 1) / self.num_ranks
+
+    def send(self, num_bytes: Any, times: float = 1, adding: bool = False) -> Any:
+        """So many messages of so many bytes, one after the other, each added up where `adding`."""
+        return times * (self.link.alpha_s + num_bytes * (self.link.beta_s_per_byte + adding * self.gamma))
+
+
+def closed_form(
+    collective: str,
+    algorithm: str,
+    num_ranks: int,
+    num_bytes: ArrayLike,
+    link: Link,
+    gamma_s_per_byte: float = 0.0,
+    inner: Link | None = None,
+    **options: Any,
+) -> Any:
+    """Return the seconds that the algorithm takes where all ranks are joined by `link`.
+
+    `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder. `inner` is
+    the link within a node, for the algorithms that tell nodes apart: the ranks of a node are those along the last axis
+    of a torus or mesh, or the `gpus_per_node` of the hierarchical ring.
+
+    Raises ValueError for an unknown name or option, and where no closed form is stated: `simulate` always tells.
+
+    >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))
+    12.0
+    """
+    from .closed_forms import FORMS  # they need Terms
+
+    n = whole("num_ranks", num_ranks, 1)
+    one_of("collective", collective, tuple(FORMS))
+    one_of(f"algorithm of {collective} with a closed form", algorithm, tuple(FORMS[collective]))
+    size = np.asarray(num_bytes, dtype=float)
+    if not (np.isfinite(size).all() and (size >= 0).all()):
+        raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
+    if not (isinstance(gamma_s_per_byte, int | float) and 0 <= gamma_s_per_byte < math.inf):
+        raise ValueError(f"gamma_s_per_byte must be a finite number of at least 0, got {gamma_s_per_byte!r}")
+    form = FORMS[collective][algorithm]
+    for name in options:
+        if name not in signature(form).parameters:
+            raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
+    seconds = form(Terms(n, size, link, gamma_s_per_byte, inner or link), **options) + 0 * size
+    return float(seconds) if np.ndim(seconds) == 0 else seconds
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Below none of these can a collective get, message by message; in-network reduction is not bound by them."""
+
+    latency_s: float
+    bandwidth_s: Any
+    adding_s: Any
+
+    @property
+    def seconds(self) -> Any:
+        """The largest of the three."""
+        return np.maximum(np.maximum(self.latency_s, self.bandwidth_s), self.adding_s)
+
+
+def lower_bounds(
+    collective: str, num_ranks: int, num_bytes: ArrayLike, link: Link, gamma_s_per_byte: float = 0.0
+) -> Bounds:
+    """Return the lower bounds for point-to-point messages on one port, after Chan and others (2007).
+
+    Whatever depends on all ranks takes ⌈log₂N⌉ messages in a row. Each rank must bring out, or take in, at least so
+    many bytes: 2(N-1)/N·S for allreduce, S for broadcast and reduce, (N-1)/N·S for the others.
+
+    >>> lower_bounds("allreduce", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0)).seconds
+    6.0
+    """
+    n = whole("num_ranks", num_ranks, 1)
+    share = (n - 1) / n
+    moved = {"allreduce": 2 * share, "broadcast": float(n > 1), "reduce": float(n > 1), "barrier": 0.0}
+    others = ("reduce_scatter", "scatter", "gather", "allgather", "all_to_all")
+    one_of("collective", collective, (*moved, *others))
+    size = np.asarray(num_bytes, dtype=float)[()]
+    adds = share if collective in ("allreduce", "reduce", "reduce_scatter") else 0.0
+    moves = moved.get(collective, share)
+    bandwidth_s, adding_s = moves * size * link.beta_s_per_byte, adds * size * gamma_s_per_byte
+    return Bounds((n - 1).bit_length() * link.alpha_s, bandwidth_s, adding_s)

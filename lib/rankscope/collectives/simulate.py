@@ -1,0 +1,152 @@
+"""`simulate`: when each message of a schedule starts and ends on a cluster, in the single-port Hockney model."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from ..checks import one_of
+from ..cluster import Cluster
+from ..timeline import Timeline
+from .ports import Nics, send_all
+from .routes import Routes, Seconds, Shift
+from .schedule import Schedule
+
+MOST_MESSAGES = 250_000  # of which every one becomes spans unless asked otherwise
+
+
+def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None = None) -> Timeline:
+    """Return when each message of the schedule is sent, received and added up, all ranks starting at time 0.
+
+    `num_bytes` is each rank's whole buffer, the total array for allgather and reduce_scatter. A message starts when
+    both ranks have finished their earlier steps, adding included (that up to `schedule.lag` steps before), and their
+    ports are free; it holds both ports for alpha_s + bytes / bytes_per_s. Then the receiver adds, one message after the
+    other. Messages of one step that share a port, or a network card, go in the order of the step.
+
+    Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
+    "messages", or "ranks" for a single span a rank, from 0 to its end; None takes messages up to `MOST_MESSAGES`.
+
+    Raises ValueError for a cluster with another number of ranks, and for bytes that are not a finite number from 0 on.
+
+    >>> from ..cluster import Link
+    >>> from . import ALGORITHMS
+    >>> cluster = Cluster.uniform(4, Link(alpha_s=1.0, bytes_per_s=2.0))
+    >>> simulate(ALGORITHMS["allreduce"]["ring"](4), 8.0, cluster).makespan_s
+    12.0
+    """
+    if schedule.num_ranks != cluster.num_ranks:
+        raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
+    check_bytes(num_bytes)
+    if detail is not None:
+        one_of("detail", detail, ("messages", "ranks"))
+    run = _Run(schedule, float(num_bytes), cluster, detail)
+    return run.timeline()
+
+
+def check_bytes(num_bytes: Any) -> float:
+    """Return `num_bytes` if it is a finite number from 0 on; raises ValueError otherwise."""
+    number = isinstance(num_bytes, int | float | np.integer | np.floating) and not isinstance(num_bytes, bool)
+    if not number or not 0 <= num_bytes < float("inf"):
+        raise ValueError(f"num_bytes must be a finite number of at least 0, got {num_bytes!r}")
+    return float(num_bytes)
+
+
+class _Run:
+    """One simulation: `ready_s` is when each rank may enter its next step."""
+
+    def __init__(self, schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None) -> None:
+        self.schedule, self.cluster = schedule, cluster
+        self.ready_s: Seconds = np.zeros(schedule.num_ranks)
+        # of the last `lag` steps, when each rank had added up what it received
+        self.added_s = deque([np.zeros(schedule.num_ranks)] * schedule.lag, maxlen=schedule.lag)
+        self.nics = Nics(cluster) if cluster.shared_nic else None
+        self.records: list[tuple[Any, ...]] | None = [] if detail != "ranks" else None
+        sizes = schedule.chunk_bytes(num_bytes)
+        shares = None if schedule.weights is None else np.r_[0.0, np.cumsum(sizes)]
+        routes: Routes | None = None
+        step = messages = 0
+        for phase in schedule.phases():
+            routes = Routes(schedule, phase, cluster.ports)
+            messages += routes.num_messages * phase.num_steps
+            if detail is None and messages > MOST_MESSAGES:
+                self.records = None
+            self._phase(routes, phase.num_steps, shares, sizes[0], step)
+            step += phase.num_steps
+
+    def _phase(self, routes: Routes, num_steps: int, shares: Seconds | None, chunk_bytes: float, first: int) -> None:
+        alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
+        steady = self.records is None and self.schedule.lag == 1 and self.nics is None and shares is None
+        for number in range(num_steps):
+            if number == 0 or shares is not None:
+                sent, added = routes.bytes_of(shares, chunk_bytes, number)
+                costs_s, adding_s = alpha_s + sent * beta, added * self.cluster.gamma_s_per_byte
+            before_s = self.ready_s
+            if steady and routes.shift is not None:
+                self.ready_s = _shifted(before_s, routes.shift, costs_s, adding_s if adding_s.any() else None)
+            else:
+                self._step(routes, alpha_s, costs_s, adding_s, first + number)
+            if steady and number & (number + 1) == 0 and _is_steady(before_s, self.ready_s):
+                self.ready_s = self.ready_s + (self.ready_s - before_s) * (num_steps - 1 - number)
+                return
+
+    def _step(self, routes: Routes, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds, number: int) -> None:
+        enter_s = np.maximum(self.ready_s, self.added_s[0])
+        start_s, end_s, done_s = send_all(routes, enter_s, self.added_s[-1], alpha_s, costs_s, adding_s, self.nics)
+        ready_s, added_s = enter_s.copy(), self.added_s[-1].copy()
+        np.maximum.at(ready_s, routes.src, end_s)
+        np.maximum.at(ready_s, routes.dst, end_s)
+        np.maximum.at(added_s, routes.dst, done_s)
+        self.added_s.append(added_s)
+        self.ready_s = np.maximum(ready_s, added_s) if self.schedule.lag == 1 else ready_s
+        if self.records is not None:
+            self.records.append((number, routes, start_s, end_s, adding_s, done_s))
+
+    def timeline(self) -> Timeline:
+        ends_s = np.maximum(self.ready_s, self.added_s[-1])
+        ranks = np.arange(ends_s.size)
+        none = np.zeros(ends_s.size, dtype=np.int64)
+        if self.records is None:
+            name = self.schedule.collective
+            return Timeline(ranks, none, none, none - 1, np.zeros(ends_s.size), ends_s, ("collective",), (name,))
+        return _spans(self.records)
+
+
+def _is_steady(before_s: Seconds, after_s: Seconds) -> bool:
+    """Whether all ranks moved on by the same time: they then do so for ever, since a step is linear in max and plus."""
+    moved_s = after_s - before_s
+    return bool(moved_s.max() - moved_s.min() <= 8 * np.finfo(float).eps * after_s.max())
+
+
+def _shifted(ready_s: Seconds, shift: Shift, costs_s: Seconds, adding_s: Seconds | None) -> Seconds:
+    """One step in which each rank sends to the next along an axis and waits for both of its messages."""
+    ready, cost = ready_s.reshape(shift), costs_s.reshape(shift)
+    end = np.empty_like(ready)
+    np.maximum(ready[:, :-1], ready[:, 1:], out=end[:, :-1])
+    np.maximum(ready[:, -1], ready[:, 0], out=end[:, -1])
+    end += cost
+    done = end if adding_s is None else end + adding_s.reshape(shift)
+    after = np.empty_like(ready)
+    np.maximum(end[:, 1:], done[:, :-1], out=after[:, 1:])
+    np.maximum(end[:, 0], done[:, -1], out=after[:, 0])
+    return after.ravel()
+
+
+def _spans(records: list[tuple[Any, ...]]) -> Timeline:
+    """A span for each message at its sender, one at its receiver, and one for the adding where that takes time."""
+    ports = 1 + max(
+        (int(r.send_port.max(initial=0) + r.receive_port.max(initial=0)) for _, r, *_ in records), default=0
+    )
+    lanes = [f"{verb} {port}" if port else verb for verb in ("send", "receive") for port in range(ports)]
+    columns: list[tuple[Any, ...]] = []
+    for number, routes, start_s, end_s, adding_s, done_s in records:
+        kind, adds = np.zeros_like(routes.src), adding_s > 0
+        columns.append((routes.src, routes.send_port, kind, kind + number, start_s, end_s))
+        columns.append((routes.dst, routes.receive_port + ports, kind + 1, kind + number, start_s, end_s))
+        adder, kind = routes.dst[adds], kind[adds]
+        columns.append((adder, kind + 2 * ports, kind + 2, kind + number, (done_s - adding_s)[adds], done_s[adds]))
+    if not columns:
+        columns.append((np.empty(0, dtype=np.int64),) * 4 + (np.empty(0),) * 2)
+    rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*columns, strict=True))
+    return Timeline(rank, lane, kind, item, start_s, stop_s, (*lanes, "reduce"), ("send", "receive", "reduce"))

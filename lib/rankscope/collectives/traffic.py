@@ -1,0 +1,78 @@
+"""What a schedule puts on each link and into each rank's memory, counted from its transfers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .conditions import before, wanted
+from .schedule import MOVES, Schedule, Step
+from .simulate import check_bytes
+
+Bytes = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Of one collective: `link_bytes[src, dst]`, how many messages and steps, and each rank's `peak_buffer_bytes`.
+
+    The peak counts the chunks that a rank holds and one message for each step of lag that comes in to be added. A chunk
+    that has been passed on and is not part of the rank's result is let go.
+    """
+
+    link_bytes: Bytes
+    num_steps: int
+    num_messages: int
+    peak_buffer_bytes: Bytes
+
+    @property
+    def sent_bytes(self) -> Bytes:
+        """What each rank sends."""
+        return np.asarray(self.link_bytes.sum(axis=1))
+
+    @property
+    def received_bytes(self) -> Bytes:
+        """What each rank receives."""
+        return np.asarray(self.link_bytes.sum(axis=0))
+
+
+def traffic(schedule: Schedule, num_bytes: float) -> Traffic:
+    """Return what the schedule moves where each rank's whole buffer has `num_bytes`.
+
+    Raises ValueError for bytes that are not a finite number from 0 on.
+
+    >>> from . import ALGORITHMS
+    >>> traffic(ALGORITHMS["allreduce"]["ring"](4), 1024).link_bytes[0].tolist()
+    [0.0, 1536.0, 0.0, 0.0]
+    """
+    sizes = schedule.chunk_bytes(check_bytes(num_bytes))
+    ranks = schedule.num_ranks
+    moves, wants = schedule.collective in MOVES, wanted(schedule)
+    holds = before(schedule).any(axis=2)
+    link = np.zeros(ranks * ranks)
+    peak, scratch = holds @ sizes, np.zeros((schedule.lag, ranks))
+    num_steps = num_messages = 0
+    for number, step in enumerate(schedule.steps()):
+        rows = step.by_chunk()
+        pairs = rows.src * ranks + rows.dst
+        np.add.at(link, pairs, sizes[rows.chunk])
+        num_messages += np.unique(pairs).size
+        num_steps += 1
+        scratch[number % schedule.lag] = _largest_sum(rows, sizes, ranks)
+        if moves:
+            holds[rows.dst, rows.chunk] = True
+        peak = np.maximum(peak, holds @ sizes + scratch.sum(axis=0))
+        if moves:
+            holds[rows.src, rows.chunk] &= wants[rows.src, rows.chunk]
+    return Traffic(link.reshape(ranks, ranks), num_steps, num_messages, peak)
+
+
+def _largest_sum(rows: Step, sizes: Bytes, num_ranks: int) -> Bytes:
+    """The largest message that each rank receives in the step to add it to its own."""
+    largest = np.zeros(num_ranks)
+    pairs, place = np.unique(rows.src * num_ranks + rows.dst, return_inverse=True)
+    message = np.bincount(place, sizes[rows.chunk] * rows.reduce, pairs.size)
+    np.maximum.at(largest, pairs % num_ranks, message)
+    return largest

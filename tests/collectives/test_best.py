@@ -1,0 +1,154 @@
+"""Who is quickest, and what a schedule puts on links and into memory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import ALGORITHMS, Schedule, Step, best, build, simulate, traffic, winners
+
+LINK = Link(5e-6, 10e9)
+
+
+def test_small_messages_are_for_latency_and_large_ones_for_bandwidth() -> None:
+    cluster = Cluster.uniform(16, LINK)
+    assert best(256, cluster).algorithm == "recursive_doubling"
+    assert best(256, cluster).seconds == pytest.approx(4 * LINK.seconds(256))
+    large = best(1e9, cluster)
+    assert large.algorithm in {"halving_doubling", "swing"}
+    assert large.seconds == pytest.approx(8 * 5e-6 + 2 * 15 / 16 * 0.1)
+    assert large.bound_s == pytest.approx(2 * 15 / 16 * 0.1)
+
+
+def test_no_power_of_two_makes_rings_win() -> None:
+    found = best(1e9, Cluster.uniform(13, LINK))
+    assert found.algorithm in {"ring", "bidirectional_ring", "torus_2d"}
+    assert best(1e9, Cluster.uniform(13, LINK), algorithms=["halving_doubling", "ring"]).margin > 0.4
+
+
+@pytest.mark.parametrize("cluster", [Cluster.uniform(6, LINK, 1e-11), Cluster(2, 4, Link(2e-6, 300e9), LINK, 1e-11)])
+@pytest.mark.parametrize("size", [0.0, 1e4, 1e7])
+def test_every_candidate_takes_what_its_schedule_takes(cluster: Cluster, size: float) -> None:
+    """The closed forms that `best` reads are those of the schedules with the very options that it names."""
+    found = best(size, cluster)
+    assert {candidate.algorithm for candidate in found.candidates} == set(ALGORITHMS["allreduce"])
+    times = [candidate.seconds for candidate in found.candidates]
+    assert times == sorted(times)
+    assert times[0] >= found.bound_s
+    for name, options, seconds in found.candidates:
+        schedule = build("allreduce", name, cluster.num_ranks, **options)
+        assert simulate(schedule, size, cluster).makespan_s == pytest.approx(seconds, rel=1e-9)
+
+
+def test_shapes_follow_the_nodes() -> None:
+    found = best(1e8, Cluster(3, 4, Link(2e-6, 300e9), LINK))
+    options = {candidate.algorithm: candidate.options for candidate in found.candidates}
+    assert options["torus_2d"] == {"shape": (3, 4)}
+    assert options["hierarchical_ring"] == {"gpus_per_node": 4}
+    assert found.algorithm == "torus_2d"
+
+
+def test_segments_follow_the_size() -> None:
+    cluster = Cluster.uniform(8, LINK)
+    few, many = (best(size, cluster, algorithms=["double_binary_tree"]).options["num_segments"] for size in (1e4, 1e9))
+    assert few < many
+    for size in (1e4, 1e6, 1e8):  # nothing else does better
+        picked = best(size, cluster, algorithms=["double_binary_tree"]).seconds
+        tried = [
+            simulate(build("allreduce", "double_binary_tree", 8, num_segments=1 << k), size, cluster) for k in range(9)
+        ]
+        assert picked <= min(t.makespan_s for t in tried) * (1 + 1e-9)
+
+
+def test_your_own_algorithm_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    def star(num_ranks: int) -> Schedule:
+        others = np.arange(1, num_ranks)
+        steps = [Step.of(r, 0, 0, 1, True) for r in others] + [Step.of(0, r, 0) for r in others]
+        header = {"collective": "allreduce", "algorithm": "star", "num_ranks": num_ranks, "num_chunks": 1}
+        return Schedule.of_steps(steps, **header)
+
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "star", star)
+    found = best(1e3, Cluster.uniform(4, LINK))
+    assert {c.algorithm: c.seconds for c in found.candidates}["star"] == pytest.approx(6 * LINK.seconds(1e3))
+
+
+def test_the_map_of_winners() -> None:
+    sizes, ranks = [1e2, 1e5, 1e9], [2, 6, 8]
+    table = winners(sizes, [Cluster.uniform(n, LINK) for n in ranks])
+    assert table.winner.shape == table.margin.shape == table.seconds.shape == (3, 3)
+    for row, n in enumerate(ranks):
+        for column, size in enumerate(sizes):
+            cell = best(size, Cluster.uniform(n, LINK))
+            assert table.algorithms[table.winner[row, column]] == cell.algorithm
+            assert table.seconds[row, column] == cell.seconds
+            assert table.margin[row, column] == cell.margin
+
+
+def test_other_collectives() -> None:
+    for collective in ALGORITHMS:
+        assert best(1e6, Cluster.uniform(8, LINK), collective).seconds >= 0
+    names = [c.algorithm for c in best(1e6, Cluster.uniform(6, LINK), "allgather").candidates]
+    assert "recursive_doubling" not in names  # does not exist for 6 ranks
+
+
+def test_what_best_says() -> None:
+    text = str(best(1e6, Cluster.uniform(6, LINK), algorithms=["torus_2d", "ring"]))
+    assert text == "torus_2d() takes 0.0001967 s, then ring, 10% more; no less than 0.0001667 s"
+    alone = best(1e6, Cluster.uniform(6, LINK), algorithms=["ring"])
+    assert alone.margin == math.inf
+
+
+def test_bad_input() -> None:
+    cluster = Cluster.uniform(6, LINK)
+    with pytest.raises(ValueError, match="algorithm of allreduce must be one of 'flat', .*got 'rung'"):
+        best(1e6, cluster, algorithms=["rung"])
+    with pytest.raises(ValueError, match="collective must be one of 'allreduce', .*got 'allsum'"):
+        best(1e6, cluster, "allsum")
+    with pytest.raises(ValueError, match="algorithms must exist for 6 ranks, got recursive_doubling"):
+        best(1e6, cluster, "allgather", ["recursive_doubling"])
+    with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got -1"):
+        best(-1, cluster)
+
+
+# ---- traffic
+
+
+def test_every_algorithm_moves_at_least_what_it_must() -> None:
+    for name in ALGORITHMS["allreduce"]:
+        for n in (1, 2, 5, 8, 12):
+            moved = traffic(build("allreduce", name, n), 960.0)
+            assert moved.sent_bytes.sum() == pytest.approx(moved.received_bytes.sum())
+            assert moved.sent_bytes.sum() >= 2 * (n - 1) * 960.0 * (1 - 1e-12)  # each share in, each sum out
+            assert not moved.link_bytes.diagonal().any()
+            assert (moved.peak_buffer_bytes >= 960.0).all()
+
+
+def test_ring_by_hand() -> None:
+    moved = traffic(build("allreduce", "ring", 4), 1024)
+    assert moved.link_bytes.tolist() == [[0, 1536, 0, 0], [0, 0, 1536, 0], [0, 0, 0, 1536], [1536, 0, 0, 0]]
+    assert (moved.num_steps, moved.num_messages) == (6, 24)
+    assert moved.peak_buffer_bytes.tolist() == [1024 + 256] * 4  # its buffer, and what comes in to be added
+
+
+def test_segments_bound_the_scratch_buffer() -> None:
+    def scratch(name: str, **options: int) -> float:
+        return float(traffic(build("allreduce", name, 4, **options), 1024).peak_buffer_bytes.max()) - 1024
+
+    assert scratch("flat") == scratch("recursive_doubling") == 1024
+    assert scratch("ring") == 256
+    assert scratch("double_binary_tree", num_segments=8) == 64
+
+
+def test_gather_holds_only_what_it_needs() -> None:
+    moved = traffic(build("gather", "flat", 4), 1024)
+    assert moved.peak_buffer_bytes.tolist() == [1024, 256, 256, 256]
+    spread = traffic(build("scatter", "flat", 4, root=1), 1024)
+    assert spread.peak_buffer_bytes.tolist() == [256, 1024, 256, 256]
+
+
+def test_traffic_refuses_bad_bytes() -> None:
+    with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got nan"):
+        traffic(build("allreduce", "ring", 4), math.nan)

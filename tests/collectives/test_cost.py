@@ -1,0 +1,148 @@
+"""Every closed form against the simulation of the very schedule it is about: two methods, one number."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import ALGORITHMS, build, closed_form, lower_bounds, simulate
+from rankscope.collectives.closed_forms import FORMS
+
+RANKS = [*range(1, 34), 64, 100]
+POWERS = {1, 2, 4, 8, 16, 32, 64}
+# those whose form is stated for powers of two only
+POWERS_ONLY = {
+    ("allreduce", "double_binary_tree"),
+    ("allgather", "recursive_doubling"),
+    ("reduce_scatter", "recursive_halving"),
+    ("broadcast", "scatter_allgather"),
+    ("reduce", "reduce_scatter_gather"),
+    ("scatter", "binomial"),
+    ("gather", "binomial"),
+}
+MODELS = [(1.0, 2.0, 0.25), (3e-6, 12.5e9, 4e-11), (0.0, 1.0, 0.0), (1e-3, math.inf, 2e-9), (1e-9, 7.0, 5.0)]
+STATED = [(collective, name) for collective, forms in FORMS.items() for name in forms]
+
+
+def equal(collective: str, name: str, n: int, link: Link, gamma: float, **options: object) -> None:
+    cluster = Cluster.uniform(n, link, gamma)
+    simulated = simulate(build(collective, name, n, **options), 1000.0, cluster, detail="ranks").makespan_s
+    stated = closed_form(collective, name, n, 1000.0, link, gamma, **options)
+    assert simulated == pytest.approx(stated, rel=1e-9, abs=1e-15), (collective, name, n, options)
+
+
+@pytest.mark.parametrize(("collective", "name"), STATED)
+def test_simulation_equals_closed_form(collective: str, name: str) -> None:
+    ranks = [n for n in RANKS if n in POWERS or (collective, name) not in POWERS_ONLY]
+    for n, (alpha_s, bytes_per_s, gamma) in itertools.product(ranks, MODELS):
+        equal(collective, name, n, Link(alpha_s, bytes_per_s), gamma)
+
+
+def test_every_algorithm_has_a_form_or_says_that_none_is_stated() -> None:
+    for collective, builders in ALGORITHMS.items():
+        for name in builders:
+            assert name in FORMS[collective] or (collective, name) in {("broadcast", "chain")}
+
+
+@pytest.mark.parametrize(("collective", "name"), sorted(POWERS_ONLY))
+def test_no_form_is_made_up_where_none_is_stated(collective: str, name: str) -> None:
+    with pytest.raises(ValueError, match="no closed form is stated for 6 ranks"):
+        closed_form(collective, name, 6, 1e3, Link(1.0, 1.0))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_options_are_in_the_forms(model: tuple[float, float, float]) -> None:
+    link, gamma = Link(*model[:2]), model[2]
+    for n, segments in itertools.product((2, 3, 8, 13), (1, 2, 3, 5, 16)):
+        equal("allreduce", "segmented_ring", n, link, gamma, num_segments=segments)
+    for n, segments in itertools.product((2, 4, 8, 32), (1, 2, 3, 5, 16)):
+        equal("allreduce", "double_binary_tree", n, link, gamma, num_segments=segments)
+    for shape in ((1, 12), (2, 6), (3, 4), (4, 3), (12, 1)):
+        equal("allreduce", "torus_2d", 12, link, gamma, shape=shape)
+        equal("allreduce", "mesh_2d", 12, link, gamma, shape=shape)
+        equal("allreduce", "hierarchical_ring", 12, link, gamma, gpus_per_node=shape[1])
+    for cube in ((2, 3, 4), (4, 3, 2), (1, 24, 1), (24, 1, 1)):
+        equal("allreduce", "torus_3d", 24, link, gamma, shape=cube)
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(2, 4), (4, 2), (3, 5), (8, 8), (1, 8), (8, 1)])
+@pytest.mark.parametrize("gamma", [0.0, 3e-11])
+def test_two_levels_of_links(nodes: int, gpus: int, gamma: float) -> None:
+    intra, inter = Link(2e-6, 300e9), Link(7e-6, 25e9)
+    cluster = Cluster(nodes, gpus, intra, inter, gamma)
+    for name, options in (
+        ("torus_2d", {"shape": (nodes, gpus)}),
+        ("mesh_2d", {"shape": (nodes, gpus)}),
+        ("torus_3d", {"shape": (1, nodes, gpus)}),
+        ("hierarchical_ring", {"gpus_per_node": gpus}),
+    ):
+        simulated = simulate(build("allreduce", name, nodes * gpus, **options), 1e8, cluster).makespan_s
+        stated = closed_form("allreduce", name, nodes * gpus, 1e8, inter, gamma, inner=intra, **options)
+        assert simulated == pytest.approx(stated, rel=1e-9), name
+
+
+def test_the_check_sees_a_wrong_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = FORMS["allreduce"]["ring"]
+    monkeypatch.setitem(FORMS["allreduce"], "ring", lambda t: ring(t) * (1 + 3e-9))
+    with pytest.raises(AssertionError, match="ring"):
+        equal("allreduce", "ring", 8, Link(1.0, 2.0), 0.25)
+
+
+def test_nothing_simulated_beats_the_bounds() -> None:
+    link, gamma = Link(1e-6, 1e9), 1e-10
+    for collective, builders in ALGORITHMS.items():
+        for name, n, size in itertools.product(builders, (2, 4, 8, 16), (0.0, 1e3, 1e8)):
+            bounds = lower_bounds(collective, n, size, link, gamma)
+            schedule = build(collective, name, n)
+            simulated = simulate(schedule, size, Cluster.uniform(n, link, gamma)).makespan_s
+            assert simulated >= float(bounds.seconds) * (1 - 1e-12), (collective, name, n, size)
+
+
+def test_bounds_by_hand() -> None:
+    bounds = lower_bounds("allreduce", 5, 100.0, Link(2.0, 4.0), 0.5)
+    assert (bounds.latency_s, bounds.bandwidth_s, bounds.adding_s) == (6.0, 40.0, 40.0)
+    assert lower_bounds("broadcast", 5, 100.0, Link(2.0, 4.0)).seconds == 25.0
+    assert lower_bounds("barrier", 9, 0.0, Link(2.0, 4.0)).seconds == 8.0
+    assert lower_bounds("all_to_all", 4, 100.0, Link(0.0, 1.0)).seconds == 75.0
+    assert lower_bounds("allreduce", 1, 100.0, Link(2.0, 4.0), 0.5).seconds == 0.0
+
+
+def test_sizes_may_be_an_array() -> None:
+    sizes = np.array([0.0, 8.0, 1e6])
+    for collective, name in STATED:
+        curve = closed_form(collective, name, 8, sizes, Link(1.0, 2.0), 0.25)
+        assert curve.shape == (3,)
+        assert curve[2] == closed_form(collective, name, 8, 1e6, Link(1.0, 2.0), 0.25)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("allreduce", "ring", 0, 1.0), "num_ranks must be a whole number of at least 1, got 0"),
+        (("allreduce", "ring", 4, -1.0), "num_bytes must be finite and at least 0, got -1.0"),
+        (("allreduce", "ring", 4, math.nan), "num_bytes must be finite and at least 0, got nan"),
+        (
+            ("allreduce", "rung", 4, 1.0),
+            "algorithm of allreduce with a closed form must be one of 'flat', .*got 'rung'",
+        ),
+        (("allsum", "ring", 4, 1.0), "collective must be one of 'allreduce', .*got 'allsum'"),
+    ],
+)
+def test_bad_input_of_closed_form(arguments: tuple, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        closed_form(*arguments, Link(1.0, 1.0))
+
+
+def test_bad_options_and_gamma() -> None:
+    with pytest.raises(ValueError, match="shape must be 2 numbers whose product is num_ranks = 6: 1×6, .*got 2×2"):
+        closed_form("allreduce", "torus_2d", 6, 1.0, Link(1.0, 1.0), shape=(2, 2))
+    with pytest.raises(ValueError, match="num_segments must be a whole number of at least 1, got 0"):
+        closed_form("allreduce", "segmented_ring", 6, 1.0, Link(1.0, 1.0), num_segments=0)
+    with pytest.raises(ValueError, match="gamma_s_per_byte must be a finite number of at least 0, got -1"):
+        closed_form("allreduce", "ring", 6, 1.0, Link(1.0, 1.0), -1)
+    with pytest.raises(ValueError, match="ring of allreduce takes no option 'shape'"):
+        closed_form("allreduce", "ring", 6, 1.0, Link(1.0, 1.0), shape=(2, 3))

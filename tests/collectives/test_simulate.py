@@ -1,0 +1,169 @@
+"""The simulator against a plain one that takes a message at a time, on schedules of all kinds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate
+from rankscope.collectives.simulate import MOST_MESSAGES
+
+from .reference import reference
+
+LINKS = st.builds(Link, st.sampled_from([0.0, 1.0, 2.5]), st.sampled_from([0.5, 2.0, 4.0, math.inf]))
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Cluster:
+    nodes, gpus = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    ranks = st.integers(0, nodes * gpus - 1)
+    pairs = st.tuples(ranks, ranks).filter(lambda pair: pair[0] != pair[1])
+    overrides = draw(st.dictionaries(pairs, LINKS, max_size=3)) if nodes * gpus > 1 else {}
+    gamma, ports = draw(st.sampled_from([0.0, 0.25, 3.0])), draw(st.sampled_from([1, 1, 2, 3, None]))
+    return Cluster(nodes, gpus, draw(LINKS), draw(LINKS), gamma, ports, draw(st.booleans()), overrides)
+
+
+@st.composite
+def any_schedule(draw: st.DrawFn, num_ranks: int) -> Schedule:
+    """Any steps at all: the clock does not ask whether they make sense."""
+    chunks = draw(st.integers(1, 4))
+    transfer = st.tuples(
+        st.integers(0, num_ranks - 1), st.integers(0, num_ranks - 1), st.integers(0, chunks - 1), st.booleans()
+    )
+    steps = []
+    for rows in draw(st.lists(st.lists(transfer, min_size=1, max_size=8), max_size=6)):
+        rows = [row for row in rows if row[0] != row[1]]
+        src, dst, chunk, reduce = zip(*rows, strict=True) if rows else ([], [], [], [])
+        steps.append(Step.of(src, dst, chunk, 1, reduce))
+    weights = draw(st.none() | st.tuples(*[st.integers(0, 3)] * chunks).filter(any))
+    lag = draw(st.integers(1, 3))
+    header = {"collective": "allreduce", "algorithm": "any", "num_ranks": num_ranks, "num_chunks": chunks}
+    return Schedule.of_steps(steps, **header, ports=64, lag=lag, weights=weights)
+
+
+def compare(schedule: Schedule, num_bytes: float, cluster: Cluster) -> None:
+    makespan_s, told = reference(schedule, num_bytes, cluster)
+    spans = simulate(schedule, num_bytes, cluster, detail="messages")
+    assert spans.end_s == pytest.approx(max((t[5] for t in told), default=0.0), rel=1e-12, abs=1e-12)
+    quick = simulate(schedule, num_bytes, cluster, detail="ranks")
+    assert quick.makespan_s == pytest.approx(makespan_s, rel=1e-12, abs=1e-12)
+    for kind, place in (("send", 1), ("receive", 2)):
+        mine = [(s.item, s.rank, s.start_s, s.stop_s) for s in spans.select(kind=kind)]
+        theirs = [(t[0], t[place], t[3], t[4]) for t in told]
+        assert [m[:2] for m in mine] == [t[:2] for t in theirs]
+        np.testing.assert_allclose([m[2:] for m in mine], [t[2:] for t in theirs], rtol=1e-12, atol=1e-12)
+    if cluster.ports is not None:
+        spans.check()
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_steps_on_any_cluster(data: st.DataObject) -> None:
+    cluster = data.draw(clusters())
+    compare(data.draw(any_schedule(cluster.num_ranks)), 6.0, cluster)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_real_schedules_on_any_cluster(data: st.DataObject) -> None:
+    cluster = data.draw(clusters())
+    collective = data.draw(st.sampled_from(sorted(ALGORITHMS)))
+    name = data.draw(st.sampled_from(sorted(ALGORITHMS[collective])))
+    try:
+        schedule = build(collective, name, cluster.num_ranks)
+    except ValueError:
+        return  # not for so many ranks
+    compare(schedule, 6.0, cluster)
+
+
+def test_the_comparison_sees_a_difference() -> None:
+    cluster = Cluster.uniform(4, Link(1.0, 2.0), 0.5)
+    slower = Cluster.uniform(4, Link(1.0, 1.999), 0.5)
+    assert reference(build("allreduce", "ring", 4), 6.0, cluster)[0] != pytest.approx(
+        simulate(build("allreduce", "ring", 4), 6.0, slower).makespan_s, rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", ["ring", "torus_2d", "torus_3d", "mesh_2d", "bidirectional_ring", "hierarchical_ring"])
+def test_the_short_cut_of_steady_steps_loses_nothing(name: str) -> None:
+    """Without spans the simulator skips ahead once all ranks move alike; with spans it never does."""
+    rng = np.random.default_rng(3)
+    for ranks in (24, 60, 128):
+        fast = {
+            (r, (r + 1) % ranks): Link(a, b)
+            for r, a, b in zip(range(ranks), *rng.uniform(1, 3, (2, ranks)), strict=True)
+        }
+        for overrides in ({}, {(3, 4): Link(9.0, 1.0)}, fast):
+            cluster = Cluster(ranks // 4, 4, Link(1.0, 7.0), Link(2.0, 5.0), 0.3, overrides=overrides)
+            schedule = build("allreduce", name, ranks)
+            whole = simulate(schedule, 1e3, cluster, detail="messages").makespan_s
+            assert simulate(schedule, 1e3, cluster, detail="ranks").makespan_s == pytest.approx(whole, rel=1e-11)
+
+
+def test_incast_is_a_switch() -> None:
+    """2(N-1)(α + Sβ) + (N-1)Sγ with one port; the popular 2(α + Sβ) + (N-1)Sγ only where a port takes all at once."""
+    link, schedule = Link(1.0, 2.0), build("allreduce", "flat", 5)
+    assert simulate(schedule, 6.0, Cluster.uniform(5, link, 0.5)).makespan_s == 8 * (1 + 3) + 4 * 3
+    assert simulate(schedule, 6.0, Cluster.uniform(5, link, 0.5, ports=None)).makespan_s == 2 * (1 + 3) + 4 * 3
+
+
+def test_a_shared_card_is_a_switch() -> None:
+    """Four ranks of a node send four messages at once to another node: alone each takes α + Sβ, sharing 4Sβ + α."""
+    step = Step.of([0, 1, 2, 3], [4, 5, 6, 7], 0, 1, True)
+    schedule = Schedule.of_steps([step], collective="allreduce", algorithm="any", num_ranks=8, num_chunks=1)
+    for shared, seconds in ((False, 1 + 3), (True, 1 + 4 * 3)):
+        cluster = Cluster(2, 4, Link(0.1, 1e9), Link(1.0, 2.0), shared_nic=shared)
+        assert simulate(schedule, 6.0, cluster).makespan_s == seconds
+
+
+def test_two_ports_make_the_bidirectional_ring_twice_as_quick() -> None:
+    for ranks in (5, 9, 33):
+        one, two = (Cluster.uniform(ranks, Link(1.0, 2.0), ports=ports) for ports in (1, 2))
+        schedule = build("allreduce", "bidirectional_ring", ranks)
+        assert simulate(schedule, 6.0, one).makespan_s == pytest.approx(2 * simulate(schedule, 6.0, two).makespan_s)
+
+
+def test_what_the_spans_say() -> None:
+    spans = simulate(build("allreduce", "ring", 2), 8.0, Cluster.uniform(2, Link(1.0, 2.0), 0.5))
+    told = [(s.rank, s.lane, s.kind, s.item, s.start_s, s.stop_s) for s in spans.select(item=0)]
+    assert told == [
+        (0, "send", "send", 0, 0.0, 3.0),
+        (1, "send", "send", 0, 0.0, 3.0),
+        (1, "receive", "receive", 0, 0.0, 3.0),
+        (0, "receive", "receive", 0, 0.0, 3.0),
+        (1, "reduce", "reduce", 0, 3.0, 5.0),
+        (0, "reduce", "reduce", 0, 3.0, 5.0),
+    ]
+    assert spans.makespan_s == 8.0
+
+
+def test_large_ones_come_as_one_span_a_rank() -> None:
+    ranks = 512
+    assert 2 * (ranks - 1) * ranks > MOST_MESSAGES
+    spans = simulate(build("allreduce", "ring", ranks), 512.0, Cluster.uniform(ranks, Link(1.0, 1.0)))
+    assert len(spans) == ranks
+    assert spans.makespan_s == pytest.approx(2 * (ranks - 1) * 2.0)
+
+
+def test_one_rank_and_no_bytes() -> None:
+    for name in ALGORITHMS["allreduce"]:
+        assert simulate(build("allreduce", name, 1), 6.0, Cluster.uniform(1, Link(1.0, 2.0))).makespan_s == 0.0
+    assert simulate(build("allreduce", "ring", 4), 0, Cluster.uniform(4, Link(1.0, 2.0), 3.0)).makespan_s == 6.0
+
+
+@pytest.mark.parametrize("size", [-1, math.nan, math.inf, "8", True, None])
+def test_bad_bytes(size: object) -> None:
+    with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got"):
+        simulate(build("allreduce", "ring", 2), size, Cluster.uniform(2, Link(1.0, 2.0)))
+
+
+def test_bad_cluster_and_detail() -> None:
+    with pytest.raises(ValueError, match="cluster must have the schedule's 2 ranks, got 3"):
+        simulate(build("allreduce", "ring", 2), 8.0, Cluster.uniform(3, Link(1.0, 2.0)))
+    with pytest.raises(ValueError, match="detail must be one of 'messages', 'ranks', got 'all'"):
+        simulate(build("allreduce", "ring", 2), 8.0, Cluster.uniform(2, Link(1.0, 2.0)), detail="all")
