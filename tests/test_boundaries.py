@@ -24,11 +24,12 @@ HEAVY = ("torch", "matplotlib", "ipywidgets")
 RUNNERS = {
     "rankscope.sampling.torch_samplers": "torch",
     "rankscope.ranks": "torch",
-    "rankscope.collectives.run_local": "torch",
+    "rankscope.collectives.execute": "torch",
     "rankscope.pipeline.parts": "torch",
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.pipeline.dataloader_worker": "torch",
     "rankscope.figures.axes": "matplotlib",
+    "rankscope.figures.cost_lines": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
     "rankscope.explorers*": "ipywidgets",
 }

@@ -1,4 +1,4 @@
-"""The explorers of notebooks 03 and 04 in JupyterLab: a slider moved by keyboard paints what the functions predict."""
+"""Explorers in JupyterLab: a slider moved by keyboard paints what their functions predict."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ REPAINT_S = 15
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "label", "setting"), [("pipeline", "decoders", "num_workers"), ("parts", "queue", "queue_size")]
+    ("name", "label", "setting"),
+    [("pipeline", "decoders", "num_workers"), ("parts", "queue", "queue_size"), ("allreduce", "step", "step")],
 )
 def test_a_slider_moved_by_keyboard_paints_the_right_picture(
     tmp_path: Path, name: str, label: str, setting: str

@@ -88,7 +88,8 @@ def _small(png: str) -> str:
         if picture.mode == "P":
             return png
         file = io.BytesIO()
-        flat = picture.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+        flat = picture.convert("RGB").quantize(256, method=method, dither=dither, kmeans=1)  # large grounds stay true
         flat.save(file, "PNG", optimize=True)
     return base64.b64encode(file.getvalue()).decode() + "\n"
 

@@ -1,9 +1,48 @@
-"""How gradients meet: every collective as a schedule that is verified, drawn, costed and simulated."""
+"""How gradients meet: every collective as a schedule that is verified, drawn, costed and simulated.
+
+`run_local` needs torch, and is brought in when first asked for; everything else is numpy.
+"""
 
 from __future__ import annotations
 
-from .registry import ALGORITHMS
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .best import Best, best, winners
+from .cost import closed_form, lower_bounds
+from .registry import ALGORITHMS, build
 from .schedule import Phase, Schedule, ScheduleError, Step
+from .simulate import simulate
+from .traffic import Traffic, traffic
 from .verify import Verified, verify
 
-__all__ = ["ALGORITHMS", "Phase", "Schedule", "ScheduleError", "Step", "Verified", "verify"]
+if TYPE_CHECKING:
+    from .execute import run_local
+
+__all__ = [
+    "ALGORITHMS",
+    "Best",
+    "Phase",
+    "Schedule",
+    "ScheduleError",
+    "Step",
+    "Traffic",
+    "Verified",
+    "best",
+    "build",
+    "closed_form",
+    "lower_bounds",
+    "run_local",
+    "simulate",
+    "traffic",
+    "verify",
+    "winners",
+]
+
+_LATE = {"run_local": ".execute"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(import_module(_LATE[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,6 +17,8 @@ from .cost import closed_form, lower_bounds
 from .registry import ALGORITHMS, build
 from .simulate import check_bytes, simulate
 
+_EQUAL = 1e-9  # a relative difference that is rounding
+
 
 class Candidate(NamedTuple):
     """One algorithm with its options, and what it takes."""
@@ -54,7 +56,8 @@ class Best:
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
-        after = f", then {self.candidates[1].algorithm}, {self.margin:.0%} more" if len(self.candidates) > 1 else ""
+        more = f"{self.margin:.0%} more" if self.margin > _EQUAL else "as quick"
+        after = f", then {self.candidates[1].algorithm}, {more}" if len(self.candidates) > 1 else ""
         return f"{self.algorithm}({options}) takes {self.seconds:.4g} s{after}; no less than {self.bound_s:.4g} s"
 
 
@@ -71,15 +74,15 @@ def best(
 
     >>> from ..cluster import Link
     >>> print(best(1e6, Cluster.uniform(8, Link(1e-6, 1e10))))
-    halving_doubling() takes 0.000181 s, then swing, 0% more; no less than 0.000175 s
+    halving_doubling() takes 0.000181 s, then torus_3d, as quick; no less than 0.000175 s
     """
     size = check_bytes(num_bytes)
     one_of("collective", collective, tuple(ALGORITHMS))
     names = tuple(ALGORITHMS[collective]) if algorithms is None else tuple(algorithms)
     for name in names:
         one_of(f"algorithm of {collective}", name, tuple(ALGORITHMS[collective]))
-    found = [_candidate(collective, name, size, cluster) for name in names]
-    ranked = sorted((c for c in found if c is not None), key=lambda c: c.seconds)
+    found = [_candidate(collective, name, size, cluster) for name in ALGORITHMS[collective] if name in names]
+    ranked = _ranked([candidate for candidate in found if candidate is not None])
     if not ranked:
         raise ValueError(f"algorithms must exist for {cluster.num_ranks} ranks, got {', '.join(names) or 'none'}")
     quickest = max((cluster.intra, cluster.inter), key=lambda link: link.bytes_per_s)
@@ -115,6 +118,17 @@ def winners(
         np.array([[cell.seconds for cell in row] for row in table]),
         np.array([[cell.margin for cell in row] for row in table]),
     )
+
+
+def _ranked(found: list[Candidate]) -> list[Candidate]:
+    """By time; those that differ by rounding only stay in the order in which they come."""
+    ranked: list[Candidate] = []
+    for candidate in found:
+        place = len(ranked)
+        while place and candidate.seconds < ranked[place - 1].seconds * (1 - _EQUAL):
+            place -= 1
+        ranked.insert(place, candidate)
+    return ranked
 
 
 def _candidate(collective: str, name: str, num_bytes: float, cluster: Cluster) -> Candidate | None:

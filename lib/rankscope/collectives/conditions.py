@@ -35,6 +35,13 @@ def wanted(schedule: Schedule) -> NDArray[np.bool_]:
     return np.broadcast_to(ranks == who, (schedule.num_ranks, schedule.num_chunks))
 
 
+def given(schedule: Schedule) -> NDArray[np.bool_]:
+    """Return which rank has which chunk at the start, of shape (num_ranks, num_chunks)."""
+    ranks = np.arange(schedule.num_ranks)[:, None]
+    who = origins(schedule) if schedule.collective in MOVES else ranks
+    return np.broadcast_to(ranks == who, (schedule.num_ranks, schedule.num_chunks))
+
+
 def before(schedule: Schedule) -> Shares:
     """Return whose shares each rank has in each chunk at the start, as bits.
 
@@ -43,8 +50,7 @@ def before(schedule: Schedule) -> Shares:
     """
     ranks = np.arange(schedule.num_ranks)
     if schedule.collective in MOVES:
-        there: Shares = (origins(schedule) == ranks[:, None]).astype(np.uint64)
-        return there[:, :, None]
+        return np.asarray(given(schedule)[:, :, None], dtype=np.uint64)
     words = -(-schedule.num_ranks // 64)
     shares = np.zeros((schedule.num_ranks, schedule.num_chunks, words), dtype=np.uint64)
     shares[ranks, :, ranks // 64] = (np.uint64(1) << (ranks % 64).astype(np.uint64))[:, None]

@@ -100,7 +100,8 @@ class Bounds:
     @property
     def seconds(self) -> Any:
         """The largest of the three."""
-        return np.maximum(np.maximum(self.latency_s, self.bandwidth_s), self.adding_s)
+        largest = np.maximum(np.maximum(self.latency_s, self.bandwidth_s), self.adding_s)
+        return float(largest) if np.ndim(largest) == 0 else largest
 
 
 def lower_bounds(

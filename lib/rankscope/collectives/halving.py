@@ -25,7 +25,7 @@ def recursive_doubling(num_ranks: int) -> Schedule:
         for k in range(p.bit_length() - 1):
             yield Phase(real, real[places ^ (1 << k)], 0, 1, True)
 
-    return _folded("recursive_doubling", num_ranks, 1, core)
+    return _folded("allreduce", "recursive_doubling", num_ranks, 1, core)
 
 
 def halving_doubling(num_ranks: int) -> Schedule:
@@ -35,17 +35,33 @@ def halving_doubling(num_ranks: int) -> Schedule:
     """
 
     def core(p: int, real: Ints) -> Iterator[Phase]:
-        places, keep, back = np.arange(p), np.zeros(p, dtype=np.int64), []
-        for k in range(p.bit_length() - 1):
-            peer, half = places ^ (1 << k), p >> (k + 1)
-            upper = (places >> k & 1) * half
-            yield Phase(real, real[peer], keep + half - upper, half, True)  # what the peer keeps
-            keep = keep + upper
-            back.append(Phase(real, real[peer], keep, half))
-        yield from reversed(back)
+        rounds = list(halves(p))
+        for peer, given, _, size in rounds:
+            yield Phase(real, real[peer], given, size, True)
+        for peer, _, kept, size in reversed(rounds):
+            yield Phase(real, real[peer], kept, size)
 
     p = _power(whole("num_ranks", num_ranks, 1))
-    return _folded("halving_doubling", num_ranks, p, core)
+    return _folded("allreduce", "halving_doubling", num_ranks, p, core)
+
+
+def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
+    """Reduce: a reduce-scatter as in `halving_doubling`, then a gather to the root on a binomial tree (Rabenseifner).
+
+    Where N is no power of two, N - p ranks fold onto others before, and none of them is the root.
+    """
+
+    def core(p: int, real: Ints) -> Iterator[Phase]:
+        rounds = list(halves(p))
+        for peer, given, _, size in rounds:
+            yield Phase(real, real[peer], given, size, True)
+        for k, (_, _, kept, size) in reversed(list(enumerate(rounds))):
+            near = np.arange(1 << k)  # those that have a peer which is still to hand over
+            far = near + near.size
+            yield Phase(real[far], real[near], kept[far], size)
+
+    p = _power(whole("num_ranks", num_ranks, 1))
+    return _folded("reduce", "reduce_scatter_gather", num_ranks, p, core, root)
 
 
 def swing(num_ranks: int) -> Schedule:
@@ -70,7 +86,7 @@ def swing(num_ranks: int) -> Schedule:
         yield from reversed(back)
 
     p = _power(whole("num_ranks", num_ranks, 1))
-    return _folded("swing", num_ranks, p, core)
+    return _folded("allreduce", "swing", num_ranks, p, core)
 
 
 def swing_peers(num_ranks: int, step: int) -> Ints:
@@ -84,22 +100,51 @@ def swing_peers(num_ranks: int, step: int) -> Ints:
     return np.asarray((ranks + np.where(ranks % 2 == 0, distance, -distance)) % num_ranks)
 
 
+def halves(p: int, nearest_first: bool = True) -> Iterator[tuple[Ints, Ints, Ints, int]]:
+    """Recursive halving among p places, a power of two: for each step everybody's peer, and what it gives and keeps.
+
+    It keeps `size` chunks from `kept` on, half of what it kept before, and gives its peer the other half, `size` chunks
+    from `given` on. With the farthest first, place r is left with chunk r.
+
+    >>> for peer, given, kept, size in halves(4, nearest_first=False):
+    ...     print(peer.tolist(), given.tolist(), kept.tolist(), size)
+    [2, 3, 0, 1] [2, 2, 0, 0] [0, 0, 2, 2] 2
+    [1, 0, 3, 2] [1, 0, 3, 2] [0, 1, 2, 3] 1
+    """
+    places, kept, size = np.arange(p), np.zeros(p, dtype=np.int64), p
+    bits = range(p.bit_length() - 1)
+    for bit in bits if nearest_first else reversed(bits):
+        size //= 2
+        upper = (places >> bit & 1) * size
+        given, kept = kept + size - upper, kept + upper
+        yield places ^ (1 << bit), given, kept, size
+
+
 def _power(num_ranks: int) -> int:
     return 1 << (num_ranks.bit_length() - 1)
 
 
-def _folded(algorithm: str, num_ranks: int, num_chunks: int, core: Callable[[int, Ints], Iterator[Phase]]) -> Schedule:
-    """`core(p, ranks)` among p ranks, a power of two; before it the others hand their share to one of them."""
+def _folded(
+    collective: str, algorithm: str, num_ranks: int, num_chunks: int, core: Callable[[int, Ints], Iterator[Phase]],
+    root: int = 0,
+) -> Schedule:  # fmt: skip
+    """`core(p, ranks)` among p ranks, a power of two; before it the others hand their share to one of them.
+
+    In a reduce the root is the first of these p ranks; in an allreduce the others get the sum in the end.
+    """
     n = whole("num_ranks", num_ranks, 1)
-    p = _power(n)
+    root, p = whole("root", root, 0, n - 1), _power(n)
     folded = np.arange(0, 2 * (n - p), 2)
-    real = np.r_[folded + 1, np.arange(2 * (n - p), n)]
+    onto = folded + 1
+    real = np.r_[onto, np.arange(2 * (n - p), n)]
+    if collective == "reduce":
+        folded, onto, real = ((ranks + root - real[0]) % n for ranks in (folded, onto, real))
 
     def phases() -> Iterator[Phase]:
         if folded.size:
-            yield Phase(folded, folded + 1, 0, num_chunks, True)
+            yield Phase(folded, onto, 0, num_chunks, True)
         yield from core(p, real)
-        if folded.size:
-            yield Phase(folded + 1, folded, 0, num_chunks)
+        if folded.size and collective == "allreduce":
+            yield Phase(onto, folded, 0, num_chunks)
 
-    return Schedule("allreduce", algorithm, n, num_chunks, phases)
+    return Schedule(collective, algorithm, n, num_chunks, phases, root)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..checks import one_of
-from . import double_tree, halving, rings, trees
+from . import double_tree, exchange, halving, rings, rooted, trees
 from .schedule import COLLECTIVES, Schedule
 
 Builder = Callable[..., Schedule]
@@ -28,6 +28,31 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
         "bidirectional_ring": rings.bidirectional_ring,
         "swing": halving.swing,
     },
+    "reduce": {
+        "flat": rooted.reduce_flat,
+        "binomial": rooted.reduce_binomial,
+        "reduce_scatter_gather": halving.reduce_scatter_gather,
+    },
+    "broadcast": {
+        "flat": rooted.broadcast_flat,
+        "binomial": rooted.broadcast_binomial,
+        "scatter_allgather": rooted.broadcast_scatter_allgather,
+        "chain": rooted.broadcast_chain,
+    },
+    "scatter": {"flat": rooted.scatter_flat, "binomial": rooted.scatter_binomial},
+    "gather": {"flat": rooted.gather_flat, "binomial": rooted.gather_binomial},
+    "allgather": {
+        "ring": exchange.allgather_ring,
+        "recursive_doubling": exchange.allgather_recursive_doubling,
+        "bruck": exchange.allgather_bruck,
+    },
+    "reduce_scatter": {
+        "ring": exchange.reduce_scatter_ring,
+        "recursive_halving": exchange.reduce_scatter_recursive_halving,
+        "pairwise": exchange.reduce_scatter_pairwise,
+    },
+    "all_to_all": {"pairwise": exchange.all_to_all_pairwise, "bruck": exchange.all_to_all_bruck},
+    "barrier": {"dissemination": exchange.barrier_dissemination},
 }
 
 

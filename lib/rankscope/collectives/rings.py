@@ -64,7 +64,7 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
 def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Schedule:
     """Reduce to a leader in each node (binomial tree), ring over the leaders, broadcast in each node.
 
-    `gpus_per_node` must divide `num_ranks`; by default it is the largest such number up to the root of `num_ranks`.
+    `gpus_per_node` must divide `num_ranks`; by default it is the smallest such number from the root of `num_ranks` up.
     """
     n = whole("num_ranks", num_ranks, 1)
     g = shape_of(n, None if gpus_per_node is None else (-1, gpus_per_node), 2)[1]
@@ -74,7 +74,7 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
         k = leaders.size
         yield from to_leaders(n, g, k, reduce=True)
         for start, reduce in ((0, True), (1, False)):
-            yield _round(leaders, np.roll(leaders, -1), np.arange(k), k, 1, start, reduce)
+            yield once_round(leaders, np.roll(leaders, -1), np.arange(k), k, 1, start, reduce)
         yield from to_leaders(n, g, k, reduce=False)
 
     return Schedule("allreduce", "hierarchical_ring", n, leaders.size, phases)
@@ -103,7 +103,7 @@ def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
         for axis in (1, 0):
             place, forward = _along(n, shape, axis)
             for start, reduce in ((0, True), (1, False)):
-                yield _round(np.arange(n), forward, place, shape[axis], n // shape[axis], start, reduce)
+                yield once_round(np.arange(n), forward, place, shape[axis], n // shape[axis], start, reduce)
 
     return Schedule("allreduce", "mesh_2d", n, n, phases)
 
@@ -120,8 +120,8 @@ def grid(num_ranks: int, shape: Sequence[int]) -> Schedule:
         for axis in reversed(range(len(shape))):
             place, forward = _along(n, shape, axis)
             block //= shape[axis]
-            yield _round(np.arange(n), forward, place, shape[axis], block, 0, True, base)
-            back.append(_round(np.arange(n), forward, place, shape[axis], block, 1, False, base))
+            yield once_round(np.arange(n), forward, place, shape[axis], block, 0, True, base)
+            back.append(once_round(np.arange(n), forward, place, shape[axis], block, 1, False, base))
             base = base + (place + 1) % shape[axis] * block
         yield from reversed(back)
 
@@ -139,7 +139,7 @@ def shape_of(num_ranks: int, shape: Sequence[int] | None, axes: int) -> tuple[in
     n = whole("num_ranks", num_ranks, 1)
     shapes = _shapes(n, axes)
     if shape is None:
-        return min((s for s in shapes if list(s) == sorted(s)), key=max)
+        return min((s for s in shapes if list(s) == sorted(s)), key=lambda s: (max(s), sum(s)))
     given = tuple(whole("shape", size, -1) for size in shape)
     for fits in shapes:
         if len(given) == axes and given.count(-1) <= 1 and all(a in (-1, b) for a, b in zip(given, fits, strict=True)):
@@ -163,7 +163,7 @@ def _along(n: int, shape: Sequence[int], axis: int) -> tuple[np.ndarray, np.ndar
     return place.ravel(), np.roll(ranks, -1, axis).ravel()
 
 
-def _round(
+def once_round(
     src: np.ndarray, dst: np.ndarray, place: np.ndarray, size: int, block: int, start: int, reduce: bool,
     base: np.ndarray | int = 0,
 ) -> Phase:  # fmt: skip

@@ -51,12 +51,7 @@ def from_text(text: str) -> Schedule:
         if words[0] != f"{number}:":
             raise ScheduleError(f"line {place}: expected step {number}:, got {words[0]!r}", step=number)
         steps.append(_read_step(place, number, words[1:], header))
-    try:
-        return Schedule.of_steps(steps, **header)
-    except ScheduleError:
-        raise
-    except ValueError as error:
-        raise ScheduleError(f"line {lines[0][0]}: {error}") from None
+    return Schedule.of_steps(steps, **header)
 
 
 def _transfer(src: int, dst: int, chunk: int, count: int, reduce: bool) -> str:
@@ -75,11 +70,17 @@ def _read_header(place: int, words: list[str]) -> dict[str, Any]:
         numbers = value.split(",") if name == "weights" else [value]
         if name not in _HEADER or not all(number.isdecimal() and len(number) < 19 for number in numbers):
             raise ScheduleError(f"line {place}: expected {', '.join(_HEADER)} with whole numbers, got {word!r}")
+        if _FIELDS.get(name, name) in header:
+            raise ScheduleError(f"line {place}: {name}= is there twice")
         header[_FIELDS.get(name, name)] = tuple(map(int, numbers)) if name == "weights" else int(value)
     for name, field in _FIELDS.items():
         if field not in header:
             raise ScheduleError(f"line {place}: {name}= is missing")
-    return {"collective": words[0], "algorithm": words[1], **header}
+    header = {"collective": words[0], "algorithm": words[1], **header}
+    try:
+        return Schedule.of_steps([], **header).header()
+    except ValueError as error:
+        raise ScheduleError(f"line {place}: {error}") from None
 
 
 def _read_step(place: int, number: int, words: list[str], header: dict[str, Any]) -> Step:

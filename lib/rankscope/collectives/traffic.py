@@ -50,7 +50,7 @@ def traffic(schedule: Schedule, num_bytes: float) -> Traffic:
     sizes = schedule.chunk_bytes(check_bytes(num_bytes))
     ranks = schedule.num_ranks
     moves, wants = schedule.collective in MOVES, wanted(schedule)
-    holds = before(schedule).any(axis=2)
+    holds: NDArray[np.bool_] = np.asarray(before(schedule).any(axis=2))
     link = np.zeros(ranks * ranks)
     peak, scratch = holds @ sizes, np.zeros((schedule.lag, ranks))
     num_steps = num_messages = 0

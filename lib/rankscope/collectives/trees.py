@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ..checks import whole
-from .schedule import Phase, Schedule
+from .schedule import Ints, Phase, Schedule
 
 
 def flat(num_ranks: int) -> Schedule:
@@ -34,14 +34,25 @@ def binomial_tree(num_ranks: int) -> Schedule:
     return Schedule("allreduce", "binomial_tree", n, 1, phases)
 
 
-def to_leaders(num_ranks: int, group: int, num_chunks: int, reduce: bool) -> Iterator[Phase]:
+def to_leaders(num_ranks: int, group: int, num_chunks: int, reduce: bool, root: int = 0) -> Iterator[Phase]:
     """Whole buffers up binomial trees to the first rank of each group of ranks, or down from it where not `reduce`.
 
-    Up: in step k every odd multiple of 2^k, counted within its group, sends to the even one below.
+    Up: in step k every odd multiple of 2^k, counted within its group, sends to the even one below. Where there is one
+    group only, it may count from another `root`.
     """
-    ranks = np.arange(num_ranks)
-    masks = [1 << k for k in range((group - 1).bit_length())]
-    for mask in masks if reduce else reversed(masks):
-        child = ranks[ranks % group % (2 * mask) == mask]
-        src, dst = (child, child - mask) if reduce else (child - mask, child)
+    steps = levels(num_ranks, group)
+    for child, distance in steps if reduce else reversed(steps):
+        leaf, parent = (child + root) % num_ranks, (child - distance + root) % num_ranks
+        src, dst = (leaf, parent) if reduce else (parent, leaf)
         yield Phase(src, dst, 0, num_chunks, reduce)
+
+
+def levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
+    """Return the children in each step up the binomial trees, and how far before them their parents stand.
+
+    >>> [(child.tolist(), distance) for child, distance in levels(6, 6)]
+    [([1, 3, 5], 1), ([2], 2), ([4], 4)]
+    """
+    place = np.arange(num_ranks) % group
+    masks = [1 << k for k in range((group - 1).bit_length())]
+    return [(np.flatnonzero(place % (2 * mask) == mask), mask) for mask in masks]

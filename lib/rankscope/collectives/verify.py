@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import count_of
 from .conditions import Shares, before, complete, wanted
 from .schedule import MOVES, Ints, Schedule, ScheduleError, Step
 
@@ -25,7 +26,8 @@ class Verified:
 
     def __str__(self) -> str:
         return (
-            f"{self.num_steps} steps, {self.num_messages} messages; a rank sends at most {self.most_sends} in a step, "
+            f"{count_of(self.num_steps, 'step')}, {count_of(self.num_messages, 'message')}; "
+            f"a rank sends at most {self.most_sends} in a step, "
             f"and receives at most {self.most_receives}"
         )
 
@@ -76,7 +78,7 @@ def _check_places(schedule: Schedule, number: int, step: Step) -> None:
     wrong = (step.chunk < 0) | (step.num_chunks < 1) | (step.chunk + step.num_chunks > schedule.num_chunks)
     if wrong.any():
         chunk, count = int(step.chunk[wrong][0]), int(step.num_chunks[wrong][0])
-        text = f"{count} chunks from {chunk} on are not among the {schedule.num_chunks}"
+        text = f"{count_of(count, 'chunk')} from {chunk} on, where there are {schedule.num_chunks}"
         _fail(text, number, int(step.src[wrong][0]), chunk)
     if schedule.collective in MOVES and step.reduce.any():
         place = int(step.reduce.argmax())
@@ -153,7 +155,8 @@ def _check_end(schedule: Schedule, shares: Shares) -> None:
     rank, chunk = (int(place[0]) for place in np.nonzero(lacking))
     ranks = _bits(complete(schedule) & ~shares[rank, chunk])
     some = ", ".join(map(str, ranks[:8].tolist())) + (", …" if ranks.size > 8 else "")
-    what = "without it" if schedule.collective in MOVES else f"without the shares of ranks {some}"
+    whose = f"the share of rank {some}" if ranks.size == 1 else f"the shares of ranks {some}"
+    what = "without it" if schedule.collective in MOVES else f"without {whose}"
     raise ScheduleError(f"rank {rank}, chunk {chunk}: ends {what}", None, rank, chunk)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .allreduce import allreduce
 from .parts import parts
 from .pipeline import pipeline
 from .samplers import samplers
 
-__all__ = ["parts", "pipeline", "samplers"]
+__all__ = ["allreduce", "parts", "pipeline", "samplers"]

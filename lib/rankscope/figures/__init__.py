@@ -10,15 +10,32 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
+from ..collectives import Schedule
+from ..collectives.best import Winners
 from ..sampling import Assignment
 from ..timeline import Timeline
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
+from .schedules import draw_schedule_step
 from .timelines import COMMUNICATION, draw_timeline
+from .traffic import draw_link_load, draw_space_time
+from .winner_map import draw_winners
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["assignment", "coverage", "curves", "label_counts", "queue_fill", "timeline"]
+__all__ = [
+    "assignment",
+    "costs",
+    "coverage",
+    "curves",
+    "label_counts",
+    "link_load",
+    "queue_fill",
+    "schedule_step",
+    "space_time",
+    "timeline",
+    "winners",
+]
 
 
 def assignment(epoch: Assignment, ax: Axes | None = None, color_by: str = "rank", title: str | None = None) -> Axes:
@@ -57,7 +74,8 @@ def curves(
     ax: Axes | None = None,
     discrete: bool = False,
 ) -> Axes:
-    """Prediction as lines against execution as markers, ``pairs[name] = (predicted, executed)``; see `to_curves`."""
+    """Prediction as lines, or dashes, against execution as markers, ``pairs[name] = (predicted, executed)``; see
+    `to_curves`."""
     from .lines import to_curves
 
     return to_curves(x, pairs, title, x_label, y_label, ax, discrete)
@@ -79,3 +97,46 @@ def timeline(
     from .axes import to_axes
 
     return to_axes(draw_timeline(spans, title, hatched), ax)
+
+
+def schedule_step(schedule: Schedule, step: int, ax: Axes | None = None, title: str | None = None) -> Axes:
+    """Who holds whose shares before and after a step, and its messages as arrows; see `draw_schedule_step`."""
+    from .axes import to_axes
+
+    return to_axes(draw_schedule_step(schedule, step, title), ax)
+
+
+def space_time(schedule: Schedule, spans: Timeline, ax: Axes | None = None, title: str | None = None) -> Axes:
+    """Each message as a line from sender to receiver over time; see `draw_space_time`."""
+    from .axes import to_axes
+
+    return to_axes(draw_space_time(schedule, spans, title), ax)
+
+
+def link_load(link_bytes: ArrayLike, ax: Axes | None = None, title: str | None = None) -> Axes:
+    """How many bytes each rank sends to each other; see `draw_link_load`."""
+    from .axes import to_axes
+
+    return to_axes(draw_link_load(link_bytes, title), ax)
+
+
+def costs(
+    num_bytes: ArrayLike,
+    seconds: Mapping[str, ArrayLike],
+    bound_s: ArrayLike | None = None,
+    measured: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    half_bytes: float | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """What each algorithm takes, size by size, over the lower bound, with measurements as markers; see `to_costs`."""
+    from .cost_lines import to_costs
+
+    return to_costs(num_bytes, seconds, bound_s, measured, half_bytes, ax, title)
+
+
+def winners(table: Winners, ax: Axes | None = None, title: str | None = None) -> Axes:
+    """Which algorithm is the quickest at each size and number of ranks, and by how much; see `draw_winners`."""
+    from .axes import to_axes
+
+    return to_axes(draw_winners(table, title), ax)

@@ -38,7 +38,7 @@ _LOOKS = {
     "recursive_doubling": Look(_ORANGE, False, "s"),
     "mesh_2d": Look(_ORANGE, True, "H"),
     "halving_doubling": Look(_VERMILLION, False, "D"),
-    "ring": Look(_BLUE, False, "o"),
+    "ring": Look(_BLUE, False, ">"),
     "segmented_ring": Look(_BLUE, True, "d"),
     "hierarchical_ring": Look(_SKY, False, "P"),
     "bidirectional_ring": Look(_SKY, True, "*"),
@@ -49,7 +49,7 @@ _LOOKS = {
     "scatter_allgather": Look(_VERMILLION, False, "D"),
     "reduce_scatter_gather": Look(_VERMILLION, False, "D"),
     "recursive_halving": Look(_VERMILLION, False, "D"),
-    "chain": Look(_BLUE, False, "o"),
+    "chain": Look(_BLUE, False, ">"),
     "bruck": Look(_PINK, False, "p"),
     "pairwise": Look(_SKY, False, "P"),
     "dissemination": Look(_ORANGE, False, "s"),
@@ -67,8 +67,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     wanted = list(dict.fromkeys(names))
     known = {name: _LOOKS[name] for name in wanted if name in _LOOKS}
     used = {(look.color, look.dashed) for look in known.values()}
-    pairs = [(color, dashed) for dashed in (False, True) for color in (_YELLOW, *CATEGORIES) if color]
-    free = [pair for pair in dict.fromkeys(pairs) if pair not in used] or pairs
+    pairs = [(color, dashed) for dashed in (False, True) for color in reversed(CATEGORIES)]
+    free = [pair for pair in pairs if pair not in used] or pairs
     others = (Look(color, dashed, "<") for color, dashed in cycle(free))
     return {name: known[name] if name in known else next(others) for name in wanted}
 

@@ -1,0 +1,143 @@
+"""`run_local`: any schedule executed in one process, on real tensors of any torch device and dtype."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import count_of, one_of
+from .conditions import given, wanted
+from .schedule import SUMS, Schedule
+from .verify import verify
+
+OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": torch.add,
+    "avg": torch.add,  # divided by the number of ranks in the end
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "prod": torch.mul,
+}
+RUNS_IN, RUNS_OUT = ("gather", "allgather"), ("scatter", "reduce_scatter")  # a rank passes, gets, its own run only
+
+Held = list[dict[int, Tensor]]  # for each rank the chunks that it has
+
+
+def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor | None]:
+    """Return what each rank has after the collective: a new tensor, or None where it gets nothing.
+
+    `tensors` holds what each rank passes, one shape, dtype and device for all. As in MPI, scatter and reduce_scatter
+    take whole buffers and return each rank its own run; gather and allgather take own runs and return whole buffers;
+    all_to_all takes and returns one run for each rank; broadcast and scatter read the root's tensor only. Runs of whole
+    rows keep the other dimensions, and are flat elsewhere. `op` is sum, avg, min, max or prod, in the dtype given.
+
+    The flattened elements are cut into chunks as evenly as can be, or by the schedule's weights, which then count them.
+
+    Raises ScheduleError for a schedule that does not `verify`, and ValueError for tensors and an op that do not fit it.
+
+    >>> from . import ALGORITHMS
+    >>> ring = ALGORITHMS["allreduce"]["ring"](2)
+    >>> run_local(ring, [torch.tensor([1, 2, 3]), torch.tensor([10, 20, 30])])
+    [tensor([11, 22, 33]), tensor([11, 22, 33])]
+    >>> scatter = ALGORITHMS["scatter"]["flat"](2, root=1)
+    >>> run_local(scatter, [torch.zeros(4), torch.arange(4.0)])
+    [tensor([0., 1.]), tensor([2., 3.])]
+    """
+    tensors = list(tensors)
+    one_of("op", op, tuple(OPS))
+    _check_alike(schedule, tensors)
+    if schedule.collective in SUMS:
+        _check_op(op, tensors[0])
+    ends = _chunk_ends(schedule, tensors)
+    verify(schedule)
+    if schedule.collective == "barrier":
+        return [None] * schedule.num_ranks
+    held = _cut(schedule, tensors, ends)
+    _carry_out(schedule, held, OPS[op])
+    results: list[Tensor | None] = []
+    for chunks, own in zip(wanted(schedule), held, strict=True):
+        whole = torch.cat([own[chunk] for chunk in np.flatnonzero(chunks).tolist()]) if chunks.any() else None
+        if whole is not None and op == "avg" and schedule.collective in SUMS:
+            whole = whole / schedule.num_ranks
+        results.append(whole if whole is None else whole.reshape(_shape(schedule, tensors, ends, whole.numel())))
+    return results
+
+
+def _check_alike(schedule: Schedule, tensors: list[Tensor]) -> None:
+    if len(tensors) != schedule.num_ranks:
+        raise ValueError(f"tensors must be {schedule.num_ranks}, one a rank, got {len(tensors)}")
+    skip = 1 if schedule.weights is not None and schedule.collective in RUNS_IN else 0  # runs may differ in length
+    names = ("shape but for the first dimension" if skip else "shape", "dtype", "device")
+    for rank, tensor in enumerate(tensors):
+        if not isinstance(tensor, Tensor):
+            raise ValueError(f"tensors must be torch tensors, got {tensor!r} for rank {rank}")
+        pairs = ((tuple(t.shape)[skip:], t.dtype, t.device) for t in (tensors[0], tensor))
+        for name, first, mine in zip(names, *pairs, strict=True):
+            if first != mine:
+                raise ValueError(f"tensors must be of one {name}, got {first} for rank 0 and {mine} for rank {rank}")
+
+
+def _check_op(op: str, tensor: Tensor) -> None:
+    if op == "avg" and not (tensor.is_floating_point() or tensor.is_complex()):
+        raise ValueError(f"op 'avg' needs a floating or complex dtype, got {tensor.dtype}")
+    if op in ("min", "max") and tensor.is_complex():
+        raise ValueError(f"op {op!r} needs a dtype that has an order, got {tensor.dtype}")
+
+
+def _chunk_ends(schedule: Schedule, tensors: list[Tensor]) -> list[int]:
+    """Where chunks begin and end among the elements of the whole buffer; in all_to_all, of all ranks' buffers."""
+    if schedule.weights is not None:
+        _check_counts(schedule, tensors)
+        return [0, *itertools.accumulate(schedule.weights)]
+    each, n = tensors[0].numel(), schedule.num_ranks
+    parts = n if schedule.collective in (*RUNS_IN, "all_to_all") else 1  # who passes a part of the whole
+    if each * parts < schedule.num_chunks and schedule.collective != "barrier":
+        least = schedule.num_chunks // parts
+        raise ValueError(f"tensors must have at least {count_of(least, 'element')}, one for each chunk, got {each}")
+    if schedule.collective == "all_to_all" and each % n:
+        raise ValueError(f"tensors of all_to_all must have a multiple of {n} elements, got {each}")
+    return [chunk * each * parts // schedule.num_chunks for chunk in range(schedule.num_chunks + 1)]
+
+
+def _check_counts(schedule: Schedule, tensors: list[Tensor]) -> None:
+    weights = np.array(schedule.weights)
+    for rank, (tensor, chunks) in enumerate(zip(tensors, given(schedule), strict=True)):
+        count = int(weights[chunks].sum())
+        if chunks.any() and tensor.numel() != count:
+            raise ValueError(
+                f"rank {rank} must pass the {count} elements that the counts add up to, got {tensor.numel()}"
+            )
+
+
+def _cut(schedule: Schedule, tensors: list[Tensor], ends: list[int]) -> Held:
+    """The chunks that each rank passes: a run of them, or none."""
+    held: Held = []
+    for tensor, chunks in zip(tensors, given(schedule), strict=True):
+        run, flat = np.flatnonzero(chunks).tolist(), tensor.detach().reshape(-1)
+        start = ends[run[0]] if run else 0
+        held.append({chunk: flat[ends[chunk] - start : ends[chunk + 1] - start] for chunk in run})
+    return held
+
+
+def _carry_out(schedule: Schedule, held: Held, add: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Every step reads all that it sends before it writes; sums are new tensors, so that what was read stays."""
+    for step in schedule.steps():
+        rows = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
+        sent = [held[src][chunk] for src, _, chunk, _, _ in rows]
+        for (_, dst, chunk, _, reduce), new in zip(rows, sent, strict=True):
+            held[dst][chunk] = add(held[dst][chunk], new) if reduce else new
+
+
+def _shape(schedule: Schedule, tensors: list[Tensor], ends: list[int], num_elements: int) -> tuple[int, ...]:
+    """The shape of a result: as passed, or whole rows of it, or flat where a run's end falls within a row."""
+    passed = tuple(tensors[0].shape)
+    if schedule.collective not in (*RUNS_IN, *RUNS_OUT) and num_elements == math.prod(passed):
+        return passed
+    row, each = math.prod(passed[1:]), schedule.num_chunks // schedule.num_ranks
+    if not passed or not row or any(end % row for end in ends[::each]):
+        return (num_elements,)
+    return (num_elements // row, *passed[1:])

@@ -1,0 +1,146 @@
+"""Collectives with a root: broadcast, reduce, scatter and gather; any number of ranks, any root.
+
+A rank's place is how far it stands after the root, so that what is written for root 0 serves every root. Binomial
+trees and van de Geijn's broadcast: Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication
+operations in MPICH.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..checks import whole
+from .runs import weights_of, wrapping
+from .schedule import Ints, Phase, Schedule
+from .trees import levels, to_leaders
+
+
+def broadcast_flat(num_ranks: int, *, root: int = 0) -> Schedule:
+    """The root sends its buffer to everybody: one step of N-1 messages."""
+    return _flat("broadcast", num_ranks, root, None)
+
+
+def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
+    """The buffer goes down a binomial tree: ⌈log₂N⌉ steps, in each of which twice as many ranks have it."""
+    n, root = _ranks(num_ranks, root)
+    return Schedule("broadcast", "binomial", n, 1, lambda: to_leaders(n, n, 1, reduce=False, root=root), root)
+
+
+def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
+    """Scatter down a binomial tree, then allgather round a ring (van de Geijn): about 2S/B for a large buffer.
+
+    Who had more than its own chunk from the scatter is not sent that again.
+    """
+    n, root = _ranks(num_ranks, root)
+
+    def phases() -> Iterator[Phase]:
+        yield from _subtrees(n, root, down=True)
+        yield from _fill_up(n, root)
+
+    return Schedule("broadcast", "scatter_allgather", n, n, phases, root)
+
+
+def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> Schedule:
+    """Every rank passes the buffer on to the next one, in segments, so that all links are busy at once."""
+    n, root = _ranks(num_ranks, root)
+    segments = whole("num_segments", num_segments, 1)
+
+    def phases() -> Iterator[Phase]:
+        for step in range(n - 1 + segments - 1 if n > 1 else 0):
+            place = np.arange(max(0, step - segments + 1), min(step, n - 2) + 1)
+            yield Phase((place + root) % n, (place + 1 + root) % n, step - place)
+
+    return Schedule("broadcast", "chain", n, segments, phases, root)
+
+
+def reduce_flat(num_ranks: int, *, root: int = 0) -> Schedule:
+    """Everybody sends its buffer to the root, which adds up: one step of N-1 messages."""
+    return _flat("reduce", num_ranks, root, None)
+
+
+def reduce_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
+    """Sums go up a binomial tree: ⌈log₂N⌉ steps of the whole buffer."""
+    n, root = _ranks(num_ranks, root)
+    return Schedule("reduce", "binomial", n, 1, lambda: to_leaders(n, n, 1, reduce=True, root=root), root)
+
+
+def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
+    """The root sends everybody its own chunk: one step of N-1 messages.
+
+    `counts` gives the elements for each rank where they differ (MPI_Scatterv).
+    """
+    return _flat("scatter", num_ranks, root, counts)
+
+
+def scatter_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
+    """Down a binomial tree every rank is sent the chunks of its whole subtree: ⌈log₂N⌉ steps; `counts` as in flat."""
+    return _binomial("scatter", num_ranks, root, counts)
+
+
+def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
+    """Everybody sends its own chunk to the root: one step of N-1 messages.
+
+    `counts` gives the elements of each rank where they differ (MPI_Gatherv).
+    """
+    return _flat("gather", num_ranks, root, counts)
+
+
+def gather_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
+    """Up a binomial tree every rank sends the chunks of its whole subtree: ⌈log₂N⌉ steps; `counts` as in flat."""
+    return _binomial("gather", num_ranks, root, counts)
+
+
+def _ranks(num_ranks: int, root: int) -> tuple[int, int]:
+    n = whole("num_ranks", num_ranks, 1)
+    return n, whole("root", root, 0, n - 1)
+
+
+def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
+    """One step with all messages between the root and the others."""
+    n, root = _ranks(num_ranks, root)
+    own = collective in ("scatter", "gather")  # each rank has a chunk of its own
+    others = np.delete(np.arange(n), root)
+    src, dst = (root, others) if collective in ("broadcast", "scatter") else (others, root)
+
+    def phases() -> Iterator[Phase]:
+        if n > 1:
+            yield Phase(src, dst, others if own else 0, 1, collective == "reduce")
+
+    num_chunks, weights = n if own else 1, weights_of(n, counts)
+    return Schedule(collective, "flat", n, num_chunks, phases, root, max(1, n - 1), weights=weights)
+
+
+def _binomial(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
+    n, root = _ranks(num_ranks, root)
+    down = collective == "scatter"
+    return Schedule(collective, "binomial", n, n, lambda: _subtrees(n, root, down), root, weights=weights_of(n, counts))
+
+
+def _subtrees(n: int, root: int, down: bool) -> Iterator[Phase]:
+    """Down, or up, a binomial tree: the chunks of the child and of all places below it."""
+    steps = levels(n, n)
+    for child, distance in reversed(steps) if down else steps:
+        leaf, parent = (child + root) % n, (child - distance + root) % n
+        src, dst = (parent, leaf) if down else (leaf, parent)
+        yield wrapping(src, dst, leaf, np.minimum(distance, n - child), n)
+
+
+def _fill_up(n: int, root: int) -> Iterator[Phase]:
+    """After `_subtrees` down: round the ring until everybody has everything.
+
+    In step s a rank is sent the chunk of the rank s + 1 before it. Who was sent so many chunks for its subtree, which
+    are those that would come last, leaves the round so many steps earlier.
+    """
+    place = np.arange(n)
+    subtree: Ints = np.where(place == 0, n, np.minimum(place & -place, n - place))
+    stop, start = n - subtree, 0
+    for end in np.unique(stop[stop > 0]).tolist():
+        dst = (place[stop >= end] + root) % n
+
+        def chunk(step: int, dst: Ints = dst, start: int = start) -> Ints:
+            return (dst - 1 - start - step) % n
+
+        yield Phase((dst - 1) % n, dst, chunk, 1, False, end - start)
+        start = end

@@ -1,0 +1,68 @@
+"""Seconds and bytes in units that suit them, and ticks at round numbers."""
+
+from __future__ import annotations
+
+import math
+
+_SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def time_unit(seconds: float) -> tuple[float, str]:
+    """Return the largest unit of which there are at least two; seconds where there is no time at all.
+
+    >>> time_unit(0.5), time_unit(3.0)
+    ((0.001, 'ms'), (1.0, 's'))
+    """
+    fits = [(scale, unit) for scale, unit in _SECONDS if seconds >= 2 * scale]
+    return fits[0] if fits else _SECONDS[-1] if seconds else (1.0, "s")
+
+
+def time_words(seconds: float) -> str:
+    """Return the time with its unit, as in `three_digits`.
+
+    >>> time_words(0.0123456), time_words(0)
+    ('12.3 ms', '0 s')
+    """
+    scale, unit = time_unit(seconds)
+    return f"{three_digits(seconds / scale)} {unit}"
+
+
+def bytes_unit(num_bytes: float) -> tuple[float, str]:
+    """Return the largest unit of which there is at least one, bytes where there is none.
+
+    >>> bytes_unit(1024), bytes_unit(0)
+    ((1024.0, 'KiB'), (1.0, 'B'))
+    """
+    power = min(len(_BYTES) - 1, int(math.log2(num_bytes) // 10)) if num_bytes >= 1 else 0
+    return 1024.0**power, _BYTES[power]
+
+
+def bytes_words(num_bytes: float) -> str:
+    """Return the bytes with their unit, as in `three_digits`.
+
+    >>> bytes_words(65536), bytes_words(1.5 * 2**30)
+    ('64 KiB', '1.5 GiB')
+    """
+    scale, unit = bytes_unit(num_bytes)
+    return f"{three_digits(num_bytes / scale)} {unit}"
+
+
+def three_digits(value: float) -> str:
+    """Return a number with three digits, or as many as it has before the point.
+
+    >>> three_digits(1.23456), three_digits(1234.5)
+    ('1.23', '1234')
+    """
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+
+
+def round_ticks(width: float) -> tuple[tuple[float, str], ...]:
+    """Return at most ten ticks at round numbers from 0 to `width`.
+
+    >>> [label for _, label in round_ticks(35)]
+    ['0', '5', '10', '15', '20', '25', '30', '35']
+    """
+    power = 10.0 ** math.floor(math.log10(width / 10))
+    step = next(power * factor for factor in (1, 2, 5, 10, 20) if width <= power * factor * 10)
+    return tuple((place * step, f"{place * step:g}") for place in range(int(width / step + 1e-9) + 1))

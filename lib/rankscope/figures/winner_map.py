@@ -1,0 +1,106 @@
+"""Drawings of who wins: a map over size and ranks, and the algorithms in order at one size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..collectives.best import Winners
+from .marks import Drawing, Key, Rects, Texts, numbers_on
+from .palette import INK, looks
+from .units import bytes_words, round_ticks, time_unit, time_words
+
+_WIDE_PX, _ROW_PX, _MOST_CELLS = 860.0, 24.0, 16_384
+_CUT = 4.0  # times the quickest, beyond which a bar is cut
+
+
+def draw_winners(table: Winners, title: str | None = None) -> Drawing:
+    """Draw which algorithm is the quickest at each size, to the right, and number of ranks, upwards.
+
+    An algorithm has the hue that its line has in `costs`, hatched where that is dashed. Where there is room a cell says
+    how much longer the next best takes, = where that is not longer. Raises ValueError for an empty table and for more
+    than 16,384 cells.
+    """
+    rows, columns = table.winner.shape
+    if not 0 < rows * columns <= _MOST_CELLS:
+        raise ValueError(f"a drawing has from 1 to {_MOST_CELLS} cells, sizes × ranks, got {columns} × {rows}")
+    style = looks(table.algorithms)
+    won = [table.algorithms[place] for place in table.winner.ravel().tolist()]
+    row, column = np.indices(table.winner.shape)
+    cell_px = min(_WIDE_PX / columns, max(40.0, 420.0 / columns))
+    rects = Rects.of(
+        column, rows - 1 - row, [style[name].color for name in won], hatched=[style[name].dashed for name in won]
+    )
+    words = np.array([_margin_words(margin) for margin in table.margin.ravel().tolist()])
+    written = cell_px >= 32
+    powers = np.flatnonzero(np.log2(table.num_bytes) % 1 == 0) if (table.num_bytes > 0).all() else np.empty(0, int)
+    marked = powers if powers.size > 1 else np.arange(columns)
+    every = max(1, math.ceil(marked.size * 60 / (cell_px * columns)))
+    sizes = table.num_bytes.tolist()
+    counts = {name: won.count(name) for name in dict.fromkeys(won)}
+    ordered = sorted(counts, key=lambda name: -counts[name])
+    return Drawing(
+        title=title or f"Most often quickest: {ordered[0]}, in {counts[ordered[0]]} of {rows * columns} cells",
+        x_label="size of each rank's buffer" + (" [in the cell: how much longer the next best takes]" * written),
+        y_label="ranks",
+        width=columns,
+        height=rows,
+        size_px=(cell_px * columns, _ROW_PX * rows),
+        rects=(rects,),
+        texts=numbers_on(rects, words, wanted=np.full(words.shape, written)),
+        x_ticks=tuple((place + 0.5, bytes_words(sizes[place])) for place in marked[::every].tolist()),
+        y_ticks=tuple((rows - place - 0.5, str(ranks)) for place, ranks in enumerate(table.num_ranks.tolist())),
+        legend=tuple(Key(name, style[name].color, hatched=style[name].dashed) for name in counts),
+    )
+
+
+def draw_ranking(
+    seconds: Mapping[str, float], bound_s: float | None = None, chosen: str = "", title: str | None = None
+) -> Drawing:
+    """Draw what each algorithm takes as a bar, the quickest on top, and the lower bound as a line down.
+
+    Bars are cut at four times the quickest; ``chosen`` is framed. Raises ValueError for no algorithm and for times that
+    are not finite and at least 0.
+    """
+    if not seconds or not all(0 <= value < float("inf") for value in seconds.values()):
+        raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")
+    names = sorted(seconds, key=lambda name: seconds[name])
+    quickest = seconds[names[0]]
+    longest = min(seconds[names[-1]], _CUT * quickest) if quickest else seconds[names[-1]]
+    longest = max(longest, bound_s or 0.0)
+    scale, unit = time_unit(longest)
+    width = 1.25 * longest / scale or 1.0
+    style = looks(seconds)
+    y = np.arange(len(names))
+    length = np.array([min(seconds[name], longest) for name in names]) / scale
+    bars = Rects.of(
+        0, y + 0.12, [style[name].color for name in names], width=length, height=0.76,
+        hatched=[style[name].dashed for name in names],
+    )  # fmt: skip
+    here = y[[name == chosen for name in names]]
+    frame = Rects.of(-0.003 * width, here + 0.04, INK, width=length[here] + 0.006 * width, height=0.92, edge=INK)
+    words = ["… " * (seconds[name] > longest) + time_words(seconds[name]) for name in names]
+    return Drawing(
+        title=title or (f"{names[0]} is the quickest" if longest else "none takes any time"),
+        x_label=f"time [{unit}]" + ("; the line is the lower bound" if bound_s else ""),
+        y_label="",
+        width=width,
+        height=len(names),
+        size_px=(560.0, 19.0 * len(names)),
+        rects=(frame, bars),
+        texts=(Texts(length + 0.01 * width, y + 0.5, tuple(words), (INK,) * y.size, anchor="start"),),
+        rules=(bound_s / scale,) if bound_s else (),
+        x_ticks=round_ticks(longest / scale) if longest else (),
+        y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
+    )
+
+
+def _margin_words(margin: float) -> str:
+    """The share as text of at most four characters, = for none; nothing where there is no next best."""
+    if not np.isfinite(margin):
+        return ""
+    if margin < 0.005:
+        return "<1%" if margin > 1e-9 else "="
+    return f"{margin:.0%}" if margin < 9.995 else f"{margin + 1:.0f}×" if margin < 998 else ">999"

@@ -1,0 +1,102 @@
+"""Every algorithm at every number of ranks that it allows, and what is right, decided by counting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from rankscope.collectives import ALGORITHMS, Schedule, Step, build
+
+RANKS = [*range(1, 34), 64, 100]
+NAMES = [(collective, name) for collective, builders in ALGORITHMS.items() for name in builders]
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
+WITH_COUNTS = [
+    *((collective, name) for collective in ("scatter", "gather") for name in ALGORITHMS[collective]),
+    ("allgather", "ring"),
+]
+POWERS_ONLY = [("allgather", "recursive_doubling"), ("reduce_scatter", "recursive_halving")]
+
+
+def allows(collective: str, name: str, num_ranks: int) -> bool:
+    return (collective, name) not in POWERS_ONLY or num_ranks & (num_ranks - 1) == 0
+
+
+def shapes(num_ranks: int, axes: int) -> list[tuple[int, ...]]:
+    """All shapes of so many axes with this product."""
+    if axes == 1:
+        return [(num_ranks,)]
+    divisors = (size for size in range(1, num_ranks + 1) if num_ranks % size == 0)
+    return [(size, *rest) for size in divisors for rest in shapes(num_ranks // size, axes - 1)]
+
+
+def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, Any]]:
+    """The settings of an algorithm that are worth a test, besides those it has by itself."""
+    if name in ("torus_2d", "mesh_2d"):
+        yield from ({"shape": shape} for shape in shapes(num_ranks, 2))
+    if name == "torus_3d":
+        yield from ({"shape": shape} for shape in shapes(num_ranks, 3))
+    if name == "hierarchical_ring":
+        yield from ({"gpus_per_node": size} for _, size in shapes(num_ranks, 2))
+    if name in ("segmented_ring", "double_binary_tree", "chain"):
+        yield from ({"num_segments": segments} for segments in (1, 2, 3, 7))
+    if collective in ROOTED:
+        yield from ({"root": root} for root in range(1, num_ranks))
+    if (collective, name) in WITH_COUNTS:
+        some = [rank * 5 % 4 for rank in range(num_ranks)]  # 0, 1, 2, 3, 0, …
+        yield from ({"counts": counts} for counts in (some, some[::-1], [0] * num_ranks))
+
+
+def schedules(num_ranks: int) -> Iterator[Schedule]:
+    """Every algorithm that allows so many ranks, with its defaults."""
+    for collective, name in NAMES:
+        if allows(collective, name, num_ranks):
+            yield build(collective, name, num_ranks)
+
+
+def is_right(schedule: Schedule, steps: list[Step]) -> bool:
+    """Whether these steps do what the collective of `schedule` promises: MPI's chapter 6, in plain Python.
+
+    What a rank has of a chunk is a bag of the ranks whose shares are in it. This asks for the result only, not for
+    ports, nor that nothing be sent in vain, and knows nothing of `verify`.
+    """
+    n, num_chunks = schedule.num_ranks, schedule.num_chunks
+    own: list[dict[int, Counter[int]]] = [{} for _ in range(n)]
+    for rank in range(n):
+        for chunk in range(num_chunks):
+            if schedule.collective in ("allreduce", "reduce", "reduce_scatter", "barrier"):
+                own[rank][chunk] = Counter([rank])
+            elif rank == _origin(schedule, chunk):
+                own[rank][chunk] = Counter(["it"])
+    for step in steps:
+        rows = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
+        if any(chunk not in own[src] for src, _, chunk, _, _ in rows):
+            return False
+        sent = [own[src][chunk] for src, _, chunk, _, _ in rows]
+        for (_, dst, chunk, _, reduce), new in zip(rows, sent, strict=True):
+            own[dst][chunk] = own[dst].get(chunk, Counter()) + new if reduce else new
+    return all(_is_whole(schedule, own[rank].get(chunk)) for rank in range(n) for chunk in _promised(schedule, rank))
+
+
+def _is_whole(schedule: Schedule, bag: Counter[Any] | None) -> bool:
+    if schedule.collective == "barrier":
+        return bag is not None and set(bag) == set(range(schedule.num_ranks))
+    if schedule.collective in ("allreduce", "reduce", "reduce_scatter"):
+        return bag == Counter(range(schedule.num_ranks))
+    return bag == Counter(["it"])
+
+
+def _origin(schedule: Schedule, chunk: int) -> int:
+    rooted = schedule.collective in ("broadcast", "scatter")
+    return schedule.root if rooted else chunk // (schedule.num_chunks // schedule.num_ranks)
+
+
+def _promised(schedule: Schedule, rank: int) -> list[int]:
+    n, num_chunks = schedule.num_ranks, schedule.num_chunks
+    if schedule.collective in ("reduce", "gather"):
+        return list(range(num_chunks)) if rank == schedule.root else []
+    if schedule.collective in ("scatter", "reduce_scatter"):
+        return list(range(rank * num_chunks // n, (rank + 1) * num_chunks // n))
+    if schedule.collective == "all_to_all":
+        return [chunk for chunk in range(num_chunks) if chunk % (num_chunks // n) // (num_chunks // n // n) == rank]
+    return list(range(num_chunks))

@@ -1,0 +1,385 @@
+"""`run_local` against torch's own arithmetic and indexing, and against a real Gloo process group."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import rankscope.collectives
+from rankscope.collectives import Schedule, ScheduleError, build, run_local
+from rankscope.ranks import in_threads
+
+from .cases import NAMES, ROOTED, WITH_COUNTS, allows, schedules
+
+Tensors = list[Tensor]
+
+FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+WHOLES = [torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8]
+DTYPES = [*FLOATS, *WHOLES, torch.complex64, torch.bool]
+OPS = ("sum", "avg", "min", "max", "prod")
+SUMS = ("allreduce", "reduce", "reduce_scatter")
+
+
+def some(
+    num_ranks: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0, device: str = "cpu"
+) -> list[Tensor]:
+    """For each rank whole numbers so small that their sums are exact in every dtype."""
+    generator = torch.Generator().manual_seed(seed)
+    low = 0 if dtype in (torch.uint8, torch.bool) else -4
+    numbers = torch.randint(low, 5 if dtype != torch.bool else 2, (num_ranks, *shape), generator=generator)
+    if dtype.is_complex:
+        return list((numbers + 1j * numbers.flip(0)).to(device, dtype))
+    return list(numbers.to(device, dtype))
+
+
+def combined(tensors: list[Tensor], op: str) -> Tensor:
+    """What torch makes of one tensor for each rank."""
+    stacked = torch.stack(tensors)
+    if op == "min":
+        return stacked.amin(0)
+    if op == "max":
+        return stacked.amax(0)
+    if op == "prod":
+        return functools.reduce(torch.mul, tensors)
+    if stacked.dtype == torch.bool:
+        return stacked.any(0)
+    total = stacked.sum(0, dtype=stacked.dtype)
+    return total / len(tensors) if op == "avg" else total
+
+
+def cut(whole: Tensor, num_parts: int) -> list[Tensor]:
+    """The runs of a tensor, as even as can be: whole rows where they come out even, else flat."""
+    if whole.ndim and whole.shape[0] % num_parts == 0:
+        return list(whole.chunk(num_parts))
+    flat = whole.flatten()
+    ends = [part * flat.numel() // num_parts for part in range(num_parts + 1)]
+    return [flat[start:end] for start, end in itertools.pairwise(ends)]
+
+
+def expected(schedule: Schedule, tensors: list[Tensor], op: str = "sum") -> list[Tensor | None]:
+    """What MPI's chapter 6 promises each rank."""
+    n, root, collective = schedule.num_ranks, schedule.root, schedule.collective
+    if collective == "barrier":
+        return [None] * n
+    if collective == "broadcast":
+        return [tensors[root]] * n
+    if collective == "scatter":
+        return list(cut(tensors[root], n))
+    if collective in ("gather", "allgather"):
+        joined = torch.cat([tensor.reshape(1) if tensor.ndim == 0 else tensor for tensor in tensors])
+        return [joined if collective == "allgather" or rank == root else None for rank in range(n)]
+    if collective == "all_to_all":
+        parts = [tensor.flatten().chunk(n) for tensor in tensors]
+        return [torch.cat([parts[src][dst] for src in range(n)]).reshape(tensors[0].shape) for dst in range(n)]
+    total = combined(tensors, op)
+    if collective == "reduce_scatter":
+        return list(cut(total, n))
+    return [total if collective == "allreduce" or rank == root else None for rank in range(n)]
+
+
+def assert_equal(found: list[Tensor | None], wanted: list[Tensor | None]) -> None:
+    assert len(found) == len(wanted)
+    for mine, right in zip(found, wanted, strict=True):
+        if right is None:
+            assert mine is None
+        else:
+            assert mine is not None
+            assert (mine.dtype, mine.shape, mine.device) == (right.dtype, right.shape, right.device)
+            assert torch.equal(mine, right)
+
+
+def fitting(schedule: Schedule, num_elements: int) -> int:
+    """So many elements or more, that each chunk gets one, and in all_to_all each rank as many."""
+    if schedule.collective == "all_to_all":
+        return max(1, -(-num_elements // schedule.num_ranks)) * schedule.num_ranks
+    return max(num_elements, schedule.num_chunks)
+
+
+# ---- every algorithm
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 5, 8])
+def test_every_algorithm_equals_torch(dtype: torch.dtype, num_ranks: int) -> None:
+    for schedule in schedules(num_ranks):
+        for size in (0, 67):
+            tensors = some(num_ranks, (fitting(schedule, size),), dtype)
+            assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_op_equals_torch(dtype: torch.dtype, op: str) -> None:
+    no_avg = op == "avg" and not (dtype.is_floating_point or dtype.is_complex)
+    if no_avg or (op in ("min", "max") and dtype.is_complex):
+        for name in ("flat", "ring"):
+            with pytest.raises(ValueError, match=f"op '{op}' needs a .*, got {dtype}"):
+                run_local(build("allreduce", name, 4), some(4, (8,), dtype), op)
+        return
+    for schedule in schedules(4):
+        if schedule.collective in SUMS:
+            tensors = some(4, (37,), dtype, seed=3)
+            if dtype.is_complex and op == "prod":
+                tensors = [tensor.real.to(dtype) for tensor in tensors]
+            assert_equal(run_local(schedule, tensors, op), expected(schedule, tensors, op))
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.data())
+def test_any_ranks_sizes_and_roots(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 12))
+    collective, name = data.draw(st.sampled_from([case for case in NAMES if allows(*case, n)]))
+    root = {"root": data.draw(st.integers(0, n - 1))} if collective in ROOTED else {}
+    schedule = build(collective, name, n, **root)
+    size = fitting(schedule, data.draw(st.integers(0, 100)))
+    tensors = some(n, (size,), data.draw(st.sampled_from(DTYPES)), seed=data.draw(st.integers(0, 99)))
+    assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.sampled_from(WITH_COUNTS), st.lists(st.integers(0, 5), min_size=1, max_size=9), st.data())
+def test_any_counts(case: tuple[str, str], counts: list[int], data: st.DataObject) -> None:
+    n = len(counts)
+    root = data.draw(st.integers(0, n - 1))
+    rooted: dict[str, Any] = {"root": root} if case[0] in ROOTED else {}
+    schedule = build(*case, n, counts=counts, **rooted)
+    numbers = torch.arange(sum(counts))
+    parts = list(numbers.split(counts))
+    if case[0] == "scatter":
+        found = run_local(schedule, [numbers if rank == root else torch.full_like(numbers, -1) for rank in range(n)])
+        assert_equal(found, list(parts))
+    else:
+        whole = [numbers if case[0] == "allgather" or rank == root else None for rank in range(n)]
+        assert_equal(run_local(schedule, parts), whole)
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (12, 3), (4, 3, 5), (7, 9), (1, 60), (36,)])
+def test_other_dimensions_are_kept(shape: tuple[int, ...]) -> None:
+    for num_ranks in (1, 2, 3, 6):
+        for schedule in schedules(num_ranks):
+            tensors = some(num_ranks, shape, torch.float32)
+            if schedule.collective == "all_to_all" and tensors[0].numel() % num_ranks:
+                continue
+            assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
+
+
+def test_counts_of_whole_rows_keep_the_other_dimensions() -> None:
+    rows = torch.arange(12).reshape(4, 3)
+    scatter = build("scatter", "binomial", 3, counts=[3, 0, 9])
+    assert_equal(run_local(scatter, [rows] * 3), [rows[:1], rows[1:1], rows[1:]])
+    for gather in (build("gather", "binomial", 3, counts=[3, 0, 9]), build("allgather", "ring", 3, counts=[3, 0, 9])):
+        assert_equal(run_local(gather, [rows[:1], rows[1:1], rows[1:]])[:1], [rows])
+    uneven = build("scatter", "flat", 2, counts=[5, 7])
+    assert_equal(run_local(uneven, [rows] * 2), [rows.flatten()[:5], rows.flatten()[5:]])
+
+
+def test_weights_of_ones_own() -> None:
+    """Any schedule may cut its buffer by weights, as one with pieces of unlike sizes for each pair of ranks does."""
+    pieces = Schedule.from_text("all_to_all mine ranks=2 chunks=4 weights=1,2,0,3\n0: 0>1:1= 1>0:2=\n")
+    found = run_local(pieces, [torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6])])
+    assert_equal(found, [torch.tensor([1]), torch.tensor([2, 3, 4, 5, 6])])
+    halves = Schedule.from_text("allreduce mine ranks=2 chunks=2 weights=3,1\n0: 0>1:0-1+ 1>0:0-1+\n")
+    assert_equal(run_local(halves, [torch.ones(2, 2)] * 2), [torch.full((2, 2), 2.0)] * 2)
+    with pytest.raises(ValueError, match="rank 0 must pass the 4 elements that the counts add up to, got 3"):
+        run_local(halves, [torch.ones(3)] * 2)
+
+
+def test_a_tensor_of_no_dimensions() -> None:
+    numbers = [torch.tensor(3.0), torch.tensor(4.0)]
+    assert_equal(run_local(build("allreduce", "flat", 2), numbers), [torch.tensor(7.0)] * 2)
+    assert_equal(run_local(build("allgather", "ring", 2), numbers), [torch.tensor([3.0, 4.0])] * 2)
+
+
+# ---- what is promised besides
+
+
+def test_what_is_passed_stays_and_what_is_returned_is_new() -> None:
+    for schedule in schedules(4):
+        tensors = some(4, (64,), torch.float32)
+        before = [tensor.clone() for tensor in tensors]
+        results = [result for result in run_local(schedule, tensors) if result is not None]
+        for result in results:
+            result.fill_(77)
+        assert all(torch.equal(tensor, old) for tensor, old in zip(tensors, before, strict=True)), schedule
+        assert len({result.data_ptr() for result in results}) == len(results)
+
+
+def test_layout_and_gradients_do_not_matter() -> None:
+    for schedule in schedules(3):
+        tensors = [tensor.reshape(6, 9).T.requires_grad_() for tensor in some(3, (54,), torch.float32)]
+        assert not tensors[0].is_contiguous()
+        plain = [tensor.detach() for tensor in tensors]
+        assert_equal(run_local(schedule, tensors), expected(schedule, plain))
+        assert not any(result.requires_grad for result in run_local(schedule, tensors) if result is not None)
+
+
+def test_a_stack_of_tensors_serves_as_well() -> None:
+    stacked = torch.arange(12).reshape(3, 4)
+    assert_equal(run_local(build("allreduce", "ring", 3), stacked), [stacked.sum(0)] * 3)  # type: ignore[arg-type]
+
+
+def test_only_the_root_is_read() -> None:
+    for schedule in schedules(4):
+        if schedule.collective in ("broadcast", "scatter"):
+            tensors = [torch.arange(8.0), *(torch.full((8,), float("nan")) for _ in range(3))]
+            assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
+
+
+def test_whole_numbers_wrap_round_and_bools_add_up_as_torch_has_it() -> None:
+    hundreds = [torch.tensor([100], dtype=torch.int8)] * 3
+    assert_equal(run_local(build("allreduce", "flat", 3), hundreds), [torch.tensor([44], dtype=torch.int8)] * 3)
+    bools = [torch.tensor([True, False])] * 2
+    assert_equal(run_local(build("allreduce", "ring", 2), bools), [bools[0] + bools[1]] * 2)
+
+
+def test_nan_and_infinity_come_through() -> None:
+    tensors = [torch.tensor([1.0, float("nan"), float("inf"), 2.0]), torch.tensor([float("inf"), 1.0, 5.0, 3.0])]
+    for op, right in (("sum", tensors[0] + tensors[1]), ("max", torch.maximum(*tensors))):
+        found = run_local(build("allreduce", "ring", 2), tensors, op)[1]
+        assert torch.equal(torch.nan_to_num(found, 9.0), torch.nan_to_num(right, 9.0))
+
+
+def test_runs_are_the_same_by_every_algorithm() -> None:
+    """However many chunks an algorithm cuts its buffer into: 10 elements for 4 ranks are 2, 3, 2, 3."""
+    whole = torch.arange(10)
+    runs = [whole[:2], whole[2:5], whole[5:7], whole[7:]]
+    twice = Schedule.from_text("scatter halves ranks=4 chunks=8\n0: 0>1:2= 0>1:3=\n1: 0>2:4-5=\n2: 0>3:6=\n3: 0>3:7=\n")
+    for schedule in (twice, build("scatter", "flat", 4), build("scatter", "binomial", 4)):
+        assert_equal(run_local(schedule, [whole] * 4), list(runs))
+
+
+def test_a_step_reads_what_was_there_before_it() -> None:
+    swap = Schedule.from_text("allreduce swap ranks=2 chunks=1\n0: 0>1:0+ 1>0:0+\n")
+    assert run_local(swap, [torch.tensor([1]), torch.tensor([2])]) == [torch.tensor([3]), torch.tensor([3])]
+
+
+def test_a_real_process_group_says_the_same() -> None:
+    """Gloo, for what Gloo itself offers."""
+    n, root = 3, 1
+    tensors = some(n, (48,), torch.float32, seed=5)
+
+    def talk(rank: int, group: Any) -> dict[str, Tensor | None]:
+        mine, parts = tensors[rank].clone(), [torch.empty(48) for _ in range(n)]
+        group.allgather([parts], [mine]).wait()
+        swapped = torch.empty(48)
+        group.alltoall_base(swapped, mine, [], []).wait()
+        scattered, options = torch.empty(16), dist.ScatterOptions()
+        options.rootRank = root
+        group.scatter([scattered], [list(mine.chunk(n))] if rank == root else [], options).wait()
+        broadcast, options = mine.clone(), dist.BroadcastOptions()
+        options.rootRank, options.rootTensor = root, 0
+        group.broadcast([broadcast], options).wait()
+        total = mine.clone()
+        group.allreduce([total]).wait()
+        return {
+            "allgather": torch.cat(parts),
+            "all_to_all": swapped,
+            "scatter": scattered,
+            "broadcast": broadcast,
+            "allreduce": total,
+        }
+
+    said = in_threads(n, talk)
+    for collective, name in NAMES:
+        if collective in said[0] and allows(collective, name, n):
+            rooted = {"root": root} if collective in ROOTED else {}
+            found = run_local(build(collective, name, n, **rooted), tensors)
+            assert_equal(found, [answer[collective] for answer in said])
+
+
+def test_importing_the_package_does_not_hide_the_function() -> None:
+    assert callable(rankscope.collectives.run_local)
+    assert run_local is rankscope.collectives.run_local
+    with pytest.raises(AttributeError, match="has no attribute 'run_remote'"):
+        rankscope.collectives.run_remote  # noqa: B018
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_algorithm_on_a_gpu(dtype: torch.dtype) -> None:
+    for num_ranks in (1, 3, 8):
+        for schedule in schedules(num_ranks):
+            tensors = some(num_ranks, (fitting(schedule, 67),), dtype, device="cuda")
+            assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
+
+
+# ---- bad input
+
+ZEROS = [torch.zeros(8)] * 4
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ([], "tensors must be 4, one a rank, got 0"),
+        (ZEROS[:3], "tensors must be 4, one a rank, got 3"),
+        ([*ZEROS, ZEROS[0]], "tensors must be 4, one a rank, got 5"),
+        ([*ZEROS[:3], [0.0] * 8], r"tensors must be torch tensors, got \[0.0, .*\] for rank 3"),
+        ([None, *ZEROS[:3]], "tensors must be torch tensors, got None for rank 0"),
+        (
+            [*ZEROS[:2], torch.zeros(9), ZEROS[0]],
+            r"tensors must be of one shape, got \(8,\) for rank 0 and \(9,\) for rank 2",
+        ),
+        (
+            [*ZEROS[:3], torch.zeros(2, 4)],
+            r"tensors must be of one shape, got \(8,\) for rank 0 and \(2, 4\) for rank 3",
+        ),
+        (
+            [*ZEROS[:3], torch.zeros(8, dtype=torch.int8)],
+            "tensors must be of one dtype, got torch.float32 for rank 0 and torch.int8 for rank 3",
+        ),
+        (
+            [*ZEROS[:3], torch.zeros(8, device="meta")],
+            "tensors must be of one device, got cpu for rank 0 and meta for rank 3",
+        ),
+        ([torch.zeros(3)] * 4, "tensors must have at least 4 elements, one for each chunk, got 3"),
+        ([torch.zeros(0)] * 4, "tensors must have at least 4 elements, one for each chunk, got 0"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(tensors: list[Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run_local(build("allreduce", "ring", 4), tensors)
+
+
+def test_other_input_that_does_not_fit_is_refused() -> None:
+    ring = build("allreduce", "ring", 4)
+    for op in ("mean", None, "SUM"):
+        with pytest.raises(ValueError, match="op must be one of 'sum', 'avg', 'min', 'max', 'prod', got"):
+            run_local(ring, ZEROS, op)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="tensors of all_to_all must have a multiple of 4 elements, got 6"):
+        run_local(build("all_to_all", "bruck", 4), [torch.zeros(6)] * 4)
+    with pytest.raises(ValueError, match="at least 4 elements, one for each chunk, got 2"):
+        run_local(build("all_to_all", "bruck", 4), [torch.zeros(2)] * 4)
+    with pytest.raises(ValueError, match="at least 1 element, one for each chunk, got 0"):
+        run_local(build("allgather", "ring", 4), [torch.zeros(0)] * 4)
+    with pytest.raises(ValueError, match="rank 2 must pass the 6 elements that the counts add up to, got 5"):
+        run_local(build("scatter", "flat", 3, root=2, counts=[1, 2, 3]), [torch.zeros(5)] * 3)
+    parts = [torch.zeros(1), torch.zeros(2), torch.zeros(2)]
+    for gather in (build("gather", "flat", 3, counts=[1, 2, 3]), build("allgather", "ring", 3, counts=[1, 2, 3])):
+        with pytest.raises(ValueError, match="rank 2 must pass the 3 elements that the counts add up to, got 2"):
+            run_local(gather, parts)
+    rows = [torch.zeros(1, 3), torch.zeros(2, 4)]
+    with pytest.raises(ValueError, match=r"of one shape but for the first dimension, got \(3,\) for rank 0 and \(4,\)"):
+        run_local(build("gather", "flat", 2, counts=[3, 8]), rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "allreduce short ranks=4 chunks=1\n",
+        "allreduce twice ranks=4 chunks=1 ports=3\n0: 1>0:0+ 1>0:0+\n",
+        "allgather early ranks=4 chunks=4\n0: 0>1:2=\n",
+    ],
+)
+def test_a_schedule_that_does_not_verify_is_not_run(text: str) -> None:
+    with pytest.raises(ScheduleError):
+        run_local(Schedule.from_text(text), ZEROS)

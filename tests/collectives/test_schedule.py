@@ -1,0 +1,335 @@
+"""`Schedule`, `Step`, `Phase` and the text form: what is written is read back, and what is wrong is said by line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.collectives import ALGORITHMS, Phase, Schedule, ScheduleError, Step, build, verify
+
+from .cases import NAMES, allows, options, schedules
+
+# ---- text
+
+
+@pytest.mark.parametrize(("collective", "name"), NAMES)
+def test_text_is_read_back(collective: str, name: str) -> None:
+    for n in (1, 2, 3, 5, 8, 11, 16):
+        if allows(collective, name, n):
+            for some in ({}, *options(collective, name, n)):
+                schedule = build(collective, name, n, **some)
+                text = schedule.to_text()
+                again = Schedule.from_text(text)
+                assert again == schedule
+                assert again.to_text() == text
+                assert len(text.splitlines()) == 1 + schedule.num_steps
+
+
+GOLDEN = {
+    ("allreduce", "ring", 3): """
+allreduce ring ranks=3 chunks=3 root=0 ports=1 lag=1
+0: 0>1:0+ 1>2:1+ 2>0:2+
+1: 0>1:2+ 1>2:0+ 2>0:1+
+2: 0>1:1= 1>2:2= 2>0:0=
+3: 0>1:0= 1>2:1= 2>0:2=
+""",
+    ("allreduce", "flat", 3): """
+allreduce flat ranks=3 chunks=1 root=0 ports=2 lag=1
+0: 1>0:0+ 2>0:0+
+1: 0>1:0= 0>2:0=
+""",
+    ("allreduce", "halving_doubling", 4): """
+allreduce halving_doubling ranks=4 chunks=4 root=0 ports=1 lag=1
+0: 0>1:2-3+ 1>0:0-1+ 2>3:2-3+ 3>2:0-1+
+1: 0>2:1+ 1>3:3+ 2>0:0+ 3>1:2+
+2: 0>2:0= 1>3:2= 2>0:1= 3>1:3=
+3: 0>1:0-1= 1>0:2-3= 2>3:0-1= 3>2:2-3=
+""",
+    ("reduce", "reduce_scatter_gather", 3): """
+reduce reduce_scatter_gather ranks=3 chunks=2 root=0 ports=1 lag=1
+0: 2>0:0-1+
+1: 0>1:1+ 1>0:0+
+2: 1>0:1=
+""",
+    ("broadcast", "scatter_allgather", 4): """
+broadcast scatter_allgather ranks=4 chunks=4 root=0 ports=1 lag=1
+0: 0>2:2-3=
+1: 0>1:1= 2>3:3=
+2: 0>1:0= 1>2:1= 2>3:2=
+3: 0>1:3= 1>2:0= 2>3:1=
+4: 0>1:2= 2>3:0=
+""",
+    ("scatter", "binomial", 5): """
+scatter binomial ranks=5 chunks=5 root=0 ports=1 lag=1
+0: 0>4:4=
+1: 0>2:2-3=
+2: 0>1:1= 2>3:3=
+""",
+    ("allgather", "bruck", 3): """
+allgather bruck ranks=3 chunks=3 root=0 ports=1 lag=1
+0: 0>2:0= 1>0:1= 2>1:2=
+1: 0>1:0= 1>2:1= 2>0:2=
+""",
+    ("reduce_scatter", "recursive_halving", 4): """
+reduce_scatter recursive_halving ranks=4 chunks=4 root=0 ports=1 lag=1
+0: 0>2:2-3+ 1>3:2-3+ 2>0:0-1+ 3>1:0-1+
+1: 0>1:1+ 1>0:0+ 2>3:3+ 3>2:2+
+""",
+    ("all_to_all", "bruck", 3): """
+all_to_all bruck ranks=3 chunks=9 root=0 ports=1 lag=1
+0: 0>1:1= 1>2:5= 2>0:6=
+1: 0>2:2= 1>0:3= 2>1:7=
+""",
+    ("barrier", "dissemination", 3): """
+barrier dissemination ranks=3 chunks=1 root=0 ports=1 lag=1
+0: 0>1:0+ 1>2:0+ 2>0:0+
+1: 0>2:0+ 1>0:0+ 2>1:0+
+""",
+}
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=str)
+def test_golden_text(case: tuple[str, str, int]) -> None:
+    assert build(*case).to_text() == GOLDEN[case].lstrip()
+
+
+def test_roots_and_counts_in_text() -> None:
+    schedule = build("scatter", "binomial", 4, root=3, counts=[2, 0, 5, 1])
+    assert (
+        schedule.to_text()
+        == """\
+scatter binomial ranks=4 chunks=4 root=3 ports=1 lag=1 weights=2,0,5,1
+0: 3>1:1-2=
+1: 3>0:0= 1>2:2=
+"""
+    )
+
+
+def test_empty_lines_comments_and_empty_steps_are_read() -> None:
+    text = "\n# by hand\nbroadcast mine ranks=2 chunks=1\n\n0:\n  # now\n1: 0>1:0=\r\n"
+    schedule = Schedule.from_text(text)
+    assert schedule.num_steps == 2
+    assert verify(schedule).num_messages == 1
+    assert schedule.root == 0
+
+
+HEAD = "allreduce mine ranks=4 chunks=3"
+MALFORMED = [
+    ("", "the text of a schedule must start with a header line"),
+    ("# only a comment\n\n", "the text of a schedule must start with a header line"),
+    ("allreduce", "line 1: a header is 'collective algorithm ranks=… chunks=…', got 'allreduce'"),
+    ("\n\nallreduce ring ranks=4", "line 3: a header is 'collective algorithm"),
+    ("allsum mine ranks=4 chunks=1", "line 1: collective must be one of 'allreduce', .*, got 'allsum'"),
+    ("0: 0>1:0+ 1>0:0+ 2>3:0+", "line 1: expected ranks, chunks, root, .* with whole numbers, got '1>0:0\\+'"),
+    ("allreduce mine ranks=4 chunk=1", "line 1: expected ranks, chunks, .*, got 'chunk=1'"),
+    ("allreduce mine ranks=4 root=1", "line 1: chunks= is missing"),
+    ("allreduce mine chunks=4 root=1", "line 1: ranks= is missing"),
+    ("allreduce mine ranks=4 chunks=1 ranks=5", "line 1: ranks= is there twice"),
+    ("allreduce mine ranks=four chunks=1", "line 1: expected .* whole numbers, got 'ranks=four'"),
+    ("allreduce mine ranks=-4 chunks=1", "line 1: expected .* whole numbers, got 'ranks=-4'"),
+    ("allreduce mine ranks=4.0 chunks=1", "line 1: expected .* whole numbers, got 'ranks=4.0'"),
+    ("allreduce mine ranks= chunks=1", "line 1: expected .* whole numbers, got 'ranks='"),
+    ("allreduce mine ranks chunks=1", "line 1: expected .* whole numbers, got 'ranks'"),
+    ("allreduce mine ranks=1,2 chunks=1", "line 1: expected .* whole numbers, got 'ranks=1,2'"),
+    (f"allreduce mine ranks={10**30} chunks=1", "line 1: expected .* whole numbers, got 'ranks=1000000"),
+    ("allreduce mine ranks=0 chunks=1\n0: 0>1:0+", "line 1: num_ranks must be a whole number of at least 1, got 0"),
+    ("allreduce mine ranks=4 chunks=0\n0: 0>1:0+", "line 1: num_chunks must be a whole number of at least 1, got 0"),
+    (f"{HEAD} root=4", "line 1: root must be a whole number from 0 to 3, got 4"),
+    (f"{HEAD} ports=0", "line 1: ports must be a whole number of at least 1, got 0"),
+    (f"{HEAD} lag=0", "line 1: lag must be a whole number of at least 1, got 0"),
+    (f"{HEAD} weights=1,2", "line 1: weights must be 3, one a chunk, got 2"),
+    (f"{HEAD} weights=1,,2", "line 1: expected .* whole numbers, got 'weights=1,,2'"),
+    ("allgather mine ranks=4 chunks=6", "line 1: num_chunks of allgather must be a multiple of 4, got 6"),
+    ("all_to_all mine ranks=4 chunks=4", "line 1: num_chunks of all_to_all must be a multiple of 16, got 4"),
+    (f"{HEAD}\n1: 0>1:0+", "line 2: expected step 0:, got '1:'"),
+    (f"{HEAD}\n0: 0>1:0+\n2: 0>1:0+", "line 3: expected step 1:, got '2:'"),
+    (f"{HEAD}\n0: 0>1:0+\n0: 0>1:1+", "line 3: expected step 1:, got '0:'"),
+    (f"{HEAD}\n0>1:0+", "line 2: expected step 0:, got '0>1:0\\+'"),
+    (f"{HEAD}\n0 : 0>1:0+", "line 2: expected step 0:, got '0'"),
+    (f"{HEAD}\n{HEAD}", "line 2: expected step 0:, got 'allreduce'"),
+    (f"{HEAD}\n\n# a comment\n0: 0>1:0", "line 4: expected src>dst:first-last with \\+ or = after it, got '0>1:0'"),
+    (f"{HEAD}\n0: 0>1:0*", "line 2: expected src>dst:first-last .*, got '0>1:0\\*'"),
+    (f"{HEAD}\n0: 0->1:0+", "line 2: expected src>dst:first-last .*, got '0->1:0\\+'"),
+    (f"{HEAD}\n0: 0>1+", "line 2: expected src>dst:first-last .*, got '0>1\\+'"),
+    (f"{HEAD}\n0: 0>1:+", "line 2: expected src>dst:first-last .*, got '0>1:\\+'"),
+    (f"{HEAD}\n0: 0>1:0-+", "line 2: expected src>dst:first-last .*, got '0>1:0-\\+'"),
+    (f"{HEAD}\n0: 0>1:-1+", "line 2: expected src>dst:first-last .*, got '0>1:-1\\+'"),
+    (f"{HEAD}\n0: 0>1:0+ 0 >2:0+", "line 2: expected src>dst:first-last .*, got '0'"),
+    (f"{HEAD}\n0: 0>1:0+,1>2:0+", "line 2: expected src>dst:first-last .*, got '0>1:0\\+,1>2:0\\+'"),
+    (f"{HEAD}\n0: 0>1:0+\n1: 4>1:0+", "line 3: rank must be from 0 to 3, got '4>1:0\\+'"),
+    (f"{HEAD}\n0: 0>9:0+", "line 2: rank must be from 0 to 3, got '0>9:0\\+'"),
+    (f"{HEAD}\n0: 0>1:3+", "line 2: chunks must be from 0 to 2, got '0>1:3\\+'"),
+    (f"{HEAD}\n0: 0>1:1-3+", "line 2: chunks must be from 0 to 2, got '0>1:1-3\\+'"),
+    (f"{HEAD}\n0: 0>1:2-1+", "line 2: chunks must be from 0 to 2, got '0>1:2-1\\+'"),
+    (f"{HEAD}\n0: 0>1:9999999999+", "line 2: expected src>dst:first-last .*, got '0>1:9999999999\\+'"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MALFORMED)
+def test_malformed_text_is_refused_by_line(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError, match=f"^{message}") as caught:
+        Schedule.from_text(text)
+    assert caught.value.__context__ is None or caught.value.__suppress_context__  # one error, not two
+    assert "\n" not in str(caught.value)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.data())
+def test_whatever_is_changed_in_a_text_is_read_or_refused(data: st.DataObject) -> None:
+    """One character of a good text becomes another: a schedule that reads back as itself, or one ScheduleError."""
+    schedule = data.draw(st.sampled_from(list(schedules(4))))
+    text = schedule.to_text()
+    place = data.draw(st.integers(0, len(text) - 1))
+    changed = text[:place] + data.draw(st.sampled_from("0123456789>:+=-, \nx#")) + text[place + 1 :]
+    try:
+        read = Schedule.from_text(changed)
+    except ScheduleError as error:
+        assert str(error).startswith("line ")  # noqa: PT017
+    else:
+        assert Schedule.from_text(read.to_text()) == read
+
+
+# ---- the values
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"collective": "sum"}, "collective must be one of .*, got 'sum'"),
+        ({"collective": None}, "collective must be one of .*, got None"),
+        ({"algorithm": "my ring"}, "algorithm must be a name without spaces, got 'my ring'"),
+        ({"algorithm": ""}, "algorithm must be a name without spaces, got ''"),
+        ({"algorithm": None}, "algorithm must be a name without spaces, got None"),
+        ({"num_ranks": 0}, "num_ranks must be a whole number of at least 1, got 0"),
+        ({"num_ranks": 2.0}, "num_ranks must be a whole number of at least 1, got 2.0"),
+        ({"num_ranks": True}, "num_ranks must be a whole number of at least 1, got True"),
+        ({"num_chunks": 0}, "num_chunks must be a whole number of at least 1, got 0"),
+        ({"root": 3}, "root must be a whole number from 0 to 2, got 3"),
+        ({"root": -1}, "root must be a whole number from 0 to 2, got -1"),
+        ({"ports": 0}, "ports must be a whole number of at least 1, got 0"),
+        ({"lag": 0}, "lag must be a whole number of at least 1, got 0"),
+        ({"weights": (1, 2)}, "weights must be 6, one a chunk, got 2"),
+        ({"weights": (1,) * 5 + (-1,)}, "weights must be a whole number of at least 0, got -1"),
+        ({"weights": (1,) * 5 + (0.5,)}, "weights must be a whole number of at least 0, got 0.5"),
+        ({"collective": "scatter", "num_chunks": 4}, "num_chunks of scatter must be a multiple of 3, got 4"),
+        ({"collective": "all_to_all"}, "num_chunks of all_to_all must be a multiple of 9, got 6"),
+    ],
+)
+def test_bad_headers_are_refused(header: dict[str, Any], message: str) -> None:
+    good = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 3, "num_chunks": 6}
+    with pytest.raises(ValueError, match=message):
+        Schedule.of_steps([], **{**good, **header})
+
+
+def test_schedules_are_equal_by_what_they_do() -> None:
+    ring = build("allreduce", "ring", 4)
+    assert ring == build("allreduce", "ring", 4)
+    assert ring == Schedule.of_steps(ring.steps(), **ring.header())
+    assert ring != build("allreduce", "ring", 5)
+    assert ring != build("allreduce", "torus_2d", 4, shape=(1, 4))  # by its name
+    assert ring != "ring"
+    less = list(ring.steps())[:-1]
+    assert ring != Schedule.of_steps(less, **ring.header())
+    other = Schedule.of_steps([*less, Step.of([0, 1, 2, 3], [1, 2, 3, 0], [0, 1, 2, 3])], **ring.header())
+    assert ring != other
+    weighted = Schedule.of_steps(ring.steps(), **{**ring.header(), "weights": np.arange(4)})
+    assert weighted != ring
+    assert weighted.weights == (0, 1, 2, 3)
+    assert Schedule.from_text(weighted.to_text()) == weighted
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(ring)
+
+
+def test_steps_can_be_asked_for_again_and_again() -> None:
+    for schedule in schedules(6):
+        first = list(schedule.steps())
+        assert schedule == Schedule.of_steps(first, **schedule.header())
+        assert schedule.num_steps == len(first) == sum(phase.num_steps for phase in schedule.phases())
+
+
+def test_a_step_by_chunk() -> None:
+    step = Step.of([0, 2, 1], [1, 0, 2], [4, 0, 7], [3, 1, 2], [True, False, True])
+    rows = step.by_chunk()
+    assert rows.src.tolist() == [0, 0, 0, 2, 1, 1]
+    assert rows.dst.tolist() == [1, 1, 1, 0, 2, 2]
+    assert rows.chunk.tolist() == [4, 5, 6, 0, 7, 8]
+    assert rows.reduce.tolist() == [True, True, True, False, True, True]
+    assert rows.by_chunk() is rows
+    assert Step.of([], [], [], []).by_chunk().src.size == 0
+
+
+def test_a_phase_makes_its_chunks_when_asked() -> None:
+    asked = []
+
+    def chunk(step: int) -> list[int]:
+        asked.append(step)
+        return [step, step + 1]
+
+    phase = Phase([0, 1], [1, 0], chunk, num_steps=5)
+    schedule = Schedule("allgather", "lazy", 2, 10, lambda: (phase,))
+    assert (schedule.num_steps, asked) == (5, [])
+    steps = schedule.steps()
+    next(steps), next(steps)
+    assert asked == [0, 1]
+
+
+def test_chunk_bytes() -> None:
+    assert build("allreduce", "ring", 4).chunk_bytes(100).tolist() == [25.0] * 4
+    assert build("scatter", "flat", 4, counts=[1, 0, 3, 0]).chunk_bytes(100).tolist() == [25.0, 0.0, 75.0, 0.0]
+    assert build("scatter", "flat", 2, counts=[0, 0]).chunk_bytes(100).tolist() == [0.0, 0.0]
+    assert build("all_to_all", "pairwise", 2).chunk_bytes(100).tolist() == [50.0] * 4  # each rank sends 100
+
+
+def test_to_frame() -> None:
+    frame = build("broadcast", "binomial", 4).to_frame()
+    assert frame.columns.tolist() == ["step", "src", "dst", "chunk", "num_chunks", "reduce"]
+    assert frame[["step", "src", "dst"]].to_numpy().tolist() == [[0, 0, 2], [1, 0, 1], [1, 2, 3]]
+    empty = build("broadcast", "binomial", 1).to_frame()
+    assert empty.empty
+    assert empty.columns.tolist() == frame.columns.tolist()
+
+
+def test_what_is_shown() -> None:
+    assert repr(build("allreduce", "ring", 4)) == "<Schedule: allreduce ring, 4 ranks, 4 chunks, 6 steps>"
+
+
+# ---- the registry
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="collective must be one of 'allreduce', 'reduce', .*, got 'allsum'"):
+        build("allsum", "ring", 4)
+    with pytest.raises(ValueError, match="algorithm of barrier must be one of 'dissemination', got 'ring'"):
+        build("barrier", "ring", 4)
+
+
+def test_a_builder_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def star(num_ranks: int) -> Schedule:
+        steps = [Step.of(0, rank, 0) for rank in range(1, num_ranks)]
+        return Schedule.of_steps(steps, collective="broadcast", algorithm="star", num_ranks=num_ranks, num_chunks=1)
+
+    monkeypatch.setitem(ALGORITHMS["broadcast"], "star", star)
+    assert verify(build("broadcast", "star", 5)).num_steps == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("torus_2d", {"shape": (3, 3)}, "shape must be 2 numbers whose product is num_ranks = 8: 1×8, 2×4, .*got 3×3"),
+        ("torus_2d", {"shape": (2, 2, 2)}, "shape must be 2 numbers .*got 2×2×2"),
+        ("torus_2d", {"shape": (-1, -1)}, "shape must be 2 numbers .*got -1×-1"),
+        ("torus_2d", {"shape": (2, 4.0)}, "shape must be a whole number of at least -1, got 4.0"),
+        ("mesh_2d", {"shape": (0, 8)}, "shape must be 2 numbers .*got 0×8"),
+        ("torus_3d", {"shape": (2, 4)}, "shape must be 3 numbers whose product is num_ranks = 8: 1×1×8, .*got 2×4"),
+        ("hierarchical_ring", {"gpus_per_node": 3}, "whose product is num_ranks = 8: 1×8, .*got -1×3"),
+        ("segmented_ring", {"num_segments": 0}, "num_segments must be a whole number of at least 1, got 0"),
+        ("double_binary_tree", {"num_segments": 1.5}, "num_segments must be a whole number of at least 1, got 1.5"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build("allreduce", name, 8, **settings)

@@ -1,0 +1,399 @@
+"""`verify` passes every algorithm, and fails every corrupted one, saying where."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, Verified, build, verify
+
+from .cases import NAMES, POWERS_ONLY, RANKS, ROOTED, WITH_COUNTS, allows, is_right, options, shapes
+
+# ---- every algorithm, and what it takes
+
+
+@pytest.mark.parametrize(("collective", "name"), NAMES)
+def test_every_algorithm_at_every_number_of_ranks(collective: str, name: str) -> None:
+    for n in RANKS:
+        if allows(collective, name, n):
+            schedule = build(collective, name, n)
+            assert (schedule.collective, schedule.algorithm, schedule.num_ranks) == (collective, name, n)
+            found = verify(schedule)
+            assert found.num_steps == schedule.num_steps
+            assert (found.num_steps, found.num_messages) == steps_and_messages(collective, name, n), n
+            assert max(found.most_sends, found.most_receives) == (schedule.ports if n > 2 else min(1, n - 1)), n
+            assert schedule.ports == {"flat": max(1, n - 1), "bidirectional_ring": 2}.get(name, 1)
+
+
+@pytest.mark.parametrize(("collective", "name"), NAMES)
+def test_every_setting(collective: str, name: str) -> None:
+    for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24):
+        if allows(collective, name, n):
+            for settings in options(collective, name, n):
+                schedule = build(collective, name, n, **settings)
+                assert verify(schedule).num_steps == schedule.num_steps
+                assert is_right(schedule, list(schedule.steps())), (n, settings)
+                assert schedule.root == settings.get("root", 0)
+                counts = settings.get("counts")
+                assert schedule.weights == (counts if counts is None else tuple(counts))
+
+
+def test_large_and_uneven_shapes() -> None:
+    for shape in ((10, 10), (4, 25), (25, 4), (1, 100), (100, 1)):
+        assert verify(build("allreduce", "torus_2d", 100, shape=shape)).num_steps == 2 * (sum(shape) - 2)
+        assert verify(build("allreduce", "mesh_2d", 100, shape=shape)).num_steps == 2 * (sum(shape) - 2)
+    for shape in ((4, 4, 4), (2, 8, 4), (16, 1, 4)):
+        assert verify(build("allreduce", "torus_3d", 64, shape=shape)).num_steps == 2 * (sum(shape) - 3)
+    assert verify(build("allreduce", "hierarchical_ring", 64, gpus_per_node=8)).num_steps == 2 * 3 + 2 * 7
+
+
+@pytest.mark.parametrize(("collective", "name"), POWERS_ONLY)
+def test_other_numbers_than_powers_of_two_are_refused(collective: str, name: str) -> None:
+    match = f"num_ranks of {name} must be a power of two, such as 4 or 8, got 6"
+    with pytest.raises(ValueError, match=match):
+        build(collective, name, 6)
+
+
+@pytest.mark.parametrize(("collective", "name"), NAMES)
+def test_ranks_that_are_none_are_refused(collective: str, name: str) -> None:
+    for ranks in (0, -1, 2.5, True, "4", None, float("nan")):
+        with pytest.raises(ValueError, match=r"num_ranks must be a whole number of at least 1, got"):
+            build(collective, name, ranks)  # type: ignore[arg-type]
+    if collective in ROOTED:
+        for root in (-1, 4, 0.5, True, None):
+            with pytest.raises(ValueError, match=r"root must be a whole number from 0 to 3, got"):
+                build(collective, name, 4, root=root)
+    if (collective, name) in WITH_COUNTS:
+        with pytest.raises(ValueError, match="counts must be 3 whole numbers, one a rank, got 2 of them"):
+            build(collective, name, 3, counts=[1, 2])
+        with pytest.raises(ValueError, match="counts must be a whole number of at least 0, got -1"):
+            build(collective, name, 3, counts=[1, 2, -1])
+
+
+def steps_and_messages(collective: str, name: str, n: int) -> tuple[int, int]:
+    """What the papers say an algorithm takes, for the default settings."""
+    if n == 1:
+        return 0, 0
+    log, whole = (n - 1).bit_length(), n.bit_length() - 1  # ⌈log₂N⌉, ⌊log₂N⌋
+    power, folded = 1 << whole, n - (1 << whole)
+    if name == "flat":
+        return (2, 2 * (n - 1)) if collective == "allreduce" else (1, n - 1)
+    if name == "binomial":
+        return log, n - 1
+    if collective == "allreduce":
+        return _allreduce(name, n, log, whole, power, folded)
+    if name in ("ring", "pairwise"):
+        return n - 1, n * (n - 1)
+    subtrees = [n, *(min(place & -place, n - place) for place in range(1, n))]
+    return {
+        "scatter_allgather": (log + n - 1, n - 1 + sum(n - size for size in subtrees)),
+        "chain": (n - 1 + 8 - 1, 8 * (n - 1)),
+        "reduce_scatter_gather": (2 * whole + (folded > 0), power * whole + power - 1 + folded),
+    }.get(name, (log, n * log))
+
+
+def _allreduce(name: str, n: int, log: int, whole: int, power: int, folded: int) -> tuple[int, int]:
+    if name in ("torus_2d", "mesh_2d", "torus_3d"):
+        axes = 3 if name == "torus_3d" else 2
+        steps = 2 * (sum(_squarest(n, axes)) - axes)
+        return steps, n * steps
+    if name == "hierarchical_ring":
+        nodes, size = _squarest(n, 2)
+        return 2 * (size - 1).bit_length() + 2 * (nodes - 1), 2 * nodes * (size - 1) + 2 * nodes * (nodes - 1)
+    if name == "double_binary_tree":
+        steps = build("allreduce", name, n, num_segments=1).num_steps
+        assert steps <= 4 * log  # and each further segment follows two steps behind, up and down
+        return steps + 4 * 7, 2 * 2 * (n - 1) * 8
+    unfold = 2 * (folded > 0)
+    return {
+        "binomial_tree": (2 * log, 2 * (n - 1)),
+        "recursive_doubling": (whole + unfold, power * whole + 2 * folded),
+        "halving_doubling": (2 * whole + unfold, 2 * power * whole + 2 * folded),
+        "swing": (2 * whole + unfold, 2 * power * whole + 2 * folded),
+        "ring": (2 * (n - 1), 2 * n * (n - 1)),
+        "segmented_ring": (4 * 2 * (n - 1), 4 * 2 * n * (n - 1)),
+        "bidirectional_ring": (2 * (n // 2), 2 * n * (n - 1)),
+    }[name]
+
+
+def _squarest(n: int, axes: int) -> tuple[int, ...]:
+    """The shape with the least longest side, and the fewest ranks round all sides among those."""
+    return min((tuple(sorted(shape)) for shape in shapes(n, axes)), key=lambda shape: (max(shape), sum(shape)))
+
+
+# ---- corrupted schedules
+
+Row = tuple[int, int, int, int, bool]
+KINDS = ("drop", "double", "double later", "redirect", "reorder", "flip")
+
+
+def rows_of(schedule: Schedule) -> list[list[Row]]:
+    columns = ([column.tolist() for column in step.by_chunk()] for step in schedule.steps())
+    return [list(zip(*step, strict=True)) for step in columns]
+
+
+def of_rows(schedule: Schedule, rows: list[list[Row]], **header: Any) -> Schedule:
+    steps = [Step.of(*zip(*step, strict=True)) if step else Step.of([], [], []) for step in rows]
+    return Schedule.of_steps(steps, **{**schedule.header(), **header})
+
+
+def corrupted(rows: list[list[Row]], num_ranks: int, kind: str, rng: random.Random) -> list[list[Row]] | None:
+    """The rows with one transfer changed at random, or None where there is none to change like that."""
+    rows = [list(step) for step in rows]
+    if kind == "reorder":
+        return moved(rows, rng)
+    step, place = rng.choice([(step, place) for step, row in enumerate(rows) for place in range(len(row))])
+    src, dst, chunk, count, reduce = row = rows[step][place]
+    if kind == "drop":
+        del rows[step][place]
+    elif kind == "double":
+        rows[step].append(row)
+    elif kind == "double later":
+        rows.append([])
+        rows[rng.randint(step + 1, len(rows) - 1)].append(row)
+    elif kind == "flip":
+        rows[step][place] = (src, dst, chunk, count, not reduce)
+    else:
+        others = [rank for rank in range(num_ranks) if rank not in (src, dst)]
+        if not others:
+            return None
+        rows[step][place] = (src, rng.choice(others), chunk, count, reduce)
+    return rows
+
+
+def moved(rows: list[list[Row]], rng: random.Random) -> list[list[Row]] | None:
+    """A transfer moved into a step, or before one, that brought its source what it sends."""
+    brought: dict[tuple[int, int], int] = {}
+    moves = []
+    for step, row in enumerate(rows):
+        moves += [
+            (step, p, brought[src, chunk]) for p, (src, _, chunk, *_) in enumerate(row) if (src, chunk) in brought
+        ]
+        brought.update({(dst, chunk): step for _, dst, chunk, *_ in row})
+    if not moves:
+        return None
+    step, place, before = rng.choice(moves)
+    rows[rng.randint(0, before)].append(rows[step].pop(place))
+    return rows
+
+
+TRIED: Counter[str] = Counter()
+STILL_RIGHT: Counter[str] = Counter()
+
+
+@pytest.mark.parametrize(("collective", "name"), NAMES)
+def test_every_corrupted_schedule_is_caught(collective: str, name: str) -> None:
+    """Where verify lets one pass, plain counting must agree that it is right all the same.
+
+    That happens where a redirected share is taken along by whoever got it: another tree, and no corruption. Of the
+    other kinds none is right.
+    """
+    rng = random.Random(f"{collective} {name}")
+    for n in (2, 3, 4, 5, 6, 7, 8, 9, 12, 16):
+        if not allows(collective, name, n):
+            continue
+        schedule = build(collective, name, n)
+        rows = rows_of(schedule)
+        assert of_rows(schedule, rows).num_steps == verify(of_rows(schedule, rows)).num_steps
+        for kind in KINDS * 4:
+            wrong = corrupted(rows, n, kind, rng)
+            if wrong is None:
+                continue
+            TRIED[kind] += 1
+            changed = of_rows(schedule, wrong)
+            error = complaint(changed)
+            if error is None:
+                assert kind == "redirect", f"{kind} at {n} ranks is not caught: {changed.to_text()}"
+                assert is_right(changed, list(changed.steps())), changed.to_text()
+                STILL_RIGHT[name] += 1
+                continue
+            for noun in ("step", "rank", "chunk"):
+                number = getattr(error, noun)
+                assert f"{noun} {number}" in str(error) if number is not None else noun != "rank"
+
+
+def complaint(schedule: Schedule) -> ScheduleError | None:
+    """What verify finds wrong, if anything."""
+    try:
+        verify(schedule)
+    except ScheduleError as error:
+        return error
+    return None
+
+
+def test_so_many_were_corrupted() -> None:
+    if len(TRIED) < len(KINDS):
+        pytest.skip("needs the whole of the test before")
+    assert min(TRIED.values()) >= 500, TRIED
+    assert sum(STILL_RIGHT.values()) <= 0.03 * TRIED["redirect"], STILL_RIGHT
+
+
+def test_counting_sees_what_is_wrong() -> None:
+    """The judge of the test above, seen to fail."""
+    schedule = build("allreduce", "ring", 4)
+    rows = rows_of(schedule)
+    for kind in ("drop", "double", "reorder", "flip"):
+        wrong = corrupted(rows, 4, kind, random.Random(1))
+        assert wrong is not None
+        changed = of_rows(schedule, wrong)
+        assert not is_right(changed, list(changed.steps())), kind
+    src, dst, *rest = rows[-1][0]
+    rows[-1][0] = (src, (dst + 1) % 4, *rest)  # type: ignore[assignment]
+    redirected = of_rows(schedule, rows)
+    assert not is_right(redirected, list(redirected.steps()))
+
+
+@pytest.mark.parametrize("collective", ALGORITHMS)
+def test_doing_nothing_is_right_for_one_rank_only(collective: str) -> None:
+    header = {"collective": collective, "algorithm": "idle"}
+    assert verify(Schedule.of_steps([], num_ranks=1, num_chunks=1, **header)) == Verified(0, 0, 0, 0)
+    with pytest.raises(ScheduleError, match="ends without"):
+        verify(Schedule.of_steps([], num_ranks=3, num_chunks=9, **header))
+
+
+# ---- what is said, and where
+
+
+def made(collective: str, text: str, num_ranks: int = 3, num_chunks: int = 1, **header: Any) -> Schedule:
+    """A schedule whose steps are given as in its text, parted by semicolons."""
+    lines = [f"{number}: {step}" for number, step in enumerate(text.split(";"))]
+    more = "".join(f" {name}={value}" for name, value in header.items())
+    return Schedule.from_text(f"{collective} mine ranks={num_ranks} chunks={num_chunks}{more}\n" + "\n".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message", "where"),
+    [
+        (made("broadcast", "1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have", (0, 1, 0)),
+        (made("broadcast", "0>1:0=;2>1:0="), "step 1, rank 2, chunk 0: sends what it does not have", (1, 2, 0)),
+        (made("broadcast", "0>1:0="), "rank 2, chunk 0: ends without it", (None, 2, 0)),
+        (made("broadcast", "0>0:0="), "step 0, rank 0, chunk 0: sends to itself", (0, 0, 0)),
+        (made("broadcast", "0>1:0+"), "step 0, rank 1, chunk 0: broadcast adds nothing up", (0, 1, 0)),
+        (
+            made("broadcast", "0>1:0= 0>2:0="),
+            "step 0, rank 0: sends 2 messages in one step, 1 at most by its ports",
+            (0, 0, None),
+        ),
+        (
+            made("reduce", "0>2:0+ 1>2:0+", root=2),
+            "step 0, rank 2: receives 2 messages in one step, 1 at most by its ports",
+            (0, 2, None),
+        ),
+        (
+            made("reduce", "0>1:0+ 1>2:0+", ports=2),
+            "rank 0, chunk 0: ends without the shares of ranks 1, 2",
+            (None, 0, 0),
+        ),
+        (
+            made("reduce", "1>0:0+;2>0:0+;1>0:0+"),
+            "step 2, rank 0, chunk 0: receives the share of rank 1 a second time",
+            (2, 0, 0),
+        ),
+        (
+            made("allreduce", "2>0:1+ 2>0:1+", num_chunks=2),
+            "step 0, rank 0, chunk 1: receives the share of rank 2 a second time",
+            (0, 0, 1),
+        ),
+        (
+            made("allreduce", "1>0:0= 2>0:0=", ports=2),
+            "step 0, rank 0, chunk 0: is written twice in one step",
+            (0, 0, 0),
+        ),
+        (
+            made("allreduce", "1>0:0= 2>0:0+", ports=2),
+            "step 0, rank 0, chunk 0: is written twice in one step",
+            (0, 0, 0),
+        ),
+        (
+            made("allgather", "0>1:0=;0>1:0=", num_chunks=3),
+            "step 1, rank 1, chunk 0: receives what it already has",
+            (1, 1, 0),
+        ),
+        (
+            made("barrier", "0>1:0+;0>1:0+"),
+            "step 1, rank 1, chunk 0: receives the share of rank 0 a second time",
+            (1, 1, 0),
+        ),
+    ],
+)
+def test_errors_say_where(schedule: Schedule, message: str, where: tuple[int | None, int, int | None]) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        verify(schedule)
+    assert str(caught.value) == message
+    assert (caught.value.step, caught.value.rank, caught.value.chunk) == where
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (Step.of(0, 3, 0), "step 0, rank 3: ranks are from 0 to 2"),
+        (Step.of(-1, 1, 0), "step 0, rank -1: ranks are from 0 to 2"),
+        (Step.of(0, 1, 2), "step 0, rank 0, chunk 2: 1 chunk from 2 on, where there are 2"),
+        (Step.of(0, 1, 1, 2), "step 0, rank 0, chunk 1: 2 chunks from 1 on, where there are 2"),
+        (Step.of(0, 1, -1), "step 0, rank 0, chunk -1: 1 chunk from -1 on, where there are 2"),
+        (Step.of(0, 1, 0, 0), "step 0, rank 0, chunk 0: 0 chunks from 0 on, where there are 2"),
+    ],
+)
+def test_places_that_are_not_there(step: Step, message: str) -> None:
+    schedule = Schedule.of_steps([step], collective="allreduce", algorithm="mine", num_ranks=3, num_chunks=2)
+    with pytest.raises(ScheduleError) as caught:
+        verify(schedule)
+    assert str(caught.value) == message
+
+
+def test_a_long_list_of_ranks_is_cut() -> None:
+    with pytest.raises(
+        ScheduleError, match=r"rank 0, chunk 0: ends without the shares of ranks 1, 2, 3, 4, 5, 6, 7, 8, …$"
+    ):
+        verify(Schedule.of_steps([], collective="reduce", algorithm="idle", num_ranks=70, num_chunks=1))
+
+
+def test_all_that_a_step_sends_is_what_was_there_before() -> None:
+    with pytest.raises(ScheduleError, match="step 0, rank 1, chunk 0: sends what it does not have"):
+        verify(made("broadcast", "0>1:0= 1>2:0="))
+    swapped = made("allreduce", "0>1:0+ 1>0:0+", num_ranks=2)
+    assert verify(swapped).num_messages == 2
+
+
+@pytest.mark.parametrize(("collective", "name"), NAMES)
+def test_fewer_ports_than_needed_are_caught(collective: str, name: str) -> None:
+    schedule = build(collective, name, 8)
+    if schedule.ports > 1:
+        with pytest.raises(ScheduleError, match=r"in one step, \d at most by its ports"):
+            verify(of_rows(schedule, rows_of(schedule), ports=schedule.ports - 1))
+
+
+def test_a_sum_used_too_soon_is_caught() -> None:
+    schedule = build("allreduce", "segmented_ring", 5, num_segments=3)
+    assert schedule.lag == 3
+    assert verify(schedule).num_steps == 24
+    with pytest.raises(ScheduleError, match="uses a sum received in step 0, less than 4 steps before") as caught:
+        verify(of_rows(schedule, rows_of(schedule), lag=4))
+    assert caught.value.step == 3
+    ring = build("allreduce", "ring", 4)
+    with pytest.raises(ScheduleError, match="step 1, rank 0, chunk 3: uses a sum received in step 0, less than 2"):
+        verify(of_rows(ring, rows_of(ring), lag=2))
+    with pytest.raises(ScheduleError, match="step 1, rank 0, chunk 0: uses a sum received in step 0, less than 2"):
+        verify(made("reduce", "1>0:0+;2>0:0+", lag=2))  # adding to it is using it too
+
+
+def test_more_ranks_than_bits_in_a_word() -> None:
+    ring = build("allreduce", "ring", 130)
+    rows = rows_of(ring)
+    lost = rows[-1].pop(77)
+    with pytest.raises(ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}: ends without the shares of ranks"):
+        verify(of_rows(ring, rows))
+
+
+def test_a_chunk_for_each_of_several_per_rank() -> None:
+    """Rank r owns the r-th of equal runs, however many chunks these have."""
+    src = np.array([0, 0, 1, 1])
+    gathered = Step.of(src, 1 - src, np.arange(4))
+    header: dict[str, Any] = {"algorithm": "mine", "num_ranks": 2, "num_chunks": 4}
+    assert verify(Schedule.of_steps([gathered], collective="allgather", **header)).num_messages == 2
+    with pytest.raises(ScheduleError, match="step 0, rank 1, chunk 1: sends what it does not have"):
+        verify(Schedule.of_steps([Step.of([0, 1], [1, 0], [0, 1])], collective="allgather", **header))

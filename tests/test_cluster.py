@@ -1,0 +1,122 @@
+"""`Link` and `Cluster`: what they hold, and the numbers they refuse."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.cluster import Cluster, Link
+
+FAST, SLOW = Link(1e-6, 100e9), Link(5e-6, 10e9)
+NO_NUMBERS = [math.nan, True, False, "1", None, [1.0], 1j, np.ones(1), np.bool_(True)]
+
+
+def test_a_message_takes_its_latency_and_its_bytes() -> None:
+    link = Link(alpha_s=2e-6, bytes_per_s=4e9)
+    assert link.seconds(0) == 2e-6
+    assert link.seconds(8e9) == 2.000002
+    assert link.beta_s_per_byte == 2.5e-10
+    assert Link(0, math.inf).seconds(1e12) == Link(0, math.inf).beta_s_per_byte == 0.0
+    assert Link(np.float32(1), np.int64(4)).seconds(2) == 1.5
+    assert Link(1, 2) == Link(1.0, 2.0)
+    assert hash(Link(1, 2)) == hash(Link(1.0, 2.0))
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, math.inf, -math.inf, -1e-9], ids=repr)
+def test_latencies_that_are_none_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="alpha_s must be a finite number of at least 0, got "):
+        Link(value, 1e9)
+    with pytest.raises(ValueError, match="gamma_s_per_byte must be a finite number of at least 0, got "):
+        Cluster(2, 2, FAST, SLOW, gamma_s_per_byte=value)
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, -math.inf, 0, 0.0, -1e9], ids=repr)
+def test_bandwidths_that_are_none_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="bytes_per_s must be above 0, got "):
+        Link(1e-6, value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, math.nan, math.inf, True, "2", None], ids=repr)
+def test_numbers_that_are_none_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="num_nodes must be a whole number of at least 1, got "):
+        Cluster(value, 2, FAST, SLOW)
+    with pytest.raises(ValueError, match="gpus_per_node must be a whole number of at least 1, got "):
+        Cluster(2, value, FAST, SLOW)
+    with pytest.raises(ValueError, match="num_ranks must be a whole number of at least 1, got "):
+        Cluster.uniform(value, FAST)
+    if value is not None:
+        with pytest.raises(ValueError, match="ports must be a whole number of at least 1, got "):
+            Cluster(2, 2, FAST, SLOW, ports=value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"intra": 1e9}, r"intra must be a Link, got 1000000000.0"),
+        ({"inter": None}, "inter must be a Link, got None"),
+        ({"overrides": {(0, 1): 5}}, r"overrides\[\(0, 1\)\] must be a Link, got 5"),
+        ({"overrides": {(0, 4): FAST}}, "overrides: dst must be a whole number from 0 to 3, got 4"),
+        ({"overrides": {(-1, 0): FAST}}, "overrides: src must be a whole number from 0 to 3, got -1"),
+        ({"overrides": {(0, 1.5): FAST}}, "overrides: dst must be a whole number from 0 to 3, got 1.5"),
+        ({"overrides": {(2, 2): FAST}}, r"overrides must be for pairs \(src, dst\) of two ranks, got \(2, 2\)"),
+        ({"overrides": {(0, 1, 2): FAST}}, r"overrides must be for pairs \(src, dst\) of two ranks, got \(0, 1, 2\)"),
+        ({"overrides": {1: FAST}}, r"overrides must be for pairs \(src, dst\) of two ranks, got 1"),
+        ({"overrides": None}, r"overrides must map pairs \(src, dst\) to links, got None"),
+        ({"overrides": [(0, 1)]}, r"overrides must map pairs \(src, dst\) to links, got \[\(0, 1\)\]"),
+    ],
+)
+def test_links_that_are_none_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Cluster(**{"num_nodes": 2, "gpus_per_node": 2, "intra": FAST, "inter": SLOW, **settings})
+
+
+def test_who_is_joined_to_whom_by_what() -> None:
+    special = Link(7.0, 0.5)
+    cluster = Cluster(2, 3, FAST, SLOW, overrides={(0, 5): special})
+    ranks = np.arange(6)
+    assert cluster.num_ranks == 6
+    assert cluster.node(ranks).tolist() == [0, 0, 0, 1, 1, 1]
+    alpha_s, beta = cluster.costs(np.array([0, 2, 0, 5, 4]), np.array([2, 3, 5, 0, 3]))
+    assert alpha_s.tolist() == [FAST.alpha_s, SLOW.alpha_s, 7.0, SLOW.alpha_s, FAST.alpha_s]
+    links = (FAST, SLOW, special, SLOW, FAST)
+    assert beta.tolist() == [link.beta_s_per_byte for link in links]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "uniform"),
+    [
+        (Cluster.uniform(8, FAST), True),
+        (Cluster(1, 8, FAST, SLOW), True),  # nobody is on another node
+        (Cluster(8, 1, FAST, SLOW), True),  # nobody is on the same
+        (Cluster(1, 1, FAST, SLOW), True),
+        (Cluster(2, 4, FAST, FAST), True),
+        (Cluster(2, 4, FAST, SLOW), False),
+        (Cluster(2, 4, FAST, FAST, shared_nic=True), False),
+        (Cluster(8, 1, FAST, SLOW, shared_nic=True), True),
+        (Cluster(2, 4, FAST, FAST, overrides={(0, 1): SLOW}), False),
+    ],
+)
+def test_whether_all_are_joined_alike(cluster: Cluster, uniform: bool) -> None:
+    assert cluster.is_uniform == uniform
+
+
+def test_a_cluster_is_a_value() -> None:
+    overrides = {(0, 1): SLOW}
+    cluster = Cluster(2, 2, FAST, SLOW, 1e-12, None, True, overrides)
+    overrides[1, 0] = FAST  # the caller's own
+    assert dict(cluster.overrides) == {(0, 1): SLOW}
+    with pytest.raises(TypeError):
+        cluster.overrides[1, 0] = FAST  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        cluster.num_nodes = 3  # type: ignore[misc]
+    for same in (pickle.loads(pickle.dumps(cluster)), copy.deepcopy(cluster), dataclasses.replace(cluster)):
+        assert same == cluster
+        assert hash(same) == hash(cluster)
+    assert dataclasses.replace(cluster, ports=2) != cluster
+    assert dataclasses.replace(cluster, overrides={}) != cluster
