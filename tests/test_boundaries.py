@@ -24,7 +24,7 @@ HEAVY = ("torch", "matplotlib", "ipywidgets")
 RUNNERS = {
     "rankscope.sampling.torch_samplers": "torch",
     "rankscope.ranks": "torch",
-    "rankscope.collectives.execute": "torch",
+    "rankscope.collectives.local": "torch",
     "rankscope.pipeline.parts": "torch",
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.pipeline.dataloader_worker": "torch",

@@ -385,7 +385,7 @@ def test_more_ranks_than_bits_in_a_word() -> None:
     ring = build("allreduce", "ring", 130)
     rows = rows_of(ring)
     lost = rows[-1].pop(77)
-    with pytest.raises(ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}: ends without the shares of ranks"):
+    with pytest.raises(ScheduleError, match=f"rank {lost[1]}, chunk {lost[2]}: ends without the share of rank"):
         verify(of_rows(ring, rows))
 
 

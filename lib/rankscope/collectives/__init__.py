@@ -17,7 +17,7 @@ from .traffic import Traffic, traffic
 from .verify import Verified, verify
 
 if TYPE_CHECKING:
-    from .execute import run_local
+    from .local import run_local
 
 __all__ = [
     "ALGORITHMS",
@@ -39,7 +39,7 @@ __all__ = [
     "winners",
 ]
 
-_LATE = {"run_local": ".execute"}
+_LATE = {"run_local": ".local"}
 
 
 def __getattr__(name: str) -> Any:
