@@ -35,6 +35,46 @@ def test_a_rank_that_fails_is_named_and_nobody_waits_for_it():
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+def caused(group):
+    try:
+        lost(group)
+    except KeyError as error:
+        raise ValueError("wrapped") from error
+
+
+def in_the_middle_of(group):
+    try:
+        lost(group)
+    except KeyError:
+        raise ValueError("wrapped")  # noqa: B904
+
+
+def among_others(group):
+    try:
+        lost(group)
+    except KeyError as error:
+        lost_too = error
+    raise ExceptionGroup("wrapped", [OSError("other"), lost_too])
+
+
+def lost(group):
+    raise KeyError("lost")
+
+
+@pytest.mark.parametrize("fail", [caused, in_the_middle_of, among_others])
+def test_nobody_waits_either_where_the_error_comes_from_another(fail):
+    def work(rank, group):
+        group.barrier().wait()
+        if rank == 1:
+            fail(group)
+        group.barrier().wait()
+
+    start = time.monotonic()
+    with pytest.raises(RankError, match="rank 1 failed: .*wrapped"):
+        in_threads(3, work, timeout_s=12)
+    assert time.monotonic() - start < 6
+
+
 def test_a_rank_that_stays_away_is_given_up_in_time():
     def work(rank, group):
         if rank:
@@ -50,7 +90,11 @@ def test_a_rank_that_stays_away_is_given_up_in_time():
     ("arguments", "message"),
     [
         ({"num_ranks": 0}, "num_ranks must be a whole number of at least 1, got 0"),
-        ({"timeout_s": 0}, "timeout_s must be above 0, got 0"),
+        ({"num_ranks": 1.5}, "num_ranks must be a whole number of at least 1, got 1.5"),
+        *(
+            ({"timeout_s": wrong}, f"timeout_s must be a finite number above 0 and of at most .*, got {wrong!r}")
+            for wrong in (0, -1, float("inf"), float("nan"), 1e12, "1", None, True)
+        ),
     ],
 )
 def test_bad_input(arguments, message):

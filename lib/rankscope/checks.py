@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from typing import Any
+from typing import Any, TypeVar
+
+Kind = TypeVar("Kind")
 
 
 def whole(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
@@ -35,6 +38,73 @@ def whole(name: str, value: Any, low: int | None = None, high: int | None = None
         (True, True): "",
     }[low is None, high is None]
     raise ValueError(f"{name} must be a whole number{bounds}, got {value!r}")
+
+
+def number(
+    name: str, value: Any, low: float | None = None, high: float | None = None, *, above: float | None = None
+) -> float:
+    """Return `value` as a float if it is a number in [low, high] and greater than `above`.
+
+    It must be finite unless `high` is infinite. numpy's numbers and 0-d tensors count; bools and texts do not.
+
+    >>> number("alpha_s", 1, 0)
+    1.0
+    >>> number("alpha_s", float("inf"), 0)
+    Traceback (most recent call last):
+    ValueError: alpha_s must be a finite number of at least 0, got inf
+    >>> number("bytes_per_s", "10", above=0, high=math.inf)
+    Traceback (most recent call last):
+    ValueError: bytes_per_s must be a number above 0, got '10'
+    """
+    try:
+        found = float(value) if _is_number(value) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    least, most = -math.inf if low is None else low, math.inf if high is None else high
+    enough = least <= found <= most and (above is None or found > above)
+    if enough and (math.isfinite(found) or high == math.inf):
+        return found
+    bounds = [] if low is None else [f"of at least {low}"]
+    bounds += [] if above is None else [f"above {above}"]
+    bounds += [] if high in (None, math.inf) else [f"of at most {high}"]
+    kind = "number" if high == math.inf else "finite number"
+    raise ValueError(f"{name} must be a {' '.join([kind, ' and '.join(bounds)]).rstrip()}, got {value!r}")
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a value is one number or the like rather than several: a Python number, a numpy one, a 0-d array."""
+    return isinstance(value, bool | int | float) or getattr(value, "ndim", None) == 0
+
+
+def _is_number(value: Any) -> bool:
+    kind = str(getattr(value, "dtype", "float"))
+    if isinstance(value, bool | str | bytes) or not ("int" in kind or "float" in kind):
+        return False
+    return getattr(value, "ndim", None) in (None, 0) and (hasattr(value, "__float__") or hasattr(value, "__index__"))
+
+
+def truth(name: str, value: Any) -> bool:
+    """Return `value` as a bool if it is True or False, Python's or numpy's.
+
+    >>> truth("ordered", "no")
+    Traceback (most recent call last):
+    ValueError: ordered must be True or False, got 'no'
+    """
+    if isinstance(value, bool) or (str(getattr(value, "dtype", "")) == "bool" and value.ndim == 0):
+        return bool(value)
+    raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def of_type(name: str, value: Any, kind: type[Kind]) -> Kind:
+    """Return `value` if it is of that class.
+
+    >>> of_type("pipeline", [], dict)
+    Traceback (most recent call last):
+    ValueError: pipeline must be a dict, got []
+    """
+    if isinstance(value, kind):
+        return value
+    raise ValueError(f"{name} must be a {kind.__name__}, got {value!r}")
 
 
 def count_of(number: int, noun: str) -> str:

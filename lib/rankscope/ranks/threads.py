@@ -10,17 +10,10 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from .checks import whole
+from ..checks import number, whole
+from .errors import RankError
 
 Result = TypeVar("Result")
-
-
-class RankError(RuntimeError):
-    """A rank failed: `rank` is its number, the cause what it raised."""
-
-    def __init__(self, message: str, rank: int) -> None:
-        super().__init__(message)
-        self.rank = rank
 
 
 def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: float = 60.0) -> list[Result]:
@@ -31,7 +24,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     interpreter: good for waiting and for talking to each other, not for computing at the same time.
 
     A rank that raises takes its end of the group with it: the others fail at their next collective instead of waiting,
-    for `timeout_s` at most, and the first error surfaces as RankError. Raises ValueError for a number not above 0.
+    for `timeout_s` at most, and the first error surfaces as RankError. Raises ValueError for numbers out of range.
 
     >>> import torch
     >>> def total(rank, group):
@@ -42,18 +35,17 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     [6, 6, 6, 6]
     """
     num_ranks = whole("num_ranks", num_ranks, 1)
-    if not timeout_s > 0:
-        raise ValueError(f"timeout_s must be above 0, got {timeout_s!r}")
+    timeout = timedelta(seconds=number("timeout_s", timeout_s, above=0, high=10**9))
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, and left out of torch's own list
     results: dict[int, Result] = {}
     errors: list[tuple[int, BaseException]] = []
 
     def be(rank: int) -> None:
         try:
-            results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, num_ranks, timedelta(seconds=timeout_s)))
+            results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, num_ranks, timeout))
         except BaseException as error:
             errors.append((rank, error))
-            traceback.clear_frames(error.__traceback__)  # which hold the group: let it go
+            _let_go(error)
 
     threads = [threading.Thread(target=be, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(num_ranks)]
     for thread in threads:
@@ -63,3 +55,16 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     for rank, cause in errors:
         raise RankError(f"rank {rank} failed: {type(cause).__name__}: {cause}", rank) from cause
     return [results[rank] for rank in range(num_ranks)]
+
+
+def _let_go(error: BaseException) -> None:
+    """Clear the frames of an error, and of all that it came from: they hold the group."""
+    known: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in known:
+            known.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            waiting += [one.__cause__, one.__context__]
+            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else []

@@ -1,0 +1,7 @@
+"""N real ranks from a cell or a script: threads of this process with a process group each, or processes."""
+
+from __future__ import annotations
+
+from .threads import RankError, in_threads
+
+__all__ = ["RankError", "in_threads"]
