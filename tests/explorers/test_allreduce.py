@@ -62,7 +62,7 @@ def test_what_is_drawn_is_what_is_verified_and_simulated():
         seconds = simulate(drawn, 2**20, cluster(**settings)).makespan_s
         lines = report(**settings).splitlines()
         assert lines[0] == f"verified: {verify(drawn)}"
-        assert lines[1].startswith(f"predicted: {time_words(seconds)}; lower bound: ")
+        assert lines[1].startswith(f"predicted: {time_words(seconds)}; lower bound on the quickest link: ")
         assert f"allreduce {name}, 12 ranks, step 0 of" in picture(**settings)
 
 

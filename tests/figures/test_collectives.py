@@ -118,15 +118,33 @@ def test_more_than_eight_ranks_are_counted():
     drawing = draw_schedule_step(schedule, 2)
     counts = holdings(schedule, 2).sum(axis=2).ravel()
     cells = drawing.rects[1]
-    assert cells.fill == tuple(ramp(counts / 16))
+    assert cells.fill == tuple(ramp(np.sqrt(counts / 16)))
     assert words_of(drawing)[:16] == list(map(str, counts.tolist()))
     assert [key.label for key in drawing.legend] == [
         "1 share",
         "8 shares",
-        "all 16 shares",
+        "all shares",
         "sent, received",
         "is added",
     ]
+
+
+def test_lines_part_the_nodes():
+    drawing = draw_schedule_step(build("allreduce", "ring", 6), 0, gpus_per_node=2)
+    arrows, nodes = drawing.lines
+    assert arrows.arrows
+    assert not nodes.arrows
+    assert nodes.y0.tolist() == nodes.y1.tolist() == [2.8, 4.8]  # after ranks 1 and 3, below the heading
+    assert (nodes.x0.tolist(), nodes.x1.tolist()) == ([0, 0], [drawing.width] * 2)
+    assert len(draw_schedule_step(build("allreduce", "ring", 6), 0).lines) == 1
+
+
+def test_cells_too_small_for_stripes_are_shaded():
+    segmented = build("allreduce", "segmented_ring", 8, num_segments=8)
+    drawing = draw_schedule_step(segmented, 20)
+    counts = holdings(segmented, 20).sum(axis=2).ravel()
+    assert drawing.rects[1].fill == tuple(ramp(np.sqrt(counts / 8)))
+    assert "shade" in drawing.x_label
 
 
 def test_what_is_passed_on_has_the_colour_and_number_of_its_origin():
@@ -518,9 +536,9 @@ def test_the_ranking_is_in_order_and_cuts_what_is_far_off():
     frame, bars = drawing.rects
     assert [label for _, label in drawing.y_ticks] == ["swing", "ring", "flat"]
     assert np.allclose(bars.width, [1, 2, 4])  # [µs], cut at four times the quickest
-    assert drawing.x_label == "time [µs]; the line is the lower bound"
+    assert drawing.x_label == "time [µs]; the line: lower bound; framed: yours; …: cut"
     assert drawing.rules == (0.5,)
-    assert words_of(drawing) == ["1000 ns", "2 µs", "… 1000 µs"]
+    assert words_of(drawing) == ["1", "2", "… 1,000"]
     assert frame.y.tolist() == [1.04]
     assert bars.hatched.tolist() == [True, False, False]
     assert drawing.title == "swing is the quickest"

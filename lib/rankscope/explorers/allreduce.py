@@ -38,7 +38,7 @@ RANGES = {"num_nodes": (1, 8), "gpus_per_node": (1, 8), "log2_bytes": (10, 30), 
 _LABELS = {"algorithm": "algorithm", "num_nodes": "nodes", "gpus_per_node": "GPUs a node", "log2_bytes": "log₂ bytes",
            "intra_us": "α intra [µs]", "inter_us": "α inter [µs]", "intra_gb_per_s": "B intra [GB/s]",
            "inter_gb_per_s": "B inter [GB/s]", "gamma_ps": "γ [ps/byte]", "num_segments": "segments",
-           "shared_nic": "one NIC a node", "step": "step"}  # fmt: skip
+           "shared_nic": "one card a node", "step": "step"}  # fmt: skip
 _MOST_CELLS = 1024  # ranks × chunks in the picture, so that it follows the slider
 
 
@@ -132,7 +132,8 @@ def _picture(now: dict[str, Any], ranked: Best) -> str:
         if drawn.num_ranks * drawn.num_chunks > _MOST_CELLS:
             size = f"{count_of(drawn.num_ranks, 'rank')} with {count_of(drawn.num_chunks, 'chunk')} each"
             raise ValueError(f"{size} are too many to draw here: at most {_MOST_CELLS} cells")
-        return to_svg(draw_schedule_step(drawn, min(now["step"], drawn.num_steps)))
+        step = min(now["step"], drawn.num_steps)
+        return to_svg(draw_schedule_step(drawn, step, gpus_per_node=now["gpus_per_node"]))
     except ValueError as error:
         return f"<p>{escape(str(error))}</p>"
 
@@ -153,15 +154,20 @@ def _predicted_s(now: dict[str, Any], ranked: Best) -> float:
 def _report(now: dict[str, Any], ranked: Best) -> str:
     others = f"quickest here: {ranked.algorithm}, {time_words(ranked.seconds)}"
     if len(ranked.candidates) > 1:
-        others += f"; then {ranked.candidates[1].algorithm}, {ranked.margin:.0%} more"
+        more = f"{ranked.margin:.0%} more" if ranked.margin > 1e-9 else "as quick"
+        others += f"; then {ranked.candidates[1].algorithm}, {more}"
     try:
         verified = verify(_schedule(now, ranked))
         seconds = _predicted_s(now, ranked)
     except ValueError as error:
         return f"{now['algorithm']}: {error}\n{others}"
-    bound = f"lower bound: {time_words(ranked.bound_s)}"
+    bound = f"lower bound on the quickest link: {time_words(ranked.bound_s)}"
     if ranked.bound_s:
         bound += f", {seconds / ranked.bound_s:.3g} times that"
+    own = next((c.options for c in ranked.candidates if c.algorithm == now["algorithm"]), {})
+    if "num_segments" in own:
+        segments = f"{now['num_segments']} as set, {own['num_segments']} would be best"
+        others = f"segments: {segments}\n{others}"
     return f"verified: {verified}\npredicted: {time_words(seconds)}; {bound}\n{others}"
 
 

@@ -99,11 +99,13 @@ def timeline(
     return to_axes(draw_timeline(spans, title, hatched), ax)
 
 
-def schedule_step(schedule: Schedule, step: int, ax: Axes | None = None, title: str | None = None) -> Axes:
+def schedule_step(
+    schedule: Schedule, step: int, ax: Axes | None = None, title: str | None = None, gpus_per_node: int | None = None
+) -> Axes:
     """Who holds whose shares before and after a step, and its messages as arrows; see `draw_schedule_step`."""
     from .axes import to_axes
 
-    return to_axes(draw_schedule_step(schedule, step, title), ax)
+    return to_axes(draw_schedule_step(schedule, step, title, gpus_per_node), ax)
 
 
 def space_time(schedule: Schedule, spans: Timeline, ax: Axes | None = None, title: str | None = None) -> Axes:

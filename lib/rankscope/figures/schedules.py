@@ -25,11 +25,14 @@ _HEAD, _TALL = 0.8, 0.8  # rows above the first rank; a cell's part of its row
 _EMPTY = "#ececec"
 
 
-def draw_schedule_step(schedule: Schedule, step: int, title: str | None = None) -> Drawing:
+def draw_schedule_step(
+    schedule: Schedule, step: int, title: str | None = None, gpus_per_node: int | None = None
+) -> Drawing:
     """Draw who holds what before a step, its messages as arrows, and who holds what after it.
 
-    A row is a rank, a column a chunk. Where ranks add up, each cell has a stripe for every rank, in its colour where
-    its share is in; for more than eight ranks the number of shares instead, paler for more. Where they only pass on, a
+    A row is a rank, a column a chunk; lines part the nodes of `gpus_per_node` ranks. Where ranks add up, each cell has
+    a stripe for every rank, in its colour where its share is in; for more than eight ranks, and for cells too small, a
+    shade for the number of shares, paler for more. Where they only pass on, a
     cell has the colour and the number of the rank it comes from. Framed cells are sent, and received; arrows name their
     chunks where there are several. Solid arrows add, dashed ones replace.
 
@@ -52,7 +55,7 @@ def draw_schedule_step(schedule: Schedule, step: int, title: str | None = None) 
         height=height,
         size_px=(lefts[-1] + wide, _ROW_PX * height),
         rects=rects,
-        lines=lines,
+        lines=lines + _between_nodes(schedule.num_ranks, gpus_per_node, lefts[-1] + wide),
         texts=texts,
         x_ticks=tuple((left + at * _cell_px(schedule), label) for left in lefts for at, label in ticks),
         y_ticks=tuple((at + _HEAD, label) for at, label in whole_ticks(schedule.num_ranks, most=64)),
@@ -78,13 +81,23 @@ def _marks(
     return rects + after, lines, (*texts, *labels, *numbers, _rank_numbers(schedule, right), *heads), (0.0, right)
 
 
+def _between_nodes(num_ranks: int, gpus_per_node: int | None, width: float) -> tuple[Lines, ...]:
+    edges = np.arange(gpus_per_node, num_ranks, gpus_per_node) + _HEAD if gpus_per_node else np.empty(0)
+    return (Lines.of(0.0, edges, width, edges, "#8a8a8a", width_px=1.0),) if edges.size else ()
+
+
+def _striped(schedule: Schedule) -> bool:
+    """Whether a cell has a stripe for each rank: at most eight of them, each two pixels wide at least."""
+    room = _WIDE_PX / schedule.num_chunks - 6.0
+    return _adds(schedule) and schedule.num_ranks <= _STRIPED and room >= 2.0 * schedule.num_ranks
+
+
 def _adds(schedule: Schedule) -> bool:
     return schedule.collective not in MOVES
 
 
 def _cell_px(schedule: Schedule) -> float:
-    striped = _adds(schedule) and schedule.num_ranks <= _STRIPED
-    return min(_WIDE_PX / schedule.num_chunks, 12.0 + 9.0 * schedule.num_ranks if striped else 40.0)
+    return min(_WIDE_PX / schedule.num_chunks, 12.0 + 9.0 * schedule.num_ranks if _striped(schedule) else 40.0)
 
 
 def _grid(
@@ -102,7 +115,7 @@ def _grid(
     size = {"width": wide + 2 * edge, "height": _TALL + 2 * edge / _ROW_PX}
     frame = Rects.of(x[framed] - edge, y[framed] - edge / _ROW_PX, INK, edge=INK, **size)
     held = there.any(axis=2)
-    if _adds(schedule) and num_ranks <= _STRIPED:
+    if _striped(schedule):
         ground = Rects.of(x, y, _EMPTY, width=wide, height=_TALL, edge=_EMPTY)
         rows, columns, origin = np.nonzero(there)
         stripe = wide / num_ranks
@@ -111,7 +124,7 @@ def _grid(
         return (frame, ground, Rects.of(at, y[rows, columns], fill, width=stripe, height=_TALL)), ()
     if _adds(schedule):
         numbers = there.sum(axis=2)
-        shades = ramp(numbers / num_ranks)
+        shades = ramp(np.sqrt(numbers / num_ranks))  # the first shares make the most difference
     else:
         numbers = there.argmax(axis=2)
         shades = tuple(np.array(rank_colors(num_ranks))[numbers.ravel()].tolist())
@@ -170,19 +183,18 @@ def _words(x: ArrayLike, y: NDArray[Any], words: tuple[str, ...], anchor: str = 
 def _x_label(schedule: Schedule) -> str:
     if not _adds(schedule):
         return "chunk [colour and number: the rank that it comes from]"
-    few = schedule.num_ranks <= _STRIPED
-    return "chunk [a stripe for each rank whose share is in it]" if few else "chunk [number: shares in it]"
+    return "chunk [stripes: whose shares are in it]" if _striped(schedule) else "chunk [shade, number: shares in it]"
 
 
 def _legend(schedule: Schedule, sent: list[Message]) -> tuple[Key, ...]:
     ranks = schedule.num_ranks
     colors = rank_colors(ranks)
-    if ranks <= _STRIPED or not _adds(schedule):
+    if _striped(schedule) or not _adds(schedule):
         shown = range(ranks) if ranks <= _STRIPED else (0, ranks // 2, ranks - 1)
         keys = [Key(f"rank {rank}", colors[rank]) for rank in shown]
     else:
-        keys = [Key(count_of(count, "share"), ramp(count / ranks)[0]) for count in (1, ranks // 2)]
-        keys.append(Key(f"all {ranks} shares", ramp(1)[0]))
+        keys = [Key(count_of(count, "share"), ramp(np.sqrt(count / ranks))[0]) for count in (1, ranks // 2)]
+        keys.append(Key("all shares", ramp(1)[0]))
     if sent:
         keys.append(Key("sent, received", PAPER, edge=INK))
     kinds = {message.reduce for message in sent}

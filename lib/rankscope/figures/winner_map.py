@@ -10,7 +10,7 @@ import numpy as np
 from ..collectives.best import Winners
 from .marks import Drawing, Key, Rects, Texts, numbers_on
 from .palette import INK, looks
-from .units import bytes_words, round_ticks, time_unit, time_words
+from .units import bytes_words, round_ticks, time_unit
 
 _WIDE_PX, _ROW_PX, _MOST_CELLS = 860.0, 24.0, 16_384
 _CUT = 4.0  # times the quickest, beyond which a bar is cut
@@ -81,10 +81,10 @@ def draw_ranking(
     )  # fmt: skip
     here = y[[name == chosen for name in names]]
     frame = Rects.of(-0.003 * width, here + 0.04, INK, width=length[here] + 0.006 * width, height=0.92, edge=INK)
-    words = ["… " * (seconds[name] > longest) + time_words(seconds[name]) for name in names]
+    words = ["… " * (seconds[name] > longest) + f"{seconds[name] / scale:,.4g}" for name in names]
     return Drawing(
         title=title or (f"{names[0]} is the quickest" if longest else "none takes any time"),
-        x_label=f"time [{unit}]" + ("; the line is the lower bound" if bound_s else ""),
+        x_label=f"time [{unit}]{_explained(bound_s, chosen in seconds, longest < seconds[names[-1]])}",
         y_label="",
         width=width,
         height=len(names),
@@ -95,6 +95,11 @@ def draw_ranking(
         x_ticks=round_ticks(longest / scale) if longest else (),
         y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
     )
+
+
+def _explained(bound_s: float | None, framed: bool, cut: bool) -> str:
+    notes = {"the line: lower bound": bool(bound_s), "framed: yours": framed, "…: cut": cut}
+    return "".join(f"; {note}" for note, wanted in notes.items() if wanted)
 
 
 def _margin_words(margin: float) -> str:
