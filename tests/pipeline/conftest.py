@@ -1,12 +1,15 @@
-"""Nothing here may hang, leave a process behind or leave memory behind."""
+"""Nothing here may hang, or leave processes, threads, open files or memory behind."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,13 @@ def shared_memory() -> set[str]:
     return {path.name for path in folder.glob("rankscope-*")} if folder.is_dir() else set()
 
 
+def open_files() -> set[int]:
+    """The descriptors that are open, but for those of multiprocessing's own helpers, which stay."""
+    helpers = {resource_tracker._resource_tracker._fd, forkserver._forkserver._forkserver_alive_fd}
+    folder = Path("/proc/self/fd")
+    return {int(path.name) for path in folder.iterdir() if path.exists() or path.is_symlink()} - helpers
+
+
 @pytest.fixture(autouse=True)
 def _no_hang() -> Iterator[None]:
     """A test that takes a minute has hung."""
@@ -52,10 +62,15 @@ def _no_hang() -> Iterator[None]:
 
 @pytest.fixture
 def leaves_nothing() -> Iterator[None]:
-    """After the test there are the processes and the shared memory of before."""
+    """After the test there are the processes, the threads, the open files and the shared memory of before."""
     memory, mine = shared_memory(), os.getpid()
     children = {child.pid for child in multiprocessing.active_children()}
+    threads, files = set(threading.enumerate()), open_files()
     yield
     assert os.getpid() == mine
     assert soon(lambda: {child.pid for child in multiprocessing.active_children()} <= children), "processes are left"
+    if len(open_files()) > len(files):
+        gc.collect()
+    assert soon(lambda: set(threading.enumerate()) <= threads), "threads are left"
+    assert soon(lambda: len(open_files()) <= len(files)), "open files are left"
     assert soon(lambda: shared_memory() <= memory), "shared memory is left"

@@ -57,13 +57,47 @@ def with_tensors(path):
     return {name: torch.from_numpy(rows) for name, rows in load_part(path).items()}
 
 
+def fork_and_die(path):
+    """What is forked holds all that its parent held, for a while."""
+    if os.fork() == 0:
+        time.sleep(6)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class SlowToImport:
+    """A load that takes the manager a while to unpickle, and says so in a file."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return _import_slowly, (self.mark,)
+
+    def __call__(self, path):
+        return load_part(path)
+
+
+def _import_slowly(mark):
+    open(mark, "w").close()
+    time.sleep(1.0)
+    return SlowToImport(mark)
+
+
+def start_slowly(mark):
+    """A trainer whose manager takes a while to start."""
+    PartLoaders(Setting(SlowToImport(mark), queue_size=2, num_loaders=2))
+
+
 def one_thread(path):
     """A part that says how the loader is placed: threads of the manager, and whether torch came along."""
     import numpy as np
 
     with open(f"/proc/{os.getppid()}/status") as file:
         (threads,) = (line.split()[1] for line in file if line.startswith("Threads"))
-    return {"threads": np.array([int(threads)]), "torch": np.array(["torch" in sys.modules])}
+    limits = [os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")]
+    found = {"threads": int(threads), "torch": "torch" in sys.modules, "limited": set(limits) == {"1"}}
+    return {name: np.array([value]) for name, value in found.items()}
 
 
 def trainer(folder, end):

@@ -6,20 +6,34 @@ import gc
 import os
 import re
 import signal
+import subprocess
+import sys
+import threading
 import time
 import weakref
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
 
 from rankscope.pipeline.dataloader import measure_pinning, record_dataloader
+from rankscope.pipeline.dataloader_profile import LoaderSettings
+from rankscope.pipeline.dataloader_worker import Clock, tensors
 from rankscope.timeline import Recorder
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage():
+    """Iterators of torch that are collected in another test's worker, in the middle of an import say, break that."""
+    yield
+    gc.collect()
 
 
 class Augmented(Dataset):
@@ -228,6 +242,87 @@ def test_errors_are_the_plain_loaders_and_the_loop_can_go_on(num_workers):
     assert timeline.select(kind="step").item.tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10]
 
 
+def test_what_torchs_workers_need_is_there_before_they_are_forked():
+    """They seed numpy, whose random is imported late: in a worker, beside whatever else happens there."""
+    program = "import sys, rankscope.pipeline.dataloader; print('numpy.random' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "True\n"
+
+
+@pytest.mark.parametrize("kind", [{}, {"num_workers": 1, "persistent_workers": True}])
+def test_iterators_may_go_from_thread_to_thread(kind):
+    recorded, begun = record_dataloader(DataLoader(Waiting(5), **kind)), []
+    if kind:  # which keep one iterator
+        thread = threading.Thread(target=lambda: begun.append(list(recorded)))
+    else:
+        thread = threading.Thread(target=lambda: begun.append(iter(recorded)))
+    thread.start()
+    thread.join()
+    assert [batch.item() for batch in (recorded if kind else begun[0])] == list(range(5))
+    recorded.timeline().check()
+
+
+def test_waits_of_two_threads_are_not_subtracted_from_each_other(monkeypatch):
+    clock, readings = Clock(), []
+    readings.append(clock.read())
+    thread = threading.Thread(target=lambda: readings.append(clock.read()))
+    thread.start()
+    thread.join()
+    readings.append(clock.read())
+    assert len({reading.thread for reading in readings}) == 2
+    first, second, third = (reading._replace(queued=10**18 * place) for place, reading in enumerate(readings))
+    assert second.worked_since(first) == second.wall - first.wall
+    assert third._replace(queued=first.queued + 1).worked_since(first) == third.wall - first.wall - 1
+    monkeypatch.setattr(os, "pread", lambda *_: (_ for _ in ()).throw(OSError("gone")))
+    assert clock.read().queued == 0
+
+
+class Lazy(Sequence):
+    """A batch that loads what it is asked for: nobody but the user may ask."""
+
+    def __len__(self):
+        return 10**9
+
+    def __getitem__(self, place):
+        raise AssertionError("read")
+
+
+def test_only_plain_containers_of_a_batch_are_looked_into_and_each_once():
+    tensor = torch.zeros(3)
+    batch = {"a": [tensor, Lazy(), "word"], "b": (tensor,)}
+    batch["itself"] = batch["a"]
+    batch["a"].append(batch)
+    deep = [tensor]
+    for _ in range(5000):
+        deep = [deep]
+    assert [len(list(tensors(value))) for value in (tensor, batch, deep, Lazy())] == [1, 2, 1, 0]
+
+
+def test_the_size_of_batches_is_looked_for_once(monkeypatch):
+    module, asked = sys.modules["rankscope.pipeline.dataloader"], []
+
+    def counted(batch):
+        asked.append(batch)
+        time.sleep(0.1)
+        return tensors(batch)
+
+    monkeypatch.setattr(module, "tensors", counted)
+    recorded = record_dataloader(DataLoader(Waiting(5), num_workers=1, collate_fn=collate_as_is))
+    assert len(list(recorded)) == len(list(recorded)) == 5
+    assert len(asked) == 1
+    assert recorded.profile().batch_bytes == 0
+    last = recorded.timeline().select(kind="wait", item=0)
+    step = recorded.timeline().select(kind="step", item=0)
+    assert step.begin_s - last.end_s >= 0.1, "which is in neither"
+
+
+def test_an_end_that_is_asked_for_again_is_recorded_once():
+    recorded = record_dataloader(DataLoader(Waiting(2), num_workers=1))
+    batches = iter(recorded)
+    assert len(list(batches)) == 2
+    assert [next(batches, None) for _ in range(3)] == [None] * 3
+    assert len(recorded.timeline().select(kind="stop")) == 1
+
+
 def test_an_error_in_worker_init_fn_is_told():
     with pytest.raises(OSError, match="no such disk"):
         list(record_dataloader(DataLoader(Augmented(), num_workers=1, worker_init_fn=failing_init)))
@@ -317,6 +412,17 @@ def test_what_pinning_costs():
     costs = measure_pinning({"image": torch.zeros(64, 3, 224, 224), "label": [torch.zeros(64)]})
     assert 0 < costs.pinned_copy_s < costs.pageable_copy_s
     assert costs.pin_s > 0
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="repeats must be a whole number of at least 1, got 0"):
+        measure_pinning(torch.zeros(3), repeats=0)
+    with pytest.raises(ValueError, match="recorder must be a Recorder, got 3"):
+        record_dataloader(DataLoader(Augmented()), recorder=3)
+    with pytest.raises(ValueError, match="in_order must be True or False, got 'no'"):
+        LoaderSettings(1, in_order="no")
+    settings = LoaderSettings(np.array(2), torch.tensor(3))
+    assert (type(settings.num_workers), type(settings.prefetch_factor)) == (int, int)
 
 
 def test_what_is_no_loader_is_refused():

@@ -153,17 +153,30 @@ def test_cores_are_all_busy_where_they_are_short(fetch_cpu, step_cpu, fetches):
         ({"num_workers": 1.5}, "num_workers must be a whole number of at least 0, got 1.5"),
         ({"prefetch_factor": 0}, "prefetch_factor must be a whole number of at least 1, got 0"),
         ({"fetch_s": [1.0]}, "fetch_s must have a time for each of 4 items, got 1"),
-        ({"step_s": -1.0}, "step_s must be finite and at least 0, got -1.0"),
+        ({"step_s": -1.0}, "step_s must be a finite number of at least 0, got -1.0"),
         ({"pin_s": [1.0, 1.0, math.nan, 1.0]}, "pin_s must be finite seconds of at least 0, got nan for item 2"),
-        ({"startup_s": math.inf}, "startup_s must be finite seconds"),
-        ({"held_s": -0.1}, "held_s and startup_s must be finite seconds of at least 0, got -0.1"),
+        ({"startup_s": math.inf}, "startup_s must be a finite number of at least 0, got inf"),
+        ({"held_s": -0.1}, "held_s must be a finite number of at least 0, got -0.1"),
+        ({"held_s": "0.1"}, "held_s must be a finite number of at least 0, got '0.1'"),
+        ({"held_s": True}, "held_s must be a finite number of at least 0, got True"),
+        ({"in_order": "no"}, "in_order must be True or False, got 'no'"),
+        ({"seed": "x"}, "seed must be a whole number from .*, got 'x'"),
+        ({"seed": 1.5}, "seed must be a whole number from .*, got 1.5"),
+        ({"num_cores": "2"}, "num_cores must be a number above 0, got '2'"),
         ({"num_cores": 0}, "num_cores must be a number above 0, got 0"),
-        ({"fetch_cpu": -0.5}, "fetch_cpu must be a number of at least 0, got -0.5"),
-        ({"step_cpu": math.inf}, "step_cpu must be a number of at least 0, got inf"),
-        ({"step_cpu": "4"}, "step_cpu must be a number of at least 0, got '4'"),
+        ({"fetch_cpu": -0.5}, "fetch_cpu must be a finite number of at least 0, got -0.5"),
+        ({"step_cpu": math.inf}, "step_cpu must be a finite number of at least 0, got inf"),
+        ({"step_cpu": "4"}, "step_cpu must be a finite number of at least 0, got '4'"),
     ],
 )
 def test_bad_input_is_named(wrong, message):
     given = {"fetch_s": 1.0, "step_s": 1.0, "num_batches": 4, "num_workers": 2}
     with pytest.raises(ValueError, match=message):
         simulate_dataloader(**given | wrong)
+
+
+def test_numbers_may_be_numpys():
+    plain = simulate_dataloader(0.5, 1.0, 4, num_workers=2, num_cores=1, fetch_cpu=0.5)
+    numpys = simulate_dataloader(np.float32(0.5), np.int64(1), 4, num_workers=2, num_cores=np.int64(1),
+                                 fetch_cpu=np.float32(0.5))  # fmt: skip
+    assert list(numpys) == list(plain)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import gc
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -23,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
-from rankscope.pipeline import part_loaders, parts
+from rankscope.pipeline import lifelines, part_loaders, parts
 from rankscope.pipeline.part_files import DelayedLoad, load_part, write_parts
 from rankscope.pipeline.part_loaders import LoaderDied
 from rankscope.pipeline.part_manager import PartError
@@ -33,8 +35,9 @@ from rankscope.pipeline.service import Lognormal
 from rankscope.timeline import Recorder
 
 from . import part_loads
-from .conftest import alive, soon
+from .conftest import alive, shared_memory, soon
 
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
 NAMED_S = 2.0  # within which a death must be named
 
 
@@ -82,7 +85,8 @@ def equal(batches, others):
 
 def test_parts_hold_every_row_once_in_order(tmp_path):
     rows = np.random.default_rng(0).standard_normal((10, 3)).astype(np.float32)
-    for number, (rows_per_part, sizes) in enumerate([(4, [4, 4, 2]), (5, [5, 5]), (99, [10]), ([1, 0, 9], [1, 0, 9])]):
+    cases = [(4, [4, 4, 2]), (5, [5, 5]), (99, [10]), ([1, 0, 9], [1, 0, 9]), (np.array([9, 1]), [9, 1])]
+    for number, (rows_per_part, sizes) in enumerate(cases):
         files = write_parts(tmp_path / str(number), rows_per_part, rows=rows, label=torch.arange(10))
         assert [file.name for file in files] == [f"part-{part:05d}.npz" for part in range(len(sizes))]
         parts = [load_part(file) for file in files]
@@ -139,8 +143,18 @@ def test_a_delay_depends_on_seed_and_part_alone(files):
     assert time.perf_counter() - start >= delays[4]
 
 
+def test_the_number_in_a_name_may_be_a_date():
+    late = "data_20240131120000.npz"
+    asked = []
+    assert DelayedLoad(0.1).delay_s(late) == 0.1
+    assert DelayedLoad(lambda number: asked.append(number) or 0.2).delay_s(late) == 0.2
+    assert asked == [20240131120000]
+    with pytest.raises(ValueError, match=f"the part's number in '{late}' must be a whole number from 0 to 999999"):
+        DelayedLoad(Lognormal(0.1, 1.0)).delay_s(late)
+
+
 def test_bad_delays_are_named():
-    with pytest.raises(ValueError, match="delays_s must be finite and at least 0, got -1"):
+    with pytest.raises(ValueError, match="delays_s must be a finite number of at least 0, got -1"):
         DelayedLoad(-1)
     with pytest.raises(ValueError, match="must have its number in its name, got 'part.npz'"):
         DelayedLoad(0.1).delay_s("part.npz")
@@ -239,7 +253,7 @@ def test_loaders_run_ahead_by_the_queue_and_their_own_part_and_no_further(files,
     for taken, _ in enumerate(dataset, start=1):  # a part is a batch, but for the empty one
         taken += taken > dataset.shard.index(os.fspath(files[2]))
         expected = list(range(min(taken + ahead, len(files))))
-        soon(lambda: len(recorder.timeline().select(kind="load")) >= len(expected))  # noqa: B023
+        assert soon(lambda: len(recorder.timeline().select(kind="load")) >= len(expected))  # noqa: B023
         time.sleep(0.02)  # in which no other may follow
         assert sorted(recorder.timeline().select(kind="load").item.tolist()) == expected
     dataset.close()
@@ -347,6 +361,55 @@ def test_a_killed_manager_is_named_and_its_loaders_end(files, folders):
 def test_a_loader_that_ends_itself_is_named_with_its_file(files, folders, load, message):
     with pytest.raises(LoaderDied, match=rf"part loader \d .* {message} while it loaded .*part-\d+.npz"):
         list(AsyncPartDataset(files, 3, load=load, num_loaders=2))
+
+
+def test_a_killed_loader_is_named_at_once_also_where_it_has_forked_a_process(files, folders):
+    start = time.monotonic()
+    with pytest.raises(LoaderDied, match=r"part loader 0 .* was killed by SIGKILL while it loaded"):
+        list(AsyncPartDataset(files, 3, load=part_loads.fork_and_die))
+    assert time.monotonic() - start < NAMED_S + 1
+
+
+def test_more_loaders_than_can_be_started_are_one_clear_error(files, folders):
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = max(map(int, os.listdir("/proc/self/fd"))) + 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
+    try:
+        with pytest.raises(LoaderDied, match=rf"could be started: OSError: .*open files \(num_loaders={few}\)"):
+            list(AsyncPartDataset(files, 3, num_loaders=few))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def children(pid):
+    lists = (task / "children" for task in Path(f"/proc/{pid}/task").iterdir())
+    return [int(child) for found in lists for child in found.read_text().split()]
+
+
+def test_a_trainer_killed_while_its_manager_starts_leaves_nothing(tmp_path):
+    before, mark = shared_memory(), tmp_path / "mark"
+    program = f"import sys; from {part_loads.__name__} import start_slowly; start_slowly(sys.argv[1])"
+    trainer = subprocess.Popen([sys.executable, "-c", program, os.fspath(mark)], cwd=Path(__file__).parents[2])
+    assert soon(mark.exists, 30)
+    (manager,) = children(trainer.pid)
+    made = shared_memory() - before
+    assert made
+    trainer.kill()
+    trainer.wait()
+    assert_gone([manager])
+    assert not made & shared_memory()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EMFILE])
+def test_a_system_that_gives_no_pidfd_is_no_obstacle(monkeypatch, number):
+    def refuse(pid):
+        raise OSError(number, "not here")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    assert lifelines.watch(os.getpid()) is None
+    monkeypatch.undo()
+    with pytest.raises(ProcessLookupError):
+        lifelines.watch(2**22 + 1)  # no process has a number above 2**22
 
 
 def test_a_death_is_noticed_at_the_next_batch_not_at_the_next_part(files, folders):
@@ -461,10 +524,13 @@ def test_a_pickled_dataset_starts_processes_of_its_own(files, folders):
         copy.close()
 
 
-def test_the_manager_has_one_thread_and_no_torch(files):
+def test_the_manager_has_one_thread_and_no_torch(files, monkeypatch):
+    for name in part_loaders._ONE_THREAD:
+        monkeypatch.setenv(name, "3")
     (batch,) = AsyncPartDataset(files[:1], 1, load=part_loads.one_thread)
     assert batch["threads"].tolist() == [1]
     assert batch["torch"].tolist() == [False]
+    assert batch["limited"].tolist() == [True]
 
 
 @pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
@@ -477,6 +543,9 @@ def test_the_manager_has_one_thread_and_no_torch(files):
         ({"num_trainers": 2, "trainer_id": 2}, "trainer_id must be a whole number from 0 to 1, got 2"),
         ({"trainer_id": -1, "recorder": Recorder()}, "trainer_id must be a whole number from 0 to 0, got -1"),
         ({"seed": 1.5}, "seed .*got 1.5"),
+        ({"files": [], "seed": "x"}, "seed must be a whole number, got 'x'"),
+        ({"recorder": 3}, "recorder must be a Recorder, got 3"),
+        ({"drop_last": "no"}, "drop_last must be True or False, got 'no'"),
         ({"files": "one.npz"}, "files must be a list of file names, got the single name 'one.npz'"),
         ({"files": Path("one.npz")}, "files must be a list of file names, got the single name PosixPath"),
         ({"files": ["a", "b", "a"]}, "files must differ from each other, got 'a' twice"),
@@ -490,6 +559,13 @@ def test_bad_input_is_named(kind, arguments, message):
         return
     with pytest.raises(ValueError, match=message):
         kind(**{"files": ["a", "b"], "batch_size": 4, **arguments})
+
+
+def test_numbers_may_be_arrays():
+    dataset = SyncPartDataset(["a", "b"], np.array(2), np.array(1), np.array(0), torch.tensor(3), recorder=Recorder())
+    kept = dataset.batch_size, dataset.num_trainers, dataset.trainer_id, dataset.seed
+    assert [*kept, DelayedLoad(0.1, seed=np.array(3)).seed] == [2, 1, 0, 3, 3]
+    assert {type(number) for number in kept} == {int}
 
 
 def test_a_bad_epoch_is_named():

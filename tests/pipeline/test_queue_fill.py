@@ -41,3 +41,21 @@ def test_an_item_is_counted_from_its_last_work_of_the_one_kind_to_its_first_of_t
     assert queue_fill(Timeline.of(spans), "read", "train", rank=1)[0].tolist() == [3.0]
     with pytest.raises(ValueError, match="after and before must be one of 'read', 'train', 'blocked', got 'decode'"):
         queue_fill(Timeline.of(spans), "decode", "train")
+
+
+def test_it_is_never_negative_whatever_spans_there_are():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        starts = rng.integers(0, 20, 30)
+        items, kinds = rng.integers(-1, 6, 30), rng.choice(["read", "train", "blocked", "other"], 30)
+        spans = [Span(0, kind, str(kind), int(item), float(start), float(start) + rng.integers(5))
+                 for kind, item, start in zip(kinds, items, starts, strict=True)]  # fmt: skip
+        _, number = queue_fill(Timeline.of(spans).named([], ["read", "train"]), "read", "train")
+        assert (number >= 0).all()
+
+
+def test_an_item_leaves_once_and_what_is_no_item_is_left_out():
+    spans = [Span(0, "w", "read", 0, 0.0, 1.0), Span(0, "t", "train", 0, 3.0, 4.0), Span(0, "t", "train", 0, 2.0, 3.0)]
+    assert [column.tolist() for column in queue_fill(Timeline.of(spans), "read", "train")] == [[1.0, 2.0], [1, 0]]
+    nameless = [span._replace(item=-1) for span in spans]
+    assert [column.tolist() for column in queue_fill(Timeline.of(nameless), "read", "train")] == [[], []]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import queue
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from importlib import import_module
 from itertools import count
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +21,9 @@ import torch
 from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, StageError, WorkerDied, run, simulate
 from rankscope.timeline import Recorder
 
-from .conftest import alive, soon
+from .conftest import alive, shared_memory, soon
+
+run_module = import_module("rankscope.pipeline.run")  # the package has the function under this name
 
 pytestmark = [
     pytest.mark.usefixtures("leaves_nothing"),
@@ -65,6 +70,33 @@ def leave_at_five(value):
 def slowly(value):
     time.sleep(0.05)
     return os.getpid()
+
+
+def tell_and_sleep(value):
+    print(os.getpid(), flush=True)
+    time.sleep(30)
+
+
+def fork_and_die(value):
+    """What is forked holds all that its parent held, for a while."""
+    if os.fork() == 0:
+        time.sleep(6)
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt_self(value):
+    os.kill(os.getpid(), signal.SIGINT)
+    return value
+
+
+def num_threads(value):
+    return torch.get_num_threads()
+
+
+def busy_then_fail(value):
+    time.sleep(0.2 * value)
+    raise KeyError(value)
 
 
 # ---- what it computes
@@ -155,6 +187,44 @@ def test_what_cannot_be_run_is_refused(arguments, message):
         run(Pipeline([Stage("read", 0.1)]), **{"items": range(3), **arguments})
 
 
+def test_counts_may_be_arrays_and_a_pipeline_is_run_again():
+    for number in (np.array(2), torch.tensor(2)):
+        road = Pipeline([Stage("double", fn=double, num_workers=number, capacity=number)])
+        assert (type(road.stages[0].num_workers), type(road.stages[0].capacity)) == (int, int)
+        for _ in range(2):
+            assert len(run(road, range(5)).select(kind="double")) == 5
+
+
+def test_items_that_end_once_are_not_asked_again():
+    class FromQueue:
+        def __init__(self):
+            self.queue = queue.Queue()
+            for item in (1, 2, 3, None):
+                self.queue.put(item)
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            item = self.queue.get(timeout=20)
+            if item is None:
+                raise StopIteration
+            return item
+
+    assert len(run(Pipeline([Stage("double", fn=double, num_workers=3)]), FromQueue()).select(kind="double")) == 3
+
+
+def test_torch_has_one_thread_in_a_worker_process():
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        road = Pipeline([Stage("count", fn=num_threads, processes=True), Stage("keep", fn=seen.append)])
+        run(road, range(2), start_method="fork")
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1, 1]
+
+
 # ---- how close the prediction is
 
 
@@ -189,6 +259,22 @@ def test_a_run_takes_the_very_times_of_the_simulation():
     work = [timeline.select(kind="read") for timeline in (run(road, range(40), seed=9), simulate(road, 40, seed=9))]
     times = [(spans.stop_s - spans.start_s)[np.argsort(spans.item)] for spans in work]
     assert np.corrcoef(*times)[0, 1] > 0.8
+
+
+def test_who_slept_too_long_sleeps_the_less_the_next_time(monkeypatch):
+    now_ns, slept = 0, []
+
+    def sleep(seconds):
+        nonlocal now_ns
+        slept.append(seconds)
+        now_ns += round(seconds * 1e9) + 2_000_000
+
+    monkeypatch.setattr(run_module, "_now", lambda: now_ns)
+    monkeypatch.setattr(run_module.time, "sleep", sleep)
+    work = run_module._sleep([0.010, 0.010, 0.001, 0.010])
+    stops = [work(number, "item")[2] for number in range(4)]
+    assert slept == pytest.approx([0.010, 0.008, 0.009])
+    assert stops == [12_000_000, 22_000_000, 22_000_000, 33_000_000]
 
 
 # ---- how it ends
@@ -233,6 +319,61 @@ def test_an_error_of_the_items_surfaces():
     assert isinstance(caught.value.__cause__, OSError)
 
 
+def test_items_that_are_a_generator_are_closed_after_an_error():
+    closed, gone = [], []
+
+    def items():
+        try:
+            yield from range(100)
+        finally:
+            closed.append(True)
+
+    class Held:
+        def __init__(self):
+            gone.append(False)
+
+        def __del__(self):
+            gone[0] = True
+
+    def fail(value, held=None):
+        held = Held() if not gone else None
+        raise KeyError(held)
+
+    gc.disable()
+    try:
+        with pytest.raises(StageError) as caught:
+            run(Pipeline([Stage("a", fn=double), Stage("b", fn=fail)]), items())
+        assert closed == [True]
+        del caught
+        assert gone == [True], "the error is part of no cycle"
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_failure_of_the_recorder_is_told_as_that(tmp_path, ordered):
+    recorder = Recorder(folder=tmp_path / "spans")
+    shutil.rmtree(tmp_path / "spans")
+    with pytest.raises(StageError, match="recorder failed: FileNotFoundError") as caught:
+        run(Pipeline([Stage("a", fn=double, num_workers=2, ordered=ordered)]), range(9), recorder=recorder)
+    assert caught.value.stage == "recorder"
+    assert isinstance(caught.value.__cause__, FileNotFoundError)
+
+
+def test_the_first_error_is_the_one_that_is_told(monkeypatch):
+    stop = run_module._Run._stop
+    monkeypatch.setattr(run_module._Run, "_stop", lambda self: (time.sleep(0.5), stop(self)))
+    with pytest.raises(StageError, match="failed on item 0"):
+        run(Pipeline([Stage("a", fn=busy_then_fail, num_workers=2, ordered=False)]), range(2))
+
+
+def test_a_worker_is_named_at_once_also_where_it_has_forked_a_process():
+    start = time.monotonic()
+    with pytest.raises(WorkerDied, match="was killed by SIGKILL on item 0"):
+        run(Pipeline([Stage("die", fn=fork_and_die, processes=True)]), range(3))
+    assert time.monotonic() - start < 3
+
+
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_killed_worker_is_named_at_once_ten_times_over(ordered):
     road = Pipeline(
@@ -272,13 +413,14 @@ def test_a_worker_killed_from_outside_while_it_waits_is_named():
 SCRIPT = """
 import os, sys, time
 from rankscope.pipeline import Pipeline, Stage, run
-from tests.pipeline.test_run import slowly
+from tests.pipeline.test_run import slowly, tell_and_sleep
 
 def tell(pid):
     print(pid, flush=True)
 
 if __name__ == "__main__":
-    road = Pipeline([Stage("work", fn=slowly, num_workers=3, processes=True), Stage("tell", fn=tell)])
+    fn = tell_and_sleep if sys.argv[1] == "long" else slowly
+    road = Pipeline([Stage("work", fn=fn, num_workers=3, processes=True), Stage("tell", fn=tell)])
     try:
         run(road, range(100_000))
     except KeyboardInterrupt:
@@ -286,22 +428,78 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.parametrize("items", ["short", "long"])
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
-def test_ctrl_c_and_a_kill_leave_nothing_running(tmp_path, ending):
-    script = tmp_path / "script.py"
+def test_ctrl_c_and_a_kill_leave_nothing_running(tmp_path, ending, items):
+    script, memory = tmp_path / "script.py", shared_memory()
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, env=environment,
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, script, items], stdout=subprocess.PIPE, text=True, env=environment,
                                start_new_session=True)  # fmt: skip
     with process:
         assert process.stdout is not None
-        pids = {int(process.stdout.readline()) for _ in range(9)}
+        pids = {int(process.stdout.readline()) for _ in range(9 if items == "short" else 3)}
         assert len(pids) == 3
+        folders = shared_memory() - memory
+        assert folders
         if ending == signal.SIGINT:
             os.killpg(process.pid, ending)  # as a terminal does
         else:
             process.send_signal(ending)
+        assert soon(lambda: not any(map(alive, pids)), within_s=6), "far less than a long item takes"
         rest = process.stdout.read()
         process.wait(20)
     assert ("interrupted" in rest) == (ending == signal.SIGINT)
-    assert soon(lambda: not any(map(alive, pids)))
+    assert soon(lambda: not shared_memory() & folders, within_s=3)
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
+def test_worker_processes_ignore_ctrl_c(start_method):
+    seen = []
+    road = Pipeline([Stage("interrupt", fn=interrupt_self, processes=True), Stage("keep", fn=seen.append)])
+    run(road, range(3), start_method=start_method)
+    assert seen == [0, 1, 2]
+
+
+at_fork: list[object] = []  # what is done before a fork; what it raises is dropped by Python
+os.register_at_fork(before=lambda: [action() for action in at_fork])
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_in_the_middle_of_a_start_is_not_lost():
+    before = signal.getsignal(signal.SIGINT)
+    at_fork.append(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(Pipeline([Stage("work", fn=slowly, num_workers=3, processes=True)]), range(9), start_method="fork")
+    finally:
+        at_fork.clear()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_pressed_twice_leaves_nothing_either():
+    """The second time while the threads, one of which is in a fn, have their time to end."""
+
+    def hold(value):
+        for delay_s in (0.0, 0.3):
+            time.sleep(delay_s)
+            interrupt()
+        time.sleep(1.0)
+
+    road = Pipeline([Stage("work", fn=slowly, num_workers=2, processes=True), Stage("hold", fn=hold)])
+    with pytest.raises(KeyboardInterrupt):
+        run(road, range(9))
+
+
+def test_a_handler_of_ctrl_c_that_raises_nothing_does_not_stop_a_run():
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
+    try:
+        timeline = run(Pipeline([Stage("interrupt", fn=interrupt_self)]), range(3))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(timeline) == 3
+    assert heard

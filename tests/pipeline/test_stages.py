@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from rankscope.pipeline import Exponential, Lognormal, Measured, Pipeline, Stage, Uniform, run, simulate
-from rankscope.pipeline.service import draw, mean_s
+from rankscope.pipeline.service import draw, draw_one, mean_s
 from rankscope.timeline import Timeline
 
 
@@ -16,8 +17,8 @@ from rankscope.timeline import Timeline
         ({"name": ""}, "a stage's name must be a word"),
         ({"name": "blocked"}, "none of blocked, barrier, wait; got 'blocked'"),
         ({"service_s": None}, "stage 'read' must have a service_s, a fn or both"),
-        ({"service_s": -0.1}, r"service_s of stage 'read' must be finite and at least 0, got -0\.1"),
-        ({"service_s": float("nan")}, "must be finite and at least 0, got nan"),
+        ({"service_s": -0.1}, r"service_s of stage 'read' must be a finite number of at least 0, got -0\.1"),
+        ({"service_s": float("nan")}, "must be a finite number of at least 0, got nan"),
         ({"service_s": [0.1, -1.0]}, r"must be finite seconds of at least 0, got -1\.0 for item 1"),
         ({"service_s": []}, "must have at least one time, got none"),
         ({"service_s": [[0.1]]}, r"must be a list of seconds, got an array of shape \(1, 1\)"),
@@ -26,6 +27,12 @@ from rankscope.timeline import Timeline
         ({"fn": 3}, "fn of stage 'read' must be a function, got 3"),
         ({"num_workers": 0}, "num_workers of stage 'read' must be a whole number of at least 1, got 0"),
         ({"num_workers": 1.5}, r"num_workers of stage 'read' must be a whole number of at least 1, got 1\.5"),
+        ({"service_s": 10**400}, "service_s of stage 'read' must be a finite number of at least 0, got 1000"),
+        ({"service_s": [10**400]}, "must be seconds, a list of them, a distribution or a function, got"),
+        ({"service_s": ["0.1"]}, "must be seconds, a list of them, a distribution or a function, got"),
+        ({"service_s": Uniform}, "must be seconds, a list of them, a distribution or a function, got <class"),
+        ({"ordered": "no"}, "ordered of stage 'read' must be True or False, got 'no'"),
+        ({"processes": 3}, "processes of stage 'read' must be True or False, got 3"),
         ({"capacity": 0}, "capacity of stage 'read' must be a whole number of at least 1, got 0"),
     ],
 )
@@ -41,6 +48,15 @@ def test_a_wrong_pipeline_is_refused():
         Pipeline(["read"])
     with pytest.raises(ValueError, match="must be a list of one Stage or more, got a Stage outside any list"):
         Pipeline(Stage("read", 1.0))
+    with pytest.raises(ValueError, match="must be a list of one Stage or more, got None"):
+        Pipeline([None])
+    with pytest.raises(ValueError, match="stages must differ in lane, got 'read 0' twice"):
+        Pipeline([Stage("read", 1.0, num_workers=2), Stage("read 0", 2.0)])
+    for wrong in (lambda: run(Stage("a", fn=abs), []), lambda: simulate(Stage("a", 1.0), 3)):
+        with pytest.raises(ValueError, match="pipeline must be a Pipeline, got Stage"):
+            wrong()
+    with pytest.raises(ValueError, match="recorder must be a Recorder, got 3"):
+        run(Pipeline([Stage("a", fn=abs)]), [], recorder=3)
     with pytest.raises(ValueError, match="stages must differ in name, got 'read' twice"):
         Pipeline([Stage("read", 1.0), Stage("read", 2.0)])
     with pytest.raises(KeyError, match="stages are read; got 'decode'"):
@@ -69,9 +85,11 @@ def test_distributions_have_the_mean_and_spread_they_name(service, mean, deviati
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Lognormal(0.1, cv=-1), "cv must be finite and at least 0, got -1"),
-        (lambda: Exponential(float("inf")), "mean_s must be finite and at least 0, got inf"),
+        (lambda: Lognormal(0.1, cv=-1), "cv must be a finite number of at least 0, got -1"),
+        (lambda: Exponential(float("inf")), "mean_s must be a finite number of at least 0, got inf"),
         (lambda: Uniform(0.2, 0.1), r"low_s must be at most high_s, got 0\.2 and 0\.1"),
+        (lambda: Measured("0.1"), "times_s must be seconds, a list of them"),
+        (lambda: Lognormal("0.1", 1), "mean_s must be a finite number of at least 0, got '0.1'"),
         (lambda: Measured(()), "measured times must be at least one, got none"),
         (lambda: Measured((0.1, -0.1)), r"times_s must be finite seconds of at least 0, got -0\.1 for item 1"),
     ],
@@ -79,6 +97,28 @@ def test_distributions_have_the_mean_and_spread_they_name(service, mean, deviati
 def test_a_wrong_distribution_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_numbers_may_be_numpys():
+    assert Stage("a", np.float32(0.5)).service_s == 0.5
+    assert Stage("a", np.int64(2)).mean_s == 2.0
+    assert Stage("a", torch.tensor(0.5)).service_s == 0.5
+    assert draw("it", np.array(0.5), 2).tolist() == [0.5, 0.5]
+    assert Lognormal(np.float32(0.5), np.int64(1)) == Lognormal(0.5, 1.0)
+    assert Uniform(np.int64(0), np.float64(1)) == Uniform(0.0, 1.0)
+    assert Measured(np.array([0.1, 0.2])) == Measured((0.1, 0.2))
+    assert Exponential(np.int64(1)).mean_s == 1.0
+
+
+def test_a_huge_variation_is_no_overflow():
+    assert np.isfinite(draw("it", Lognormal(0.1, 1e200), 100)).all()
+    near = [draw("it", Lognormal(0.1, cv), 5) for cv in (0.99e100, 1.01e100)]
+    assert np.log(near[0]) == pytest.approx(np.log(near[1]), rel=1e-3)
+
+
+def test_one_time_is_the_one_that_is_drawn_among_all():
+    for service in (0.5, [0.1, 0.2, 0.3], Lognormal(0.1, 1.0), lambda item: item / 10):
+        assert draw_one("it", service, 2, 7) == draw("it", service, 3, 7)[2]
 
 
 def test_times_may_be_listed_or_worked_out_item_by_item():

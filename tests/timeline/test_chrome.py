@@ -31,6 +31,18 @@ def test_our_own_trace_comes_back(tmp_path, name):
     assert list(Timeline.from_chrome_trace(Timeline.of([]).to_chrome_trace(tmp_path / "empty.json"))) == []
 
 
+def test_our_own_trace_keeps_the_order_of_lanes_and_kinds_and_those_without_spans(tmp_path):
+    timeline = Timeline.of(some_spans()).named(["idle", "µ", "gpu"], ["none", "gpu"])
+    again = Timeline.from_chrome_trace(timeline.to_chrome_trace(tmp_path / "run.json"))
+    assert (again.lanes, again.kinds) == (timeline.lanes, timeline.kinds)
+    assert again.rank_lanes() == timeline.rank_lanes()
+    assert list(again) == list(timeline)
+    older = json.loads((tmp_path / "run.json").read_text())
+    del older["otherData"]["lanes"], older["otherData"]["kinds"]
+    (tmp_path / "older.json").write_text(json.dumps(older))
+    assert list(Timeline.from_chrome_trace(tmp_path / "older.json")) == list(timeline)
+
+
 def test_the_trace_is_what_viewers_read(tmp_path):
     path = Timeline.of([Span(3, "gpu", "step", 7, 1.0, 1.5)]).to_chrome_trace(tmp_path / "run.json")
     events = json.loads(path.read_text())["traceEvents"]

@@ -143,6 +143,24 @@ def test_columns_cannot_be_written():
         Timeline.of([Span(0, "a", "b", 0, 0, 1)]).start_s[0] = 5
 
 
+def test_what_a_timeline_was_made_of_may_change_it_may_not():
+    place, start_s = np.zeros(1, np.int64), np.array([0.0, 9.0])
+    view = start_s[:1]
+    view.flags.writeable = False  # what it is a view of is not
+    timeline = Timeline(place, place, place, place, view, np.array([1.0]), ("a",), ("b",))
+    place[0], start_s[0] = -1, 0.5
+    assert timeline[0] == Span(0, "a", "b", 0, 0.0, 1.0)
+    again = timeline.shifted(0.0)
+    assert np.shares_memory(again.item, timeline.item), "what nobody can write to is not copied"
+
+
+def test_an_item_that_does_not_fit_is_refused():
+    assert Timeline.of([Span(0, "a", "b", 2**63 - 1, 0.0, 1.0)])[0].item == 2**63 - 1
+    for wrong in (2**63, 2**64):
+        with pytest.raises(ValueError, match="item must "):
+            Timeline.of([Span(0, "a", "b", wrong, 0.0, 1.0)])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -220,9 +238,7 @@ def test_lanes_and_kinds_can_be_put_in_an_order():
 
 
 def test_waiting_is_no_work():
-    timeline = Timeline.of(
-        [Span(0, "a", "step", 0, 0.0, 1.0), *(Span(0, "a", kind, 0, 1.0, 4.0) for kind in WAITS)]
-    )
+    timeline = Timeline.of([Span(0, "a", "step", 0, 0.0, 1.0), *(Span(0, "a", kind, 0, 1.0, 4.0) for kind in WAITS)])
     assert [span.kind for span in timeline.work()] == ["step"]
     assert timeline.utilisation() == {(0, "a"): 0.25}
     assert [span.kind for span in critical_path(timeline)] == ["step"]

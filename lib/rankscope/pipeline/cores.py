@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from ..checks import number
+
 
 @dataclass(frozen=True)
 class Cores:
@@ -16,11 +18,9 @@ class Cores:
     _known: dict[tuple[int, bool], tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, least in (("num_cores", 1e-9), ("fetch_cpu", 0.0), ("step_cpu", 0.0)):
-            value = getattr(self, name)
-            good = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= least
-            if not good or (name != "num_cores" and math.isinf(value)):
-                raise ValueError(f"{name} must be a number {'above' if least else 'of at least'} 0, got {value!r}")
+        object.__setattr__(self, "num_cores", number("num_cores", self.num_cores, above=0, high=math.inf))
+        for name in ("fetch_cpu", "step_cpu"):
+            object.__setattr__(self, name, number(name, getattr(self, name), 0))
 
     def speeds(self, num_fetches: int, stepping: bool) -> tuple[float, float]:
         """Return the speeds of each fetch and of the step, 1 being that of one that runs alone.

@@ -15,7 +15,7 @@ import os
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -23,10 +23,11 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from ..checks import of_type, whole
 from ..timeline import Recorder, Timeline
 from .dataloader_profile import BatchCosts, LoaderProfile, LoaderSettings, PinningCosts, profile_columns
 from .dataloader_twin import LOOP
-from .dataloader_worker import Batch, Clock, Hook, Numbering, Reading, TimedFetcher, receivers
+from .dataloader_worker import Batch, Clock, Hook, Numbering, Reading, TimedFetcher, receivers, tensors
 
 T = TypeVar("T")
 _now = time.perf_counter_ns
@@ -49,7 +50,7 @@ def record_dataloader(loader: DataLoader[T], recorder: Recorder | None = None) -
     """
     if not isinstance(loader, DataLoader):
         raise ValueError(f"loader must be a torch.utils.data.DataLoader, got {loader!r}")
-    return RecordedLoader(loader, Recorder() if recorder is None else recorder)
+    return RecordedLoader(loader, Recorder() if recorder is None else of_type("recorder", recorder, Recorder))
 
 
 class RecordedLoader(Generic[T]):
@@ -102,10 +103,11 @@ def measure_pinning(batch: Any, device: str | torch.device = "cuda", repeats: in
     """Measure what it takes to copy this batch to the device, pageable and pinned, and to pin it: best of `repeats`.
 
     torch keeps pinned memory for the next batch: its first allocation, which is dearer, is not counted. Raises
-    RuntimeError, from torch, where there is no such device.
+    ValueError for less than 1 repeat, and RuntimeError, from torch, where there is no such device.
     """
-    tensors = list(_tensors(batch))
-    pinned = [tensor.pin_memory() for tensor in tensors]
+    repeats = whole("repeats", repeats, 1)
+    plain = list(tensors(batch))
+    pinned = [tensor.pin_memory() for tensor in plain]
 
     def best_s(work: Callable[[], object]) -> float:
         taken = []
@@ -118,8 +120,8 @@ def measure_pinning(batch: Any, device: str | torch.device = "cuda", repeats: in
         return min(taken[1:])
 
     return PinningCosts(
-        pageable_copy_s=best_s(lambda: [tensor.to(device) for tensor in tensors]),
-        pin_s=best_s(lambda: [tensor.pin_memory() for tensor in tensors]),
+        pageable_copy_s=best_s(lambda: [tensor.to(device) for tensor in plain]),
+        pin_s=best_s(lambda: [tensor.pin_memory() for tensor in plain]),
         pinned_copy_s=best_s(lambda: [tensor.to(device, non_blocking=True) for tensor in pinned]),
     )
 
@@ -136,7 +138,7 @@ class _Recording:
         self.rows: list[BatchCosts] = []
         self.startups: dict[tuple[int, int], int] = {}  # (token, worker): ns to its first read
         self.creations: list[int] = []  # ns to make the workers
-        self.batch_bytes = 0
+        self.batch_bytes: int | None = None
         self.epochs = itertools.count()
         self.running: weakref.WeakSet[_RecordedIterator] = weakref.WeakSet()
 
@@ -153,7 +155,7 @@ class _Recording:
             settings=LoaderSettings(workers, window, in_order, pins, loader.persistent_workers),
             num_batches=max(Counter(row.epoch for row in self.rows).values()),
             num_cores=num_cores,
-            batch_bytes=self.batch_bytes,
+            batch_bytes=self.batch_bytes or 0,
             accelerator=accelerator,
             startup_s=max(startup_s, 0.0),
             startup_each_s=each_s,
@@ -232,20 +234,22 @@ class _RecordedIterator:
         try:
             batch: Batch = next(self._inner)
         except StopIteration:
-            if self._multi:
-                self.add("stop", -1, request.wall, _now())
-            self._recording.running.discard(self)
+            if self in self._recording.running:  # the first time
+                self._recording.running.discard(self)
+                if self._multi:
+                    self.add("stop", -1, request.wall, _now())
             raise
         if not isinstance(batch, Batch):
             raise _unknown(f"what {type(self._inner).__name__} makes of batches")
-        wait_ns, self._pause_ns = self._pause_ns + _now() - request.wall, 0
-        recording = self._recording
-        recording.batch_bytes = recording.batch_bytes or _num_bytes(batch.data)
+        arrived_ns, recording = _now(), self._recording
+        wait_ns, self._pause_ns = self._pause_ns + arrived_ns - request.wall, 0
+        if recording.batch_bytes is None:
+            recording.batch_bytes = sum(tensor.nbytes for tensor in tensors(batch.data))
         if batch.fetched.startup >= 0:
             recording.startups[self.token, batch.fetched.worker] = batch.fetched.startup
         self._handed = self._clock.read()
         if self._multi:
-            self.add("wait", batch.number, request.wall, self._handed.wall)
+            self.add("wait", batch.number, request.wall, arrived_ns)
         self._batch, self._wait_ns = batch, wait_ns
         data, batch.data = batch.data, None  # not kept alive beyond the user's own use
         return data
@@ -281,15 +285,3 @@ def _unknown(what: str) -> RuntimeError:
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _num_bytes(batch: Any) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in _tensors(batch))
-
-
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, (Mapping, Sequence)) and not isinstance(batch, (str, bytes)):
-        for part in batch.values() if isinstance(batch, Mapping) else batch:
-            yield from _tensors(part)

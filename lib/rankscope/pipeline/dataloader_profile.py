@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import count_of, one_of, whole
+from ..checks import count_of, one_of, truth, whole
 from ..timeline import Timeline
 from .dataloader_twin import simulate_dataloader
 from .service import Seconds, check_times
@@ -30,8 +30,10 @@ class LoaderSettings:
     persistent_workers: bool = False
 
     def __post_init__(self) -> None:
-        whole("num_workers", self.num_workers, 0)
-        whole("prefetch_factor", self.prefetch_factor, 1)
+        object.__setattr__(self, "num_workers", whole("num_workers", self.num_workers, 0))
+        object.__setattr__(self, "prefetch_factor", whole("prefetch_factor", self.prefetch_factor, 1))
+        for name in ("in_order", "pin_memory", "persistent_workers"):
+            object.__setattr__(self, name, truth(name, getattr(self, name)))
 
     def __str__(self) -> str:
         pinned = ", pinned" if self.pin_memory else ""
@@ -83,8 +85,8 @@ class LoaderProfile:
     pinning: PinningCosts | None = None
 
     def __post_init__(self) -> None:
-        whole("num_batches", self.num_batches, 1)
-        whole("num_cores", self.num_cores, 1)
+        for name, least in (("num_batches", 1), ("num_cores", 1), ("batch_bytes", 0)):
+            object.__setattr__(self, name, whole(name, getattr(self, name), least))
         columns = [spec.name for spec in fields(self) if spec.type == "Seconds"]
         for name in columns:
             object.__setattr__(self, name, check_times(name, getattr(self, name)))

@@ -19,10 +19,10 @@ from itertools import cycle
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import whole
+from ..checks import number, truth, whole
 from ..timeline import Timeline
 from .cores import Cores
-from .service import Seconds, Service, check_times, draw
+from .service import Seconds, Service, draw
 
 _READY, _ARRIVED, _RECEIVED, _PINNED = range(4)
 LOOP, PIN_THREAD = "training loop", "pin thread"
@@ -60,7 +60,8 @@ def simulate_dataloader(
     """
     count, num_workers = whole("num_batches", num_batches, 1), whole("num_workers", num_workers, 0)
     window = whole("prefetch_factor", prefetch_factor, 1)
-    held, startup = check_times("held_s and startup_s", [held_s, startup_s]).tolist()
+    held, startup = number("held_s", held_s, 0), number("startup_s", startup_s, 0)
+    in_order, seed = truth("in_order", in_order), whole("seed", seed, -(2**63), 2**64 - 1)
     cores = Cores(math.inf if num_cores is None else num_cores, fetch_cpu, step_cpu)
     services = {"fetch_s": fetch_s, "step_s": step_s, "handover_s": handover_s, "receive_s": receive_s}
     drawn = (draw(name, service, count, seed, 0, stream) for stream, (name, service) in enumerate(services.items()))
@@ -69,7 +70,7 @@ def simulate_dataloader(
     work = _Work(fetch, step, handover, receive, pin)
     if num_workers == 0:
         return _alone(work)
-    return _Run(work, num_workers, window, bool(in_order), cores, startup, held).timeline()
+    return _Run(work, num_workers, window, in_order, cores, startup, held).timeline()
 
 
 @dataclass(frozen=True)

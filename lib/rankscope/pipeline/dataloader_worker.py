@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
+import torch
+from numpy import random as _random  # noqa: F401  # numpy loads it late: torch's workers must not be the first to ask
 from torch.utils.data import dataloader, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -43,31 +46,46 @@ class Numbering:
 
 
 class Reading(NamedTuple):
-    """The time, what CPU time the process has used, and how long its thread was ready without a core: nanoseconds."""
+    """The time, what CPU time the process has used, and how long `thread` was ready without a core: nanoseconds."""
 
     wall: int
     cpu: int
     queued: int
+    thread: int
 
     def worked_since(self, earlier: Reading) -> int:
-        """Return the nanoseconds since an earlier reading, less those without a core."""
-        return max(self.wall - earlier.wall - (self.queued - earlier.queued), 0)
+        """Return the nanoseconds since an earlier reading, less those without a core, which two threads do not tell."""
+        queued = self.queued - earlier.queued if self.thread == earlier.thread else 0
+        return max(self.wall - earlier.wall - queued, 0)
 
 
 class Clock:
-    """Reads the clocks of the thread it is made in; where the system keeps no account, `queued` stays 0."""
+    """Reads the clocks of the thread that asks; where the system keeps no account, `queued` is 0."""
 
     def __init__(self) -> None:
-        try:
-            self._file: int | None = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-            weakref.finalize(self, os.close, self._file)
-        except OSError:
-            self._file = None
+        self._thread, self._file = -1, -1
+        self._close: Callable[[], object] = int
 
     def read(self) -> Reading:
         """Return a reading; it takes a few microseconds."""
-        queued = 0 if self._file is None else int(os.pread(self._file, 64, 0).split()[1])
-        return Reading(_now(), time.process_time_ns(), queued)
+        thread, queued = threading.get_native_id(), 0
+        try:
+            if thread != self._thread:
+                self._open(thread)
+            if self._file >= 0:
+                queued = int(os.pread(self._file, 64, 0).split()[1])
+        except (OSError, IndexError):  # of a thread of this number that has ended
+            self._thread = thread = -1
+        return Reading(_now(), time.process_time_ns(), queued, thread)
+
+    def _open(self, thread: int) -> None:
+        self._close()
+        self._thread, self._file, self._close = thread, -1, int
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+            self._close = weakref.finalize(self, os.close, self._file)
+        except OSError:
+            pass
 
 
 class Fetched(NamedTuple):
@@ -114,6 +132,19 @@ class Batch:
             receiver.add("pin", self.number, start_ns, stop_ns, PIN_THREAD)
             receiver.free_ns = stop_ns
         return self
+
+
+def tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a batch, those in its lists, tuples and dicts, each container once."""
+    known: set[int] = set()
+    waiting = [batch]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple | dict) and id(value) not in known:
+            known.add(id(value))
+            waiting.extend(value.values() if isinstance(value, dict) else value)
 
 
 class _UnpackingBegins:

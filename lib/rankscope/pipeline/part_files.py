@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ..checks import whole
 from ..storage import write_atomically
-from .service import Service, check, draw
+from .service import Distribution, Service, check, draw_one
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]
@@ -29,7 +29,7 @@ _TYPES |= {"bool", "float16", "float32", "float64", "complex64", "complex128"}
 
 
 def write_parts(
-    folder: str | os.PathLike[str], rows_per_part: int | Sequence[int], /, **arrays: ArrayLike
+    folder: str | os.PathLike[str], rows_per_part: int | Sequence[int] | NDArray[np.int64], /, **arrays: ArrayLike
 ) -> list[Path]:
     """Cut arrays of the same number of rows into part-00000.npz, part-00001.npz, … and return their paths.
 
@@ -43,7 +43,7 @@ def write_parts(
     if reserved:
         raise ValueError(f"an array's name must differ from numpy.savez's own arguments, got {reserved[0]!r}")
     num_rows = len(next(iter(checked.values())))
-    if isinstance(rows_per_part, Sequence):
+    if isinstance(rows_per_part, Sequence) or (isinstance(rows_per_part, np.ndarray) and rows_per_part.ndim):
         sizes = [whole(f"rows_per_part[{place}]", size, 0) for place, size in enumerate(rows_per_part)]
         if sum(sizes) != num_rows:
             raise ValueError(f"rows_per_part must add up to the {num_rows} rows, got {sizes}, which is {sum(sizes)}")
@@ -75,7 +75,8 @@ class DelayedLoad:
 
     `delays_s` is seconds, a list with a time for each part, a distribution or a function of the part's number, which
     is the last number in the file's name. The same seed gives the same delays, whoever loads. Raises ValueError for
-    delays that are none of these; when called, for a file without a number.
+    delays that are none of these; when called, for a file without a number, and with a distribution for one above
+    999 999.
 
     >>> DelayedLoad([0.5, 0.7]).delay_s("parts/part-00001.npz")
     0.7
@@ -86,16 +87,18 @@ class DelayedLoad:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check("delays_s", self.delays_s)
-        whole("seed", self.seed)
+        object.__setattr__(self, "delays_s", check("delays_s", self.delays_s))
+        object.__setattr__(self, "seed", whole("seed", self.seed))
 
     def delay_s(self, path: str | os.PathLike[str]) -> float:
         """Return the seconds that the loading of this file is delayed."""
         numbers = re.findall(r"\d+", Path(path).stem)
         if not numbers:
             raise ValueError(f"a delayed part must have its number in its name, got {os.fspath(path)!r}")
-        number = int(numbers[-1])
-        return float(draw("delays_s", self.delays_s, number + 1, self.seed)[number])
+        part = int(numbers[-1])
+        if isinstance(self.delays_s, Distribution):  # which is drawn from for the parts before it, too
+            whole(f"the part's number in {os.fspath(path)!r}", part, 0, 999_999)
+        return draw_one("delays_s", self.delays_s, part, self.seed)
 
     def __call__(self, path: str) -> Mapping[str, Any]:
         time.sleep(self.delay_s(path))

@@ -26,8 +26,9 @@ from .part_manager import PartError, Setting, exchange_folder, manage
 from .shared import Exchange, delete_folder, shared_folder
 
 _BEGIN = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    f"from {manage.__module__} import manage; manage(int(sys.argv[1]))"
+    "import json, pathlib, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    f"from {manage.__module__} import manage; "
+    "manage(int(sys.argv[1]), pathlib.Path(sys.argv[3]), int(sys.argv[4]))"
 )
 # libraries of numpy's that start threads when they are imported, from which one must not fork
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -35,13 +36,14 @@ _STOP_S = 5.0  # how long a manager may take to end
 
 
 class LoaderDied(RuntimeError):
-    """A loader or the manager of the loaders ended: killed, out of memory, crashed."""
+    """A loader or the manager of the loaders ended: killed, out of memory, crashed; or could not be started."""
 
 
 class PartLoaders:
     """The trainer's end: starts the processes, takes parts, and ends the processes when it is closed or collected.
 
-    Raises ValueError where a fresh process cannot import `load`, and LoaderDied where one of the processes ended.
+    Raises ValueError where a fresh process cannot import `load`, and LoaderDied where one of the processes ended or
+    could not be started.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -53,20 +55,19 @@ class PartLoaders:
         self._owner = os.getpid()
         self._arrived: deque[tuple[int, bytes]] = deque()
         self.folder = folder = shared_folder()
-        ours, theirs = socket.socketpair()
         try:
             folders = [exchange_folder(folder, loader) for loader in range(setting.num_loaders)]
             for place in folders:
                 place.mkdir()
-            self._manager = _start_manager(theirs)
+            ours, theirs = socket.socketpair()
+            self._pipe: Connection[Any, Any] = Connection(os.dup(ours.fileno()))
+            self._manager = _start_manager(theirs, folder)
         except BaseException:
             delete_folder(folder)
             raise
         self._exchanges = [Exchange(place, 0) for place in folders]
-        self._pipe: Connection[Any, Any] = Connection(os.dup(ours.fileno()))
         self.close = weakref.finalize(self, _stop, self._manager, ours, self._pipe, folder, os.getpid())
         try:
-            self._send((folder, os.getpid()))
             with contextlib.suppress(ConnectionError):
                 self._pipe.send_bytes(message)
             kind, value = self._receive()
@@ -131,11 +132,11 @@ class PartLoaders:
         return LoaderDied(f"the manager of the part loaders (pid {self._manager.pid}) {how_it_ended(code)}")
 
 
-def _start_manager(theirs: socket.socket) -> subprocess.Popen[bytes]:
+def _start_manager(theirs: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
     with theirs:
-        path = json.dumps([os.fspath(folder) or os.getcwd() for folder in sys.path])
+        path = json.dumps([os.fspath(place) or os.getcwd() for place in sys.path])
         return subprocess.Popen(
-            [sys.executable, "-c", _BEGIN, str(theirs.fileno()), path],
+            [sys.executable, "-c", _BEGIN, str(theirs.fileno()), path, os.fspath(folder), str(os.getpid())],
             stdin=subprocess.DEVNULL,
             env={**os.environ, **_ONE_THREAD},
             pass_fds=[theirs.fileno()],

@@ -4,8 +4,8 @@ The manager is a fresh interpreter without torch and with one thread: forking fr
 the trainer's (its pipes, its threads, its script) is inherited. Parts go from loader to trainer through shared memory;
 the manager passes on the short messages only.
 
-Who dies is noticed at the other end of a pipe or socket that nobody else holds: a loader by the manager, which says so
-and ends; the manager by the trainer and by the loaders; the trainer by the manager. Nobody polls.
+Who dies is noticed by its pidfd, or at the other end of a pipe or socket: a loader by the manager, which says so and
+ends; the manager by the trainer and by the loaders; the trainer by the manager. Nobody polls.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ import contextlib
 import os
 import pickle
 import signal
-import threading
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..timeline import Recorder
 from .failures import how_it_ended, portable
+from .lifelines import Lifeline, Watched, watch
 from .part_files import Load, Part, check_part
 from .parts_twin import loader_lane
 from .shared import Exchange, delete_folder
@@ -58,13 +57,12 @@ def exchange_folder(folder: Path, loader: int) -> Path:
     return folder / str(loader)
 
 
-def manage(descriptor: int) -> None:
+def manage(descriptor: int, folder: Path, trainer_pid: int) -> None:
     """Be the manager, for the trainer at the other end of a socket, until it closes that or dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)
     trainer: _Pipe = Connection(descriptor)
-    with contextlib.suppress(EOFError, ConnectionError):  # the trainer is gone
-        folder, trainer_pid = trainer.recv()
+    with contextlib.suppress(EOFError, ConnectionError, ProcessLookupError):  # the trainer is gone
         try:
             message = trainer.recv_bytes()
             try:
@@ -72,7 +70,7 @@ def manage(descriptor: int) -> None:
             except Exception as error:  # whatever the module of `load` raises
                 trainer.send(("refused", f"{type(error).__name__}: {error}"))
                 return
-            _Manager(trainer, trainer_pid, folder, setting).run()
+            _Manager(trainer, watch(trainer_pid), folder, setting).run()
         finally:
             delete_folder(folder)
 
@@ -80,7 +78,7 @@ def manage(descriptor: int) -> None:
 @dataclass(eq=False)
 class _Loader:
     number: int
-    process: BaseProcess
+    watched: Watched
     pipe: _Pipe
     part: int = -1
     file: str | None = None  # what it is loading
@@ -90,55 +88,61 @@ class _Loader:
 class _Manager:
     """Keeps the queue: which parts have entered it, and which were taken; of a part it sees the message only."""
 
-    def __init__(self, trainer: _Pipe, trainer_pid: int, folder: Path, setting: Setting) -> None:
-        self._trainer, self._setting = trainer, setting
+    def __init__(self, trainer: _Pipe, trainer_death: int | None, folder: Path, setting: Setting) -> None:
+        self._trainer, self._folder, self._setting = trainer, folder, setting
         self._files: list[str] = []
         self._held: dict[int, bytes] = {}  # parts that are loaded and have not entered the queue
         self._entered = self._taken = 0
-        lifeline, held = os.pipe()
         self._loaders: list[_Loader] = []
-        for number in range(setting.num_loaders):
-            self._loaders.append(self._fork(number, folder, lifeline, held))
-        os.close(lifeline)
-        self._sources: list[Any] = [trainer]
-        for loader in self._loaders:
-            self._sources += [loader.pipe, loader.process.sentinel]
-        self._gone = -1
-        if hasattr(os, "pidfd_open"):  # Linux: where processes forked from the trainer hold its socket, too
-            self._gone = os.pidfd_open(trainer_pid)
-            self._sources.append(self._gone)
-
-    def _fork(self, number: int, folder: Path, lifeline: int, held: int) -> _Loader:
-        context = get_context("fork")
-        ours, theirs = context.Pipe()
-        inherited = [self._trainer, ours, *(loader.pipe for loader in self._loaders)]
-        arguments = (number, theirs, inherited, lifeline, held, folder, self._setting)
-        process = context.Process(target=_load_parts, args=arguments)
-        process.start()
-        theirs.close()
-        return _Loader(number, process, ours)
+        self._trainer_death = trainer_death  # its socket may be held by processes that it has forked, too
+        self._sources: list[Any] = [trainer] if trainer_death is None else [trainer, trainer_death]
 
     def run(self) -> None:
         """Serve until the trainer is gone, which may raise EOFError or ConnectionError, or a loader is."""
         try:
-            self._trainer.send(("ready", [loader.process.pid for loader in self._loaders]))
-            while self._serve(wait(self._sources)):
-                pass
+            if self._fork_all():
+                self._trainer.send(("ready", [loader.watched.process.pid for loader in self._loaders]))
+                while self._serve(wait(self._sources)):
+                    pass
         finally:
             for loader in self._loaders:
-                loader.process.kill()
+                loader.watched.process.kill()
             for loader in self._loaders:
-                loader.process.join(1.0)
+                loader.watched.exit_code(1.0)
+
+    def _fork_all(self) -> bool:
+        """Start the loaders, or tell the trainer why that is impossible."""
+        try:
+            self._lifeline = Lifeline(self._folder)
+            for number in range(self._setting.num_loaders):
+                self._loaders.append(self._fork(number))
+        except OSError as error:
+            problem = f"not all part loaders could be started: {type(error).__name__}: {error}"
+            self._trainer.send(("died", f"{problem} (num_loaders={self._setting.num_loaders})"))
+            return False
+        for loader in self._loaders:
+            self._sources += [loader.pipe, loader.watched.death]
+        return True
+
+    def _fork(self, number: int) -> _Loader:
+        context = get_context("fork")
+        ours, theirs = context.Pipe()
+        inherited = [self._trainer, ours, *(loader.pipe for loader in self._loaders)]
+        arguments = (number, theirs, inherited, self._lifeline, self._folder, self._setting)
+        process = context.Process(target=_load_parts, args=arguments)
+        process.start()
+        theirs.close()
+        return _Loader(number, Watched(process), ours)
 
     def _serve(self, ready: list[Any]) -> bool:
         """Do what is to be done, and return whether to go on."""
-        if self._gone in ready:
+        if self._trainer_death in ready:
             return False
         if self._trainer in ready:
             self._listen()
         for loader in self._loaders:
             try:
-                if loader.process.sentinel in ready:
+                if loader.watched.death in ready:
                     raise EOFError
                 if loader.pipe in ready:
                     self._held[loader.part] = loader.pipe.recv_bytes()
@@ -175,25 +179,24 @@ class _Manager:
 
 
 def _obituary(loader: _Loader) -> str:
-    loader.process.join(1.0)
+    code = loader.watched.exit_code(1.0)
     doing = "while it waited" if loader.file is None else f"while it loaded {loader.file}"
-    return f"part loader {loader.number} (pid {loader.process.pid}) {how_it_ended(loader.process.exitcode)} {doing}"
+    return f"part loader {loader.number} (pid {loader.watched.process.pid}) {how_it_ended(code)} {doing}"
 
 
 # ---- in the loaders
 
 
 def _load_parts(
-    number: int, pipe: _Pipe, inherited: list[_Pipe], lifeline: int, held: int, folder: Path, setting: Setting
+    number: int, pipe: _Pipe, inherited: list[_Pipe], lifeline: Lifeline, folder: Path, setting: Setting
 ) -> None:
     """Be a loader: load what the manager says, until it is gone."""
     for other in inherited:
         other.close()
-    os.close(held)
-    threading.Thread(target=_end_with_manager, args=(lifeline,), daemon=True).start()
+    lifeline.tie()
     exchange = Exchange(exchange_folder(folder, number), 1)
     recorder, lane = setting.recorder, loader_lane(number)
-    with contextlib.suppress(EOFError, ConnectionError):
+    try:
         while True:
             part, file, returned = pipe.recv()
             for message in returned:
@@ -201,11 +204,8 @@ def _load_parts(
             with recorder.span(lane, "load", part) if recorder else contextlib.nullcontext():
                 message = _packed(exchange, setting.load, file)
             pipe.send_bytes(message)
-
-
-def _end_with_manager(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nobody ever writes: this returns when the manager is gone, killed too
-    os._exit(1)
+    except (EOFError, ConnectionError):
+        lifeline.end()
 
 
 def _packed(exchange: Exchange, load: Load, file: str) -> bytes:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..checks import whole
+from ..checks import of_type, truth, whole
 from ..sampling import shard_files
 from ..timeline import Recorder
 from .part_files import Load, Part, load_part
@@ -51,12 +51,16 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         one = isinstance(files, str | bytes | os.PathLike)  # shard_files says what is wrong with that
         self._files: Any = files if one else [os.fspath(file) for file in files]
         self.batch_size = whole("batch_size", batch_size, 1)
-        self.num_trainers, self.trainer_id, self.seed = num_trainers, trainer_id, seed
+        self.num_trainers = whole("num_trainers", num_trainers, 1)
+        self.trainer_id = whole("trainer_id", trainer_id, 0, self.num_trainers - 1)
+        self.seed = whole("seed", seed)
         if not callable(load):
             raise ValueError(f"load must be a function of a path, got {load!r}")
-        self.load, self.drop_last = load, drop_last
+        self.load, self.drop_last = load, truth("drop_last", drop_last)
         self.set_epoch(0)
-        self.recorder = None if recorder is None else recorder.for_rank(trainer_id)
+        self.recorder = None
+        if recorder is not None:
+            self.recorder = of_type("recorder", recorder, Recorder).for_rank(self.trainer_id)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration deals out the files for. Raises ValueError for no whole number."""

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import number, whole
 from ..timeline import Span, Timeline
 from .service import Service, check, check_times, draw
 
@@ -51,7 +51,7 @@ def simulate_parts(
     """
     loads, steps = _shards(load_s, steps_per_part, whole("seed", seed, *_SEEDS))
     queue = _queue(queue_size, num_loaders, startup_s)
-    check_times("barrier_s", [barrier_s])
+    barrier_s = number("barrier_s", barrier_s, 0)
     times = [draw("step_s", step_s, sum(counts), seed, rank, 1).tolist() for rank, counts in enumerate(steps)]
     spans: list[Span] = []
     trainers = [
@@ -71,7 +71,7 @@ def idle_share(timeline: Timeline) -> float:
     ranks = np.unique(timeline.select(lane=TRAINER).rank)
     steps = timeline.select(lane=TRAINER, kind="step")
     busy_s = [steps.select(rank=int(rank)).busy_s for rank in ranks]
-    return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s if timeline.makespan_s else 0.0
+    return 1.0 - float(np.mean(busy_s)) / timeline.makespan_s if busy_s and timeline.makespan_s else 0.0
 
 
 def _by_lane(span: Span) -> tuple[int, bool, str, float, float]:
@@ -86,10 +86,10 @@ _Trainer: TypeAlias = Generator[float, float, float]
 
 def _synchronous(rank: int, loads: list[float], steps: list[int], spans: list[Span]) -> _Trainer:
     now = yield 0.0  # to be sent the first time
-    for part, (seconds, number) in enumerate(zip(loads, steps, strict=True)):
+    for part, (seconds, lasting) in enumerate(zip(loads, steps, strict=True)):
         spans.append(Span(rank, TRAINER, "load", part, now, now + seconds))
         now += seconds
-        for _ in range(number):
+        for _ in range(lasting):
             now = yield now
     return now
 
@@ -106,7 +106,7 @@ def _asynchronous(
     entered: list[float] = []
     taken: list[float] = []
     now = yield 0.0  # to be sent the first time
-    for part, (seconds, number) in enumerate(zip(loads, steps, strict=True)):
+    for part, (seconds, lasting) in enumerate(zip(loads, steps, strict=True)):
         start = entered[part - num_loaders] if part >= num_loaders else startup_s
         room = taken[part - queue_size] if part >= queue_size else startup_s
         spans.append(Span(rank, loader_lane(part % num_loaders), "load", part, start, start + seconds))
@@ -114,7 +114,7 @@ def _asynchronous(
         taken.append(max(now, entered[-1]))
         spans.append(Span(rank, TRAINER, "wait", part, now, taken[-1]))
         now = taken[-1]
-        for _ in range(number):
+        for _ in range(lasting):
             now = yield now
     return now
 
@@ -144,7 +144,7 @@ def _keep_step(trainers: list[_Trainer], times: list[list[float]], barrier_s: fl
 
 
 def _queue(queue_size: int | None, num_loaders: int, startup_s: float) -> tuple[int, int, float] | None:
-    checked = whole("num_loaders", num_loaders, 1), float(check_times("startup_s", [startup_s])[0])
+    checked = whole("num_loaders", num_loaders, 1), number("startup_s", startup_s, 0)
     return None if queue_size is None else (whole("queue_size", queue_size, 1), *checked)
 
 
@@ -157,7 +157,7 @@ def _shards(load_s: Any, steps_per_part: Any, seed: int) -> tuple[list[list[floa
         check("load_s", load_s)
     if _nested(steps_per_part):
         steps = [
-            [whole(f"steps_per_part[{rank}][{part}]", number, 0) for part, number in enumerate(shard)]
+            [whole(f"steps_per_part[{rank}][{part}]", count, 0) for part, count in enumerate(shard)]
             for rank, shard in enumerate(steps_per_part)
         ]
     elif loads is None:
@@ -165,8 +165,8 @@ def _shards(load_s: Any, steps_per_part: Any, seed: int) -> tuple[list[list[floa
             f"load_s or steps_per_part must be a list for each trainer, got {load_s!r} and {steps_per_part!r}"
         )
     else:
-        number = whole("steps_per_part", steps_per_part, 0)
-        steps = [[number] * len(shard) for shard in loads]
+        each = whole("steps_per_part", steps_per_part, 0)
+        steps = [[each] * len(shard) for shard in loads]
     if loads is None:
         loads = [draw("load_s", load_s, len(shard), seed, rank, 0).tolist() for rank, shard in enumerate(steps)]
     lengths = [len(shard) for shard in loads], [len(shard) for shard in steps]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import signal
+import socket
 import sys
 import threading
 import time
@@ -14,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .failures import how_it_ended, portable
-from .shared import Exchange, delete_folder
+from .lifelines import Lifeline, Watched
+from .shared import Exchange
 
 
 class StageError(RuntimeError):
@@ -32,12 +35,19 @@ class WorkerDied(StageError):
 class Worker:
     """A process that applies `fn` to one value after the other, as asked by one thread of the process that made it.
 
-    It ignores Ctrl-C, which that process heeds, and ends by itself when that process is gone. Raises ValueError for a
-    `fn` that cannot be sent to a process.
+    It ignores Ctrl-C, which that process heeds, and ends when that process is gone. `death` is ready once it has
+    ended. Raises ValueError for a `fn` that cannot be sent to a process.
     """
 
     def __init__(
-        self, context: Any, stage: str, place: int, fn: Callable[[Any], Any], folder: Path, others: Sequence[Worker]
+        self,
+        context: Any,
+        stage: str,
+        place: int,
+        fn: Callable[[Any], Any],
+        folder: Path,
+        lifeline: Lifeline,
+        others: Sequence[Worker],
     ) -> None:
         self.stage, self.place = stage, place
         self.item: int | None = None
@@ -47,14 +57,16 @@ class Worker:
         self._connection, theirs = context.Pipe()
         forked = context.get_start_method() == "fork"  # the child has all that is open here: it must close our ends
         ours = [self._connection, *(other._connection for other in others)] if forked else []
-        self.process = context.Process(target=_serve, args=(fn, theirs, folder, ours), daemon=True)
+        process = context.Process(target=_serve, args=(fn, theirs, folder, lifeline, ours), daemon=True)
         try:
-            self.process.start()
+            process.start()
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             message = f"the fn of stage {stage!r} must be a function of a module, to be sent to a process"
             raise ValueError(f"{message}, got {fn!r}: {error}") from error
         finally:
             theirs.close()
+        self._watched, self.pid = Watched(process), process.pid
+        self.death = self._watched.death
 
     def __call__(self, number: int, value: Any) -> tuple[Any, int, int]:
         """Return what fn makes of the value, and when it began and ended, in ns of `time.perf_counter_ns`.
@@ -76,29 +88,37 @@ class Worker:
     def died(self) -> WorkerDied:
         """Return the error that says how it ended."""
         with self._lock:  # two threads may ask, and one process is waited for once
-            self.process.join(1)
-            code = self.process.exitcode
+            code = self._watched.exit_code(1.0)
         doing = "between items" if self.item is None else f"on item {self.item}"
-        name = f"worker {self.place} of stage {self.stage!r} (process {self.process.pid})"
+        name = f"worker {self.place} of stage {self.stage!r} (process {self.pid})"
         return WorkerDied(f"{name} {how_it_ended(code)} {doing}", self.stage, self.item)
+
+    def kill(self) -> None:
+        """Kill the process; the thread that waits for it goes on, whoever else may hold the process's end."""
+        self._watched.process.kill()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Let the thread that waits for an answer, and whoever asks from now on, find that there is nobody."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as line:
+            line.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the process and wait for it; the thread that asks it must have ended."""
         with contextlib.suppress(OSError):
             self._connection.send_bytes(b"")
-        self.process.join(5)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
+        self._watched.end(5.0)
         self._connection.close()
-        self.process.close()
 
 
-def _serve(fn: Callable[[Any], Any], connection: Connection, folder: Path, inherited: Sequence[Connection]) -> None:
+def _serve(
+    fn: Callable[[Any], Any], connection: Connection, folder: Path, lifeline: Lifeline, inherited: Sequence[Connection]
+) -> None:
     """What the process does until it is told to end, by an empty message, or the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for other in inherited:
         other.close()
+    lifeline.tie()
     if "torch" in sys.modules:  # as torch's own DataLoader does: its thread pool does not survive a fork
         sys.modules["torch"].set_num_threads(1)
     exchange = Exchange(folder, 1)
@@ -106,7 +126,7 @@ def _serve(fn: Callable[[Any], Any], connection: Connection, folder: Path, inher
         while message := connection.recv_bytes():
             connection.send_bytes(_answer(fn, exchange, message))
     except (EOFError, ConnectionError):  # that process was killed
-        delete_folder(folder.parent)
+        lifeline.end()
 
 
 def _answer(fn: Callable[[Any], Any], exchange: Exchange, message: bytes) -> bytes:

@@ -14,8 +14,10 @@ def queue_fill(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return times, and from each on the number of items that are past kind `after` and not yet in kind `before`.
 
-    An item whose worker is "blocked" is still with its worker. The times are those at which the number changes, in
-    seconds of the timeline. Raises ValueError for a kind that the timeline does not have.
+    An item whose worker is "blocked" is still with its worker. An item with several spans of a kind is past `after`
+    with the last and in `before` with the first; spans without an item are left out, as are those in `before` of items
+    that have none in `after`. The times are those at which the number changes, in seconds of the timeline. Raises
+    ValueError for a kind that the timeline does not have.
 
     >>> from rankscope.pipeline import Pipeline, Stage, simulate
     >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 4)
@@ -25,24 +27,25 @@ def queue_fill(
     """
     here = timeline.select(rank=rank)
     first, second = (here.select(kind=one_of("after and before", kind, timeline.kinds)) for kind in (after, before))
-    if "blocked" in timeline.kinds:
-        blocked = here.select(kind="blocked")
-        own = np.isin(blocked.lane, first.lane)
-        arrivals = _latest(
-            np.concatenate([first.item, blocked.item[own]]), np.concatenate([first.stop_s, blocked.stop_s[own]])
-        )
-    else:
-        arrivals = _latest(first.item, first.stop_s)
-    changes_s = np.concatenate([arrivals, second.start_s])
-    steps = np.concatenate([np.ones(arrivals.size, int), -np.ones(len(second), int)])
+    blocked = here.select(kind="blocked")
+    own = np.isin(blocked.lane, first.lane)
+    items, arrived_s = _latest(
+        np.concatenate([first.item, blocked.item[own]]), np.concatenate([first.stop_s, blocked.stop_s[own]])
+    )
+    taken, negative_s = _latest(second.item, -second.start_s)
+    _, places, others = np.intersect1d(items, taken, assume_unique=True, return_indices=True)
+    left_s = np.maximum(-negative_s[others], arrived_s[places])
+    changes_s = np.concatenate([arrived_s, left_s])
+    steps = np.concatenate([np.ones(arrived_s.size, int), -np.ones(left_s.size, int)])
     times_s, places = np.unique(changes_s, return_inverse=True)
     change = np.bincount(places, weights=steps, minlength=times_s.size).astype(np.int64)
     return times_s[change != 0], np.cumsum(change)[change != 0]
 
 
-def _latest(items: NDArray[np.int64], stop_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each different item the last of its times."""
-    _, places = np.unique(items, return_inverse=True)
-    latest = np.full(places.max(initial=-1) + 1, -np.inf)
-    np.maximum.at(latest, places, stop_s)
-    return latest
+def _latest(items: NDArray[np.int64], times_s: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """The different items, without -1, which is none, and for each the last of its times."""
+    named = items != -1
+    different, places = np.unique(items[named], return_inverse=True)
+    latest = np.full(different.size, -np.inf)
+    np.maximum.at(latest, places, times_s[named])
+    return different, latest

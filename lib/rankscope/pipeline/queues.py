@@ -7,7 +7,7 @@ microseconds, where `queue.Queue` and its condition variables cost tens.
 from __future__ import annotations
 
 from _thread import LockType, allocate_lock
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -74,23 +74,35 @@ class Queue:
 
 
 class Source:
-    """The items that come in from outside, numbered; taken from one thread at a time."""
+    """The items that come in from outside, numbered; taken from one thread at a time, and not asked after their end."""
 
     def __init__(self, items: Iterable[Any]) -> None:
-        self._items: Iterator[Item] = map(Item._make, enumerate(items))
-        self._lock, self._stopped = allocate_lock(), False
+        self._given = iter(items)
+        self._items: Iterator[Item] = map(Item._make, enumerate(self._given))
+        self._lock, self._stopped, self._ended = allocate_lock(), False, False
 
     def take(self) -> Item:
         with self._lock:
             if self._stopped:
                 raise Stopped
+            if self._ended:
+                raise End
             try:
                 return next(self._items)
             except StopIteration:
+                self._ended = True
                 raise End from None
 
     def stop(self, num_waiting: int) -> None:
         self._stopped = True
+
+    def close(self) -> None:
+        """Close a generator, so that what it holds is let go; not one in which a thread still is."""
+        if isinstance(self._given, Generator) and self._lock.acquire(False):
+            try:
+                self._given.close()
+            finally:
+                self._lock.release()
 
 
 class Turns:

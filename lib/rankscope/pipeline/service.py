@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..checks import is_scalar, number
 
 Seconds: TypeAlias = NDArray[np.float64]
 
@@ -27,6 +29,7 @@ class Distribution(Protocol):
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds: ...
 
 
+_KINDS = "seconds, a list of them, a distribution or a function"
 Service: TypeAlias = float | Sequence[float] | Seconds | Distribution | Callable[[int], float]
 
 
@@ -44,11 +47,10 @@ class Lognormal:
     cv: float
 
     def __post_init__(self) -> None:
-        _finite("mean_s", self.mean_s)
-        _finite("cv", self.cv)
+        _settle(self, "mean_s", "cv")
 
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
-        sigma = math.sqrt(math.log1p(self.cv**2))
+        sigma = math.sqrt(math.log1p(self.cv**2) if self.cv < 1e100 else 2 * math.log(self.cv))
         return self.mean_s * np.exp(sigma * rng.standard_normal(num_items) - sigma**2 / 2)
 
 
@@ -59,7 +61,7 @@ class Exponential:
     mean_s: float
 
     def __post_init__(self) -> None:
-        _finite("mean_s", self.mean_s)
+        _settle(self, "mean_s")
 
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
         return self.mean_s * rng.standard_exponential(num_items)
@@ -73,8 +75,7 @@ class Uniform:
     high_s: float
 
     def __post_init__(self) -> None:
-        _finite("low_s", self.low_s)
-        _finite("high_s", self.high_s)
+        _settle(self, "low_s", "high_s")
         if self.low_s > self.high_s:
             raise ValueError(f"low_s must be at most high_s, got {self.low_s} and {self.high_s}")
 
@@ -96,9 +97,10 @@ class Measured:
     times_s: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        if not self.times_s:
+        times_s = check_times("times_s", self.times_s)
+        if not times_s.size:
             raise ValueError("measured times must be at least one, got none")
-        object.__setattr__(self, "times_s", tuple(check_times("times_s", self.times_s).tolist()))
+        object.__setattr__(self, "times_s", tuple(times_s.tolist()))
 
     @property
     def mean_s(self) -> float:
@@ -115,45 +117,61 @@ def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds
     A distribution is drawn from; a list holds a time an item; a function is called with each item's number. Raises
     ValueError, naming the work, for a list that is too short and for a time that is negative or not finite.
     """
-    check(name, service_s)
+    service_s = check(name, service_s)
     if isinstance(service_s, Distribution):
-        rng = np.random.default_rng([number % 2**64 for number in stream])
+        rng = np.random.default_rng([place % 2**64 for place in stream])
         return check_times(name, service_s.draw(rng, num_items))
     if callable(service_s):
         return check_times(name, [service_s(item) for item in range(num_items)])
-    if isinstance(service_s, (int, float)):
-        return np.full(num_items, float(service_s))
+    if isinstance(service_s, float):
+        return np.full(num_items, service_s)
     if len(service_s) < num_items:
         raise ValueError(f"{name} must have a time for each of {num_items} items, got {len(service_s)}")
     return check_times(name, service_s)[:num_items]
 
 
+def draw_one(name: str, service_s: Service, item: int, *stream: int) -> float:
+    """Return the time of one item, the one that `draw` gives it; a function is called for this item alone."""
+    if callable(service_s) and not isinstance(service_s, Distribution):
+        return float(check_times(name, [service_s(item)])[0])
+    if is_scalar(service_s):
+        item = 0
+    return float(draw(name, service_s, item + 1, *stream)[item])
+
+
 def mean_s(name: str, service_s: Service) -> float:
     """Return the mean time; of a function, that over its items 0 … 999."""
+    service_s = check(name, service_s)
     if isinstance(service_s, Distribution):
         return service_s.mean_s
-    if isinstance(service_s, (int, float)):
-        return float(service_s)
+    if isinstance(service_s, float):
+        return service_s
     return float(draw(name, service_s, 1000 if callable(service_s) else len(service_s)).mean())
 
 
-def check(name: str, service_s: Service) -> None:
-    """Raise ValueError, naming the work, for what is none of a time, a list, a distribution or a function."""
-    if isinstance(service_s, bool) or service_s is None or isinstance(service_s, str):
-        raise ValueError(f"{name} must be seconds, a list of them, a distribution or a function, got {service_s!r}")
-    if isinstance(service_s, (int, float)):
-        _finite(name, service_s)
-    elif not (isinstance(service_s, Distribution) or callable(service_s) or len(check_times(name, service_s))):
+def check(name: str, service_s: Service) -> Service:
+    """Return a time as a float, and anything else as it is.
+
+    Raises ValueError, naming the work, for what is none of a time, a list, a distribution or a function.
+    """
+    if isinstance(service_s, bool | str | type) or service_s is None:
+        raise ValueError(f"{name} must be {_KINDS}, got {service_s!r}")
+    if is_scalar(service_s):
+        return number(name, service_s, 0)
+    if not (isinstance(service_s, Distribution) or callable(service_s) or len(check_times(name, service_s))):
         raise ValueError(f"{name} must have at least one time, got none")
+    return service_s
 
 
-def check_times(name: str, times_s: Sequence[float] | Seconds) -> Seconds:
-    """Return a column of seconds; raise ValueError for one that is negative or not finite."""
+def check_times(name: str, times_s: Any) -> Seconds:
+    """Return a column of seconds; raise ValueError for what is no list of numbers, negative or not finite."""
     try:
-        column = np.asarray(times_s, dtype=np.float64)
-    except (TypeError, ValueError):
-        kinds = "seconds, a list of them, a distribution or a function"
-        raise ValueError(f"{name} must be {kinds}, got {times_s!r}") from None
+        given = np.asarray(times_s)
+        if given.dtype.kind not in "iufO":
+            raise TypeError
+        column = given.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be {_KINDS}, got {times_s!r}") from None
     if column.ndim != 1:
         raise ValueError(f"{name} must be a list of seconds, got an array of shape {column.shape}")
     bad = ~(np.isfinite(column) & (column >= 0))
@@ -163,6 +181,6 @@ def check_times(name: str, times_s: Sequence[float] | Seconds) -> Seconds:
     return column
 
 
-def _finite(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be finite and at least 0, got {value!r}")
+def _settle(distribution: Any, *names: str) -> None:
+    for name in names:
+        object.__setattr__(distribution, name, number(name, getattr(distribution, name), 0))

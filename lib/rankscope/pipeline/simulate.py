@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import whole
+from ..checks import of_type, whole
 from ..timeline import Timeline
 from .service import draw
 from .stages import Pipeline, Stage
@@ -40,10 +40,10 @@ def simulate(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int =
     >>> [(span.kind, span.item, span.start_s, span.stop_s) for span in spans]
     [('read', 0, 0.0, 1.0), ('read', 1, 1.0, 2.0), ('train', 0, 1.0, 4.0), ('train', 1, 4.0, 7.0)]
     """
+    last = of_type("pipeline", pipeline, Pipeline).stages[-1]
     num_items = whole("num_items", num_items, 0)
     num_ranks = whole("num_ranks", num_ranks, 1)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
-    last = pipeline.stages[-1]
     if num_ranks > 1 and last.num_workers > 1:
         raise ValueError(f"in lock-step the last stage must have 1 worker, got {last.num_workers} for {last.name!r}")
     ranks = []
@@ -63,8 +63,6 @@ def simulate(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int =
         _keep_step([passages[-1] for passages in ranks], arrivals)
     waits = ["barrier" if num_ranks > 1 and stage is last else "blocked" for stage in pipeline.stages]
     return Timeline.concat([_timeline(rank, passages, waits) for rank, passages in enumerate(ranks)])
-
-_NOBODY = (-1, (0.0, 0.0))
 
 
 class _Passage:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import truth, whole
 from ..timeline import WAITS, Timeline
 from .service import Service, check, mean_s
 
@@ -43,11 +44,13 @@ class Stage:
         if self.service_s is None and self.fn is None:
             raise ValueError(f"stage {self.name!r} must have a service_s, a fn or both")
         if self.service_s is not None:
-            check(f"service_s of stage {self.name!r}", self.service_s)
+            object.__setattr__(self, "service_s", check(f"service_s of stage {self.name!r}", self.service_s))
         if self.fn is not None and not callable(self.fn):
             raise ValueError(f"fn of stage {self.name!r} must be a function, got {self.fn!r}")
         for field in ("num_workers", "capacity"):
-            whole(f"{field} of stage {self.name!r}", getattr(self, field), 1)
+            object.__setattr__(self, field, whole(f"{field} of stage {self.name!r}", getattr(self, field), 1))
+        for field in ("ordered", "processes"):
+            object.__setattr__(self, field, truth(f"{field} of stage {self.name!r}", getattr(self, field)))
 
     @property
     def mean_s(self) -> float:
@@ -72,7 +75,9 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """Stages in the order in which an item passes them. Raises ValueError for none, and for two of one name.
+    """Stages in the order in which an item passes them.
+
+    Raises ValueError for none, and for two of one name or with a lane of one name.
 
     >>> road = Pipeline([Stage("read", 0.010), Stage("decode", 0.030, num_workers=2), Stage("train", 0.012)])
     >>> road.bottleneck, round(road.bound_per_s, 1)
@@ -88,13 +93,14 @@ class Pipeline:
             given = type(stages).__name__
             raise ValueError(f"a pipeline must be a list of one Stage or more, got a {given} outside any list")
         stages = tuple(stages)
-        wrong = next((stage for stage in stages if not isinstance(stage, Stage)), None)
-        if not stages or wrong is not None:
-            raise ValueError(f"a pipeline must be a list of one Stage or more, got {wrong if stages else 'none'!r}")
-        names = [stage.name for stage in stages]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise ValueError(f"stages must differ in name, got {twice!r} twice")
+        wrong = [stage for stage in stages if not isinstance(stage, Stage)]
+        if not stages or wrong:
+            raise ValueError(f"a pipeline must be a list of one Stage or more, got {wrong[0] if stages else 'none'!r}")
+        names = [[stage.name for stage in stages], [lane for stage in stages for lane in stage.lanes()]]
+        for what, words in zip(("name", "lane"), names, strict=True):
+            twice = next((word for word, times in Counter(words).items() if times > 1), None)
+            if twice is not None:
+                raise ValueError(f"stages must differ in {what}, got {twice!r} twice")
         object.__setattr__(self, "stages", stages)
 
     def __getitem__(self, name: str) -> Stage:

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import whole
+from ..checks import number, whole
 
 
 class StoredImages:
@@ -19,7 +19,7 @@ class StoredImages:
     stands in for storage that is far away.
 
     Raises ValueError for images that are no array of (number, height, width), labels of another number, a `size_px`
-    below four times that of the images, and a negative latency.
+    below four times that of the images, and a latency that is negative or not finite.
 
     >>> dataset = StoredImages(np.eye(8)[None], [3], size_px=32)
     >>> image, label = dataset[0]
@@ -33,9 +33,7 @@ class StoredImages:
             shapes = f"{pictures.shape} and {self.labels.shape}"
             raise ValueError(f"images must be (number, height, width) with a label each, got arrays of {shapes}")
         self.size_px = whole("size_px", size_px, 4 * max(pictures.shape[1:]))
-        if not latency_s >= 0:
-            raise ValueError(f"latency_s must be at least 0, got {latency_s!r}")
-        self.latency_s = latency_s
+        self.latency_s = number("latency_s", latency_s, 0)
         self._cut = self.size_px // 4  # frequencies kept along each axis
         self._stored = [self._encode(picture) for picture in pictures]
 

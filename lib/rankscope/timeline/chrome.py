@@ -40,7 +40,7 @@ def write(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
         times = {"ts": span.start_s * 1e6, "dur": (span.stop_s - span.start_s) * 1e6}
         args = {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s}
         events.append({"ph": "X", "name": name, "cat": span.kind, **place, **times, "args": args})
-    head = json.dumps({"format": _FORMAT, "version": _VERSION})
+    head = json.dumps({"format": _FORMAT, "version": _VERSION, "lanes": timeline.lanes, "kinds": timeline.kinds})
     body = ",\n".join(map(json.dumps, events))
     text = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'
     packed = gzip.compress(text.encode(), mtime=0) if os.fspath(path).endswith(".gz") else text.encode()
@@ -67,7 +67,10 @@ def read(path: str | os.PathLike[str], kind: str = "category") -> Timeline:
         ours = isinstance(trace.get("otherData"), dict) and trace["otherData"].get("format") == _FORMAT
         if ours and trace["otherData"].get("version") != _VERSION:
             raise ValueError(f"version {trace['otherData'].get('version')!r}, this library reads version {_VERSION}")
-        return Timeline.of(_own(events)) if ours else _foreign(trace, events, kind)
+        if not ours:
+            return _foreign(trace, events, kind)
+        names = [[str(name) for name in trace["otherData"].get(column, [])] for column in ("lanes", "kinds")]
+        return Timeline.of(_own(events)).named(*names)
     except Exception as error:  # whatever a damaged file makes of itself
         raise ValueError(f"{os.fspath(path)} is no readable trace: {type(error).__name__}: {error}") from error
 

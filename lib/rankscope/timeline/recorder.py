@@ -65,6 +65,7 @@ class Recorder:
 
     def for_rank(self, rank: int) -> Recorder:
         """Return a recorder into the same folder whose spans carry another rank; the same one each time."""
+        rank = whole("rank", rank, 0, 2**31 - 1)
         if rank not in self._others:
             other = Recorder(rank, self.folder)
             other._owner = self

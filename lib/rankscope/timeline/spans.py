@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ..checks import count_of, one_of, whole
+from .columns import checked, decoded, encoded, settled
 from .intervals import Times, intersect, length_s, merge
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Timeline:
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
-            object.__setattr__(self, name, _column(name, getattr(self, name)))
+            object.__setattr__(self, name, checked(name, getattr(self, name)))
         lengths = {name: getattr(self, name).size for name in _COLUMNS}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a timeline's columns must be of one length, got {lengths}")
@@ -77,24 +78,24 @@ class Timeline:
         """
         rows = list(spans)
         columns: dict[str, Any] = {name: [row[place] for row in rows] for place, name in enumerate(_COLUMNS)}
-        lanes, columns["lane"] = _encoded(columns["lane"])
-        kinds, columns["kind"] = _encoded(columns["kind"])
+        lanes, columns["lane"] = encoded(columns["lane"])
+        kinds, columns["kind"] = encoded(columns["kind"])
         return cls(**columns, lanes=lanes, kinds=kinds)
 
     @classmethod
     def concat(cls, timelines: Sequence[Timeline]) -> Timeline:
         """Put timelines together, those of several ranks say; all must count seconds from the same origin."""
         columns: dict[str, Any] = {
-            name: np.concatenate([getattr(timeline, name) for timeline in timelines] or [np.empty(0)])
+            name: settled(np.concatenate([getattr(timeline, name) for timeline in timelines] or [np.empty(0)]))
             for name in _COLUMNS
         }
         names: dict[str, Any] = {}
         for name in ("lane", "kind"):
             known = [getattr(timeline, f"{name}s") for timeline in timelines]
-            names[f"{name}s"], places = _encoded([word for words in known for word in words])
+            names[f"{name}s"], places = encoded([word for words in known for word in words])
             firsts = np.cumsum([0, *map(len, known)])
             moved = [places[first + getattr(t, name)] for first, t in zip(firsts, timelines, strict=False)]
-            columns[name] = np.concatenate(moved) if moved else np.empty(0)
+            columns[name] = settled(np.concatenate(moved)) if moved else np.empty(0)
         return cls(**columns, **names)
 
     def __repr__(self) -> str:
@@ -152,7 +153,7 @@ class Timeline:
 
     def take(self, places: NDArray[np.int64]) -> Timeline:
         """Return the spans at these places, in this order."""
-        columns: dict[str, Any] = {name: getattr(self, name)[places] for name in _COLUMNS}
+        columns: dict[str, Any] = {name: settled(getattr(self, name)[places]) for name in _COLUMNS}
         return replace(self, **columns)
 
     def named(self, lanes: Sequence[str], kinds: Sequence[str]) -> Timeline:
@@ -250,7 +251,7 @@ class Timeline:
         """Return a row a span: rank, lane, kind, item, start_s, stop_s."""
         import pandas as pd
 
-        words = {"lane": _words(self.lane, self.lanes), "kind": _words(self.kind, self.kinds)}
+        words = {"lane": decoded(self.lane, self.lanes), "kind": decoded(self.kind, self.kinds)}
         return pd.DataFrame({name: words.get(name, getattr(self, name)) for name in _COLUMNS})
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
@@ -268,24 +269,3 @@ class Timeline:
 
     def _union(self) -> tuple[Times, Times]:
         return merge(self.start_s, self.stop_s)
-
-
-def _column(name: str, values: ArrayLike) -> NDArray[Any]:
-    """A read-only column of the right type; raises ValueError where it cannot be one without loss."""
-    given = np.asarray(values)
-    wanted = np.float64 if name.endswith("_s") else np.int64
-    if given.ndim != 1 or (given.size and not np.can_cast(given.dtype, wanted, casting="same_kind")):
-        raise ValueError(f"{name} must be a column of {wanted.__name__}, got {given.dtype} of shape {given.shape}")
-    column = given.astype(wanted) if given.dtype != wanted else given.view()
-    column.flags.writeable = False
-    return column
-
-
-def _encoded(words: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The different words in the order they first come in, and the place of each word among them."""
-    names = {word: place for place, word in enumerate(dict.fromkeys(words))}
-    return tuple(names), np.array([names[word] for word in words], dtype=np.int64)
-
-
-def _words(places: NDArray[np.int64], names: tuple[str, ...]) -> NDArray[np.object_]:
-    return np.array(names, dtype=object)[places] if names else np.empty(0, dtype=object)
