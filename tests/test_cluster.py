@@ -38,7 +38,7 @@ def test_latencies_that_are_none_are_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [*NO_NUMBERS, -math.inf, 0, 0.0, -1e9], ids=repr)
 def test_bandwidths_that_are_none_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="bytes_per_s must be above 0, got "):
+    with pytest.raises(ValueError, match="bytes_per_s must be a number above 0, got "):
         Link(1e-6, value)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import whole
+from .checks import number, whole
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,8 @@ class Link:
     bytes_per_s: float
 
     def __post_init__(self) -> None:
-        _number("alpha_s", self.alpha_s)
-        if not _is_number(self.bytes_per_s) or not self.bytes_per_s > 0:
-            raise ValueError(f"bytes_per_s must be above 0, got {self.bytes_per_s!r}")
+        object.__setattr__(self, "alpha_s", number("alpha_s", self.alpha_s, 0))
+        object.__setattr__(self, "bytes_per_s", number("bytes_per_s", self.bytes_per_s, above=0, high=math.inf))
 
     @property
     def beta_s_per_byte(self) -> float:
@@ -72,7 +71,7 @@ class Cluster:
     def __post_init__(self) -> None:
         whole("num_nodes", self.num_nodes, 1)
         whole("gpus_per_node", self.gpus_per_node, 1)
-        _number("gamma_s_per_byte", self.gamma_s_per_byte)
+        object.__setattr__(self, "gamma_s_per_byte", number("gamma_s_per_byte", self.gamma_s_per_byte, 0))
         if self.ports is not None:
             whole("ports", self.ports, 1)
         if not isinstance(self.overrides, Mapping):
@@ -134,12 +133,3 @@ class Cluster:
         keys, links = zip(*rows, strict=True)
         seconds = np.array([(link.alpha_s, link.beta_s_per_byte) for link in links])
         return np.array(keys), seconds[:, 0], seconds[:, 1]
-
-
-def _number(name: str, value: Any) -> None:
-    if not _is_number(value) or not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.floating | np.integer) and not isinstance(value, bool)

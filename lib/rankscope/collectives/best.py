@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import one_of
+from ..checks import number, one_of
 from ..cluster import Cluster
 from .closed_forms import FORMS
 from .cost import closed_form, lower_bounds
 from .registry import ALGORITHMS, build
-from .simulate import check_bytes, simulate
+from .simulate import simulate
 
 _EQUAL = 1e-9  # a relative difference that is rounding
 
@@ -76,7 +76,7 @@ def best(
     >>> print(best(1e6, Cluster.uniform(8, Link(1e-6, 1e10))))
     halving_doubling() takes 0.000181 s, then torus_3d, as quick; no less than 0.000175 s
     """
-    size = check_bytes(num_bytes)
+    size = number("num_bytes", num_bytes, 0)
     one_of("collective", collective, tuple(ALGORITHMS))
     names = tuple(ALGORITHMS[collective]) if algorithms is None else tuple(algorithms)
     for name in names:

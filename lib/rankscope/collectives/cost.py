@@ -8,7 +8,6 @@ texts differ, the test that compares each form with `simulate` decides.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import one_of, whole
+from ..checks import number, one_of, whole
 from ..cluster import Link
 
 
@@ -79,13 +78,12 @@ def closed_form(
     size = np.asarray(num_bytes, dtype=float)
     if not (np.isfinite(size).all() and (size >= 0).all()):
         raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
-    if not (isinstance(gamma_s_per_byte, int | float) and 0 <= gamma_s_per_byte < math.inf):
-        raise ValueError(f"gamma_s_per_byte must be a finite number of at least 0, got {gamma_s_per_byte!r}")
+    gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     form = FORMS[collective][algorithm]
     for name in options:
         if name not in signature(form).parameters:
             raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
-    seconds = form(Terms(n, size, link, gamma_s_per_byte, inner or link), **options) + 0 * size
+    seconds = form(Terms(n, size, link, gamma, inner or link), **options) + 0 * size
     return float(seconds) if np.ndim(seconds) == 0 else seconds
 
 

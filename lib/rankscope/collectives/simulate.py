@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import one_of
+from ..checks import number, one_of
 from ..cluster import Cluster
 from ..timeline import Timeline
 from .ports import Nics, send_all
@@ -38,19 +38,11 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     """
     if schedule.num_ranks != cluster.num_ranks:
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
-    check_bytes(num_bytes)
+    num_bytes = number("num_bytes", num_bytes, 0)
     if detail is not None:
         one_of("detail", detail, ("messages", "ranks"))
-    run = _Run(schedule, float(num_bytes), cluster, detail)
+    run = _Run(schedule, num_bytes, cluster, detail)
     return run.timeline()
-
-
-def check_bytes(num_bytes: Any) -> float:
-    """Return `num_bytes` if it is a finite number from 0 on; raises ValueError otherwise."""
-    number = isinstance(num_bytes, int | float | np.integer | np.floating) and not isinstance(num_bytes, bool)
-    if not number or not 0 <= num_bytes < float("inf"):
-        raise ValueError(f"num_bytes must be a finite number of at least 0, got {num_bytes!r}")
-    return float(num_bytes)
 
 
 class _Run:
@@ -78,17 +70,17 @@ class _Run:
     def _phase(self, routes: Routes, num_steps: int, shares: Seconds | None, chunk_bytes: float, first: int) -> None:
         alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
         steady = self.records is None and self.schedule.lag == 1 and self.nics is None and shares is None
-        for number in range(num_steps):
-            if number == 0 or shares is not None:
-                sent, added = routes.bytes_of(shares, chunk_bytes, number)
+        for nth in range(num_steps):
+            if nth == 0 or shares is not None:
+                sent, added = routes.bytes_of(shares, chunk_bytes, nth)
                 costs_s, adding_s = alpha_s + sent * beta, added * self.cluster.gamma_s_per_byte
             before_s = self.ready_s
             if steady and routes.shift is not None:
                 self.ready_s = _shifted(before_s, routes.shift, costs_s, adding_s if adding_s.any() else None)
             else:
-                self._step(routes, alpha_s, costs_s, adding_s, first + number)
-            if steady and number & (number + 1) == 0 and _is_steady(before_s, self.ready_s):
-                self.ready_s = self.ready_s + (self.ready_s - before_s) * (num_steps - 1 - number)
+                self._step(routes, alpha_s, costs_s, adding_s, first + nth)
+            if steady and nth & (nth + 1) == 0 and _is_steady(before_s, self.ready_s):
+                self.ready_s = self.ready_s + (self.ready_s - before_s) * (num_steps - 1 - nth)
                 return
 
     def _step(self, routes: Routes, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds, number: int) -> None:
@@ -140,12 +132,12 @@ def _spans(records: list[tuple[Any, ...]]) -> Timeline:
     )
     lanes = [f"{verb} {port}" if port else verb for verb in ("send", "receive") for port in range(ports)]
     columns: list[tuple[Any, ...]] = []
-    for number, routes, start_s, end_s, adding_s, done_s in records:
+    for place, routes, start_s, end_s, adding_s, done_s in records:
         kind, adds = np.zeros_like(routes.src), adding_s > 0
-        columns.append((routes.src, routes.send_port, kind, kind + number, start_s, end_s))
-        columns.append((routes.dst, routes.receive_port + ports, kind + 1, kind + number, start_s, end_s))
+        columns.append((routes.src, routes.send_port, kind, kind + place, start_s, end_s))
+        columns.append((routes.dst, routes.receive_port + ports, kind + 1, kind + place, start_s, end_s))
         adder, kind = routes.dst[adds], kind[adds]
-        columns.append((adder, kind + 2 * ports, kind + 2, kind + number, (done_s - adding_s)[adds], done_s[adds]))
+        columns.append((adder, kind + 2 * ports, kind + 2, kind + place, (done_s - adding_s)[adds], done_s[adds]))
     if not columns:
         columns.append((np.empty(0, dtype=np.int64),) * 4 + (np.empty(0),) * 2)
     rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*columns, strict=True))

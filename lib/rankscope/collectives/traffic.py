@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import number
 from .conditions import before, wanted
 from .schedule import MOVES, Schedule, Step
-from .simulate import check_bytes
 
 Bytes = NDArray[np.float64]
 
@@ -47,20 +47,20 @@ def traffic(schedule: Schedule, num_bytes: float) -> Traffic:
     >>> traffic(ALGORITHMS["allreduce"]["ring"](4), 1024).link_bytes[0].tolist()
     [0.0, 1536.0, 0.0, 0.0]
     """
-    sizes = schedule.chunk_bytes(check_bytes(num_bytes))
+    sizes = schedule.chunk_bytes(number("num_bytes", num_bytes, 0))
     ranks = schedule.num_ranks
     moves, wants = schedule.collective in MOVES, wanted(schedule)
     holds: NDArray[np.bool_] = np.asarray(before(schedule).any(axis=2))
     link = np.zeros(ranks * ranks)
     peak, scratch = holds @ sizes, np.zeros((schedule.lag, ranks))
     num_steps = num_messages = 0
-    for number, step in enumerate(schedule.steps()):
+    for nth, step in enumerate(schedule.steps()):
         rows = step.by_chunk()
         pairs = rows.src * ranks + rows.dst
         np.add.at(link, pairs, sizes[rows.chunk])
         num_messages += np.unique(pairs).size
         num_steps += 1
-        scratch[number % schedule.lag] = _largest_sum(rows, sizes, ranks)
+        scratch[nth % schedule.lag] = _largest_sum(rows, sizes, ranks)
         if moves:
             holds[rows.dst, rows.chunk] = True
         peak = np.maximum(peak, holds @ sizes + scratch.sum(axis=0))
