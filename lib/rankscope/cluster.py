@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import number, whole
+from .checks import number, truth, whole
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Cluster:
         object.__setattr__(self, "gamma_s_per_byte", number("gamma_s_per_byte", self.gamma_s_per_byte, 0))
         if self.ports is not None:
             whole("ports", self.ports, 1)
+        truth("shared_nic", self.shared_nic)
         if not isinstance(self.overrides, Mapping):
             raise ValueError(f"overrides must map pairs (src, dst) to links, got {self.overrides!r}")
         own = {f"overrides[{pair}]": link for pair, link in self.overrides.items()}
@@ -106,6 +107,13 @@ class Cluster:
         inside, outside = self.gpus_per_node > 1, self.num_nodes > 1
         links = {self.intra} if not outside else {self.inter} if not inside else {self.intra, self.inter}
         return len(links) == 1 and not self.overrides and not (self.shared_nic and inside and outside)
+
+    @property
+    def quickest(self) -> Link:
+        """A link with the least latency and the most bandwidth of those that join any ranks: for lower bounds."""
+        links = [*([self.intra] if self.gpus_per_node > 1 else []), *([self.inter] if self.num_nodes > 1 else [])]
+        links = [*links, *self.overrides.values()] or [self.intra]
+        return Link(min(link.alpha_s for link in links), max(link.bytes_per_s for link in links))
 
     def node(self, rank: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the node of each rank."""

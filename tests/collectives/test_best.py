@@ -6,9 +6,11 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import ALGORITHMS, Schedule, Step, best, build, simulate, traffic, winners
+from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, best, build, simulate, traffic, winners
 
 LINK = Link(5e-6, 10e9)
 
@@ -105,6 +107,69 @@ def test_other_collectives() -> None:
     assert "recursive_doubling" not in names  # does not exist for 6 ranks
 
 
+LINKS = st.builds(Link, st.sampled_from([0.0, 1e-6, 1e-4, 1.0]), st.sampled_from([1e9, 10e9, 200e9]))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), LINKS, LINKS, st.sampled_from([1, 2, None]), st.booleans(), st.data())
+def test_nothing_beats_the_bound(
+    nodes: int, gpus: int, intra: Link, inter: Link, ports: int | None, shared: bool, data: st.DataObject
+) -> None:
+    pairs = [(a, b) for a in range(nodes * gpus) for b in range(nodes * gpus) if a != b]
+    own = data.draw(st.dictionaries(st.sampled_from(pairs), LINKS)) if pairs else {}
+    cluster = Cluster(nodes, gpus, intra, inter, data.draw(st.sampled_from([0.0, 1e-11])), ports, shared, own)
+    for size in (0.0, 1e3, 1e7):
+        found = best(size, cluster)
+        assert found.seconds >= found.bound_s * (1 - 1e-12)
+
+
+def test_a_builder_in_anothers_place_is_costed_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster.uniform(8, LINK)
+    flat = best(1e6, cluster, algorithms=["flat"]).seconds
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "ring", ALGORITHMS["allreduce"]["flat"])
+    assert best(1e6, cluster, algorithms=["ring"]).seconds == pytest.approx(flat, rel=1e-12)
+
+
+def test_a_builder_that_makes_something_else_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster.uniform(4, LINK)
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", lambda n: build("allreduce", "ring", n + 1))
+    with pytest.raises(ValueError, match="mine must build allreduce for 4 ranks, and built allreduce for 5"):
+        best(1e3, cluster)
+    header = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 4, "num_chunks": 1}
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", lambda n: Schedule.of_steps([], **header))
+    with pytest.raises(ScheduleError, match="rank 0, chunk 0: ends without the shares of ranks 1, 2, 3"):
+        best(1e3, cluster)
+    monkeypatch.delitem(ALGORITHMS["allreduce"], "mine")
+    monkeypatch.setitem(ALGORITHMS["reduce_scatter"], "segmented_ring", lambda n: build("reduce_scatter", "ring", n))
+    assert "segmented_ring" in [c.algorithm for c in best(1e3, cluster, "reduce_scatter").candidates]
+
+
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [("allreduce", "segmented_ring"), ("allreduce", "double_binary_tree"), ("broadcast", "chain")],
+)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_no_other_number_of_segments_does_much_better(collective: str, name: str, ranks: int) -> None:
+    cluster = Cluster.uniform(ranks, LINK, 3e-11)
+    for size in (1e4, 1e6, 1e7):
+        picked = best(size, cluster, collective, [name]).seconds
+        for segments in 2 ** np.arange(7):
+            schedule = build(collective, name, ranks, num_segments=int(segments))
+            assert picked <= simulate(schedule, size, cluster, detail="ranks").makespan_s * 1.001
+
+
+def test_torus_3d_keeps_its_last_axis_in_the_nodes() -> None:
+    found = best(1e8, Cluster(4, 3, Link(2e-6, 300e9), LINK), algorithms=["torus_3d"])
+    assert found.options == {"shape": (2, 2, 3)}
+
+
+def test_a_margin_over_nothing() -> None:
+    free = Cluster.uniform(4, Link(0.0, math.inf))
+    assert best(1e3, free).margin == 0.0  # all take no time
+    found = best(0.0, Cluster(1, 4, Link(0.0, 1e9), LINK))
+    assert found.seconds == found.margin == 0.0
+
+
 def test_what_best_says() -> None:
     text = str(best(1e6, Cluster.uniform(6, LINK), algorithms=["torus_2d", "ring"]))
     assert text == "torus_2d() takes 0.0001967 s, then ring, 10% more; no less than 0.0001667 s"
@@ -122,6 +187,10 @@ def test_bad_input() -> None:
         best(1e6, cluster, "allgather", ["recursive_doubling"])
     with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got -1"):
         best(-1, cluster)
+    with pytest.raises(ValueError, match="collective must be one of 'allreduce', .*got 'allsum'"):
+        winners([1e3], [cluster], "allsum")
+    with pytest.raises(ValueError, match="winners needs at least one size and one cluster, got 1 and 0"):
+        winners([1e3], [])
 
 
 # ---- traffic
@@ -158,6 +227,13 @@ def test_gather_holds_only_what_it_needs() -> None:
     assert moved.peak_buffer_bytes.tolist() == [1024, 256, 256, 256]
     spread = traffic(build("scatter", "flat", 4, root=1), 1024)
     assert spread.peak_buffer_bytes.tolist() == [256, 1024, 256, 256]
+
+
+def test_what_is_passed_on_is_let_go() -> None:
+    """Bruck's all-to-all: a rank holds its own buffer at most, for each block that comes another has gone."""
+    moved = traffic(build("all_to_all", "bruck", 8), 800.0)
+    assert moved.peak_buffer_bytes.max() < 2 * 800.0
+    assert moved.peak_buffer_bytes.tolist() == [1200.0] * 8  # its own, and half as much arriving
 
 
 def test_traffic_refuses_bad_bytes() -> None:

@@ -11,6 +11,7 @@ import pytest
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build, closed_form, lower_bounds, simulate
 from rankscope.collectives.closed_forms import FORMS
+from rankscope.collectives.cost import Bounds
 
 RANKS = [*range(1, 34), 64, 100]
 POWERS = {1, 2, 4, 8, 16, 32, 64}
@@ -45,7 +46,7 @@ def test_simulation_equals_closed_form(collective: str, name: str) -> None:
 def test_every_algorithm_has_a_form_or_says_that_none_is_stated() -> None:
     for collective, builders in ALGORITHMS.items():
         for name in builders:
-            assert name in FORMS[collective] or (collective, name) in {("broadcast", "chain")}
+            assert name in FORMS[collective]
 
 
 @pytest.mark.parametrize(("collective", "name"), sorted(POWERS_ONLY))
@@ -109,6 +110,30 @@ def test_bounds_by_hand() -> None:
     assert lower_bounds("barrier", 9, 0.0, Link(2.0, 4.0)).seconds == 8.0
     assert lower_bounds("all_to_all", 4, 100.0, Link(0.0, 1.0)).seconds == 75.0
     assert lower_bounds("allreduce", 1, 100.0, Link(2.0, 4.0), 0.5).seconds == 0.0
+
+
+def test_bounds_with_more_ports() -> None:
+    link = Link(2.0, 4.0)
+    assert lower_bounds("allreduce", 9, 72.0, link, ports=2) == Bounds(4.0, 16.0, 0.0)  # 2 rounds to know of 9
+    assert lower_bounds("allreduce", 9, 72.0, link, ports=None) == Bounds(2.0, 0.0, 0.0)
+    for bad in (-8.0, math.nan, "8", True):
+        with pytest.raises(ValueError, match="num_bytes must be finite and at least 0, got"):
+            lower_bounds("allreduce", 4, bad, link)
+    with pytest.raises(ValueError, match="gamma_s_per_byte must be a finite number of at least 0, got -1"):
+        lower_bounds("allreduce", 4, 8.0, link, -1)
+
+
+def test_options_of_the_builder_that_change_no_time_are_taken() -> None:
+    link = Link(2.0, 4.0)
+    assert closed_form("broadcast", "binomial", 4, 8.0, link, root=1) == closed_form(
+        "broadcast", "binomial", 4, 8.0, link
+    )
+    assert closed_form("allreduce", "ring", 4, 8.0, link, np.float32(0)) == closed_form(
+        "allreduce", "ring", 4, 8.0, link
+    )
+    for bad in ({"t": 3}, {"inner": 3}):
+        with pytest.raises(ValueError, match="takes no option 't'|link and inner must be"):
+            closed_form("allreduce", "ring", 4, 8.0, link, **bad)
 
 
 def test_sizes_may_be_an_array() -> None:

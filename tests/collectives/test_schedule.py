@@ -333,3 +333,27 @@ def test_a_builder_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_settings_that_do_not_fit_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build("allreduce", name, 8, **settings)
+
+
+def test_a_schedule_cannot_be_changed_through_its_steps() -> None:
+    ring, ranks = build("allgather", "ring", 4), np.array([0])
+    with pytest.raises(ValueError, match="read-only"):
+        next(ring.steps()).src[:] = 0
+    step = Step.of(ranks, [1], [0])
+    ranks[0] = 7
+    assert step.src.tolist() == [0]
+
+
+@pytest.mark.parametrize("columns", [(0.9, 1, 0), (0, 1.7, 0), (0, 1, 0.2), (0, 1, 0, 1, "no"), (0, 1, 0, 1, 1)])
+def test_a_step_of_anything_but_whole_numbers_is_refused(columns: tuple) -> None:
+    with pytest.raises(ValueError, match="must be (whole numbers|True or False)"):
+        Step.of(*columns)
+
+
+def test_large_counts_and_foreign_digits() -> None:
+    wide = build("scatter", "flat", 2, counts=[10**18, 1])
+    assert Schedule.from_text(wide.to_text()) == wide
+    with pytest.raises(ScheduleError, match="line 1: expected ranks"):
+        Schedule.from_text("allreduce x ranks=\u0663 chunks=1")
+    with pytest.raises(ValueError, match="num_steps must be a whole number of at least 0, got -2"):
+        Phase(0, 1, 0, num_steps=-2)

@@ -397,3 +397,8 @@ def test_a_chunk_for_each_of_several_per_rank() -> None:
     assert verify(Schedule.of_steps([gathered], collective="allgather", **header)).num_messages == 2
     with pytest.raises(ScheduleError, match="step 0, rank 1, chunk 1: sends what it does not have"):
         verify(Schedule.of_steps([Step.of([0, 1], [1, 0], [0, 1])], collective="allgather", **header))
+
+
+def test_a_chunk_that_is_added_to_and_replaced_is_named() -> None:
+    with pytest.raises(ScheduleError, match="step 0, rank 3, chunk 1: is written twice in one step"):
+        verify(Schedule.from_text("allreduce x ranks=4 chunks=2 ports=3\n0: 1>0:0+ 2>0:0+ 1>3:1= 2>3:1+"))

@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from ..checks import number, one_of
 from ..cluster import Cluster
 from .closed_forms import FORMS
-from .cost import closed_form, lower_bounds
-from .registry import ALGORITHMS, build
+from .cost import NoClosedForm, closed_form, lower_bounds
+from .registry import ALGORITHMS, SHIPPED
+from .schedule import Schedule
 from .simulate import simulate
+from .verify import verify
 
 _EQUAL = 1e-9  # a relative difference that is rounding
 
@@ -30,7 +32,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Best:
-    """All algorithms by time, the quickest first, and the lower bound on the quickest link of the cluster."""
+    """All algorithms by time, the quickest first, and the lower bound were all links as good as the best of each."""
 
     candidates: tuple[Candidate, ...]
     bound_s: float
@@ -52,7 +54,8 @@ class Best:
         """How much longer the next algorithm takes, as a share of the quickest's time; infinite if there is none."""
         if len(self.candidates) == 1:
             return math.inf
-        return self.candidates[1].seconds / self.seconds - 1 if self.seconds else 0.0
+        after = self.candidates[1].seconds
+        return after / self.seconds - 1 if self.seconds else math.inf if after else 0.0
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value}" for name, value in self.options.items())
@@ -68,9 +71,10 @@ def best(
 
     Where all links are alike and a closed form is stated, it says; else `simulate` does. Shapes follow the cluster's
     nodes, numbers of segments the size. Of equal times the algorithm registered first comes first. An algorithm that
-    does not exist for this number of ranks is left out.
+    does not exist for this number of ranks is left out. Builders other than rankscope's are verified, and simulated.
 
-    Raises ValueError for an unknown collective or algorithm, and where none of those named exists for so many ranks.
+    Raises ValueError for an unknown collective or algorithm, where none of those named exists for so many ranks, and
+    for a builder that makes something else than it should.
 
     >>> from ..cluster import Link
     >>> print(best(1e6, Cluster.uniform(8, Link(1e-6, 1e10))))
@@ -85,8 +89,9 @@ def best(
     ranked = _ranked([candidate for candidate in found if candidate is not None])
     if not ranked:
         raise ValueError(f"algorithms must exist for {cluster.num_ranks} ranks, got {', '.join(names) or 'none'}")
-    quickest = max((cluster.intra, cluster.inter), key=lambda link: link.bytes_per_s)
-    bounds = lower_bounds(collective, cluster.num_ranks, size, quickest, cluster.gamma_s_per_byte)
+    bounds = lower_bounds(
+        collective, cluster.num_ranks, size, cluster.quickest, cluster.gamma_s_per_byte, cluster.ports
+    )
     return Best(tuple(ranked), float(bounds.seconds))
 
 
@@ -107,7 +112,13 @@ def winners(
     collective: str = "allreduce",
     algorithms: Iterable[str] | None = None,
 ) -> Winners:
-    """Return who is quickest at each size on each cluster, as `best` says."""
+    """Return who is quickest at each size on each cluster, as `best` says.
+
+    Raises ValueError where `best` does, and for no size or no cluster.
+    """
+    one_of("collective", collective, tuple(ALGORITHMS))
+    if not len(num_bytes) or not len(clusters):
+        raise ValueError(f"winners needs at least one size and one cluster, got {len(num_bytes)} and {len(clusters)}")
     names = tuple(ALGORITHMS[collective]) if algorithms is None else tuple(algorithms)
     table = [[best(size, cluster, collective, names) for size in num_bytes] for cluster in clusters]
     return Winners(
@@ -133,42 +144,54 @@ def _ranked(found: list[Candidate]) -> list[Candidate]:
 
 def _candidate(collective: str, name: str, num_bytes: float, cluster: Cluster) -> Candidate | None:
     """The quickest of an algorithm's options, None where it does not exist for so many ranks."""
-    tried = []
-    for options in _options(name, num_bytes, cluster):
+    builder, tried = ALGORITHMS[collective][name], []
+    ours = builder is SHIPPED.get(collective, {}).get(name)  # not one that somebody has put in its place
+    for options in _options(collective, name, num_bytes, cluster) if ours else [{}]:
         try:
-            seconds = _seconds(collective, name, num_bytes, cluster, options)
+            schedule = builder(cluster.num_ranks, **options)
         except ValueError:
             continue
+        if not ours:
+            _check_own(schedule, collective, name, cluster.num_ranks)
+        seconds = _stated(collective, name, num_bytes, cluster, options) if ours else None
+        if seconds is None:
+            seconds = simulate(schedule, num_bytes, cluster, detail="ranks").makespan_s
         tried.append(Candidate(name, options, seconds))
     return min(tried, key=lambda candidate: candidate.seconds, default=None)
 
 
-def _seconds(collective: str, name: str, num_bytes: float, cluster: Cluster, options: dict[str, Any]) -> float:
-    n = cluster.num_ranks
-    if cluster.is_uniform and cluster.ports == 1 and name in FORMS.get(collective, {}):
-        link = cluster.inter if cluster.num_nodes > 1 else cluster.intra
-        try:
-            seconds = closed_form(collective, name, n, num_bytes, link, cluster.gamma_s_per_byte, **options)
-            return float(seconds)
-        except ValueError:
-            pass  # none is stated for so many ranks, or the algorithm is the user's own
-    return simulate(build(collective, name, n, **options), num_bytes, cluster, detail="ranks").makespan_s
+def _check_own(schedule: Schedule, collective: str, name: str, num_ranks: int) -> None:
+    found = (schedule.collective, schedule.num_ranks)
+    if found != (collective, num_ranks):
+        raise ValueError(f"{name} must build {collective} for {num_ranks} ranks, and built {found[0]} for {found[1]}")
+    verify(schedule)
 
 
-def _options(name: str, num_bytes: float, cluster: Cluster) -> list[dict[str, Any]]:
-    """What to try: shapes that follow the nodes, and segments on both sides of the best number."""
-    nodes, gpus = cluster.num_nodes, cluster.gpus_per_node
-    if name == "double_binary_tree":
+def _stated(collective: str, name: str, num_bytes: float, cluster: Cluster, options: dict[str, Any]) -> float | None:
+    """What the closed form says, None where links differ or none is stated."""
+    if not cluster.is_uniform or cluster.ports != 1 or name not in FORMS[collective]:
+        return None
+    link, gamma = cluster.inter if cluster.num_nodes > 1 else cluster.intra, cluster.gamma_s_per_byte
+    try:
+        return float(closed_form(collective, name, cluster.num_ranks, num_bytes, link, gamma, **options))
+    except NoClosedForm:
+        return None
+
+
+def _options(collective: str, name: str, num_bytes: float, cluster: Cluster) -> list[dict[str, Any]]:
+    """What to try: shapes that follow the nodes, and numbers of segments on both sides of the best one."""
+    nodes, gpus, n = cluster.num_nodes, cluster.gpus_per_node, cluster.num_ranks
+    link = cluster.inter if nodes > 1 else cluster.intra
+    beta, stated = link.beta_s_per_byte, cluster.is_uniform and cluster.ports == 1
+    if (collective, name) == ("allreduce", "double_binary_tree"):
         # least (2m + 2log₂N - 3)(2α + S/(2m)·(2β + γ)) over m
-        link = cluster.inter if nodes > 1 else cluster.intra
-        deep = max(1, 2 * (cluster.num_ranks - 1).bit_length() - 3)
-        wire = num_bytes * (2 * link.beta_s_per_byte + cluster.gamma_s_per_byte)
-        ideal = math.sqrt(deep * wire / (8 * link.alpha_s)) if link.alpha_s else 1024
-        low = 1 << max(0, min(10, int(math.log2(max(1.0, ideal)))))
-        return [{"num_segments": low}, {"num_segments": 2 * low}]
-    if name == "segmented_ring":
-        return [{"num_segments": segments} for segments in (2, 4)]
-    if nodes > 1 and gpus > 1:
+        deep = 2 * (n - 1).bit_length() - 3 if n > 3 else 0  # up to three ranks nothing is passed on
+        return _segments(deep * num_bytes * (2 * beta + cluster.gamma_s_per_byte), 8 * link.alpha_s, stated)
+    if (collective, name) == ("broadcast", "chain"):
+        return _segments((n - 2) * num_bytes * beta, link.alpha_s, stated)  # least (N - 2 + m)(α + S/m·β)
+    if (collective, name) == ("allreduce", "segmented_ring"):
+        return [{"num_segments": segments} for segments in (1, 2, 4, 8)]
+    if collective == "allreduce" and nodes > 1 and gpus > 1:
         if name in ("torus_2d", "mesh_2d"):
             return [{"shape": (nodes, gpus)}]
         if name == "torus_3d":
@@ -176,6 +199,13 @@ def _options(name: str, num_bytes: float, cluster: Cluster) -> list[dict[str, An
         if name == "hierarchical_ring":
             return [{"gpus_per_node": gpus}]
     return [{}]
+
+
+def _segments(gain: float, cost: float, stated: bool) -> list[dict[str, Any]]:
+    """The powers of two on both sides of the root of gain / cost, up to 16,384; up to 256 where each is simulated."""
+    most = 2.0 ** (13 if stated else 7)
+    low = 1 << int(math.log2(min(math.sqrt(max(1.0, gain / cost)) if cost else most, most)))
+    return [{"num_segments": 1}] if gain <= 0 else [{"num_segments": low}, {"num_segments": 2 * low}]
 
 
 def _two(number: int) -> tuple[int, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import whole
-from .cost import Terms
+from .cost import NoClosedForm, Terms
 from .rings import shape_of
 
 
@@ -96,7 +96,7 @@ def _double_binary_tree(t: Terms, num_segments: int = 8) -> Any:
     """N a power of two from 4 on: 2(log₂N + m) - 3 steps up and as many down, of S/(2m) bytes; m each for N = 2."""
     m = whole("num_segments", num_segments, 1)
     if t.num_ranks & (t.num_ranks - 1):
-        raise ValueError(f"no closed form is stated for {t.num_ranks} ranks, no power of two: simulate tells")
+        raise NoClosedForm(f"no closed form is stated for {t.num_ranks} ranks, no power of two: simulate tells")
     steps = {1: 0, 2: m}.get(t.num_ranks, 2 * (t.log + m) - 3)
     return t.send(t.num_bytes / (2 * m), steps, adding=True) + t.send(t.num_bytes / (2 * m), steps)
 
@@ -104,7 +104,7 @@ def _double_binary_tree(t: Terms, num_segments: int = 8) -> Any:
 def _power_of_two(form: Callable[..., Any]) -> Callable[..., Any]:
     def only(t: Terms) -> Any:
         if t.num_ranks & (t.num_ranks - 1):
-            raise ValueError(f"no closed form is stated for {t.num_ranks} ranks, no power of two: simulate tells")
+            raise NoClosedForm(f"no closed form is stated for {t.num_ranks} ranks, no power of two: simulate tells")
         return form(t)
 
     return only
@@ -119,6 +119,12 @@ def _all_to_all_bruck(t: Terms) -> Any:
     """⌈log₂N⌉ messages; the k-th carries the blocks whose distance has bit k: S/2 where N is a power of two."""
     blocks = [sum(away >> k & 1 for away in range(t.num_ranks)) for k in range(t.log)]
     return sum(t.send(t.num_bytes * count / t.num_ranks) for count in blocks)
+
+
+def _chain(t: Terms, num_segments: int = 8) -> Any:
+    """N-2+m messages of S/m, one after the other, for the last rank to have all m."""
+    m = whole("num_segments", num_segments, 1)
+    return t.send(t.num_bytes / m, t.num_ranks - 2 + m if t.num_ranks > 1 else 0)
 
 
 def _parts(t: Terms, adding: bool = False) -> Any:
@@ -145,6 +151,7 @@ FORMS: dict[str, dict[str, Callable[..., Any]]] = {
     "broadcast": {
         "flat": lambda t: t.send(t.num_bytes, t.num_ranks - 1),
         "binomial": lambda t: t.send(t.num_bytes, t.log),
+        "chain": _chain,
         "scatter_allgather": _power_of_two(lambda t: _halves(t) + _parts(t)),
     },
     "reduce": {

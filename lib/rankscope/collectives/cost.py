@@ -8,6 +8,7 @@ texts differ, the test that compares each form with `simulate` decides.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -15,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import number, one_of, whole
+from ..checks import number, of_type, one_of, whole
 from ..cluster import Link
+from .schedule import ROOTED
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class Terms:
         return times * (self.link.alpha_s + num_bytes * (self.link.beta_s_per_byte + adding * self.gamma))
 
 
+class NoClosedForm(ValueError):
+    """No closed form is stated for this number of ranks: `simulate` tells."""
+
+
 def closed_form(
     collective: str,
     algorithm: str,
@@ -65,7 +71,8 @@ def closed_form(
     the link within a node, for the algorithms that tell nodes apart: the ranks of a node are those along the last axis
     of a torus or mesh, or the `gpus_per_node` of the hierarchical ring.
 
-    Raises ValueError for an unknown name or option, and where no closed form is stated: `simulate` always tells.
+    Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, where none is stated for so many
+    ranks: `simulate` always tells.
 
     >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))
     12.0
@@ -75,14 +82,17 @@ def closed_form(
     n = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, tuple(FORMS))
     one_of(f"algorithm of {collective} with a closed form", algorithm, tuple(FORMS[collective]))
-    size = np.asarray(num_bytes, dtype=float)
-    if not (np.isfinite(size).all() and (size >= 0).all()):
-        raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
+    size = _sizes(num_bytes)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     form = FORMS[collective][algorithm]
+    taken = list(signature(form).parameters)[1:]
+    if collective in ROOTED:  # all ranks being joined alike, it does not matter which is the root
+        options.pop("root", None)
     for name in options:
-        if name not in signature(form).parameters:
+        if name not in taken:
             raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
+    for each in (link, inner or link):
+        of_type("link and inner", each, Link)
     seconds = form(Terms(n, size, link, gamma, inner or link), **options) + 0 * size
     return float(seconds) if np.ndim(seconds) == 0 else seconds
 
@@ -103,12 +113,19 @@ class Bounds:
 
 
 def lower_bounds(
-    collective: str, num_ranks: int, num_bytes: ArrayLike, link: Link, gamma_s_per_byte: float = 0.0
+    collective: str,
+    num_ranks: int,
+    num_bytes: ArrayLike,
+    link: Link,
+    gamma_s_per_byte: float = 0.0,
+    ports: int | None = 1,
 ) -> Bounds:
-    """Return the lower bounds for point-to-point messages on one port, after Chan and others (2007).
+    """Return the lower bounds for point-to-point messages, after Chan and others (2007).
 
-    Whatever depends on all ranks takes ⌈log₂N⌉ messages in a row. Each rank must bring out, or take in, at least so
-    many bytes: 2(N-1)/N·S for allreduce, S for broadcast and reduce, (N-1)/N·S for the others.
+    With p ports what depends on all ranks takes ⌈log₍ₚ₊₁₎N⌉ messages in a row. Some rank must bring out, or take in,
+    so many bytes over its p ports: 2(N-1)/N·S for allreduce, S for broadcast and reduce, (N-1)/N·S for the others.
+
+    Raises ValueError for an unknown collective and for numbers out of range.
 
     >>> lower_bounds("allreduce", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0)).seconds
     6.0
@@ -118,8 +135,19 @@ def lower_bounds(
     moved = {"allreduce": 2 * share, "broadcast": float(n > 1), "reduce": float(n > 1), "barrier": 0.0}
     others = ("reduce_scatter", "scatter", "gather", "allgather", "all_to_all")
     one_of("collective", collective, (*moved, *others))
-    size = np.asarray(num_bytes, dtype=float)[()]
+    size, gamma = _sizes(num_bytes)[()], number("gamma_s_per_byte", gamma_s_per_byte, 0)
+    many = n if ports is None else whole("ports", ports, 1)
     adds = share if collective in ("allreduce", "reduce", "reduce_scatter") else 0.0
     moves = moved.get(collective, share)
-    bandwidth_s, adding_s = moves * size * link.beta_s_per_byte, adds * size * gamma_s_per_byte
-    return Bounds((n - 1).bit_length() * link.alpha_s, bandwidth_s, adding_s)
+    rounds = next(k for k in range(64) if (many + 1) ** k >= n)
+    bandwidth_s = moves * size * link.beta_s_per_byte / (math.inf if ports is None else many)
+    return Bounds(rounds * link.alpha_s, bandwidth_s, adds * size * gamma)
+
+
+def _sizes(num_bytes: ArrayLike) -> Any:
+    size = np.asarray(num_bytes)
+    if size.dtype == bool or not np.can_cast(size.dtype, float, "same_kind"):
+        raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
+    if not (np.isfinite(size).all() and (size >= 0).all()):
+        raise ValueError(f"num_bytes must be finite and at least 0, got {num_bytes!r}")
+    return size.astype(float)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -10,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import count_of, one_of
+from ..checks import one_of
 from .conditions import given, wanted
+from .cuts import RUNS_IN, RUNS_OUT, check_counts, chunk_ends
 from .schedule import SUMS, Schedule
 from .verify import verify
 
@@ -22,7 +22,6 @@ OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "max": torch.maximum,
     "prod": torch.mul,
 }
-RUNS_IN, RUNS_OUT = ("gather", "allgather"), ("scatter", "reduce_scatter")  # a rank passes, gets, its own run only
 
 Held = list[dict[int, Tensor]]  # for each rank the chunks that it has
 
@@ -51,8 +50,10 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     one_of("op", op, tuple(OPS))
     _check_alike(schedule, tensors)
     if schedule.collective in SUMS:
-        _check_op(op, tensors[0])
-    ends = _chunk_ends(schedule, tensors)
+        check_op(op, tensors[0])
+    for rank, tensor in enumerate(tensors):
+        check_counts(schedule, rank, tensor.numel())
+    ends = chunk_ends(schedule, tensors[0].numel())
     verify(schedule)
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
@@ -63,7 +64,7 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
         whole = torch.cat([own[chunk] for chunk in np.flatnonzero(chunks).tolist()]) if chunks.any() else None
         if whole is not None and op == "avg" and schedule.collective in SUMS:
             whole = whole / schedule.num_ranks
-        results.append(whole if whole is None else whole.reshape(_shape(schedule, tensors, ends, whole.numel())))
+        results.append(whole if whole is None else whole.reshape(shape_of(schedule, tensors[0], ends, whole.numel())))
     return results
 
 
@@ -81,36 +82,12 @@ def _check_alike(schedule: Schedule, tensors: list[Tensor]) -> None:
                 raise ValueError(f"tensors must be of one {name}, got {first} for rank 0 and {mine} for rank {rank}")
 
 
-def _check_op(op: str, tensor: Tensor) -> None:
+def check_op(op: str, tensor: Tensor) -> None:
+    """Raise ValueError for an op that the tensor's dtype does not have."""
     if op == "avg" and not (tensor.is_floating_point() or tensor.is_complex()):
         raise ValueError(f"op 'avg' needs a floating or complex dtype, got {tensor.dtype}")
     if op in ("min", "max") and tensor.is_complex():
         raise ValueError(f"op {op!r} needs a dtype that has an order, got {tensor.dtype}")
-
-
-def _chunk_ends(schedule: Schedule, tensors: list[Tensor]) -> list[int]:
-    """Where chunks begin and end among the elements of the whole buffer; in all_to_all, of all ranks' buffers."""
-    if schedule.weights is not None:
-        _check_counts(schedule, tensors)
-        return [0, *itertools.accumulate(schedule.weights)]
-    each, n = tensors[0].numel(), schedule.num_ranks
-    parts = n if schedule.collective in (*RUNS_IN, "all_to_all") else 1  # who passes a part of the whole
-    if each * parts < schedule.num_chunks and schedule.collective != "barrier":
-        least = schedule.num_chunks // parts
-        raise ValueError(f"tensors must have at least {count_of(least, 'element')}, one for each chunk, got {each}")
-    if schedule.collective == "all_to_all" and each % n:
-        raise ValueError(f"tensors of all_to_all must have a multiple of {n} elements, got {each}")
-    return [chunk * each * parts // schedule.num_chunks for chunk in range(schedule.num_chunks + 1)]
-
-
-def _check_counts(schedule: Schedule, tensors: list[Tensor]) -> None:
-    weights = np.array(schedule.weights)
-    for rank, (tensor, chunks) in enumerate(zip(tensors, given(schedule), strict=True)):
-        count = int(weights[chunks].sum())
-        if chunks.any() and tensor.numel() != count:
-            raise ValueError(
-                f"rank {rank} must pass the {count} elements that the counts add up to, got {tensor.numel()}"
-            )
 
 
 def _cut(schedule: Schedule, tensors: list[Tensor], ends: list[int]) -> Held:
@@ -132,9 +109,9 @@ def _carry_out(schedule: Schedule, held: Held, add: Callable[[Tensor, Tensor], T
             held[dst][chunk] = add(held[dst][chunk], new) if reduce else new
 
 
-def _shape(schedule: Schedule, tensors: list[Tensor], ends: list[int], num_elements: int) -> tuple[int, ...]:
-    """The shape of a result: as passed, or whole rows of it, or flat where a run's end falls within a row."""
-    passed = tuple(tensors[0].shape)
+def shape_of(schedule: Schedule, tensor: Tensor, ends: list[int], num_elements: int) -> tuple[int, ...]:
+    """Return the shape of a result: as passed, or whole rows of it, or flat where a run's end falls within a row."""
+    passed = tuple(tensor.shape)
     if schedule.collective not in (*RUNS_IN, *RUNS_OUT) and num_elements == math.prod(passed):
         return passed
     row, each = math.prod(passed[1:]), schedule.num_chunks // schedule.num_ranks

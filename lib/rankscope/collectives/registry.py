@@ -56,6 +56,9 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
 }
 
 
+SHIPPED = {collective: dict(builders) for collective, builders in ALGORITHMS.items()}
+
+
 def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
     """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``.
 

@@ -51,9 +51,15 @@ class Step(NamedTuple):
     def of(
         cls, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, num_chunks: ArrayLike = 1, reduce: Any = False
     ) -> Step:
-        """Make a step of columns and of values that all its transfers share."""
-        numbers = (np.asarray(column, dtype=np.int64) for column in (src, dst, chunk, num_chunks))
-        return cls(*(np.atleast_1d(column) for column in np.broadcast_arrays(*numbers, np.asarray(reduce, bool))))
+        """Make a step, whose columns are read-only, of columns and of values that all its transfers share."""
+        numbers = (_whole_column(column) for column in (src, dst, chunk, num_chunks))
+        marks = np.asarray(reduce)
+        if marks.size and marks.dtype != bool:
+            raise ValueError(f"reduce must be True or False, one or a column, got {reduce!r}")
+        columns = [np.atleast_1d(column).copy() for column in np.broadcast_arrays(*numbers, marks.astype(bool))]
+        for column in columns:
+            column.flags.writeable = False
+        return cls(*columns)
 
     def by_chunk(self) -> Step:
         """Return the same transfers with a row for each single chunk."""
@@ -81,13 +87,21 @@ class Phase:
         num_steps: int = 1,
     ) -> None:
         self._chunk = chunk
-        self.num_steps = num_steps
-        self.src, self.dst, _, self.num_chunks, self.reduce = Step.of(src, dst, 0, num_chunks, reduce)
+        self.num_steps = whole("num_steps", num_steps, 0)
+        first = 0 if callable(chunk) else chunk
+        self.src, self.dst, _, self.num_chunks, self.reduce = Step.of(src, dst, first, num_chunks, reduce)
 
     def step(self, number: int) -> Step:
         """Return the step of this number, from 0 within the phase."""
         chunk = self._chunk(number) if callable(self._chunk) else self._chunk
         return Step.of(self.src, self.dst, chunk, self.num_chunks, self.reduce)
+
+
+def _whole_column(values: ArrayLike) -> Ints:
+    column = np.asarray(values)
+    if column.size and not np.issubdtype(column.dtype, np.integer):
+        raise ValueError(f"ranks and chunks of a step must be whole numbers, got {values!r}")
+    return column.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,8 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     `num_bytes` is each rank's whole buffer, the total array for allgather and reduce_scatter. A message starts when
     both ranks have finished their earlier steps, adding included (that up to `schedule.lag` steps before), and their
     ports are free; it holds both ports for alpha_s + bytes / bytes_per_s. Then the receiver adds, one message after the
-    other. Messages of one step that share a port, or a network card, go in the order of the step.
+    other. The messages of a rank in one step take its ports in turn, in the order of the step. A shared network card
+    serves the messages of earlier steps first, and those of one step in the order in which they are ready.
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
     "messages", or "ranks" for a single span a rank, from 0 to its end; None takes messages up to `MOST_MESSAGES`.
@@ -70,13 +71,16 @@ class _Run:
     def _phase(self, routes: Routes, num_steps: int, shares: Seconds | None, chunk_bytes: float, first: int) -> None:
         alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
         steady = self.records is None and self.schedule.lag == 1 and self.nics is None and shares is None
+        shifting: _Shifting | None = None
         for nth in range(num_steps):
             if nth == 0 or shares is not None:
                 sent, added = routes.bytes_of(shares, chunk_bytes, nth)
                 costs_s, adding_s = alpha_s + sent * beta, added * self.cluster.gamma_s_per_byte
+            if nth == 0 and steady and routes.shift is not None:
+                shifting = _Shifting(routes.shift, costs_s, adding_s)
             before_s = self.ready_s
-            if steady and routes.shift is not None:
-                self.ready_s = _shifted(before_s, routes.shift, costs_s, adding_s if adding_s.any() else None)
+            if shifting is not None:
+                self.ready_s = shifting.step(before_s)
             else:
                 self._step(routes, alpha_s, costs_s, adding_s, first + nth)
             if steady and nth & (nth + 1) == 0 and _is_steady(before_s, self.ready_s):
@@ -111,18 +115,29 @@ def _is_steady(before_s: Seconds, after_s: Seconds) -> bool:
     return bool(moved_s.max() - moved_s.min() <= 8 * np.finfo(float).eps * after_s.max())
 
 
-def _shifted(ready_s: Seconds, shift: Shift, costs_s: Seconds, adding_s: Seconds | None) -> Seconds:
-    """One step in which each rank sends to the next along an axis and waits for both of its messages."""
-    ready, cost = ready_s.reshape(shift), costs_s.reshape(shift)
-    end = np.empty_like(ready)
-    np.maximum(ready[:, :-1], ready[:, 1:], out=end[:, :-1])
-    np.maximum(ready[:, -1], ready[:, 0], out=end[:, -1])
-    end += cost
-    done = end if adding_s is None else end + adding_s.reshape(shift)
-    after = np.empty_like(ready)
-    np.maximum(end[:, 1:], done[:, :-1], out=after[:, 1:])
-    np.maximum(end[:, 0], done[:, -1], out=after[:, 0])
-    return after.ravel()
+class _Shifting:
+    """Steps in which each rank sends to the next along an axis and waits for both of its messages; buffers are kept."""
+
+    def __init__(self, shift: Shift, costs_s: Seconds, adding_s: Seconds) -> None:
+        self._cost, self._adding = costs_s.reshape(shift), adding_s.reshape(shift)
+        self._adds = bool(adding_s.any())
+        self._end, self._done, *self._after = (np.empty(shift) for _ in range(4))
+
+    def step(self, ready_s: Seconds) -> Seconds:
+        """Return when each rank has finished; the result is overwritten by the call after the next."""
+        ready, end, done = ready_s.reshape(self._end.shape), self._end, self._done
+        after = self._after[0]
+        self._after.reverse()
+        np.maximum(ready[:, :-1], ready[:, 1:], out=end[:, :-1])
+        np.maximum(ready[:, -1], ready[:, 0], out=end[:, -1])
+        end += self._cost
+        if self._adds:
+            np.add(end, self._adding, out=done)
+        else:
+            done = end
+        np.maximum(end[:, 1:], done[:, :-1], out=after[:, 1:])
+        np.maximum(end[:, 0], done[:, -1], out=after[:, 0])
+        return after.reshape(-1)
 
 
 def _spans(records: list[tuple[Any, ...]]) -> Timeline:

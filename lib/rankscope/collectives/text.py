@@ -9,7 +9,7 @@ from .schedule import Schedule, ScheduleError, Step
 
 _HEADER = ("ranks", "chunks", "root", "ports", "lag", "weights")
 _FIELDS = {"ranks": "num_ranks", "chunks": "num_chunks"}
-_TRANSFER = re.compile(r"(\d{1,9})>(\d{1,9}):(\d{1,9})(?:-(\d{1,9}))?([+=])")
+_TRANSFER = re.compile(r"([0-9]{1,9})>([0-9]{1,9}):([0-9]{1,9})(?:-([0-9]{1,9}))?([+=])")
 
 
 def to_text(schedule: Schedule) -> str:
@@ -68,7 +68,7 @@ def _read_header(place: int, words: list[str]) -> dict[str, Any]:
     for word in words[2:]:
         name, _, value = word.partition("=")
         numbers = value.split(",") if name == "weights" else [value]
-        if name not in _HEADER or not all(number.isdecimal() and len(number) < 19 for number in numbers):
+        if name not in _HEADER or not all(re.fullmatch("[0-9]{1,24}", number) for number in numbers):
             raise ScheduleError(f"line {place}: expected {', '.join(_HEADER)} with whole numbers, got {word!r}")
         if _FIELDS.get(name, name) in header:
             raise ScheduleError(f"line {place}: {name}= is there twice")

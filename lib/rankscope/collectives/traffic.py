@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..checks import number
-from .conditions import before, wanted
+from .conditions import given, wanted
 from .schedule import MOVES, Schedule, Step
 
 Bytes = NDArray[np.float64]
@@ -50,9 +50,10 @@ def traffic(schedule: Schedule, num_bytes: float) -> Traffic:
     sizes = schedule.chunk_bytes(number("num_bytes", num_bytes, 0))
     ranks = schedule.num_ranks
     moves, wants = schedule.collective in MOVES, wanted(schedule)
-    holds: NDArray[np.bool_] = np.asarray(before(schedule).any(axis=2))
+    holds = given(schedule).copy()
     link = np.zeros(ranks * ranks)
-    peak, scratch = holds @ sizes, np.zeros((schedule.lag, ranks))
+    held_bytes = holds @ sizes
+    peak, scratch = held_bytes, np.zeros((schedule.lag, ranks))
     num_steps = num_messages = 0
     for nth, step in enumerate(schedule.steps()):
         rows = step.by_chunk()
@@ -63,7 +64,8 @@ def traffic(schedule: Schedule, num_bytes: float) -> Traffic:
         scratch[nth % schedule.lag] = _largest_sum(rows, sizes, ranks)
         if moves:
             holds[rows.dst, rows.chunk] = True
-        peak = np.maximum(peak, holds @ sizes + scratch.sum(axis=0))
+            held_bytes = holds @ sizes
+        peak = np.maximum(peak, held_bytes + scratch.sum(axis=0))
         if moves:
             holds[rows.src, rows.chunk] &= wants[rows.src, rows.chunk]
     return Traffic(link.reshape(ranks, ranks), num_steps, num_messages, peak)

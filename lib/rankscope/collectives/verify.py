@@ -38,7 +38,7 @@ def verify(schedule: Schedule) -> Verified:
     Checked are: ranks and chunks exist; nobody sends what is not there, to itself, or more messages in a step than
     `schedule.ports`; no share is added twice, nothing is written twice in a step, copied where it already is, or used
     within `schedule.lag` steps of being received; in the end everybody has what the collective promises, each rank's
-    share exactly once. It takes memory for num_ranks² · num_chunks bits.
+    share exactly once. Memory grows with num_ranks · num_chunks words of 64 ranks each.
 
     >>> from . import ALGORITHMS
     >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))
@@ -121,8 +121,8 @@ def _apply(schedule: Schedule, number: int, rows: Step, shares: Shares) -> None:
         _fail("sends what it does not have", number, int(rows.src[place]), int(rows.chunk[place]))
     turn = _turns(rows.dst * schedule.num_chunks + rows.chunk)
     twice = (turn > 0) & ~rows.reduce
-    if twice.any() or (turn.any() and not rows.reduce.all() and _mixed(schedule, rows)):
-        place = int(twice.argmax()) if twice.any() else int(turn.argmax())
+    if twice.any() or (turn.any() and not rows.reduce.all() and _mixed(schedule, rows).any()):
+        place = int(twice.argmax()) if twice.any() else int(_mixed(schedule, rows).argmax())
         text = "is written twice in one step"
         _fail(text, number, int(rows.dst[place]), int(rows.chunk[place]))
     for now in range(int(turn.max(initial=0)) + 1):
@@ -171,10 +171,10 @@ def _turns(key: Ints) -> Ints:
     return turns
 
 
-def _mixed(schedule: Schedule, rows: Step) -> bool:
-    """Whether some chunk of some rank is both added to and replaced."""
+def _mixed(schedule: Schedule, rows: Step) -> NDArray[np.bool_]:
+    """Which transfers go to a chunk of a rank that is both added to and replaced."""
     key = rows.dst * schedule.num_chunks + rows.chunk
-    return bool(np.isin(key[rows.reduce], key[~rows.reduce]).any())
+    return np.isin(key, np.intersect1d(key[rows.reduce], key[~rows.reduce]))
 
 
 def _bits(words: Shares) -> Ints:

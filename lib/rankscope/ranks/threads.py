@@ -45,7 +45,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
             results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, num_ranks, timeout))
         except BaseException as error:
             errors.append((rank, error))
-            _let_go(error)
+            let_go(error)
 
     threads = [threading.Thread(target=be, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(num_ranks)]
     for thread in threads:
@@ -57,7 +57,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     return [results[rank] for rank in range(num_ranks)]
 
 
-def _let_go(error: BaseException) -> None:
+def let_go(error: BaseException) -> None:
     """Clear the frames of an error, and of all that it came from: they hold the group."""
     known: set[int] = set()
     waiting: list[BaseException | None] = [error]

@@ -1,0 +1,99 @@
+"""`launch` in a process that is a rank already, since torchrun, or mpirun, has started it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from . import parcels
+from .errors import RankError
+
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+_stores: list[Any] = []  # the launcher's store, with the rank and the number of ranks, once it is asked for
+_launches = itertools.count()
+
+
+def is_joined(backend: str) -> bool:
+    """Whether a launcher has made this process a rank. Raises ValueError for MPI where it cannot be had."""
+    if backend != "mpi":
+        return all(name in os.environ for name in _TORCHRUN)
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_mpi_available():
+        raise ValueError(f"backend='mpi' needs a torch that was built with MPI, and {torch.__version__} was not")
+    if not any(name in os.environ for name in _MPIRUN):
+        raise ValueError("backend='mpi' needs a script that mpirun has started")
+    return True
+
+
+def run(
+    fn: Callable[..., Any], num_ranks: int | None, args: tuple[Any, ...], backend: str, timeout_s: float
+) -> list[Any]:
+    """Call ``fn(*args)`` as one of the ranks, and return the results of all.
+
+    The group is made for the call and taken down after it, unless there is one already: at the exit of a process a
+    group that is still there may abort it. A rank that fails takes its end of the group with it, so that the others
+    fail at their next collective.
+    """
+    import torch.distributed as dist
+
+    world = os.environ.get("WORLD_SIZE")
+    if num_ranks is not None and backend != "mpi" and str(num_ranks) != world:
+        raise ValueError(f"num_ranks must be None or WORLD_SIZE={world} under torchrun, got {num_ranks!r}")
+    if dist.is_initialized():
+        return _gathered(fn, args)
+    store = _join(backend, timedelta(seconds=timeout_s))
+    try:
+        results = _gathered(fn, args)
+        if store is not None:  # nobody leaves while another still reads
+            store.set(f"done/{dist.get_rank()}", "")
+            store.wait([f"done/{rank}" for rank in range(dist.get_world_size())])
+        return results
+    finally:
+        dist.destroy_process_group()
+
+
+def _join(backend: str, timeout: timedelta) -> Any:
+    """Make the default group, and return the store of this launch; each has its own part of the launcher's store."""
+    import torch
+    import torch.distributed as dist
+
+    if backend == "mpi":
+        dist.init_process_group(backend, timeout=timeout)
+        return None
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    if not _stores:
+        found = dist.rendezvous("env://", timeout=timeout)  # type: ignore[attr-defined]
+        _stores.append(next(iter(found)))
+    store, rank, world = _stores[0]
+    ours = dist.PrefixStore(f"launch/{next(_launches)}", store)  # type: ignore[attr-defined]
+    ours.set_timeout(timeout)
+    dist.init_process_group(backend, store=ours, rank=rank, world_size=world, timeout=timeout)
+    return ours
+
+
+def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
+    import torch.distributed as dist
+
+    from .threads import let_go
+
+    rank = dist.get_rank()
+    try:
+        result = parcels.to_bytes(fn(*args))
+    except Exception as error:
+        text = "".join(traceback.format_exception(error)).rstrip()
+        let_go(error)
+        raise RankError(f"rank {rank} failed: {type(error).__name__}: {error}\n\n{text}", rank) from error
+    results: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(results, result)
+    return [pickle.loads(each) for each in results]

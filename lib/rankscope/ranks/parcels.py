@@ -1,0 +1,79 @@
+"""What travels between the caller and the ranks, as files: functions of a notebook by value, arrays without a detour.
+
+The files are pickles: they lie in a folder that only this user can read.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+PROTOCOL = 5  # arrays are written straight from where they lie
+
+
+def write(path: Path, value: Any) -> None:
+    """Write a value to a file; functions and classes that no other process can import go by value."""
+    with open(path, "wb") as file:
+        _Pickler(file, protocol=PROTOCOL).dump(value)
+
+
+def read(path: Path) -> Any:
+    """Return the value in a file of one's own processes."""
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def to_bytes(value: Any) -> bytes:
+    """Return a value as bytes, as `write` does it."""
+    stream = io.BytesIO()
+    _Pickler(stream, protocol=PROTOCOL).dump(value)
+    return stream.getvalue()
+
+
+def not_sent(fn: Callable[..., Any], args: tuple[Any, ...], error: Exception) -> ValueError:
+    """Return the error for what cannot be pickled, naming the argument or the name that `fn` uses."""
+    for name, value in _parts(fn, args):
+        try:
+            to_bytes(value)
+        except Exception as found:
+            return ValueError(f"{name} cannot be sent to the ranks: {type(found).__name__}: {found}")
+    return ValueError(f"fn={fn!r} cannot be sent to the ranks: {type(error).__name__}: {error}")
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles CPU tensors as arrays: torch's own way copies them four times, and sends all that a slice is cut from."""
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or type(value) is not torch.Tensor or not _is_plain(value):
+            return super().reducer_override(value)
+        octets = value.contiguous().view(-1).view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
+        return _tensor, (octets, str(value.dtype).removeprefix("torch."), tuple(value.shape))
+
+
+def _is_plain(tensor: Any) -> bool:
+    usual = str(tensor.layout) == "torch.strided" and tensor.device.type == "cpu" and not tensor.requires_grad
+    return usual and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
+
+
+def _tensor(octets: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.from_numpy(octets).view(getattr(torch, dtype)).view(shape)
+
+
+def _parts(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    for place, value in enumerate(args):
+        yield f"args[{place}]={value!r}", value
+    if inspect.isfunction(fn):
+        used = inspect.getclosurevars(fn)
+        for name, value in {**used.globals, **used.nonlocals}.items():
+            yield f"{name}={value!r}, which fn={fn.__qualname__} uses,", value

@@ -1,0 +1,144 @@
+"""What the ranks in test_launch.py do; a module, as a user's functions are, and without torch until a rank needs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+
+def rank() -> int:
+    import torch.distributed as dist
+
+    return int(dist.get_rank())
+
+
+def barrier() -> None:
+    import torch.distributed as dist
+
+    dist.barrier()
+
+
+def total(base: int = 0) -> int:
+    """The sum over all ranks of the base and the rank."""
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.tensor([base + dist.get_rank()])
+    dist.all_reduce(tensor)
+    return int(tensor.item())
+
+
+def note(folder: str) -> None:
+    """Leave the process id where the test finds it, and be sure that all have."""
+    Path(folder, str(rank())).write_text(str(os.getpid()))
+    barrier()
+
+
+def noted(folder: Path) -> list[int]:
+    return [int(path.read_text()) for path in sorted(folder.iterdir()) if path.read_text()]
+
+
+def raise_on(which: int, folder: str) -> None:
+    note(folder)
+    if rank() == which:
+        raise KeyError("lost")
+    barrier()
+
+
+def lose() -> None:
+    if rank() == 1:
+        raise KeyError("lost")
+    barrier()
+
+
+def killed(which: int, folder: str, number: int = signal.SIGKILL) -> None:
+    note(folder)
+    if rank() == which:
+        os.kill(os.getpid(), number)
+    barrier()
+
+
+def wait_long(folder: str) -> None:
+    note(folder)
+    print("waiting", flush=True)
+    time.sleep(600)
+
+
+def leave(code: int) -> None:
+    os._exit(code) if rank() == 1 else barrier()
+
+
+def start_a_process(folder: str) -> None:
+    """Leave a process behind, as a tool or a loader may be."""
+    child = subprocess.Popen(["sleep", "600"])
+    Path(folder, str(rank())).write_text(str(child.pid))
+
+
+def say() -> None:
+    print(f"line of {rank()}")
+    print(f"warning of {rank()}", file=sys.stderr)
+    os.write(1, b"second line\n")
+    print("no end", end="")
+
+
+def surroundings() -> dict[str, Any]:
+    import torch
+
+    return {
+        "threads": torch.get_num_threads(),
+        "setting": os.environ.get("RANKSCOPE_TEST"),
+        "folder": os.getcwd(),
+        "argv": sys.argv,
+        "random": __import__("numpy").random.random(),
+    }
+
+
+def listening() -> list[str]:
+    """The local addresses on which this process listens, as /proc/net gives them."""
+    barrier()
+    mine = set()
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            mine.add(os.readlink(path))
+        except OSError:
+            continue
+    found = []
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if f"socket:[{fields[9]}]" in mine and fields[3] in ("0A", "07"):
+                found.append(fields[1].split(":")[0])
+    barrier()
+    return found
+
+
+def train() -> float:
+    """Two steps of DistributedDataParallel, with a DataLoader that forks; the module outlives all."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    data = torch.utils.data.TensorDataset(torch.ones(8, 4) * (rank() + 1))
+    for (batch,) in torch.utils.data.DataLoader(data, batch_size=4, num_workers=1):
+        model(batch).sum().backward()
+    globals()["kept"] = model
+    return float(next(model.parameters()).grad.sum())
+
+
+def record(recorder: Any) -> None:
+    own = recorder.for_rank(rank())
+    for item in range(2):
+        barrier()
+        with own.span("work", "sleep", item):
+            time.sleep(0.05)
+
+
+class Point:
+    def __init__(self, x: int) -> None:
+        self.x = x
