@@ -23,8 +23,11 @@ HEAVY = ("torch", "matplotlib", "ipywidgets")
 # Every module is pure but these, and each of these may load one heavy package only.
 RUNNERS = {
     "rankscope.sampling.torch_samplers": "torch",
-    "rankscope.ranks": "torch",
+    "rankscope.ranks.threads": "torch",
     "rankscope.collectives.local": "torch",
+    "rankscope.collectives.wire": "torch",
+    "rankscope.collectives.wire_group": "torch",
+    "rankscope.collectives.wire_run": "torch",
     "rankscope.pipeline.parts": "torch",
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.pipeline.dataloader_worker": "torch",

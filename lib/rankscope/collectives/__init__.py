@@ -1,6 +1,6 @@
 """How gradients meet: every collective as a schedule that is verified, drawn, costed and simulated.
 
-`run_local` needs torch, and is brought in when first asked for; everything else is numpy.
+`run_local`, `execute` and `Executor` need torch, and are brought in when first asked for; everything else is numpy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from .verify import Verified, verify
 
 if TYPE_CHECKING:
     from .local import run_local
+    from .wire import Executor, execute
 
 __all__ = [
     "ALGORITHMS",
     "Best",
+    "Executor",
     "Phase",
     "Schedule",
     "ScheduleError",
@@ -31,6 +33,7 @@ __all__ = [
     "best",
     "build",
     "closed_form",
+    "execute",
     "lower_bounds",
     "run_local",
     "simulate",
@@ -39,7 +42,7 @@ __all__ = [
     "winners",
 ]
 
-_LATE = {"run_local": ".local"}
+_LATE = {"run_local": ".local", "execute": ".wire", "Executor": ".wire"}
 
 
 def __getattr__(name: str) -> Any:

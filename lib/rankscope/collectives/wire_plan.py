@@ -1,0 +1,224 @@
+"""The order in which one rank posts its messages, waits for them and adds them up; pure, and run by `wire`.
+
+A receive is posted one step ahead of the step that needs it, since a sender's bytes leave only once the receiver is
+ready. Nothing is written into elements that a message may still be reading: an allreduce that added into a buffer
+before its send was done gave wrong sums on slow networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .wire_messages import Arrival, Message, RankSteps, Run
+
+ALIGNED = 64  # elements: every place in the scratch begins at a multiple
+
+
+class Span(NamedTuple):
+    """Elements of the rank's buffer, or of its scratch."""
+
+    scratch: bool
+    start: int
+    stop: int
+
+
+class Transfer(NamedTuple):
+    """One message on the wire: its elements stand side by side."""
+
+    step: int
+    peer: int
+    sends: bool
+    span: Span
+
+
+class Post(NamedTuple):
+    """Start these transfers."""
+
+    transfers: tuple[int, ...]
+
+
+class Wait(NamedTuple):
+    """Go on when this transfer is done."""
+
+    transfer: int
+
+
+class Write(NamedTuple):
+    """Add the elements of `source` to those of `to`, or copy them there."""
+
+    to: Span
+    source: Span
+    reduce: bool
+
+
+class Plan(NamedTuple):
+    """`program` is carried out in order; `num_scratch` elements are needed besides the buffer."""
+
+    transfers: list[Transfer]
+    program: list[Post | Wait | Write]
+    num_scratch: int
+
+
+def plan(steps: RankSteps, ahead: bool = True) -> Plan:
+    """Return a rank's program; with `ahead`, receives are posted in the step before theirs, and else with its sends.
+
+    In each step: wait for what the last one received; add it up, if this step sends any of it; post; add it up now, if
+    that was not yet done, while the messages travel.
+    """
+    planner = _Planner(steps, ahead)
+    for number in range(len(steps.steps) + 1):
+        planner.step(number)
+    return Plan(planner.transfers, planner.program, planner.scratch.size)
+
+
+class _Scratch:
+    """Places for messages, each taken for as long as it is needed: the first gap that is wide enough."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._taken: list[Run] = []
+
+    def take(self, num_elements: int) -> Span:
+        start = 0
+        for begin, end in sorted(self._taken):
+            if begin - start >= num_elements:
+                break
+            start = -(-end // ALIGNED) * ALIGNED
+        self._taken.append((start, start + num_elements))
+        self.size = max(self.size, start + num_elements)
+        return Span(True, start, start + num_elements)
+
+    def give_back(self, span: Span) -> None:
+        if span.scratch:
+            self._taken.remove((span.start, span.stop))
+
+
+class _Planner:
+    def __init__(self, steps: RankSteps, ahead: bool) -> None:
+        self.steps, self.ahead = steps.steps, ahead
+        self.transfers: list[Transfer] = []
+        self.program: list[Post | Wait | Write] = []
+        self.scratch = _Scratch()
+        self.sending: list[int] = []  # sends that nobody has waited for
+        self.arriving: list[list[int]] = [[] for _ in self.steps]  # the receives of each step
+        if ahead and self.steps:
+            self._add_post(self._receives(0))
+
+    def step(self, number: int) -> None:
+        """Plan one step, and after the last one what is left to do."""
+        last = number == len(self.steps)
+        held = self._finish(number - 1, last) if number else []
+        for send in [send for send in self.sending if last or self.transfers[send].step < number - 1]:
+            self._wait_send(send)
+        if not last:
+            posted = self._sends(number)
+            later = number + 1 if self.ahead else number
+            posted += self._receives(later) if later < len(self.steps) else []
+            self._add_post(posted)
+        for arrival in held:
+            self._write(number - 1, arrival)
+        if held:
+            self._release(number - 1)
+
+    def _finish(self, number: int, last: bool) -> list[Arrival]:
+        """Wait for the receives of a step; return what of them may be added up after the next sends are posted."""
+        arrivals = [a for a in self.steps[number].arrivals if self._span_of(number, a.message).scratch]
+        sent = [] if last else [run for message in self.steps[number + 1].sends for run in message.runs]
+        needed = last or _overlap((arrival.run for arrival in arrivals), sent)
+        waiting = list(self.arriving[number])
+        for arrival in arrivals if needed else []:
+            self._wait_receive(self.arriving[number][arrival.message], waiting)
+            self._write(number, arrival)
+        for receive in list(waiting):
+            self._wait_receive(receive, waiting)
+        if needed or not arrivals:
+            self._release(number)
+            return []
+        return arrivals
+
+    def _wait_receive(self, receive: int, waiting: list[int]) -> None:
+        if receive in waiting:
+            waiting.remove(receive)
+            self.program.append(Wait(receive))
+
+    def _wait_send(self, send: int) -> None:
+        self.sending.remove(send)
+        self.scratch.give_back(self.transfers[send].span)
+        self.program.append(Wait(send))
+
+    def _wait_readers(self, runs: Iterable[Run]) -> None:
+        """Wait for the sends that may still be reading these elements of the buffer."""
+        runs = list(runs)
+        for send in list(self.sending):
+            span = self.transfers[send].span
+            if not span.scratch and _overlap(runs, [(span.start, span.stop)]):
+                self._wait_send(send)
+
+    def _span_of(self, number: int, message: int) -> Span:
+        return self.transfers[self.arriving[number][message]].span
+
+    def _write(self, number: int, arrival: Arrival) -> None:
+        self._wait_readers([arrival.run])
+        start = self._span_of(number, arrival.message).start + arrival.at
+        source = Span(True, start, start + arrival.run[1] - arrival.run[0])
+        self.program.append(Write(Span(False, *arrival.run), source, arrival.reduce))
+
+    def _release(self, number: int) -> None:
+        for receive in self.arriving[number]:
+            self.scratch.give_back(self.transfers[receive].span)
+
+    def _sends(self, number: int) -> list[int]:
+        posted = []
+        for message in self.steps[number].sends:
+            span = Span(False, *message.runs[0])
+            if len(message.runs) > 1:
+                span = self.scratch.take(_length(message))
+                self._pack(message, span)
+            posted.append(self._add(Transfer(number, message.peer, True, span)))
+        self.sending += posted
+        return posted
+
+    def _pack(self, message: Message, span: Span) -> None:
+        at = span.start
+        for run in message.runs:
+            self.program.append(Write(Span(True, at, at + run[1] - run[0]), Span(False, *run), False))
+            at += run[1] - run[0]
+
+    def _receives(self, number: int) -> list[int]:
+        for place, message in enumerate(self.steps[number].receives):
+            if self._is_direct(number, place):
+                self._wait_readers(message.runs)
+                span = Span(False, *message.runs[0])
+            else:
+                span = self.scratch.take(_length(message))
+            self.arriving[number].append(self._add(Transfer(number, message.peer, False, span)))
+        return self.arriving[number]
+
+    def _is_direct(self, number: int, place: int) -> bool:
+        """Whether a message may come straight into the buffer: nobody reads or writes there while it is under way."""
+        step, runs = self.steps[number], self.steps[number].receives[place].runs
+        if len(runs) > 1 or any(arrival.reduce for arrival in step.arrivals if arrival.message == place):
+            return False
+        near = self.steps[max(0, number - 1) : number + 1]
+        read = [run for other in near for message in other.sends for run in message.runs]
+        before = self.steps[max(0, number - 2) : number]
+        written = [arrival.run for other in before for arrival in other.arrivals]
+        return not _overlap(runs, read + written)
+
+    def _add(self, transfer: Transfer) -> int:
+        self.transfers.append(transfer)
+        return len(self.transfers) - 1
+
+    def _add_post(self, transfers: list[int]) -> None:
+        if transfers:
+            self.program.append(Post(tuple(transfers)))
+
+
+def _overlap(some: Iterable[Run], others: Iterable[Run]) -> bool:
+    others = list(others)
+    return any(start < end and begin < stop for start, stop in some for begin, end in others)
+
+
+def _length(message: Message) -> int:
+    return sum(stop - start for start, stop in message.runs)

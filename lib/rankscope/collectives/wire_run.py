@@ -1,0 +1,200 @@
+"""One rank's plan with the memory that it needs, carried out on a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import one_of
+from .conditions import wanted
+from .cuts import check_counts, chunk_ends
+from .local import OPS, check_op, shape_of
+from .schedule import SUMS, Schedule
+from .verify import verify
+from .wire_group import DTYPES, OP_NAMES, TAGS, Posted, Starter, agree, backend_of, fingerprint, takes_batches
+from .wire_messages import rank_steps
+from .wire_plan import Post, Span, Transfer, Wait, Write, plan
+
+POST, WAIT, ADD, COPY = range(4)
+Combine = Callable[..., Tensor]
+
+_verified: set[int] = set()
+
+
+class Prepared:
+    """A schedule that was verified, agreed upon, and planned for one rank; it does not hold the group."""
+
+    def __init__(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
+        problem: ValueError | None = None
+        words: tuple[int, ...] | None = None
+        try:
+            self._check(schedule, tensor, group, op)
+            words = self._words(tensor, op)
+        except ValueError as error:
+            problem = error
+        agree(group, tensor, words)
+        if problem is not None:
+            raise problem
+        self._plan(group.rank(), tensor)
+
+    def _check(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
+        _check_tensor(tensor)
+        one_of("op", op, OP_NAMES)
+        if schedule.num_ranks != group.size():
+            raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
+        if schedule.collective in SUMS:
+            check_op(op, tensor)
+            _check_arithmetic(op, tensor)
+        check_counts(schedule, group.rank(), tensor.numel())
+        self._is_barrier = schedule.collective == "barrier"
+        self._ends = [0, 1] if self._is_barrier else chunk_ends(schedule, tensor.numel())
+        if fingerprint(schedule) not in _verified:
+            verify(schedule)
+            _verified.add(fingerprint(schedule))
+        self._schedule, self._kind = schedule, (tensor.shape, tensor.dtype, tensor.device)
+        self._add: Combine = OPS[op]
+        self._divides = op == "avg" and schedule.collective in SUMS
+        self._batched = takes_batches(backend_of(group, tensor))
+
+    def _words(self, tensor: Tensor, op: str) -> tuple[int, ...]:
+        """What all ranks must have in common; counts say how many elements there are, where ranks differ in them."""
+        name = fingerprint(self._schedule)
+        if self._is_barrier:
+            return name, 0, 0, 0
+        size = tensor.numel() if self._schedule.weights is None else self._ends[-1]
+        return name, size, DTYPES.index(tensor.dtype), OP_NAMES.index(op)
+
+    def _plan(self, rank: int, tensor: Tensor) -> None:
+        steps = rank_steps(self._schedule, rank, self._ends)
+        made = plan(steps, ahead=not self._batched)
+        self._transfers, self._num_scratch = made.transfers, made.num_scratch
+        self._num_elements, self._given, self._wanted = steps.num_elements, steps.given, steps.wanted
+        self._gets = bool(wanted(self._schedule)[rank].any()) and not self._is_barrier
+        self._in_place = self._schedule.collective == "allreduce"
+        self._only_reads = all(one.sends for one in made.transfers) and not self._is_barrier
+        self._is_result = self._gets and self._wanted == ((0, steps.num_elements),)
+        self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
+        self._device = tensor.device if self._batched else torch.device("cpu")
+        place: dict[Span, int] = {}
+        self._program = [_with_numbers(op, made.transfers, place) for op in made.program]
+        self._spans = list(place)
+        self._scratch: Tensor | None = None
+        self._in_scratch: list[Tensor | None] = []  # the views of it, by span
+
+    def release(self, most_bytes: int) -> None:
+        """Let go of the scratch if it is larger; the next run takes a new one."""
+        if self._scratch is not None and self._scratch.nbytes > most_bytes:
+            self._scratch, self._in_scratch = None, []
+
+    def run(self, tensor: Tensor, start: Starter) -> Tensor | None:
+        """Carry out the collective on a tensor of the kind that this was prepared for."""
+        _check_tensor(tensor)
+        if (tensor.shape, tensor.dtype, tensor.device) != self._kind:
+            raise ValueError(f"tensor must be {_words_of(self._kind)}, got {_words_of(_kind_of(tensor))}")
+        if self._scratch is None:
+            self._take_scratch()
+        flat = tensor.detach().view(-1)
+        buffer = self._buffer(flat if tensor.device == self._device else flat.to(self._device))
+        places = zip(self._spans, self._in_scratch, strict=True)
+        views = [buffer[a:b] if found is None else found for (_, a, b), found in places]
+        self._carry_out(views, start)
+        return self._result(tensor, buffer)
+
+    def _take_scratch(self) -> None:
+        """Scratch for messages, and after it a buffer for the rank where neither its tensor nor its result is one."""
+        own = not (self._in_place or self._only_reads or self._is_result)
+        size = self._num_scratch + (self._num_elements if own else 0)
+        self._scratch = torch.empty(size, dtype=self._dtype, device=self._device)
+        self._in_scratch = [self._scratch[a:b] if scratch else None for scratch, a, b in self._spans]
+
+    def _buffer(self, flat: Tensor) -> Tensor:
+        if self._in_place or self._only_reads:
+            return flat
+        assert self._scratch is not None
+        if self._is_result:
+            buffer = torch.empty(self._num_elements, dtype=self._dtype, device=self._device)
+        else:
+            buffer = self._scratch[self._num_scratch :]
+        if not self._is_barrier:
+            start, stop = self._given
+            buffer[start:stop].copy_(flat[: stop - start])
+        return buffer
+
+    def _carry_out(self, views: list[Tensor], start: Starter) -> None:
+        works: list[Any] = [None] * len(self._transfers)
+        add, transfer = self._add, 0
+        try:
+            for kind, what, source in self._program:
+                if kind == WAIT:
+                    transfer = what
+                    works[transfer].wait()
+                elif kind == POST:
+                    transfer = what[0].transfer
+                    start(what, views, works)
+                elif kind == ADD:
+                    add(views[what], views[source], out=views[what])
+                else:
+                    views[what].copy_(views[source])
+        except RuntimeError as error:
+            self._scratch = None  # somebody may still write there
+            one = self._transfers[transfer]
+            verb = "sending to" if one.sends else "receiving from"
+            raise RuntimeError(f"step {one.step}: {verb} rank {one.peer} failed: {error}") from error
+
+    def _result(self, tensor: Tensor, buffer: Tensor) -> Tensor | None:
+        if not self._gets:
+            return None
+        if self._in_place:
+            if self._divides:
+                buffer.div_(self._schedule.num_ranks)
+            if buffer.device != tensor.device:
+                tensor.detach().view(-1).copy_(buffer)
+            return tensor
+        whole = buffer
+        if self._only_reads or not self._is_result:
+            whole = torch.cat([buffer[:0], *(buffer[start:stop] for start, stop in self._wanted)])
+        if self._divides:
+            whole.div_(self._schedule.num_ranks)
+        return whole.to(tensor.device).reshape(shape_of(self._schedule, tensor, self._ends, whole.numel()))
+
+
+def _with_numbers(op: Post | Wait | Write, transfers: list[Transfer], place: dict[Span, int]) -> tuple[int, Any, int]:
+    """An operation for the loop, its spans by number; `place` learns those that are new."""
+    if isinstance(op, Wait):
+        return WAIT, op.transfer, 0
+    if isinstance(op, Write):
+        to, source = (place.setdefault(span, len(place)) for span in (op.to, op.source))
+        return ADD if op.reduce else COPY, to, source
+    posted = []
+    for number in op.transfers:
+        one = transfers[number]
+        posted.append(Posted(number, place.setdefault(one.span, len(place)), one.sends, one.peer, TAGS + one.step))
+    return POST, posted, 0
+
+
+def _check_tensor(tensor: Any) -> None:
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"tensor must be a torch tensor, got {tensor!r}")
+    if not tensor.is_contiguous():
+        raise ValueError(f"tensor must be contiguous, got strides {tensor.stride()} of shape {tuple(tensor.shape)}")
+
+
+def _check_arithmetic(op: str, tensor: Tensor) -> None:
+    """Find out before anything is sent whether torch has this op for this dtype at all."""
+    one = torch.zeros(1, dtype=tensor.dtype, device=tensor.device)
+    try:
+        OPS[op](one, one)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"op {op!r} needs a dtype that torch computes with, got {tensor.dtype}") from error
+
+
+def _kind_of(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def _words_of(kind: tuple[torch.Size, torch.dtype, torch.device]) -> str:
+    shape, dtype, device = kind
+    return f"{tuple(shape)} of {dtype} on {device}"

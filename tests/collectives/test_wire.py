@@ -1,0 +1,487 @@
+"""`execute` on real Gloo groups, a thread or a process each rank, against `run_local` and against Gloo's own."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rankscope.collectives import (
+    Executor,
+    Schedule,
+    ScheduleError,
+    build,
+    execute,
+    run_local,
+    verify,
+    wire_group,
+    wire_run,
+)
+from rankscope.ranks import RankError, in_threads
+
+from .cases import NAMES, ROOTED, schedules
+from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, some
+
+ROOT = Path(__file__).parents[2]
+
+
+def numbers(num_ranks: int, shape: tuple[int, ...], seed: int = 0) -> list[Tensor]:
+    """Real numbers, whose sums depend on the order in which they are added."""
+    return list(torch.randn(num_ranks, *shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def on_the_wire(schedule: Schedule, tensors: list[Tensor], op: str = "sum") -> list[Tensor | None]:
+    mine = [tensor.clone() for tensor in tensors]
+    return in_threads(schedule.num_ranks, lambda rank, group: execute(schedule, mine[rank], group, op))
+
+
+# ---- every algorithm
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
+def test_every_algorithm_equals_run_local_bit_for_bit(num_ranks: int) -> None:
+    cases = []
+    for seed, schedule in enumerate(schedules(num_ranks)):
+        for size in (0, 67, 1030):
+            tensors = numbers(num_ranks, (fitting(schedule, size),), seed)
+            cases.append((schedule, tensors, run_local(schedule, tensors)))
+
+    def work(rank: int, group: Any) -> list[Tensor | None]:
+        return [execute(schedule, tensors[rank].clone(), group) for schedule, tensors, _ in cases]
+
+    found = in_threads(num_ranks, work)
+    for place, (_, _, right) in enumerate(cases):
+        assert_equal([mine[place] for mine in found], right)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_every_root(num_ranks: int) -> None:
+    cases = []
+    for collective, name in NAMES:
+        for root in range(1, num_ranks if collective in ROOTED else 0):
+            schedule = build(collective, name, num_ranks, root=root)
+            tensors = numbers(num_ranks, (37,), root)
+            cases.append((schedule, tensors, run_local(schedule, tensors)))
+    found = in_threads(num_ranks, lambda rank, group: [execute(s, t[rank].clone(), group) for s, t, _ in cases])
+    for place, (_, _, right) in enumerate(cases):
+        assert_equal([mine[place] for mine in found], right)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_and_dtype(op: str) -> None:
+    cases = []
+    for dtype in DTYPES:
+        exact = dtype.is_floating_point or dtype.is_complex
+        if (op == "avg" and not exact) or (op in ("min", "max") and dtype.is_complex):
+            continue
+        for collective, name in (
+            ("allreduce", "halving_doubling"),
+            ("allreduce", "flat"),
+            ("reduce", "binomial"),
+            ("reduce_scatter", "ring"),
+        ):
+            tensors = some(4, (37,), dtype, seed=3)
+            schedule = build(collective, name, 4)
+            cases.append((schedule, tensors, run_local(schedule, tensors, op)))
+    found = in_threads(4, lambda rank, group: [execute(s, t[rank].clone(), group, op) for s, t, _ in cases])
+    for place, (_, _, right) in enumerate(cases):
+        assert_equal([mine[place] for mine in found], right)
+
+
+def test_whole_numbers_are_what_gloo_makes_of_them() -> None:
+    ops = {"sum": dist.ReduceOp.SUM, "min": dist.ReduceOp.MIN, "max": dist.ReduceOp.MAX, "prod": dist.ReduceOp.PRODUCT}
+    names = [name for collective, name in NAMES if collective == "allreduce"]
+    tensors = some(4, (61,), torch.int64, seed=9)
+
+    def work(rank: int, group: Any) -> None:
+        for op, native in ops.items():
+            right, options = tensors[rank].clone(), dist.AllreduceOptions()
+            options.reduceOp = native
+            group.allreduce([right], options).wait()
+            for name in names:
+                assert torch.equal(execute(build("allreduce", name, 4), tensors[rank].clone(), group, op), right)
+
+    in_threads(4, work)
+
+
+@pytest.mark.parametrize("counts", [[3, 0, 2, 5], [0, 0, 0, 0], [0, 7, 0, 0]])
+def test_runs_of_unlike_sizes_and_of_none(counts: list[int]) -> None:
+    whole = torch.arange(sum(counts))
+    for name in ("flat", "binomial"):
+        scatter = build("scatter", name, 4, counts=counts, root=1)
+        assert_equal(on_the_wire(scatter, [whole] * 4), list(whole.split(counts)))
+        gather = build("gather", name, 4, counts=counts, root=2)
+        assert_equal(on_the_wire(gather, list(whole.split(counts))), [None, None, whole, None])
+    allgather = build("allgather", "ring", 4, counts=counts)
+    assert_equal(on_the_wire(allgather, list(whole.split(counts))), [whole] * 4)
+
+
+@pytest.mark.parametrize("shape", [(), (6, 5), (12, 3), (4, 3, 5)])
+def test_other_dimensions_are_kept(shape: tuple[int, ...]) -> None:
+    for schedule in schedules(3):
+        tensors = numbers(3, shape)
+        if math.prod(shape) >= schedule.num_chunks and not (schedule.collective == "all_to_all" and not shape):
+            assert_equal(on_the_wire(schedule, tensors), run_local(schedule, tensors))
+
+
+def test_messages_of_several_megabytes() -> None:
+    for name in ("recursive_doubling", "halving_doubling", "ring", "segmented_ring", "double_binary_tree", "swing"):
+        tensors = numbers(4, (1 << 20,))
+        assert_equal(on_the_wire(build("allreduce", name, 4), tensors), run_local(build("allreduce", name, 4), tensors))
+
+
+# ---- what is promised besides
+
+
+def test_allreduce_is_in_place_and_all_else_leaves_what_was_passed() -> None:
+    cases = list(schedules(4))
+
+    def work(rank: int, group: Any) -> None:
+        for schedule in cases:
+            tensor = torch.full((64,), float(rank), requires_grad=True)
+            result = execute(schedule, tensor, group)
+            if schedule.collective == "allreduce":
+                assert result is tensor
+                assert tensor.tolist() == [6.0] * 64
+            else:
+                assert tensor.tolist() == [float(rank)] * 64
+                assert result is None or (result.data_ptr() != tensor.data_ptr() and not result.requires_grad)
+
+    in_threads(4, work)
+
+
+def test_results_of_earlier_calls_stay() -> None:
+    """Scratch is used again; what was returned is not."""
+    cases = [schedule for schedule in schedules(3) if schedule.collective not in ("allreduce", "barrier")]
+
+    def work(rank: int, group: Any) -> None:
+        for schedule in cases:
+            executor = Executor(schedule, torch.zeros(60), group)
+            first = executor.run(torch.full((60,), 1.0))
+            kept = None if first is None else first.clone()
+            executor.run(torch.full((60,), 2.0))
+            assert kept is None or torch.equal(first, kept)
+
+    in_threads(3, work)
+
+
+def test_again_and_again_and_two_at_a_time() -> None:
+    """Two plans on one group take turns 300 times, among the group's own collectives, at ranks' own pace."""
+    one, other = build("allreduce", "segmented_ring", 4), build("all_to_all", "bruck", 4)
+
+    def work(rank: int, group: Any) -> None:
+        first, second = Executor(one, torch.zeros(50), group), Executor(other, torch.zeros(8), group)
+        for turn in range(300):
+            if (turn + rank) % 67 == 0:
+                time.sleep(0.002)
+            assert first.run(torch.full((50,), float(turn))).tolist() == [4.0 * turn] * 50
+            assert second.run(torch.full((8,), float(rank))).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+            assert execute(one, torch.ones(16), group, "max").tolist() == [1.0] * 16
+            if turn % 50 == 0:
+                total = torch.tensor([rank])
+                group.allreduce([total]).wait()
+                assert total.item() == 6
+
+    in_threads(4, work)
+
+
+def test_a_barrier_keeps_everybody_until_all_are_there() -> None:
+    barrier = build("barrier", "dissemination", 5)
+    arrived: list[float] = []
+
+    def work(rank: int, group: Any) -> float:
+        execute(barrier, torch.zeros(rank), group)  # of any size
+        time.sleep(0.05 * (rank == 3))
+        arrived.append(time.monotonic())
+        assert execute(barrier, torch.zeros(rank), group) is None
+        return time.monotonic()
+
+    left = in_threads(5, work)
+    assert min(left) >= max(arrived)
+
+
+def test_a_schedule_is_verified_once_and_ranks_agree_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {"verify": 0, "agree": 0}
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            calls[name] += 1
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(wire_run, "verify", counted("verify", verify))
+    monkeypatch.setattr(wire_run, "agree", counted("agree", wire_group.agree))
+    ring = Schedule(
+        **{**build("allreduce", "ring", 2).header(), "algorithm": "mine"}, phases=build("allreduce", "ring", 2).phases
+    )
+
+    def work(rank: int, group: Any) -> None:
+        for _ in range(5):
+            execute(ring, torch.ones(8), group)
+        for _ in range(5):
+            execute(build("allreduce", "ring", 2), torch.ones(8), group)  # equal ones need not be one object
+
+    in_threads(2, work)
+    assert calls["verify"] <= 4  # the two ranks may both come first
+    assert calls["agree"] == 2 * 2
+
+
+def test_large_scratch_is_kept_for_the_last_plan_only() -> None:
+    def work(rank: int, group: Any) -> list[bool]:
+        large, small = torch.ones(1 << 21), torch.ones(64)
+        from rankscope.collectives import wire
+
+        for tensor in (large, small):
+            for name in ("ring", "recursive_doubling"):
+                execute(build("allreduce", name, 2), tensor, group)
+        return [plan._scratch is not None for plan in wire._READY[group]._kept.values()]
+
+    assert in_threads(2, work)[0][1:] == [False, True, True]
+
+
+# ---- nothing is written where a message may be read
+
+
+class SlowWork:
+    """A send that is done late: until somebody has waited for it, nobody may touch its elements."""
+
+    def __init__(self, work: Any, tensor: Tensor) -> None:
+        self.work, self.tensor, self.sent = work, tensor, tensor.clone()
+
+    def wait(self) -> None:
+        time.sleep(0.001)
+        assert torch.equal(self.tensor, self.sent), "the elements changed while they were being sent"
+        self.work.wait()
+
+
+class SlowGroup:
+    """A Gloo group whose sends read at the last moment: the data leaves when the wait for it ends."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        for name in ("recv", "allgather", "rank", "size", "name"):
+            setattr(self, name, getattr(group, name))
+
+    def send(self, tensors: list[Tensor], peer: int, tag: int) -> SlowWork:
+        return SlowWork(self._group.send([tensors[0].clone()], peer, tag), tensors[0])
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 8])
+def test_nothing_is_added_to_what_is_still_being_sent(num_ranks: int) -> None:
+    cases = list(schedules(num_ranks))
+
+    def work(rank: int, group: Any) -> None:
+        slow = SlowGroup(group)
+        for schedule in cases:
+            execute(schedule, torch.arange(1, 1 + fitting(schedule, 64)) * (rank + 1), slow)
+
+    in_threads(num_ranks, work)
+
+
+def test_the_slow_group_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check above, seen to fail: without the waits for sends before a sum."""
+    from rankscope.collectives import wire_plan
+
+    monkeypatch.setattr(wire_plan._Planner, "_wait_readers", lambda self, runs: None)
+    schedule = build("allreduce", "recursive_doubling", 4)
+    with pytest.raises(RankError, match="changed while they were being sent"):
+        in_threads(4, lambda rank, group: execute(schedule, torch.ones(64), SlowGroup(group)))
+
+
+# ---- ranks that do not agree, that die, that stay away
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"tensor": torch.ones(9)},
+            "rank 2 has schedule .*, 9 elements of torch.float32, op 'sum', and rank 0 has .* 8 el",
+        ),
+        (
+            {"tensor": torch.ones(8, dtype=torch.float64)},
+            "rank 2 has .* 8 elements of torch.float64, .* and rank 0 has",
+        ),
+        ({"op": "max"}, "rank 2 has .*, op 'max', and rank 0 has .*, op 'sum'"),
+        ({"schedule": build("allreduce", "flat", 3)}, "rank 2 has schedule [0-9a-f]{16}, .* and rank 0 has schedule"),
+        ({"tensor": torch.ones(2)}, "at least 3 elements, one for each chunk, got 2|rank 2 refuses what it was given"),
+        ({"tensor": torch.ones(8, 2)[:, 0]}, r"contiguous, got strides \(2,\)|rank 2 refuses what it was given"),
+        ({"tensor": None}, "tensor must be a torch tensor, got None|rank 2 refuses what it was given"),
+        ({"op": "mean"}, "op must be one of 'sum', .*, got 'mean'|rank 2 refuses what it was given"),
+    ],
+)
+def test_ranks_that_do_not_agree_all_say_so(change: dict[str, Any], message: str) -> None:
+    said: list[str | None] = [None] * 3
+
+    def work(rank: int, group: Any) -> None:
+        passed = {"schedule": build("allreduce", "ring", 3), "tensor": torch.ones(8), "group": group}
+        with pytest.raises(ValueError, match=message) as caught:
+            execute(**{**passed, **(change if rank == 2 else {})})
+        said[rank] = str(caught.value)
+        assert execute(passed["schedule"], torch.ones(8), group).tolist() == [3.0] * 8, "the group is still of use"
+
+    in_threads(3, work, timeout_s=20)
+    assert None not in said
+
+
+def test_a_rank_that_fails_ends_the_others_within_the_timeout() -> None:
+    ring = build("allreduce", "ring", 4)
+
+    def work(rank: int, group: Any) -> None:
+        execute(ring, torch.ones(1 << 16), group)
+        if rank == 3:
+            raise KeyError("lost")
+        execute(ring, torch.ones(1 << 16), group)
+
+    start = time.monotonic()
+    with pytest.raises(RankError, match="rank 3 failed: KeyError"):
+        in_threads(4, work, timeout_s=3)
+    assert time.monotonic() - start < 15
+
+
+@pytest.mark.parametrize("num_elements", [16, 1 << 20])
+def test_a_rank_that_stays_away_is_named_at_the_timeout(num_elements: int) -> None:
+    schedule, over = build("allreduce", "recursive_doubling", 2), threading.Event()
+
+    def work(rank: int, group: Any) -> float:
+        execute(schedule, torch.ones(num_elements), group)
+        if rank:
+            over.wait(30)
+            return 0.0
+        start = time.monotonic()
+        try:
+            with pytest.raises(RuntimeError, match="step 0: (sending to|receiving from) rank 1 failed: .*"):
+                execute(schedule, torch.ones(num_elements), group)
+        finally:
+            over.set()
+        return time.monotonic() - start
+
+    assert 0.9 < in_threads(2, work, timeout_s=1.0)[0] < 10
+
+
+def test_a_rank_that_does_not_begin_is_told_of_at_the_timeout() -> None:
+    def work(rank: int, group: Any) -> None:
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="not all ranks began this collective"):
+                execute(build("allreduce", "ring", 2), torch.ones(8), group)
+        else:
+            time.sleep(2)
+
+    in_threads(2, work, timeout_s=1.0)
+
+
+# ---- real processes
+
+
+def torchrun(code: str, num_ranks: int, tmp_path: Path, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "ranks.py"
+    script.write_text(code)
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}", str(script)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, env=env)
+
+
+@pytest.mark.slow
+def test_processes_under_torchrun(tmp_path: Path) -> None:
+    """Every algorithm with the default group, one at a time and as batches, as on NCCL; then a rank is killed."""
+    done = torchrun(
+        """
+import os, signal, time, torch, torch.distributed as dist
+from datetime import timedelta
+from rankscope.collectives import ALGORITHMS, build, execute, run_local, wire, wire_group, wire_run
+dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+rank = dist.get_rank()
+def check():
+    for collective, names in ALGORITHMS.items():
+        for name in names:
+            schedule = build(collective, name, 4)
+            tensors = list(torch.randn(4, 1000, generator=torch.Generator().manual_seed(1)))
+            right = run_local(schedule, tensors)[rank]
+            found = execute(schedule, tensors[rank].clone())
+            assert (found is None) == (right is None) and (found is None or torch.equal(found, right)), schedule
+check()
+pair = [dist.new_group([0, 2]), dist.new_group([3, 1])]
+mine = pair[rank % 2]
+assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
+wire_group.takes_batches = wire_run.takes_batches = lambda backend: True
+wire._READY.clear()
+check()
+assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
+print("right", flush=True)
+dist.barrier()
+if rank == 2:
+    os.kill(os.getpid(), 9)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun ends them too: let them hear of it first
+start = time.monotonic()
+try:
+    while True:
+        execute(build("allreduce", "ring", 4), torch.ones(100_000))
+except RuntimeError as error:
+    assert "rank" in str(error)
+    assert time.monotonic() - start < 10
+    print("told", flush=True)
+""",
+        4,
+        tmp_path,
+    )
+    assert done.stdout.count("right") == 4, done.stderr
+    assert done.stdout.count("told") == 3, done.stderr
+
+
+# ---- other devices, other input
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_gloo_carries_what_is_on_a_gpu(dtype: torch.dtype) -> None:
+    for schedule in schedules(3):
+        tensors = some(3, (fitting(schedule, 67),), dtype, device="cuda")
+        assert_equal(on_the_wire(schedule, tensors), run_local(schedule, tensors))
+
+
+def test_what_torch_does_not_compute_with_is_refused_before_anything_is_sent() -> None:
+    def work(rank: int, group: Any) -> None:
+        with pytest.raises(ValueError, match="op 'sum' needs a dtype that torch computes with, got torch.float8_e5m2"):
+            execute(build("allreduce", "ring", 2), torch.zeros(8, dtype=torch.float8_e5m2), group)
+        found = execute(build("broadcast", "binomial", 2), torch.full((8,), rank + 1.0).to(torch.float8_e5m2), group)
+        assert found.float().tolist() == [1.0] * 8
+
+    in_threads(2, work)
+
+
+def test_bad_input() -> None:
+    ring = build("allreduce", "ring", 1)
+    with pytest.raises(ValueError, match="group is None, and there is no default group: init_process_group makes one"):
+        execute(ring, torch.ones(4))
+    for group in (dist.GroupMember.NON_GROUP_MEMBER, "gloo"):
+        with pytest.raises(ValueError, match="group must be a process group that this rank is in, got"):
+            execute(ring, torch.ones(4), group)
+
+    def work(rank: int, group: Any) -> None:
+        with pytest.raises(ValueError, match="schedule must be a Schedule, got 'ring'"):
+            execute("ring", torch.ones(4), group)
+        with pytest.raises(ValueError, match="group must have the schedule's 4 ranks, got 1"):
+            execute(build("allreduce", "ring", 4), torch.ones(4), group)
+        with pytest.raises(ScheduleError):
+            execute(Schedule.from_text("allgather none ranks=1 chunks=1\n0: 0>0:0=\n"), torch.ones(4), group)
+        with pytest.raises(ValueError, match="op 'avg' needs a floating or complex dtype, got torch.int64"):
+            execute(ring, torch.arange(4), group, "avg")
+        with pytest.raises(
+            ValueError, match=r"tensor must be \(4,\) of torch.float32 on cpu, got \(5,\) of torch.int64"
+        ):
+            Executor(ring, torch.ones(4), group).run(torch.arange(5))
+
+    in_threads(1, work)
