@@ -28,6 +28,7 @@ RUNNERS = {
     "rankscope.collectives.wire": "torch",
     "rankscope.collectives.wire_group": "torch",
     "rankscope.collectives.wire_run": "torch",
+    "rankscope.machine.measure*": "torch",
     "rankscope.pipeline.parts": "torch",
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.pipeline.dataloader_worker": "torch",
@@ -38,7 +39,7 @@ RUNNERS = {
 }
 
 FLOORS = [
-    {"timeline", "cluster", "ranks", "checks", "storage"},
+    {"timeline", "cluster", "ranks", "checks", "storage", "units"},
     {"sampling", "pipeline", "collectives"},
     {"machine"},
     {"training"},

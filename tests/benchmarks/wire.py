@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from rankscope.collectives import ALGORITHMS, Executor, build
-from rankscope.figures.units import bytes_words
+from rankscope.units import bytes_words
 
 RANKS = 4
 NATIVE, NOTHING = "Gloo's own", "nothing"

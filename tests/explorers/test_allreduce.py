@@ -21,7 +21,7 @@ from rankscope.explorers.allreduce import (
     report,
     schedule,
 )
-from rankscope.figures.units import time_words
+from rankscope.units import time_words
 
 OTHER = {"algorithm": "segmented_ring", "num_nodes": 3, "gpus_per_node": 2, "log2_bytes": 24, "intra_us": 9,
          "inter_us": 20, "intra_gb_per_s": 50, "inter_gb_per_s": 5, "gamma_ps": 100, "num_segments": 3,

@@ -25,8 +25,8 @@ from rankscope.figures.palette import CATEGORIES, INK, looks, ramp, rank_colors
 from rankscope.figures.schedules import draw_schedule_step
 from rankscope.figures.svg import to_svg
 from rankscope.figures.traffic import draw_link_load, draw_space_time
-from rankscope.figures.units import bytes_words, time_words
 from rankscope.figures.winner_map import draw_ranking, draw_winners
+from rankscope.units import bytes_words, time_words
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = Link(alpha_s=5e-6, bytes_per_s=25e9)

@@ -274,9 +274,7 @@ def compile_oracle(build_dir: Path) -> Path | None:
 def run_oracle(binary: Path, cases: Sequence[Case], *, timeout: float = 120.0) -> list[str]:
     """libtorch's output line for each case."""
     text = "".join(f"{case.line()}\n" for case in cases)
-    done = subprocess.run(
-        [str(binary)], input=text, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    done = subprocess.run([str(binary)], input=text, capture_output=True, text=True, timeout=timeout, check=False)
     lines = done.stdout.splitlines()
     if done.returncode != 0 or len(lines) != len(cases):
         raise RuntimeError(

@@ -15,8 +15,8 @@ from ..collectives import ALGORITHMS, Best, Schedule, ScheduleError, best, build
 from ..collectives.registry import SHIPPED
 from ..figures.schedules import draw_schedule_step
 from ..figures.svg import to_svg
-from ..figures.units import bytes_words, time_words
 from ..figures.winner_map import draw_ranking
+from ..units import bytes_words, time_words
 from .panel import chosen, panel, slider, switch
 
 DEFAULTS: dict[str, Any] = {

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
 
+from ..units import bytes_words
 from .crossings import Change, Floats, lowest
 from .palette import INK, PAPER, Look, looks
-from .units import bytes_words
 
 _BOUND, _GROUND = "#8a8a8a", "#ededed"
 _LABEL_PT = 8.0

@@ -7,9 +7,9 @@ from collections.abc import Collection
 import numpy as np
 
 from ..timeline import WAITS, Timeline
+from ..units import round_ticks, time_unit
 from .marks import Drawing, Key, Rects, numbers_on
 from .palette import CATEGORIES
-from .units import round_ticks, time_unit
 
 COMMUNICATION = frozenset(
     {"allgather", "allreduce", "alltoall", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",

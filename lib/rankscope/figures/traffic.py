@@ -8,10 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 from ..checks import count_of
 from ..collectives import Schedule
 from ..timeline import Timeline
+from ..units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit, time_words
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .messages import Message, messages
 from .palette import CATEGORIES, FAINT, INK, PAPER, ramp
-from .units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit, time_words
 
 _ADDED, _COPIED = CATEGORIES[0], CATEGORIES[5]
 _WIDE_PX, _MATRIX_PX = 860.0, 720.0

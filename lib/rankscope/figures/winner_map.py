@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..collectives.best import Winners
+from ..units import bytes_words, round_ticks, time_unit
 from .marks import Drawing, Key, Rects, Texts, numbers_on
 from .palette import INK, looks
-from .units import bytes_words, round_ticks, time_unit
 
 _WIDE_PX, _ROW_PX, _MOST_CELLS = 860.0, 24.0, 16_384
 _CUT = 4.0  # times the quickest, beyond which a bar is cut

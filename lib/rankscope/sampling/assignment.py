@@ -187,9 +187,7 @@ class Assignment:
             if lengths.sum() != flat.size or (lengths < 0).any():
                 raise ValueError(f"lengths add up to {lengths.sum()}, with {flat.size} indices")
             loader = None if header["loader"] is None else Loader(**header["loader"])
-            return cls(
-                ranks=tuple(np.split(flat, np.cumsum(lengths)[:-1])), loader=loader, **header["recipe"]
-            )
+            return cls(ranks=tuple(np.split(flat, np.cumsum(lengths)[:-1])), loader=loader, **header["recipe"])
         except Exception as error:  # whatever a damaged file makes of itself
             raise ValueError(f"{os.fspath(path)} is no readable {_FORMAT} of version {_VERSION}: {error}") from error
 

@@ -155,6 +155,4 @@ def _range(length: Any) -> range:
     """A stand-in for a dataset of that many samples."""
     if isinstance(length, Number) or hasattr(length, "__index__"):
         return range(whole("dataset length", length, 0, 2**63 - 1))
-    raise TypeError(
-        f"the dataset has no length: pass a map-style dataset or its length, got {type(length).__name__}"
-    )
+    raise TypeError(f"the dataset has no length: pass a map-style dataset or its length, got {type(length).__name__}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 
 _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -46,6 +48,32 @@ def bytes_words(num_bytes: float) -> str:
     """
     scale, unit = bytes_unit(num_bytes)
     return f"{three_digits(num_bytes / scale)} {unit}"
+
+
+def parse_bytes(name: str, text: str) -> int:
+    """Return the bytes that a text like ``64 KiB``, ``1MiB`` or ``512`` states; ValueError for any other.
+
+    >>> parse_bytes("sizes", "64 KiB"), parse_bytes("sizes", "1.5MiB")
+    (65536, 1572864)
+    >>> parse_bytes("sizes", "3 apples")
+    Traceback (most recent call last):
+    ValueError: sizes must be bytes like 512, 64KiB or 1.5MiB, got '3 apples'
+    """
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(B|KiB|MiB|GiB|TiB)?", text.strip())
+    scaled = float(found[1]) * 1024.0 ** _BYTES.index(found[2] or "B") if found else 0.5
+    if not scaled.is_integer():
+        raise ValueError(f"{name} must be bytes like 512, 64KiB or 1.5MiB, got {text!r}")
+    return int(scaled)
+
+
+def rate_words(bytes_per_s: float) -> str:
+    """Return a bandwidth in the decimal unit that suits it.
+
+    >>> rate_words(12.5e6), rate_words(450e9)
+    ('12.5 MB/s', '450 GB/s')
+    """
+    scale, unit = next(((s, u) for s, u in _RATES if bytes_per_s >= s), _RATES[-1])
+    return f"{three_digits(bytes_per_s / scale)} {unit}"
 
 
 def three_digits(value: float) -> str:

@@ -1,0 +1,92 @@
+"""`Point`: one thing measured at one size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from ..checks import number, truth, whole
+
+LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
+Key = tuple[str, int, tuple[tuple[str, Any], ...]]
+
+
+@dataclass(frozen=True)
+class Point:
+    """The seconds of each iteration (the slowest rank's) of one thing that was measured, at one size.
+
+    `what` is a collective ("allreduce", …), "ping_pong" (a one-way message, while nothing else is under way),
+    "together" (a message of each rank to the next, all at once), "add" or "copy" (in memory). `num_bytes` is the whole
+    buffer of a collective, and otherwise the message. `options` tells apart what else differs: for a collective
+    ``algorithm`` (one of ALGORITHMS, or "native": the backend's own), ``in_place`` and what its builder takes; for
+    messages ``link``, "intra" or "inter". `clean` says of each iteration that the host took no time meanwhile.
+
+    Raises ValueError for what no measurement can have given.
+
+    >>> point = Point("allreduce", 1024, (3e-3, 1e-3, 2e-3), (True, False, True), {"algorithm": "ring"})
+    >>> point.median_s, point.num_clean
+    (0.002, 2)
+    """
+
+    what: str
+    num_bytes: int
+    seconds: tuple[float, ...]
+    clean: tuple[bool, ...]
+    options: Mapping[str, str | int | bool] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.what, str) or not self.what:
+            raise ValueError(f"what must name what was measured, got {self.what!r}")
+        whole("num_bytes", self.num_bytes, 0)
+        if not isinstance(self.seconds, list | tuple) or not self.seconds:
+            raise ValueError(f"seconds must be those of at least one iteration, got {self.seconds!r}")
+        if not isinstance(self.clean, list | tuple) or len(self.clean) != len(self.seconds):
+            raise ValueError(f"clean must have a word on each of {len(self.seconds)} iterations, got {self.clean!r}")
+        object.__setattr__(self, "seconds", tuple(number("seconds", one, above=0) for one in self.seconds))
+        object.__setattr__(self, "clean", tuple(truth("clean", one) for one in self.clean))
+        if not isinstance(self.options, Mapping):
+            raise ValueError(f"options must be a mapping, got {self.options!r}")
+        for name, value in self.options.items():
+            if not isinstance(name, str) or not isinstance(value, str | int | bool):
+                raise ValueError(f"options must be texts, whole numbers or truths by name, got {name!r}: {value!r}")
+        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
+
+    def __reduce__(self) -> tuple[Any, ...]:  # the view of the options does not pickle, what it shows does
+        return type(self), (self.what, self.num_bytes, self.seconds, self.clean, dict(self.options))
+
+    @property
+    def key(self) -> Key:
+        """What no two points of a profile have in common."""
+        return self.what, self.num_bytes, tuple(sorted(self.options.items()))
+
+    @property
+    def num_clean(self) -> int:
+        return sum(self.clean)
+
+    @property
+    def used_s(self) -> tuple[float, ...]:
+        """The clean iterations, or all where there are fewer than `LEAST_CLEAN` of them."""
+        if self.num_clean < LEAST_CLEAN:
+            return self.seconds
+        return tuple(one for one, clean in zip(self.seconds, self.clean, strict=True) if clean)
+
+    def percentile_s(self, percent: float) -> float:
+        """Return a percentile of the seconds that are used."""
+        return float(np.percentile(self.used_s, number("percent", percent, 0, 100)))
+
+    @property
+    def median_s(self) -> float:
+        return self.percentile_s(50)
+
+    @property
+    def iqr_s(self) -> float:
+        """The interquartile range."""
+        return self.percentile_s(75) - self.percentile_s(25)
+
+    @property
+    def p99_s(self) -> float:
+        return self.percentile_s(99)
