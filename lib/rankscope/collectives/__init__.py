@@ -15,6 +15,7 @@ from .schedule import Phase, Schedule, ScheduleError, Step
 from .simulate import simulate
 from .traffic import Traffic, traffic
 from .verify import Verified, verify
+from .wire_twin import simulate_executor
 
 if TYPE_CHECKING:
     from .local import run_local
@@ -37,6 +38,7 @@ __all__ = [
     "lower_bounds",
     "run_local",
     "simulate",
+    "simulate_executor",
     "traffic",
     "verify",
     "winners",

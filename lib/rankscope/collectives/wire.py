@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ..checks import of_type
+from ..timeline import Recorder
 from .schedule import Schedule
 from .wire_group import fingerprint, group_of, starter
 from .wire_run import Prepared
@@ -21,7 +22,9 @@ MOST_READY = 64  # plans that are kept for each group
 LARGE_BYTES = 1 << 22  # of these plans only the last used keeps a larger scratch
 
 
-def execute(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> Tensor | None:
+def execute(
+    schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum", recorder: Recorder | None = None
+) -> Tensor | None:
     """Carry out this rank's part of a collective, and return what it has in the end, or None where it gets nothing.
 
     Every rank of `group` calls this with the same schedule, op, dtype and number of elements. As in `run_local`, whose
@@ -29,6 +32,9 @@ def execute(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "su
     and allgather take own runs and return whole buffers; all_to_all takes and returns one run for each rank; broadcast
     and scatter read the root's tensor only. allreduce works in place and returns the tensor itself; all others return a
     new one and leave what was passed.
+
+    With a `recorder`, for this rank, its time goes into spans on the lane "executor", with steps as items: "send" and
+    "receive" while it waits for such a message, "reduce" and "copy", and "post" for starting messages.
 
     `group` is None for the default group, or a process group as torch.distributed or `in_threads` makes it. The first
     call for a schedule and size verifies it, and asks all ranks whether they agree; later ones start at once. Raises
@@ -47,7 +53,7 @@ def execute(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "su
     ready = _READY.get(group)
     if ready is None:
         ready = _READY[group] = _Ready()
-    return ready.prepared(schedule, tensor, group, op).run(tensor, starter(group, tensor))
+    return ready.prepared(schedule, tensor, group, op).run(tensor, starter(group, tensor), recorder)
 
 
 class Executor:
@@ -62,9 +68,9 @@ class Executor:
         self._prepared = Prepared(schedule, tensor, self._group, op)
         self._start = starter(self._group, tensor)
 
-    def run(self, tensor: Tensor) -> Tensor | None:
+    def run(self, tensor: Tensor, recorder: Recorder | None = None) -> Tensor | None:
         """Return what `execute` does, for a tensor of the same shape, dtype and device."""
-        return self._prepared.run(tensor, self._start)
+        return self._prepared.run(tensor, self._start, recorder)
 
 
 class _Ready:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .wire_messages import Arrival, Message, RankSteps, Run
 
+LANE = "executor"  # of a rank, where a timeline shows it at its program
 ALIGNED = 64  # elements: every place in the scratch begins at a multiple
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..checks import one_of
+from ..timeline import Recorder
 from .conditions import wanted
 from .cuts import check_counts, chunk_ends
 from .local import OPS, check_op, shape_of
@@ -16,9 +18,10 @@ from .schedule import SUMS, Schedule
 from .verify import verify
 from .wire_group import DTYPES, OP_NAMES, TAGS, Posted, Starter, agree, backend_of, fingerprint, takes_batches
 from .wire_messages import rank_steps
-from .wire_plan import Post, Span, Transfer, Wait, Write, plan
+from .wire_plan import LANE, Post, Span, Transfer, Wait, Write, plan
 
 POST, WAIT, ADD, COPY = range(4)
+NAMES = {POST: "post", ADD: "reduce", COPY: "copy"}  # of spans; those of WAIT say what for
 Combine = Callable[..., Tensor]
 
 _verified: set[int] = set()
@@ -89,7 +92,7 @@ class Prepared:
         if self._scratch is not None and self._scratch.nbytes > most_bytes:
             self._scratch, self._in_scratch = None, []
 
-    def run(self, tensor: Tensor, start: Starter) -> Tensor | None:
+    def run(self, tensor: Tensor, start: Starter, recorder: Recorder | None = None) -> Tensor | None:
         """Carry out the collective on a tensor of the kind that this was prepared for."""
         _check_tensor(tensor)
         if (tensor.shape, tensor.dtype, tensor.device) != self._kind:
@@ -100,7 +103,7 @@ class Prepared:
         buffer = self._buffer(flat if tensor.device == self._device else flat.to(self._device))
         places = zip(self._spans, self._in_scratch, strict=True)
         views = [buffer[a:b] if found is None else found for (_, a, b), found in places]
-        self._carry_out(views, start)
+        self._carry_out(views, start, recorder)
         return self._result(tensor, buffer)
 
     def _take_scratch(self) -> None:
@@ -123,9 +126,10 @@ class Prepared:
             buffer[start:stop].copy_(flat[: stop - start])
         return buffer
 
-    def _carry_out(self, views: list[Tensor], start: Starter) -> None:
+    def _carry_out(self, views: list[Tensor], start: Starter, recorder: Recorder | None) -> None:
         works: list[Any] = [None] * len(self._transfers)
-        add, transfer = self._add, 0
+        add, transfer, step = self._add, 0, 0
+        began_ns = time.perf_counter_ns()
         try:
             for kind, what, source in self._program:
                 if kind == WAIT:
@@ -138,6 +142,13 @@ class Prepared:
                     add(views[what], views[source], out=views[what])
                 else:
                     views[what].copy_(views[source])
+                if recorder is not None:
+                    one = self._transfers[transfer]
+                    step = one.step if kind == WAIT and not one.sends else step
+                    name = ("send" if one.sends else "receive") if kind == WAIT else NAMES[kind]
+                    now_ns = time.perf_counter_ns()
+                    recorder.add(LANE, name, one.step if kind == WAIT else step, began_ns, now_ns)
+                    began_ns = now_ns
         except RuntimeError as error:
             self._scratch = None  # somebody may still write there
             one = self._transfers[transfer]

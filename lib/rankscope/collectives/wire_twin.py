@@ -1,0 +1,184 @@
+"""`simulate_executor`: what `Executor` will take on a cluster, from the very programs that its ranks carry out."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import NamedTuple
+
+from ..checks import number, of_type, whole
+from ..cluster import Cluster, Link
+from ..timeline import Span, Timeline
+from .cards import Cards
+from .cuts import RUNS_IN, chunk_ends
+from .schedule import Schedule
+from .wire_messages import rank_steps
+from .wire_plan import LANE, Plan, Post, Transfer, Wait, Write, plan
+
+LinkAt = Callable[[int, int, float], Link]
+Name = tuple[int, int, int]  # a message: from whom, to whom, in which step
+
+
+def simulate_executor(
+    schedule: Schedule, num_bytes: int, cluster: Cluster, link_at: LinkAt | None = None, element_bytes: int = 4
+) -> Timeline:
+    """Return when each rank of `Executor` waits for messages, adds up and copies, all ranks starting at time 0.
+
+    `num_bytes` is as for `simulate`. Where that is the model that texts have, this one is what the executor and Gloo
+    do. A message's bytes leave once both the sender has posted it and the receiver's word that it is ready has come,
+    which takes alpha_s from when it posted the receive. All bytes that leave, or enter, a rank at the same time share
+    its card (its node's, for messages between nodes that share one); latencies overlap. They are there alpha_s after
+    the last has left; a send is done when it has. Adding a byte, or copying one, takes gamma_s_per_byte.
+
+    Links that are not the same for all sizes come as ``link_at(src, dst, num_bytes)``. Spans are on the lane "executor"
+    of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and "copy"; items are steps.
+
+    Raises ValueError for a cluster with another number of ranks, and bytes that are no whole number of elements.
+
+    >>> from . import ALGORITHMS
+    >>> cluster = Cluster.uniform(4, Link(alpha_s=1.0, bytes_per_s=2.0))
+    >>> simulate_executor(ALGORITHMS["allreduce"]["ring"](4), 32, cluster).makespan_s  # 1 + 6·(1 + 8/2)
+    31.0
+    """
+    of_type("schedule", schedule, Schedule)
+    if schedule.num_ranks != of_type("cluster", cluster, Cluster).num_ranks:
+        raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
+    whole("element_bytes", element_bytes, 1)
+    num_elements, rest = divmod(int(number("num_bytes", num_bytes, 0)), element_bytes)
+    parts = schedule.num_ranks if schedule.collective in RUNS_IN else 1
+    if rest or num_elements % parts:
+        raise ValueError(f"num_bytes must be a multiple of {element_bytes * parts}, got {num_bytes!r}")
+    ends = [0, 1] if schedule.collective == "barrier" else chunk_ends(schedule, num_elements // parts)
+    plans = [plan(rank_steps(schedule, rank, ends)) for rank in range(schedule.num_ranks)]
+    return _Run(plans, cluster, link_at, element_bytes).timeline()
+
+
+class _Message(NamedTuple):
+    """What is known of a message so far: infinite where it has not happened."""
+
+    posted_s: float = math.inf  # by the sender
+    ready_s: float = math.inf  # when the receiver's word is at the sender
+    num_bytes: float = 0.0
+
+
+class _Run:
+    """One simulation. A rank goes on with its program until it must wait for a message that is not done."""
+
+    def __init__(self, plans: list[Plan], cluster: Cluster, link_at: LinkAt | None, element_bytes: int) -> None:
+        self._plans, self._cluster, self._element_bytes = plans, cluster, element_bytes
+        self._link_at = link_at or _links(cluster)
+        self._cards, self._spans = Cards(), list[Span]()
+        self._messages: dict[Name, _Message] = {}
+        self._names: list[Name] = []  # of the flows, in the order of their beginning
+        self._done_s: dict[tuple[int, Name], float] = {}  # (rank that waits, message)
+        self._waits: dict[tuple[int, Name], float] = {}  # and since when
+        self._at = [0] * len(plans)  # the place in each rank's program
+        self._step = [0] * len(plans)  # of what each rank has received last
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = 0
+        for rank in range(len(plans)):
+            self._go(rank, 0.0)
+
+    def timeline(self) -> Timeline:
+        while self._events or math.isfinite(self._cards.next_s()):
+            through_s = self._cards.next_s()
+            if self._events and self._events[0][0] <= through_s:
+                when_s, _, happen = heapq.heappop(self._events)
+                self._through(self._cards.advance(when_s))
+                happen()
+            else:
+                self._through(self._cards.advance(through_s))
+        assert not self._waits, "a verified schedule does not get stuck"
+        return Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
+
+    def _later(self, when_s: float, happen: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (when_s, self._count, happen))
+
+    def _go(self, rank: int, now_s: float) -> None:
+        """Carry on with a rank's program from this time until it waits."""
+        made = self._plans[rank]
+        while self._at[rank] < len(made.program):
+            op = made.program[self._at[rank]]
+            if isinstance(op, Wait):
+                one = made.transfers[op.transfer]
+                waited = rank, _name(rank, one)
+                if waited not in self._done_s:
+                    self._waits[waited] = now_s
+                    return
+                self._step[rank] = self._step[rank] if one.sends else one.step
+                self._add_span(rank, "send" if one.sends else "receive", one.step, now_s, self._done_s[waited])
+                now_s = max(now_s, self._done_s[waited])
+            elif isinstance(op, Post):
+                self._later(now_s, partial(self._post, rank, op, now_s))
+            else:
+                now_s = self._write(rank, op, now_s)
+            self._at[rank] += 1
+
+    def _write(self, rank: int, op: Write, now_s: float) -> float:
+        took_s = (op.to.stop - op.to.start) * self._element_bytes * self._cluster.gamma_s_per_byte
+        self._add_span(rank, "reduce" if op.reduce else "copy", self._step[rank], now_s, now_s + took_s)
+        return now_s + took_s
+
+    def _add_span(self, rank: int, kind: str, step: int, start_s: float, stop_s: float) -> None:
+        if stop_s > start_s:
+            self._spans.append(Span(rank, LANE, kind, step, start_s, stop_s))
+
+    def _post(self, rank: int, op: Post, now_s: float) -> None:
+        for place in op.transfers:
+            one = self._plans[rank].transfers[place]
+            name = _name(rank, one)
+            known = self._messages.get(name, _Message())
+            if one.sends:
+                num_bytes = (one.span.stop - one.span.start) * self._element_bytes
+                known = known._replace(posted_s=now_s, num_bytes=num_bytes)
+            else:
+                alpha_s = self._link_at(one.peer, rank, 0.0).alpha_s
+                known = known._replace(ready_s=now_s + alpha_s)
+            self._messages[name] = known
+            start_s = max(known.posted_s, known.ready_s)
+            if math.isfinite(start_s):
+                self._later(start_s, partial(self._begin, name))
+
+    def _begin(self, name: Name) -> None:
+        src, dst, _ = name
+        num_bytes = self._messages[name].num_bytes
+        self._names.append(name)
+        alone_s = num_bytes * self._link_at(src, dst, num_bytes).beta_s_per_byte
+        self._cards.add(len(self._names) - 1, _cards(self._cluster, src, dst), alone_s)
+
+    def _through(self, flows: list[int]) -> None:
+        for flow in flows:
+            name = src, dst, _ = self._names[flow]
+            arrived_s = self._cards.now_s + self._link_at(src, dst, self._messages[name].num_bytes).alpha_s
+            self._later(self._cards.now_s, partial(self._finish, src, name, self._cards.now_s))
+            self._later(arrived_s, partial(self._finish, dst, name, arrived_s))
+
+    def _finish(self, rank: int, name: Name, now_s: float) -> None:
+        self._done_s[rank, name] = now_s
+        since_s = self._waits.pop((rank, name), None)
+        if since_s is not None:
+            self._go(rank, since_s)
+
+
+def _name(rank: int, one: Transfer) -> Name:
+    return (rank, one.peer, one.step) if one.sends else (one.peer, rank, one.step)
+
+
+def _links(cluster: Cluster) -> LinkAt:
+    def link_at(src: int, dst: int, num_bytes: float) -> Link:
+        own = cluster.overrides.get((src, dst))
+        same = src // cluster.gpus_per_node == dst // cluster.gpus_per_node
+        return own or (cluster.intra if same else cluster.inter)
+
+    return link_at
+
+
+def _cards(cluster: Cluster, src: int, dst: int) -> tuple[Hashable, ...]:
+    """The cards that a message goes through, out of and into a rank, or a node."""
+    nodes = src // cluster.gpus_per_node, dst // cluster.gpus_per_node
+    if cluster.shared_nic and nodes[0] != nodes[1]:
+        return ("node out", nodes[0]), ("node in", nodes[1])
+    return () if cluster.ports is None else (("out", src), ("in", dst))

@@ -1,0 +1,196 @@
+"""What the executor is predicted to take: against sums by hand, the textbook's model, and packets one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import ALGORITHMS, Executor, build, execute, simulate, simulate_executor
+from rankscope.collectives.cards import Cards
+from rankscope.ranks import in_threads
+from rankscope.timeline import Recorder
+
+from .packets import ticks
+
+LINK = Link(alpha_s=5e-3, bytes_per_s=12.5e6)
+ONE_FLOW = [
+    "recursive_doubling",
+    "halving_doubling",
+    "ring",
+    "segmented_ring",
+    "torus_2d",
+    "torus_3d",
+    "mesh_2d",
+    "swing",
+]
+
+
+def took_s(algorithm: str, num_ranks: int, num_bytes: int, cluster: Cluster, **options: Any) -> float:
+    return simulate_executor(build("allreduce", algorithm, num_ranks, **options), num_bytes, cluster).makespan_s
+
+
+# ---- cards
+
+
+def test_cards_are_shared_evenly_and_no_room_is_left_over() -> None:
+    cards = Cards()
+    cards.add(0, ("a out", "b in"), 1.0)
+    cards.add(1, ("a out", "c in"), 1.0)
+    cards.add(2, ("d out", "c in"), 1.0)
+    cards.add(3, ("d out", "e in"), 3.0)
+    assert cards.next_s() == 2.0  # halves everywhere
+    assert sorted(cards.advance(2.0)) == [0, 1, 2]
+    assert cards.next_s() == 4.0  # the half of 3 was used; the other two seconds it has its cards for itself
+    assert cards.advance(3.0) == []
+    assert cards.advance(4.0) == [3]
+    assert cards.next_s() == float("inf")
+
+
+def test_a_message_that_one_card_holds_up_leaves_the_rest_of_the_other_to_others() -> None:
+    cards = Cards()
+    for number, src in enumerate("abc"):
+        cards.add(number, (f"{src} out", "r in"), 1.0)
+    cards.add(3, ("a out", "s in"), 2.0)
+    assert cards.next_s() == pytest.approx(3.0)  # a third each; 3 has two thirds
+    assert sorted(cards.advance(cards.next_s())) == [0, 1, 2, 3]
+
+
+def test_a_message_without_cards_is_alone_on_its_link() -> None:
+    cards = Cards()
+    cards.add(0, (), 1.0)
+    cards.add(1, (), 1.0)
+    assert cards.next_s() == 1.0
+
+
+# ---- by hand
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("algorithm", ONE_FLOW)
+def test_one_message_at_a_time_takes_what_texts_say_and_one_latency_more(algorithm: str, num_ranks: int) -> None:
+    """The first message waits for the receiver's word; after that the word has always come before the bytes are due."""
+    cluster = Cluster.uniform(num_ranks, LINK)
+    for num_bytes in (1024, 2**16, 2**22):
+        texts_s = simulate(build("allreduce", algorithm, num_ranks), num_bytes, cluster).makespan_s
+        assert took_s(algorithm, num_ranks, num_bytes, cluster) == pytest.approx(texts_s + LINK.alpha_s, rel=1e-9)
+
+
+def test_incast_shares_the_card_and_latencies_overlap() -> None:
+    num_bytes, alpha_s = 125_000, LINK.alpha_s
+    wire_s = 3 * num_bytes / LINK.bytes_per_s
+    # word, three messages into the root at once, and out of it: its receivers' words have come long before
+    expected = alpha_s + 2 * (wire_s + alpha_s)
+    assert took_s("flat", 4, num_bytes, Cluster.uniform(4, LINK)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_ranks_of_a_node_share_its_card() -> None:
+    schedule, quick = build("allreduce", "recursive_doubling", 4), Link(1e-9, 1e15)
+    wire_s = 1_250_000 / LINK.bytes_per_s
+    for shared, times in ((False, 1), (True, 2)):
+        cluster = Cluster(2, 2, quick, LINK, shared_nic=shared)
+        found_s = simulate_executor(schedule, 1_250_000, cluster).makespan_s
+        assert found_s == pytest.approx(2 * LINK.alpha_s + times * wire_s, rel=1e-3)  # the word, and the bytes
+
+
+def test_adding_delays_only_what_needs_it() -> None:
+    cluster = Cluster.uniform(2, LINK, gamma_s_per_byte=1e-6)
+    found = simulate_executor(build("allreduce", "recursive_doubling", 2), 1000, cluster)
+    assert found.makespan_s == pytest.approx(2 * LINK.alpha_s + 1000 / LINK.bytes_per_s + 1e-3)
+    reduce = found.select(kind="reduce")
+    assert len(reduce) == 2
+    assert (reduce.stop_s - reduce.start_s).tolist() == pytest.approx([1e-3, 1e-3])
+
+
+def test_links_by_size() -> None:
+    def link_at(src: int, dst: int, num_bytes: float) -> Link:
+        return Link(1e-3, 1e9) if num_bytes < 1000 else Link(2e-3, 1e9)
+
+    cluster = Cluster.uniform(2, Link(9.0, 1.0))
+    schedule = build("allreduce", "recursive_doubling", 2)
+    assert simulate_executor(schedule, 400, cluster, link_at).makespan_s == pytest.approx(2e-3, rel=1e-3)
+    assert simulate_executor(schedule, 4000, cluster, link_at).makespan_s == pytest.approx(3e-3, rel=1e-2)
+
+
+# ---- packets
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS["allreduce"]))
+def test_packets_one_by_one_say_the_same(algorithm: str, num_ranks: int) -> None:
+    schedule = build("allreduce", algorithm, num_ranks)
+    num_elements, alpha = 16 * max(schedule.num_chunks, 24), 37
+    cluster = Cluster.uniform(num_ranks, Link(float(alpha), 4.0))  # an element of 4 bytes takes a second
+    twin_s = simulate_executor(schedule, 4 * num_elements, cluster).makespan_s
+    counted = ticks(schedule, num_elements, alpha)
+    assert twin_s == pytest.approx(counted, rel=0.02)
+
+
+def test_packets_notice_a_latency_that_is_left_out() -> None:
+    schedule = build("allreduce", "ring", 4)
+    textbook_s = simulate(schedule, 4 * 96, Cluster.uniform(4, Link(37.0, 4.0))).makespan_s
+    assert textbook_s != pytest.approx(ticks(schedule, 96, 37), rel=0.02)
+
+
+@pytest.mark.parametrize("collective", [name for name in ALGORITHMS if name not in ("barrier", "all_to_all")])
+def test_other_collectives(collective: str) -> None:
+    for name in ALGORITHMS[collective]:
+        schedule = build(collective, name, 8)
+        cluster = Cluster.uniform(8, LINK)
+        assert simulate_executor(schedule, 32_000, cluster).makespan_s > LINK.alpha_s
+        assert simulate_executor(build(collective, name, 1), 32_000, Cluster.uniform(1, LINK)).makespan_s == 0
+
+
+def test_barrier_and_all_to_all() -> None:
+    cluster = Cluster.uniform(4, LINK)
+    assert simulate_executor(build("barrier", "dissemination", 4), 0, cluster).makespan_s == pytest.approx(
+        3 * LINK.alpha_s, rel=1e-3
+    )
+    for name in ALGORITHMS["all_to_all"]:
+        assert simulate_executor(build("all_to_all", name, 4), 16_000, cluster).makespan_s > 2 * LINK.alpha_s
+
+
+# ---- the same spans from a real run
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "flat", "double_binary_tree"])
+def test_a_real_run_has_the_spans_that_were_predicted(algorithm: str) -> None:
+    schedule, num_ranks = build("allreduce", algorithm, 4), 4
+    recorder = Recorder()
+
+    def work(rank: int, group: Any) -> None:
+        tensor = torch.ones(96)
+        execute(schedule, tensor, group, recorder=recorder.for_rank(rank))
+        assert tensor.tolist() == [4.0] * 96
+        Executor(schedule, tensor, group).run(tensor)  # and without a recorder nothing is recorded
+
+    in_threads(num_ranks, work)
+    real = recorder.timeline()
+    twin = simulate_executor(schedule, 384, Cluster.uniform(4, Link(1.0, 1.0), gamma_s_per_byte=1.0))
+    assert {real.lanes[lane] for lane in real.lane} == {"executor"}
+    for rank in range(num_ranks):
+        for kind in ("reduce", "copy"):
+            spans = [[one.item for one in line if one.rank == rank and one.kind == kind] for line in (real, twin)]
+            assert spans[0] == spans[1]
+        waited = [{one.item for one in line if one.rank == rank and one.kind == "receive"} for line in (real, twin)]
+        assert waited[1] <= waited[0]  # the twin leaves out waits that take no time
+    real.check()
+
+
+# ---- bad input
+
+
+def test_bad_input() -> None:
+    schedule = build("allreduce", "ring", 4)
+    with pytest.raises(ValueError, match="cluster must have the schedule's 4 ranks, got 3"):
+        simulate_executor(schedule, 64, Cluster.uniform(3, LINK))
+    with pytest.raises(ValueError, match="num_bytes must be a multiple of 4, got 65"):
+        simulate_executor(schedule, 65, Cluster.uniform(4, LINK))
+    with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got -4"):
+        simulate_executor(schedule, -4, Cluster.uniform(4, LINK))
+    with pytest.raises(ValueError, match="at least 4 elements"):
+        simulate_executor(schedule, 8, Cluster.uniform(4, LINK))
+    with pytest.raises(ValueError, match="schedule must be a Schedule"):
+        simulate_executor("ring", 8, Cluster.uniform(4, LINK))  # type: ignore[arg-type]
