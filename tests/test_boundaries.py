@@ -35,6 +35,8 @@ RUNNERS = {
     "rankscope.figures.axes": "matplotlib",
     "rankscope.figures.cost_lines": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
+    "rankscope.figures.machine_lines": "matplotlib",
+    "rankscope.figures.size_lines": "matplotlib",
     "rankscope.explorers*": "ipywidgets",
 }
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..collectives import Schedule
 from ..collectives.best import Winners
+from ..machine import Profile
 from ..sampling import Assignment
 from ..timeline import Timeline
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
@@ -25,12 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "assignment",
+    "busbw",
     "costs",
     "coverage",
     "curves",
     "label_counts",
     "link_load",
     "queue_fill",
+    "residuals",
     "schedule_step",
     "space_time",
     "timeline",
@@ -142,3 +145,29 @@ def winners(table: Winners, ax: Axes | None = None, title: str | None = None) ->
     from .axes import to_axes
 
     return to_axes(draw_winners(table, title), ax)
+
+
+def busbw(
+    profile: Profile,
+    collective: str = "allreduce",
+    algorithms: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Bus bandwidth by size, measured and predicted, under the link's bandwidth; see `to_busbw`."""
+    from .machine_lines import to_busbw
+
+    return to_busbw(profile, collective, algorithms, ax, title)
+
+
+def residuals(
+    profile: Profile,
+    collective: str = "allreduce",
+    algorithms: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """By how much the prediction is over or under the measurement, algorithm by algorithm; see `to_residuals`."""
+    from .machine_lines import to_residuals
+
+    return to_residuals(profile, collective, algorithms, ax, title)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
 from numpy.typing import ArrayLike
 
 from ..units import bytes_words
 from .crossings import Change, Floats, lowest
 from .palette import INK, PAPER, Look, looks
+from .size_lines import LABEL_PT, dash, dress, name_ends, note
 
 _BOUND, _GROUND = "#8a8a8a", "#ededed"
-_LABEL_PT = 8.0
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
 
 
@@ -54,23 +53,17 @@ def to_costs(
     _draw_lines(ax, sizes, {name: y / scale for name, y in lines.items()})
     _draw_points(ax, {name: (x, y / scale) for name, (x, y) in points.items()}, [*lines, *points])
     _draw_changes(ax, changes)
-    _name_ends(ax, ends)
+    name_ends(ax, ends)
     if half_bytes is not None:
         ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
-        _note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, high * 1.45), (4, 0), va="top")
-    _dress(ax, sizes, title or _title([list(lines)[place] for place in (first, *(c.leader for c in changes))]))
+        note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, high * 1.45), (4, 0), va="top")
+    dress(ax, sizes, title or _title([list(lines)[place] for place in (first, *(c.leader for c in changes))]))
     return ax
 
 
 def _draw_lines(ax: Axes, sizes: Floats, lines: Mapping[str, Floats]) -> None:
     for (name, y), look in zip(lines.items(), looks(lines).values(), strict=True):
-        ax.plot(
-            sizes, y, color=look.color, linestyle=_dash(look), linewidth=1.8, label=name, zorder=2 + look.dashed / 2
-        )
-
-
-def _dash(look: Look) -> Any:
-    return (0, (4, 2.5)) if look.dashed else "-"
+        ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=2 + look.dashed / 2)
 
 
 def _draw_points(ax: Axes, points: Mapping[str, tuple[Floats, Floats]], names: list[str]) -> None:
@@ -82,7 +75,7 @@ def _draw_points(ax: Axes, points: Mapping[str, tuple[Floats, Floats]], names: l
     if points:
         shown = {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
         named = [f"{name}, measured" for name in points]
-        ax.legend([shown[label] for label in named], named, loc="upper left", frameon=False, fontsize=_LABEL_PT)
+        ax.legend([shown[label] for label in named], named, loc="upper left", frameon=False, fontsize=LABEL_PT)
 
 
 def _draw_changes(ax: Axes, changes: list[Change]) -> None:
@@ -93,62 +86,8 @@ def _draw_changes(ax: Axes, changes: list[Change]) -> None:
     for change in changes:
         at = float(ax.transAxes.inverted().transform(ax.transData.transform((change.x, change.y)))[0])
         if at - last > 0.07:
-            _note(ax, bytes_words(change.x), (change.x, change.y), (0, -7), va="top", ha="center")
+            note(ax, bytes_words(change.x), (change.x, change.y), (0, -7), va="top", ha="center")
             last = at
-
-
-def _name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
-    """A piece of each line with its name beside the line's end, and a hair to it; no name covers another."""
-    low, high = np.log(ax.get_ylim())
-    wanted = {name: float((np.log(y) - low) / (high - low)) for name, (y, _) in ends.items()}
-    names = sorted(wanted, key=lambda name: wanted[name])
-    tall = 1.3 * _LABEL_PT / (ax.bbox.height / ax.figure.dpi * 72)
-    frame = ax.get_yaxis_transform()
-    for name, place in zip(names, _apart([wanted[name] for name in names], tall), strict=True):
-        y, look = ends[name]
-        to = float(np.exp(low + place * (high - low)))
-        ax.plot([1, 1.02], [y, to], color=look.color, linewidth=0.7, transform=frame, clip_on=False)
-        ax.plot([1.02, 1.05], [to, to], color=look.color, linestyle=_dash(look), linewidth=1.8, transform=frame,
-                clip_on=False)  # fmt: skip
-        ax.text(1.055, to, name, transform=frame, va="center", fontsize=_LABEL_PT, color=INK)
-
-
-def _apart(places: Sequence[float], least: float) -> list[float]:
-    """Rising places moved as little as it takes to stand at least so far apart, groups about their middle, up to 1.
-
-    >>> [round(place, 3) for place in _apart([0.0, 0.0, 1.0], 0.1)]
-    [-0.05, 0.05, 1.0]
-    """
-    groups: list[list[float]] = []
-    for place in places:
-        groups.append([place])
-        while len(groups) > 1 and _middle(groups[-1]) - _middle(groups[-2]) < least / 2 * sum(map(len, groups[-2:])):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    moved = [_middle(g) + (place - (len(g) - 1) / 2) * least for g in groups for place in range(len(g))]
-    top = [1 - least * place for place in reversed(range(len(moved)))]
-    return [min(pair) for pair in zip(moved, top, strict=True)]
-
-
-def _middle(group: list[float]) -> float:
-    return sum(group) / len(group)
-
-
-def _note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
-    halo = [withStroke(linewidth=3, foreground=PAPER)]
-    ax.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=_LABEL_PT, path_effects=halo, **style)
-
-
-def _dress(ax: Axes, sizes: Floats, title: str) -> None:
-    powers = np.arange(np.ceil(np.log2(sizes[0]) - 1e-9), np.floor(np.log2(sizes[-1]) + 1e-9) + 1)
-    every = next(step for step in (1, 2, 5, 10, 20, 50) if powers.size <= 8 * step)
-    shown = 2.0 ** powers[powers % every == 0]
-    ax.set_xticks(shown, [bytes_words(size) for size in shown.tolist()])
-    ax.set_xticks([], minor=True)
-    ax.set_xlabel("size of each rank's buffer")
-    ax.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(color="#e6e6e6", linewidth=0.7)
-    ax.set_axisbelow(True)
 
 
 def _title(leaders: list[str]) -> str:
