@@ -1,7 +1,7 @@
 """A second way to tell what the executor takes: packets, one tick of a clock after the other, no shares, no events.
 
-Each rank's program runs as a generator. In a tick every rank's card lets out one packet, of its messages in turn, that
-the receiver's card, which takes in one as well, has room for. All times are whole ticks.
+Each rank's program runs as a generator. In a tick every rank's card lets out one packet, of its messages one after the
+other, into a queue at the receiver's card, which takes in one packet a tick. All times are whole ticks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Wire:
         self.ready: dict[Name, int] = {}  # tick from which they may
         self.sent: dict[Name, int] = {}
         self.arrived: dict[Name, int] = {}
-        self.turn: list[Name] = []
+        self.leaving: dict[int, list[Name]] = {}  # by sender, in the order in which they might
+        self.queued: dict[int, list[tuple[Name, bool]]] = {}  # packets by receiver, and whether it is the last
 
 
 def program(rank: int, made: Plan, wire: Wire, alpha: int, now: list[int]) -> Iterator[None]:
@@ -34,7 +35,6 @@ def program(rank: int, made: Plan, wire: Wire, alpha: int, now: list[int]) -> It
             for one in (made.transfers[number] for number in op.transfers):
                 if one.sends:
                     wire.posted[rank, one.peer, one.step] = one.span.stop - one.span.start
-                    wire.turn.append((rank, one.peer, one.step))
                 else:
                     wire.ready[one.peer, rank, one.step] = now[0] + alpha
         elif isinstance(op, Wait):
@@ -65,17 +65,19 @@ def ticks(schedule: Schedule, num_elements: int, alpha: int) -> int:
 
 
 def pass_packets(wire: Wire, now: int, alpha: int) -> None:
-    out: set[int] = set()
-    into: set[int] = set()
-    for name in list(wire.turn):
-        src, dst, _ = name
-        if src in out or dst in into or wire.ready.get(name, now + 1) > now:
-            continue
-        out.add(src)
-        into.add(dst)
-        wire.posted[name] -= 1
-        wire.turn.remove(name)
-        if wire.posted[name]:
-            wire.turn.append(name)  # behind all others
-        else:
-            wire.sent[name], wire.arrived[name] = now + 1, now + 1 + alpha
+    for name, left in wire.posted.items():
+        if left and wire.ready.get(name, now + 1) <= now and name not in wire.leaving.setdefault(name[0], []):
+            wire.leaving[name[0]].append(name)
+    for line in wire.leaving.values():
+        if line:
+            name = line[0]
+            wire.posted[name] -= 1
+            wire.queued.setdefault(name[1], []).append((name, not wire.posted[name]))
+            if not wire.posted[name]:
+                wire.sent[name] = now + 1
+                line.pop(0)
+    for packets in wire.queued.values():
+        if packets:
+            name, last = packets.pop(0)
+            if last:
+                wire.arrived[name] = now + 1 + alpha

@@ -35,34 +35,24 @@ def took_s(algorithm: str, num_ranks: int, num_bytes: int, cluster: Cluster, **o
 # ---- cards
 
 
-def test_cards_are_shared_evenly_and_no_room_is_left_over() -> None:
+def test_one_message_after_the_other_leaves_a_card() -> None:
     cards = Cards()
-    cards.add(0, ("a out", "b in"), 1.0)
-    cards.add(1, ("a out", "c in"), 1.0)
-    cards.add(2, ("d out", "c in"), 1.0)
-    cards.add(3, ("d out", "e in"), 3.0)
-    assert cards.next_s() == 2.0  # halves everywhere
-    assert sorted(cards.advance(2.0)) == [0, 1, 2]
-    assert cards.next_s() == 4.0  # the half of 3 was used; the other two seconds it has its cards for itself
-    assert cards.advance(3.0) == []
-    assert cards.advance(4.0) == [3]
-    assert cards.next_s() == float("inf")
+    assert cards.add(0, "a", "b", 2.0, now_s=1.0) == 3.0
+    assert cards.add(1, "a", "c", 1.0, now_s=2.0) is None
+    assert cards.leave("a", 3.0) == ((0, 0.0), 4.0)
+    assert cards.leave("a", 4.0) == ((1, 0.0), None)
 
 
-def test_a_message_that_one_card_holds_up_leaves_the_rest_of_the_other_to_others() -> None:
+def test_what_comes_from_several_queues() -> None:
     cards = Cards()
-    for number, src in enumerate("abc"):
-        cards.add(number, (f"{src} out", "r in"), 1.0)
-    cards.add(3, ("a out", "s in"), 2.0)
-    assert cards.next_s() == pytest.approx(3.0)  # a third each; 3 has two thirds
-    assert sorted(cards.advance(cards.next_s())) == [0, 1, 2, 3]
-
-
-def test_a_message_without_cards_is_alone_on_its_link() -> None:
-    cards = Cards()
-    cards.add(0, (), 1.0)
-    cards.add(1, (), 1.0)
-    assert cards.next_s() == 1.0
+    for number, out in enumerate("abc"):
+        assert cards.add(number, out, "r", 1.0, now_s=0.0) == 1.0
+    waits_s = [cards.leave(out, 1.0)[0].queued_s for out in "abc"]
+    assert waits_s == [2.0, 2.0, 2.0]  # three seconds of bytes have come, and one has been let in
+    cards.add(3, "a", "r", 1.0, now_s=1.5)
+    assert cards.leave("a", 2.5)[0].queued_s == 1.5  # half a second went by before it began; alone it adds nothing
+    cards.add(4, "a", "r", 1.0, now_s=9.0)
+    assert cards.leave("a", 10.0)[0].queued_s == 0.0  # the queue is empty long since
 
 
 # ---- by hand
@@ -78,7 +68,7 @@ def test_one_message_at_a_time_takes_what_texts_say_and_one_latency_more(algorit
         assert took_s(algorithm, num_ranks, num_bytes, cluster) == pytest.approx(texts_s + LINK.alpha_s, rel=1e-9)
 
 
-def test_incast_shares_the_card_and_latencies_overlap() -> None:
+def test_incast_queues_and_latencies_overlap() -> None:
     num_bytes, alpha_s = 125_000, LINK.alpha_s
     wire_s = 3 * num_bytes / LINK.bytes_per_s
     # word, three messages into the root at once, and out of it: its receivers' words have come long before

@@ -1,72 +1,60 @@
-"""Messages that share the cards of their ranks as packets do: all that go through a card get an equal share of it."""
+"""Messages through the cards of their ranks: one after the other out of a card, and through a queue into the next."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
-
-_TINY = 1e-12
+from typing import NamedTuple
 
 
-@dataclass
-class Flow:
-    """A message's bytes on their way: seconds that its link would still need alone, and its share of that link."""
+class Sent(NamedTuple):
+    """A message whose last byte has left, and how long that has still to wait before it is through the other card."""
 
-    cards: tuple[Hashable, ...]
-    left_s: float
-    share: float = 0.0
+    number: int
+    queued_s: float
+
+
+class _Queue:
+    """Bytes that wait to get into a card, in seconds of its time; `num_senders` messages come at its full rate each."""
+
+    def __init__(self) -> None:
+        self.left_s = self.at_s = 0.0
+        self.num_senders = 0
+
+    def advance(self, to_s: float) -> None:
+        self.left_s = max(0.0, self.left_s + (self.num_senders - 1) * (to_s - self.at_s))
+        self.at_s = to_s
 
 
 class Cards:
-    """The messages under way; time moves on with `advance`. A card is any name, and carries 1 s of bytes a second."""
+    """The messages under way. A card is any name; time is told to each call, and never goes back.
+
+    Out of a card goes one message after the other, in the order in which they are added, each as if it were alone. What
+    comes into a card from several others at the same time waits in a queue, as packets do in a switch.
+    """
 
     def __init__(self) -> None:
-        self.now_s = 0.0
-        self._flows: dict[int, Flow] = {}
+        self._leaving: dict[Hashable, deque[tuple[int, Hashable, float]]] = {}
+        self._queues: dict[Hashable, _Queue] = {}
 
-    def add(self, number: int, cards: tuple[Hashable, ...], alone_s: float) -> None:
-        """Let a message begin that takes `alone_s` where nothing else goes through its cards."""
-        self._flows[number] = Flow(cards, alone_s)
-        self._divide()
+    def add(self, number: int, out: Hashable, into: Hashable, alone_s: float, now_s: float) -> float | None:
+        """Let a message go that takes `alone_s`; return when it will have left if it begins at once, or None."""
+        line = self._leaving.setdefault(out, deque())
+        line.append((number, into, alone_s))
+        return self._begin(out, now_s) if len(line) == 1 else None
 
-    def next_s(self) -> float:
-        """Return when the next message will be through, if none begins before; infinite where there is none."""
-        ends_s = [flow.left_s / flow.share for flow in self._flows.values()]
-        return self.now_s + min(ends_s) if ends_s else float("inf")
+    def leave(self, out: Hashable, now_s: float) -> tuple[Sent, float | None]:
+        """End the message that is leaving this card, and return it with when the next will have left, or None."""
+        line = self._leaving[out]
+        number, into, _ = line.popleft()
+        queue = self._queues[into]
+        queue.advance(now_s)
+        queue.num_senders -= 1
+        return Sent(number, queue.left_s), self._begin(out, now_s) if line else None
 
-    def advance(self, to_s: float) -> list[int]:
-        """Move on to a time up to `next_s`, and return the messages that are through."""
-        passed_s, self.now_s = to_s - self.now_s, to_s
-        done = []
-        for number, flow in self._flows.items():
-            flow.left_s -= passed_s * flow.share
-            if flow.left_s <= _TINY * max(1.0, to_s):
-                done.append(number)
-        for number in done:
-            del self._flows[number]
-        if done:
-            self._divide()
-        return done
-
-    def _divide(self) -> None:
-        """Give each message its max-min fair share: fill the card with the least for each first, then the others."""
-        waiting = dict.fromkeys(self._flows)
-        room: dict[Hashable, float] = {}
-        users: dict[Hashable, list[int]] = {}
-        for number, flow in self._flows.items():
-            flow.share = 1.0
-            for card in flow.cards:
-                room[card] = 1.0
-                users.setdefault(card, []).append(number)
-        while users:
-            full = min(users, key=lambda card: room[card] / len(users[card]))
-            each = room[full] / len(users[full])
-            for number in users.pop(full):
-                self._flows[number].share = each
-                del waiting[number]
-                for card in self._flows[number].cards:
-                    if card in users:
-                        room[card] -= each
-                        users[card].remove(number)
-                        if not users[card]:
-                            del users[card]
+    def _begin(self, out: Hashable, now_s: float) -> float:
+        _, into, alone_s = self._leaving[out][0]
+        queue = self._queues.setdefault(into, _Queue())
+        queue.advance(now_s)
+        queue.num_senders += 1
+        return now_s + alone_s

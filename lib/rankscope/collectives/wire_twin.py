@@ -27,10 +27,11 @@ def simulate_executor(
     """Return when each rank of `Executor` waits for messages, adds up and copies, all ranks starting at time 0.
 
     `num_bytes` is as for `simulate`. Where that is the model that texts have, this one is what the executor and Gloo
-    do. A message's bytes leave once both the sender has posted it and the receiver's word that it is ready has come,
-    which takes alpha_s from when it posted the receive. All bytes that leave, or enter, a rank at the same time share
-    its card (its node's, for messages between nodes that share one); latencies overlap. They are there alpha_s after
-    the last has left; a send is done when it has. Adding a byte, or copying one, takes gamma_s_per_byte.
+    do. A message may leave once the sender has posted it and the receiver's word that it is ready has come, alpha_s
+    after that has posted the receive. A rank's card (its node's, for messages between nodes that share one) sends one
+    message after the other, in the order in which they may leave; what comes from several ranks queues at the
+    receiver's. A send is done when its last byte has left, and that is there alpha_s later: latencies overlap. Adding a
+    byte, or copying one, takes gamma_s_per_byte.
 
     Links that are not the same for all sizes come as ``link_at(src, dst, num_bytes)``. Spans are on the lane "executor"
     of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and "copy"; items are steps.
@@ -61,6 +62,7 @@ class _Message(NamedTuple):
     posted_s: float = math.inf  # by the sender
     ready_s: float = math.inf  # when the receiver's word is at the sender
     num_bytes: float = 0.0
+    turn: int = 0  # among those that may leave at the same time
 
 
 class _Run:
@@ -71,31 +73,27 @@ class _Run:
         self._link_at = link_at or _links(cluster)
         self._cards, self._spans = Cards(), list[Span]()
         self._messages: dict[Name, _Message] = {}
-        self._names: list[Name] = []  # of the flows, in the order of their beginning
+        self._names: list[Name] = []  # of those that have begun
         self._done_s: dict[tuple[int, Name], float] = {}  # (rank that waits, message)
         self._waits: dict[tuple[int, Name], float] = {}  # and since when
         self._at = [0] * len(plans)  # the place in each rank's program
         self._step = [0] * len(plans)  # of what each rank has received last
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, bool, int, Callable[[float], None]]] = []
         self._count = 0
         for rank in range(len(plans)):
             self._go(rank, 0.0)
 
     def timeline(self) -> Timeline:
-        while self._events or math.isfinite(self._cards.next_s()):
-            through_s = self._cards.next_s()
-            if self._events and self._events[0][0] <= through_s:
-                when_s, _, happen = heapq.heappop(self._events)
-                self._through(self._cards.advance(when_s))
-                happen()
-            else:
-                self._through(self._cards.advance(through_s))
+        while self._events:
+            now_s, _, _, happen = heapq.heappop(self._events)
+            happen(now_s)
         assert not self._waits, "a verified schedule does not get stuck"
         return Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
 
-    def _later(self, when_s: float, happen: Callable[[], None]) -> None:
+    def _later(self, when_s: float, happen: Callable[[float], None], turn: int = 0) -> None:
+        """Let something happen; of all at the same time what has a turn comes last, in the order of turns."""
         self._count += 1
-        heapq.heappush(self._events, (when_s, self._count, happen))
+        heapq.heappush(self._events, (when_s, turn > 0, turn or self._count, happen))
 
     def _go(self, rank: int, now_s: float) -> None:
         """Carry on with a rank's program from this time until it waits."""
@@ -112,7 +110,7 @@ class _Run:
                 self._add_span(rank, "send" if one.sends else "receive", one.step, now_s, self._done_s[waited])
                 now_s = max(now_s, self._done_s[waited])
             elif isinstance(op, Post):
-                self._later(now_s, partial(self._post, rank, op, now_s))
+                self._later(now_s, partial(self._post, rank, op))
             else:
                 now_s = self._write(rank, op, now_s)
             self._at[rank] += 1
@@ -133,28 +131,35 @@ class _Run:
             known = self._messages.get(name, _Message())
             if one.sends:
                 num_bytes = (one.span.stop - one.span.start) * self._element_bytes
-                known = known._replace(posted_s=now_s, num_bytes=num_bytes)
+                self._count += 1
+                known = known._replace(posted_s=now_s, num_bytes=num_bytes, turn=self._count)
             else:
                 alpha_s = self._link_at(one.peer, rank, 0.0).alpha_s
                 known = known._replace(ready_s=now_s + alpha_s)
             self._messages[name] = known
             start_s = max(known.posted_s, known.ready_s)
             if math.isfinite(start_s):
-                self._later(start_s, partial(self._begin, name))
+                self._later(start_s, partial(self._begin, name), known.turn)
 
-    def _begin(self, name: Name) -> None:
+    def _begin(self, name: Name, now_s: float) -> None:
         src, dst, _ = name
         num_bytes = self._messages[name].num_bytes
-        self._names.append(name)
         alone_s = num_bytes * self._link_at(src, dst, num_bytes).beta_s_per_byte
-        self._cards.add(len(self._names) - 1, _cards(self._cluster, src, dst), alone_s)
+        self._names.append(name)
+        out, into = _cards(self._cluster, name)
+        self._leaves(out, self._cards.add(len(self._names) - 1, out, into, alone_s, now_s))
 
-    def _through(self, flows: list[int]) -> None:
-        for flow in flows:
-            name = src, dst, _ = self._names[flow]
-            arrived_s = self._cards.now_s + self._link_at(src, dst, self._messages[name].num_bytes).alpha_s
-            self._later(self._cards.now_s, partial(self._finish, src, name, self._cards.now_s))
-            self._later(arrived_s, partial(self._finish, dst, name, arrived_s))
+    def _leaves(self, out: Hashable, when_s: float | None) -> None:
+        if when_s is not None:
+            self._later(when_s, partial(self._leave, out))
+
+    def _leave(self, out: Hashable, now_s: float) -> None:
+        sent, next_s = self._cards.leave(out, now_s)
+        name = src, dst, _ = self._names[sent.number]
+        arrived_s = now_s + sent.queued_s + self._link_at(src, dst, self._messages[name].num_bytes).alpha_s
+        self._leaves(out, next_s)
+        self._later(arrived_s, partial(self._finish, dst, name))
+        self._finish(src, name, now_s)
 
     def _finish(self, rank: int, name: Name, now_s: float) -> None:
         self._done_s[rank, name] = now_s
@@ -176,9 +181,12 @@ def _links(cluster: Cluster) -> LinkAt:
     return link_at
 
 
-def _cards(cluster: Cluster, src: int, dst: int) -> tuple[Hashable, ...]:
-    """The cards that a message goes through, out of and into a rank, or a node."""
+def _cards(cluster: Cluster, name: Name) -> tuple[Hashable, Hashable]:
+    """The cards that a message goes out of and into: those of its ranks, of its nodes, or of its own."""
+    src, dst, _ = name
+    if cluster.ports is None:
+        return name, name
     nodes = src // cluster.gpus_per_node, dst // cluster.gpus_per_node
     if cluster.shared_nic and nodes[0] != nodes[1]:
-        return ("node out", nodes[0]), ("node in", nodes[1])
-    return () if cluster.ports is None else (("out", src), ("in", dst))
+        return ("node", nodes[0]), ("node", nodes[1])
+    return src, dst
