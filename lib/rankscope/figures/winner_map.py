@@ -9,7 +9,8 @@ import numpy as np
 
 from ..collectives.best import Winners
 from ..units import bytes_words, round_ticks, time_unit
-from .marks import Drawing, Key, Rects, Texts, numbers_on
+from .crossings import Floats
+from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on
 from .palette import INK, looks
 
 _WIDE_PX, _ROW_PX, _MOST_CELLS = 860.0, 24.0, 16_384
@@ -57,12 +58,16 @@ def draw_winners(table: Winners, title: str | None = None) -> Drawing:
 
 
 def draw_ranking(
-    seconds: Mapping[str, float], bound_s: float | None = None, chosen: str = "", title: str | None = None
+    seconds: Mapping[str, float],
+    bound_s: float | None = None,
+    chosen: str = "",
+    title: str | None = None,
+    measured: Mapping[str, float] | None = None,
 ) -> Drawing:
     """Draw what each algorithm takes as a bar, the quickest on top, and the lower bound as a line down.
 
-    Bars are cut at four times the quickest; ``chosen`` is framed. Raises ValueError for no algorithm and for times that
-    are not finite and at least 0.
+    Bars are cut at four times the quickest; ``chosen`` is framed; what was `measured` is a dark tick. Raises ValueError
+    for no algorithm and for times that are not finite and at least 0.
     """
     if not seconds or not all(0 <= value < float("inf") for value in seconds.values()):
         raise ValueError(f"seconds must be finite, at least 0 and of at least one algorithm, got {dict(seconds)}")
@@ -70,35 +75,53 @@ def draw_ranking(
     quickest = seconds[names[0]]
     longest = min(seconds[names[-1]], _CUT * quickest) if quickest else seconds[names[-1]]
     longest = max(longest, bound_s or 0.0)
+    ticks = {name: min(value, longest) for name, value in (measured or {}).items() if name in seconds}
     scale, unit = time_unit(longest)
-    width = 1.25 * longest / scale or 1.0
-    style = looks(seconds)
+    width = (1.45 if ticks else 1.25) * longest / scale or 1.0
     y = np.arange(len(names))
     length = np.array([min(seconds[name], longest) for name in names]) / scale
-    bars = Rects.of(
-        0, y + 0.12, [style[name].color for name in names], width=length, height=0.76,
-        hatched=[style[name].dashed for name in names],
-    )  # fmt: skip
+    ends = np.array([max(end, ticks.get(name, 0.0) / scale) for name, end in zip(names, length, strict=True)])
     here = y[[name == chosen for name in names]]
     frame = Rects.of(-0.003 * width, here + 0.04, INK, width=length[here] + 0.006 * width, height=0.92, edge=INK)
-    words = ["… " * (seconds[name] > longest) + f"{seconds[name] / scale:,.4g}" for name in names]
+    words = tuple(_time_words(name, seconds, measured or {}, longest, scale) for name in names)
     return Drawing(
         title=title or (f"{names[0]} is the quickest" if longest else "none takes any time"),
-        x_label=f"time [{unit}]{_explained(bound_s, chosen in seconds, longest < seconds[names[-1]])}",
+        x_label=f"time [{unit}]{_explained(bound_s, chosen in seconds, longest < seconds[names[-1]], bool(ticks))}",
         y_label="",
         width=width,
         height=len(names),
         size_px=(560.0, 19.0 * len(names)),
-        rects=(frame, bars),
-        texts=(Texts(length + 0.01 * width, y + 0.5, tuple(words), (INK,) * y.size, anchor="start"),),
+        rects=(frame, _bars(names, length)),
+        lines=_ticks(names, ticks, scale),
+        texts=(Texts(ends + 0.01 * width, y + 0.5, words, (INK,) * y.size, anchor="start"),),
         rules=(bound_s / scale,) if bound_s else (),
         x_ticks=round_ticks(longest / scale) if longest else (),
         y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
     )
 
 
-def _explained(bound_s: float | None, framed: bool, cut: bool) -> str:
+def _bars(names: list[str], length: Floats) -> Rects:
+    style = looks(names)
+    colors, hatched = [style[name].color for name in names], [style[name].dashed for name in names]
+    return Rects.of(0, np.arange(len(names)) + 0.12, colors, width=length, height=0.76, hatched=hatched)
+
+
+def _ticks(names: list[str], ticks: Mapping[str, float], scale: float) -> tuple[Lines, ...]:
+    rows = np.array([names.index(name) for name in ticks], dtype=float)
+    at = np.array(list(ticks.values())) / scale
+    return (Lines.of(at, rows + 0.02, at, rows + 0.98, INK, width_px=3.0),) if ticks else ()
+
+
+def _time_words(
+    name: str, seconds: Mapping[str, float], measured: Mapping[str, float], longest: float, scale: float
+) -> str:
+    words = "… " * (seconds[name] > longest) + f"{seconds[name] / scale:,.4g}"
+    return words + (f", measured {measured[name] / scale:,.4g}" if name in measured else "")
+
+
+def _explained(bound_s: float | None, framed: bool, cut: bool, measured: bool) -> str:
     notes = {"the line: lower bound": bool(bound_s), "framed: yours": framed, "…: cut": cut}
+    notes["dark ticks: measured"] = measured
     return "".join(f"; {note}" for note, wanted in notes.items() if wanted)
 
 
