@@ -21,22 +21,23 @@ class Wire:
     """What is posted, ready, sent and received, by (src, dst, step); values are ticks or numbers of packets."""
 
     def __init__(self) -> None:
-        self.posted: dict[Name, int] = {}  # packets that are still to leave
+        self.posted: list[tuple[int, Name]] = []  # who posted what: the sender its message, the receiver its word
+        self.left: dict[Name, int] = {}  # packets that are still to leave
         self.ready: dict[Name, int] = {}  # tick from which they may
         self.sent: dict[Name, int] = {}
         self.arrived: dict[Name, int] = {}
-        self.leaving: dict[int, list[Name]] = {}  # by sender, in the order in which they might
+        self.leaving: dict[int, list[Name]] = {}  # by card, words and messages in the order in which they go
         self.queued: dict[int, list[tuple[Name, bool]]] = {}  # packets by receiver, and whether it is the last
 
 
-def program(rank: int, made: Plan, wire: Wire, alpha: int, now: list[int]) -> Iterator[None]:
+def program(rank: int, made: Plan, wire: Wire, now: list[int]) -> Iterator[None]:
     for op in made.program:
         if isinstance(op, Post):
             for one in (made.transfers[number] for number in op.transfers):
+                name = (rank, one.peer, one.step) if one.sends else (one.peer, rank, one.step)
+                wire.posted.append((rank, name))
                 if one.sends:
-                    wire.posted[rank, one.peer, one.step] = one.span.stop - one.span.start
-                else:
-                    wire.ready[one.peer, rank, one.step] = now[0] + alpha
+                    wire.left[name] = one.span.stop - one.span.start
         elif isinstance(op, Wait):
             one = made.transfers[op.transfer]
             name = (rank, one.peer, one.step) if one.sends else (one.peer, rank, one.step)
@@ -50,8 +51,7 @@ def ticks(schedule: Schedule, num_elements: int, alpha: int) -> int:
     ends = chunk_ends(schedule, num_elements)
     wire, now, end = Wire(), [0], 0
     ranks = {
-        rank: program(rank, plan(rank_steps(schedule, rank, ends)), wire, alpha, now)
-        for rank in range(schedule.num_ranks)
+        rank: program(rank, plan(rank_steps(schedule, rank, ends)), wire, now) for rank in range(schedule.num_ranks)
     }
     for now[0] in count():
         for rank in list(ranks):
@@ -65,15 +65,19 @@ def ticks(schedule: Schedule, num_elements: int, alpha: int) -> int:
 
 
 def pass_packets(wire: Wire, now: int, alpha: int) -> None:
-    for name, left in wire.posted.items():
-        if left and wire.ready.get(name, now + 1) <= now and name not in wire.leaving.setdefault(name[0], []):
-            wire.leaving[name[0]].append(name)
-    for line in wire.leaving.values():
+    for rank, name in list(wire.posted):
+        is_word = name[1] == rank
+        if is_word or wire.ready.get(name, now + 1) <= now:
+            wire.leaving.setdefault(rank, []).append(name)
+            wire.posted.remove((rank, name))
+    for rank, line in wire.leaving.items():
+        while line and line[0][1] == rank:  # words take no time, but their turn
+            wire.ready[line.pop(0)] = now + alpha
         if line:
             name = line[0]
-            wire.posted[name] -= 1
-            wire.queued.setdefault(name[1], []).append((name, not wire.posted[name]))
-            if not wire.posted[name]:
+            wire.left[name] -= 1
+            wire.queued.setdefault(name[1], []).append((name, not wire.left[name]))
+            if not wire.left[name]:
                 wire.sent[name] = now + 1
                 line.pop(0)
     for packets in wire.queued.values():

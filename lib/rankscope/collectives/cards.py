@@ -35,13 +35,19 @@ class Cards:
 
     def __init__(self) -> None:
         self._leaving: dict[Hashable, deque[tuple[int, Hashable, float]]] = {}
+        self._free_s: dict[Hashable, float] = {}  # when all that has been added will have left
         self._queues: dict[Hashable, _Queue] = {}
 
     def add(self, number: int, out: Hashable, into: Hashable, alone_s: float, now_s: float) -> float | None:
         """Let a message go that takes `alone_s`; return when it will have left if it begins at once, or None."""
         line = self._leaving.setdefault(out, deque())
         line.append((number, into, alone_s))
+        self._free_s[out] = max(now_s, self._free_s.get(out, 0.0)) + alone_s
         return self._begin(out, now_s) if len(line) == 1 else None
+
+    def free_s(self, out: Hashable, now_s: float) -> float:
+        """Return when a word, of no bytes, would leave this card: behind all that is there."""
+        return max(now_s, self._free_s.get(out, 0.0))
 
     def leave(self, out: Hashable, now_s: float) -> tuple[Sent, float | None]:
         """End the message that is leaving this card, and return it with when the next will have left, or None."""

@@ -6,7 +6,7 @@ import heapq
 import math
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..checks import number, of_type, whole
 from ..cluster import Cluster, Link
@@ -27,8 +27,8 @@ def simulate_executor(
     """Return when each rank of `Executor` waits for messages, adds up and copies, all ranks starting at time 0.
 
     `num_bytes` is as for `simulate`. Where that is the model that texts have, this one is what the executor and Gloo
-    do. A message may leave once the sender has posted it and the receiver's word that it is ready has come, alpha_s
-    after that has posted the receive. A rank's card (its node's, for messages between nodes that share one) sends one
+    do. A message may leave once the sender has posted it and the receiver's word that it is ready has come: that leaves
+    when the receive is posted, behind what that rank is sending, and takes alpha_s. A rank's card (its node's, for messages between nodes that share one) sends one
     message after the other, in the order in which they may leave; what comes from several ranks queues at the
     receiver's. A send is done when its last byte has left, and that is there alpha_s later: latencies overlap. Adding a
     byte, or copying one, takes gamma_s_per_byte.
@@ -128,18 +128,24 @@ class _Run:
         for place in op.transfers:
             one = self._plans[rank].transfers[place]
             name = _name(rank, one)
-            known = self._messages.get(name, _Message())
+            self._count += 1
             if one.sends:
                 num_bytes = (one.span.stop - one.span.start) * self._element_bytes
-                self._count += 1
-                known = known._replace(posted_s=now_s, num_bytes=num_bytes, turn=self._count)
+                self._know(name, posted_s=now_s, num_bytes=num_bytes, turn=self._count)
             else:
-                alpha_s = self._link_at(one.peer, rank, 0.0).alpha_s
-                known = known._replace(ready_s=now_s + alpha_s)
-            self._messages[name] = known
-            start_s = max(known.posted_s, known.ready_s)
-            if math.isfinite(start_s):
-                self._later(start_s, partial(self._begin, name), known.turn)
+                self._later(now_s, partial(self._tell, name), self._count)
+
+    def _tell(self, name: Name, now_s: float) -> None:
+        """Let the receiver say that it is ready: the word leaves its card behind what is there."""
+        src, dst, step = name
+        out, _ = _cards(self._cluster, (dst, src, step))
+        self._know(name, ready_s=self._cards.free_s(out, now_s) + self._link_at(dst, src, 0.0).alpha_s)
+
+    def _know(self, name: Name, **news: Any) -> None:
+        known = self._messages[name] = self._messages.get(name, _Message())._replace(**news)
+        start_s = max(known.posted_s, known.ready_s)
+        if math.isfinite(start_s):
+            self._later(start_s, partial(self._begin, name), known.turn)
 
     def _begin(self, name: Name, now_s: float) -> None:
         src, dst, _ = name
