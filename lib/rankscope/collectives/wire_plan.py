@@ -8,11 +8,14 @@ before its send was done gave wrong sums on slow networks.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import compress
+from operator import not_
 from typing import NamedTuple
 
 from .wire_messages import Arrival, Message, RankSteps, Run
 
 LANE = "executor"  # of a rank, where a timeline shows it at its program
+LONG = 4096  # elements: a word to another rank does not wait behind a longer message
 ALIGNED = 64  # elements: every place in the scratch begins at a multiple
 
 
@@ -64,8 +67,9 @@ class Plan(NamedTuple):
 def plan(steps: RankSteps, ahead: bool = True) -> Plan:
     """Return a rank's program; with `ahead`, receives are posted in the step before theirs, and else with its sends.
 
-    In each step: wait for what the last one received; add it up, if this step sends any of it; post; add it up now, if
-    that was not yet done, while the messages travel.
+    In each step: wait for what the last one received; add it up, if this step sends any of it; post, long messages
+    last, since the word that a receive is ready travels behind them; add it up now, if that was not yet done, while the
+    messages travel.
     """
     planner = _Planner(steps, ahead)
     for number in range(len(steps.steps) + 1):
@@ -113,10 +117,11 @@ class _Planner:
         for send in [send for send in self.sending if last or self.transfers[send].step < number - 1]:
             self._wait_send(send)
         if not last:
-            posted = self._sends(number)
+            sends = self._sends(number)
             later = number + 1 if self.ahead else number
-            posted += self._receives(later) if later < len(self.steps) else []
-            self._add_post(posted)
+            receives = self._receives(later) if later < len(self.steps) else []
+            long = [self._elements(send) > LONG for send in sends]
+            self._add_post([*compress(sends, map(not_, long)), *receives, *compress(sends, long)])
         for arrival in held:
             self._write(number - 1, arrival)
         if held:
@@ -206,6 +211,9 @@ class _Planner:
         before = self.steps[max(0, number - 2) : number]
         written = [arrival.run for other in before for arrival in other.arrivals]
         return not _overlap(runs, read + written)
+
+    def _elements(self, transfer: int) -> int:
+        return self.transfers[transfer].span.stop - self.transfers[transfer].span.start
 
     def _add(self, transfer: Transfer) -> int:
         self.transfers.append(transfer)
