@@ -46,7 +46,7 @@ FLOORS = [
     {"machine"},
     {"training"},
     {"figures"},
-    {"explorers", "cli", "exercises"},
+    {"explorers", "cli", "cli_profile", "cli_tables", "exercises"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[1]  # neighbours that do not import one another…
@@ -122,8 +122,10 @@ def imports(path: Path, package: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def room_of(module: str) -> str | None:
-    """`rankscope.sampling.files` stands in `sampling`; the package itself, and what is no part of it, in no room."""
+    """`rankscope.sampling.files` stands in `sampling`, `__main__` in `cli`; the package and strangers in none."""
     parts = module.split(".")
+    if parts == [PACKAGE, "__main__"]:
+        return "cli"
     inside = parts[0] == PACKAGE and len(parts) > 1 and not parts[1].startswith("__")
     return parts[1] if inside else None
 
@@ -272,6 +274,7 @@ def test_a_wrong_arrow_is_caught(tmp_path: Path, name: str, text: str, problem: 
         ("training/a.py", "import torch.distributed\nfrom ..collectives import verify"),
         ("explorers/a.py", "import ipywidgets\nfrom ..figures import assignment"),
         ("sampling/a.py", "from .files import shard_files\nfrom . import files"),
+        ("__main__.py", "from .cli import main"),
     ],
 )
 def test_a_right_arrow_is_let_through(tmp_path: Path, name: str, text: str) -> None:

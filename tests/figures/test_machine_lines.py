@@ -105,7 +105,7 @@ def test_wrong_input() -> None:
     with pytest.raises(ValueError, match="algorithms must be some of .*, got 'star'"):
         figures.residuals(profile(), algorithms=["star"])
     of_native = Profile(profile().provenance, {}, profile().select("allreduce", algorithm="native"))
-    with pytest.raises(ValueError, match="profile must have points of allreduce besides the backend's own"):
+    with pytest.raises(ValueError, match="profile must have points of allreduce that can be predicted"):
         figures.residuals(of_native)
     with pytest.raises(ValueError, match="profile must be a Profile"):
         figures.busbw("box")  # type: ignore[arg-type]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from .allreduce import allreduce
+from .machine import machine
 from .parts import parts
 from .pipeline import pipeline
 from .samplers import samplers
 
-__all__ = ["allreduce", "parts", "pipeline", "samplers"]
+__all__ = ["allreduce", "machine", "parts", "pipeline", "samplers"]

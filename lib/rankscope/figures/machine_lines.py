@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,11 +13,12 @@ from matplotlib.lines import Line2D
 
 from ..checks import of_type
 from ..machine import Point, Profile
+from ..machine.groups import NATIVE, groups
+from ..machine.rows import busbw_factor, predictions
 from ..units import rate_words
 from .palette import INK, Look, looks
 from .size_lines import LABEL_PT, dash, dress, name_ends, note
 
-NATIVE = "native"
 _OTHERS = Look("#b5b5b5", False, "")
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 
@@ -46,7 +48,7 @@ def to_busbw(
     """
     found = measured(profile, collective)
     shown = _shown(found, algorithms)
-    factor = _bus_factor(collective, profile.num_ranks)
+    factor = busbw_factor(collective, profile.num_ranks)
     rates = {name: [factor * p.num_bytes / p.median_s for p in one.points] for name, one in found.items()}
     peak, best = max((max(values), name) for name, values in rates.items())
     link = profile.best_link("inter" if profile.num_nodes > 1 else "intra").link.bytes_per_s
@@ -91,13 +93,14 @@ def to_residuals(
     `algorithms` are named, by default all that were predicted. Hollow markers have few iterations in which the host
     took no time. Raises ValueError where nothing was measured that can be predicted.
     """
-    found = {name: one for name, one in measured(profile, collective).items() if name != NATIVE}
+    everything = measured(profile, collective).items()
+    found = {name: one for name, one in everything if not any(map(math.isnan, one.predicted_s))}
     if not found:
-        raise ValueError(f"profile must have points of {collective} besides the backend's own")
+        raise ValueError(f"profile must have points of {collective} that can be predicted")
     shown = _shown(found, algorithms or list(found))
     errors = {n: [100 * (s / p.median_s - 1) for p, s in zip(*found[n], strict=True)] for n in shown}
-    everything = np.abs(np.concatenate(list(errors.values())))
-    reach = max(5.0, 1.15 * float(everything.max()))
+    off = np.abs(np.concatenate(list(errors.values())))
+    reach = max(5.0, 1.15 * float(off.max()))
     sizes = sorted({size for name in shown for size in found[name].sizes})
     ax = ax or _axes()
     ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(-reach, reach),
@@ -111,7 +114,7 @@ def to_residuals(
             fill = look.color if point.used_s != point.seconds or all(point.clean) else "none"
             ax.plot(size, y, marker=look.marker, markersize=6, color=look.color, markerfacecolor=fill, clip_on=False)
         ends[name] = percent[-1], look
-    median, p90 = np.percentile(everything, [50, 90])
+    median, p90 = np.percentile(off, [50, 90])
     words = f"Prediction against measurement: half within {median:.1f} %, nine in ten within {p90:.1f} %"
     dress(ax, np.array(sizes, dtype=float), title or words)
     name_ends(ax, ends)
@@ -119,21 +122,15 @@ def to_residuals(
 
 
 def measured(profile: Profile, collective: str) -> dict[str, Measured]:
-    """What was measured of a collective in place, by algorithm, sizes rising; ValueError where nothing was."""
-    of_type("profile", profile, Profile)
-    found: dict[str, Measured] = {}
-    for point in sorted(profile.select(collective), key=lambda point: point.num_bytes):
-        options = dict(point.options)
-        name = str(options.pop("algorithm"))
-        if options.pop("in_place", True):
-            one = found.setdefault(name, Measured([], []))
-            one.points.append(point)
-            predicted_s = float("nan")
-            if name != NATIVE:
-                predicted_s = profile.predict(collective, name, point.num_bytes, **options).makespan_s
-            one.predicted_s.append(predicted_s)
-    if not found:
+    """What was measured of a collective, by algorithm, sizes rising; ValueError where nothing was."""
+    group = next((one for one in groups(of_type("profile", profile, Profile)) if one.collective == collective), None)
+    if group is None:
         raise ValueError(f"collective must be one that this profile has points of, got {collective!r}")
+    seconds, found = predictions(profile), dict[str, Measured]()
+    for point in (point for points in group.by_size.values() for point in points.values()):
+        one = found.setdefault(str(point.options["algorithm"]), Measured([], []))
+        one.points.append(point)
+        one.predicted_s.append(seconds.get(point.key, math.nan))
     return found
 
 
@@ -148,11 +145,6 @@ def _shown(found: dict[str, Measured], algorithms: Sequence[str] | None) -> list
         for point in one.points:
             quickest[point.num_bytes] = min(quickest.get(point.num_bytes, (np.inf, "")), (point.median_s, name))
     return [name for name in found if name == NATIVE or name in {best for _, best in quickest.values()}]
-
-
-def _bus_factor(collective: str, num_ranks: int) -> float:
-    rest = (num_ranks - 1) / num_ranks
-    return {"allreduce": 2 * rest, "broadcast": 1.0, "reduce": 1.0}.get(collective, rest)
 
 
 def _explain(ax: Axes, others: bool) -> None:

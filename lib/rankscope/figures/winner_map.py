@@ -81,8 +81,6 @@ def draw_ranking(
     y = np.arange(len(names))
     length = np.array([min(seconds[name], longest) for name in names]) / scale
     ends = np.array([max(end, ticks.get(name, 0.0) / scale) for name, end in zip(names, length, strict=True)])
-    here = y[[name == chosen for name in names]]
-    frame = Rects.of(-0.003 * width, here + 0.04, INK, width=length[here] + 0.006 * width, height=0.92, edge=INK)
     words = tuple(_time_words(name, seconds, measured or {}, longest, scale) for name in names)
     return Drawing(
         title=title or (f"{names[0]} is the quickest" if longest else "none takes any time"),
@@ -91,13 +89,18 @@ def draw_ranking(
         width=width,
         height=len(names),
         size_px=(560.0, 19.0 * len(names)),
-        rects=(frame, _bars(names, length)),
+        rects=(_frame(names, length, chosen, width), _bars(names, length)),
         lines=_ticks(names, ticks, scale),
         texts=(Texts(ends + 0.01 * width, y + 0.5, words, (INK,) * y.size, anchor="start"),),
         rules=(bound_s / scale,) if bound_s else (),
         x_ticks=round_ticks(longest / scale) if longest else (),
         y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
     )
+
+
+def _frame(names: list[str], length: Floats, chosen: str, width: float) -> Rects:
+    here = np.array([place for place, name in enumerate(names) if name == chosen], dtype=int)
+    return Rects.of(-0.003 * width, here + 0.04, INK, width=length[here] + 0.006 * width, height=0.92, edge=INK)
 
 
 def _bars(names: list[str], length: Floats) -> Rects:

@@ -1,0 +1,12 @@
+"""What this machine does: measured, kept as a `Profile`, fitted, predicted, judged in words, compared with another."""
+
+from __future__ import annotations
+
+from .compare import compare
+from .fit import LinkFit, fit_link
+from .points import Point
+from .profile import Profile
+from .profile_file import ProfileError
+from .verdict import verdict
+
+__all__ = ["LinkFit", "Point", "Profile", "ProfileError", "compare", "fit_link", "verdict"]

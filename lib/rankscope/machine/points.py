@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import number, truth, whole
+from ..checks import number, one_of, truth, whole
+from ..collectives.schedule import COLLECTIVES
 
 LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
+WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy")
 Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 
 
@@ -23,7 +25,8 @@ class Point:
     "together" (a message of each rank to the next, all at once), "add" or "copy" (in memory). `num_bytes` is the whole
     buffer of a collective, and otherwise the message. `options` tells apart what else differs: for a collective
     ``algorithm`` (one of ALGORITHMS, or "native": the backend's own), ``in_place`` and what its builder takes; for
-    messages ``link``, "intra" or "inter". `clean` says of each iteration that the host took no time meanwhile.
+    messages ``link``, "intra" or "inter". `clean` says of each iteration that the host took no time meanwhile. Seconds
+    are kept to six digits.
 
     Raises ValueError for what no measurement can have given.
 
@@ -36,23 +39,25 @@ class Point:
     num_bytes: int
     seconds: tuple[float, ...]
     clean: tuple[bool, ...]
-    options: Mapping[str, str | int | bool] = field(default_factory=dict, hash=False)
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.what, str) or not self.what:
-            raise ValueError(f"what must name what was measured, got {self.what!r}")
-        whole("num_bytes", self.num_bytes, 0)
+        one_of("what", self.what, WHAT)
+        object.__setattr__(self, "num_bytes", whole("num_bytes", self.num_bytes, 0, 1 << 60))
         if not isinstance(self.seconds, list | tuple) or not self.seconds:
             raise ValueError(f"seconds must be those of at least one iteration, got {self.seconds!r}")
         if not isinstance(self.clean, list | tuple) or len(self.clean) != len(self.seconds):
             raise ValueError(f"clean must have a word on each of {len(self.seconds)} iterations, got {self.clean!r}")
-        object.__setattr__(self, "seconds", tuple(number("seconds", one, above=0) for one in self.seconds))
+        object.__setattr__(self, "seconds", tuple(map(_rounded, self.seconds)))
         object.__setattr__(self, "clean", tuple(truth("clean", one) for one in self.clean))
         if not isinstance(self.options, Mapping):
             raise ValueError(f"options must be a mapping, got {self.options!r}")
         for name, value in self.options.items():
-            if not isinstance(name, str) or not isinstance(value, str | int | bool):
-                raise ValueError(f"options must be texts, whole numbers or truths by name, got {name!r}: {value!r}")
+            texts = [name, value] if isinstance(value, str) else [name]
+            printable = all(isinstance(text, str) and text.isprintable() for text in texts)
+            if not printable or not isinstance(value, str | int | bool):
+                known = "printable texts, whole numbers or truths by name"
+                raise ValueError(f"options must be {known}, got {name!r}: {value!r}")
         object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
     def __reduce__(self) -> tuple[Any, ...]:  # the view of the options does not pickle, what it shows does
@@ -87,6 +92,15 @@ class Point:
         """The interquartile range."""
         return self.percentile_s(75) - self.percentile_s(25)
 
+    def differs(self, other: Point) -> bool:
+        """Return whether the interquartile ranges of the two have nothing in common."""
+        low, high = sorted((self, other), key=lambda point: point.median_s)
+        return low.percentile_s(75) < high.percentile_s(25)
+
     @property
     def p99_s(self) -> float:
         return self.percentile_s(99)
+
+
+def _rounded(seconds: Any) -> float:
+    return float(f"{number('seconds', seconds, 1e-9, 1e6):.6g}")

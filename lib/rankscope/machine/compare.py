@@ -1,0 +1,43 @@
+"""`compare`: what one profile takes against another, point by point, and whether that is more than noise."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .rows import NAMED, options_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .profile import Profile
+
+
+def compare(before: Profile, after: Profile) -> pd.DataFrame:
+    """Return a row for each point of either profile, in the order of the first and then of the second.
+
+    `ratio` is the time of `after` as a multiple of that of `before`. `beyond_noise` says that their interquartile
+    ranges do not overlap. `only_in` is "before" or "after" for a point that the other profile has not, whose ratio is
+    not a number, and "" for the rest.
+    """
+    import pandas as pd
+
+    one, other = ({point.key: point for point in profile.points} for profile in (before, after))
+    rows = []
+    for key in dict.fromkeys([*one, *other]):
+        old, new = one.get(key), other.get(key)
+        point = old or new
+        assert point is not None
+        rows.append({
+            "what": point.what,
+            **{name: point.options.get(name) for name in NAMED},
+            "options": options_words(point),
+            "num_bytes": point.num_bytes,
+            "before_s": old.median_s if old else math.nan,
+            "after_s": new.median_s if new else math.nan,
+            "ratio": new.median_s / old.median_s if old and new else math.nan,
+            "beyond_noise": bool(old and new and old.differs(new)),
+            "only_in": "" if old and new else "before" if old else "after",
+        })  # fmt: skip
+    columns = ["what", *NAMED, "options", "num_bytes", "before_s", "after_s", "ratio", "beyond_noise", "only_in"]
+    return pd.DataFrame(rows, columns=columns)

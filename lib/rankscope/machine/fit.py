@@ -1,0 +1,223 @@
+"""`fit_link`: latency and bandwidth of a link from what messages of many sizes take, and how far to believe them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checks import count_of, is_scalar, number, whole
+from ..cluster import Link
+from ..units import bytes_words, rate_words, time_words
+
+LEAST_SIZES = 5
+MOST_PIECES, LEAST_A_PIECE = 3, 3
+_LEAST_NOISE = 0.005  # of a time: nothing is known, and no piece worth having, for less
+_HUBER = 1.345  # of the noise: what is off by more counts as an outlier, and weighs less
+_ROUNDS, _DRAWS, _SEED = 50, 400, 0
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class LinkFit:
+    """A link as it was fitted to every second size; the sizes between were held out.
+
+    `link` is one line over all sizes; `pieces` are the lines from some bytes on, more than one where the protocol
+    switches. The intervals are of `link`, at 95 %. `held_out_error` is the median, over the `num_held_out` sizes that
+    were not fitted, of how far `seconds` is off what was measured, as a share of that.
+    """
+
+    link: Link
+    pieces: tuple[tuple[float, Link], ...]
+    alpha_s_interval: tuple[float, float]
+    bytes_per_s_interval: tuple[float, float]
+    held_out_error: float
+    num_held_out: int
+
+    def at(self, num_bytes: float) -> Link:
+        """Return the line of the piece in which a message of so many bytes lies."""
+        return next((link for start, link in reversed(self.pieces) if num_bytes >= start), self.pieces[0][1])
+
+    def seconds(self, num_bytes: float) -> float:
+        """Return how long a message of so many bytes takes."""
+        return self.at(num_bytes).seconds(number("num_bytes", num_bytes, 0))
+
+    def __str__(self) -> str:
+        alpha, low, high = map(time_words, (self.link.alpha_s, *self.alpha_s_interval))
+        rate, least, most = map(_rate, (self.link.bytes_per_s, *self.bytes_per_s_interval))
+        line = f"α {alpha} ({low} to {high}), B {rate} ({least} to {most})"
+        each = (f"from {bytes_words(start)} on {_words(link)}" for start, link in self.pieces)
+        pieces = f"; in pieces: {', '.join(each)}" if len(self.pieces) > 1 else ""
+        return f"{line}{pieces}; {self.held_out_error:.1%} off on {count_of(self.num_held_out, 'size')} held out"
+
+
+def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
+    """Fit messages of `num_bytes` that took `seconds`: a time of each size, or the sequence of its samples.
+
+    Sizes may come in any order; those that come twice are put together. A size counts by its median, and relative
+    errors count, so that microseconds weigh as much as seconds. Every second size is held out. Of 1 to 3 pieces those
+    with the least BIC are taken, the noise being what sizes are off the line through their neighbours. The intervals
+    are the wider of what the residuals say and, where there are samples, of what drawing from them again says.
+
+    Raises ValueError for fewer than 5 sizes, and for times that nothing takes.
+
+    >>> sizes = [4**power for power in range(5, 13)]
+    >>> print(fit_link(sizes, [5e-3 + size / 12.5e6 for size in sizes]))  # 5 ms and 100 Mbit/s
+    α 5 ms (5 ms to 5 ms), B 12.5 MB/s (12.5 MB/s to 12.5 MB/s); 0.0% off on 4 sizes held out
+    """
+    sizes, samples = _by_size(num_bytes, seconds)
+    medians_s = np.array([np.median(one) for one in samples])
+    fitted, fitted_s = sizes[::2], medians_s[::2]
+    noise = _noise(fitted, fitted_s)
+    line = _lines(fitted, fitted_s[None], noise)[0]
+    low, high = _interval(fitted, fitted_s, line, noise)
+    if any(one.size > 1 for one in samples):
+        drawn = _lines(fitted, _drawn(samples[::2]), noise)
+        low = np.minimum(low, np.percentile(drawn, 2.5, axis=0))
+        high = np.maximum(high, np.percentile(drawn, 97.5, axis=0))
+    pieces = _pieces(fitted, fitted_s, noise)
+    alpha_s, rate = (float(low[0]), float(high[0])), (_inverse(high[1]), _inverse(low[1]))
+    found = LinkFit(_link(line), pieces, alpha_s, rate, np.nan, sizes.size // 2)
+    predicted_s = np.array([found.seconds(size) for size in sizes[1::2]])
+    return replace(found, held_out_error=float(np.median(np.abs(predicted_s / medians_s[1::2] - 1))))
+
+
+def slope_s_per_byte(num_bytes: Sequence[int], seconds: Sequence[Any]) -> float:
+    """Return what a byte more takes, from one size on; outliers weigh less."""
+    sizes, samples = _by_size(num_bytes, seconds, least=1)
+    medians_s = np.array([np.median(one) for one in samples])
+    if sizes.size < LEAST_A_PIECE:
+        return float(np.median(medians_s / np.maximum(sizes, 1)))
+    return float(_lines(sizes, medians_s[None], _noise(sizes, medians_s))[0, 1])
+
+
+def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> tuple[Times, list[Times]]:
+    """The different sizes, in order, and the samples of each."""
+    if len(num_bytes) != len(seconds):
+        raise ValueError(f"seconds must be for each of {len(num_bytes)} sizes, got {len(seconds)}")
+    found: dict[int, list[float]] = {}
+    for size, times in zip(num_bytes, seconds, strict=True):
+        samples = [times] if is_scalar(times) or isinstance(times, str) else list(times)
+        if not samples:
+            raise ValueError(f"seconds must have a time of each size, got none of {size!r} bytes")
+        of_size = found.setdefault(whole("num_bytes", size, 0), [])
+        of_size += [number("seconds", one, 1e-12, 1e9) for one in samples]
+    if len(found) < least:
+        raise ValueError(f"num_bytes must be at least {least} different sizes, got {sorted(found)}")
+    sizes = sorted(found)
+    return np.array(sizes, dtype=float), [np.array(found[size]) for size in sizes]
+
+
+def _noise(sizes: Times, seconds: Times) -> float:
+    """How far times are off as a share of themselves, as far as neither outliers nor switches make them so.
+
+    The less of: how far the better of them are off the line through their neighbours', and off one line.
+    """
+    share = (sizes[2:] - sizes[1:-1]) / (sizes[2:] - sizes[:-2])
+    before_s, after_s = share * seconds[:-2], (1 - share) * seconds[2:]
+    off_s = np.abs(before_s + after_s - seconds[1:-1])
+    off = off_s / np.sqrt(seconds[1:-1] ** 2 + before_s**2 + after_s**2)  # all three are off
+    line = _lines(sizes, seconds[None], _LEAST_NOISE)[0]
+    off_line = np.sort(np.abs((line[0] + sizes * line[1]) / seconds - 1))[2:]  # through two it goes, or nearly
+    return max(min(float(np.percentile(off, 30)) / 0.385, 1.4826 * float(np.median(off_line))), _LEAST_NOISE)
+
+
+def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_] | None = None) -> Times:
+    """α and β, a row for each row of `seconds`: least squares of what these are off as a share, outliers less.
+
+    A row of `chosen` says which sizes count.
+    """
+    fitted_s, weight = seconds, np.ones_like(seconds)
+    for _ in range(_ROUNDS):
+        if chosen is not None:
+            weight = weight * chosen
+        x, y, z = 1 / fitted_s, sizes / fitted_s, seconds / fitted_s
+        xx, xy, yy, xz, yz = ((weight * one).sum(-1) for one in (x * x, x * y, y * y, x * z, y * z))
+        least = xx * yy - xy * xy
+        alike = least <= 1e-12 * xx * yy  # sizes that rounding hardly tells apart
+        alpha_s, beta = (yy * xz - xy * yz, xx * yz - xy * xz) / np.where(alike, 1.0, least)
+        flat, free = alike | (beta <= 0), ~alike & (alpha_s <= 0)
+        alpha_s, beta = np.where(flat, xz / xx, alpha_s), np.where(free & ~flat, yz / yy, beta)
+        alpha_s, beta = np.where(free, 0.0, alpha_s), np.where(flat, 0.0, beta)
+        fitted_s = np.maximum(alpha_s[:, None] + sizes * beta[:, None], seconds * 1e-3)
+        weight = np.minimum(1.0, _HUBER * noise / np.maximum(np.abs(seconds / fitted_s - 1), 1e-12))
+    return np.stack([alpha_s, beta], axis=-1)
+
+
+def _interval(sizes: Times, seconds: Times, line: Times, noise: float) -> tuple[Times, Times]:
+    """From and to where α and β lie at 95 %, by Student's t and Huber's variance of the residuals (1981, ch. 7)."""
+    fitted_s = np.maximum(line[0] + sizes * line[1], seconds * 1e-3)
+    off = np.minimum(np.abs(seconds / fitted_s - 1), _HUBER * noise)
+    inside = max(float((off < _HUBER * noise).mean()), 1 / sizes.size)
+    freedom = sizes.size - 2
+    factor = (1 + 2 / sizes.size * (1 - inside) / inside) / inside
+    x, y = 1 / fitted_s, sizes / fitted_s
+    xx, xy, yy = x @ x, x @ y, y @ y
+    variance = factor**2 * (off @ off) / freedom * np.array([yy, xx]) / max(xx * yy - xy * xy, 1e-12 * xx * yy)
+    wide = _student(freedom) * np.sqrt(variance)
+    return np.maximum(line - wide, 0.0), line + wide
+
+
+def _student(freedom: int) -> float:
+    """The 97.5th percentile of Student's t (Cornish and Fisher's expansion, which is good from 3 on)."""
+    exact = {1: 12.706, 2: 4.303}
+    return exact.get(freedom, 1.960 + 2.372 / freedom + 2.822 / freedom**2 + 2.556 / freedom**3)
+
+
+def _drawn(samples: list[Times]) -> Times:
+    """The medians of samples drawn again with replacement, a row a draw."""
+    draw = np.random.default_rng(_SEED)
+    return np.stack([np.median(draw.choice(one, (_DRAWS, one.size)), axis=1) for one in samples], axis=1)
+
+
+def _pieces(sizes: Times, seconds: Times, noise: float) -> tuple[tuple[float, Link], ...]:
+    """The lines that one, two or three runs of sizes lie on, by BIC: of α, β, a start, and a noise half known."""
+    n = sizes.size
+    runs = [(a, b) for a in range(n) for b in range(a + LEAST_A_PIECE, n + 1)]
+    places = np.arange(n)
+    chosen = np.array([(a <= places) & (places < b) for a, b in runs])
+    lines = _lines(sizes, np.repeat(seconds[None], len(runs), axis=0), noise, chosen)
+    off = np.abs((lines[:, :1] + sizes * lines[:, 1:]) / seconds - 1) / noise
+    huber = np.where(off < _HUBER, off**2, _HUBER * (2 * off - _HUBER))
+    misfit = dict(zip(runs, (huber * chosen).sum(axis=1), strict=True))
+    line = dict(zip(runs, lines, strict=True))
+
+    def cost(cuts: tuple[int, ...]) -> float:
+        return float(sum(misfit[run] for run in _runs(cuts, n)) + 4 * np.log(n) * len(cuts))
+
+    ways = [cuts for k in range(MOST_PIECES) for cuts in combinations(range(n), k)
+            if all(run in misfit for run in _runs(cuts, n))]  # fmt: skip
+    found = _runs(min(ways, key=cost), n)
+    starts = [0.0, *(_start(sizes, line[one], line[two], two[0]) for one, two in pairwise(found))]
+    return tuple((start, _link(line[run])) for start, run in zip(starts, found, strict=True))
+
+
+def _runs(cuts: tuple[int, ...], n: int) -> list[tuple[int, int]]:
+    return list(pairwise((0, *cuts, n)))
+
+
+def _start(sizes: Times, before: Times, after: Times, first: int) -> float:
+    """Where a piece starts: where the lines cross if that is between the sizes on either side, else at its first."""
+    crossing = (after[0] - before[0]) / (before[1] - after[1]) if before[1] != after[1] else np.inf
+    return float(crossing if sizes[first - 1] < crossing < sizes[first] else sizes[first])
+
+
+def _link(line: Times) -> Link:
+    return Link(float(line[0]), _inverse(line[1]))
+
+
+def _inverse(beta: float) -> float:
+    return float(1 / beta) if beta else np.inf
+
+
+def _words(link: Link) -> str:
+    return f"α {time_words(link.alpha_s)}, B {_rate(link.bytes_per_s)}"
+
+
+def _rate(bytes_per_s: float) -> str:
+    return rate_words(bytes_per_s) if np.isfinite(bytes_per_s) else "unlimited"

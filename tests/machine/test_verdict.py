@@ -1,0 +1,194 @@
+"""The verdict: each rule speaks where it should, of what it should, and is silent otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rankscope.machine import Point, Profile, verdict
+from rankscope.machine.doubts import (
+    far_under_the_link,
+    few_clean,
+    fit_is_off,
+    native_falls_off,
+    no_prediction,
+    prediction_is_off,
+    wide_spread,
+)
+from rankscope.machine.groups import bounds, groups, joining
+from rankscope.machine.verdict import above_the_bound, against_native, quickest
+from tests.machine.made import ALPHA_S, BYTES_PER_S, SIZES, as_predicted, collective, links, point, profile
+
+NAMES = ("recursive_doubling", "halving_doubling", "ring")
+GOOD = as_predicted(profile(links(sizes=SIZES)), NAMES)
+GOOD = collective(GOOD, {"native": lambda size: 2e-4 + 2 * size / BYTES_PER_S})
+
+
+# ---- the points of a collective
+
+
+def test_of_a_collective_the_quickest_point_of_each_algorithm_in_place_counts() -> None:
+    made = profile(
+        [
+            point("allreduce", 64, 3.0, algorithm="ring", in_place=True),
+            point("allreduce", 8, 2.0, algorithm="ring", in_place=True, num_segments=2),
+            point("allreduce", 8, 1.0, algorithm="ring", in_place=True, num_segments=4),
+            point("allreduce", 8, 0.5, algorithm="ring", in_place=False),
+            point("allreduce", 8, 4.0, algorithm="swing", in_place=True),
+            point("broadcast", 8, 5.0, algorithm="chain", in_place=False),
+            point("copy", 8, 5.0),
+        ]
+    )
+    one, other = groups(made)
+    assert (one.collective, list(one.by_size)) == ("allreduce", [8, 64])
+    assert one.by_size[8] == {"ring": made.points[2], "swing": made.points[4]}
+    assert one.quickest(8) == made.points[2]
+    assert other.by_size == {8: {"chain": made.points[5]}}
+
+
+def test_bounds_are_those_of_the_links_that_join_ranks() -> None:
+    both = [*links(("intra",), noise=0.0), *links(("inter",), noise=0.0, seconds=lambda size: 1e-2 + size / 1e6)[:-15]]
+    apart = profile(both, num_nodes=4, ranks_per_node=[1] * 4)
+    assert list(joining(apart)) == ["inter"]
+    assert bounds(apart, "allreduce", 2**20).bandwidth_s == pytest.approx(1.5 * 2**20 / 1e6, rel=1e-3)
+    mixed = profile(both, num_nodes=2, ranks_per_node=[2, 2])
+    assert list(joining(mixed)) == ["inter", "intra"]
+    assert bounds(mixed, "allreduce", 2**20).bandwidth_s == pytest.approx(1.5 * 2**20 / BYTES_PER_S, rel=1e-3)
+    assert bounds(profile(both), "barrier", 0).seconds == pytest.approx(2 * ALPHA_S, rel=1e-3)
+
+
+# ---- what to use
+
+
+def test_ranges_of_the_quickest() -> None:
+    times = {
+        "ring": lambda size: 1.0 if size < 4096 else 3.0,
+        "swing": lambda size: 2.0,
+        "native": lambda size: 2.05 if size < 16384 else 1.98,
+    }
+    made = collective(profile(), times, sizes=[1024, 2048, 4096, 8192, 16384], noise=0.0)
+    said = list(quickest(made))  # native's 1 % at the end is no reason to change
+    words = "ring from 1 KiB to 2 KiB, swing from 4 KiB to 16 KiB"
+    assert said == [f"allreduce: use {words}; no other is quicker by more than the noise."]
+    assert list(quickest(profile(links()))) == []
+
+
+def test_against_native_where_ours_is_best_and_worst() -> None:
+    times = {"ring": lambda size: 1.0, "swing": lambda size: 3.0, "native": lambda size: 2.0 if size < 4096 else 0.8}
+    made = collective(profile(), times, sizes=[1024, 4096], noise=0.0)
+    assert list(against_native(made)) == [
+        "allreduce: ring takes 0.50 of native's time at 1 KiB, ring takes 1.25 of native's time at 4 KiB."
+    ]
+    assert list(against_native(as_predicted(profile(links()), NAMES))) == []
+
+
+def test_distance_to_the_bound() -> None:
+    made = profile(links(noise=0.0))
+    times = {"ring": lambda size: 3 * float(bounds(made, "allreduce", size).seconds)}
+    said = list(above_the_bound(collective(made, times, noise=0.0)))
+    assert said == [
+        "allreduce: the quickest takes 3.00 times the lower bound at 1 KiB, 3.00 times the lower bound at 16 MiB."
+    ]
+    assert list(above_the_bound(collective(profile(), times, noise=0.0))) == []
+
+
+# ---- what looks wrong
+
+
+def test_no_links_are_said() -> None:
+    assert list(no_prediction(profile())) == [
+        "No link was measured, so nothing can be predicted or compared with a bound."
+    ]
+    (uneven,) = no_prediction(profile(links(), num_nodes=2, ranks_per_node=[3, 1]))
+    assert uneven.endswith("got [3, 1].")
+    (few,) = no_prediction(profile(links(sizes=SIZES[:3])))
+    assert "at least 5 different sizes" in few
+    assert list(no_prediction(GOOD)) == []
+
+
+def test_a_busbw_far_under_the_link_is_said() -> None:
+    base = profile(links())
+    slow = collective(base, {"ring": lambda size: 1e-3 + 1.5 * size / (0.4 * BYTES_PER_S)})
+    (said,) = far_under_the_link(slow)
+    assert "at 16 MiB: busbw is 39" in said
+    assert "a link carries 1" in said
+    assert list(far_under_the_link(collective(base, {"ring": lambda size: 1.5 * size / (0.6 * BYTES_PER_S)}))) == []
+    small = collective(base, {"ring": lambda size: 1e-3 + 1.5 * size / (0.4 * BYTES_PER_S)}, sizes=SIZES[:6])
+    assert list(far_under_the_link(small)) == []  # latency counts there, not the bytes
+    assert list(far_under_the_link(GOOD)) == []
+
+
+def test_a_size_where_native_falls_off_is_said() -> None:
+    def falling(size: int) -> float:
+        return (1e-4 + 2 * size / BYTES_PER_S) * (2 if size > 2**20 else 1)
+
+    (said,) = native_falls_off(collective(profile(links()), {"native": falling}))
+    assert "native falls off from 1 MiB to 2 MiB: busbw goes from 7" in said
+    assert list(native_falls_off(collective(profile(links()), {"ring": falling}))) == []
+    assert list(native_falls_off(GOOD)) == []
+
+
+def test_few_clean_iterations_are_said() -> None:
+    dirty = GOOD.add(Point("copy", 8, [1.0] * 9, [True] * 3 + [False] * 6))
+    (said,) = few_clean(dirty)
+    assert said.startswith(f"Of {len(dirty.points)} points 1 has fewer than 4 clean iterations")
+    enough = Point("copy", 8, [1.0] * 9, [True] * 4 + [False] * 5)
+    only_three = Point("copy", 16, [1.0] * 3, [True] * 3)
+    assert list(few_clean(GOOD.add(enough).add(only_three))) == []
+
+
+def test_a_wide_spread_is_said_of_the_widest() -> None:
+    wide = GOOD.add(Point("copy", 8, [1.0, 2.0, 3.0, 4.0], [True] * 4))
+    wide = wide.add(Point("copy", 16, [1.0, 1.0, 1.5, 2.0], [True] * 4))
+    (said,) = wide_spread(wide)
+    assert said.startswith(f"Of {len(wide.points)} points 2 have an interquartile range above 25% of the median")
+    assert "copy at 8 B: 1500 ms round 2.5 s" in said
+    assert list(wide_spread(GOOD)) == []
+
+
+def test_a_fit_that_does_not_hold_is_said() -> None:
+    draw = np.random.default_rng(1)
+    scattered = profile(links(noise=0.0, seconds=lambda size: 1e-3 * 10 ** draw.uniform(-1, 1)))
+    (said,) = fit_is_off(scattered)
+    assert said.startswith("The fit of link intra is ")
+    assert list(fit_is_off(GOOD)) == []
+
+
+def test_algorithms_that_take_another_time_than_predicted_are_said() -> None:
+    mixed = as_predicted(as_predicted(profile(links()), ["ring", "swing"], share=2.0), ["halving_doubling"])
+    (said,) = prediction_is_off(mixed)
+    assert said.startswith("allreduce: predictions are off for ring (-50%), swing (-50%) at the median of sizes.")
+    assert list(prediction_is_off(as_predicted(profile(links()), ["ring"], share=1.15))) == []
+    assert list(prediction_is_off(GOOD)) == []
+
+
+def test_of_ranks_that_share_cores_the_prediction_says_so() -> None:
+    crowded = profile(links(how={"ping_pong": 1.0, "together": 3.0}))
+    (said,) = prediction_is_off(as_predicted(crowded, ["ring"], share=2.0))
+    assert said.endswith("likely ranks share cores: with all of them sending the latency is 3 times that of one.")
+    alone = profile(links(how={"ping_pong": 1.0, "together": 1.2}))
+    (said,) = prediction_is_off(as_predicted(alone, ["ring"], share=2.0))
+    assert "share cores" not in said
+    (said,) = prediction_is_off(as_predicted(profile(links(), num_cores=2), ["ring"], share=2.0))
+    assert said.endswith("likely ranks share cores: 4 of them have 2.")
+
+
+def test_of_a_good_profile_nothing_looks_wrong() -> None:
+    said = verdict(GOOD)
+    assert len(said) == 3
+    assert said[0].startswith("allreduce: use recursive_doubling from 1 KiB to ")
+    assert "of native's time at 1 KiB" in said[1]
+    assert "times the lower bound at 16 MiB" in said[2]
+
+
+def test_nothing_measured_is_nothing_but_that() -> None:
+    assert verdict(profile()) == ["No link was measured, so nothing can be predicted or compared with a bound."]
+
+
+def test_all_at_once() -> None:
+    draw = np.random.default_rng(2)
+    bad = links(how={"ping_pong": 1.0, "together": 3.0}, noise=0.0, seconds=lambda size: 10 ** draw.uniform(-3, -1))
+    made: Profile = collective(profile(bad), {"ring": lambda size: 9.0, "native": lambda size: 1e-9 * size**1.5})
+    said = verdict(made.add(Point("copy", 8, [1.0, 9.0], [False] * 2)))
+    assert len(said) == len(set(said)) >= 7
+    assert all(sentence.endswith(".") and sentence.isprintable() for sentence in said)
