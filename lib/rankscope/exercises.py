@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from .cluster import Link
-from .collectives import Schedule, ScheduleError, build, closed_form, lower_bounds, verify
+from .cluster import Cluster, Link
+from .collectives import Schedule, ScheduleError, build, closed_form, lower_bounds, simulate_executor, verify
+from .machine.rows import busbw_factor
 from .pipeline import Pipeline, Stage, idle_share, simulate, simulate_parts
 from .sampling import assign, audit, shard_files
 from .sampling.libtorch_samplers import DistributedRandomSampler
@@ -196,8 +198,30 @@ def _doubling_to_bound(answer: Any) -> str | None:
     right = (
         closed_form("allreduce", "recursive_doubling", 8, 1.0, wire) / lower_bounds("allreduce", 8, 1.0, wire).seconds
     )
-    close = isinstance(answer, (int, float)) and abs(answer - right) < 0.005
-    return None if close else f"it does not take {answer!r} times as long"
+    return None if _is_near(answer, right) else f"it does not take {answer!r} times as long"
+
+
+def _latencies_on_the_wire(answer: Any) -> str | None:
+    """How many latencies the executor's recursive doubling takes among eight ranks for a few bytes."""
+    cluster = Cluster.uniform(8, Link(1.0, math.inf))
+    right = round(simulate_executor(build("allreduce", "recursive_doubling", 8), 8, cluster).makespan_s)
+    return None if answer == right else f"it does not take {answer!r} latencies"
+
+
+def _bytes_through_the_root(answer: Any) -> str | None:
+    """The seconds of a flat allreduce of 1 MB among five ranks, where a card takes 10 MB/s and nothing else counts."""
+    right = simulate_executor(build("allreduce", "flat", 5), 1_000_000, Cluster.uniform(5, Link(0.0, 10e6))).makespan_s
+    return None if _is_near(answer, right) else f"the root's card is not busy for {answer!r} s"
+
+
+def _bus_bandwidth(answer: Any) -> str | None:
+    """The busbw in GB/s of an allreduce of 64 MiB among eight ranks in 20 ms."""
+    right = busbw_factor("allreduce", 8) * 2**26 / 0.020 / 1e9
+    return None if _is_near(answer, right) else f"it is not {answer!r} GB/s: decimal ones, and 2(N-1)/N times algbw"
+
+
+def _is_near(answer: Any, right: float) -> bool:
+    return isinstance(answer, (int, float)) and abs(answer - right) < 0.005 * right
 
 
 EXERCISES: dict[str, Callable[[Any], str | None]] = {
@@ -219,4 +243,7 @@ EXERCISES: dict[str, Callable[[Any], str | None]] = {
     "06.1": _messages_of_the_root,
     "06.2": _latency_half,
     "06.3": _doubling_to_bound,
+    "07.1": _latencies_on_the_wire,
+    "07.2": _bytes_through_the_root,
+    "07.3": _bus_bandwidth,
 }

@@ -27,7 +27,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
             temporary.chmod(target.stat().st_mode)
         os.replace(temporary, target)
     except BaseException:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)  # Ctrl-C may come when it has its name already
         raise
     return target
 

@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from .compare import compare
 from .fit import LinkFit, fit_link
+from .measure_plan import Protocol
+from .measure_run import Emulation, profile_machine
 from .points import Point
 from .profile import Profile
 from .profile_file import ProfileError
 from .verdict import verdict
 
-__all__ = ["LinkFit", "Point", "Profile", "ProfileError", "compare", "fit_link", "verdict"]
+__all__ = [
+    "Emulation",
+    "LinkFit",
+    "Point",
+    "Profile",
+    "ProfileError",
+    "Protocol",
+    "compare",
+    "fit_link",
+    "profile_machine",
+    "verdict",
+]

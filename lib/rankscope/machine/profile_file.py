@@ -100,6 +100,8 @@ PROVENANCE = {
 PROTOCOL = {
     "warm_up": _from_0,
     "iterations": _count,
+    "budget_s": number,
+    "real_time": truth,
     "dtype": _text,
     "start": _text,
     "statistic": _text,

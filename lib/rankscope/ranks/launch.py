@@ -73,6 +73,21 @@ def launch(
     return _forked(fn, tuple(args), setting, progress)
 
 
+def launch_in(
+    networks: Sequence[tuple[str, str]],
+    fn: Callable[..., Result],
+    args: Sequence[Any] = (),
+    timeout_s: float = 60.0,
+    progress: bool = False,
+) -> list[Result]:
+    """As `launch` on Gloo, with rank r in the network namespace, and on the interface, that are ``networks[r]``."""
+    _check(fn, args, "gloo", progress)
+    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    num_ranks = whole("num_ranks", len(networks), 1, MOST_RANKS)
+    setting = Setting(num_ranks, "gloo", timeout_s, **_surroundings(), networks=tuple(networks))
+    return _forked(fn, tuple(args), setting, progress)
+
+
 def _check(fn: Any, args: Any, backend: Any, progress: Any) -> None:
     if not callable(fn):
         raise ValueError(f"fn must be a function, got {fn!r}")

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from .events import Event, tell
+from .namespaces import enter
 
 DUMP = signal.SIGUSR1  # lets a rank write where it stands
 _PR_SET_PDEATHSIG = 1
@@ -45,6 +46,7 @@ class Setting:
     path: list[str]
     argv: list[str]
     sources: dict[str, Any]  # of cells: no file has them
+    networks: tuple[tuple[str, str], ...] = ()  # a namespace and its interface for each rank that is in another one
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,8 @@ def be_rank(line: socket.socket, server_pid: int, folder: Path, rank: int) -> No
 def _work(folder: Path, rank: int) -> Any:
     with open(folder / "setting", "rb") as file:
         setting: Setting = pickle.load(file)
+    if setting.networks:
+        _enter_network(setting, rank)
     _settle(setting)
     import numpy as np
     import torch
@@ -149,6 +153,13 @@ def _settle(setting: Setting) -> None:
         os.chdir(setting.folder)
     sys.path[:], sys.argv[:] = setting.path, setting.argv
     linecache.cache.update(setting.sources)
+
+
+def _enter_network(setting: Setting, rank: int) -> None:
+    """Move into a network before anything is connected there."""
+    path, interface = setting.networks[rank]
+    enter(path)
+    setting.environment["GLOO_SOCKET_IFNAME"] = interface
 
 
 def _redirect(folder: Path, rank: int) -> None:

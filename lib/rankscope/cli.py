@@ -1,0 +1,130 @@
+"""`rankscope`: the command line over profiles; each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .cli_profile import profile
+
+app = typer.Typer(
+    help="What this machine does: measure it, show it, predict from it, compare it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+app.command()(profile)
+
+ProfilePath = Annotated[Path, typer.Argument(help="A profile, as `rankscope profile` writes it.", metavar="PATH")]
+Collective = Annotated[str, typer.Option(help="Which collective.")]
+Sizes = Annotated[list[str] | None, typer.Option(help="Bytes of the whole buffer, as in 64KiB; again for more.")]
+
+
+@app.command()
+def show(path: ProfilePath, num_bytes: Sizes = None) -> None:
+    """Say what a profile holds: the links, what is quickest at each size, and a verdict.
+
+    With --num-bytes: every algorithm at that size, measured and predicted.
+    """
+    from . import cli_tables
+    from .machine import Profile
+
+    profile = Profile.load(path)
+    sizes = _sizes(num_bytes)
+    cli_tables.show(*(cli_tables.at_sizes(profile, sizes) if sizes else cli_tables.overview(profile)))
+
+
+@app.command()
+def predict(
+    path: ProfilePath,
+    collective: Collective = "allreduce",
+    algorithm: Annotated[list[str] | None, typer.Option(help="Which; again for more. [default: all]")] = None,
+    num_bytes: Sizes = None,
+) -> None:
+    """Predict what each algorithm takes on the machine of a profile, the quickest first, beside the lower bound."""
+    from . import cli_tables
+    from .machine import Profile
+
+    profile = Profile.load(path)
+    sizes = _sizes(num_bytes or ["1KiB", "64KiB", "1MiB", "64MiB"])
+    cli_tables.show(*cli_tables.predictions(profile, collective, algorithm, sizes))
+
+
+@app.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
+    after: Annotated[Path, typer.Argument(help="The profile to compare with it.", metavar="B")],
+    everything: Annotated[bool, typer.Option("--all", help="Show what is within the noise, too.")] = False,
+) -> None:
+    """Say what takes longer or shorter in profile B than in profile A, by more than the noise."""
+    from . import cli_tables
+    from .machine import Profile
+
+    cli_tables.show(*cli_tables.comparison(Profile.load(before), Profile.load(after), everything))
+
+
+@app.command()
+def trace(
+    path: ProfilePath,
+    algorithm: Annotated[str, typer.Option(help="Which algorithm.")],
+    num_bytes: Annotated[str, typer.Option(help="Bytes of the whole buffer, as in 64KiB.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped where it ends in .gz.")],
+    collective: Collective = "allreduce",
+) -> None:
+    """Write when each rank would send, receive and add, as a trace that chrome://tracing and Perfetto open."""
+    from . import cli_tables
+    from .machine import Profile
+
+    profile = Profile.load(path)
+    (size,) = _sizes([num_bytes])
+    timeline = cli_tables.predicted(profile, collective, algorithm, size)
+    timeline.to_chrome_trace(output)
+    cli_tables.show(cli_tables.traced(timeline, collective, algorithm, size, output))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 2 after bad input, of which one line on stderr says what it is."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # α and µ on a terminal that has no such letters
+    try:
+        return int(app(words or ["--help"], prog_name="rankscope", standalone_mode=False) or 0)
+    except BrokenPipeError:  # whoever read has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for what is still to be flushed
+        return 1
+    except (KeyboardInterrupt, typer.Abort):
+        print("rankscope: interrupted", file=sys.stderr)
+        return 130
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except ValueError as error:
+        message = str(error)
+    except Exception as error:
+        found = _expected(error)
+        if found is None:
+            raise
+        message = found
+    print(f"rankscope: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _expected(error: Exception) -> str | None:
+    """What a failed rank or a word that typer does not understand says of itself; None for any other error."""
+    from .ranks import RankError
+
+    if isinstance(error, RankError):
+        return str(error).split("\n")[0]  # the rest is the rank's traceback
+    return str(error.format_message()) if hasattr(error, "format_message") else None
+
+
+def _sizes(texts: Sequence[str] | None) -> list[int]:
+    from .units import parse_bytes
+
+    return [parse_bytes("--num-bytes", text) for text in texts or ()]

@@ -1,0 +1,179 @@
+"""How anything is timed on several ranks: they start at one agreed instant, and the slowest one counts."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..collectives.wire_group import backend_of, group_of, takes_batches
+from .measure_clocks import boot_id, clock_offset, numbered
+from .measure_plan import IN_A_ROW, Protocol
+
+AWAKE_S = 0.001  # how long before the start a rank stops sleeping: a core that sleeps takes its time to wake up
+REST_S, MOST_REST_S = 0.001, 0.005  # after an iteration, so that no rank takes a core while others still finish
+AGREEMENTS = 12  # by which the time of one is estimated
+PRIORITY = 10
+
+Name = TypeVar("Name", bound=Hashable)
+Timings = tuple[tuple[float, ...], tuple[bool, ...]]  # seconds, and which of them are clean
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a rank does in each iteration; only `run` is timed."""
+
+    run: Callable[[], object]
+    before: Callable[[], object] = nothing
+    after: Callable[[], object] = nothing
+
+
+def stolen_ticks() -> int:
+    """Return what the host has taken from this machine, in ticks of 10 ms; 0 where nobody tells."""
+    try:
+        return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+class Ranks:
+    """This rank's end of a group whose ranks start together. All ranks make theirs at the same point.
+
+    `clock_offset_s` is how far this rank's instant may be off rank 0's: 0 where all share a machine, and its clock.
+    """
+
+    def __init__(
+        self,
+        group: Any = None,
+        device: str = "cpu",
+        stolen: Callable[[], int] = stolen_ticks,
+        clock: Callable[[], float] = time.monotonic,
+        machine: str | None = None,
+    ) -> None:
+        self.group = group_of(group)
+        self.device = torch.device(device)
+        self.rank, self.size = self.group.rank(), self.group.size()
+        self._control = _control(self.group, self.device)
+        self._stolen, self._clock = stolen, clock
+        self._ahead_s, self.clock_offset_s = clock_offset(
+            self._control, clock, boot_id() if machine is None else machine
+        )
+        self.margin_s = self._margin()
+
+    def slowest(self, values: list[float]) -> list[float]:
+        """Return the greatest of all ranks' values, one by one."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        self._max(tensor)
+        return [float(value) for value in tensor.tolist()]
+
+    def numbered(self, mine: str) -> list[int]:
+        """Return for each rank the number of its text; see `measure_clocks.numbered`."""
+        return numbered(self._control, mine)
+
+    def _max(self, tensor: Tensor) -> None:
+        options: Any = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self._control.allreduce([tensor], options).wait()
+
+    def _margin(self) -> float:
+        """How long before the start all must know of it: an agreement takes up to that long."""
+        took = []
+        for _ in range(AGREEMENTS):
+            begin = self._clock()
+            self.slowest([0.0])
+            took.append(self._clock() - begin)
+        return AWAKE_S + self.slowest([2 * statistics.median(took[AGREEMENTS // 3 :])])[0]
+
+    def together(self) -> tuple[float, bool]:
+        """Wait for an instant that all ranks agree on; return it by this rank's clock, and whether it was kept."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        instant = self.slowest([self._clock() - self._ahead_s + self.margin_s])[0] + self._ahead_s
+        kept = self._clock() < instant
+        time.sleep(max(0.0, instant - AWAKE_S - self._clock()))
+        while self._clock() < instant:
+            os.sched_yield()
+        return instant, kept
+
+    def once(self, task: Task) -> tuple[float, bool]:
+        """Carry out one iteration; return this rank's seconds, and whether nothing came between on this node."""
+        task.before()
+        stolen = self._stolen()
+        instant, kept = self.together()
+        seconds = self._timed(task.run, instant)
+        task.after()
+        time.sleep(min(REST_S + seconds / 4, MOST_REST_S))
+        return seconds, kept and self._stolen() == stolen
+
+    def _timed(self, run: Callable[[], object], instant: float) -> float:
+        if self.device.type != "cuda":
+            run()
+            return self._clock() - instant
+        event: Any = torch.cuda.Event
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+
+def measure(task: Task, ranks: Ranks, protocol: Protocol) -> Timings:
+    """Return the seconds of each iteration, the slowest rank's, and which are clean: the same on every rank."""
+    return measure_all({"": task}, ranks, protocol)[""]
+
+
+def measure_all(tasks: Mapping[Name, Task], ranks: Ranks, protocol: Protocol) -> dict[Name, Timings]:
+    """Return what `measure` does for each of the tasks, which take turns so that what drifts hits all of them alike."""
+    names = list(tasks)
+    estimates = ranks.slowest([_estimate(tasks[name], ranks) for name in names])
+    turns = {name: protocol.turns(seconds) for name, seconds in zip(names, estimates, strict=True)}
+    found: dict[Name, list[tuple[float, bool]]] = {name: [] for name in names}
+    for turn in range(max(turns.values(), default=0)):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            if turn < turns[name]:
+                runs = [ranks.once(tasks[name]) for _ in range(protocol.warm_up + IN_A_ROW)]
+                found[name] += runs[protocol.warm_up :]
+    return {name: _of_all(found[name][: protocol.iterations], ranks) for name in names}
+
+
+def _estimate(task: Task, ranks: Ranks) -> float:
+    """The seconds of one iteration with all that belongs to it; the one before it may have found cold caches."""
+    ranks.once(task)
+    begin = time.monotonic()
+    ranks.once(task)
+    return time.monotonic() - begin
+
+
+def _of_all(mine: list[tuple[float, bool]], ranks: Ranks) -> Timings:
+    both = ranks.slowest([seconds for seconds, _ in mine] + [float(not clean) for _, clean in mine])
+    return tuple(both[: len(mine)]), tuple(not dirty for dirty in both[len(mine) :])
+
+
+def go_first() -> None:
+    """Let all threads of this process go before everything else. Raises RuntimeError where that is not allowed."""
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(PRIORITY))
+    except (OSError, AttributeError) as error:
+        raise RuntimeError(f"real_time needs Linux, and root or CAP_SYS_NICE: {error}") from error
+
+
+def _control(group: Any, device: torch.device) -> Any:
+    """The group over which ranks agree: the one that is measured, or one on Gloo beside it where that has GPUs only."""
+    if not takes_batches(backend_of(group, torch.empty(0, device=device))):
+        return group
+    return dist.new_group([dist.get_global_rank(group, rank) for rank in range(group.size())], backend="gloo")

@@ -1,0 +1,216 @@
+"""What is to be measured, and by which protocol: pure, so that the process that starts the ranks needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..checks import number, one_of, truth, whole
+from ..collectives import ALGORITHMS, build
+from ..collectives.cuts import chunk_ends
+from ..units import bytes_words
+from .points import Key
+
+NATIVE = "native"
+COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
+ITEM_BYTES = 4  # of float32
+SEGMENT_BYTES = 2**19  # small enough to be added up in cache, large enough to be worth a message
+MOST_BYTES = 2**40
+MOST_LINK_BYTES, MOST_MEMORY_BYTES = 2**24, 2**26
+IN_A_ROW = 3  # iterations of a method that count each time it takes its turn
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How often things are measured.
+
+    All that is compared takes turns; at the beginning of each turn `warm_up` iterations do not count. A point has
+    `iterations` of them, fewer where they would take more than `budget_s`, but six at least (or `iterations`). With
+    `real_time` the ranks go before everything else that runs on the machine, which root may do on Linux.
+
+    >>> Protocol(iterations=0)
+    Traceback (most recent call last):
+    ValueError: iterations must be a whole number from 1 to 10000, got 0
+    """
+
+    warm_up: int = 1
+    iterations: int = 60
+    budget_s: float = 0.4
+    real_time: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "warm_up", whole("warm_up", self.warm_up, 0, 1000))
+        object.__setattr__(self, "iterations", whole("iterations", self.iterations, 1, 10_000))
+        object.__setattr__(self, "budget_s", number("budget_s", self.budget_s, above=0, high=3600))
+        object.__setattr__(self, "real_time", truth("real_time", self.real_time))
+
+    def turns(self, seconds: float) -> int:
+        """Return how many turns a method takes whose iterations take so long, the wait for their start included."""
+        most = -(-self.iterations // IN_A_ROW)
+        in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
+        return min(most, max(2, in_budget))
+
+
+def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
+    """Return `low`, `factor` · `low` and so on, up to `high`.
+
+    >>> powers_of_two(256, 2048)
+    (256, 512, 1024, 2048)
+    """
+    found = []
+    while low <= high:
+        found.append(low)
+        low *= factor
+    return tuple(found)
+
+
+def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:
+    """Return the key of the point that these would give.
+
+    >>> key_of("together", 256, link="intra")
+    ('together', 256, (('link', 'intra'),))
+    """
+    return what, num_bytes, tuple(sorted(options.items()))
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a run is to measure; `algorithms` is None for all there are."""
+
+    sizes: tuple[int, ...]
+    collectives: tuple[str, ...] = ("allreduce",)
+    algorithms: Sequence[str] | None = None
+    in_place: tuple[bool, ...] = (True,)
+
+    def keys(self, ranks_per_node: Sequence[int], free_bytes: int) -> tuple[list[Key], tuple[int, ...]]:
+        """Return all keys in their order, and the sizes that are left out since they would not fit into memory.
+
+        Raises ValueError where none fits.
+        """
+        found = link_keys(ranks_per_node, max(self.sizes))
+        left_out: set[int] = set()
+        for collective in self.collectives:
+            for size in self.sizes:
+                keys = collective_keys(collective, size, ranks_per_node, self.algorithms, self.in_place)
+                if size * (4 + len(keys)) > free_bytes / 2:  # each method has scratch of its own
+                    left_out.add(size)
+                else:
+                    found += keys
+        if left_out == set(self.sizes):
+            raise ValueError(f"sizes must fit into half of the {bytes_words(free_bytes)} a rank has, got {self.sizes}")
+        return list(dict.fromkeys(found)), tuple(sorted(left_out))
+
+
+def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return sizes in bytes in their order.
+
+    >>> checked_sizes([4096, 1024])
+    (1024, 4096)
+    >>> checked_sizes([1022])
+    Traceback (most recent call last):
+    ValueError: sizes must be multiples of 4 bytes, an element's, got 1022
+    """
+    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
+        raise ValueError(f"sizes must be one or more whole numbers of bytes, got {sizes!r}")
+    for size in sizes:
+        if whole("sizes", size, ITEM_BYTES, MOST_BYTES) % ITEM_BYTES:
+            raise ValueError(f"sizes must be multiples of {ITEM_BYTES} bytes, an element's, got {size!r}")
+    return tuple(sorted(set(sizes)))
+
+
+def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
+    """Return messages between ranks, on a node and across, as far as there are any, and sums and copies in memory."""
+    links = [*(["intra"] if max(ranks_per_node) > 1 else []), *(["inter"] if len(ranks_per_node) > 1 else [])]
+    sizes = powers_of_two(256, min(most_bytes, MOST_LINK_BYTES))
+    messages = [key_of(what, size, link=link) for size in sizes for what in ("ping_pong", "together") for link in links]
+    sizes = powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4)
+    return messages + [key_of(what, size) for size in sizes for what in ("add", "copy")]
+
+
+def collective_keys(
+    collective: str,
+    num_bytes: int,
+    ranks_per_node: Sequence[int],
+    algorithms: Iterable[str] | None = None,
+    in_place: Iterable[bool] = (True,),
+) -> list[Key]:
+    """Return the collective by the backend itself and by every algorithm that has something for each rank to do.
+
+    The size is the whole buffer's, rounded down to what can be cut into equal runs where ranks have one each. In place
+    there is only allreduce; all else gives a new tensor.
+
+    >>> [dict(options) for _, _, options in collective_keys("allreduce", 2**21, [4], ["native", "segmented_ring"])]
+    [{'algorithm': 'native', 'in_place': True}, {'algorithm': 'segmented_ring', 'in_place': True, 'num_segments': 1}]
+    >>> collective_keys("allgather", 1000, [3], ["ring"])
+    [('allgather', 996, (('algorithm', 'ring'), ('in_place', False)))]
+    """
+    num_ranks = sum(ranks_per_node)
+    elements = num_elements(collective, num_bytes, num_ranks)
+    keys = []
+    for name in [NATIVE, *ALGORITHMS[collective]] if algorithms is None else algorithms:
+        options = builder_options(name, num_bytes, ranks_per_node)
+        if name == NATIVE or _fits(collective, name, elements, num_ranks, options):
+            for place in in_place if collective == "allreduce" else (False,):
+                keys.append(key_of(collective, elements * ITEM_BYTES, algorithm=name, in_place=place, **options))
+    return keys
+
+
+def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
+    """Return how many elements the whole buffer of a collective has: a multiple of the ranks where each has a run."""
+    runs = 1 if collective in ("allreduce", "broadcast") else num_ranks
+    return max(num_bytes // ITEM_BYTES // runs * runs, runs)
+
+
+def builder_options(name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, int]:
+    """Return what an algorithm is built with for this size and this machine."""
+    parts = {"segmented_ring": sum(ranks_per_node), "double_binary_tree": 2, "chain": 1}
+    if name in parts:
+        return {"num_segments": max(1, num_bytes // (parts[name] * SEGMENT_BYTES))}
+    if name == "hierarchical_ring" and len(set(ranks_per_node)) == 1 < len(ranks_per_node):
+        return {"gpus_per_node": ranks_per_node[0]}
+    return {}
+
+
+def _fits(collective: str, name: str, elements: int, num_ranks: int, options: Mapping[str, int]) -> bool:
+    """Whether the algorithm exists for so many ranks, and has an element for each of its chunks."""
+    own = (
+        elements if collective in ("allreduce", "broadcast", "reduce_scatter", "all_to_all") else elements // num_ranks
+    )
+    try:
+        chunk_ends(build(collective, name, num_ranks, **options), own)
+    except ValueError:
+        return False
+    return True
+
+
+def check_algorithms(collectives: Sequence[str], algorithms: Sequence[str] | None, num_ranks: int) -> None:
+    """Raise ValueError for a name that no collective has, or that none has for so many ranks."""
+    for collective in collectives:
+        one_of("collectives", collective, COLLECTIVES)
+    for name in algorithms or ():
+        one_of("algorithms", name, (NATIVE, *dict.fromkeys(n for c in collectives for n in ALGORITHMS[c])))
+        having = [c for c in collectives if name in ALGORITHMS[c]]
+        if name != NATIVE and not any(_fits(c, name, 2**20 * num_ranks, num_ranks, {}) for c in having):
+            build(having[0], name, num_ranks)
+
+
+def node_sizes(nodes: Sequence[int]) -> list[int]:
+    """Return how many ranks each node has.
+
+    >>> node_sizes([0, 0, 1])
+    [2, 1]
+    """
+    return [list(nodes).count(node) for node in range(max(nodes) + 1)]
+
+
+def words_of(key: Key) -> str:
+    """Say what a key is of.
+
+    >>> words_of(key_of("allreduce", 2**20, algorithm="ring", in_place=True)), words_of(key_of("add", 4096))
+    ('allreduce by ring, 1 MiB', 'add, 4 KiB')
+    """
+    what, num_bytes, options = key
+    told: dict[str, Any] = dict(options)
+    by = f" by {told['algorithm']}" if "algorithm" in told else f" ({told['link']})" if "link" in told else ""
+    return f"{what}{by}, {bytes_words(num_bytes)}"

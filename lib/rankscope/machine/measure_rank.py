@@ -1,0 +1,60 @@
+"""What a rank of a measuring run does: find out where it is, or measure some keys."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .measure import Ranks, Task, go_first, measure_all
+from .measure_clocks import network_id
+from .measure_collectives import collective_tasks
+from .measure_links import link_task
+from .measure_plan import Protocol, node_sizes
+from .points import Key, Point
+from .provenance import free_bytes, of_machine
+
+
+def survey(backend: str) -> dict[str, Any]:
+    """Return what this rank's machine is, which ranks share one, and how much memory a rank may take of it."""
+    ranks = Ranks(device=_device(backend))
+    nodes = ranks.numbered(network_id())
+    sizes = node_sizes(nodes)
+    free = torch.cuda.mem_get_info()[0] if backend == "nccl" else free_bytes() // sizes[nodes[ranks.rank]]
+    offset_s = ranks.slowest([ranks.clock_offset_s])[0]
+    least = -int(ranks.slowest([-float(free)])[0])
+    return {**of_machine(), "nodes": nodes, "free_bytes": least, "clock_offset_s": offset_s}
+
+
+def measure_keys(keys: Sequence[Key], nodes: Sequence[int], backend: str, protocol: Protocol) -> list[Point]:
+    """Return a point for each key; keys of one thing and size, which stand side by side, take turns."""
+    if protocol.real_time:
+        go_first()
+    ranks = Ranks(device=_device(backend))
+    points = []
+    for _, some in itertools.groupby(keys, lambda key: key[:2]):
+        points += points_of(list(some), nodes, ranks, protocol)
+    return points
+
+
+def points_of(keys: Sequence[Key], nodes: Sequence[int], ranks: Ranks, protocol: Protocol) -> list[Point]:
+    """Return the points of keys that take turns."""
+    divided: dict[Key, int] = dict.fromkeys(keys, 1)
+    tasks: dict[Key, Task] = {}
+    if "algorithm" in dict(keys[0][2]):
+        tasks = collective_tasks(keys, ranks)
+    else:
+        for key in keys:
+            tasks[key], divided[key] = link_task(key, ranks, nodes)
+    found = measure_all(tasks, ranks, protocol)
+    points = []
+    for key in keys:
+        seconds, clean = found[key]
+        points.append(Point(key[0], key[1], tuple(one / divided[key] for one in seconds), clean, dict(key[2])))
+    return points
+
+
+def _device(backend: str) -> str:
+    return f"cuda:{torch.cuda.current_device()}" if backend == "nccl" else "cpu"

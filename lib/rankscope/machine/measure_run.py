@@ -1,0 +1,259 @@
+"""`profile_machine`: all is measured in small launches, and the points of each are on the disk before the next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..checks import of_type, one_of, truth, whole
+from ..pipeline.interrupts import Interrupts
+from ..ranks import launch
+from ..ranks.joined import is_joined
+from ..ranks.launch import MOST_RANKS
+from . import measure_plan as plan
+from .measure_guess import guess_s, next_launch
+from .measure_plan import Protocol, Wanted, node_sizes
+from .points import Key, Point
+from .profile import Profile
+from .profile_file import PROVENANCE
+from .provenance import difference, of_run
+
+BACKENDS = ("gloo", "nccl", "mpi")
+SIZES = {"nccl": plan.powers_of_two(2**10, 2**30)}
+CPU_SIZES = plan.powers_of_two(2**10, 2**26)
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+PATIENCE_S, LENIENCE = 60.0, 10.0  # what a launch may take, beside so many times what was expected
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come: points in the file, of all; what comes next; a rough guess of the seconds left.
+
+    It is None as long as the links are not known. `left_out` has the sizes for which there is not enough memory.
+    """
+
+    num_done: int
+    num_points: int
+    doing: str
+    left_s: float | None = None
+    left_out: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """A network to be emulated, one rank a host, as `emulated` makes it."""
+
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+
+def writes(backend: str) -> bool:
+    """Whether this process is the one that writes the file: any but the other ranks of torchrun or mpirun."""
+    return not is_joined(one_of("backend", backend, BACKENDS)) or _told_by(_RANK) == 0
+
+
+def profile_machine(
+    path: str | os.PathLike[str], *, num_ranks: int | None = None, backend: str = "gloo",
+    sizes: Sequence[int] | None = None, collectives: Sequence[str] = ("allreduce",),
+    algorithms: Sequence[str] | None = None, in_place: Sequence[bool] = (True,), protocol: Protocol | None = None,
+    emulate: Emulation | None = None, fresh: bool = False, name: str = "", command: str = "profile_machine",
+    report: Callable[[Progress], object] = lambda progress: None,
+) -> Profile:  # fmt: skip
+    """Measure this machine and return its `Profile`, which is stored at `path` after every few points.
+
+    Links and memory first, then each collective at each of the sizes in bytes, by the backend itself ("native") and by
+    each of the `algorithms`; None stands for all. Sizes that would take more than half of the free memory are left out.
+
+    A file that is there already is gone on with: only what it lacks is measured, so that a run that was interrupted
+    loses nothing it had finished. With `fresh` a new one takes its place. `report` is called before each launch, and at
+    the end.
+
+    `num_ranks` is by default the number of GPUs with "nccl", else 4. Under torchrun the ranks are its own: all call
+    this alike, rank 0 writes, and all get the profile.
+
+    Raises ValueError for bad input, and for a file of another machine or setting; RankError where a rank fails, hangs,
+    or gets a wrong result; OSError where the file cannot be written.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     some = {"algorithms": ["ring"], "sizes": [4096], "protocol": Protocol(iterations=6, budget_s=0.1)}
+    ...     profile = profile_machine(f"{folder}/machine.json", num_ranks=2, **some)
+    >>> [point.what for point in profile.select(algorithm="ring")]
+    ['allreduce']
+    """
+    one_of("backend", backend, BACKENDS)
+    run = _Run(Path(path), backend, of_type("protocol", protocol or Protocol(), Protocol), report)
+    chosen = plan.checked_sizes(SIZES.get(backend, CPU_SIZES) if sizes is None else sizes)
+    places = tuple(truth("in_place", one) for one in in_place)
+    number = _number_of(num_ranks, backend)
+    plan.check_algorithms(collectives, algorithms, number)
+    with _launcher(number, backend, emulate) as launcher:
+        found = run.survey(launcher)
+        run.open(launcher, found, of_run(name, command, launcher.network), truth("fresh", fresh))
+        run.measure(launcher, Wanted(chosen, tuple(collectives), algorithms, places), found)
+    return run.profile
+
+
+@dataclass(frozen=True)
+class _Launcher:
+    """What launches functions in ranks, and the name of the network over which they talk."""
+
+    launch: Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
+    network: str
+
+
+@contextlib.contextmanager
+def _launcher(number: int, backend: str, emulate: Emulation | None) -> Iterator[_Launcher]:
+    if emulate is None:
+        yield _Launcher(lambda fn, args, limit_s: launch(fn, number, args, backend, limit_s), "")
+        return
+    if backend != "gloo" or is_joined(backend):
+        raise ValueError("emulate goes with backend='gloo', and not with torchrun")
+    from .emulate import emulated
+
+    with emulated(number, emulate.bytes_per_s, emulate.latency_s) as network:
+        yield _Launcher(network.launch, str(network))
+
+
+class _Run:
+    """One run: the profile as it is on the disk, and what it takes to go on with it."""
+
+    def __init__(self, path: Path, backend: str, protocol: Protocol, report: Callable[[Progress], object]) -> None:
+        self.path, self.backend, self.protocol, self.report = path, backend, protocol, report
+        self.profile: Profile
+        self._is_joined = is_joined(backend)
+        self._writes = writes(backend)
+
+    def survey(self, launcher: _Launcher) -> dict[str, Any]:
+        """Return what rank 0 finds out about machine and nodes."""
+        self.report(Progress(0, 0, "starting the ranks"))
+        found: dict[str, Any] = launcher.launch(_survey, (self.backend,), PATIENCE_S)[0]
+        return found
+
+    def open(self, launcher: _Launcher, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
+        """Begin the profile, or take the one that is there; under torchrun it is rank 0 that has it."""
+        opened: list[Profile | Exception | None] = [None]
+        if self._writes:
+            try:
+                opened = [self._opened(found, about, fresh)]
+            except (ValueError, OSError) as error:
+                opened = [error]
+        if self._is_joined:
+            opened = launcher.launch(_same, tuple(opened), PATIENCE_S)
+        if isinstance(opened[0], Exception):
+            raise opened[0]
+        assert opened[0] is not None
+        self.profile = opened[0]
+
+    def _opened(self, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> Profile:
+        sizes = node_sizes(found["nodes"])
+        network = about["network"] or ("loopback" if len(sizes) == 1 else f"between {len(sizes)} nodes")
+        machine = {name: value for name, value in found.items() if name in PROVENANCE}
+        ranks = {"num_ranks": sum(sizes), "num_nodes": len(sizes), "ranks_per_node": sizes}
+        provenance = {**about, **machine, **ranks, "backend": self.backend, "network": network}
+        profile = Profile(provenance, _protocol(self.protocol, self.backend, found["clock_offset_s"]))
+        if fresh or not self.path.exists():
+            with Interrupts():
+                profile.save(self.path)
+            return profile
+        stored = Profile.load(self.path)
+        problem = difference(stored.provenance, profile.provenance) or _other_protocol(stored, profile)
+        if problem:
+            raise ValueError(f"{self.path} cannot be gone on with: {problem}; take another file, or fresh")
+        return stored
+
+    def measure(self, launcher: _Launcher, wanted: Wanted, found: Mapping[str, Any]) -> None:
+        """Measure what the profile lacks, a launch at a time."""
+        keys, left_out = wanted.keys(self.profile.provenance["ranks_per_node"], found["free_bytes"])
+        ratio = 1.0  # of what the last launch took to what was expected
+        while missing := self._missing(keys):
+            known = missing[0][0] not in ("ping_pong", "together")
+            left_s = ratio * guess_s(missing, self.profile, self.protocol) if known else None
+            done = len(keys) - len(missing)
+            self.report(Progress(done, len(keys), plan.words_of(missing[0]), left_s, left_out))
+            some = next_launch(missing, self.profile, self.protocol)
+            expected = guess_s(some, self.profile, self.protocol)
+            begin = time.monotonic()
+            args = (some, found["nodes"], self.backend, self.protocol)
+            points = launcher.launch(_measure_keys, args, PATIENCE_S + LENIENCE * expected)[0]
+            ratio = (time.monotonic() - begin) / expected
+            self._keep(points)
+        self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
+
+    def _missing(self, keys: Sequence[Key]) -> list[Key]:
+        known = {point.key for point in self.profile.points}
+        return [key for key in keys if key not in known]
+
+    def _keep(self, points: Sequence[Point]) -> None:
+        """Put points into the file; only then they count."""
+        profile = self.profile
+        for point in points:
+            profile = profile.add(point)
+        with Interrupts():
+            if self._writes:
+                profile.save(self.path)
+            self.profile = profile
+
+
+def _number_of(num_ranks: int | None, backend: str) -> int:
+    """How many ranks there are to be: as many as asked for, as torchrun or mpirun has, as there are GPUs, or 4."""
+    if num_ranks is None and is_joined(backend):
+        num_ranks = _told_by(_NUM_RANKS)
+    if num_ranks is not None:
+        return whole("num_ranks", num_ranks, 2, 10**6 if is_joined(backend) else MOST_RANKS)
+    if backend == "nccl":
+        import torch
+
+        return whole("num_ranks, the GPUs that there are,", torch.cuda.device_count(), 2)
+    return 4
+
+
+def _told_by(names: Sequence[str]) -> int:
+    """What the launcher that made this process a rank says under one of these names."""
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+
+
+def _protocol(protocol: Protocol, backend: str, clock_offset_s: float) -> dict[str, Any]:
+    return {
+        "warm_up": protocol.warm_up,
+        "iterations": protocol.iterations,
+        "budget_s": protocol.budget_s,
+        "real_time": protocol.real_time,
+        "dtype": "float32",
+        "start": "agreed instant",
+        "statistic": "slowest rank of each iteration",
+        "clock": "cuda events" if backend == "nccl" else "monotonic",
+        "clock_offset_s": clock_offset_s,
+        "verified": True,
+    }
+
+
+def _other_protocol(stored: Profile, profile: Profile) -> str:
+    names = [name for name in profile.protocol if name != "clock_offset_s"]
+    pairs = [(name, stored.protocol.get(name), profile.protocol[name]) for name in names]
+    return "; ".join(f"{name} is {there!r} there and {here!r} here" for name, there, here in pairs if there != here)
+
+
+# ---- in the ranks, where torch is there already
+
+
+def _survey(backend: str) -> dict[str, Any]:
+    from .measure_rank import survey
+
+    return survey(backend)
+
+
+def _measure_keys(keys: Sequence[Key], nodes: Sequence[int], backend: str, protocol: Protocol) -> list[Point]:
+    from .measure_rank import measure_keys
+
+    return measure_keys(keys, nodes, backend, protocol)
+
+
+def _same(value: Any) -> Any:
+    return value

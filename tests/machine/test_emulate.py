@@ -1,0 +1,315 @@
+"""Emulated networks: what they carry and how fast, what they refuse, and that nothing of them is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankscope.machine import emulate_hosts
+from rankscope.machine.emulate import Network, emulated
+from rankscope.machine.emulate_switch import is_bare, processes_in
+
+from ..pipeline.conftest import alive, open_files, soon
+from .networks import needs_network
+
+RATE, LATENCY_S = 12.5e6, 0.005  # 100 Mbit/s
+PORT = 4000
+
+
+@pytest.fixture(autouse=True)
+def _no_hang() -> Iterator[None]:
+    def late(*_: object) -> None:
+        raise TimeoutError("this test hangs")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(100)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def switched() -> Iterator[Network]:
+    with emulated(4, RATE, LATENCY_S) as network:
+        yield network
+
+
+@pytest.fixture(scope="module")
+def shaped() -> Iterator[Network]:
+    with emulated(4, RATE) as network:
+        yield network
+
+
+# ---- ranks on hosts
+
+
+def who(base: int) -> tuple[int, list[str], str]:
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.tensor([base + dist.get_rank()])
+    dist.all_reduce(tensor)
+    return int(tensor), sorted(name for _, name in socket.if_nameindex()), os.readlink("/proc/self/ns/net")
+
+
+@needs_network
+@pytest.mark.parametrize("kind", ["switched", "shaped"])
+def test_ranks_are_on_hosts_of_their_own(kind: str, request: pytest.FixtureRequest) -> None:
+    network = request.getfixturevalue(kind)
+    found = network.launch(who, args=(10,))
+    assert [total for total, _, _ in found] == [46] * 4
+    assert all(names == [network.device, "lo"] for _, names, _ in found)
+    assert len({namespace for _, _, namespace in found} - {os.readlink("/proc/self/ns/net")}) == 4
+
+
+@needs_network
+def test_several_ranks_on_a_host(switched: Network) -> None:
+    found = switched.launch(who, args=(0,), ranks_per_host=2)
+    assert [total for total, _, _ in found] == [28] * 8
+    places = [namespace for _, _, namespace in found]
+    assert places[::2] == places[1::2]
+    assert len(set(places)) == 4
+
+
+def every_allreduce(num_elements: int) -> list[str]:
+    """The algorithms whose result is not the one that all ranks compute for themselves."""
+    import torch
+    import torch.distributed as dist
+
+    from rankscope.collectives import ALGORITHMS, build, execute, run_local
+
+    generator = torch.Generator().manual_seed(1)
+    tensors = list(torch.randn(dist.get_world_size(), num_elements, generator=generator))
+    wrong = []
+    for name in ALGORITHMS["allreduce"]:
+        schedule = build("allreduce", name, len(tensors))
+        found = execute(schedule, tensors[dist.get_rank()].clone())
+        right = run_local(schedule, [tensor.clone() for tensor in tensors])[dist.get_rank()]
+        if found is None or right is None or not torch.equal(found, right):
+            wrong.append(name)
+    return wrong
+
+
+@needs_network
+def test_every_allreduce_is_right_where_messages_are_long_under_way(switched: Network) -> None:
+    assert switched.launch(every_allreduce, args=(2**16,)) == [[], [], [], []]
+
+
+# ---- how fast
+
+
+def messages(addresses: tuple[str, ...], pairs: list[tuple[int, int]], num_bytes: int, times: int) -> list[float]:
+    """How long it took, of several times, until all messages, sent at one instant, had come."""
+    import torch
+    import torch.distributed as dist
+
+    rank, found = dist.get_rank(), []
+    with socket.create_server((addresses[rank], PORT)) as server:
+        dist.barrier()
+        outgoing = [socket.create_connection((addresses[dst], PORT)) for src, dst in pairs if src == rank]
+        incoming = [server.accept()[0] for _, dst in pairs if dst == rank]
+        for _ in range(times):
+            start = torch.tensor([time.monotonic() + 0.1], dtype=torch.float64)
+            dist.all_reduce(start, dist.ReduceOp.MAX)
+            time.sleep(max(0.0, start.item() - time.monotonic()))
+            for connection in outgoing:
+                connection.sendall(bytes(num_bytes))
+            for connection in incoming:
+                assert len(connection.recv(num_bytes, socket.MSG_WAITALL)) == num_bytes
+            took = torch.tensor([time.monotonic() - start.item() if incoming else 0.0], dtype=torch.float64)
+            dist.all_reduce(took, dist.ReduceOp.MAX)
+            found.append(took.item())
+        for connection in outgoing + incoming:
+            connection.close()
+    return found
+
+
+def quickest(network: Network, pairs: list[tuple[int, int]], num_bytes: int, times: int = 3) -> float:
+    return min(network.launch(messages, args=(network.addresses, pairs, num_bytes, times))[0])
+
+
+RING = [(0, 1), (1, 2), (2, 3), (3, 0)]
+INCAST = [(1, 0), (2, 0), (3, 0)]
+OUTCAST = [(0, 1), (0, 2), (0, 3)]
+
+
+@needs_network
+@pytest.mark.parametrize(
+    ("pairs", "num_bytes", "share"),
+    [(RING[:1], 1, 1), (RING[:1], 2**20, 1), (RING, 2**18, 1), (INCAST, 2**18, 3), (OUTCAST, 2**18, 3)],
+)
+def test_the_switch_has_its_rate_and_latency(switched: Network, pairs: Any, num_bytes: int, share: int) -> None:
+    ideal = LATENCY_S + share * num_bytes / RATE
+    assert ideal <= quickest(switched, pairs, num_bytes) <= 1.03 * ideal + 0.003
+
+
+@needs_network
+@pytest.mark.parametrize(
+    ("pairs", "num_bytes", "share"), [(RING[:1], 2**20, 1), (RING, 2**18, 1), (INCAST, 2**18, 3), (OUTCAST, 2**18, 3)]
+)
+def test_the_kernel_shapes_both_ways(shaped: Network, pairs: Any, num_bytes: int, share: int) -> None:
+    ideal = share * num_bytes / RATE
+    assert 0.98 * ideal <= quickest(shaped, pairs, num_bytes) <= 1.08 * ideal + 0.003
+
+
+def test_only_bare_acknowledgements_go_free() -> None:
+    def packet(payload: bytes = b"", flags: int = 0x10, protocol: int = 6, options: int = 12) -> bytes:
+        header = bytes([0x45, *[0] * 8, protocol, *[0] * 10])
+        return header + bytes([*[0] * 12, (20 + options) // 4 << 4, flags, *[0] * 6, *[0] * options]) + payload
+
+    assert is_bare(packet())
+    assert is_bare(packet(options=0))
+    assert is_bare(packet(options=40))
+    assert not is_bare(packet(b"x"))
+    assert not is_bare(packet(bytes(9000)))
+    assert not is_bare(packet(flags=0x02))
+    assert not is_bare(packet(flags=0x11))
+    assert not is_bare(packet(protocol=17))
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((0, RATE), "num_hosts must be a whole number from 1 to 64, got 0"),
+        ((65, RATE), "num_hosts must be a whole number from 1 to 64, got 65"),
+        ((2.5, RATE), "num_hosts must be a whole number from 1 to 64, got 2.5"),
+        ((2, 0), "bytes_per_s must be a finite number .*, got 0"),
+        ((2, -1.0), "bytes_per_s must be a finite number .*, got -1.0"),
+        ((2, float("nan")), "bytes_per_s must be a finite number .*, got nan"),
+        ((2, "fast"), "bytes_per_s must be a finite number .*, got 'fast'"),
+        ((2, RATE, -0.1), "latency_s must be a finite number .*, got -0.1"),
+        ((2, RATE, 0.1, False), "latency_s must be 0 without a switch, got 0.1"),
+        ((2, RATE, 0.1, "yes"), "switch must be True or False, got 'yes'"),
+    ],
+)
+def test_bad_input(arguments: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said), emulated(*arguments):
+        pass
+
+
+def test_one_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(emulate_hosts, "TUN", str(tmp_path / "tun"))
+    needed = "an emulated network needs root, ip [(]iproute2[)], tc [(]iproute2[)]"
+    with pytest.raises(RuntimeError, match=f"^{needed}$"), emulated(2, RATE):
+        pass
+    with pytest.raises(RuntimeError, match=f"^{needed}, .*tun [(]only without latency_s[)]$"), emulated(2, RATE, 0.1):
+        pass
+    monkeypatch.setattr("sys.platform", "darwin")
+    with pytest.raises(RuntimeError, match="^an emulated network needs Linux"), emulated(2, RATE):
+        pass
+
+
+@needs_network
+def test_bad_hosts_and_ranks(switched: Network) -> None:
+    with pytest.raises(ValueError, match="host must be a whole number from 0 to 3, got 4"):
+        switched.popen(4, ["true"])
+    with pytest.raises(ValueError, match="ranks_per_host must be a whole number of at least 1, got 0"):
+        switched.launch(who, args=(0,), ranks_per_host=0)
+    with pytest.raises(FileNotFoundError):
+        switched.popen(0, ["no-such-program"])
+
+
+@needs_network
+def test_what_cannot_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = open_files()
+    monkeypatch.setattr(emulate_hosts, "_ROUTE", "no such option")
+    with pytest.raises(RuntimeError, match="ip refused one of .*no such option"), emulated(2, RATE, LATENCY_S):
+        pass
+    assert open_files() == before
+
+
+# ---- nothing is left
+
+
+def held(inodes: set[int]) -> bool:
+    """Whether a process is in one of these namespaces, or has one open, or one is mounted."""
+    names = {f"net:[{inode}]" for inode in inodes}
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if os.readlink(path) in names:
+                return True
+        except OSError:
+            continue
+    return bool(processes_in(inodes)) or any(name in Path("/proc/self/mountinfo").read_text() for name in names)
+
+
+def inodes_of(network: Network) -> set[int]:
+    return {os.stat(path).st_ino for path in network.namespaces}
+
+
+@needs_network
+@pytest.mark.parametrize("latency_s", [LATENCY_S, 0.0])
+@pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
+def test_nothing_is_left_after_the_end(latency_s: float, error: Any) -> None:
+    before, names = open_files(), os.listdir("/sys/class/net")
+    with nullcontext() if error is None else pytest.raises(error), emulated(2, RATE, latency_s) as network:
+        inodes = inodes_of(network)
+        program = network.popen(1, ["sleep", "100"])
+        assert processes_in(inodes) == [program.pid]
+        assert os.listdir("/sys/class/net") == names
+        if error is not None:
+            raise error
+    assert program.returncode == -signal.SIGKILL
+    assert not held(inodes)
+    assert open_files() == before
+
+
+OWNER = """
+import os, sys, time
+from rankscope.machine.emulate import emulated
+
+def wait():
+    print("up", flush=True)
+    time.sleep(100)
+
+with emulated(2, 12.5e6, float(sys.argv[1])) as network:
+    network.popen(1, ["sleep", "100"])
+    print(*[os.stat(path).st_ino for path in network.namespaces], flush=True)
+    try:
+        network.launch(wait, progress=True) if sys.argv[2] == "launch" else time.sleep(100)
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
+"""
+
+
+@needs_network
+@pytest.mark.parametrize(("latency_s", "doing"), [(LATENCY_S, "sleep"), (0.0, "sleep"), (LATENCY_S, "launch")])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_an_owner_that_is_ended(latency_s: float, doing: str, number: int) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(latency_s), doing],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    assert owner.stdout is not None
+    inodes = {int(word) for word in owner.stdout.readline().split()}
+    if doing == "launch":
+        assert "up" in owner.stdout.readline()
+    children = processes_in(inodes)
+    assert len(children) == (3 if doing == "launch" else 1)
+    os.killpg(owner.pid, number)  # as Ctrl-C does
+    _, errors = owner.communicate(timeout=30)
+    assert owner.returncode == (1 if number == signal.SIGINT else -signal.SIGKILL), errors
+    within(lambda: not held(inodes))
+    within(lambda: not any(map(alive, children)))
+
+
+def within(true: Callable[[], bool]) -> None:
+    assert soon(true, 5.0)

@@ -1,0 +1,347 @@
+"""`profile_machine` and `rankscope profile`: what is in the file when, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankscope import cli
+from rankscope.cli_profile import parse_network, parse_sizes
+from rankscope.machine import Point, Profile, measure_run
+from rankscope.machine.measure_plan import Protocol
+from rankscope.machine.measure_run import profile_machine
+from rankscope.ranks import RankError, forker
+
+from ..pipeline.conftest import alive, soon
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--num-ranks", "2", "--sizes", "1KiB,4KiB", "--algorithms", "native,ring", "--iterations", "3"]
+SETTING: dict[str, Any] = {
+    "num_ranks": 2,
+    "sizes": [2**power for power in range(10, 16)],
+    "algorithms": ["native", "ring"],
+    "protocol": Protocol(iterations=3, budget_s=0.05),
+}
+NUM_POINTS = 2 * 8 + 2 * 2 + 6 * 2  # messages up to 32 KiB, memory up to 16 KiB, collectives
+DRIVER = """
+import sys
+from tests.machine.test_profile_command import SETTING, one_at_a_time, profile_machine
+one_at_a_time()
+profile_machine(sys.argv[1], report=lambda progress: print(progress.num_done, flush=True), **SETTING)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_rank_is_left() -> Iterator[None]:
+    yield
+    server = forker._current.pid if forker._current else 0
+    children = Path(f"/proc/{server}/task/{server}/children")
+    assert not children.exists() or soon(lambda: not children.read_text().split())
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run `rankscope profile` here, and return its code and what it printed."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = cli.main(["profile", "-o", str(tmp_path / "machine.json"), *words])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def one_at_a_time() -> None:
+    """Let each launch measure as little as can be, so that there are many."""
+    from rankscope.machine import measure_guess
+
+    measure_guess.LAUNCH_S = 0.0
+
+
+# ---- the command
+
+
+def test_a_run_ends_with_table_and_verdict_and_a_second_measures_what_is_missing(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    code, out, err = run(*SMALL)
+    assert code == 0
+    assert "Verdict" in out
+    assert "0 of 16 points: ping_pong (intra), 256 B\n" in err
+    first = Profile.load(path)
+    assert first.provenance["name"] == "machine"
+    assert first.provenance["network"] == "loopback"
+    assert first.provenance["command"] == f"rankscope profile --output machine.json {' '.join(sorted_as_told())}"
+    assert (first.num_ranks, first.num_nodes, first.backend) == (2, 1, "gloo")
+    assert first.protocol["iterations"] == 3
+
+    assert run(*SMALL)[0] == 0
+    assert Profile.load(path) == first
+    code, _, err = run(*SMALL, "--sizes", "1KiB:8KiB", "--place", "both")
+    assert code == 0
+    second = Profile.load(path)
+    assert second.points[: len(first.points)] == first.points
+    places = {(point.num_bytes, point.options["in_place"]) for point in second.select("allreduce")}
+    assert places == {(1024 << power, place) for power in range(4) for place in (True, False)}
+
+
+def sorted_as_told() -> list[str]:
+    """The words of SMALL in the order of the command's options."""
+    pairs = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
+    order = ("--num-ranks", "--algorithms", "--sizes", "--iterations")
+    return [word for name in order for word in (name, pairs[name])]
+
+
+def test_a_file_of_another_setting_or_of_something_else_is_left_alone(run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "machine.json"
+    assert run(*SMALL)[0] == 0
+    before = path.read_bytes()
+    code, _, err = run(*SMALL, "--num-ranks", "3")
+    assert code == 2
+    assert "num_ranks is 2 there and 3 here" in err
+    code, _, err = run(*SMALL, "--iterations", "4")
+    assert code == 2
+    assert "iterations is 3 there and 4 here" in err
+    assert path.read_bytes() == before
+    path.write_bytes(before[:-20])
+    code, _, err = run(*SMALL)
+    assert code == 2
+    assert "is no readable profile" in err
+    assert path.read_bytes() == before[:-20]
+    assert run(*SMALL, "--fresh")[0] == 0
+    assert len(Profile.load(path).points) == 16
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sizes", "3 apples"], "--sizes must be bytes like 512, 64KiB or 1.5MiB, got '3 apples'"),
+        (["--sizes", "4KiB:1KiB"], "--sizes must go up from a size above 0, got '4KiB:1KiB'"),
+        (["--sizes", "1022"], "sizes must be multiples of 4 bytes"),
+        (["--algorithms", "rings"], "algorithms must be one of 'native', 'flat'"),
+        (["--collectives", "barrier"], "collectives must be one of 'allreduce'"),
+        (["--backend", "tcp"], "backend must be one of 'gloo', 'nccl', 'mpi', got 'tcp'"),
+        (["--place", "there"], "--place must be one of 'in', 'out', 'both', got 'there'"),
+        (["--num-ranks", "1"], "num_ranks must be a whole number from 2 to 256, got 1"),
+        (["--iterations", "0"], "iterations must be a whole number from 1 to 10000, got 0"),
+        (["--budget", "-1"], "budget_s must be a finite number above 0.0 and of at most 3600, got -1.0"),
+        (["--emulate", "fast"], "--emulate must be a rate and a latency like 100Mbit/s,5ms"),
+        (["--emulate", "1Gbit/s", "--backend", "mpi"], "backend='mpi' needs a torch that was built with MPI"),
+        (["--sizes"], "requires an argument"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_file(words: list[str], message: str, run: Any, tmp_path: Path) -> None:
+    code, out, err = run(*words)
+    assert code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert message.replace("above 0.0", "above 0") in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path, run: Any) -> None:
+    code, _, err = run(*SMALL, "-o", str(tmp_path / "none" / "machine.json"))
+    assert code == 2
+    assert "none" in err
+    assert "No such file or directory" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "latency_s"),
+    [
+        ("100Mbit/s,5ms", 12.5e6, 5e-3),
+        ("1Gbit/s", 125e6, 0.0),
+        ("64 kbit/s, 0.25 s", 8e3, 0.25),
+        ("8kbit/s,9us", 1e3, 9e-6),
+    ],
+)
+def test_networks_by_name(text: str, rate: float, latency_s: float) -> None:
+    assert parse_network(text) == measure_run.Emulation(rate, latency_s)
+
+
+def test_sizes_by_name() -> None:
+    assert parse_sizes("1KiB:5KiB") == [1024, 2048, 4096]
+    assert parse_sizes("64KiB,1KiB") == [65536, 1024]
+
+
+# ---- what fails
+
+
+def wrong_on_rank_1(*args: Any) -> list[Point]:
+    """What a rank does, with an executor that gives rank 1 a wrong sum."""
+    from rankscope.machine import measure_collectives, measure_rank
+
+    class Wrong(measure_collectives.Executor):
+        def run(self, tensor: Any) -> Any:
+            found = super().run(tensor)
+            found[5] += self._group.rank()
+            return found
+
+    measure_collectives.Executor = Wrong  # type: ignore[misc]
+    return measure_rank.measure_keys(*args)
+
+
+def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_run, "_measure_keys", wrong_on_rank_1)
+    monkeypatch.setattr("rankscope.machine.measure_guess.LAUNCH_S", 0.0)
+    right = r"rank 1 failed: RuntimeError: allreduce by ring of 1 KiB gave a wrong result: element 5 is 19 and not 18"
+    with pytest.raises(RankError, match=right):
+        profile_machine(tmp_path / "a.json", **SETTING | {"sizes": [1024]})
+    assert {point.what for point in Profile.load(tmp_path / "a.json").points} == {
+        "ping_pong",
+        "together",
+        "add",
+        "copy",
+    }
+
+
+def hang(*_: Any) -> None:
+    time.sleep(600)
+
+
+def test_a_rank_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_run, "_measure_keys", hang)
+    monkeypatch.setattr(measure_run, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(measure_run, "LENIENCE", 0.0)
+    with pytest.raises(RankError, match="have not returned after 1 s"):
+        profile_machine(tmp_path / "a.json", **SETTING)
+    assert Profile.load(tmp_path / "a.json").points == ()
+
+
+# ---- interrupted
+
+
+def intact(path: Path, num_done: int, known: dict[Any, Point]) -> None:
+    """The file is absent or whole, has all that was said to be done, and what it had before is as it was."""
+    if num_done == 0 and not path.exists():
+        return
+    points = {point.key: point for point in Profile.load(path).points}
+    assert len(points) >= num_done
+    assert {key: points.get(key) for key in known} == known
+    known.update(points)
+
+
+def finish(path: Path, known: dict[Any, Point]) -> None:
+    profile = profile_machine(path, **SETTING)
+    assert len(profile.points) == NUM_POINTS
+    intact(path, NUM_POINTS, known)
+    assert profile == Profile.load(path)
+
+
+def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C, fifteen times; a run that was not hit in time begins anew, so that all instants have their turn."""
+    monkeypatch.setattr("rankscope.machine.measure_guess.LAUNCH_S", 0.0)
+    chance, path = random.Random(5), tmp_path / "machine.json"
+    known: dict[Any, Point] = {}
+    for _ in range(15):
+        done = [0]
+        timer = threading.Timer(chance.uniform(0.05, 2.5), os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            try:
+                profile_machine(path, report=lambda progress, done=done: done.append(progress.num_done), **SETTING)
+            finally:
+                timer.cancel()
+                timer.join()
+                time.sleep(0.01)
+        except KeyboardInterrupt:
+            intact(path, done[-1], known)
+        else:
+            finish(path, known)
+            path.unlink()
+            known.clear()
+        assert not [one for one in tmp_path.iterdir() if one != path]
+    finish(path, known)
+
+
+def test_kills_at_random_lose_nothing_and_leave_nobody(tmp_path: Path) -> None:
+    chance, path = random.Random(6), tmp_path / "machine.json"
+    known: dict[Any, Point] = {}
+    for turn in range(5):
+        mark = f"PROFILE_TEST={tmp_path}/{turn}"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **dict([mark.split("=")]), "TMPDIR": str(tmp_path)}
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, str(path)], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert driver.stdout is not None
+        told = [driver.stdout.readline()]  # the ranks are being started
+        time.sleep(chance.uniform(0, 6))
+        driver.kill()
+        told += driver.stdout.read().split()
+        driver.wait()
+        driver.stdout.close()
+        assert soon(lambda mark=mark: not marked(mark)), f"processes are left: {marked(mark)}"
+        intact(path, int(told[-1]), known)
+    assert path.exists(), "no kill came late enough"
+    finish(path, known)
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have this in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if mark.encode() in words and alive(int(folder.name)):
+            found.append(int(folder.name))
+    return found
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "rankscope", "profile", "-o", "machine.json", *SMALL]
+    process = subprocess.Popen(
+        words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "lib")}, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    said = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(30) == 130
+    assert first == "0 of 16 points: ping_pong (intra), 256 B\n"
+    assert (
+        said == "rankscope: interrupted; 0 of 16 points are in machine.json, and the same command goes on from there\n"
+    )
+    assert Profile.load(tmp_path / "machine.json").points == ()
+
+
+# ---- torchrun
+
+
+def test_ranks_of_torchrun_write_one_file_and_one_speaks(tmp_path: Path) -> None:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    processes = []
+    for rank in range(2):
+        told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), **{name: str(told[name]) for name in told}}
+        words = [sys.executable, "-m", "rankscope", "profile", "-o", f"{rank}.json", *SMALL[2:]]
+        processes.append(
+            subprocess.Popen(
+                words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+        )
+    said = [process.communicate(timeout=90) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], said
+    assert "Verdict" in said[0][0]
+    assert said[1][0] == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["0.json"]
+    profile = Profile.load(tmp_path / "0.json")
+    assert (profile.num_ranks, profile.num_nodes, len(profile.points)) == (2, 1, 16)
+    assert re.fullmatch(r"rankscope profile --output 0.json .*", profile.provenance["command"])
+    assert json.loads((tmp_path / "0.json").read_text())["provenance"]["ranks_per_node"] == [2]

@@ -1,0 +1,220 @@
+"""The command line: what it prints of a profile, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rankscope.cli import app, main
+from rankscope.machine import Point, Profile
+from rankscope.timeline import Timeline
+from tests.machine.made import as_predicted, collective, links, profile
+
+NAMES = ("ring", "recursive_doubling", "halving_doubling")
+MADE = collective(as_predicted(profile(links()), NAMES), {"native": lambda size: 3e-4 + 3e-9 * size})
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> str:
+    return str(MADE.save(tmp_path / "made.json"))
+
+
+def output(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words), prog_name="rankscope", env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
+    return subprocess.run(
+        [sys.executable, "-m", "rankscope", *words],
+        env=plain | {"PYTHONPATH": str(Path(__file__).parents[1] / "lib")} | environment,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        timeout=60,
+    )
+
+
+# ---- what is printed
+
+
+def test_help_names_the_commands_and_loads_nothing_heavy() -> None:
+    code = "import sys; from rankscope.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert all(name in done.stdout for name in ("show", "predict", "compare", "trace"))
+    assert not {"torch", "numpy", "pandas"} & set(done.stderr.split())
+
+
+def test_without_a_word_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Usage: rankscope" in capsys.readouterr().out
+
+
+def test_show_says_where_it_is_from_and_what_is_quickest(saved: str) -> None:
+    shown = output("show", saved)
+    assert "made up: 4 ranks on 1 node, gloo, loopback" in shown
+    assert "a processor, 8 cores, 16 GiB, 1 × a card" in shown
+    assert re.search(r"intra, together  +α \S+ µs \(\S+ µs to \S+ µs\), B \S+ [MG]B/s", shown)
+    assert re.search(r"^ *1 KiB +recursive_doubling .* 9/9", shown, re.MULTILINE)
+    assert "allreduce: use recursive_doubling from 1 KiB" in shown
+
+
+def test_show_of_a_size_has_every_algorithm_with_its_prediction(saved: str) -> None:
+    shown = output("show", saved, "--num-bytes", "1MiB", "--num-bytes", "1 KiB")
+    assert shown.index("allreduce, 1 MiB") < shown.index("allreduce, 1 KiB")
+    assert len(re.findall(r"^ring .* [+-]\d% +9/9", shown, re.MULTILINE)) == 2
+    (point,) = MADE.select("allreduce", 1024, algorithm="native")
+    assert re.search(rf"^native +{point.median_s * 1e6:.0f} µs", shown, re.MULTILINE)
+
+
+def test_show_of_an_empty_profile(tmp_path: Path) -> None:
+    shown = output("show", str(profile().save(tmp_path / "empty.json")))
+    assert "0 points" in shown
+    assert "No link was measured" in shown
+
+
+def test_predict_sorts_by_time_and_has_the_bound(saved: str) -> None:
+    shown = output("predict", saved, "--num-bytes", "4MiB")
+    rows = re.findall(r"^(\w+) +(\S+ \wm?s) +(\d+\.\d\d)", shown, re.MULTILINE)
+    ratios = [float(ratio) for *_, ratio in rows]
+    assert len(ratios) > 8
+    assert ratios == sorted(ratios)
+    assert ratios[0] >= 1
+    assert "no less than" in shown
+
+
+def test_predict_takes_what_is_asked_for(saved: str) -> None:
+    shown = output("predict", saved, "--algorithm", "ring", "--num-bytes", "64KiB", "--num-bytes", "999")
+    assert shown.count("\nring ") == 2
+    assert "swing" not in shown
+    assert "allreduce, 996 B" in shown  # whole elements
+    seconds = MADE.predict("allreduce", "ring", 65536).makespan_s
+    assert f"{seconds * 1e6:.0f} µs" in shown
+    assert "broadcast, 1 MiB" in output("predict", saved, "--collective", "broadcast", "--num-bytes", "1MiB")
+
+
+def test_compare_shows_what_differs(saved: str, tmp_path: Path) -> None:
+    other = MADE
+    for one in MADE.select(algorithm="ring"):
+        other = other.add(Point(one.what, one.num_bytes, [s / 2 for s in one.seconds], one.clean, one.options))
+    other = other.add(Point("copy", 8, [1.0], [True]))
+    shown = output("compare", saved, str(other.save(tmp_path / "other.json")))
+    assert shown.count("allreduce ring ") == shown.count(" 0.50  quicker") == 15
+    assert shown.startswith("A: made up, 2030-01-02T03:04:05+00:00\nB: made up")
+    assert "105 points in both. In B 0 take longer and 15 less; 90 are within the noise" in " ".join(shown.split())
+    assert "Only in B: 1 point, of copy." in shown
+    assert len(output("compare", saved, saved).splitlines()) == 5
+    assert output("compare", saved, saved, "--all").count(" 1.00") == 105
+
+
+def test_trace_is_the_predicted_timeline(saved: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    shown = output("trace", saved, "--algorithm", "ring", "--num-bytes", "1MiB", "-o", str(path))
+    assert "allreduce by ring of 1 MiB" in shown
+    expected = MADE.predict("allreduce", "ring", 2**20)
+    assert Timeline.from_chrome_trace(path).makespan_s == expected.makespan_s
+    assert len(json.loads(path.read_text())["traceEvents"]) > len(expected)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["show", "{}"], ["show", "{}", "--num-bytes", "1MiB"], ["predict", "{}"], ["compare", "{}", "{}", "--all"]],
+)
+def test_lines_fit_into_80_columns_and_without_a_terminal_have_no_colour(words: list[str], saved: str) -> None:
+    done = process(*(word.format(saved) for word in words))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "\x1b" not in done.stdout
+
+
+def test_colour_is_there_where_it_is_wanted_and_not_where_it_is_refused(saved: str) -> None:
+    assert "\x1b[1;32m" in process("predict", saved, FORCE_COLOR="1", TERM="xterm-256color").stdout
+    assert "\x1b[1;32m" not in process("predict", saved, FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color").stdout
+
+
+def test_a_terminal_without_greek_letters_gets_something_else(saved: str) -> None:
+    done = process("show", saved, PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "intra, together  ? " in done.stdout
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(saved: str) -> None:
+    command = f"'{sys.executable}' -m rankscope predict '{saved}' | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+
+
+# ---- what is wrong
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "no such file": (["show", "none.json"], "none.json: No such file or directory"),
+    "a folder": (["show", "."], ". is no readable profile: it is not a file"),
+    "damaged": (["predict", "damaged.json"], "damaged.json is no readable profile: .*cut short"),
+    "damaged, compared": (["compare", "{}", "damaged.json"], "damaged.json is no readable profile"),
+    "no path": (["show"], "Missing argument 'PATH'"),
+    "no such command": (["sow", "{}"], "No such command 'sow'"),
+    "no such option": (["show", "{}", "--size", "4"], "No such option: --size"),
+    "no such algorithm": (["predict", "{}", "--algorithm", "rung"], "--algorithm of allreduce must be .*got 'rung'"),
+    "no such collective": (["predict", "{}", "--collective", "barter"], "--collective must be .*got 'barter'"),
+    "no size": (["predict", "{}", "--num-bytes", "much"], "--num-bytes must be bytes like .*got 'much'"),
+    "a size below 0": (["predict", "{}", "--num-bytes", "-4"], "--num-bytes must be bytes like .*got '-4'"),
+    "half a byte": (["predict", "{}", "--num-bytes", "0.5B"], "--num-bytes must be bytes like .*got '0.5B'"),
+    "a size not measured": (["show", "{}", "--num-bytes", "3KiB"], "--num-bytes must be a size that was measured"),
+    "native": (["predict", "{}", "--algorithm", "native"], "--algorithm of allreduce must be .*got 'native'"),
+    "not for so many ranks": (["predict", "uneven.json", "--algorithm", "ring"], "ranks_per_node must be the same"),
+    "no links": (["predict", "bare.json"], "this profile has no link"),
+    "a trace of nothing": (
+        ["trace", "{}", "--algorithm", "rung", "--num-bytes", "1", "-o", "t.json"],
+        "--algorithm of allreduce must be .*got 'rung'",
+    ),
+    "a trace to nowhere": (
+        ["trace", "{}", "--algorithm", "ring", "--num-bytes", "1KiB", "-o", "none/t.json"],
+        "No such file or directory",
+    ),
+    "a trace without a size": (["trace", "{}", "--algorithm", "ring", "-o", "t.json"], "Missing option '--num-bytes'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said_in_one_line(
+    name: str, saved: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, expected = WRONG[name]
+    folder = Path(saved).parent
+    monkeypatch.chdir(folder)
+    (folder / "damaged.json").write_text(Path(saved).read_text()[:500])
+    profile().save("bare.json")
+    profile(links(), num_nodes=2, ranks_per_node=[3, 1]).save("uneven.json")
+    before = sorted(folder.iterdir())
+    assert main([word.format(saved) for word in words]) == 2
+    told = capsys.readouterr()
+    assert re.match(rf"rankscope: .*{expected}", told.err)
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_process_ends_with_2_and_the_line_on_stderr(tmp_path: Path) -> None:
+    done = process("show", str(tmp_path / "none.json"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"rankscope: .*none\.json: No such file or directory\n", done.stderr)
+
+
+def test_an_error_of_ours_is_not_hidden(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Profile, "load", fail)
+    with pytest.raises(ZeroDivisionError):
+        main(["show", saved])
