@@ -175,6 +175,7 @@ def test_only_bare_acknowledgements_go_free() -> None:
     assert not is_bare(packet(flags=0x02))
     assert not is_bare(packet(flags=0x11))
     assert not is_bare(packet(protocol=17))
+    assert not is_bare(packet()[:30])
 
 
 # ---- what is refused

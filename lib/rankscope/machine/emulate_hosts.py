@@ -46,7 +46,12 @@ def address(host: int) -> str:
 
 def inside(namespace: int, work: Callable[[], Result]) -> Result:
     """Return what `work` returns in a thread of its own that sees the network of a namespace."""
-    return _in_thread(lambda: (namespaces.enter(f"/proc/self/fd/{namespace}"), work())[1])
+
+    def run() -> Result:
+        namespaces.enter(f"/proc/self/fd/{namespace}")
+        return work()
+
+    return _in_thread(run)
 
 
 def new_namespace(stack: ExitStack) -> int:

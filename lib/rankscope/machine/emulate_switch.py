@@ -82,7 +82,7 @@ class Switch:
 def is_bare(packet: bytes) -> bool:
     """Whether an IPv4 packet is a TCP acknowledgement and nothing else."""
     size = len(packet)
-    return size <= _BARE and packet[9] == 6 and packet[33] == 0x10 and size == 20 + (packet[32] >> 4) * 4
+    return 40 <= size <= _BARE and packet[9] == 6 and packet[33] == 0x10 and size == 20 + (packet[32] >> 4) * 4
 
 
 def processes_in(namespaces: set[int]) -> list[int]:

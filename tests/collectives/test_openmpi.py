@@ -1,0 +1,85 @@
+"""Our allreduce on real ranks against Open MPI's with its algorithm forced: equal, on numbers that do not round."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.collectives import ALGORITHMS
+from rankscope.ranks import launch
+
+from . import openmpi
+from .openmpi import Case, Found
+
+pytestmark = pytest.mark.skipif(bool(openmpi.missing()), reason=openmpi.missing() or "all is there")
+
+KINDS = product(("float32", "int32"), ("sum", "min", "max", "prod"), (67, 3000))
+CASES = [Case(*kind, seed) for seed, kind in enumerate(KINDS)]
+REDUCTIONS: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return openmpi.compiled(tmp_path_factory.mktemp("mpi"))
+
+
+def differences(cases: list[Case], found: list[Found], names: list[str]) -> list[str]:
+    """On one rank: where the result of one of these algorithms is not what Open MPI found."""
+    import torch
+    import torch.distributed as dist
+
+    from rankscope.collectives import build, execute
+
+    wrong = []
+    for name in names:
+        schedule = build("allreduce", name, dist.get_world_size())
+        for case, theirs in zip(cases, found, strict=True):
+            ours = torch.from_numpy(openmpi.numbers(case, dist.get_rank()))
+            execute(schedule, ours, op=case.op)
+            unlike = openmpi.difference(ours.numpy(), theirs.result)
+            wrong += [f"{name}, {case}: {unlike}"] if unlike else []
+    return wrong
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4, 5, 8])
+def test_every_algorithm_equals_open_mpi(num_ranks: int, program: Path) -> None:
+    ring, rabenseifner = (openmpi.allreduce(program, num_ranks, name, CASES) for name in ("ring", "rabenseifner"))
+    assert not any(openmpi.difference(one.result, two.result) for one, two in zip(ring, rabenseifner, strict=True))
+    assert launch(differences, num_ranks, args=(CASES, ring, [*ALGORITHMS["allreduce"]])) == [[]] * num_ranks
+
+
+def test_the_oracle_is_right(program: Path) -> None:
+    for number, algorithm in enumerate(openmpi.ALGORITHMS):
+        found = openmpi.allreduce(program, 3, algorithm, CASES, iterations=2, in_place=number % 2 == 0)
+        for case, one in zip(CASES, found, strict=True):
+            right = REDUCTIONS[case.op].reduce([openmpi.numbers(case, rank) for rank in range(3)])
+            assert not openmpi.difference(right.astype(case.dtype), one.result)
+            assert len(one.seconds) == 2
+            assert all(0 < seconds < 60 for seconds, _ in one.seconds)
+
+
+def test_a_wrong_result_is_noticed_on_every_rank(program: Path) -> None:
+    case = Case("float32", "sum", 67, 0)
+    (found,) = openmpi.allreduce(program, 2, "ring", [case])
+    wrong = found.result.copy()
+    wrong[5] += 1
+    said = launch(differences, 2, args=([case], [Found(wrong, [])], ["ring", "flat"]))
+    assert (
+        said[0]
+        == said[1]
+        == [
+            f"{name}, {case}: 1 of 67 differ, first element 5: {found.result[5]}, not {wrong[5]}"
+            for name in ("ring", "flat")
+        ]
+    )
+    for unlike in (wrong, found.result[:-1], found.result.astype("int32"), -found.result):
+        assert openmpi.difference(found.result, unlike)
+
+
+def test_a_case_that_open_mpi_does_not_know_is_an_error(program: Path) -> None:
+    with pytest.raises(AssertionError, match="op is sum, min, max or prod"):
+        openmpi.allreduce(program, 2, "ring", [Case("float32", "avg", 4, 0)])
