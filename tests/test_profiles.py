@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankscope.collectives import build, simulate
+from rankscope.machine import Point, Profile
+from rankscope.machine.measure_plan import builder_options
+
 FOLDER = Path(__file__).parents[1] / "notebooks" / "profiles"
-PROFILES = sorted(FOLDER.glob("*.json"))
+MACHINES = ["emulated_100mbit_5ms_4_ranks", "emulated_100mbit_5ms_8_ranks", "loopback_2_cores_4_ranks"]
+PROFILES = [path for path in sorted(FOLDER.glob("*.json")) if path.stem not in MACHINES]
+FIVE = ["flat", "binomial_tree", "recursive_doubling", "halving_doubling", "ring"]
 
 
 def problems(profile: dict[str, Any]) -> list[str]:
@@ -56,3 +62,90 @@ def test_loading_ahead_was_measured_for_every_queue() -> None:
     for run in runs:
         assert (run["measured_idle"] > 0.4) == (run["queue_size"] is None)
         assert abs(run["measured_idle"] - run["simulated_idle"]) < 0.06
+
+
+# ---- machines
+
+
+def machine(stem: str) -> Profile:
+    return Profile.load(FOLDER / f"{stem}.json")
+
+
+def errors(profile: Profile, source: Profile, algorithms: list[str]) -> np.ndarray:
+    """By how much the links of `source` predict too much or too little of what `profile` has, as shares."""
+    points = [point for name in algorithms for point in profile.select("allreduce", algorithm=name)]
+    options = [builder_options(str(p.options["algorithm"]), p.num_bytes, [1] * profile.num_ranks) for p in points]
+    predicted_s = [
+        source.predict(
+            "allreduce", str(p.options["algorithm"]), p.num_bytes, num_ranks=profile.num_ranks, **some
+        ).makespan_s
+        for p, some in zip(points, options, strict=True)
+    ]
+    return np.array(predicted_s) / [p.median_s for p in points] - 1
+
+
+def quickest(points: list[Point]) -> str:
+    return str(min(points, key=lambda point: point.median_s).options["algorithm"])
+
+
+@pytest.mark.parametrize("stem", MACHINES)
+def test_a_machine_says_where_it_was_measured_and_how(stem: str) -> None:
+    profile = machine(stem)
+    for name in ("cpu", "num_cores", "torch", "python", "network", "system"):
+        assert profile.provenance[name]
+    assert profile.provenance["command"].startswith("rankscope profile -o ")
+    assert "/" not in profile.provenance["command"].replace("Mbit/s", "")
+    assert profile.protocol["verified"] is True
+    clean = [clean for point in profile.select("allreduce") for clean in point.clean]
+    assert np.mean(clean) > 0.9
+
+
+def test_the_emulated_cluster_is_predicted_from_its_links_alone() -> None:
+    slow = machine(MACHINES[0])
+    sizes = {point.num_bytes for point in slow.select("allreduce")}
+    assert sizes == {2**power for power in range(10, 23)}
+    off = np.abs(errors(slow, slow, FIVE))
+    assert off.size == 5 * len(sizes)
+    assert np.median(off) <= 0.03
+    assert np.percentile(off, 90) <= 0.08
+    every = sorted({str(point.options["algorithm"]) for point in slow.select("allreduce")} - {"native"})
+    assert len(every) == 13
+    assert np.percentile(np.abs(errors(slow, slow, every)), 90) <= 0.08
+    texts = [
+        simulate(build("allreduce", name, 4), point.num_bytes, slow.cluster()).makespan_s / point.median_s - 1
+        for name in FIVE
+        for point in slow.select("allreduce", algorithm=name)
+    ]
+    assert np.median(np.abs(texts)) > 3 * np.median(off)  # what the rendezvous is worth
+
+
+def test_eight_hosts_are_predicted_from_four() -> None:
+    four, eight = machine(MACHINES[0]), machine(MACHINES[1])
+    assert eight.num_ranks == 8
+    assert np.median(np.abs(errors(eight, four, FIVE))) <= 0.06
+    assert np.median(np.abs(errors(eight, eight, FIVE))) <= 0.06
+
+
+@pytest.mark.parametrize("stem", MACHINES[:2])
+def test_the_models_choice_is_the_quickest_or_near(stem: str) -> None:
+    profile = machine(stem)
+    for size in {point.num_bytes for point in profile.select("allreduce")}:
+        points = {
+            str(p.options["algorithm"]): p
+            for p in profile.select("allreduce", size)
+            if p.options["algorithm"] != "native"
+        }
+        predicted_s = {
+            name: profile.predict("allreduce", name, size, **builder_options(name, size, [1] * profile.num_ranks))
+            for name in points
+        }
+        choice = min(points, key=lambda name: predicted_s[name].makespan_s)
+        best = quickest(list(points.values()))
+        assert points[choice].median_s <= 1.05 * points[best].median_s, (size, choice, best)
+
+
+def test_a_wrong_link_is_found_out() -> None:
+    slow = machine(MACHINES[0])
+    half = [Point(p.what, p.num_bytes, [s / 2 for s in p.seconds], p.clean, p.options) for p in slow.select("together")]
+    wrong = Profile(slow.provenance, slow.protocol, tuple(half))
+    assert np.median(np.abs(errors(slow, wrong, FIVE))) > 0.4

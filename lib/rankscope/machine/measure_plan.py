@@ -122,7 +122,7 @@ def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
     """Return messages between ranks, on a node and across, as far as there are any, and sums and copies in memory."""
     links = [*(["intra"] if max(ranks_per_node) > 1 else []), *(["inter"] if len(ranks_per_node) > 1 else [])]
-    sizes = powers_of_two(256, min(most_bytes, MOST_LINK_BYTES))
+    sizes = powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES)))  # enough of them to be fitted
     messages = [key_of(what, size, link=link) for size in sizes for what in ("ping_pong", "together") for link in links]
     sizes = powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4)
     return messages + [key_of(what, size) for size in sizes for what in ("add", "copy")]
