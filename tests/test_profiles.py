@@ -93,7 +93,7 @@ def test_a_machine_says_where_it_was_measured_and_how(stem: str) -> None:
     profile = machine(stem)
     for name in ("cpu", "num_cores", "torch", "python", "network", "system"):
         assert profile.provenance[name]
-    assert profile.provenance["command"].startswith("rankscope profile -o ")
+    assert profile.provenance["command"].startswith("rankscope profile --output ")
     assert "/" not in profile.provenance["command"].replace("Mbit/s", "")
     assert profile.protocol["verified"] is True
     clean = [clean for point in profile.select("allreduce") for clean in point.clean]
