@@ -23,7 +23,7 @@ _A_LINE_S = 5.0  # where there is no terminal
 
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="The file; gone on with where it is there.")]
-NumRanks = Annotated[int | None, typer.Option(help="By default the GPUs with nccl, else 4.")]
+NumRanks = Annotated[int | None, typer.Option(help="By default the GPUs with nccl, which may be one, else 4.")]
 Backend = Annotated[str, typer.Option(help="gloo, nccl or mpi.")]
 Collectives = Annotated[str, typer.Option(help="Names with commas between them.")]
 Algorithms = Annotated[str | None, typer.Option(help="Names with commas, native among them; by default all.")]
@@ -35,6 +35,7 @@ RealTime = Annotated[bool, typer.Option("--real-time", help="Before all else tha
 Emulate = Annotated[
     str | None, typer.Option(help="On a network made for it, a rank a host, as in 100Mbit/s,5ms (root).")
 ]
+Transfers = Annotated[bool, typer.Option(help="Copies to and from the GPU, where there is one.")]
 Name = Annotated[str, typer.Option(help="What to call it; by default as the file.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the file holds.")]
 
@@ -43,9 +44,10 @@ def profile(
     context: typer.Context, output: Output = Path("machine.json"), num_ranks: NumRanks = None,
     backend: Backend = "gloo", collectives: Collectives = "allreduce", algorithms: Algorithms = None,
     sizes: Sizes = None, place: Place = "in", iterations: Iterations = 60, budget: Budget = 0.4,
-    real_time: RealTime = False, emulate: Emulate = None, name: Name = "", fresh: Fresh = False,
+    real_time: RealTime = False, emulate: Emulate = None, transfers: Transfers = True, name: Name = "",
+    fresh: Fresh = False,
 ) -> None:  # fmt: skip
-    """Measure this machine: links, memory, and every collective algorithm, each checked for a correct result.
+    """Measure this machine: links, memory, every collective algorithm, copies to and from a GPU, each checked first.
 
     Under torchrun its processes are the ranks. Ctrl-C loses nothing that was finished: the same command goes on.
     """
@@ -66,6 +68,7 @@ def profile(
                 in_place=_PLACES[one_of("--place", place, tuple(_PLACES))],
                 protocol=Protocol(iterations=iterations, budget_s=budget, real_time=real_time),
                 emulate=None if emulate is None else parse_network(emulate),
+                transfers=transfers,
                 fresh=fresh,
                 name=name or output.stem,
                 command=_command(context),
@@ -127,7 +130,8 @@ def _command(context: typer.Context) -> str:
         source: Any = context.get_parameter_source(str(parameter.name))
         if source is not None and source.name == "COMMANDLINE":
             value = context.params[str(parameter.name)]
-            words += [parameter.opts[-1], *([] if value is True else [str(value)])]
+            options = parameter.secondary_opts if value is False else parameter.opts
+            words += [options[-1], *([] if isinstance(value, bool) else [str(value)])]
     return command_words(words)
 
 

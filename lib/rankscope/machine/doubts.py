@@ -48,7 +48,7 @@ def far_under_the_link(profile: Profile) -> Iterator[str]:
 
 def native_falls_off(profile: Profile) -> Iterator[str]:
     """A size at which native has much less bandwidth than at the size before."""
-    for group in groups(profile):
+    for group in groups(profile) if profile.num_ranks > 1 else []:
         points = [group.by_size[size][NATIVE] for size in group.by_size if NATIVE in group.by_size[size]]
         for before, after in pairwise(points):
             rates = algbw_bytes_per_s(before), algbw_bytes_per_s(after)

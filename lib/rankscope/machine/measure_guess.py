@@ -7,13 +7,13 @@ import math
 from collections.abc import Sequence
 
 from .measure_plan import IN_A_ROW, Protocol
-from .points import Key
+from .points import TRANSFERS, Key
 from .profile import Profile
 
 LAUNCH_S = 8.0  # no launch measures more, as far as can be known: all that is lost where a run is interrupted
 OVERHEAD_S = 0.005  # of an iteration, mostly for the agreement on its start
 UNKNOWN_BYTES_PER_S = 20e6
-MEMORY_BYTES_PER_S = 1e9
+MEMORY_BYTES_PER_S, TRANSFER_BYTES_PER_S = 1e9, 4e9
 
 
 def guess_s(keys: Sequence[Key], profile: Profile, protocol: Protocol) -> float:
@@ -43,7 +43,9 @@ def _point_s(key: Key, profile: Profile, protocol: Protocol) -> float:
 def _iteration_s(key: Key, profile: Profile) -> float:
     """The seconds of one iteration, by the largest message that was measured and is no larger."""
     what, num_bytes, _ = key
-    if what in ("add", "copy"):
+    if what in TRANSFERS:
+        return num_bytes / TRANSFER_BYTES_PER_S
+    if what in ("add", "copy") or profile.num_ranks == 1:
         return num_bytes / MEMORY_BYTES_PER_S
     message_s = 1e-3 + num_bytes / UNKNOWN_BYTES_PER_S
     known = [point for point in profile.select("together") if point.num_bytes <= num_bytes]

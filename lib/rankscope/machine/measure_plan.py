@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ ITEM_BYTES = 4  # of float32
 SEGMENT_BYTES = 2**19  # small enough to be added up in cache, large enough to be worth a message
 MOST_BYTES = 2**40
 MOST_LINK_BYTES, MOST_MEMORY_BYTES = 2**24, 2**26
+TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
+ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
+NUM_PIECES, LEAST_PIECE_BYTES = 256, 4096
 IN_A_ROW = 3  # iterations of a method that count each time it takes its turn
 
 
@@ -76,7 +80,7 @@ def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a run is to measure; `algorithms` is None for all there are."""
+    """What a run is to measure; `algorithms` is None for all that send something: of one rank the native one."""
 
     sizes: tuple[int, ...]
     collectives: tuple[str, ...] = ("allreduce",)
@@ -90,9 +94,10 @@ class Wanted:
         """
         found = link_keys(ranks_per_node, max(self.sizes))
         left_out: set[int] = set()
+        algorithms = (NATIVE,) if self.algorithms is None and sum(ranks_per_node) == 1 else self.algorithms
         for collective in self.collectives:
             for size in self.sizes:
-                keys = collective_keys(collective, size, ranks_per_node, self.algorithms, self.in_place)
+                keys = collective_keys(collective, size, ranks_per_node, algorithms, self.in_place)
                 if size * (4 + len(keys)) > free_bytes / 2:  # each method has scratch of its own
                     left_out.add(size)
                 else:
@@ -156,6 +161,31 @@ def collective_keys(
     return keys
 
 
+def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
+    """Return the copies to and from a GPU, and between all there are: by each method, in one and in both directions.
+
+    >>> keys = [dict(options) for _, _, options in transfer_keys(2**20)]
+    >>> [one["direction"] for one in keys if one.get("method") == "pinned" and not one["both"] and one["pieces"] == 1]
+    ['h2d', 'd2h']
+    >>> len(keys), len(transfer_keys(2**10)), len(transfer_keys(2**10, num_gpus=2)) - len(transfer_keys(2**10))
+    (31, 23, 3)
+    """
+    ways = [(method, 1, False) for method in (*TRANSFER_METHODS, *ON_THE_FLY)]
+    ways += [(method, 1, True) for method in TRANSFER_METHODS]
+    if num_bytes % (NUM_PIECES * ITEM_BYTES) == 0 and num_bytes >= NUM_PIECES * LEAST_PIECE_BYTES:
+        ways += [(method, NUM_PIECES, False) for method in TRANSFER_METHODS]
+    rows = [(direction, *way) for direction in ("h2d", "d2h") for way in ways] + [("d2d", "device", 1, False)]
+    keys = [
+        key_of("transfer", num_bytes, direction=direction, method=method, pieces=pieces, both=both)
+        for direction, method, pieces, both in rows
+    ]
+    for src, dst in itertools.permutations(range(num_gpus), 2):
+        for both in (False, True)[: 1 + (src < dst)]:
+            ends = {"src": src, "dst": dst}
+            keys.append(key_of("transfer", num_bytes, direction="p2p", method="device", pieces=1, both=both, **ends))
+    return keys + [key_of("pin", num_bytes, cached=cached) for cached in (False, True)]
+
+
 def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
     """Return how many elements the whole buffer of a collective has: a multiple of the ranks where each has a run."""
     runs = 1 if collective in ("allreduce", "broadcast") else num_ranks
@@ -213,4 +243,5 @@ def words_of(key: Key) -> str:
     what, num_bytes, options = key
     told: dict[str, Any] = dict(options)
     by = f" by {told['algorithm']}" if "algorithm" in told else f" ({told['link']})" if "link" in told else ""
+    by = f" {told['direction']}, {told['method']}" if "direction" in told else by
     return f"{what}{by}, {bytes_words(num_bytes)}"

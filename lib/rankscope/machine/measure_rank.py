@@ -7,36 +7,60 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from .measure import Ranks, Task, go_first, measure_all
 from .measure_clocks import network_id
 from .measure_collectives import collective_tasks
 from .measure_links import link_task
 from .measure_plan import Protocol, node_sizes
-from .points import Key, Point
+from .measure_transfer_device import Cuda
+from .measure_transfer_loader import measure_loader
+from .measure_transfer_traps import measure_traps
+from .measure_transfers import most_bytes, transfer_points
+from .points import TRANSFERS, Key, Point
 from .provenance import free_bytes, of_machine
 
 
 def survey(backend: str) -> dict[str, Any]:
-    """Return what this rank's machine is, which ranks share one, and how much memory a rank may take of it."""
+    """Return what this rank's machine is, which ranks share one, and how much memory a rank may take of it.
+
+    Rank 0 says how large a copy to and from its GPU may be, which is 0 where there is none.
+    """
     ranks = Ranks(device=_device(backend))
     nodes = ranks.numbered(network_id())
     sizes = node_sizes(nodes)
     free = torch.cuda.mem_get_info()[0] if backend == "nccl" else free_bytes() // sizes[nodes[ranks.rank]]
     offset_s = ranks.slowest([ranks.clock_offset_s])[0]
     least = -int(ranks.slowest([-float(free)])[0])
-    return {**of_machine(), "nodes": nodes, "free_bytes": least, "clock_offset_s": offset_s}
+    copies = most_bytes(Cuda(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0
+    found = {"nodes": nodes, "free_bytes": least, "transfer_bytes": copies, "clock_offset_s": offset_s}
+    return {**of_machine(), **found}
 
 
 def measure_keys(keys: Sequence[Key], nodes: Sequence[int], backend: str, protocol: Protocol) -> list[Point]:
-    """Return a point for each key; keys of one thing and size, which stand side by side, take turns."""
+    """Return a point for each key; keys of one thing and size, which stand side by side, take turns.
+
+    Copies to and from a GPU are rank 0's alone.
+    """
     if protocol.real_time:
         go_first()
     ranks = Ranks(device=_device(backend))
     points = []
     for _, some in itertools.groupby(keys, lambda key: key[:2]):
-        points += points_of(list(some), nodes, ranks, protocol)
+        chosen = list(some)
+        if chosen[0][0] not in TRANSFERS:
+            points += points_of(chosen, nodes, ranks, protocol)
+        elif ranks.rank == 0:
+            points += transfer_points(chosen, protocol, Cuda(_gpu()))
     return points
+
+
+def experiment() -> list[Point]:
+    """Return the points of all experiments on copies, on rank 0."""
+    if dist.get_rank() != 0:
+        return []
+    return measure_traps(_gpu()) + measure_loader(_gpu())
 
 
 def points_of(keys: Sequence[Key], nodes: Sequence[int], ranks: Ranks, protocol: Protocol) -> list[Point]:
@@ -57,4 +81,8 @@ def points_of(keys: Sequence[Key], nodes: Sequence[int], ranks: Ranks, protocol:
 
 
 def _device(backend: str) -> str:
-    return f"cuda:{torch.cuda.current_device()}" if backend == "nccl" else "cpu"
+    return _gpu() if backend == "nccl" else "cpu"
+
+
+def _gpu() -> str:
+    return f"cuda:{torch.cuda.current_device()}"

@@ -18,13 +18,14 @@ from ..ranks.launch import MOST_RANKS
 from . import measure_plan as plan
 from .measure_guess import guess_s, next_launch
 from .measure_plan import Protocol, Wanted, node_sizes
-from .points import Key, Point
+from .points import EXPERIMENTS, Key, Point
 from .profile import Profile
 from .profile_file import PROVENANCE
 from .provenance import difference, of_run
 
 BACKENDS = ("gloo", "nccl", "mpi")
 SIZES = {"nccl": plan.powers_of_two(2**10, 2**30)}
+LEAST_TRANSFER_BYTES, MOST_TRANSFER_BYTES = 2**12, 2**30
 CPU_SIZES = plan.powers_of_two(2**10, 2**26)
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -33,9 +34,10 @@ PATIENCE_S, LENIENCE = 60.0, 10.0  # what a launch may take, beside so many time
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come: points in the file, of all; what comes next; a rough guess of the seconds left.
+    """How far a run has come, reported before each launch: points in the file, of all; what comes next; seconds left.
 
-    It is None as long as the links are not known. `left_out` has the sizes for which there is not enough memory.
+    These are a rough guess, and None as long as the links are not known. `left_out` has the sizes for which there is
+    not enough memory.
     """
 
     num_done: int
@@ -62,20 +64,19 @@ def profile_machine(
     path: str | os.PathLike[str], *, num_ranks: int | None = None, backend: str = "gloo",
     sizes: Sequence[int] | None = None, collectives: Sequence[str] = ("allreduce",),
     algorithms: Sequence[str] | None = None, in_place: Sequence[bool] = (True,), protocol: Protocol | None = None,
-    emulate: Emulation | None = None, fresh: bool = False, name: str = "", command: str = "profile_machine",
-    report: Callable[[Progress], object] = lambda progress: None,
+    emulate: Emulation | None = None, transfers: bool = True, fresh: bool = False, name: str = "",
+    command: str = "profile_machine", report: Callable[[Progress], object] = lambda progress: None,
 ) -> Profile:  # fmt: skip
     """Measure this machine and return its `Profile`, which is stored at `path` after every few points.
 
     Links and memory first, then each collective at each of the sizes in bytes, by the backend itself ("native") and by
     each of the `algorithms`; None stands for all. Sizes that would take more than half of the free memory are left out.
+    With `transfers`, copies to and from the GPU of rank 0, if it has one, and what `folklore` judges come last.
 
-    A file that is there already is gone on with: only what it lacks is measured, so that a run that was interrupted
-    loses nothing it had finished. With `fresh` a new one takes its place. `report` is called before each launch, and at
-    the end.
+    A file that is there already is gone on with, so that an interrupted run loses nothing; `fresh` replaces it.
 
-    `num_ranks` is by default the number of GPUs with "nccl", else 4. Under torchrun the ranks are its own: all call
-    this alike, rank 0 writes, and all get the profile.
+    `num_ranks` is by default the number of GPUs with "nccl", where it may be 1, else 4. Under torchrun the ranks are
+    its own: all call this alike, rank 0 writes, and all get the profile.
 
     Raises ValueError for bad input, and for a file of another machine or setting; RankError where a rank fails, hangs,
     or gets a wrong result; OSError where the file cannot be written.
@@ -96,7 +97,8 @@ def profile_machine(
     with _launcher(number, backend, emulate) as launcher:
         found = run.survey(launcher)
         run.open(launcher, found, of_run(name, command, launcher.network), truth("fresh", fresh))
-        run.measure(launcher, Wanted(chosen, tuple(collectives), algorithms, places), found)
+        copies = _copies(found, sizes) if truth("transfers", transfers) else []
+        run.measure(launcher, Wanted(chosen, tuple(collectives), algorithms, places), found, copies)
     return run.profile
 
 
@@ -168,9 +170,10 @@ class _Run:
             raise ValueError(f"{self.path} cannot be gone on with: {problem}; take another file, or fresh")
         return stored
 
-    def measure(self, launcher: _Launcher, wanted: Wanted, found: Mapping[str, Any]) -> None:
-        """Measure what the profile lacks, a launch at a time."""
+    def measure(self, launcher: _Launcher, wanted: Wanted, found: Mapping[str, Any], more: Sequence[Key] = ()) -> None:
+        """Measure what the profile lacks, a launch at a time; with more keys, those of copies, the experiments too."""
         keys, left_out = wanted.keys(self.profile.provenance["ranks_per_node"], found["free_bytes"])
+        keys += more
         ratio = 1.0  # of what the last launch took to what was expected
         while missing := self._missing(keys):
             known = missing[0][0] not in ("ping_pong", "together")
@@ -184,6 +187,9 @@ class _Run:
             points = launcher.launch(_measure_keys, args, PATIENCE_S + LENIENCE * expected)[0]
             ratio = (time.monotonic() - begin) / expected
             self._keep(points)
+        if more and not all(self.profile.select(what) for what in EXPERIMENTS):
+            self.report(Progress(len(keys), len(keys), "experiments on copies", None, left_out))
+            self._keep(launcher.launch(_experiment, (), 4 * PATIENCE_S)[0])
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
     def _missing(self, keys: Sequence[Key]) -> list[Key]:
@@ -206,12 +212,19 @@ def _number_of(num_ranks: int | None, backend: str) -> int:
     if num_ranks is None and is_joined(backend):
         num_ranks = _told_by(_NUM_RANKS)
     if num_ranks is not None:
-        return whole("num_ranks", num_ranks, 2, 10**6 if is_joined(backend) else MOST_RANKS)
+        return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2, 10**6 if is_joined(backend) else MOST_RANKS)
     if backend == "nccl":
         import torch
 
-        return whole("num_ranks, the GPUs that there are,", torch.cuda.device_count(), 2)
+        return whole("num_ranks, the GPUs that there are,", torch.cuda.device_count(), 1)
     return 4
+
+
+def _copies(found: Mapping[str, Any], sizes: Sequence[int] | None) -> list[Key]:
+    """The copies that rank 0's GPU allows, of sizes up to the largest that was asked for."""
+    most = MOST_TRANSFER_BYTES if sizes is None else max(*sizes, LEAST_TRANSFER_BYTES)
+    chosen = plan.powers_of_two(LEAST_TRANSFER_BYTES, min(most, MOST_TRANSFER_BYTES, found["transfer_bytes"]), 4)
+    return [key for size in chosen for key in plan.transfer_keys(size, len(found["gpus"]))]
 
 
 def _told_by(names: Sequence[str]) -> int:
@@ -253,6 +266,12 @@ def _measure_keys(keys: Sequence[Key], nodes: Sequence[int], backend: str, proto
     from .measure_rank import measure_keys
 
     return measure_keys(keys, nodes, backend, protocol)
+
+
+def _experiment() -> list[Point]:
+    from .measure_rank import experiment
+
+    return experiment()
 
 
 def _same(value: Any) -> Any:

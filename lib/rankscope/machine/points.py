@@ -13,7 +13,9 @@ from ..checks import number, one_of, truth, whole
 from ..collectives.schedule import COLLECTIVES
 
 LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
-WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy")
+TRANSFERS = ("transfer", "transfer_host", "pin")
+EXPERIMENTS = ("too_early", "changed_source", "loader")
+WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *EXPERIMENTS)
 Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 
 
@@ -22,8 +24,9 @@ class Point:
     """The seconds of each iteration (the slowest rank's) of one thing that was measured, at one size.
 
     `what` is a collective ("allreduce", …), "ping_pong" (a one-way message, while nothing else is under way),
-    "together" (a message of each rank to the next, all at once), "add" or "copy" (in memory). `num_bytes` is the whole
-    buffer of a collective, and otherwise the message. `options` tells apart what else differs: for a collective
+    "together" (a message of each rank to the next, all at once), "add" or "copy" (in memory), or one of TRANSFERS and
+    EXPERIMENTS (see `measure_transfers`, `measure_transfer_traps`). `num_bytes` is the whole buffer of a collective,
+    and otherwise the message. `options` tells apart what else differs: for a collective
     ``algorithm`` (one of ALGORITHMS, or "native": the backend's own), ``in_place`` and what its builder takes; for
     messages ``link``, "intra" or "inter". `clean` says of each iteration that the host took no time meanwhile. Seconds
     are kept to six digits.

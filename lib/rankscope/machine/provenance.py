@@ -38,7 +38,7 @@ def of_machine() -> dict[str, Any]:
         "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_bytes": _meminfo("MemTotal"),
         "gpus": gpus(),
-        "topology": topology(_told(["nvidia-smi", "topo", "-m"])) if torch.cuda.is_available() else "",
+        "topology": gpu_links() if torch.cuda.is_available() else "",
     }
 
 
@@ -110,6 +110,32 @@ def topology(told: str) -> str:
     'GPU0\\tGPU1\\nX\\tNV18'
     """
     return re.sub(r"\x1b\[[0-9;]*m", "", told).partition("\nLegend:")[0].strip()
+
+
+def gpu_links() -> str:
+    """Return how GPUs are joined to each other and to the host, as far as the system tells."""
+    names = ("index", "pcie.link.gen.max", "pcie.link.width.max", "pci.bus_id")
+    rows = _told(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"])
+    return f"{topology(_told(['nvidia-smi', 'topo', '-m']))}\n\n{pcie(rows)}".strip()
+
+
+def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
+    """Return a line a GPU, from rows of its number, PCIe generation, lanes and bus id: the greatest that it has.
+
+    >>> pcie("0, 5, 16, 00000000:FF:1F.7")
+    'GPU0: PCIe 5 x16'
+    """
+    lines = []
+    for row in rows.splitlines():
+        index, generation, lanes, bus = (word.strip() for word in (row.split(",") + [""] * 4)[:4])
+        try:  # the kernel has four digits of the domain, and small letters
+            node = (devices / bus[-12:].lower() / "numa_node").read_text().strip()
+        except (OSError, ValueError):
+            node = ""
+        numa = f", NUMA node {node}" if node.isdigit() else ""
+        if generation.isdigit() and lanes.isdigit():
+            lines.append(f"GPU{index}: PCIe {generation} x{lanes}{numa}")
+    return "\n".join(lines)
 
 
 def gpus() -> list[dict[str, Any]]:

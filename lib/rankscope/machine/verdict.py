@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from ..units import bytes_words
+from ..units import bytes_words, rate_words
 from .doubts import DOUBTS
+from .folklore import folklore
 from .groups import NATIVE, bounds, groups
 from .profile import Profile
+from .rows import algbw_bytes_per_s
 
 _AS_QUICK = 1.05
 
@@ -74,7 +76,24 @@ def above_the_bound(profile: Profile) -> Iterator[str]:
             yield f"{group.collective}: the quickest takes {', '.join(words)}."
 
 
-USES = (quickest, against_native, above_the_bound)
+def copies(profile: Profile) -> Iterator[str]:
+    """What copies to and from the GPU reach, and which of the things that are said about them hold."""
+    for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
+        rates = []
+        for method in ("pinned_non_blocking", "pageable"):
+            points = profile.select("transfer", direction=direction, method=method, pieces=1, both=False)
+            if points:
+                point = max(points, key=lambda point: point.num_bytes)
+                rate, size = rate_words(algbw_bytes_per_s(point)), bytes_words(point.num_bytes)
+                rates.append(f"{rate} with {method.split('_')[0]} memory at {size}")
+        if rates:
+            yield f"Copies {name}: {', '.join(rates)}."
+    for one in folklore(profile):
+        if one.holds is not None:
+            yield f"That {one.claim}: {'yes' if one.holds else 'no'}; {one.words}."
+
+
+USES = (quickest, against_native, above_the_bound, copies)
 
 
 def _range(sizes: list[int]) -> str:

@@ -22,10 +22,13 @@ from .service import Exponential, Lognormal, Measured, Uniform
 from .simulate import simulate
 from .stages import Pipeline, Stage
 from .stored_images import StoredImages
+from .transfer_model import overlap_share, preprocess_on_gpu, preprocess_on_workers
 
 if TYPE_CHECKING:
     from .dataloader import RecordedLoader, measure_pinning, record_dataloader
     from .parts import AsyncPartDataset, SyncPartDataset, in_step
+    from .preprocess import preprocessed, random_crops
+    from .transfer import Prefetched, prefetched
 
 __all__ = [
     "Advice",
@@ -37,6 +40,7 @@ __all__ = [
     "Measured",
     "PartError",
     "Pipeline",
+    "Prefetched",
     "RecordedLoader",
     "Stage",
     "StageError",
@@ -49,7 +53,13 @@ __all__ = [
     "in_step",
     "load_part",
     "measure_pinning",
+    "overlap_share",
+    "prefetched",
+    "preprocess_on_gpu",
+    "preprocess_on_workers",
+    "preprocessed",
     "queue_fill",
+    "random_crops",
     "record_dataloader",
     "run",
     "simulate",
@@ -60,10 +70,14 @@ __all__ = [
 
 _LATE = {
     "AsyncPartDataset": ".parts",
+    "Prefetched": ".transfer",
     "RecordedLoader": ".dataloader",
     "SyncPartDataset": ".parts",
     "in_step": ".parts",
     "measure_pinning": ".dataloader",
+    "prefetched": ".transfer",
+    "preprocessed": ".preprocess",
+    "random_crops": ".preprocess",
     "record_dataloader": ".dataloader",
 }
 

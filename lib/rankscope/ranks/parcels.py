@@ -1,6 +1,6 @@
 """What travels between the caller and the ranks, as files: functions of a notebook by value, arrays without a detour.
 
-The files are pickles: they lie in a folder that only this user can read.
+The files are pickles: they lie in a folder that only this user can read. Without cloudpickle nothing goes by value.
 """
 
 from __future__ import annotations
@@ -13,8 +13,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
+
+try:
+    from cloudpickle import Pickler as _Base
+except ImportError:
+
+    class _Base(pickle.Pickler):  # type: ignore[no-redef]
+        """Pickles by reference only, and refuses what another process cannot import."""
+
+        def reducer_override(self, value: Any) -> Any:
+            named = inspect.isfunction(value) or inspect.isclass(value)
+            if named and (value.__module__ == "__main__" or "<" in value.__qualname__):
+                where = "a notebook, a script's own file, a lambda or another function"
+                raise pickle.PicklingError(
+                    f"{value!r} is defined in {where}: sending it needs cloudpickle, which is not installed"
+                )
+            return NotImplemented
+
 
 PROTOCOL = 5  # arrays are written straight from where they lie
 
@@ -48,7 +64,7 @@ def not_sent(fn: Callable[..., Any], args: tuple[Any, ...], error: Exception) ->
     return ValueError(f"fn={fn!r} cannot be sent to the ranks: {type(error).__name__}: {error}")
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(_Base):  # type: ignore[misc]
     """Pickles CPU tensors as arrays: torch's own way copies them four times, and sends all that a slice is cut from."""
 
     def reducer_override(self, value: Any) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 from .events import Event, tell
 from .rank import DUMP, be_rank
 
-PRELOADED = ("numpy", "cloudpickle", "torch", "torch.distributed", "torch._dynamo")  # DDP imports the last, for 1.5 s
+PRELOADED = ("numpy", "torch", "torch.distributed", "torch._dynamo")  # DDP imports the last, for 1.5 s
 _PATIENCE_S = 5.0  # with an owner that does not read
 _PARENT_CHECK_S = 0.5  # where the system cannot tell that a process has ended
 

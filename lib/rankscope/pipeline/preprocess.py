@@ -1,0 +1,151 @@
+"""Random crop, flip, resize and normalise as one torch function: on a CPU worker, or on the device after the copy.
+
+`random_crops` decides, by seed, epoch and index alone, what is cut out of each image; `preprocessed` does it. What is
+random is drawn on the CPU and is 40 bytes an image, so that both places give the same, within float rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch.nn.functional import grid_sample
+
+from ..checks import number, of_type, whole
+
+Words = NDArray[np.uint64]
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_DRAWS = 5  # an image's: area, shape, row, column, flip
+
+
+def random_crops(
+    indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, epoch: int = 0,
+    area: tuple[float, float] = (0.08, 1.0), aspect: tuple[float, float] = (3 / 4, 4 / 3), flip: float = 0.5,
+) -> torch.Tensor:  # fmt: skip
+    """Return a row for each index: top, left, height and width of the crop in pixels, and 1 where it is flipped.
+
+    `image_px` is the images' height and width. The crop's share of their area is uniform over `area`, the logarithm of
+    width over height over `aspect`; what is then too long for the image is cut to it. `flip` is the chance of a
+    horizontal flip. A row depends on seed, epoch and its index alone. Raises ValueError for what is out of range.
+
+    >>> random_crops([7, 8], (32, 48), seed=1).tolist() == random_crops([8, 7], (32, 48), seed=1).flip(0).tolist()
+    True
+    >>> random_crops([0], (32, 48), area=(1, 1), aspect=(1.5, 1.5), flip=0).tolist()
+    [[0, 0, 32, 48, 0]]
+    """
+    height, width = (whole("image_px", side, 1) for side in _pair("image_px", image_px))
+    least, most = _range("area", area, 1.0)
+    narrow, wide = (math.log(side) for side in _range("aspect", aspect, math.inf))
+    flip = number("flip", flip, 0, 1)
+    share, shape, row, column, coin = _uniform(indices, seed, epoch).T
+    pixels = (least + (most - least) * share) * height * width
+    ratio = np.exp(narrow + (wide - narrow) * shape)
+    heights = np.clip(np.rint(np.sqrt(pixels / ratio)), 1, height)
+    widths = np.clip(np.rint(np.sqrt(pixels * ratio)), 1, width)
+    tops, lefts = np.floor(row * (height - heights + 1)), np.floor(column * (width - widths + 1))
+    return torch.from_numpy(np.stack([tops, lefts, heights, widths, coin < flip], axis=1).astype(np.int64))
+
+
+def preprocessed(
+    images: torch.Tensor, crops: torch.Tensor, size_px: Sequence[int], mean: Sequence[float] = (0.5,),
+    std: Sequence[float] = (0.5,),
+) -> torch.Tensor:  # fmt: skip
+    """Return the crops, resized to `size_px` (height, width), as float32 of shape (image, channel, height, width).
+
+    `images` are uint8 of shape (image, height, width, channel), as decoders give them, on any device; the work is done
+    there. Values are bilinear between pixels, as ``interpolate(mode="bilinear")`` has them, without antialiasing; then
+    divided by 255, less `mean`, over `std`, one number or one a channel.
+    Raises ValueError for images and crops that do not fit; crops on a GPU are trusted to lie in the images.
+
+    >>> images = torch.tensor([[[[0], [255]]]], dtype=torch.uint8)  # one image, one row: black, white
+    >>> preprocessed(images, torch.tensor([[0, 0, 1, 2, 1]]), (1, 2), mean=[0.0], std=[1.0]).tolist()  # flipped
+    [[[[1.0, 0.0]]]]
+    """
+    _check(images, crops)
+    height, width = (whole("size_px", side, 1) for side in _pair("size_px", size_px))
+    scale, shift = _normalisation(mean, std, images)
+    top, left, tall, broad, flipped = crops.to(images.device, non_blocking=True).unbind(1)
+    rows, columns = _places(top, tall, height, images.shape[1]), _places(left, broad, width, images.shape[2])
+    columns = torch.where(flipped.bool()[:, None], columns.flip(1), columns)
+    shape = len(images), height, width
+    places = torch.stack([columns[:, None, :].expand(shape), rows[:, :, None].expand(shape)], 3)
+    values = images.permute(0, 3, 1, 2).float()
+    resized = grid_sample(values, places, mode="bilinear", padding_mode="border", align_corners=False)
+    return resized.mul_(scale).add_(shift)
+
+
+def _places(first: torch.Tensor, length: torch.Tensor, num: int, side: int) -> torch.Tensor:
+    """For each of `num` pixels spread over each crop, where it is along the image's side: -1 to 1, as `grid_sample`."""
+    centre = torch.arange(num, device=first.device) + 0.5
+    place = (centre * (length[:, None] / num) - 0.5).clamp_(min=0)
+    pixel = first[:, None] + torch.minimum(place, length[:, None] - 1.0)  # nothing beyond the crop is looked at
+    return (2 * pixel + 1) / side - 1
+
+
+def _normalisation(
+    mean: Sequence[float], std: Sequence[float], images: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a pixel's value is multiplied by, and what is then added, for each channel."""
+    channels = images.shape[3]
+    columns = []
+    for name, given, above in (("mean", mean, None), ("std", std, 0)):
+        values = [number(name, value, above=above) for value in np.atleast_1d(np.asarray(given)).tolist()]
+        if len(values) not in (1, channels):
+            raise ValueError(f"{name} must be one number, or one for each of {channels} channels, got {given!r}")
+        columns.append(np.array(values))
+    both = torch.tensor(np.stack(np.broadcast_arrays(1 / (255 * columns[1]), -columns[0] / columns[1])))
+    scale, shift = both.to(torch.float32).to(images.device, non_blocking=True)[:, :, None, None]
+    return scale, shift
+
+
+def _check(images: Any, crops: Any) -> None:
+    of_type("images", images, torch.Tensor)
+    of_type("crops", crops, torch.Tensor)
+    if images.dtype != torch.uint8 or images.ndim != 4:
+        given = f"{images.dtype} of shape {tuple(images.shape)}"
+        raise ValueError(f"images must be uint8 of shape (image, height, width, channel), got {given}")
+    if crops.dtype != torch.int64 or crops.shape != (len(images), 5):
+        given = f"{crops.dtype} of shape {tuple(crops.shape)}"
+        raise ValueError(f"crops must be int64 of shape ({len(images)}, 5), as random_crops gives them, got {given}")
+    if crops.device.type == "cpu":  # asking a GPU would make the host wait for it
+        first, length, sides = crops[:, :2], crops[:, 2:4], torch.tensor(images.shape[1:3])
+        outside = ((first < 0) | (length < 1) | (first + length > sides)).any(1)
+        if outside.any():
+            place = int(outside.int().argmax())
+            raise ValueError(f"crops must lie in images of {tuple(sides.tolist())} pixels, got {crops[place].tolist()}")
+
+
+def _uniform(indices: ArrayLike, seed: int, epoch: int) -> NDArray[np.float64]:
+    """Numbers in [0, 1), `_DRAWS` for each index: a hash of seed, epoch, index and place (splitmix64; Steele 2014)."""
+    given = np.asarray(indices)
+    if given.ndim != 1 or (given.size and (given.dtype.kind not in "iu" or given.min() < 0)):
+        raise ValueError(f"indices must be a list of whole numbers of at least 0, got {indices!r}")
+    words: Any = np.zeros((given.size, _DRAWS), dtype=np.uint64)
+    parts = (whole("seed", seed, 0, 2**63 - 1), whole("epoch", epoch, 0, 2**63 - 1))
+    for part in (*(np.uint64(part) for part in parts), given.astype(np.uint64)[:, None], np.arange(_DRAWS, dtype="u8")):
+        words = _mixed(words + part)
+    return np.asarray((words >> np.uint64(11)) * 2.0**-53)
+
+
+def _mixed(words: Words) -> Words:
+    words = words + _GAMMA
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+def _pair(name: str, values: Sequence[Any]) -> tuple[Any, Any]:
+    if not isinstance(values, Sequence | np.ndarray) or len(values) != 2:
+        raise ValueError(f"{name} must be two numbers, got {values!r}")
+    return values[0], values[1]
+
+
+def _range(name: str, values: tuple[float, float], high: float) -> tuple[float, float]:
+    low, top = (number(name, value, high=high, above=0) for value in _pair(name, values))
+    if low > top or math.isinf(top):
+        raise ValueError(f"{name} must be two finite numbers, the smaller first, got {values!r}")
+    return low, top

@@ -1,0 +1,256 @@
+"""`prefetched`: batches on the device before they are asked for, the copies overlapped with the steps.
+
+What can go wrong with that, and what prevents it here. A step that starts before its copy has ended reads garbage: the
+consumer's stream waits for the copy's event. Pinned memory that is written again, or freed, before the copy out of it
+has ended changes what is copied: buffers form a ring, and are touched again once their event has completed. Device
+memory that is freed after its last use was enqueued may be given to the next copy while that use goes on: each tensor
+is recorded on the consumer's stream. And a host that enqueues steps faster than the device executes them would fill
+the device with batches: it waits for the step `num_ahead` + 1 before the one that it asks for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from ..checks import of_type, whole
+from ..timeline import Recorder
+from .transfer_batches import copied_strides, is_dense, is_pinnable, is_plain, leaves, mapped, tensors
+from .transfer_cuda import Cuda
+
+T = TypeVar("T")
+COPY, COMPUTE = "copy", "compute"  # lanes, and kinds of their spans
+_now = time.perf_counter_ns
+_MAX_AHEAD = 64
+
+
+def prefetched(
+    loader: Iterable[T], device: str | torch.device, num_ahead: int = 1, recorder: Recorder | None = None
+) -> Prefetched[T]:
+    """Return what to iterate over in place of `loader`: its batches, on the device, the next `num_ahead` on their way.
+
+    Batches are tensors and whatever nests them: lists, tuples, named tuples, mappings, dataclasses, made anew with the
+    device's tensors in place of the host's. Tensors in pinned memory, as DataLoader(pin_memory=True) gives them, are
+    copied from where they are, and must stay unchanged; others go through a ring of pinned buffers. Objects with both
+    `pin_memory` and `to` are moved by these. Other objects with a `to`, and sparse tensors or such, are moved by their
+    ``to(device)``, rightly but not overlapped. Anything else stays as it is.
+
+    The loader is asked in the caller's thread, `num_ahead` batches ahead, so that random numbers are drawn in one order
+    every time; a step that waits for its own result (`loss.item()`) therefore hides copies, but no reading or pinning:
+    a DataLoader's workers and pin thread do. An error of the loader comes after the batches before it. Leaving a loop
+    early waits for copies under way, and with a recorder for steps. Batches belong to the stream that is current when
+    they are asked for.
+
+    `recorder` gets a span for each copy and each step, from the device's own clock, on lanes "copy" and "compute"; a
+    step lasts from its batch being there until the device has done all that it got before the next batch was asked for.
+    The step in which a loop is left has none, its end being unknown. Items number the batches, on over the iterations.
+
+    On the CPU the loader's batches come as they are, and steps alone are recorded. Raises ValueError for a device that
+    is not here or neither CPU nor CUDA, and for a `num_ahead` outside 1 to 64.
+
+    >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
+    >>> len(batches), [batch["x"].tolist() for batch in batches]
+    (2, [[1.0, 1.0], [0.0]])
+    """
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise ValueError(f"loader must be something that gives batches when iterated over, got {loader!r}")
+    try:
+        where = torch.device(device)
+    except (RuntimeError, TypeError):
+        where = torch.device("meta")
+    if where.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
+    num_ahead = whole("num_ahead", num_ahead, 1, _MAX_AHEAD)
+    spans = None if recorder is None else of_type("recorder", recorder, Recorder)
+    return Prefetched(loader, Cuda(where) if where.type == "cuda" else None, num_ahead, spans)
+
+
+class Prefetched(Generic[T]):
+    """A loader whose batches come on the device; made by `prefetched`. Each iteration asks the loader anew.
+
+    What it lacks itself, it takes from `loader`: ``prefetched(loader, device).sampler.set_epoch(3)`` sets the epoch of
+    the loader's own sampler. Attributes are read through it, not set.
+    """
+
+    def __init__(self, loader: Iterable[T], cuda: Cuda | None, num_ahead: int, recorder: Recorder | None) -> None:
+        self.loader, self.num_ahead, self.recorder = loader, num_ahead, recorder
+        self._cuda, self._numbers = cuda, itertools.count()
+
+    def __iter__(self) -> Iterator[T]:
+        batches = iter(self.loader)
+        if self._cuda is not None:
+            return _Ahead(batches, self._cuda, self.num_ahead, self.recorder, self._numbers).handed_over()
+        return batches if self.recorder is None else _timed(batches, self.recorder, self._numbers)
+
+    def __len__(self) -> int:
+        return len(self.loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "loader":  # not there yet
+            raise AttributeError(name)
+        return getattr(self.loader, name)
+
+
+def _timed(batches: Iterator[T], recorder: Recorder, numbers: Iterator[int]) -> Iterator[T]:
+    while True:
+        try:
+            batch = [next(batches)]
+        except StopIteration:
+            return
+        item, start_ns = next(numbers), _now()
+        yield batch.pop()  # and hold it no longer
+        recorder.add(COMPUTE, COMPUTE, item, start_ns, _now())
+
+
+@dataclass
+class _Slot:
+    """A place in the ring: pinned buffers, and the copy that was last made from it."""
+
+    buffers: list[torch.Tensor] = field(default_factory=list)
+    sources: list[Any] = field(default_factory=list)  # what the copy reads, which must live until it has ended
+    item: int = -1
+    begun: Any = None
+    done: Any = None
+
+
+@dataclass
+class _Arrival:
+    """A batch that is there once `done` has completed, or the error in its place."""
+
+    item: int
+    batch: Any = None
+    riders: list[Any] = field(default_factory=list)  # what of it the copy stream brings
+    done: Any = None
+    error: Exception | None = None
+
+
+class _Ahead:
+    """One iteration: what is on its way, the ring, and the steps that have been enqueued and not waited for."""
+
+    def __init__(
+        self, batches: Iterator[Any], cuda: Cuda, num_ahead: int, recorder: Recorder | None, numbers: Iterator[int]
+    ) -> None:
+        self._batches, self._cuda, self._num_ahead, self._numbers = batches, cuda, num_ahead, numbers
+        self._arrivals: deque[_Arrival] = deque()
+        self._ring = deque(_Slot() for _ in range(num_ahead + 1))  # the one used longest ago first
+        self._steps: deque[tuple[int, Any, Any]] = deque()
+        self._recorder, self._timed = recorder, recorder is not None
+        self._clock: Callable[[Any], int] | None = None
+        self._ended_ns = {COPY: 0, COMPUTE: 0}
+
+    def handed_over(self) -> Iterator[Any]:
+        """Yield the batches, each once the ones behind it have been sent after it."""
+        try:
+            if self._timed:
+                self._clock = self._cuda.clock()
+            more = True
+            while True:
+                while more and len(self._arrivals) <= self._num_ahead:
+                    more = self._send_next()
+                if not self._arrivals:
+                    return
+                item, begun, batch = self._receive()
+                yield batch.pop()  # and hold it no longer
+                self._steps.append((item, begun, self._cuda.mark(self._timed)))
+        finally:
+            self._finish()
+
+    def _send_next(self) -> bool:
+        """Send the loader's next batch on its way; an error waits for its turn. Whether there may be more."""
+        try:
+            batch = next(self._batches, self)
+            if batch is self:
+                return False
+            while len(self._steps) > self._num_ahead:
+                self._settle_step()
+            arrival = self._sent(batch)
+        except Exception as error:
+            arrival = _Arrival(-1, error=error)
+        self._arrivals.append(arrival)
+        return arrival.error is None
+
+    def _sent(self, batch: Any) -> _Arrival:
+        """The batch with tensors to which copies are under way."""
+        slot = self._ring[0]
+        self._ring.rotate(-1)
+        self._settle(slot)
+        ready = [self._staged(leaf, slot) for leaf in leaves(batch)]
+        slot.item = next(self._numbers)
+        with self._cuda.copying():
+            slot.begun = self._cuda.mark(True) if self._timed else None
+            try:
+                there = [self._cuda.copy(leaf) if rides else leaf for rides, leaf in ready]
+            finally:  # also where one has failed: those before it go on
+                slot.done = self._cuda.mark(self._timed)
+        arrived, riders = iter(there), [leaf for (rides, _), leaf in zip(ready, there, strict=True) if rides]
+        return _Arrival(slot.item, mapped(batch, lambda _: next(arrived)), riders, slot.done)
+
+    def _staged(self, leaf: Any, slot: _Slot) -> tuple[bool, Any]:
+        """Whether a leaf takes the copy stream, and it, in pinned memory; else where it has been moved already."""
+        if isinstance(leaf, torch.Tensor):
+            rides = is_plain(leaf)
+            source = self._in_pinned(leaf, slot) if rides else leaf.to(self._cuda.device)
+        else:
+            rides = is_pinnable(leaf) and next(tensors(leaf), None) is not None
+            source = leaf.pin_memory() if rides else leaf.to(self._cuda.device)
+        if rides:
+            slot.sources.append(source)
+        return rides, source
+
+    def _in_pinned(self, tensor: torch.Tensor, slot: _Slot) -> torch.Tensor:
+        """The tensor if it can be copied as it is, else what it is in a buffer of the slot."""
+        if is_dense(tensor) and self._cuda.is_pinned(tensor):
+            return tensor
+        place = len(slot.sources)
+        while len(slot.buffers) <= place:
+            slot.buffers.append(torch.empty(0, dtype=torch.uint8))
+        if slot.buffers[place].numel() < tensor.nbytes:
+            slot.buffers[place] = self._cuda.pinned(1 << (tensor.nbytes - 1).bit_length())
+        room = slot.buffers[place][: tensor.nbytes].view(tensor.dtype)
+        return room.as_strided(tensor.shape, copied_strides(tensor)).copy_(tensor)
+
+    def _receive(self) -> tuple[int, Any, list[Any]]:
+        """The number of the oldest batch, the begin of its step, and it; or its error."""
+        arrival = self._arrivals.popleft()
+        try:
+            if arrival.error is not None:
+                raise arrival.error
+        finally:
+            error, arrival.error = arrival.error, None  # which has this frame: a cycle
+            del error
+        self._cuda.wait_for(arrival.done)
+        for tensor in tensors(arrival.riders):
+            self._cuda.hand_over(tensor)
+        return arrival.item, self._cuda.mark(True) if self._timed else None, [arrival.batch]
+
+    def _settle(self, slot: _Slot) -> None:
+        """Wait for the copy that was last made from a slot, and let go of what it has read."""
+        if slot.done is not None:
+            slot.done.synchronize()
+            self._record(COPY, slot.item, slot.begun, slot.done)
+        slot.sources, slot.begun, slot.done = [], None, None
+
+    def _settle_step(self) -> None:
+        item, begun, ended = self._steps.popleft()
+        ended.synchronize()
+        self._record(COMPUTE, item, begun, ended)
+
+    def _record(self, lane: str, item: int, begun: Any, ended: Any) -> None:
+        if self._recorder is None or self._clock is None:
+            return
+        start_ns = max(self._clock(begun), self._ended_ns[lane])  # a lane does one thing at a time
+        self._ended_ns[lane] = max(self._clock(ended), start_ns)
+        self._recorder.add(lane, lane, item, start_ns, self._ended_ns[lane])
+
+    def _finish(self) -> None:
+        """Leave no copy under way; with a recorder, and only then, no step either."""
+        for slot in self._ring:
+            self._settle(slot)
+        while self._timed and self._steps:
+            self._settle_step()

@@ -1,0 +1,138 @@
+"""What a batch is made of: its tensors, taken out of any nesting and put back, by the rules of torch's pin_memory."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence, Sequence
+from typing import Any
+
+import torch
+
+_FLAT = str | bytes | bytearray | memoryview | range  # sequences that hold no tensors
+
+
+def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
+    """Return the batch with each tensor, and each object that moves itself, replaced by what `move` gives.
+
+    Lists, tuples, named tuples, mappings and dataclasses are made anew, of the same type wherever that type can be.
+    Objects move themselves that have `pin_memory` and `to`, or `to` and are none of these. All else stays as it is.
+
+    >>> mapped({"x": [torch.ones(2)], "name": "a"}, lambda tensor: tensor.tolist())
+    {'x': [[1.0, 1.0]], 'name': 'a'}
+    """
+    if isinstance(value, torch.Tensor) or is_pinnable(value):
+        return move(value)
+    if isinstance(value, _FLAT):
+        return value
+    if isinstance(value, Mapping):
+        return _filled(value, {key: mapped(item, move) for key, item in value.items()})
+    if isinstance(value, tuple):
+        items = [mapped(item, move) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if isinstance(value, Sequence):
+        return _listed(value, [mapped(item, move) for item in value])
+    if _has(value, "to"):
+        return move(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        made = copy.copy(value)
+        for field in dataclasses.fields(value):
+            if hasattr(value, field.name):  # one without a value need not be there
+                object.__setattr__(made, field.name, mapped(getattr(value, field.name), move))
+        return made
+    return value
+
+
+def leaves(value: Any) -> list[Any]:
+    """Return what `mapped` moves, in its order.
+
+    >>> [tensor.tolist() for tensor in leaves((torch.ones(1), {"y": [torch.zeros(2)]}))]
+    [[1.0], [0.0, 0.0]]
+    """
+    found: list[Any] = []
+
+    def keep(leaf: Any) -> Any:
+        found.append(leaf)
+        return leaf
+
+    mapped(value, keep)
+    return found
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in an object, however deep, each once."""
+    known: set[int] = set()
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if id(item) in known or isinstance(item, type | _FLAT):
+            continue
+        known.add(id(item))
+        if isinstance(item, torch.Tensor):
+            yield item
+        elif isinstance(item, Mapping):
+            waiting.extend(item.values())
+        elif isinstance(item, Sequence):
+            waiting.extend(item)
+        else:
+            slots = [getattr(item, name, None) for kind in type(item).__mro__ for name in _slots(kind)]
+            waiting.extend([*getattr(item, "__dict__", {}).values(), *slots])
+
+
+def is_pinnable(value: Any) -> bool:
+    """Whether an object moves by `pin_memory` and ``to(device, non_blocking=True)`` of its own."""
+    return _has(value, "pin_memory") and _has(value, "to")
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is numbers in the host's memory and nothing else: no subclass, no graph, no sparse layout."""
+    ordinary = type(tensor) is torch.Tensor and tensor.layout == torch.strided
+    special = tensor.is_nested or tensor.is_quantized or tensor.requires_grad
+    return ordinary and tensor.device.type == "cpu" and not special
+
+
+def copied_strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    """Return the strides that ``tensor.to(device)`` gives its copy: its own where it has no gaps.
+
+    >>> copied_strides(torch.zeros(4, 6).t()), copied_strides(torch.zeros(4, 6)[:, ::2])
+    ((1, 6), (3, 1))
+    """
+    return torch.empty_like(tensor, device="meta").stride()
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a copy of the tensor is one copy of bytes."""
+    lazy = tensor.is_conj() or tensor.is_neg()
+    return not lazy and (tensor.is_contiguous() or tensor.stride() == copied_strides(tensor))
+
+
+def _has(value: Any, name: str) -> bool:
+    return not isinstance(value, type) and callable(getattr(value, name, None))
+
+
+def _slots(kind: type) -> tuple[str, ...]:
+    slots = kind.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _filled(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+    try:
+        if not isinstance(value, MutableMapping):
+            return type(value)(items)  # type: ignore[call-arg]
+        made = copy.copy(value)
+        made.update(items)
+        return made
+    except TypeError:  # it cannot be made so
+        return items
+
+
+def _listed(value: Sequence[Any], items: list[Any]) -> Any:
+    try:
+        if not isinstance(value, MutableSequence):
+            return type(value)(items)  # type: ignore[call-arg]
+        made = copy.copy(value)
+        for place, item in enumerate(items):
+            made[place] = item
+        return made
+    except TypeError:
+        return items

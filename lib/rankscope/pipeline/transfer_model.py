@@ -1,0 +1,102 @@
+"""The road onto the GPU as a model: where images are prepared, and what share of its bound a timeline achieves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..checks import of_type, whole
+from ..timeline import Timeline
+from .service import check_times
+from .stages import Pipeline, Stage
+
+Times: TypeAlias = float | Sequence[float] | NDArray[np.float64]  # seconds: one number, or those of each batch
+
+
+def preprocess_on_workers(
+    load_s: Times, preprocess_s: Times, copy_s: Times, step_s: Times, num_workers: int,
+    prefetch_factor: int = 2, num_ahead: int = 1,
+) -> Pipeline:  # fmt: skip
+    """Return the pipeline in which `num_workers` load batches and prepare them, which are then copied to the GPU.
+
+    Times are those of a batch: `load_s` and `preprocess_s` on one worker while all of them work, since they share
+    cores; `copy_s` of what has been prepared, four times the bytes where that is float32 of the same shape. As in a
+    DataLoader, num_workers × prefetch_factor batches are in hand. Raises ValueError for times that are negative and
+    counts below 1.
+
+    >>> road = preprocess_on_workers(0.002, 0.040, 0.004, 0.010, num_workers=2)
+    >>> road.bottleneck, round(road.bound_per_s, 1)
+    ('load and preprocess', 47.6)
+    """
+    first = "load and preprocess", _added(load_s=load_s, preprocess_s=preprocess_s)
+    return _road(first, copy_s, ("step", _added(step_s=step_s)), num_workers, prefetch_factor, num_ahead)
+
+
+def preprocess_on_gpu(
+    load_s: Times, preprocess_s: Times, copy_s: Times, step_s: Times, num_workers: int,
+    prefetch_factor: int = 2, num_ahead: int = 1,
+) -> Pipeline:  # fmt: skip
+    """Return the pipeline in which workers only load, and the GPU prepares each batch before its step.
+
+    As `preprocess_on_workers`, but `preprocess_s` is the GPU's, which does nothing else meanwhile, and `copy_s` that of
+    the bytes as they were loaded.
+
+    >>> road = preprocess_on_gpu(0.002, 0.001, 0.001, 0.010, num_workers=2)
+    >>> road.bottleneck, round(road.bound_per_s, 1)
+    ('preprocess and step', 90.9)
+    """
+    last = "preprocess and step", _added(preprocess_s=preprocess_s, step_s=step_s)
+    return _road(("load", _added(load_s=load_s)), copy_s, last, num_workers, prefetch_factor, num_ahead)
+
+
+def overlap_share(timeline: Timeline) -> float:
+    """Return the share of the bound that copies and steps achieve: max(copy, compute) over the time they really took.
+
+    1 is perfect overlap; copies and steps of equal length that take turns achieve a half. What counts is the time from
+    the start of the first "compute" span to the end of the last: the first copy has nothing to hide behind. Raises
+    ValueError for a timeline without both kinds, with several ranks, or without any time.
+
+    >>> from rankscope.timeline import Span
+    >>> spans = [Span(0, "copy", "copy", 1, 0.0, 2.0), Span(0, "compute", "compute", 0, 0.0, 3.0),
+    ...          Span(0, "compute", "compute", 1, 3.0, 6.0)]
+    >>> overlap_share(Timeline.of(spans))
+    1.0
+    """
+    of_type("timeline", timeline, Timeline)
+    if np.unique(timeline.rank).size > 1:
+        raise ValueError("timeline must be that of one rank: select(rank=…) gives it")
+    steps, copies = timeline.select(kind="compute"), timeline.select(kind="copy")
+    if not len(copies) or not steps.makespan_s:
+        raise ValueError(f"timeline must have spans of kinds 'copy' and 'compute', got {timeline!r}")
+    meanwhile = copies.select(between_s=(steps.begin_s, steps.end_s))
+    return max(meanwhile.busy_s, steps.busy_s) / steps.makespan_s
+
+
+def _road(
+    first: tuple[str, Times], copy_s: Times, last: tuple[str, Times], num_workers: int, prefetch_factor: int,
+    num_ahead: int,
+) -> Pipeline:  # fmt: skip
+    num_workers = whole("num_workers", num_workers, 1)
+    waiting = max(1, (whole("prefetch_factor", prefetch_factor, 1) - 1) * num_workers)  # the rest is in workers' hands
+    ahead = whole("num_ahead", num_ahead, 1)
+    return Pipeline(
+        [
+            Stage(*first, num_workers=num_workers, capacity=waiting),
+            Stage("copy", _added(copy_s=copy_s), capacity=ahead),
+            Stage(*last),
+        ]
+    )
+
+
+def _added(**times_s: Times) -> Times:
+    """The times of works that one worker does one after the other."""
+    columns = {name: check_times(name, np.atleast_1d(np.asarray(given))) for name, given in times_s.items()}
+    lengths = {column.size for column in columns.values()} - {1}
+    if len(lengths) > 1:
+        found = ", ".join(f"{column.size} of {name}" for name, column in columns.items())
+        raise ValueError(f"times must be one number, or as many for each kind of work, got {found}")
+    total: NDArray[np.float64] = np.sum(np.broadcast_arrays(*columns.values()), axis=0)
+    return float(total[0]) if total.size == 1 else total

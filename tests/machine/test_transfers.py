@@ -1,0 +1,455 @@
+"""Copies on a GPU that was made up: what it is known to take is found, and data that are wrong are caught."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rankscope import cli
+from rankscope.machine import Profile, measure_run, profile_machine, provenance, verdict
+from rankscope.machine.groups import groups
+from rankscope.machine.measure_plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys, words_of
+from rankscope.machine.measure_transfer_device import Cuda
+from rankscope.machine.measure_transfer_loader import BATCH_SIZE, measure_loader
+from rankscope.machine.measure_transfer_traps import LOOKED_AT, TRIES, measure_traps
+from rankscope.machine.measure_transfers import Buffers, check, in_turns, measure_transfers, most_bytes, move_of
+from rankscope.machine.points import Point
+from rankscope.ranks import launch
+from rankscope.units import rate_words, time_words
+
+from ..tools import measure_gpu
+from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made
+from .made import PROVENANCE
+
+QUICK = Protocol(warm_up=1, iterations=4, budget_s=0.001)
+SIZES = (2**12, 2**16, 2**20)
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+
+
+def measured(device: Made, *sizes: int) -> Profile:
+    return Profile(PROVENANCE, {}, tuple(measure_transfers(QUICK, sizes or SIZES, device)))
+
+
+def one(profile: Profile, what: str, num_bytes: int, **options: Any) -> Point:
+    told = {"pieces": 1, "both": False} if what != "pin" else {}
+    (found,) = profile.select(what, num_bytes, **told | options)
+    return found
+
+
+def nearly(seconds: Any) -> Any:
+    """What a point has, whose seconds are kept to six digits."""
+    return pytest.approx(seconds, rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def known() -> Profile:
+    return measured(Made())
+
+
+# ---- what is known is found
+
+
+def test_there_is_a_point_of_each_method_direction_and_size_and_the_hosts_beside_it(known: Profile) -> None:
+    keys = [key for size in SIZES for key in transfer_keys(size)]
+    assert {point.key for point in known.points if point.what != "transfer_host"} == set(keys)
+    for point in known.select("transfer"):
+        assert known.select("transfer_host", point.num_bytes, **point.options)[0].clean == point.clean
+    assert all(len(point.seconds) == 4 for point in known.points)
+
+
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+@pytest.mark.parametrize("method", TRANSFER_METHODS)
+def test_rate_and_latency_are_recovered(known: Profile, direction: str, method: str) -> None:
+    rate = RATES[method.split("_")[0]]
+    for size in SIZES:
+        took_s = CALL_S + LATENCY_S + size / rate
+        assert one(known, "transfer", size, direction=direction, method=method).median_s == nearly(took_s)
+        held_s = CALL_S if method == "pinned_non_blocking" else took_s
+        assert one(known, "transfer_host", size, direction=direction, method=method).median_s == nearly(held_s)
+
+
+def test_copies_on_the_gpu_and_to_its_peers_go_by_their_own_rates() -> None:
+    profile = measured(Made(num_gpus=3), 2**16)
+    within = one(profile, "transfer", 2**16, direction="d2d")
+    assert within.median_s == nearly(CALL_S + LATENCY_S + 2**16 / RATES["d2d"])
+    alone_s = CALL_S + LATENCY_S + 2**16 / RATES["p2p"]
+    for src, dst in itertools.permutations(range(3), 2):
+        assert one(profile, "transfer", 2**16, src=src, dst=dst).median_s == nearly(alone_s)
+    both = profile.select("transfer", direction="p2p", both=True)
+    assert [(point.options["src"], point.options["dst"]) for point in both] == [(0, 1), (0, 2), (1, 2)]
+    assert all(point.median_s == nearly(alone_s + CALL_S) for point in both)
+
+
+@pytest.mark.parametrize(("duplex", "times"), [(True, 1), (False, 2)])
+def test_both_directions_overlap_where_there_is_an_engine_for_each(duplex: bool, times: int) -> None:
+    profile = measured(Made(duplex=duplex), 2**22)
+    copy_s = LATENCY_S + 2**22 / RATES["pinned"]
+    for direction in ("h2d", "d2h"):
+        both = one(profile, "transfer", 2**22, direction=direction, method="pinned_non_blocking", both=True)
+        assert both.median_s == nearly(CALL_S * (3 - times) + times * copy_s)
+        pageable = one(profile, "transfer", 2**22, direction=direction, method="pageable", both=True)
+        assert pageable.median_s == nearly(2 * (CALL_S + LATENCY_S + 2**22 / RATES["pageable"]))
+
+
+def test_many_pieces_take_a_latency_each(known: Profile) -> None:
+    pieces = one(known, "transfer", 2**20, direction="h2d", method="pinned_non_blocking", pieces=256)
+    assert pieces.median_s == nearly(CALL_S + 256 * LATENCY_S + 2**20 / RATES["pinned"])
+    assert not known.select("transfer", 2**16, pieces=256)
+
+
+def test_pinning_is_told_cold_from_cached(known: Profile) -> None:
+    for size in SIZES:
+        copied_s, pinned_s = size / HOST_BYTES_PER_S, size / PIN_BYTES_PER_S
+        sent_s = CALL_S + LATENCY_S + size / RATES["pinned"]
+        assert one(known, "pin", size, cached=True).median_s == nearly(copied_s)
+        assert one(known, "pin", size, cached=False).median_s == nearly(copied_s + pinned_s)
+        cold, cached = (
+            {d: one(known, "transfer", size, direction=d, method=m).median_s for d in ("h2d", "d2h")}
+            for m in ON_THE_FLY
+        )
+        assert cold["h2d"] == nearly(pinned_s + copied_s + sent_s)
+        assert cached["h2d"] == nearly(copied_s + sent_s)
+        assert cold["d2h"] == nearly(pinned_s + sent_s)
+        assert cached["d2h"] == nearly(sent_s)
+
+
+def test_sizes_that_do_not_fit_lack_and_none_is_kept() -> None:
+    device = Made(free=(12 * 2**16, 1 << 40))
+    assert most_bytes(device) == 2**16
+    assert {point.num_bytes for point in measured(device).points} == {2**12, 2**16}
+    assert device.forgot
+    assert most_bytes(Made(free=(1 << 40, 8 * 2**16))) == 2**16
+
+
+def test_copies_take_turns_and_those_that_warm_up_do_not_count() -> None:
+    device, order = Made(), []
+
+    class Told(Made):
+        def copy(self, pairs: Any, non_blocking: bool, lane: int) -> None:
+            order.append("n" if non_blocking else "b")
+            super().copy(pairs, non_blocking, lane)
+
+    device = Told()
+    buffers = Buffers(2**20, device)
+    keys = [
+        key_of("transfer", 2**20, direction="h2d", method=method, pieces=1, both=False)
+        for method in TRANSFER_METHODS[1::2]
+    ]
+    found = in_turns({key: move_of(key, buffers) for key in keys}, device, Protocol(1, 5, budget_s=1.0))
+    assert "".join(order) == "bbnn" + "bbbbnnnn" + "nnnnbbbb"
+    assert [len(samples) for samples in found.values()] == [5, 5]
+
+
+def test_iterations_from_which_the_host_took_time_are_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = itertools.count()
+    monkeypatch.setattr("rankscope.machine.measure_transfers.stolen_ticks", lambda: int(next(reads) >= 2 * 4 + 1))
+    device = Made()
+    key = key_of("pin", 4096, cached=True)
+    samples = in_turns({key: move_of(key, Buffers(4096, device))}, device, Protocol(0, 6, 1.0))[key]
+    assert [sample.clean for sample in samples] == [True, True, False, True, True, True]
+
+
+# ---- what is wrong is caught
+
+
+class Short(Made):
+    """Loses the last piece, or what would be its last element."""
+
+    def copy(self, pairs: Any, non_blocking: bool, lane: int) -> None:
+        to, source = pairs[-1]
+        last = [] if len(pairs) > 1 else [(to[:-1], source[:-1])]
+        super().copy([*pairs[:-1], *last], non_blocking, lane)
+
+
+class Shifted(Made):
+    """Puts everything an element too far."""
+
+    def copy(self, pairs: Any, non_blocking: bool, lane: int) -> None:
+        super().copy([(to, source.roll(1)) for to, source in pairs], non_blocking, lane)
+
+    def _kind(self, tensor: torch.Tensor) -> str | int:
+        return self._kinds.get(tensor.untyped_storage().data_ptr(), "pinned")
+
+
+class OneWay(Made):
+    """Forgets what the second lane is given."""
+
+    def copy(self, pairs: Any, non_blocking: bool, lane: int) -> None:
+        if lane == 0:
+            super().copy(pairs, non_blocking, lane)
+
+
+class Crossed(Made):
+    """Swaps the first two pieces."""
+
+    def copy(self, pairs: Any, non_blocking: bool, lane: int) -> None:
+        if len(pairs) > 1:
+            (first, a), (second, b), *_ = pairs
+            pairs = [(first, b), (second, a), *pairs[2:]]
+        super().copy(pairs, non_blocking, lane)
+
+
+class BadPin(Made):
+    """Pins without copying."""
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        return self.pinned(tensor.numel() * 4).zero_()
+
+
+def caught(device: Made, num_bytes: int = 2**20) -> set[tuple[str, ...]]:
+    """The keys whose check fails, by what tells them apart."""
+    buffers, found = Buffers(num_bytes, device), set()
+    for key in transfer_keys(num_bytes):
+        try:
+            check(key, move_of(key, buffers), buffers)
+        except RuntimeError as error:
+            found |= {key} if re.search(r" brought wrong data: \d+ of \d+ elements differ", str(error)) else set()
+    return found
+
+
+def test_a_copy_that_brings_wrong_data_is_caught_whatever_is_wrong() -> None:
+    keys = transfer_keys(2**20)
+    copies = {key for key in keys if key[0] == "transfer"}
+    assert caught(Made()) == set()
+    assert caught(Short()) == copies
+    assert caught(Shifted()) == copies
+    assert caught(OneWay()) == {key for key in copies if dict(key[2])["both"]}
+    assert caught(Crossed()) == {key for key in copies if dict(key[2])["pieces"] > 1}
+    on_the_fly = {key for key in copies if dict(key[2])["method"] in ON_THE_FLY and dict(key[2])["direction"] == "h2d"}
+    assert caught(BadPin()) == on_the_fly | (set(keys) - copies)
+
+
+def test_nothing_wrong_is_timed() -> None:
+    right = r"transfer of 4 KiB \(both=False, direction=h2d, method=pageable, pieces=1\) brought wrong data: 1 of 1024"
+    with pytest.raises(RuntimeError, match=right):
+        measure_transfers(QUICK, [4096], Short())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "device", "message"),
+    [
+        ([1022], Made(), "sizes must be multiples of 4 bytes"),
+        ([], Made(), "sizes must be one or more"),
+        ([4096], "cpu", "device must be a GPU like 'cuda:0'.*got 'cpu'"),
+        ([4096], "cuda:99", "device must be .*99"),
+        ([4096], "nowhere", "device must be a GPU like 'cuda:0', got 'nowhere'"),
+    ],
+)
+def test_bad_input_is_one_sentence(sizes: list[int], device: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure_transfers(QUICK, sizes, device)
+
+
+# ---- the two traps
+
+
+def test_who_reads_or_changes_too_early_gets_wrong_data_where_copies_do_not_block() -> None:
+    points = measure_traps(Made(), 2**20)
+    wrong = {(p.what, p.options["method"].split("_")[0]): p.options["num_wrong"] for p in points}
+    assert wrong == {
+        ("too_early", "pinned"): LOOKED_AT,
+        ("too_early", "pageable"): 0,
+        ("changed_source", "pinned"): LOOKED_AT,
+        ("changed_source", "pageable"): 0,
+    }
+    for point in points:
+        rate = RATES[point.options["method"].split("_")[0]]
+        assert point.seconds == nearly([CALL_S + LATENCY_S + 2**20 / rate] * TRIES)
+
+
+def test_where_copies_block_nothing_is_wrong() -> None:
+    class Blocking(Made):
+        def copy(self, pairs: Any, non_blocking: bool, lane: int) -> None:
+            super().copy(pairs, False, lane)
+
+    assert {point.options["num_wrong"] for point in measure_traps(Blocking(), 2**20)} == {0}
+
+
+def test_a_copy_that_never_comes_is_not_taken_for_one_read_too_early() -> None:
+    with pytest.raises(RuntimeError, match="a copy from the GPU to pinned memory brought wrong data"):
+        measure_traps(Short(), 2**20)
+
+
+def test_the_traps_fit_into_memory() -> None:
+    assert {point.num_bytes for point in measure_traps(Made(free=(12 * 2**18, 1 << 40)))} == {2**18}
+
+
+# ---- the loader
+
+
+def test_an_epochs_mean_batch_is_what_its_steps_take() -> None:
+    began: list[float] = []
+
+    def step(batch: torch.Tensor) -> None:
+        began.append(time.perf_counter())
+        time.sleep(0.002)
+
+    (point,) = measure_loader("cpu", 64, 3, (False,), (0,), step)
+    assert (point.what, point.num_bytes) == ("loader", 64 * BATCH_SIZE)
+    assert dict(point.options) == {"pin_memory": False, "num_workers": 0}
+    epochs = [began[place : place + 3] for place in range(0, len(began), 3)][1:]
+    assert len(epochs) == len(point.seconds)
+    for seconds, starts in zip(point.seconds, epochs, strict=True):
+        assert seconds * 3 >= starts[-1] - starts[0] + 0.002
+
+
+def test_a_batch_with_wrong_data_is_caught() -> None:
+    with pytest.raises(RuntimeError, match="batch 0 has wrong data: its last elements sum up to 0, not 496"):
+        measure_loader("cpu", 64, 2, (False,), (0,), lambda batch: batch.zero_())
+
+
+# ---- in a profile
+
+
+def on_made(*args: Any) -> list[Point]:
+    """What a rank does, with a made GPU in the place of one of torch's."""
+    from rankscope.machine import measure_rank
+
+    measure_rank.Cuda = lambda _: Made()  # type: ignore[assignment,misc]
+    measure_rank._gpu = lambda: "cuda:0"
+    return measure_rank.measure_keys(*args)
+
+
+def survey_with_a_gpu(backend: str) -> dict[str, Any]:
+    from rankscope.machine import measure_rank
+
+    return measure_rank.survey(backend) | {"gpus": PROVENANCE["gpus"], "transfer_bytes": 2**17}
+
+
+def two_traps() -> list[Point]:
+    points = measure_traps(Made(), 2**20)
+    loads = [Point("loader", 2**20, [s] * 4, [True] * 4, {"pin_memory": pin, "num_workers": 0}) for pin, s in LOADS]
+    return [*points, *loads] if torch.distributed.get_rank() == 0 else []
+
+
+LOADS = [(False, 2e-3), (True, 1e-3)]
+
+
+def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_run, "_survey", survey_with_a_gpu)
+    monkeypatch.setattr(measure_run, "_measure_keys", on_made)
+    monkeypatch.setattr(measure_run, "_experiment", two_traps)
+    setting: dict[str, Any] = {"num_ranks": 2, "sizes": [2**16], "algorithms": ["native"], "protocol": QUICK}
+    plain = profile_machine(tmp_path / "a.json", transfers=False, **setting)
+    assert not [point for point in plain.points if point.what in ("transfer", "too_early")]
+    told: list[Any] = []
+    profile = profile_machine(tmp_path / "a.json", report=told.append, **setting)
+    assert profile.points[: len(plain.points)] == plain.points
+    assert {point.num_bytes for point in profile.select("transfer")} == {2**12, 2**14, 2**16}
+    assert (told[-1].num_done, told[-1].num_points) == (len(plain.points) + 3 * 23, len(plain.points) + 3 * 23)
+    assert Profile.load(tmp_path / "a.json") == profile
+    assert profile_machine(tmp_path / "a.json", **setting) == profile
+    words = "\n".join(verdict(profile))
+    assert "Copies to the GPU: 4.94 GB/s with pinned memory at 64 KiB" in words
+    assert "That DataLoader(pin_memory=True) makes batches quicker: yes" in words
+    assert {"transfer", "pin", "too_early"} <= set(profile.to_frame(predicted=True).what)
+
+
+def test_where_there_is_no_gpu_there_are_no_copies(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    setting: dict[str, Any] = {"num_ranks": 2, "sizes": [4096], "algorithms": ["native"], "protocol": QUICK}
+    assert not profile_machine(tmp_path / "a.json", **setting).select("transfer")
+
+
+def test_keys_of_copies_are_told_apart_in_words() -> None:
+    key = key_of("transfer", 2**20, direction="h2d", method="pinned", pieces=1, both=False)
+    assert words_of(key) == "transfer h2d, pinned, 1 MiB"
+
+
+def test_links_of_gpus_are_told_without_their_addresses(tmp_path: Path) -> None:
+    place = tmp_path / "0000:3b:00.0"
+    place.mkdir()
+    (place / "numa_node").write_text("1\n")
+    rows = "0, 5, 16, 00000000:3B:00.0\n1, 4, 8, 00000000:AF:00.0\n2, [N/A], [N/A], ?\nfailed\n"
+    assert provenance.pcie(rows, tmp_path) == "GPU0: PCIe 5 x16, NUMA node 1\nGPU1: PCIe 4 x8"
+
+
+def test_the_command_tells_that_copies_were_left_out(tmp_path: Path) -> None:
+    words = ["--num-ranks", "2", "--sizes", "4KiB", "--algorithms", "native", "--iterations", "3", "--no-transfers"]
+    assert cli.main(["profile", "-o", str(tmp_path / "a.json"), *words]) == 0
+    assert Profile.load(tmp_path / "a.json").provenance["command"].endswith(" --no-transfers")
+
+
+# ---- the script
+
+
+def test_gloo_and_virtual_ranks_are_measured_apart_from_the_profiles_own_collectives(known: Profile) -> None:
+    points = launch(measure_gpu.gloo_points, 2, ("cpu", [4096], QUICK))[0] + measure_gpu.virtual_points(
+        "cpu", [4096], 3
+    )
+    assert [point.what for point in points] == ["allreduce", "broadcast", *["allreduce"] * 6]
+    assert {point.options["num_ranks"] for point in points[2:]} == {2, 4, 8}
+    profile = Profile(known.provenance, known.protocol, (*known.points, *points))
+    assert groups(profile) == []
+    told = "\n".join(measure_gpu.collectives_table(profile))
+    assert "broadcast by native, 2 ranks, gloo (cpu)\n  4 KiB " in told
+    assert "allreduce by ring, 8 ranks, in process (cpu)\n  4 KiB " in told
+
+
+def test_virtual_ranks_with_a_wrong_sum_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.collectives.run_local", lambda schedule, tensors: tensors)
+    with pytest.raises(RuntimeError, match="allreduce by ring of 2 virtual ranks gave a wrong result"):
+        measure_gpu.virtual_points("cpu", [4096], 3)
+
+
+def test_the_tables_hold_what_was_measured(known: Profile) -> None:
+    copies, more = "\n".join(measure_gpu.copies_table(known)), "\n".join(measure_gpu.more_table(known))
+    pinned = one(known, "transfer", 2**20, direction="h2d", method="pinned_non_blocking")
+    assert f" {rate_words(2**20 / pinned.median_s)} " in copies
+    assert f" {time_words(one(known, 'pin', 2**20, cached=False).median_s)} " in more
+    words = "\n".join(measure_gpu.folklore_table(known, Profile(known.provenance, {}, ())))
+    assert "copied once: True; then None" in words
+
+
+def test_the_script_says_that_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["measure_gpu.py"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert measure_gpu.main() == 2
+    assert capsys.readouterr().err == "there is no GPU that torch can use\n"
+
+
+# ---- on a GPU
+
+
+@gpu
+@pytest.mark.gpu
+def test_pinned_bandwidth_is_that_of_a_plain_loop() -> None:
+    size, number = 2**28, 10
+    source = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(size, dtype=torch.uint8, device="cuda")
+    event: Any = torch.cuda.Event
+    times = []
+    for _ in range(4):
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        begin.record()
+        for _ in range(number):
+            target.copy_(source, non_blocking=True)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e-3 / number)
+    key = key_of("transfer", size, direction="h2d", method="pinned_non_blocking", pieces=1, both=False)
+    device = Cuda()
+    samples = in_turns({key: move_of(key, Buffers(size, device))}, device, Protocol(iterations=10))[key]
+    assert math.isclose(sorted(one.device_s for one in samples)[5], sorted(times)[1], rel_tol=0.05)
+
+
+@gpu
+@pytest.mark.gpu
+def test_a_gpu_does_all_that_a_made_one_does() -> None:
+    points = measure_transfers(QUICK, [2**12, 2**20], "cuda:0") + measure_traps()
+    assert {point.key for point in points if point.what in ("transfer", "pin")} == {
+        key for size in (2**12, 2**20) for key in transfer_keys(size, torch.cuda.device_count())
+    }
+    wrong = {(p.what, p.options["method"]): p.options["num_wrong"] for p in points if "num_wrong" in p.options}
+    assert wrong["too_early", "pinned_non_blocking"] > 0
+    assert wrong["changed_source", "pinned_non_blocking"] > 0

@@ -1,0 +1,228 @@
+"""A prepared batch is what torch's own functions make of each image alone; crops depend on seed, epoch and index."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn.functional import interpolate
+from torch.utils.data import DataLoader, Dataset
+
+from rankscope.pipeline import prefetched, preprocessed, random_crops, run, simulate
+from rankscope.pipeline.transfer_model import preprocess_on_workers
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def images(num: int, height: int, width: int, channels: int = 3, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (num, height, width, channels), dtype=torch.uint8, generator=generator)
+
+
+def reference(image: torch.Tensor, crop: list[int], size_px: tuple[int, int]) -> torch.Tensor:
+    """One image, step by step: cut, resize, flip, normalise."""
+    top, left, height, width, flipped = crop
+    cut = image[top : top + height, left : left + width].permute(2, 0, 1).double()
+    resized = interpolate(cut[None], size_px, mode="bilinear", align_corners=False)[0] / 255
+    turned = resized.flip(2) if flipped else resized
+    channels = len(image[0, 0])
+    mean, std = (torch.tensor(column[:channels]).double()[:, None, None] for column in (MEAN, STD))
+    return (turned - mean) / std
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sides=st.tuples(st.integers(1, 20), st.integers(1, 20)),
+    size_px=st.tuples(st.integers(1, 24), st.integers(1, 24)),
+    channels=st.sampled_from([1, 3]),
+    seed=st.integers(0, 2**63 - 1),
+    num=st.integers(0, 5),
+)
+def test_a_batch_is_prepared_as_each_image_alone(
+    sides: tuple[int, int], size_px: tuple[int, int], channels: int, seed: int, num: int
+) -> None:
+    batch, crops = images(num, *sides, channels), random_crops(range(num), sides, seed=seed, epoch=3)
+    found = preprocessed(batch, crops, size_px, MEAN[:channels], STD[:channels])
+    assert (found.shape, found.dtype) == ((num, channels, *size_px), torch.float32)
+    for image, crop, prepared in zip(batch, crops.tolist(), found, strict=True):
+        torch.testing.assert_close(prepared.double(), reference(image, crop, size_px), rtol=1e-4, atol=1e-4)
+
+
+def test_a_flip_is_a_flip_and_only_that() -> None:
+    batch = images(2, 9, 7)
+    crop, flipped = torch.tensor([[1, 2, 5, 4, 0]] * 2), torch.tensor([[1, 2, 5, 4, 1]] * 2)
+    one, other = (preprocessed(batch, crops, (6, 11)) for crops in (crop, flipped))
+    torch.testing.assert_close(one, other.flip(3))
+    assert float((one - other).abs().max()) > 0.5
+
+
+def test_a_crop_of_the_size_asked_for_is_only_normalised() -> None:
+    batch = images(1, 8, 8)
+    found = preprocessed(batch, torch.tensor([[2, 3, 4, 5, 0]]), (4, 5), mean=[0.0], std=[1.0])
+    torch.testing.assert_close(found[0].permute(1, 2, 0) * 255, batch[0, 2:6, 3:8].float())
+
+
+# ---- what is drawn
+
+
+def test_crops_depend_on_seed_epoch_and_index_alone() -> None:
+    whole = random_crops(range(100), (64, 48), seed=5, epoch=2)
+    parts = [random_crops(indices, (64, 48), seed=5, epoch=2) for indices in ([99, 3], np.arange(50), torch.arange(7))]
+    assert torch.equal(parts[0], whole[[99, 3]])
+    assert torch.equal(parts[1], whole[:50])
+    assert torch.equal(parts[2], whole[:7])
+    # seed and epoch are not added up: neither is one the other's
+    others = [(5, 3), (6, 2), (2, 5), (4, 3), (6, 1)]
+    tables = [random_crops(range(100), (64, 48), seed=seed, epoch=epoch) for seed, epoch in others]
+    assert all((whole == table).all(1).sum() < 5 for table in tables)
+
+
+def test_crops_are_spread_as_they_say() -> None:
+    crops = random_crops(range(20_000), (1000, 1000), area=(0.2, 0.6), aspect=(0.5, 2.0), flip=0.25).double()
+    top, left, height, width, flipped = crops.T
+    share, ratio = height * width / 1e6, (width / height).log2()
+    for values, low, high in ((share, 0.2, 0.6), (ratio, -1, 1)):
+        uncut = values[(height < 1000) & (width < 1000)]
+        assert low - 0.01 <= uncut.min()
+        assert uncut.max() <= high + 0.01
+    assert float(flipped.mean()) == pytest.approx(0.25, abs=0.02)
+    assert float(ratio.mean()) == pytest.approx(0, abs=0.03)
+    assert float(share.mean()) == pytest.approx(0.4, abs=0.02)  # a little less: long ones are cut
+    for first, length in ((top, height), (left, width)):
+        place = first / (1000 - length)
+        place = place[length < 900]
+        assert float(place.mean()) == pytest.approx(0.5, abs=0.02)
+        assert float(place.std()) == pytest.approx(12**-0.5, abs=0.02)
+    free = (height < 900) & (width < 900)
+    draws = torch.stack([share, ratio, top / (1001 - height), left / (1001 - width), flipped])
+    columns = torch.corrcoef(draws[:, free & (ratio.abs() < 0.3)])  # where no side decides about another
+    assert float((columns - torch.eye(5)).abs().max()) < 0.05
+
+
+def test_crops_may_fill_the_image_or_be_one_pixel() -> None:
+    assert random_crops([1, 2], (3, 5), area=(1, 1), aspect=(5 / 3, 5 / 3), flip=1).tolist() == [[0, 0, 3, 5, 1]] * 2
+    tiny = random_crops(range(200), (3, 5), area=(1e-9, 1e-9))
+    assert set(map(tuple, tiny[:, :2].tolist())) == {(row, column) for row in range(3) for column in range(5)}
+    assert tiny[:, 2:4].tolist() == [[1, 1]] * 200
+
+
+# ---- on CPU workers and on the device
+
+
+class Pictures(Dataset[Any]):
+    """Images with their crops, prepared by whoever reads them or left to be prepared."""
+
+    def __init__(self, prepare: bool) -> None:
+        self.data, self.prepare = images(24, 40, 30), prepare
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitems__(self, indices: list[int]) -> Any:
+        batch, crops = self.data[indices], random_crops(indices, (40, 30), seed=1)
+        return preprocessed(batch, crops, (16, 16)) if self.prepare else (batch, crops)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_workers_and_the_loop_prepare_the_same() -> None:
+    def loader(prepare: bool, num_workers: int) -> Any:
+        return prefetched(
+            DataLoader(Pictures(prepare), batch_size=5, num_workers=num_workers, collate_fn=lambda batch: batch), "cpu"
+        )
+
+    there = [preprocessed(*batch, (16, 16)) for batch in loader(False, 0)]
+    workers = list(loader(True, 2))
+    assert len(there) == len(workers) == 5
+    for one, other in zip(there, workers, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_gpu_prepares_the_same() -> None:
+    loader = DataLoader(Pictures(False), batch_size=5, collate_fn=lambda batch: batch)
+    expected = [preprocessed(*batch, (16, 16), MEAN, STD) for batch in loader]
+    batches = prefetched(loader, "cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = [preprocessed(*batch, (16, 16), MEAN, STD) for batch in batches]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)
+
+
+def test_workers_that_prepare_are_the_bottleneck_where_the_model_says_so() -> None:
+    batch = images(16, 120, 120)
+
+    def prepare(number: int) -> torch.Tensor:
+        return preprocessed(batch, random_crops(range(16 * number, 16 * number + 16), (120, 120)), (64, 64))
+
+    times_s = []
+    for number in range(8):
+        start_s = time.perf_counter()
+        prepare(number)
+        times_s.append(time.perf_counter() - start_s)
+    model = preprocess_on_workers(0.0, times_s, 0.0, min(times_s) / 50, num_workers=1)
+    assert model.bottleneck == "load and preprocess"
+    real = run(model.changed("load and preprocess", fn=prepare).changed("copy", service_s=0.0), range(8))
+    busy = real.utilisation()
+    assert max(busy, key=lambda lane: busy[lane]) == (0, "load and preprocess")
+    predicted = simulate(model.measured(real), 8)
+    assert predicted.makespan_s == pytest.approx(real.makespan_s, rel=0.5)
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"indices": [-1]}, "indices must be a list of whole numbers of at least 0, got [-1]"),
+        ({"indices": [0.5]}, "indices must be a list of whole numbers of at least 0, got [0.5]"),
+        ({"indices": 3}, "indices must be a list of whole numbers of at least 0, got 3"),
+        ({"image_px": (4, 0)}, "image_px must be a whole number of at least 1, got 0"),
+        ({"image_px": 4}, "image_px must be two numbers, got 4"),
+        ({"seed": -1}, "seed must be a whole number from 0 to"),
+        ({"epoch": 1.5}, "epoch must be a whole number from 0 to"),
+        ({"area": (0.5, 1.5)}, "area must be a finite number above 0 and of at most 1.0, got 1.5"),
+        ({"area": (0.5, 0.1)}, "area must be two finite numbers, the smaller first, got (0.5, 0.1)"),
+        ({"aspect": (0, 1)}, "aspect must be a number above 0, got 0"),
+        ({"aspect": (1, float("inf"))}, "aspect must be two finite numbers, the smaller first, got (1, inf)"),
+        ({"flip": 2}, "flip must be a finite number of at least 0 and of at most 1, got 2"),
+    ],
+)
+def test_bad_crops(options: dict[str, Any], message: str) -> None:
+    given_: dict[str, Any] = {"indices": [0], "image_px": (4, 4), **options}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        random_crops(given_.pop("indices"), given_.pop("image_px"), **given_)
+
+
+CROP = torch.tensor([[0, 0, 4, 4, 0]])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"images": images(1, 4, 4).float()}, "images must be uint8 of shape (image, height, width, channel), got"),
+        ({"images": images(1, 4, 4)[0]}, "images must be uint8 of shape (image, height, width, channel), got"),
+        ({"images": [1]}, "images must be a Tensor, got [1]"),
+        ({"crops": CROP.float()}, "crops must be int64 of shape (1, 5), as random_crops gives them, got torch.float32"),
+        ({"crops": CROP.repeat(2, 1)}, "crops must be int64 of shape (1, 5), as random_crops gives them, got"),
+        ({"crops": CROP + torch.tensor([1, 0, 0, 0, 0])}, "crops must lie in images of (4, 4) pixels, got [1, 0, 4, 4"),
+        ({"crops": CROP * 0}, "crops must lie in images of (4, 4) pixels, got [0, 0, 0, 0, 0]"),
+        ({"size_px": (0, 4)}, "size_px must be a whole number of at least 1, got 0"),
+        ({"mean": (0.1, 0.2)}, "mean must be one number, or one for each of 3 channels, got (0.1, 0.2)"),
+        ({"std": (0.0,)}, "std must be a finite number above 0, got 0.0"),
+    ],
+)
+def test_bad_batches(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        preprocessed(**{"images": images(1, 4, 4), "crops": CROP, "size_px": (2, 2), **change})

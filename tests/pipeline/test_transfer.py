@@ -1,0 +1,699 @@
+"""Batches arrive as the loader gave them, whatever is late; a prefetcher that leaves out a precaution is caught."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import re
+import weakref
+from collections import OrderedDict, UserDict, deque, namedtuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+import rankscope.pipeline
+from rankscope.pipeline import overlap_share, prefetched, run, simulate, transfer
+from rankscope.pipeline.transfer import Prefetched
+from rankscope.pipeline.transfer_batches import copied_strides, leaves, mapped
+from rankscope.pipeline.transfer_model import preprocess_on_gpu, preprocess_on_workers
+from rankscope.timeline import Recorder, Span, Timeline
+
+from .late_cuda import COPY, LateCuda
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+Pair = namedtuple("Pair", ["image", "label"])
+
+
+@dataclass(frozen=True)
+class Sample:
+    image: Any
+    name: str = "a"
+    made: Any = field(default=None, init=False)
+
+
+def late_prefetched(
+    late: LateCuda, loader: Any, num_ahead: int = 1, recorder: Recorder | None = None
+) -> Prefetched[Any]:
+    return Prefetched(loader, late, num_ahead, recorder)  # type: ignore[arg-type]
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """The same structure, types, values and strides."""
+    assert type(found) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert found.shape == expected.shape
+        assert torch.equal(found, expected)
+        assert found.stride() == expected.stride()
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif isinstance(expected, Sample):
+        assert_same(vars(found), vars(expected))
+    else:
+        assert found == expected
+
+
+# ---- any batch, any order
+
+DTYPES = (torch.float32, torch.uint8, torch.int64, torch.bool, torch.bfloat16, torch.complex64)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> torch.Tensor:
+    shape = draw(st.lists(st.integers(0, 5), max_size=3))
+    tensor = (torch.rand([2 * side for side in shape]) * 100).to(draw(st.sampled_from(DTYPES)))
+    kind = draw(st.sampled_from(["contiguous", "every other", "transposed", "expanded", "conjugate"]))
+    if kind == "contiguous":
+        return tensor.clone()
+    if kind == "conjugate":
+        return tensor.conj()
+    if kind == "expanded":
+        return tensor.unsqueeze(0).expand(3, *tensor.shape)
+    if kind == "transposed":
+        return tensor.permute(list(reversed(range(tensor.ndim))))
+    return tensor[tuple(slice(None, None, 2) for _ in shape)]
+
+
+PLAIN = st.sampled_from(["name", 7, None, 2.5, b"raw"])
+BATCHES = st.recursive(
+    tensors() | PLAIN,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.builds(Pair, inner, inner),
+        st.builds(Sample, inner),
+        st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+        st.dictionaries(st.sampled_from("abc"), inner, max_size=3).map(OrderedDict),
+    ),
+    max_leaves=5,
+)
+
+
+def loaded(batches: list[Any], late: LateCuda, error_at: int) -> Iterator[Any]:
+    """Gives each batch, and then scribbles over what is not pinned in it: loaders may use their memory again."""
+    for number, batch in enumerate(batches):
+        if number == error_at:
+            raise KeyError(number)
+        yield batch
+        for leaf in leaves(batch):
+            if not late.knows(leaf):
+                leaf.untyped_storage().fill_(0)
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_batches_arrive_as_they_were_whatever_the_order(data: st.DataObject) -> None:
+    batches = data.draw(st.lists(BATCHES, max_size=6))
+    expected = [mapped(batch, torch.clone) for batch in batches]
+    late = LateCuda(data.draw(st.randoms(use_true_random=True)), data.draw(st.sampled_from([0.0, 0.4, 0.8])))
+    for leaf in leaves(batches):
+        if data.draw(st.booleans()):
+            late.pin(leaf)
+    error_at, break_at = data.draw(st.integers(0, 8)), data.draw(st.integers(0, 8))
+    iterator = iter(late_prefetched(late, loaded(batches, late, error_at), data.draw(st.integers(1, 3))))
+    reads, kept, num_seen = [], [], min(len(batches), error_at, break_at)
+    for batch in itertools.islice(iterator, num_seen):
+        reads.append((mapped(batch, lambda _: None), late.step(leaves(batch))))
+        kept.append(batch if data.draw(st.booleans()) else None)
+        del batch  # the device may be far from having run the step
+    assert len(reads) == num_seen
+    if num_seen == error_at < len(batches):
+        with pytest.raises(KeyError, match=str(error_at)):
+            next(iterator)
+    elif num_seen == len(batches):
+        assert next(iterator, "the end") == "the end"
+    del iterator
+    assert not late.num_queued(COPY)
+    late.run_all()
+    assert late.errors == []
+    for (shell, read), wanted in zip(reads, expected, strict=False):
+        assert len(leaves(wanted)) == len(read)
+        assert_same([shell, read], [mapped(wanted, lambda _: None), leaves(wanted)])
+
+
+def test_what_is_pinned_is_not_copied_again_and_buffers_are_used_again() -> None:
+    late = LateCuda(random.Random(0))
+    pinned = late.pin(torch.ones(2, 3, 4, 5))
+    channels_last = late.pin(torch.ones(2, 3, 4, 5).contiguous(memory_format=torch.channels_last))
+    for batch in late_prefetched(late, [[pinned, pinned[1], channels_last, channels_last[:1]]] * 5):
+        late.step(batch)
+    assert late.num_buffers == 0
+    for batch in late_prefetched(late, [torch.ones(size) for size in (100, 90, 80, 120, 0, 100)], num_ahead=2):
+        late.step([batch])
+    assert late.num_buffers == 3
+    late.run_all()
+    assert late.errors == []
+
+
+@given(rng=st.randoms(use_true_random=True), num_ahead=st.integers(1, 4), num_batches=st.integers(0, 12))
+@settings(max_examples=30, deadline=None)
+def test_a_slow_device_is_not_filled_with_batches(rng: random.Random, num_ahead: int, num_batches: int) -> None:
+    late = LateCuda(rng)  # which runs nothing before it must
+    for batch in late_prefetched(late, [torch.ones(3)] * num_batches, num_ahead):
+        late.step([batch])
+    assert min(num_batches, num_ahead + 1) <= late.max_batches <= 2 * num_ahead + 1
+
+
+def test_a_prefetcher_that_waits_for_copies_alone_fills_a_slow_device() -> None:
+    late = LateCuda(random.Random(0))
+    for batch in textbook(late, [torch.ones(3)] * 40, "nothing"):
+        late.step([batch])
+    assert late.max_batches > 3
+
+
+# ---- the device that does things late catches a prefetcher that leaves a precaution out
+
+PRECAUTIONS = {
+    "waiting before a read": "read before its copy had ended",
+    "waiting before a reuse": "written again before its copy had ended",
+    "keeping what is copied": "freed before its copy had ended",
+    "waiting at the end": "freed before its copy had ended",
+    "record_stream": "freed while a step uses it",
+    "pinning": "not pinned",
+}
+
+
+def textbook(late: LateCuda, batches: list[torch.Tensor], without: str) -> Iterator[torch.Tensor]:
+    """A prefetcher of one tensor a batch, one ahead, that leaves out a precaution."""
+    buffers = [late.pinned(64) if without != "pinning" else torch.empty(64, dtype=torch.uint8) for _ in range(2)]
+    done: list[Any] = [None, None]
+    sources: list[Any] = [None, None]
+
+    def send(number: int) -> tuple[torch.Tensor, Any]:
+        slot, batch = number % 2, batches[number]
+        if done[slot] is not None and without != "waiting before a reuse":
+            done[slot].synchronize()
+        source = buffers[slot][: batch.nbytes].view(batch.dtype).copy_(batch)
+        with late.copying():
+            there = late.copy(source)
+            done[slot] = late.mark(False)
+        sources[slot] = None if without == "keeping what is copied" else source
+        return there, done[slot]
+
+    under_way = deque([send(0)])
+    try:
+        for number in range(len(batches)):
+            if number + 1 < len(batches):
+                under_way.append(send(number + 1))
+            there, event = under_way.popleft()
+            if without != "waiting before a read":
+                late.wait_for(event)
+            if without != "record_stream":
+                late.hand_over(there)
+            yield there
+            del there
+    finally:
+        if without != "waiting at the end":
+            for event in done:
+                event.synchronize()
+
+
+def textbook_errors(without: str, seed: int) -> list[str]:
+    rng = random.Random(seed)
+    late = LateCuda(rng, rng.choice([0.0, 0.3, 0.6]))
+    for number, batch in enumerate(textbook(late, [torch.full((4,), float(n)) for n in range(6)], without)):
+        late.step([batch])
+        del batch
+        if number == 4:
+            break
+    late.run_all()
+    return late.errors
+
+
+@pytest.mark.parametrize("without", PRECAUTIONS)
+def test_a_precaution_left_out_is_caught(without: str) -> None:
+    found = [error for seed in range(20) for error in textbook_errors(without, seed)]
+    assert any(PRECAUTIONS[without] in error for error in found)
+
+
+def test_a_prefetcher_with_all_precautions_is_not_caught() -> None:
+    assert not [error for seed in range(20) for error in textbook_errors("nothing", seed)]
+
+
+# ---- time, on the late device's clock
+
+
+def recorded(num_ahead: int, copy_s: float, step_s: float, load_s: float = 0.0, stage_s: float = 0.0) -> Timeline:
+    late, recorder = LateCuda(random.Random(num_ahead), 0.2, bytes_per_s=1000 / copy_s), Recorder(rank=3)
+
+    def loader() -> Iterator[torch.Tensor]:
+        for _ in range(40):
+            late.host_s += load_s
+            yield late.pin(torch.zeros(1000, dtype=torch.uint8))
+
+    late.stage_s = stage_s
+    for batch in late_prefetched(late, loader(), num_ahead, recorder):
+        late.step([batch], step_s)
+    return recorder.timeline()
+
+
+@pytest.mark.parametrize("num_ahead", [1, 2, 3])
+@pytest.mark.parametrize(("copy_s", "step_s"), [(0.003, 0.003), (0.002, 0.005), (0.005, 0.002)])
+def test_a_step_takes_the_longer_of_copy_and_compute(num_ahead: int, copy_s: float, step_s: float) -> None:
+    timeline = recorded(num_ahead, copy_s, step_s)
+    timeline.check()
+    copies, steps = timeline.select(lane="copy"), timeline.select(lane="compute")
+    assert len(copies) == len(steps) == 40
+    assert set(timeline.rank.tolist()) == {3}
+    assert steps.item.tolist() == list(range(40))
+    assert (copies.stop_s - copies.start_s).tolist() == pytest.approx([copy_s] * 40)
+    assert (steps.stop_s - steps.start_s).tolist() == pytest.approx([step_s] * 40)
+    assert timeline.makespan_s == pytest.approx(copy_s + step_s + 39 * max(copy_s, step_s))
+    assert overlap_share(timeline) == pytest.approx(1.0, abs=0.02)
+
+
+def test_it_takes_the_longest_of_loading_copy_and_compute() -> None:
+    for load_s, copy_s, step_s in [(0.0066, 0.002, 0.005), (0.001, 0.002, 0.005), (0.002, 0.005, 0.001)]:
+        stops_s = recorded(1, copy_s, step_s, load_s, 0.0004).select(lane="compute").stop_s
+        assert (stops_s[1:] - stops_s[:-1])[3:-1].tolist() == pytest.approx([max(load_s + 0.0004, copy_s, step_s)] * 35)
+
+
+def test_copies_and_steps_that_take_turns_achieve_half_the_bound() -> None:
+    spans = [
+        Span(0, kind, kind, item, 2 * item + offset, 2 * item + offset + 1)
+        for item in range(100)
+        for kind, offset in (("copy", 0), ("compute", 1))
+    ]
+    assert overlap_share(Timeline.of(spans)) == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_first_copy_has_nothing_to_hide_behind() -> None:
+    spans = [Span(0, "copy", "copy", 0, 0.0, 10.0), Span(0, "copy", "copy", 1, 10.0, 11.5)]
+    steps = [Span(0, "compute", "compute", 0, 10.0, 11.0), Span(0, "compute", "compute", 1, 11.5, 12.5)]
+    assert overlap_share(Timeline.of([*spans, *steps])) == pytest.approx(2.0 / 2.5)
+
+
+def test_a_share_needs_copies_steps_and_one_rank() -> None:
+    copy, step = Span(0, "copy", "copy", 0, 0.0, 1.0), Span(0, "compute", "compute", 0, 0.0, 1.0)
+    for spans in ([], [copy], [step], [copy, step._replace(stop_s=0.0)]):
+        with pytest.raises(ValueError, match="timeline must have spans of kinds 'copy' and 'compute'"):
+            overlap_share(Timeline.of(spans))
+    with pytest.raises(ValueError, match="timeline must be that of one rank"):
+        overlap_share(Timeline.of([copy, step, step._replace(rank=1)]))
+
+
+def test_items_go_on_over_iterations_and_a_step_left_has_no_span() -> None:
+    late, recorder = LateCuda(random.Random(0)), Recorder()
+    batches = late_prefetched(late, [torch.ones(2)] * 4, recorder=recorder)
+    assert len(list(batches)) == 4
+    for batch in batches:
+        late.step([batch])
+        break
+    timeline = recorder.timeline()
+    assert timeline.select(lane="copy").item.tolist() == [0, 1, 2, 3, 4, 5]
+    assert timeline.select(lane="compute").item.tolist() == [0, 1, 2, 3]
+
+
+# ---- what holds on any device
+
+
+def batches_on(where: str, loader: Any) -> Prefetched[Any]:
+    on_cpu = where == "cpu"
+    return prefetched(loader, "cpu") if on_cpu else late_prefetched(LateCuda(random.Random(1)), loader)
+
+
+@pytest.fixture(params=["cpu", "late"])
+def where(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_it_is_the_loader_for_all_else(where: str) -> None:
+    data = TensorDataset(torch.arange(10))
+    loader = DataLoader(data, batch_size=3, sampler=DistributedSampler(data, 1, 0, seed=4))
+    batches = batches_on(where, loader)
+    assert len(batches) == 4
+    assert batches.batch_size == 3
+    seen = []
+    for epoch in (0, 1):
+        batches.sampler.set_epoch(epoch)
+        seen.append([leaf.clone() for batch in loader for leaf in batch])
+        if where == "cpu":
+            assert all(map(torch.equal, seen[-1], (leaf for batch in batches for leaf in batch)))
+        else:
+            assert [leaf.shape for batch in batches for leaf in batch] == [leaf.shape for leaf in seen[-1]]
+    assert not all(map(torch.equal, *seen))
+    with pytest.raises(AttributeError, match="no_such"):
+        batches.no_such  # noqa: B018
+    with pytest.raises(TypeError, match="len"):
+        len(batches_on(where, iter([])))
+
+
+def test_iterations_at_once_do_not_disturb_each_other(where: str) -> None:
+    batches = batches_on(where, ["a", "b", "c"])
+    assert list(zip(batches, batches, strict=True)) == [("a", "a"), ("b", "b"), ("c", "c")]
+    assert list(batches) == ["a", "b", "c"]
+
+
+def test_an_error_comes_in_its_turn_and_leaves_no_cycle(where: str) -> None:
+    class DiskGone(Exception):
+        pass
+
+    class Loader:
+        def __iter__(self) -> Iterator[int]:
+            yield from (1, 2)
+            raise DiskGone
+
+    gc.disable()
+    try:
+        seen, known = [], None
+        try:
+            for batch in batches_on(where, Loader()):
+                seen.append(batch)
+        except DiskGone as error:
+            known = weakref.ref(error)
+        assert seen == [1, 2]
+        assert known is not None
+        assert known() is None
+    finally:
+        gc.enable()
+
+
+def test_a_batch_that_cannot_be_moved_is_an_error_in_its_turn() -> None:
+    class Stubborn:
+        def to(self, device: Any) -> None:
+            raise RuntimeError("it stays")
+
+    late = LateCuda(random.Random(0))
+    batches = iter(late_prefetched(late, [torch.ones(1), Stubborn(), torch.ones(1)]))
+    assert late.step([next(batches)]) == []
+    with pytest.raises(RuntimeError, match="it stays"):
+        next(batches)
+    late.run_all()
+    assert late.errors == []
+
+
+def test_leaving_early_ends_the_loader(where: str) -> None:
+    ended = []
+
+    def loader() -> Iterator[int]:
+        try:
+            yield from range(100)
+        finally:
+            ended.append(True)
+
+    for batch in batches_on(where, loader()):
+        if batch == 3:
+            break
+    del batch
+    gc.collect()
+    assert ended == [True]
+
+
+def test_a_batch_is_not_held_by_the_iterator() -> None:
+    late, freed = LateCuda(random.Random(0)), []
+
+    class Seen(list[Any]):
+        def __del__(self) -> None:
+            freed.append(len(self))
+
+    iterator = iter(late_prefetched(late, [Seen([torch.ones(2)]), Seen([torch.ones(2)] * 2), Seen()]))
+    batch = next(iterator)
+    gc.collect()
+    freed.clear()
+    del batch
+    assert freed == [1]
+
+
+def test_on_the_cpu_steps_are_recorded() -> None:
+    recorder = Recorder()
+    batches = prefetched(["a", "b", "c"], "cpu", recorder=recorder)
+    assert list(batches) == ["a", "b", "c"]
+    for _ in batches:
+        break
+    assert [(span.lane, span.kind, span.item) for span in recorder.timeline()] == [
+        ("compute", "compute", item) for item in range(3)
+    ]
+
+
+# ---- objects
+
+
+class Packed:
+    """A batch of one's own, as torch's pin thread and PyTorch Geometric know them."""
+
+    def __init__(self, late: LateCuda, data: torch.Tensor) -> None:
+        self.late, self.data = late, data
+
+    def pin_memory(self) -> Packed:
+        return Packed(self.late, self.late.pin(self.data.clone()))
+
+    def to(self, device: Any, non_blocking: bool = False) -> Packed:
+        assert non_blocking
+        return Packed(self.late, self.late.copy(self.data))
+
+
+class Slotted:
+    __slots__ = ("data", "where")
+
+    def __init__(self, data: Any, where: Any = None) -> None:
+        self.data, self.where = data, where
+
+    def to(self, device: Any) -> Slotted:
+        return Slotted(self.data, device)
+
+
+def test_an_object_is_moved_its_own_way() -> None:
+    late = LateCuda(random.Random(0), 0.3)
+    expected = torch.arange(5.0)
+    reads = []
+    for packed, slotted in late_prefetched(late, [(Packed(late, expected), Slotted(4))] * 5):
+        reads.append(late.step([packed.data]))
+        del packed
+        assert slotted.where == late.device
+    late.run_all()
+    assert late.errors == []
+    assert all(torch.equal(read[0], expected) for read in reads)
+
+
+def test_what_is_no_plain_tensor_is_moved_its_own_way() -> None:
+    graph = torch.ones(2, requires_grad=True)
+    given = [torch.eye(3).to_sparse(), graph, torch.nn.Parameter(torch.ones(1))]
+    (found,) = late_prefetched(LateCuda(random.Random(0)), [given])
+    assert all(one is other for one, other in zip(found, given, strict=True))
+
+
+def test_mappings_and_sequences_of_one_s_own() -> None:
+    class Fixed(UserDict[str, Any]):
+        def __init__(self) -> None:
+            super().__init__(x=torch.ones(1))
+            self.more = "kept"
+
+        def to(self, device: Any) -> None:
+            raise AssertionError("its tensors would not be overlapped")
+
+    class Odd(tuple[Any, ...]):
+        pass
+
+    found = mapped([Fixed(), Odd([torch.ones(2)]), deque([torch.ones(3)]), range(2), {1}], lambda leaf: leaf.numel())
+    assert [type(item) for item in found] == [Fixed, Odd, deque, range, set]
+    assert (found[0]["x"], found[0].more, found[1], found[2]) == (1, "kept", (2,), deque([3]))
+
+
+def test_copied_strides_are_those_of_a_copy() -> None:
+    base = torch.zeros(2, 3, 4, 5)
+    for tensor in (base, base.permute(3, 1, 0, 2), base[:, :, ::2], base.contiguous(memory_format=torch.channels_last)):
+        assert copied_strides(tensor) == tensor.to(torch.float64).stride()
+
+
+# ---- the pipeline's model
+
+
+def test_the_bottleneck_goes_where_the_slowest_is() -> None:
+    times_s = {"load_s": 0.002, "copy_s": 0.004, "step_s": 0.010}
+    workers = [preprocess_on_workers(preprocess_s=0.040, num_workers=n, **times_s).bottleneck for n in (2, 4, 8)]
+    assert workers == ["load and preprocess", "load and preprocess", "step"]
+    road = preprocess_on_gpu(preprocess_s=0.001, num_workers=2, **{**times_s, "copy_s": 0.001})
+    assert road.bottleneck == "preprocess and step"
+    assert simulate(road, 200).makespan_s / 200 == pytest.approx(0.011, rel=0.01)
+    slow = preprocess_on_gpu(preprocess_s=0.001, num_workers=1, **{**times_s, "load_s": 0.05})
+    assert slow.bottleneck == "load"
+
+
+def test_times_of_each_batch_are_added_batch_by_batch() -> None:
+    road = preprocess_on_workers([0.1, 0.2], [0.3, 0.4], 0.0, 0.1, num_workers=1, prefetch_factor=3, num_ahead=2)
+    assert list(road["load and preprocess"].known_service_s) == pytest.approx([0.4, 0.6])
+    assert [stage.capacity for stage in road.stages[:2]] == [2, 2]
+    spans = simulate(road, 2).select(kind="step")
+    assert spans.start_s.tolist() == pytest.approx([0.4, 1.0])
+    with pytest.raises(ValueError, match="times must be one number, or .* got 2 of load_s, 3 of preprocess_s"):
+        preprocess_on_workers([0.1, 0.2], [0.1] * 3, 0.0, 0.1, num_workers=1)
+    with pytest.raises(ValueError, match="copy_s must be finite seconds of at least 0, got -1.0"):
+        preprocess_on_gpu(0.1, 0.1, -1.0, 0.1, num_workers=1)
+    with pytest.raises(ValueError, match="prefetch_factor must be a whole number of at least 1, got 0"):
+        preprocess_on_gpu(0.1, 0.1, 0.1, 0.1, num_workers=1, prefetch_factor=0)
+
+
+def test_a_run_of_the_model_takes_what_it_predicts() -> None:
+    road = preprocess_on_workers(0.002, 0.006, 0.001, 0.002, num_workers=2)
+    real = run(road, range(40))
+    predicted = simulate(road.measured(real), 40)
+    assert real.makespan_s == pytest.approx(predicted.makespan_s, rel=0.3)
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((3, "cpu"), {}, "loader must be something that gives batches when iterated over, got 3"),
+        (([], "tpu!"), {}, "device must be 'cpu', 'cuda' or 'cuda:' and its number, got 'tpu!'"),
+        (([], "meta"), {}, "device must be 'cpu', 'cuda' or 'cuda:' and its number, got 'meta'"),
+        (([], None), {}, "device must be 'cpu', 'cuda' or 'cuda:' and its number, got None"),
+        (([], "cpu"), {"num_ahead": 0}, "num_ahead must be a whole number from 1 to 64, got 0"),
+        (([], "cpu"), {"recorder": Timeline.of([])}, "recorder must be a Recorder, got <Timeline"),
+    ],
+)
+def test_bad_input(arguments: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        prefetched(*arguments, **options)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_here() -> None:
+    with pytest.raises(ValueError, match="device must be one that is here, and no CUDA device is; got 'cuda:1'"):
+        prefetched([], "cuda:1")
+
+
+def test_the_package_gives_the_functions_again_and_again() -> None:
+    for _ in range(2):
+        assert rankscope.pipeline.prefetched is transfer.prefetched
+        assert callable(rankscope.pipeline.preprocessed)
+
+
+# ---- on a GPU
+
+
+def busy(milliseconds: float) -> None:
+    """Keep the current stream busy, about that long."""
+    torch.cuda._sleep(round(milliseconds * 1.5e6))
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("num_ahead", [1, 3])
+def test_data_is_right_on_a_gpu_whatever_is_late(num_ahead: int) -> None:
+    rng, sums, expected = random.Random(num_ahead), [], []
+
+    def loader() -> Iterator[Any]:
+        reused = torch.empty(1 << 22)
+        for number in range(150):
+            size = rng.choice([0, 1, 1000, 1 << 20, 1 << 22])
+            reused[:size] = number
+            matrix = torch.full((7, 5), float(number)).t()
+            fresh = torch.full((size,), number)
+            expected.append([float(number) * size, number * size, number * 35.0])
+            yield Sample((reused[:size], fresh.pin_memory() if number % 2 else fresh, {"t": matrix}))
+
+    for batch in prefetched(loader(), "cuda", num_ahead):
+        if rng.random() < 0.3:
+            busy(rng.random() * 5)
+        one, other, rest = batch.image
+        assert (one.device.type, rest["t"].stride()) == ("cuda", (1, 5))
+        sums.append([one.double().sum(), other.sum(), rest["t"].sum()])
+        del batch, one, other, rest
+    assert [[float(value) for value in row] for row in sums] == expected
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_nothing_waits_for_the_device_on_a_gpu() -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    batches = prefetched([(torch.ones(1000), torch.ones(4).pin_memory(), packed)] * 20, "cuda", recorder=Recorder())
+    totals = []
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for one, other, sequence in batches:
+            busy(0.5)
+            totals.append(one.sum() + other.sum() + sequence.data.sum())
+            assert sequence.batch_sizes.device.type == "cpu"
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [float(total) for total in totals] == [1009.0] * 20
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_leaving_early_on_a_gpu_leaves_no_copy_under_way() -> None:
+    batches = prefetched([torch.ones(1 << 26).pin_memory() for _ in range(4)], "cuda", num_ahead=2)
+    first = next(iter(batches))  # and its iterator is gone
+    assert batches._cuda is not None
+    assert batches._cuda._copy_stream.query()
+    assert float(first.sum()) == 1 << 26
+
+
+def milliseconds(work: Any, repeats: int = 20) -> float:
+    """The median time on the current stream."""
+    taken = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        end.synchronize()
+        taken.append(begin.elapsed_time(end))
+    return sorted(taken)[repeats // 2]
+
+
+@pytest.fixture(scope="module")
+def pinned_copy() -> tuple[torch.Tensor, float]:
+    """A pinned batch whose copy takes 2 ms at least, and how long it takes in a plain loop."""
+    for power in range(27, 33):
+        host = torch.ones(1 << power, dtype=torch.uint8).pin_memory()
+        device = torch.empty_like(host, device="cuda")
+        if (taken := milliseconds(lambda d=device, h=host: d.copy_(h, non_blocking=True))) >= 2.5:
+            return host, taken
+    raise AssertionError("a GPU that copies 4 GiB in 2 ms")
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_pinned_bandwidth_is_that_of_a_plain_loop_on_a_gpu(pinned_copy: tuple[torch.Tensor, float]) -> None:
+    host, plain_ms = pinned_copy
+    recorder = Recorder()
+    for _ in prefetched([host] * 30, "cuda", recorder=recorder):
+        pass
+    copies = recorder.timeline().select(lane="copy")[5:]
+    assert sorted(copies.stop_s - copies.start_s)[12] * 1e3 <= plain_ms / 0.95
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("share", [0.6, 1.0, 2.0])
+def test_a_step_takes_the_longer_of_copy_and_compute_on_a_gpu(
+    pinned_copy: tuple[torch.Tensor, float], share: float
+) -> None:
+    host, copy_ms = pinned_copy
+    matrix = torch.ones(2048, 2048, device="cuda", dtype=torch.bfloat16)
+
+    def compute(repeats: int) -> None:
+        for _ in range(repeats):
+            matrix @ matrix
+
+    compute(10)
+    repeats = max(1, round(max(share * copy_ms, 2.2) / (milliseconds(lambda: compute(50)) / 50)))
+    compute_ms, recorder = milliseconds(lambda: compute(repeats)), Recorder()
+    assert compute_ms >= 2.0
+    for _ in prefetched([host] * 40, "cuda", recorder=recorder):
+        compute(repeats)
+    timeline = recorder.timeline()
+    timeline.check(tolerance_s=2e-6)  # what the device's clock tells apart
+    stops_s = timeline.select(lane="compute").stop_s[5:]
+    steps_ms = sorted((stops_s[1:] - stops_s[:-1]) * 1e3)
+    assert steps_ms[len(steps_ms) // 2] <= 1.05 * max(copy_ms, compute_ms)
+    assert overlap_share(timeline) >= 0.9

@@ -1,0 +1,230 @@
+"""All that one GPU can tell, in one profile and within 8 minutes: python tests/tools/measure_gpu.py -o gpu.json.
+
+Copies and what is said about them (twice), the loader, NCCL with a single rank, Gloo with two ranks on tensors of the
+GPU, and schedules carried out in one process by virtual ranks, which the GPU's own memory bounds, and no link. It needs
+torch, numpy, pandas, typer and rich, and nothing installed of rankscope's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
+
+from rankscope.machine import Point, Profile, Protocol, profile_machine, verdict  # noqa: E402
+from rankscope.machine.folklore import folklore  # noqa: E402
+from rankscope.machine.measure_plan import key_of, powers_of_two  # noqa: E402
+from rankscope.machine.measure_run import Progress  # noqa: E402
+from rankscope.machine.provenance import command_words  # noqa: E402
+from rankscope.ranks import launch  # noqa: E402
+from rankscope.units import bytes_words, rate_words, time_words  # noqa: E402
+
+PROTOCOL = Protocol(iterations=30, budget_s=0.12)
+SIZES = powers_of_two(2**10, 2**30, 4)
+AGAIN = tuple(2**power for power in (12, 16, 20, 22, 24, 26, 28))  # at which folklore is judged a second time
+GLOO_RANKS, GLOO_SIZES = 2, powers_of_two(2**12, 2**26, 16)
+VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), powers_of_two(2**16, 2**26, 16), ("ring", "halving_doubling")
+RUNS = 10
+ENOUGH_S = 420.0  # no part begins after this
+
+
+def gloo_points(device: str, sizes: Sequence[int], protocol: Protocol) -> list[Point]:
+    """In a rank: return what Gloo's own collectives take on tensors of a device that all ranks share."""
+    from rankscope.machine.measure import Ranks, measure_all
+    from rankscope.machine.measure_collectives import collective_tasks
+
+    ranks, points = Ranks(device=device), []
+    for what in ("allreduce", "broadcast"):
+        for size in sizes:
+            key = key_of(what, size, algorithm="native", in_place=what == "allreduce")
+            seconds, clean = measure_all(collective_tasks([key], ranks), ranks, protocol)[key]
+            place = device.partition(":")[0]
+            options = {"executor": "gloo", "schedule": "native", "device": place, "num_ranks": ranks.size}
+            points.append(Point(what, size, seconds, clean, options))
+    return points
+
+
+def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[Point]:
+    """Return what schedules take in one process, on tensors of one device: the host's seconds to their end."""
+    import torch
+
+    from rankscope.collectives import build, run_local
+    from rankscope.machine.measure import stolen_ticks
+
+    points = []
+    for num_ranks in VIRTUAL:
+        for name in SCHEDULES:
+            schedule = build("allreduce", name, num_ranks)
+            for size in sizes:
+                tensors = [torch.full((size // 4,), float(rank + 1), device=device) for rank in range(num_ranks)]
+                seconds, clean = [], []
+                for _ in range(runs + 2):
+                    begin, stolen = time.perf_counter(), stolen_ticks()
+                    found = run_local(schedule, tensors)
+                    if device != "cpu":
+                        torch.cuda.synchronize()
+                    seconds.append(time.perf_counter() - begin)
+                    clean.append(stolen_ticks() == stolen)
+                right = num_ranks * (num_ranks + 1) / 2
+                if not all(one is not None and bool((one == right).all()) for one in found):
+                    raise RuntimeError(f"allreduce by {name} of {num_ranks} virtual ranks gave a wrong result")
+                place = device.partition(":")[0]
+                options = {"executor": "in process", "schedule": name, "device": place, "num_ranks": num_ranks}
+                points.append(Point("allreduce", size, tuple(seconds[2:]), tuple(clean[2:]), options))
+    return points
+
+
+def again(profile: Profile) -> Profile:
+    """Measure a second time, in this process, what folklore is judged by."""
+    from rankscope.machine.measure_transfer_loader import measure_loader
+    from rankscope.machine.measure_transfer_traps import measure_traps
+    from rankscope.machine.measure_transfers import measure_transfers
+
+    points = [*measure_transfers(PROTOCOL, AGAIN), *measure_traps(), *measure_loader()]
+    return Profile(profile.provenance, profile.protocol, tuple(points))
+
+
+# ---- tables
+
+
+def copies_table(profile: Profile) -> Iterator[str]:
+    """How fast copies are by size, direction and method, and for how long a call holds the host."""
+    for what, title in (("transfer", "bytes/s"), ("transfer_host", "the host is held for")):
+        for direction in ("h2d", "d2h"):
+            points = profile.select(what, direction=direction, pieces=1, both=False)
+            methods = list(dict.fromkeys(str(point.options["method"]) for point in points))
+            yield f"\n{direction}, {title}"
+            yield _row("size", methods)
+            for size in sorted({point.num_bytes for point in points}):
+                found = {str(point.options["method"]): point for point in points if point.num_bytes == size}
+                yield _row(bytes_words(size), [_told(found[method], what) for method in methods])
+
+
+def _told(point: Point, what: str) -> str:
+    return rate_words(point.num_bytes / point.median_s) if what == "transfer" else time_words(point.median_s)
+
+
+def more_table(profile: Profile) -> Iterator[str]:
+    """Both directions at once, many pieces, copies on the GPU, and pinning."""
+    options: dict[str, dict[str, Any]] = {
+        "h2d alone": {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": False},
+        "d2h alone": {"direction": "d2h", "method": "pinned_non_blocking", "pieces": 1, "both": False},
+        "both at once": {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": True},
+        "h2d, 256 pieces": {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 256, "both": False},
+        "on the GPU": {"direction": "d2d"},
+        "pin, cold": {"cached": False},
+        "pin, cached": {"cached": True},
+    }
+    yield "\nmedian times; both at once is as many bytes in each direction"
+    yield _row("size", list(options))
+    for size in sorted({point.num_bytes for point in profile.select("transfer")}):
+        found = [profile.select("pin" if "cached" in one else "transfer", size, **one) for one in options.values()]
+        yield _row(bytes_words(size), [time_words(points[0].median_s) if points else "" for points in found])
+
+
+def folklore_table(first: Profile, second: Profile | None) -> Iterator[str]:
+    """The verdicts, and whether they came out the same twice."""
+    others = folklore(second) if second else [None] * len(folklore(first))
+    for one, other in zip(folklore(first), others, strict=True):
+        twice = "" if other is None else "; the same again" if one.holds == other.holds else f"; then {other.holds}"
+        yield f"\n{one.claim}: {one.holds}{twice}\n  {one.words}"
+        if other is not None:
+            yield f"  {other.words}"
+
+
+def collectives_table(profile: Profile) -> Iterator[str]:
+    """NCCL's launches, Gloo's copies and the virtual ranks' sums, one line a size."""
+    kinds: dict[str, list[Point]] = {}
+    for point in profile.points:
+        executor = point.options.get("executor")
+        if executor:
+            schedule, num_ranks, device = (point.options[name] for name in ("schedule", "num_ranks", "device"))
+            name = f"{point.what} by {schedule}, {num_ranks} ranks, {executor} ({device})"
+            kinds.setdefault(name, []).append(point)
+        elif point.options.get("algorithm") == "native":
+            kinds.setdefault(f"{point.what} by NCCL, 1 rank: what a launch takes", []).append(point)
+    for name, points in kinds.items():
+        yield f"\n{name}"
+        yield "  " + ", ".join(f"{bytes_words(point.num_bytes)} {time_words(point.median_s)}" for point in points)
+    yield "\nvirtual ranks share the GPU's memory, which bounds them: nothing of theirs tells of a link"
+
+
+def _row(name: str, words: Sequence[str]) -> str:
+    return f"{name:>9}" + "".join(f"{word:>22}" for word in words)
+
+
+# ---- the run
+
+
+def main() -> int:
+    """Measure, print and store; return what the process ends with."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=Path("gpu.json"))
+    parser.add_argument("--name", default="one GPU")
+    told = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("there is no GPU that torch can use", file=sys.stderr)
+        return 2
+    start = time.monotonic()
+    setting: dict[str, Any] = {"collectives": ("allreduce", "allgather"), "sizes": SIZES, "protocol": PROTOCOL}
+    command = command_words(["python", *sys.argv])
+    report = _reporter(start)
+    setting |= {"num_ranks": 1, "backend": "nccl", "name": told.name, "command": command, "report": report}
+    profile = _tried("copies and NCCL", lambda: profile_machine(told.output, **setting), start)
+    if profile is None and not told.output.exists():
+        return 1
+    profile = profile or Profile.load(told.output)  # what was measured before something failed
+    more: dict[str, Callable[[], list[Point]]] = {
+        "gloo": lambda: launch(gloo_points, GLOO_RANKS, ("cuda:0", GLOO_SIZES, PROTOCOL), timeout_s=90.0)[0],
+        "virtual ranks": lambda: virtual_points("cuda:0", VIRTUAL_SIZES),
+    }
+    for name, measure in more.items():
+        for point in _tried(name, measure, start) or []:
+            profile = profile.add(point)
+        profile.save(told.output)
+    second = _tried("folklore again", lambda: again(profile), start)
+    for table in (
+        copies_table(profile),
+        more_table(profile),
+        folklore_table(profile, second),
+        collectives_table(profile),
+    ):
+        print("\n".join(table))
+    print("", *verdict(profile), f"\n{profile.provenance['topology']}", sep="\n")
+    print(f"\n{len(profile.points)} points in {told.output.name}, {time.monotonic() - start:.0f} s")
+    return 0
+
+
+def _reporter(start: float) -> Callable[[Progress], None]:
+    def report(progress: Progress) -> None:
+        words = f"{progress.num_done} of {progress.num_points} points; {progress.doing}"
+        print(f"{time.monotonic() - start:4.0f} s: {words}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def _tried(name: str, measure: Callable[[], Any], start: float) -> Any:
+    """What a part measures; None, and a word on it, where it fails or time is up: the rest shall not be lost."""
+    if time.monotonic() - start > ENOUGH_S:
+        print(f"{name}: left out, for want of time", file=sys.stderr)
+        return None
+    print(f"{time.monotonic() - start:4.0f} s: {name}", file=sys.stderr, flush=True)
+    try:
+        return measure()
+    except (RuntimeError, ValueError) as error:
+        print(f"{name}: failed: {error}", file=sys.stderr)
+        return None
+
+
+if __name__ == "__main__":
+    from tests.tools import measure_gpu  # by a name that ranks can import: they unpickle functions by it
+
+    sys.exit(measure_gpu.main())
