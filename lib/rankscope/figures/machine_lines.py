@@ -153,8 +153,8 @@ def _explain(ax: Axes, others: bool) -> None:
     kinds = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}, "predicted": {"linewidth": 1.5}}
     handles = [Line2D([], [], color=INK, label=label, **style) for label, style in kinds.items()]  # type: ignore[arg-type]
     if others:
-        style = {"marker": ".", "markersize": 3, "linestyle": "none"}
-        handles.append(Line2D([], [], color=_OTHERS.color, label="other algorithms, measured", **style))
+        dots: dict[str, Any] = {"marker": ".", "markersize": 3, "linestyle": "none"}
+        handles.append(Line2D([], [], color=_OTHERS.color, label="other algorithms, measured", **dots))
     ax.legend(handles=handles, loc="center left", frameon=False, fontsize=LABEL_PT)
 
 
