@@ -169,6 +169,11 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "no such collective": (["predict", "{}", "--collective", "barter"], "--collective must be .*got 'barter'"),
     "no size": (["predict", "{}", "--num-bytes", "much"], "--num-bytes must be bytes like .*got 'much'"),
     "a size below 0": (["predict", "{}", "--num-bytes", "-4"], "--num-bytes must be bytes like .*got '-4'"),
+    "no bytes": (["predict", "{}", "--num-bytes", "0"], "--num-bytes must be a whole number from 1 to 1099511627776"),
+    "no end of bytes": (
+        ["predict", "{}", "--num-bytes", "9999999TiB"],
+        "--num-bytes must be a whole number from 1 to ",
+    ),
     "half a byte": (["predict", "{}", "--num-bytes", "0.5B"], "--num-bytes must be bytes like .*got '0.5B'"),
     "a size not measured": (["show", "{}", "--num-bytes", "3KiB"], "--num-bytes must be a size that was measured"),
     "native": (["predict", "{}", "--algorithm", "native"], "--algorithm of allreduce must be .*got 'native'"),
@@ -180,7 +185,11 @@ WRONG: dict[str, tuple[list[str], str]] = {
     ),
     "a trace to nowhere": (
         ["trace", "{}", "--algorithm", "ring", "--num-bytes", "1KiB", "-o", "none/t.json"],
-        "No such file or directory",
+        "none/t.json: No such file or directory",
+    ),
+    "a trace in the place of a device": (
+        ["trace", "{}", "--algorithm", "ring", "--num-bytes", "1KiB", "-o", "/dev/null"],
+        "--output must be a file, got '/dev/null'",
     ),
     "a trace without a size": (["trace", "{}", "--algorithm", "ring", "-o", "t.json"], "Missing option '--num-bytes'"),
 }

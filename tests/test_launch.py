@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -25,23 +26,16 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
-def _nobody_is_left():
-    """After each test only the server and its folder are there."""
+def _nobody_is_left(tmp_path_factory, monkeypatch):
+    """After each test only the server and its folder are there; other processes' launches are their own."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
     yield
     children = Path(f"/proc/{server_pid()}/task/{server_pid()}/children")
     assert not children.exists() or soon(lambda: not children.read_text().split())
-    assert not list(Path(temporary()).glob("rankscope-ranks-*/*/"))
-
-
-@pytest.fixture(autouse=True)
-def _own_temporary(tmp_path_factory, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
-
-
-def temporary() -> str:
-    import tempfile
-
-    return tempfile.gettempdir()
+    if forker._current and forker._current.folder.exists():
+        assert [path.name for path in forker._current.folder.iterdir()] == ["server.err"]
+    left = set(Path(tempfile.gettempdir()).iterdir()) - {forker._current and forker._current.folder}
+    assert not left
 
 
 def server_pid() -> int:

@@ -84,7 +84,14 @@ def trace(
     profile = Profile.load(path)
     (size,) = _sizes([num_bytes])
     timeline = cli_tables.predicted(profile, collective, algorithm, size)
-    timeline.to_chrome_trace(output)
+    if output.exists() and not output.is_file():  # a folder, or a device, whose place a file must not take
+        raise ValueError(f"--output must be a file, got {str(output)!r}")
+    try:
+        timeline.to_chrome_trace(output)
+    except OSError as error:  # of a temporary file
+        if error.errno:
+            error.filename = str(output)
+        raise
     cli_tables.show(cli_tables.traced(timeline, collective, algorithm, size, output))
 
 
@@ -125,6 +132,8 @@ def _expected(error: Exception) -> str | None:
 
 
 def _sizes(texts: Sequence[str] | None) -> list[int]:
+    from .checks import whole
+    from .machine.measure_plan import MOST_BYTES
     from .units import parse_bytes
 
-    return [parse_bytes("--num-bytes", text) for text in texts or ()]
+    return [whole("--num-bytes", parse_bytes("--num-bytes", text), 1, MOST_BYTES) for text in texts or ()]

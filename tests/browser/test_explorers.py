@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 import rankscope.explorers  # noqa: F401  (its modules are looked up by name: their functions have the same names)
+from rankscope.machine import Profile
 from tests.browser.jupyterlab import (
     browser_page,
     explorer,
@@ -22,6 +23,7 @@ from tests.browser.jupyterlab import (
 )
 
 ROOT = Path(__file__).parents[2]
+PROFILE = ROOT / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
 REPAINT_S = 15
 
 
@@ -29,7 +31,12 @@ REPAINT_S = 15
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "label", "setting"),
-    [("pipeline", "decoders", "num_workers"), ("parts", "queue", "queue_size"), ("allreduce", "step", "step")],
+    [
+        ("pipeline", "decoders", "num_workers"),
+        ("parts", "queue", "queue_size"),
+        ("allreduce", "step", "step"),
+        ("machine", "ranks", "num_ranks"),
+    ],
 )
 def test_a_slider_moved_by_keyboard_paints_the_right_picture(
     tmp_path: Path, name: str, label: str, setting: str
@@ -37,13 +44,17 @@ def test_a_slider_moved_by_keyboard_paints_the_right_picture(
     find_browser()
     module = sys.modules[f"rankscope.explorers.{name}"]
     notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell(f"from rankscope import explorers\nexplorers.{name}()")]
+    source, picture = f"explorers.{name}()", getattr(module, "picture", None)
+    if name == "machine":
+        source = f"from rankscope.machine import Profile\nexplorers.machine({{'slow': Profile.load({str(PROFILE)!r})}})"
+        picture = module.Machines({"slow": Profile.load(PROFILE)}).ranking
+    notebook.cells = [nbformat.v4.new_code_cell(f"from rankscope import explorers\n{source}")]
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     notebooks = tmp_path / "notebooks"
     notebooks.mkdir()
     nbformat.write(notebook, notebooks / f"{name}.ipynb")
-    before = marks(module.picture())
-    after = marks(module.picture(**{setting: module.DEFAULTS[setting] + 1}))
+    before = marks(picture())
+    after = marks(picture(**{setting: module.DEFAULTS[setting] + 1}))
     assert before != after
 
     screenshot = ROOT / "test-artifacts" / f"explorer_{name}.png"

@@ -178,8 +178,12 @@ def test_bad_input() -> None:
         simulate_executor(schedule, 64, Cluster.uniform(3, LINK))
     with pytest.raises(ValueError, match="num_bytes must be a multiple of 4, got 65"):
         simulate_executor(schedule, 65, Cluster.uniform(4, LINK))
+    with pytest.raises(ValueError, match="num_bytes must be a multiple of 4, got 64.5"):
+        simulate_executor(schedule, 64.5, Cluster.uniform(4, LINK))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got -4"):
         simulate_executor(schedule, -4, Cluster.uniform(4, LINK))
+    with pytest.raises(ValueError, match="link_at must be a function of src, dst and num_bytes, got 5"):
+        simulate_executor(schedule, 64, Cluster.uniform(4, LINK), 5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least 4 elements"):
         simulate_executor(schedule, 8, Cluster.uniform(4, LINK))
     with pytest.raises(ValueError, match="schedule must be a Schedule"):

@@ -87,6 +87,16 @@ def test_an_algorithm_that_refuses_says_so(profiles, monkeypatch):
     assert ">picky<" not in machines.ranking(algorithm="picky")
 
 
+def test_ranks_that_do_not_fill_their_nodes_are_told_and_nothing_is_drawn():
+    controls, shown, told = parts(machine({"two nodes": profile(links(), num_nodes=2, ranks_per_node=[2, 2])}))
+    assert "<svg" in shown.value
+    controls["num_ranks"].value = 3
+    assert shown.value == "<p>num_ranks must be a multiple of the 2 ranks on a node, got 3</p>"
+    assert "num_ranks must be a multiple of the 2 ranks on a node, got 3" in told.value
+    controls["num_ranks"].value = 6
+    assert "<svg" in shown.value
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from rankscope.machine import Point, compare
 from tests.machine.made import collective, links, point, profile
@@ -50,6 +51,11 @@ def test_what_only_one_has_is_listed() -> None:
     ]
     assert np.isnan(frame.ratio[[0, 2]]).all()
     assert not frame.beyond_noise.any()
+
+
+def test_only_profiles_are_compared() -> None:
+    with pytest.raises(ValueError, match="after must be a Profile, got 'b.json'"):
+        compare(profile(), "b.json")  # type: ignore[arg-type]
 
 
 def test_two_empty_profiles_give_an_empty_table() -> None:

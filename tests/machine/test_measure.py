@@ -298,6 +298,33 @@ def test_what_a_collective_leaves_undone_is_caught(collective: str, monkeypatch:
         in_threads(2, work)
 
 
+@pytest.mark.parametrize("collective", ["allgather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("num_elements", [2 * 61, 2 * 610, 2**12])
+def test_a_run_at_the_place_of_another_is_caught(collective: str, num_elements: int) -> None:
+    (key,) = collective_keys(collective, 4 * num_elements, [2], ["native"])
+
+    def work(rank: int, group: Any) -> None:
+        buffers = Buffers(collective, 4 * num_elements, Ranks(group))
+        right = method(key, buffers, Ranks(group))
+        turned = buffers.given.roll(num_elements // 2 if collective != "allgather" else 1)
+        with pytest.raises(RuntimeError, match="wrong result"):
+            check(key, lambda given: right(turned), buffers)
+
+    in_threads(2, work)
+
+
+def test_no_result_is_there_before_it_is_made() -> None:
+    """A broadcast that does nothing finds nothing where it should have put it."""
+    (key,) = collective_keys("broadcast", 4096, [1], ["native"])
+
+    def work(rank: int, group: Any) -> None:
+        buffers = Buffers("broadcast", 4096, Ranks(group))
+        with pytest.raises(RuntimeError, match="element 0 is nan"):
+            check(key, lambda given: buffers.out, buffers)
+
+    in_threads(1, work)
+
+
 # ---- what is planned
 
 
@@ -308,6 +335,11 @@ def test_keys_are_all_different_and_of_whole_elements(sizes: list[int], quads: i
     assert len(set(keys)) == len(keys)
     assert all(num_bytes % 4 == 0 for _, num_bytes, _ in keys)
     assert any(dict(options).get("algorithm") == "native" for _, _, options in keys)
+
+
+def test_a_schedule_has_no_end_of_segments_however_large_the_size() -> None:
+    keys = collective_keys("allreduce", 2**40, [2], ["segmented_ring"])
+    assert dict(keys[0][2])["num_segments"] == measure_plan.MOST_SEGMENTS
 
 
 def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
@@ -322,6 +354,8 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
+        (("allreduce", None, 4), "collectives must be a list, got 'allreduce'"),
+        ((["allreduce"], "ring", 4), "algorithms must be a list, got 'ring'"),
         ((["allreduce"], ["rings"], 4), "algorithms must be one of 'native', 'flat'"),
         ((["allreduce", "barrier"], None, 4), "collectives must be one of 'allreduce', .*got 'barrier'"),
         ((["allgather"], ["recursive_doubling"], 6), "power of two"),

@@ -122,6 +122,12 @@ def test_a_failing_save_leaves_what_was_there(tmp_path: Path, monkeypatch: pytes
     assert [one.name for one in tmp_path.iterdir()] == ["made.json"]
 
 
+def test_an_error_of_the_disk_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    for path in (tmp_path / "none" / "made.json", tmp_path):
+        with pytest.raises(OSError, match=re.escape(f": '{path}'")):
+            SMALL.save(path)
+
+
 def text(folder: Path) -> str:
     return SMALL.save(folder / "valid.json").read_text()
 

@@ -47,11 +47,13 @@ def simulate_executor(
     if schedule.num_ranks != of_type("cluster", cluster, Cluster).num_ranks:
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
     whole("element_bytes", element_bytes, 1)
-    num_elements, rest = divmod(int(number("num_bytes", num_bytes, 0)), element_bytes)
+    if link_at is not None and not callable(link_at):
+        raise ValueError(f"link_at must be a function of src, dst and num_bytes, got {link_at!r}")
     parts = schedule.num_ranks if schedule.collective in RUNS_IN else 1
-    if rest or num_elements % parts:
+    num_elements, rest = divmod(number("num_bytes", num_bytes, 0), element_bytes * parts)
+    if rest:
         raise ValueError(f"num_bytes must be a multiple of {element_bytes * parts}, got {num_bytes!r}")
-    ends = [0, 1] if schedule.collective == "barrier" else chunk_ends(schedule, num_elements // parts)
+    ends = [0, 1] if schedule.collective == "barrier" else chunk_ends(schedule, int(num_elements))
     plans = [plan(rank_steps(schedule, rank, ends)) for rank in range(schedule.num_ranks)]
     return _Run(plans, cluster, link_at, element_bytes).timeline()
 

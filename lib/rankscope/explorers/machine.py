@@ -6,23 +6,23 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from html import escape
-from inspect import signature
 from typing import Any
 
 import ipywidgets as widgets
 
 from ..checks import of_type, one_of
-from ..collectives import ALGORITHMS, lower_bounds
+from ..collectives import ALGORITHMS
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
 from ..figures.winner_map import draw_ranking
 from ..machine import Point, Profile
-from ..machine.groups import NATIVE
+from ..machine.groups import NATIVE, bounds
+from ..machine.measure_plan import builder_options
 from ..timeline import Timeline
 from ..units import bytes_words, time_words
 from .panel import chosen, panel, slider
 
-DEFAULTS: dict[str, Any] = {"profile": "", "algorithm": "ring", "num_ranks": 4, "log2_bytes": 18, "num_segments": 2}
+DEFAULTS: dict[str, Any] = {"profile": "", "algorithm": "ring", "num_ranks": 4, "log2_bytes": 18, "num_segments": 1}
 RANGES = {"num_ranks": (2, 8), "log2_bytes": (10, 26), "num_segments": (1, 8)}
 _LABELS = {"profile": "profile", "algorithm": "algorithm", "num_ranks": "ranks", "log2_bytes": "log₂ bytes",
            "num_segments": "segments"}  # fmt: skip
@@ -55,6 +55,8 @@ class Machines:
         for name in ALGORITHMS["allreduce"]:
             with suppress(ValueError):  # not for so many ranks
                 seconds[name] = self._of(now, name).makespan_s
+        if not seconds:
+            return ""  # the timeline says why
         measured = {name: point.median_s for name, point in self._measured(now).items() if name in seconds}
         title = f"{bytes_words(_size(now))} over {now['num_ranks']} ranks of “{now['profile']}”"
         return to_svg(draw_ranking(seconds, self._bound_s(now), now["algorithm"], title, measured))
@@ -67,7 +69,7 @@ class Machines:
         except ValueError as error:
             return f"<p>{escape(str(error))}</p>"
         title = f"{now['algorithm']}: what each rank waits for, step by step"
-        return to_svg(draw_timeline(spans, title, hatched=("send", "receive")))
+        return to_svg(draw_timeline(spans, title))
 
     def report(self, **settings: Any) -> str:
         """Return as text what is predicted, what was measured, and where the numbers come from."""
@@ -94,8 +96,10 @@ class Machines:
         return self._predicted(now["profile"], algorithm, now["num_ranks"], _size(now), now["num_segments"])
 
     def _predict(self, profile: str, algorithm: str, num_ranks: int, num_bytes: int, num_segments: int) -> Timeline:
-        takes = signature(ALGORITHMS["allreduce"][algorithm]).parameters
-        options = {"num_segments": num_segments} if "num_segments" in takes else {}
+        cluster = self.profiles[profile].cluster(num_ranks)
+        options = builder_options(algorithm, num_bytes, [cluster.gpus_per_node] * cluster.num_nodes)
+        if "num_segments" in options:
+            options["num_segments"] = num_segments
         return self.profiles[profile].predict("allreduce", algorithm, num_bytes, num_ranks=num_ranks, **options)
 
     def _measured(self, now: dict[str, Any]) -> dict[str, Point]:
@@ -107,9 +111,7 @@ class Machines:
         return {str(point.options["algorithm"]): point for point in same}
 
     def _bound_s(self, now: dict[str, Any]) -> float:
-        cluster = self.profiles[now["profile"]].cluster(now["num_ranks"])
-        link, gamma = cluster.quickest, cluster.gamma_s_per_byte
-        return float(lower_bounds("allreduce", cluster.num_ranks, _size(now), link, gamma).seconds)
+        return float(bounds(self.profiles[now["profile"]], "allreduce", _size(now), now["num_ranks"]).seconds)
 
 
 def machine(profiles: Mapping[str, Profile], **settings: Any) -> widgets.VBox:

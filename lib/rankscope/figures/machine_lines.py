@@ -44,13 +44,14 @@ def to_busbw(
     """Draw bus bandwidth over size: markers are medians with their quartiles, lines are predicted, dashes the link.
 
     `algorithms` are drawn and named, by default the backend's own and those that are the quickest at some size; all
-    others are thin grey lines. Raises ValueError where none of them was measured.
+    others are grey dots. Raises ValueError where none of them was measured.
     """
     found = measured(profile, collective)
     shown = _shown(found, algorithms)
     factor = busbw_factor(collective, profile.num_ranks)
     rates = {name: [factor * p.num_bytes / p.median_s for p in one.points] for name, one in found.items()}
-    peak, best = max((max(values), name) for name, values in rates.items())
+    peak = max(max(values) for values in rates.values())
+    top_rate, best = max((max(rates[name]), name) for name in shown)
     link = profile.best_link("inter" if profile.num_nodes > 1 else "intra").link.bytes_per_s
     scale, unit = next(pair for pair in _RATES if max(peak, link) >= pair[0] or pair == _RATES[-1])
     ax, top = ax or _axes(), 1.12 * max(peak, min(link, 2 * peak)) / scale
@@ -58,14 +59,14 @@ def to_busbw(
     ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(0, top))
     ax.set_ylabel(f"bus bandwidth (busbw) [{unit}]")
     for name in (name for name in found if name not in shown):
-        ax.plot(found[name].sizes, np.array(rates[name]) / scale, color=_OTHERS.color, linewidth=0.8, zorder=1)
+        ax.plot(found[name].sizes, np.array(rates[name]) / scale, ".", color=_OTHERS.color, markersize=3, zorder=1)
     for name in shown:
         _draw_rates(ax, name, found[name], factor / scale)
     if link / scale < top:
         ax.axhline(link / scale, color=INK, linewidth=1, linestyle=(0, (5, 4)), label="link")
         note(ax, f"one link: {rate_words(link)}", (sizes[0], link / scale), (4, 4), va="bottom")
     _explain(ax, others=len(found) > len(shown))
-    dress(ax, sizes, title or f"{best} gets {peak / link:.0%} of a link's bandwidth")
+    dress(ax, sizes, title or f"{best} gets {top_rate / link:.0%} of a link's bandwidth")
     name_ends(ax, {name: (rates[name][-1] / scale, looks([name])[name]) for name in shown})
     return ax
 
@@ -103,7 +104,7 @@ def to_residuals(
     reach = max(5.0, 1.15 * float(off.max()))
     sizes = sorted({size for name in shown for size in found[name].sizes})
     ax = ax or _axes()
-    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(-reach, reach),
+    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(-min(reach, 100), reach),
            ylabel="predicted − measured [% of measured]")  # fmt: skip
     ax.axhline(0, color=INK, linewidth=1)
     ends = {}
@@ -152,7 +153,8 @@ def _explain(ax: Axes, others: bool) -> None:
     kinds = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}, "predicted": {"linewidth": 1.5}}
     handles = [Line2D([], [], color=INK, label=label, **style) for label, style in kinds.items()]  # type: ignore[arg-type]
     if others:
-        handles.append(Line2D([], [], color=_OTHERS.color, linewidth=0.8, label="other algorithms, measured"))
+        dots: dict[str, Any] = {"marker": ".", "markersize": 3, "linestyle": "none"}
+        handles.append(Line2D([], [], color=_OTHERS.color, label="other algorithms, measured", **dots))
     ax.legend(handles=handles, loc="center left", frameon=False, fontsize=LABEL_PT)
 
 

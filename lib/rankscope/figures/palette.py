@@ -44,6 +44,7 @@ _LOOKS = {
     "bidirectional_ring": Look(_SKY, True, "*"),
     "torus_2d": Look(_PINK, False, "p"),
     "torus_3d": Look(_PINK, True, "h"),
+    "native": Look("#6b6b6b", False, "<"),  # the backend's own
     # of other collectives, where they have the hue of their relatives
     "binomial": Look(_GREEN, False, "^"),
     "scatter_allgather": Look(_VERMILLION, False, "D"),
@@ -69,7 +70,7 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     used = {(look.color, look.dashed) for look in known.values()}
     pairs = [(color, dashed) for dashed in (False, True) for color in reversed(CATEGORIES)]
     free = [pair for pair in pairs if pair not in used] or pairs
-    others = (Look(color, dashed, "<") for color, dashed in cycle(free))
+    others = (Look(color, dashed, "o") for color, dashed in cycle(free))
     return {name: known[name] if name in known else next(others) for name in wanted}
 
 

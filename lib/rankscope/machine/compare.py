@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from ..checks import of_type
 from .rows import NAMED, options_words
 
 if TYPE_CHECKING:
@@ -18,10 +19,13 @@ def compare(before: Profile, after: Profile) -> pd.DataFrame:
 
     `ratio` is the time of `after` as a multiple of that of `before`. `beyond_noise` says that their interquartile
     ranges do not overlap. `only_in` is "before" or "after" for a point that the other profile has not, whose ratio is
-    not a number, and "" for the rest.
+    not a number, and "" for the rest. Raises ValueError for anything but profiles.
     """
     import pandas as pd
 
+    from .profile import Profile
+
+    of_type("before", before, Profile), of_type("after", after, Profile)
     one, other = ({point.key: point for point in profile.points} for profile in (before, after))
     rows = []
     for key in dict.fromkeys([*one, *other]):

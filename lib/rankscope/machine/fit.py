@@ -41,11 +41,12 @@ class LinkFit:
 
     def at(self, num_bytes: float) -> Link:
         """Return the line of the piece in which a message of so many bytes lies."""
+        number("num_bytes", num_bytes, 0)
         return next((link for start, link in reversed(self.pieces) if num_bytes >= start), self.pieces[0][1])
 
     def seconds(self, num_bytes: float) -> float:
         """Return how long a message of so many bytes takes."""
-        return self.at(num_bytes).seconds(number("num_bytes", num_bytes, 0))
+        return self.at(num_bytes).seconds(num_bytes)
 
     def __str__(self) -> str:
         alpha, low, high = map(time_words, (self.link.alpha_s, *self.alpha_s_interval))
@@ -98,6 +99,9 @@ def slope_s_per_byte(num_bytes: Sequence[int], seconds: Sequence[Any]) -> float:
 
 def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> tuple[Times, list[Times]]:
     """The different sizes, in order, and the samples of each."""
+    for name, value in (("num_bytes", num_bytes), ("seconds", seconds)):
+        if isinstance(value, str) or not hasattr(value, "__len__"):
+            raise ValueError(f"{name} must be a list with an entry for each size, got {value!r}")
     if len(num_bytes) != len(seconds):
         raise ValueError(f"seconds must be for each of {len(num_bytes)} sizes, got {len(seconds)}")
     found: dict[int, list[float]] = {}

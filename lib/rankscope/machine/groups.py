@@ -50,11 +50,14 @@ def joining(profile: Profile) -> dict[str, LinkFit]:
     return {where: profile.best_link(where) for where, there in several.items() if there}
 
 
-def bounds(profile: Profile, collective: str, num_bytes: int) -> Bounds:
+def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> Bounds:
     """Return the lower bounds were all links as good as the best, whose pieces say what it does at this size.
+
+    They are for the profile's ranks, or for another number of them.
 
     Raises ValueError where no link was measured.
     """
     fits = list(joining(profile).values()) or [profile.best_link("intra")]
     alpha_s, rate = min(fit.at(0).alpha_s for fit in fits), max(fit.at(num_bytes).bytes_per_s for fit in fits)
-    return lower_bounds(collective, profile.num_ranks, num_bytes, Link(alpha_s, rate), profile.gamma_s_per_byte)
+    number = profile.num_ranks if num_ranks is None else num_ranks
+    return lower_bounds(collective, number, num_bytes, Link(alpha_s, rate), profile.gamma_s_per_byte)

@@ -15,7 +15,7 @@ from .measure import Ranks, Task
 from .measure_plan import ITEM_BYTES, NATIVE
 from .points import Key
 
-PATTERN = 61  # a prime, so that whatever is misplaced shows; sums stay exact in float32 for 700 ranks
+PATTERN = 61  # random numbers from 1 on, so that whatever is misplaced shows; sums stay exact in float32 for 700 ranks
 Run = Callable[[Tensor], Tensor]
 
 
@@ -40,11 +40,12 @@ class Buffers:
         self.collective, self._rank, self._size = collective, ranks.rank, ranks.size
         elements = num_bytes // ITEM_BYTES
         self._each = elements // ranks.size
-        pattern = torch.arange(elements, device=ranks.device).remainder_(PATTERN).add_(1)
-        self._pattern: Tensor = pattern.to(torch.float32)
+        random = torch.Generator().manual_seed(0)
+        pattern = torch.randint(1, PATTERN + 1, (elements,), generator=random, dtype=torch.float32)
+        self._pattern: Tensor = pattern.to(ranks.device)
         self.given = self._of(ranks.rank, self._run(ranks.rank) if collective == "allgather" else slice(None))
         own = self._each if collective == "reduce_scatter" else elements
-        self.out = torch.empty(own, device=ranks.device)
+        self.out = torch.full((own,), torch.nan, device=ranks.device)
 
     def fill(self) -> None:
         """Put what is passed into its place again, where a collective in place has overwritten it."""

@@ -17,6 +17,7 @@ NATIVE = "native"
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
 ITEM_BYTES = 4  # of float32
 SEGMENT_BYTES = 2**19  # small enough to be added up in cache, large enough to be worth a message
+MOST_SEGMENTS = 256  # more of them gain nothing, and take long to plan
 MOST_BYTES = 2**40
 MOST_LINK_BYTES, MOST_MEMORY_BYTES = 2**24, 2**26
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
@@ -116,12 +117,24 @@ def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     Traceback (most recent call last):
     ValueError: sizes must be multiples of 4 bytes, an element's, got 1022
     """
-    if not isinstance(sizes, Sequence) or isinstance(sizes, str) or not sizes:
+    if not several("sizes", sizes):
         raise ValueError(f"sizes must be one or more whole numbers of bytes, got {sizes!r}")
     for size in sizes:
         if whole("sizes", size, ITEM_BYTES, MOST_BYTES) % ITEM_BYTES:
             raise ValueError(f"sizes must be multiples of {ITEM_BYTES} bytes, an element's, got {size!r}")
     return tuple(sorted(set(sizes)))
+
+
+def several(name: str, value: Any) -> Sequence[Any]:
+    """Return a value if it is a list or the like.
+
+    >>> several("in_place", True)
+    Traceback (most recent call last):
+    ValueError: in_place must be a list, got True
+    """
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return value
+    raise ValueError(f"{name} must be a list, got {value!r}")
 
 
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
@@ -196,7 +209,7 @@ def builder_options(name: str, num_bytes: int, ranks_per_node: Sequence[int]) ->
     """Return what an algorithm is built with for this size and this machine."""
     parts = {"segmented_ring": sum(ranks_per_node), "double_binary_tree": 2, "chain": 1}
     if name in parts:
-        return {"num_segments": max(1, num_bytes // (parts[name] * SEGMENT_BYTES))}
+        return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (parts[name] * SEGMENT_BYTES)))}
     if name == "hierarchical_ring" and len(set(ranks_per_node)) == 1 < len(ranks_per_node):
         return {"gpus_per_node": ranks_per_node[0]}
     return {}
@@ -216,9 +229,9 @@ def _fits(collective: str, name: str, elements: int, num_ranks: int, options: Ma
 
 def check_algorithms(collectives: Sequence[str], algorithms: Sequence[str] | None, num_ranks: int) -> None:
     """Raise ValueError for a name that no collective has, or that none has for so many ranks."""
-    for collective in collectives:
+    for collective in several("collectives", collectives):
         one_of("collectives", collective, COLLECTIVES)
-    for name in algorithms or ():
+    for name in several("algorithms", algorithms or ()):
         one_of("algorithms", name, (NATIVE, *dict.fromkeys(n for c in collectives for n in ALGORITHMS[c])))
         having = [c for c in collectives if name in ALGORITHMS[c]]
         if name != NATIVE and not any(_fits(c, name, 2**20 * num_ranks, num_ranks, {}) for c in having):

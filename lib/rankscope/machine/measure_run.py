@@ -30,6 +30,7 @@ CPU_SIZES = plan.powers_of_two(2**10, 2**26)
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 PATIENCE_S, LENIENCE = 60.0, 10.0  # what a launch may take, beside so many times what was expected
+MOST_S = 1e6  # that `launch` waits at all
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def profile_machine(
     `num_ranks` is by default the number of GPUs with "nccl", where it may be 1, else 4. Under torchrun the ranks are
     its own: all call this alike, rank 0 writes, and all get the profile.
 
-    Raises ValueError for bad input, and for a file of another machine or setting; RankError where a rank fails, hangs,
-    or gets a wrong result; OSError where the file cannot be written.
+    Raises ValueError for bad input, for a file of another machine or setting, and for one that another run has written
+    meanwhile; RankError where a rank fails, hangs, or gets a wrong result; OSError where the file cannot be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -91,7 +92,7 @@ def profile_machine(
     one_of("backend", backend, BACKENDS)
     run = _Run(Path(path), backend, of_type("protocol", protocol or Protocol(), Protocol), report)
     chosen = plan.checked_sizes(SIZES.get(backend, CPU_SIZES) if sizes is None else sizes)
-    places = tuple(truth("in_place", one) for one in in_place)
+    places = tuple(truth("in_place", one) for one in plan.several("in_place", in_place))
     number = _number_of(num_ranks, backend)
     plan.check_algorithms(collectives, algorithms, number)
     with _launcher(number, backend, emulate) as launcher:
@@ -115,6 +116,7 @@ def _launcher(number: int, backend: str, emulate: Emulation | None) -> Iterator[
     if emulate is None:
         yield _Launcher(lambda fn, args, limit_s: launch(fn, number, args, backend, limit_s), "")
         return
+    of_type("emulate", emulate, Emulation)
     if backend != "gloo" or is_joined(backend):
         raise ValueError("emulate goes with backend='gloo', and not with torchrun")
     from .emulate import emulated
@@ -129,6 +131,7 @@ class _Run:
     def __init__(self, path: Path, backend: str, protocol: Protocol, report: Callable[[Progress], object]) -> None:
         self.path, self.backend, self.protocol, self.report = path, backend, protocol, report
         self.profile: Profile
+        self._seen: tuple[int, int] | None = None  # the file as this run left it
         self._is_joined = is_joined(backend)
         self._writes = writes(backend)
 
@@ -162,8 +165,9 @@ class _Run:
         profile = Profile(provenance, _protocol(self.protocol, self.backend, found["clock_offset_s"]))
         if fresh or not self.path.exists():
             with Interrupts():
-                profile.save(self.path)
+                self._save(profile)
             return profile
+        self._seen = _stamp(self.path)
         stored = Profile.load(self.path)
         problem = difference(stored.provenance, profile.provenance) or _other_protocol(stored, profile)
         if problem:
@@ -184,7 +188,7 @@ class _Run:
             expected = guess_s(some, self.profile, self.protocol)
             begin = time.monotonic()
             args = (some, found["nodes"], self.backend, self.protocol)
-            points = launcher.launch(_measure_keys, args, PATIENCE_S + LENIENCE * expected)[0]
+            points = launcher.launch(_measure_keys, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
             ratio = (time.monotonic() - begin) / expected
             self._keep(points)
         if more and not all(self.profile.select(what) for what in EXPERIMENTS):
@@ -203,8 +207,23 @@ class _Run:
             profile = profile.add(point)
         with Interrupts():
             if self._writes:
-                profile.save(self.path)
+                if _stamp(self.path) not in (self._seen, None):
+                    raise ValueError(f"{self.path} was written by another run meanwhile, and is left as it is")
+                self._save(profile)
             self.profile = profile
+
+    def _save(self, profile: Profile) -> None:
+        profile.save(self.path)
+        self._seen = _stamp(self.path)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells a file from the one that takes its place; None where there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _number_of(num_ranks: int | None, backend: str) -> int:

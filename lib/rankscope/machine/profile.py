@@ -39,6 +39,8 @@ class Profile:
     def __post_init__(self) -> None:
         object.__setattr__(self, "provenance", MappingProxyType(check_provenance(self.provenance)))
         object.__setattr__(self, "protocol", MappingProxyType(check_protocol(self.protocol)))
+        if not isinstance(self.points, list | tuple):
+            raise ProfileError(f"points must be a list, got {self.points!r}")
         object.__setattr__(self, "points", tuple(self.points))
         known: set[Key] = set()
         for place, point in enumerate(self.points):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -145,10 +146,17 @@ def check_protocol(value: Any) -> dict[str, Any]:
 
 
 def write(profile: Profile, path: str | os.PathLike[str]) -> Path:
-    """Write a profile whole or not at all."""
+    """Write a profile whole or not at all; OSError, with this path, where that cannot be or no file is there."""
     body = _body(profile)
     head = f'{{"format": "{FORMAT}", "version": {VERSION}, "crc32": "{zlib.crc32(body.encode()):08x}",\n'
-    return write_atomically(path, lambda file: file.write((head + body + "}\n").encode()))
+    if Path(path).exists() and not Path(path).is_file():  # a folder, or a device, whose place a file must not take
+        raise FileExistsError(errno.EEXIST, "it is there, and not a file", os.fspath(path))
+    try:
+        return write_atomically(path, lambda file: file.write((head + body + "}\n").encode()))
+    except OSError as error:  # of a temporary file
+        if error.errno:
+            error.filename = os.fspath(path)
+        raise
 
 
 def _body(profile: Profile) -> str:

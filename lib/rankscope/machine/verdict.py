@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
+from ..checks import of_type
 from ..units import bytes_words, rate_words
 from .doubts import DOUBTS
 from .folklore import folklore
@@ -12,7 +13,7 @@ from .groups import NATIVE, bounds, groups
 from .profile import Profile
 from .rows import algbw_bytes_per_s
 
-_AS_QUICK = 1.05
+_AS_QUICK = 1.05  # as the sentence says
 
 
 def verdict(profile: Profile) -> list[str]:
@@ -24,10 +25,11 @@ def verdict(profile: Profile) -> list[str]:
     >>> points = [Point("allreduce", 1024, [s] * 4, [True] * 4, {"algorithm": name}) for name, s in times.items()]
     >>> for sentence in verdict(Profile(provenance, {}, points)):
     ...     print(sentence)
-    allreduce: use ring at 1 KiB; no other is quicker by more than the noise.
+    allreduce: use ring at 1 KiB; no other is quicker by more than 5 % or the noise.
     allreduce: ring takes 0.50 of native's time at 1 KiB.
     No link was measured, so nothing can be predicted or compared with a bound.
     """
+    of_type("profile", profile, Profile)
     return [sentence for rule in (*USES, *DOUBTS) for sentence in rule(profile)]
 
 
@@ -43,7 +45,7 @@ def quickest(profile: Profile) -> Iterator[str]:
             chosen.append((str(point.options["algorithm"]), size))
         runs = [(name, [size for _, size in run]) for name, run in groupby(chosen, lambda one: one[0])]
         words = ", ".join(f"{name} {_range(sizes)}" for name, sizes in runs)
-        yield f"{group.collective}: use {words}; no other is quicker by more than the noise."
+        yield f"{group.collective}: use {words}; no other is quicker by more than 5 % or the noise."
 
 
 def against_native(profile: Profile) -> Iterator[str]:
