@@ -73,7 +73,7 @@ def slowly(value):
 
 
 def tell_and_sleep(value):
-    print(os.getpid(), flush=True)
+    print(f"{os.getpid()}\n", end="", flush=True)  # in one piece: others write there, too
     time.sleep(30)
 
 
@@ -416,7 +416,7 @@ from rankscope.pipeline import Pipeline, Stage, run
 from tests.pipeline.test_run import slowly, tell_and_sleep
 
 def tell(pid):
-    print(pid, flush=True)
+    print(f"{pid}\\n", end="", flush=True)
 
 if __name__ == "__main__":
     fn = tell_and_sleep if sys.argv[1] == "long" else slowly
