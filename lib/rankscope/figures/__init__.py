@@ -1,18 +1,19 @@
 """Figures: a noun becomes a drawing, a drawing is painted on matplotlib Axes (here) or as SVG (`svg.to_svg`).
 
-Every function takes what it draws and an optional `ax`, returns the Axes, and never shows.
+Every function takes what it draws and an optional `ax`, returns the Axes, and never shows. Those that draw on Axes
+themselves are brought in, with matplotlib, when first asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
 from ..collectives import Schedule
 from ..collectives.best import Winners
-from ..machine import Profile
 from ..sampling import Assignment
 from ..timeline import Timeline
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
@@ -23,6 +24,12 @@ from .winner_map import draw_winners
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from .cost_lines import to_costs as costs
+    from .lines import to_curves as curves
+    from .lines import to_fills as queue_fill
+    from .machine_lines import to_busbw as busbw
+    from .machine_lines import to_residuals as residuals
 
 __all__ = [
     "assignment",
@@ -68,31 +75,6 @@ def label_counts(
     return to_axes(draw_label_counts(counts, title, label_name, limits), ax)
 
 
-def curves(
-    x: ArrayLike,
-    pairs: Mapping[str, tuple[ArrayLike | None, ArrayLike | None]],
-    title: str,
-    x_label: str,
-    y_label: str,
-    ax: Axes | None = None,
-    discrete: bool = False,
-) -> Axes:
-    """Prediction as lines, or dashes, against execution as markers, ``pairs[name] = (predicted, executed)``; see
-    `to_curves`."""
-    from .lines import to_curves
-
-    return to_curves(x, pairs, title, x_label, y_label, ax, discrete)
-
-
-def queue_fill(
-    fills: Mapping[str, tuple[ArrayLike, ArrayLike]], title: str, capacity: int | None = None, ax: Axes | None = None
-) -> Axes:
-    """How many items wait in a queue over time, ``fills[name] = queue_fill(…)``; see `to_fills`."""
-    from .lines import to_fills
-
-    return to_fills(fills, title, capacity, ax)
-
-
 def timeline(
     spans: Timeline, ax: Axes | None = None, title: str | None = None, hatched: Collection[str] = COMMUNICATION
 ) -> Axes:
@@ -125,21 +107,6 @@ def link_load(link_bytes: ArrayLike, ax: Axes | None = None, title: str | None =
     return to_axes(draw_link_load(link_bytes, title), ax)
 
 
-def costs(
-    num_bytes: ArrayLike,
-    seconds: Mapping[str, ArrayLike],
-    bound_s: ArrayLike | None = None,
-    measured: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
-    half_bytes: float | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """What each algorithm takes, size by size, over the lower bound, with measurements as markers; see `to_costs`."""
-    from .cost_lines import to_costs
-
-    return to_costs(num_bytes, seconds, bound_s, measured, half_bytes, ax, title)
-
-
 def winners(table: Winners, ax: Axes | None = None, title: str | None = None) -> Axes:
     """Which algorithm is the quickest at each size and number of ranks, and by how much; see `draw_winners`."""
     from .axes import to_axes
@@ -147,27 +114,17 @@ def winners(table: Winners, ax: Axes | None = None, title: str | None = None) ->
     return to_axes(draw_winners(table, title), ax)
 
 
-def busbw(
-    profile: Profile,
-    collective: str = "allreduce",
-    algorithms: Sequence[str] | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """Bus bandwidth by size, measured and predicted, under the link's bandwidth; see `to_busbw`."""
-    from .machine_lines import to_busbw
-
-    return to_busbw(profile, collective, algorithms, ax, title)
+_LATE = {
+    "busbw": ("machine_lines", "to_busbw"),
+    "costs": ("cost_lines", "to_costs"),
+    "curves": ("lines", "to_curves"),
+    "queue_fill": ("lines", "to_fills"),
+    "residuals": ("machine_lines", "to_residuals"),
+}
 
 
-def residuals(
-    profile: Profile,
-    collective: str = "allreduce",
-    algorithms: Sequence[str] | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """By how much the prediction is over or under the measurement, algorithm by algorithm; see `to_residuals`."""
-    from .machine_lines import to_residuals
-
-    return to_residuals(profile, collective, algorithms, ax, title)
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, function = _LATE[name]
+    return getattr(import_module(f".{module}", __name__), function)
