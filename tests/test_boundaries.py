@@ -45,7 +45,7 @@ RUNNERS = {
 }
 
 FLOORS = [
-    {"timeline", "cluster", "ranks", "checks", "storage", "units"},
+    {"timeline", "cluster", "ranks", "checks", "storage", "units", "host"},
     {"sampling", "pipeline", "collectives"},
     {"machine"},
     {"training"},

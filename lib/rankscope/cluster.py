@@ -119,6 +119,11 @@ class Cluster:
         """Return the node of each rank."""
         return rank // self.gpus_per_node
 
+    def link(self, src: int, dst: int) -> Link:
+        """Return the link from one rank to another."""
+        same = src // self.gpus_per_node == dst // self.gpus_per_node
+        return self.overrides.get((src, dst)) or (self.intra if same else self.inter)
+
     def costs(self, src: NDArray[np.int64], dst: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return seconds per message and seconds per byte of the link of each pair."""
         outside = self.node(src) != self.node(dst)

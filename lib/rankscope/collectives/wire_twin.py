@@ -72,7 +72,7 @@ class _Run:
 
     def __init__(self, plans: list[Plan], cluster: Cluster, link_at: LinkAt | None, element_bytes: int) -> None:
         self._plans, self._cluster, self._element_bytes = plans, cluster, element_bytes
-        self._link_at = link_at or _links(cluster)
+        self._link_at = link_at or (lambda src, dst, num_bytes: cluster.link(src, dst))
         self._cards, self._spans = Cards(), list[Span]()
         self._messages: dict[Name, _Message] = {}
         self._names: list[Name] = []  # of those that have begun
@@ -178,15 +178,6 @@ class _Run:
 
 def _name(rank: int, one: Transfer) -> Name:
     return (rank, one.peer, one.step) if one.sends else (one.peer, rank, one.step)
-
-
-def _links(cluster: Cluster) -> LinkAt:
-    def link_at(src: int, dst: int, num_bytes: float) -> Link:
-        own = cluster.overrides.get((src, dst))
-        same = src // cluster.gpus_per_node == dst // cluster.gpus_per_node
-        return own or (cluster.intra if same else cluster.inter)
-
-    return link_at
 
 
 def _cards(cluster: Cluster, name: Name) -> tuple[Hashable, Hashable]:

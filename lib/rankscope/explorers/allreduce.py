@@ -17,7 +17,7 @@ from ..figures.schedules import draw_schedule_step
 from ..figures.svg import to_svg
 from ..figures.winner_map import draw_ranking
 from ..units import bytes_words, time_words
-from .panel import chosen, panel, slider, switch
+from .panel import choice, chosen, panel, slider, switch
 
 DEFAULTS: dict[str, Any] = {
     "algorithm": "ring",
@@ -83,15 +83,7 @@ def allreduce(**settings: Any) -> widgets.VBox:
     """
     initial = _chosen(settings)
     names = list(ALGORITHMS["allreduce"])
-    controls: dict[str, Any] = {
-        "algorithm": widgets.Dropdown(
-            options=names,
-            value=initial["algorithm"],
-            description=_LABELS["algorithm"],
-            layout=widgets.Layout(width="320px"),
-            style={"description_width": "96px"},
-        )
-    }
+    controls: dict[str, Any] = {"algorithm": choice(initial["algorithm"], names, _LABELS["algorithm"])}
     controls |= {name: slider(initial[name], RANGES[name], _LABELS[name]) for name in RANGES if name != "step"}
     controls["shared_nic"] = switch(initial["shared_nic"], _LABELS["shared_nic"])
     controls["step"] = slider(initial["step"], RANGES["step"], _LABELS["step"])

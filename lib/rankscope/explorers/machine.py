@@ -20,7 +20,7 @@ from ..machine.groups import NATIVE, bounds
 from ..machine.measure_plan import builder_options
 from ..timeline import Timeline
 from ..units import bytes_words, time_words
-from .panel import chosen, panel, slider
+from .panel import choice, chosen, panel, slider
 
 DEFAULTS: dict[str, Any] = {"profile": "", "algorithm": "ring", "num_ranks": 4, "log2_bytes": 18, "num_segments": 1}
 RANGES = {"num_ranks": (2, 8), "log2_bytes": (10, 26), "num_segments": (1, 8)}
@@ -122,11 +122,7 @@ def machine(profiles: Mapping[str, Profile], **settings: Any) -> widgets.VBox:
     shown = Machines(profiles)
     initial = shown.chosen(settings)
     options = {"profile": list(shown.profiles), "algorithm": list(ALGORITHMS["allreduce"])}
-    looks = {"layout": widgets.Layout(width="320px"), "style": {"description_width": "96px"}}
-    controls: dict[str, Any] = {
-        name: widgets.Dropdown(options=names, value=initial[name], description=_LABELS[name], **looks)
-        for name, names in options.items()
-    }
+    controls: dict[str, Any] = {name: choice(initial[name], names, _LABELS[name]) for name, names in options.items()}
     controls |= {name: slider(initial[name], RANGES[name], _LABELS[name]) for name in RANGES}
 
     def paint(now: dict[str, Any]) -> tuple[str, str]:

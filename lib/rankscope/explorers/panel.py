@@ -31,12 +31,19 @@ def chosen(settings: dict[str, Any], defaults: dict[str, Any], ranges: Ranges) -
 
 
 def slider(value: int, limits: tuple[int, int], label: str) -> widgets.IntSlider:
-    looks = {"layout": widgets.Layout(width="320px"), "style": {"description_width": "96px"}}
-    return widgets.IntSlider(value=value, min=limits[0], max=limits[1], description=label, **looks)
+    return widgets.IntSlider(value=value, min=limits[0], max=limits[1], description=label, **_looks())
+
+
+def choice(value: Any, options: Any, label: str) -> widgets.Dropdown:
+    return widgets.Dropdown(value=value, options=options, description=label, **_looks())
 
 
 def switch(value: bool, label: str) -> widgets.Checkbox:
     return widgets.Checkbox(value=value, description=label, indent=False, layout=widgets.Layout(width="180px"))
+
+
+def _looks() -> dict[str, Any]:
+    return {"layout": widgets.Layout(width="320px"), "style": {"description_width": "96px"}}
 
 
 def panel(controls: dict[str, Any], paint: Callable[[dict[str, Any]], tuple[str, str]]) -> widgets.VBox:

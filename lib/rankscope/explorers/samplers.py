@@ -10,7 +10,7 @@ from ..checks import one_of
 from ..figures.samplers import draw_assignment
 from ..figures.svg import to_svg
 from ..sampling import Assignment, assign, audit
-from .panel import chosen, panel, slider, switch
+from .panel import choice, chosen, panel, slider, switch
 
 SAMPLERS = {
     "torch DistributedSampler": "torch",
@@ -107,18 +107,14 @@ def _controls(initial: dict[str, Any]) -> dict[str, Any]:
     def numbers(name: str, label: str) -> widgets.IntSlider:
         return slider(initial[name], RANGES[name], label)
 
-    def choice(name: str, label: str, options: Any) -> widgets.Dropdown:
-        looks = {"layout": widgets.Layout(width="320px"), "style": {"description_width": "96px"}}
-        return widgets.Dropdown(value=initial[name], options=options, description=label, **looks)
-
     return {
-        "sampler": choice("sampler", "sampler", list(SAMPLERS.items())),
+        "sampler": choice(initial["sampler"], list(SAMPLERS.items()), "sampler"),
         "num_ranks": numbers("num_ranks", "ranks"),
         "size": numbers("size", "samples"),
         "batch_size": numbers("batch_size", "batch size"),
         "epoch": numbers("epoch", "epoch"),
         "seed": numbers("seed", "seed"),
-        "color_by": choice("color_by", "colour by", list(COLORINGS)),
+        "color_by": choice(initial["color_by"], list(COLORINGS), "colour by"),
         "shuffle": switch(initial["shuffle"], "shuffle"),
         "drop_last": switch(initial["drop_last"], "drop_last"),
         "forget_set_epoch": switch(initial["forget_set_epoch"], "forget set_epoch"),

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from ..checks import of_type
 from ..machine import Point, Profile
 from ..machine.groups import NATIVE, groups
-from ..machine.rows import busbw_factor, predictions
+from ..machine.rows import busbw_factor
 from ..units import rate_words
 from .palette import INK, Look, looks
 from .size_lines import LABEL_PT, dash, dress, name_ends, note
@@ -127,7 +127,7 @@ def measured(profile: Profile, collective: str) -> dict[str, Measured]:
     group = next((one for one in groups(of_type("profile", profile, Profile)) if one.collective == collective), None)
     if group is None:
         raise ValueError(f"collective must be one that this profile has points of, got {collective!r}")
-    seconds, found = predictions(profile), dict[str, Measured]()
+    seconds, found = profile.predicted_s, dict[str, Measured]()
     for point in (point for points in group.by_size.values() for point in points.values()):
         one = found.setdefault(str(point.options["algorithm"]), Measured([], []))
         one.points.append(point)

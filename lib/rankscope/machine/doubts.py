@@ -13,7 +13,7 @@ from .fit import LinkFit
 from .groups import NATIVE, Group, bounds, groups, joining
 from .points import LEAST_CLEAN, Key, Point
 from .profile import HOW, WHERE, Profile
-from .rows import algbw_bytes_per_s, busbw_bytes_per_s, busbw_factor, predictions
+from .rows import algbw_bytes_per_s, busbw_bytes_per_s, busbw_factor
 
 _FAR_UNDER = 0.5  # of the link's rate
 _MOSTLY_BYTES = 5  # times as long on the wire as in latency: a large size
@@ -86,7 +86,7 @@ def fit_is_off(profile: Profile) -> Iterator[str]:
 
 def prediction_is_off(profile: Profile) -> Iterator[str]:
     """Algorithms that the model does not predict well, and what that is likely to come from."""
-    seconds = predictions(profile)
+    seconds = profile.predicted_s
     for group in groups(profile):
         wrong = []
         for name in dict.fromkeys(name for points in group.by_size.values() for name in points):

@@ -177,6 +177,13 @@ class Profile:
 
         return simulate_executor(schedule, num_bytes, cluster, link_at)
 
+    @cached_property
+    def predicted_s(self) -> Mapping[Key, float]:
+        """The seconds that the model has for each point; see `rows.predictions`."""
+        from .rows import predictions
+
+        return MappingProxyType(predictions(self))
+
     def to_frame(self, predicted: bool = False) -> pd.DataFrame:
         """Return a row a point: what it is of, its times and rates and, where asked for, what the model predicts.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..host import num_cores
 
 # what two runs must have in common for their points to stand side by side
 _SETTING = ("rankscope", "torch", "backend", "num_ranks", "num_nodes", "ranks_per_node", "network")
@@ -35,7 +36,7 @@ def of_machine() -> dict[str, Any]:
         "torch": str(torch.__version__),
         "system": system(),
         "cpu": cpu(),
-        "num_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "num_cores": num_cores(),
         "memory_bytes": _meminfo("MemTotal"),
         "gpus": gpus(),
         "topology": gpu_links() if torch.cuda.is_available() else "",

@@ -78,7 +78,7 @@ def to_frame(profile: Profile, predicted: bool) -> pd.DataFrame:
     """Return a row a point, with the columns `COLUMNS`, the last one where `predicted`."""
     import pandas as pd
 
-    seconds = predictions(profile) if predicted else {}
+    seconds = profile.predicted_s if predicted else {}
     rows = [(*_row(point, profile.num_ranks), seconds.get(point.key, math.nan)) for point in profile.points]
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return frame if predicted else frame.drop(columns="predicted_s")

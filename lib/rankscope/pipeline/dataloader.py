@@ -11,7 +11,6 @@ import contextlib
 import copy
 import functools
 import itertools
-import os
 import time
 import weakref
 from collections import Counter
@@ -23,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from .. import host
 from ..checks import of_type, whole
 from ..timeline import Recorder, Timeline
 from .dataloader_profile import BatchCosts, LoaderProfile, LoaderSettings, PinningCosts, profile_columns
@@ -96,7 +96,7 @@ class RecordedLoader(Generic[T]):
         `num_cores` is by default the number that this process may use; a limit on CPU time is not seen. Raises
         ValueError where no batch has been recorded; a batch counts once its step has ended.
         """
-        return self._recording.profile(pinning, _cores() if num_cores is None else num_cores)
+        return self._recording.profile(pinning, host.num_cores() if num_cores is None else num_cores)
 
 
 def measure_pinning(batch: Any, device: str | torch.device = "cuda", repeats: int = 5) -> PinningCosts:
@@ -281,7 +281,3 @@ def _check_torch() -> None:
 
 def _unknown(what: str) -> RuntimeError:
     return RuntimeError(f"record_dataloader does not know {what} in torch {torch.__version__}")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

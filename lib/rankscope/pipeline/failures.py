@@ -1,21 +1,9 @@
-"""How a failure in another process is told: what ended it, and the error that was raised there."""
+"""How an error that was raised in another process is told here."""
 
 from __future__ import annotations
 
 import pickle
-import signal
 import traceback
-
-
-def how_it_ended(code: int | None) -> str:
-    """Say what an exit code of `subprocess` or `multiprocessing` means.
-
-    >>> how_it_ended(-9), how_it_ended(3)
-    ('was killed by SIGKILL', 'ended with exit code 3')
-    """
-    if code is not None and -code in set(signal.Signals):
-        return f"was killed by {signal.Signals(-code).name}"
-    return "has not ended" if code is None else f"ended with exit code {code}"
 
 
 def portable(error: BaseException) -> BaseException:

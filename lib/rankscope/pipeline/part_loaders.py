@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from .failures import how_it_ended
+from ..host import how_it_ended
 from .part_files import Part
 from .part_manager import PartError, Setting, exchange_folder, manage
 from .shared import Exchange, delete_folder, shared_folder

@@ -20,8 +20,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..host import how_it_ended
 from ..timeline import Recorder
-from .failures import how_it_ended, portable
+from .failures import portable
 from .lifelines import Lifeline, Watched, watch
 from .part_files import Load, Part, check_part
 from .parts_twin import loader_lane

@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .failures import how_it_ended, portable
+from ..host import how_it_ended
+from .failures import portable
 from .lifelines import Lifeline, Watched
 from .shared import Exchange
 

@@ -26,6 +26,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from ..host import num_cores
 from .events import Event, tell
 from .namespaces import enter
 
@@ -102,7 +103,7 @@ def _work(folder: Path, rank: int) -> Any:
     import torch.distributed as dist
 
     np.random.seed()  # as in any fresh process; Python's own generator does so by itself
-    torch.set_num_threads(max(1, _cores() // setting.num_ranks))
+    torch.set_num_threads(max(1, num_cores() // setting.num_ranks))
     _take_device(setting, rank)
     fn, args = _load(folder)
     store = dist.FileStore(str(folder / "store"), setting.num_ranks)  # type: ignore[attr-defined]
@@ -190,10 +191,6 @@ def _watch(server_pid: int) -> None:
     while os.getppid() == server_pid:
         time.sleep(0.5)
     os._exit(1)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _failure(error: BaseException) -> Failure:

@@ -14,8 +14,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..host import how_it_ended
 from . import parcels
-from .errors import RankError, how_it_ended
+from .errors import RankError
 from .events import Event, Events
 from .forker import Forker
 from .output import Output
