@@ -280,8 +280,8 @@ def wait():
 
 with emulated(2, 12.5e6, float(sys.argv[1])) as network:
     network.popen(1, ["sleep", "100"])
-    print(*[os.stat(path).st_ino for path in network.namespaces], flush=True)
     try:
+        print(*[os.stat(path).st_ino for path in network.namespaces], flush=True)
         network.launch(wait, progress=True) if sys.argv[2] == "launch" else time.sleep(100)
     except KeyboardInterrupt:
         sys.exit("interrupted")
