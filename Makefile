@@ -78,7 +78,7 @@ test: setup ## lint, types, tests and docstring examples, then every notebook ag
 	@echo "test 3/4: pytest, with the docstrings' examples, warnings as errors"
 	@$(PY) -m pytest
 	@echo "test 4/4: nbval, each notebook run from a clean kernel and compared, two at a time"
-	@$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=120 -n2 --dist loadfile notebooks/*.ipynb
+	@$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300 -n2 --dist loadfile notebooks/*.ipynb
 
 notebooks: setup ## run every notebook again, in place, and store its outputs
 	@$(PY) tests/tools/execute_notebooks.py

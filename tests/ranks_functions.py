@@ -63,9 +63,25 @@ def killed(which: int, folder: str, number: int = signal.SIGKILL) -> None:
     barrier()
 
 
+def killed_unheard() -> None:
+    barrier()
+    if rank() == 0:
+        os.kill(os.getppid(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGKILL)
+    barrier()
+
+
 def wait_long(folder: str) -> None:
     note(folder)
     print("waiting", flush=True)
+    time.sleep(600)
+
+
+def say_and_fail() -> None:
+    print("waiting")
+    barrier()
+    if rank() == 1:
+        raise KeyError("lost")
     time.sleep(600)
 
 
@@ -134,9 +150,8 @@ def train() -> float:
 def record(recorder: Any) -> None:
     own = recorder.for_rank(rank())
     for item in range(2):
-        barrier()
-        with own.span("work", "sleep", item):
-            time.sleep(0.05)
+        with own.span("work", "meet", item):
+            barrier()
 
 
 class Point:

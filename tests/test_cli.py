@@ -42,7 +42,7 @@ def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
         text=True,
         encoding="utf-8",
         errors="replace",
-        timeout=60,
+        timeout=200,
     )
 
 
@@ -51,7 +51,7 @@ def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def test_help_names_the_commands_and_loads_nothing_heavy() -> None:
     code = "import sys; from rankscope.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=True)
     assert all(name in done.stdout for name in ("show", "predict", "compare", "trace"))
     assert not {"torch", "numpy", "pandas"} & set(done.stderr.split())
 
@@ -151,7 +151,7 @@ def test_a_terminal_without_greek_letters_gets_something_else(saved: str) -> Non
 
 def test_a_reader_that_has_seen_enough_is_no_error(saved: str) -> None:
     command = f"'{sys.executable}' -m rankscope predict '{saved}' | head -n 1"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=200)
     assert done.stderr == ""
 
 

@@ -68,11 +68,12 @@ def test_environment_replayed_as_conda_does(tmp_path: Path) -> None:
     (copy / "requirements.txt").write_text("\n".join(pip_section()))
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    patient = {"PIP_RETRIES": "12", "PIP_DEFAULT_TIMEOUT": "60"}  # with an index that does not answer now and then
+    environment = patient | {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
     def run(*arguments: str, cwd: Path) -> str:
         done = subprocess.run(
-            [python, *arguments], cwd=cwd, env=environment, text=True, timeout=900, capture_output=True
+            [python, *arguments], cwd=cwd, env=environment, text=True, timeout=1800, capture_output=True
         )
         assert done.returncode == 0, f"python {' '.join(arguments)}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
         return done.stdout.strip()

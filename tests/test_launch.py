@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rankscope.ranks import RankError, forker, launch
+from rankscope.ranks import RankError, forker, launch, watching
 from rankscope.timeline import Recorder, Timeline
 
 from . import ranks_functions as functions
-from .pipeline.conftest import alive, soon
+from .pipeline.conftest import NOT_HANGING_S, alive, children, soon
+from .ports import free_port
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,8 +33,7 @@ def _nobody_is_left(tmp_path_factory, monkeypatch):
     """After each test only the server and its folder are there; other processes' launches are their own."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
     yield
-    children = Path(f"/proc/{server_pid()}/task/{server_pid()}/children")
-    assert not children.exists() or soon(lambda: not children.read_text().split())
+    assert soon(lambda: not children(server_pid()))
     if forker._current and forker._current.folder.exists():
         assert [path.name for path in forker._current.folder.iterdir()] == ["server.err"]
     left = set(Path(tempfile.gettempdir()).iterdir()) - {forker._current and forker._current.folder}
@@ -43,7 +45,19 @@ def server_pid() -> int:
 
 
 def gone(pids: list[int]) -> bool:
-    return soon(lambda: not any(map(alive, pids)), 5.0)
+    return soon(lambda: not any(map(alive, pids)))
+
+
+def late(message: str, fn: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> tuple[str, int]:
+    """What is said of ranks that never return, and of which; a busy one needs more time to come to where it stays."""
+    for _ in range(5):
+        with pytest.raises(RankError) as caught:
+            launch(fn, 2, args, timeout_s=timeout_s)
+        if re.search(message, str(caught.value)):
+            return str(caught.value), caught.value.rank
+        assert re.match(rf"ranks? .* not returned after {timeout_s:g} s", str(caught.value))
+        timeout_s *= 4
+    raise AssertionError(str(caught.value))
 
 
 # ---- results
@@ -60,25 +74,21 @@ def test_functions_go_by_value():
     assert launch(lambda x: factor * x + functions.rank(), 2, [4]) == [12, 13]
 
 
-def test_a_warm_start_takes_half_a_second():
-    launch(functions.rank, 2)
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        launch(functions.rank, 8)
-        times.append(time.perf_counter() - start)
-    start = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import torch"], check=True)
-    one_import = time.perf_counter() - start
-    assert min(times) < max(0.5, 0.4 * one_import), (times, one_import)  # a busy machine is slow at both
+def test_ranks_are_forked_from_one_process_that_has_torch_already():
+    """It takes half a second for 8 ranks, as the benchmark shows, where importing torch takes some."""
+
+    def here():
+        return os.getppid(), [id(sys.modules[name]) for name in ("torch", "torch._dynamo", "numpy")]
+
+    found = launch(here, 2) + launch(here, 8)
+    assert [parent for parent, _ in found] == [server_pid()] * 10
+    assert all(places == found[0][1] for _, places in found), "who imports a module has it elsewhere"
 
 
 def test_large_results_tensors_and_classes():
     import torch
 
-    start = time.monotonic()
     array, tensor = launch(lambda: [np.ones(12_500_000), torch.ones(25_000_000)][functions.rank()], 2)
-    assert time.monotonic() - start < 20
     assert array.nbytes == 100_000_000
     assert array.sum() == 12_500_000
     assert torch.equal(tensor, torch.ones(25_000_000))
@@ -142,20 +152,16 @@ def test_nothing_listens_but_on_loopback():
 
 
 def test_a_ddp_module_that_outlives_its_group_does_not_hang():
-    start = time.monotonic()
     for _ in range(3):
         assert launch(functions.train, 2) == [48.0, 48.0]
-    assert time.monotonic() - start < 30
 
 
 # ---- failures
 
 
 def test_a_rank_that_raises_is_shown_with_its_traceback(tmp_path):
-    start = time.monotonic()
     with pytest.raises(RankError, match="rank 1 failed: KeyError: 'lost'") as caught:
         launch(functions.raise_on, 3, (1, str(tmp_path)))
-    assert time.monotonic() - start < 5
     assert caught.value.rank == 1
     assert 'raise KeyError("lost")' in str(caught.value)
     assert "rank.py" not in str(caught.value)
@@ -163,33 +169,54 @@ def test_a_rank_that_raises_is_shown_with_its_traceback(tmp_path):
     assert not any(map(alive, functions.noted(tmp_path))), "all have ended when launch has"
 
 
-def test_a_killed_rank_is_named_at_once_20_times(tmp_path):
+def test_a_killed_rank_is_named_at_once_20_times(tmp_path, monkeypatch):
+    """No wait that only a deadline ends: each would take longer than this test may."""
+    monkeypatch.setattr(watching, "_GONE_S", 1000.0)
+    monkeypatch.setattr(forker, "_STOP_S", 1000.0)
     launch(functions.rank, 3)
     for turn in range(20):
         start = time.monotonic()
         with pytest.raises(RankError, match=f"rank {turn % 3} .* was killed by SIGKILL before it returned") as caught:
             launch(functions.killed, 3, (turn % 3, str(tmp_path)))
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 500
         assert caught.value.rank == turn % 3
         assert not any(map(alive, functions.noted(tmp_path)))
+
+
+def test_a_killed_rank_is_named_also_where_its_peers_error_is_told_first():
+    """The server, which tells of deaths, is stopped for a while, as it is where others have the cores."""
+    launch(functions.rank, 2)
+    server = server_pid()
+
+    def go_on():
+        assert soon(lambda: watching._state(server) in "Tt")
+        time.sleep(1.0)  # in which the other rank's error comes
+        os.kill(server, signal.SIGCONT)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    with pytest.raises(RankError, match="rank 0 .* was killed by SIGKILL before it returned"):
+        launch(functions.killed_unheard, 2)
+    thread.join()
 
 
 def test_a_stopped_rank_is_named_at_the_timeout_20_times(tmp_path):
     launch(functions.rank, 2)
     for turn in range(20):
         start = time.monotonic()
-        with pytest.raises(RankError, match=f"rank {turn % 2} is stopped") as caught:
-            launch(functions.killed, 2, (turn % 2, str(tmp_path), signal.SIGSTOP), timeout_s=0.25)
-        assert 0.25 <= time.monotonic() - start < 3
-        assert caught.value.rank == turn % 2
-        assert "ranks 0, 1 have not returned after 0.25 s" in str(caught.value)
+        stop = (turn % 2, str(tmp_path), signal.SIGSTOP)
+        said, rank = late(f"rank {turn % 2} is stopped", functions.killed, stop, 0.25)
+        assert time.monotonic() - start >= 0.25
+        assert rank == turn % 2
+        assert "ranks 0, 1 have not returned after" in said
         assert not any(map(alive, functions.noted(tmp_path)))
 
 
-def test_a_stuck_rank_tells_where_it_stands(tmp_path):
-    with pytest.raises(RankError, match="ranks 0, 1 have not returned after 1 s") as caught:
-        launch(functions.wait_long, 2, (str(tmp_path),), timeout_s=1)
-    assert len(re.findall(r"rank \d stands at\n.*in wait_long\n    time.sleep\(600\)", str(caught.value))) == 2
+def test_a_stuck_rank_tells_where_it_stands(tmp_path, monkeypatch):
+    monkeypatch.setattr(watching, "_STACKS_S", NOT_HANGING_S)
+    stands = r"rank {} stands at\n.*in wait_long\n    time.sleep\(600\)"
+    said, _ = late(f"(?s){stands.format(0)}.*{stands.format(1)}", functions.wait_long, (str(tmp_path),), 1.0)
+    assert "ranks 0, 1 have not returned after" in said
 
 
 def test_a_rank_that_leaves_is_named():
@@ -299,27 +326,31 @@ def test_printed_lines_come_by_rank_at_the_end(capfd):
 
 
 def test_what_was_printed_before_a_failure_is_shown(capsys, tmp_path):
-    with pytest.raises(RankError):
-        launch(functions.wait_long, 2, (str(tmp_path),), timeout_s=0.5)
+    with pytest.raises(RankError, match="rank 1 failed"):
+        launch(functions.say_and_fail, 2)
     assert capsys.readouterr().out == "[rank 0] waiting\n[rank 1] waiting\n"
 
 
-def test_progress_shows_lines_as_they_come(monkeypatch, capsys):
+def test_progress_shows_lines_as_they_come(monkeypatch, tmp_path):
+    """The ranks go on only once their first lines, and a word on how far they are, have been shown."""
+    mark, seen, told = tmp_path / "seen", [], []
+
     def twice():
         print("early")
-        time.sleep(2.5)
+        while not mark.exists():
+            time.sleep(0.01)
         print("late")
 
-    seen = []
-    out = sys.stdout
-    monkeypatch.setattr(out, "write", lambda text: seen.append((time.monotonic(), text)))
+    def shown(place, text):
+        place.append(text)
+        if "".join(seen).count("early\n") == 2 and "launch: 0 of 2 ranks after" in "".join(told):
+            mark.touch()
+
+    monkeypatch.setattr(sys.stdout, "write", lambda text: shown(seen, text))
+    monkeypatch.setattr(sys.stderr, "write", lambda text: shown(told, text))
     launch(twice, 2, progress=True)
-    assert sorted(text for _, text in seen if "early" in text for text in text.splitlines()) == [
-        "[rank 0] early",
-        "[rank 1] early",
-    ]
-    assert seen[-1][0] - seen[0][0] > 1.5
-    assert re.search(r"launch: 0 of 2 ranks after 2 s", capsys.readouterr().err)
+    assert sorted("".join(seen).splitlines()) == [f"[rank {r}] {word}" for r in range(2) for word in ("early", "late")]
+    assert re.search(r"launch: 0 of 2 ranks after \d+ s\n", "".join(told))
 
 
 # ---- processes around it
@@ -327,6 +358,7 @@ def test_progress_shows_lines_as_they_come(monkeypatch, capsys):
 
 def test_ctrl_c_ends_all_ranks(tmp_path):
     launch(functions.rank, 2)
+    gc.collect()  # what an interrupt raises in the middle of a finaliser is dropped by Python
     for delay in (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.3):
         for path in tmp_path.iterdir():
             path.unlink()
@@ -353,7 +385,13 @@ def test_launches_from_several_threads():
 
 def test_where_the_server_is_killed_the_ranks_end_and_another_starts(tmp_path):
     launch(functions.rank, 2)
-    threading.Timer(0.5, os.kill, (server_pid(), signal.SIGKILL)).start()
+    server = server_pid()
+
+    def kill():
+        if soon(lambda: len(functions.noted(tmp_path)) == 2):
+            os.kill(server, signal.SIGKILL)
+
+    threading.Thread(target=kill).start()
     with pytest.raises(RuntimeError, match=r"the server of launch \(process \d+\) was killed by SIGKILL"):
         launch(functions.wait_long, 2, (str(tmp_path),))
     assert gone(functions.noted(tmp_path))
@@ -439,7 +477,7 @@ print(pid, ours, theirs, flush=True)
         assert line, run.stderr and run.stderr.read()
         held, ours, theirs = map(int, line.split())
         try:
-            assert run.wait(30) == 0
+            assert run.wait(NOT_HANGING_S) == 0
             assert gone([ours, theirs])
         finally:
             os.kill(held, signal.SIGKILL)
@@ -457,7 +495,8 @@ def test_a_cell_of_a_notebook_launches_its_own_functions(tmp_path):
         "try:\n    launch(wrong, 2)\nexcept Exception as error:\n    print(error)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    patience = {"timeout": 400, "startup_timeout": 400}
+    NotebookClient(notebook, **patience, resources={"metadata": {"path": str(tmp_path)}}).execute()
     stream, result = notebook.cells[2].outputs
     assert stream["text"] == "[rank 0] at 0\n[rank 1] at 1\n[rank 2] at 2\n"
     assert result["data"]["text/plain"] == "[7, 17, 27]"
@@ -501,14 +540,16 @@ def test_processes_of_torchrun_are_the_ranks(tmp_path, num_nodes):
     if num_nodes == 1:
         runs = [torchrun(tmp_path, "--standalone", "--nproc-per-node", "2")]
     else:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
-        where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)]
+        port = str(free_port())
+        where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port]
         runs = [torchrun(tmp_path, *where, "--node-rank", str(node)) for node in range(2)]
-    for run in runs:
-        said = run.communicate(timeout=60)[0]
-        assert run.returncode == 0, said
+    try:
+        for run in runs:
+            said = run.communicate(timeout=4 * NOT_HANGING_S)[0]
+            assert run.returncode == 0, said
+    finally:
+        for run in runs:
+            run.kill()
     for rank in range(2):
         node, _, rest = (tmp_path / "out" / str(rank)).read_text().partition(" ")
         assert int(node) == (rank if num_nodes == 2 else 0)

@@ -41,7 +41,7 @@ def test_without_cloudpickle_what_can_be_imported_goes_and_the_rest_is_refused(t
     script.write_text(SCRIPT)
     path = os.pathsep.join(map(str, (tmp_path, ROOT / "lib", ROOT)))
     environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     sent, added, *refused = done.stdout.splitlines()
     assert sent == "[0, 1]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -29,8 +30,8 @@ def test_a_rank_that_fails_is_named_and_nobody_waits_for_it():
 
     start = time.monotonic()
     with pytest.raises(RankError, match="rank 1 failed: KeyError: 'lost'") as caught:
-        in_threads(3, work)
-    assert time.monotonic() - start < 20, "far less than the minute that a collective may take"
+        in_threads(3, work, timeout_s=200)
+    assert time.monotonic() - start < 100, "far less than a collective may take"
     assert caught.value.rank == 1
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -71,19 +72,24 @@ def test_nobody_waits_either_where_the_error_comes_from_another(fail):
 
     start = time.monotonic()
     with pytest.raises(RankError, match="rank 1 failed: .*wrapped"):
-        in_threads(3, work, timeout_s=12)
-    assert time.monotonic() - start < 6
+        in_threads(3, work, timeout_s=200)
+    assert time.monotonic() - start < 100
 
 
 def test_a_rank_that_stays_away_is_given_up_in_time():
+    given_up = threading.Semaphore(0)
+
     def work(rank, group):
-        if rank:
+        if rank == 0:
+            assert all(given_up.acquire(timeout=90) for _ in range(2))
+            return
+        try:
             group.barrier().wait()
-        else:
-            time.sleep(4)
+        finally:
+            given_up.release()
 
     with pytest.raises(RankError, match=r"rank [12] failed"):
-        in_threads(3, work, timeout_s=1.0)
+        in_threads(3, work, timeout_s=2.0)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def missing() -> str:
 def compiled(folder: Path) -> Path:
     """Return the program, compiled into a folder."""
     program = folder / "allreduce_mpi"
-    subprocess.run(["mpicc", "-O2", "-Wall", "-Werror", "-o", program, SOURCE], check=True, timeout=60)
+    subprocess.run(["mpicc", "-O2", "-Wall", "-Werror", "-o", program, SOURCE], check=True, timeout=200)
     return program
 
 
@@ -102,7 +102,7 @@ def allreduce(
     """Return what Open MPI makes of these cases over loopback."""
     file = program.with_name(f"{algorithm}-{num_ranks}")
     words = command(program, num_ranks, algorithm, cases, file, iterations, in_place)
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=400)
     assert not done.returncode, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
     return read(cases, file, done.stdout)
 

@@ -49,7 +49,8 @@ def differences(cases: list[Case], found: list[Found], names: list[str]) -> list
 def test_every_algorithm_equals_open_mpi(num_ranks: int, program: Path) -> None:
     ring, rabenseifner = (openmpi.allreduce(program, num_ranks, name, CASES) for name in ("ring", "rabenseifner"))
     assert not any(openmpi.difference(one.result, two.result) for one, two in zip(ring, rabenseifner, strict=True))
-    assert launch(differences, num_ranks, args=(CASES, ring, [*ALGORITHMS["allreduce"]])) == [[]] * num_ranks
+    ours = launch(differences, num_ranks, args=(CASES, ring, [*ALGORITHMS["allreduce"]]), timeout_s=400)
+    assert ours == [[]] * num_ranks
 
 
 def test_the_oracle_is_right(program: Path) -> None:
@@ -59,7 +60,7 @@ def test_the_oracle_is_right(program: Path) -> None:
             right = REDUCTIONS[case.op].reduce([openmpi.numbers(case, rank) for rank in range(3)])
             assert not openmpi.difference(right.astype(case.dtype), one.result)
             assert len(one.seconds) == 2
-            assert all(0 < seconds < 60 for seconds, _ in one.seconds)
+            assert all(seconds > 0 for seconds, _ in one.seconds)
 
 
 def test_a_wrong_result_is_noticed_on_every_rank(program: Path) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from rankscope.machine import emulate_hosts
 from rankscope.machine.emulate import Network, emulated
 from rankscope.machine.emulate_switch import is_bare, processes_in
 
-from ..pipeline.conftest import alive, open_files, soon
+from ..pipeline.conftest import NOT_HANGING_S, alive, open_files, soon
+from .host_functions import every_allreduce, messages, who
 from .networks import needs_network
 
 RATE, LATENCY_S = 12.5e6, 0.005  # 100 Mbit/s
-PORT = 4000
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +31,7 @@ def _no_hang() -> Iterator[None]:
         raise TimeoutError("this test hangs")
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(100)
+    signal.alarm(300)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -51,15 +50,6 @@ def shaped() -> Iterator[Network]:
 
 
 # ---- ranks on hosts
-
-
-def who(base: int) -> tuple[int, list[str], str]:
-    import torch
-    import torch.distributed as dist
-
-    tensor = torch.tensor([base + dist.get_rank()])
-    dist.all_reduce(tensor)
-    return int(tensor), sorted(name for _, name in socket.if_nameindex()), os.readlink("/proc/self/ns/net")
 
 
 @needs_network
@@ -81,61 +71,22 @@ def test_several_ranks_on_a_host(switched: Network) -> None:
     assert len(set(places)) == 4
 
 
-def every_allreduce(num_elements: int) -> list[str]:
-    """The algorithms whose result is not the one that all ranks compute for themselves."""
-    import torch
-    import torch.distributed as dist
-
-    from rankscope.collectives import ALGORITHMS, build, execute, run_local
-
-    generator = torch.Generator().manual_seed(1)
-    tensors = list(torch.randn(dist.get_world_size(), num_elements, generator=generator))
-    wrong = []
-    for name in ALGORITHMS["allreduce"]:
-        schedule = build("allreduce", name, len(tensors))
-        found = execute(schedule, tensors[dist.get_rank()].clone())
-        right = run_local(schedule, [tensor.clone() for tensor in tensors])[dist.get_rank()]
-        if found is None or right is None or not torch.equal(found, right):
-            wrong.append(name)
-    return wrong
-
-
 @needs_network
 def test_every_allreduce_is_right_where_messages_are_long_under_way(switched: Network) -> None:
-    assert switched.launch(every_allreduce, args=(2**16,)) == [[], [], [], []]
+    assert switched.launch(every_allreduce, args=(2**16,), timeout_s=200) == [[], [], [], []]
 
 
 # ---- how fast
 
 
-def messages(addresses: tuple[str, ...], pairs: list[tuple[int, int]], num_bytes: int, times: int) -> list[float]:
-    """How long it took, of several times, until all messages, sent at one instant, had come."""
-    import torch
-    import torch.distributed as dist
-
-    rank, found = dist.get_rank(), []
-    with socket.create_server((addresses[rank], PORT)) as server:
-        dist.barrier()
-        outgoing = [socket.create_connection((addresses[dst], PORT)) for src, dst in pairs if src == rank]
-        incoming = [server.accept()[0] for _, dst in pairs if dst == rank]
-        for _ in range(times):
-            start = torch.tensor([time.monotonic() + 0.1], dtype=torch.float64)
-            dist.all_reduce(start, dist.ReduceOp.MAX)
-            time.sleep(max(0.0, start.item() - time.monotonic()))
-            for connection in outgoing:
-                connection.sendall(bytes(num_bytes))
-            for connection in incoming:
-                assert len(connection.recv(num_bytes, socket.MSG_WAITALL)) == num_bytes
-            took = torch.tensor([time.monotonic() - start.item() if incoming else 0.0], dtype=torch.float64)
-            dist.all_reduce(took, dist.ReduceOp.MAX)
-            found.append(took.item())
-        for connection in outgoing + incoming:
-            connection.close()
-    return found
-
-
-def quickest(network: Network, pairs: list[tuple[int, int]], num_bytes: int, times: int = 3) -> float:
-    return min(network.launch(messages, args=(network.addresses, pairs, num_bytes, times))[0])
+def quickest(network: Network, pairs: list[tuple[int, int]], num_bytes: int, enough_s: float) -> float:
+    """The best of three, or of more where others use the machine: what the network itself takes."""
+    best_s = float("inf")
+    for _ in range(15):
+        best_s = min(best_s, *network.launch(messages, args=(network.addresses, pairs, num_bytes, 3))[0])
+        if best_s <= enough_s:
+            break
+    return best_s
 
 
 RING = [(0, 1), (1, 2), (2, 3), (3, 0)]
@@ -150,7 +101,8 @@ OUTCAST = [(0, 1), (0, 2), (0, 3)]
 )
 def test_the_switch_has_its_rate_and_latency(switched: Network, pairs: Any, num_bytes: int, share: int) -> None:
     ideal = LATENCY_S + share * num_bytes / RATE
-    assert ideal <= quickest(switched, pairs, num_bytes) <= 1.03 * ideal + 0.003
+    enough_s = 1.03 * ideal + 0.003
+    assert ideal <= quickest(switched, pairs, num_bytes, enough_s) <= enough_s
 
 
 @needs_network
@@ -159,7 +111,8 @@ def test_the_switch_has_its_rate_and_latency(switched: Network, pairs: Any, num_
 )
 def test_the_kernel_shapes_both_ways(shaped: Network, pairs: Any, num_bytes: int, share: int) -> None:
     ideal = share * num_bytes / RATE
-    assert 0.98 * ideal <= quickest(shaped, pairs, num_bytes) <= 1.08 * ideal + 0.003
+    enough_s = 1.08 * ideal + 0.003
+    assert 0.98 * ideal <= quickest(shaped, pairs, num_bytes, enough_s) <= enough_s
 
 
 def test_only_bare_acknowledgements_go_free() -> None:
@@ -227,11 +180,11 @@ def test_bad_hosts_and_ranks(switched: Network) -> None:
 
 @needs_network
 def test_what_cannot_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = open_files()
+    before = num_open()
     monkeypatch.setattr(emulate_hosts, "_ROUTE", "no such option")
     with pytest.raises(RuntimeError, match="ip refused one of .*no such option"), emulated(2, RATE, LATENCY_S):
         pass
-    assert open_files() == before
+    assert num_open() <= before
 
 
 # ---- nothing is left
@@ -240,13 +193,19 @@ def test_what_cannot_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 def held(inodes: set[int]) -> bool:
     """Whether a process is in one of these namespaces, or has one open, or one is mounted."""
     names = {f"net:[{inode}]" for inode in inodes}
-    for path in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.readlink(path) in names:
-                return True
-        except OSError:
-            continue
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it ends just now
+            for path in Path("/proc", pid, "fd").iterdir():
+                with suppress(OSError):
+                    if os.readlink(path) in names:
+                        return True
     return bool(processes_in(inodes)) or any(name in Path("/proc/self/mountinfo").read_text() for name in names)
+
+
+def num_open() -> int:
+    """How many descriptors are open, but for those that only wait to be collected."""
+    gc.collect()
+    return len(open_files())
 
 
 def inodes_of(network: Network) -> set[int]:
@@ -257,17 +216,17 @@ def inodes_of(network: Network) -> set[int]:
 @pytest.mark.parametrize("latency_s", [LATENCY_S, 0.0])
 @pytest.mark.parametrize("error", [None, RuntimeError, KeyboardInterrupt])
 def test_nothing_is_left_after_the_end(latency_s: float, error: Any) -> None:
-    before, names = open_files(), os.listdir("/sys/class/net")
+    before, names = num_open(), sorted(os.listdir("/sys/class/net"))
     with nullcontext() if error is None else pytest.raises(error), emulated(2, RATE, latency_s) as network:
         inodes = inodes_of(network)
-        program = network.popen(1, ["sleep", "100"])
+        program = network.popen(1, ["sleep", "600"])
         assert processes_in(inodes) == [program.pid]
-        assert os.listdir("/sys/class/net") == names
+        assert sorted(os.listdir("/sys/class/net")) == names
         if error is not None:
             raise error
     assert program.returncode == -signal.SIGKILL
     assert not held(inodes)
-    assert open_files() == before
+    assert num_open() <= before
 
 
 OWNER = """
@@ -276,13 +235,13 @@ from rankscope.machine.emulate import emulated
 
 def wait():
     print("up", flush=True)
-    time.sleep(100)
+    time.sleep(600)
 
 with emulated(2, 12.5e6, float(sys.argv[1])) as network:
-    network.popen(1, ["sleep", "100"])
+    network.popen(1, ["sleep", "600"])
     try:
         print(*[os.stat(path).st_ino for path in network.namespaces], flush=True)
-        network.launch(wait, progress=True) if sys.argv[2] == "launch" else time.sleep(100)
+        network.launch(wait, progress=True) if sys.argv[2] == "launch" else time.sleep(600)
     except KeyboardInterrupt:
         sys.exit("interrupted")
 """
@@ -306,11 +265,7 @@ def test_nothing_is_left_of_an_owner_that_is_ended(latency_s: float, doing: str,
     children = processes_in(inodes)
     assert len(children) == (3 if doing == "launch" else 1)
     os.killpg(owner.pid, number)  # as Ctrl-C does
-    _, errors = owner.communicate(timeout=30)
+    _, errors = owner.communicate(timeout=NOT_HANGING_S)
     assert owner.returncode == (1 if number == signal.SIGINT else -signal.SIGKILL), errors
-    within(lambda: not held(inodes))
-    within(lambda: not any(map(alive, children)))
-
-
-def within(true: Callable[[], bool]) -> None:
-    assert soon(true, 5.0)
+    assert soon(lambda: not held(inodes))
+    assert soon(lambda: not any(map(alive, children)))

@@ -8,6 +8,7 @@ import sys
 import time
 from functools import partial
 
+from rankscope.pipeline import part_loaders
 from rankscope.pipeline.part_files import load_part
 from rankscope.pipeline.part_loaders import PartLoaders
 from rankscope.pipeline.part_manager import Setting
@@ -23,9 +24,9 @@ def number(path):
 
 
 def hang_but_on(one, path):
-    """One part comes; any other takes a minute."""
+    """One part comes; any other never does."""
     if path != one:
-        time.sleep(60)
+        time.sleep(600)
     return load_part(path)
 
 
@@ -58,11 +59,12 @@ def with_tensors(path):
 
 
 def fork_and_die(path):
-    """What is forked holds all that its parent held, for a while."""
-    if os.fork() == 0:
-        time.sleep(6)
-        os._exit(0)
-    os.kill(os.getpid(), signal.SIGKILL)
+    """What is forked holds all that its parent held, until the test ends it."""
+    if child := os.fork():
+        with open(os.path.join(os.path.dirname(path), "child"), "w") as file:
+            file.write(str(child))
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
 
 
 class SlowToImport:
@@ -85,7 +87,14 @@ def _import_slowly(mark):
 
 
 def start_slowly(mark):
-    """A trainer whose manager takes a while to start."""
+    """A trainer whose manager takes a while to start, and which tells its folder."""
+    make = part_loaders.shared_folder
+
+    def told():
+        print(folder := make(), flush=True)
+        return folder
+
+    part_loaders.shared_folder = told
     PartLoaders(Setting(SlowToImport(mark), queue_size=2, num_loaders=2))
 
 
@@ -105,12 +114,11 @@ def trainer(folder, end):
     files = sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".npz"))
     loaders = PartLoaders(Setting(partial(hang_but_on, files[0]), queue_size=2, num_loaders=2))
     loaders.begin(files)
-    part = loaders.take()
-    if end == "with a child" and os.fork() == 0:  # which holds the socket, too
+    part, child = loaders.take(), -1
+    if end == "with a child" and (child := os.fork()) == 0:  # which holds the socket, too
         os.closerange(1, 3)
-        time.sleep(4)
-        os._exit(0)
-    print(loaders.folder, *loaders.pids, flush=True)
+        time.sleep(600)
+    print(loaders.folder, child, *loaders.pids, flush=True)
     if end == "by itself":
         sys.exit(0)
     if end == "by an error":

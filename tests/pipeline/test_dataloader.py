@@ -23,6 +23,8 @@ from rankscope.pipeline.dataloader_profile import LoaderSettings
 from rankscope.pipeline.dataloader_worker import Clock, tensors
 from rankscope.timeline import Recorder
 
+from .conftest import NOT_HANGING_S
+
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
@@ -381,7 +383,7 @@ def test_it_stands_in_for_the_loader_and_goes_with_its_last_user():
     try:
         del recorded, batches
         assert gone() is None  # without the garbage collector
-        worker.join(10)
+        worker.join(NOT_HANGING_S)
         assert not worker.is_alive()
     finally:
         gc.enable()

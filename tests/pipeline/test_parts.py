@@ -35,10 +35,9 @@ from rankscope.pipeline.service import Lognormal
 from rankscope.timeline import Recorder
 
 from . import part_loads
-from .conftest import alive, shared_memory, soon
+from .conftest import NOT_HANGING_S, alive, children, soon
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
-NAMED_S = 2.0  # within which a death must be named
 
 
 @pytest.fixture
@@ -66,9 +65,9 @@ def files(tmp_path):
     return write_parts(tmp_path / "parts", sizes, x=rows, image=rows[:, None, None] * np.ones((2, 3), np.float32))
 
 
-def assert_gone(pids, within_s=10.0):
+def assert_gone(pids):
     assert pids
-    assert soon(lambda: not any(map(alive, pids)), within_s), f"still there: {[pid for pid in pids if alive(pid)]}"
+    assert soon(lambda: not any(map(alive, pids))), f"still there: {[pid for pid in pids if alive(pid)]}"
 
 
 def equal(batches, others):
@@ -324,34 +323,38 @@ def hanging(files):
     return dataset, batches
 
 
-def test_a_killed_loader_is_named_each_time(files, folders):
+@pytest.fixture
+def no_deadline(monkeypatch):
+    """No wait that only a deadline ends: each would take longer than a test may."""
+    exit_code = lifelines.Watched.exit_code
+    monkeypatch.setattr(lifelines.Watched, "exit_code", lambda self, within_s: exit_code(self, 1000 * within_s))
+    monkeypatch.setattr(part_loaders, "_STOP_S", 1000.0)
+
+
+def test_a_killed_loader_is_named_each_time(files, folders, no_deadline):
     for turn in range(20):
         dataset, batches = hanging(files)
         manager, *loaders = dataset.pids
         victim = turn % 2
         timer = threading.Timer(0.02, os.kill, (loaders[victim], signal.SIGKILL))
-        start = time.monotonic()
         timer.start()
         pattern = rf"part loader {victim} \(pid {loaders[victim]}\) was killed by SIGKILL while it loaded .*\d+.npz"
         with pytest.raises(LoaderDied, match=pattern):
             next(batches)
-        assert time.monotonic() - start < NAMED_S
         assert_gone([manager, *loaders])
         assert dataset.pids == []
         with pytest.raises(StopIteration):
             next(batches)
 
 
-def test_a_killed_manager_is_named_and_its_loaders_end(files, folders):
+def test_a_killed_manager_is_named_and_its_loaders_end(files, folders, no_deadline):
     for _ in range(5):
         dataset, batches = hanging(files)
         manager, *loaders = dataset.pids
-        start = time.monotonic()
         os.kill(manager, signal.SIGKILL)
         with pytest.raises(LoaderDied, match=rf"manager of the part loaders \(pid {manager}\) was killed by SIGKILL"):
             next(batches)
-        assert time.monotonic() - start < NAMED_S
-        assert_gone([manager, *loaders], within_s=NAMED_S)
+        assert_gone([manager, *loaders])
 
 
 @pytest.mark.parametrize(
@@ -363,11 +366,14 @@ def test_a_loader_that_ends_itself_is_named_with_its_file(files, folders, load, 
         list(AsyncPartDataset(files, 3, load=load, num_loaders=2))
 
 
-def test_a_killed_loader_is_named_at_once_also_where_it_has_forked_a_process(files, folders):
-    start = time.monotonic()
-    with pytest.raises(LoaderDied, match=r"part loader 0 .* was killed by SIGKILL while it loaded"):
-        list(AsyncPartDataset(files, 3, load=part_loads.fork_and_die))
-    assert time.monotonic() - start < NAMED_S + 1
+def test_a_killed_loader_is_named_also_where_it_has_forked_a_process(files, folders):
+    place = files[0].parent / "child"
+    try:
+        with pytest.raises(LoaderDied, match=r"part loader 0 .* was killed by SIGKILL while it loaded"):
+            list(AsyncPartDataset(files, 3, load=part_loads.fork_and_die))
+        assert alive(int(place.read_text())), "it was not its end that was noticed"
+    finally:
+        os.kill(int(place.read_text()), signal.SIGKILL)
 
 
 def test_more_loaders_than_can_be_started_are_one_clear_error(files, folders):
@@ -381,23 +387,18 @@ def test_more_loaders_than_can_be_started_are_one_clear_error(files, folders):
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def children(pid):
-    lists = (task / "children" for task in Path(f"/proc/{pid}/task").iterdir())
-    return [int(child) for found in lists for child in found.read_text().split()]
-
-
 def test_a_trainer_killed_while_its_manager_starts_leaves_nothing(tmp_path):
-    before, mark = shared_memory(), tmp_path / "mark"
+    mark = tmp_path / "mark"
     program = f"import sys; from {part_loads.__name__} import start_slowly; start_slowly(sys.argv[1])"
-    trainer = subprocess.Popen([sys.executable, "-c", program, os.fspath(mark)], cwd=Path(__file__).parents[2])
-    assert soon(mark.exists, 30)
-    (manager,) = children(trainer.pid)
-    made = shared_memory() - before
-    assert made
-    trainer.kill()
-    trainer.wait()
+    command = [sys.executable, "-c", program, os.fspath(mark)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as trainer:
+        folder = Path(trainer.stdout.readline().strip())
+        assert soon(mark.exists)
+        (manager,) = children(trainer.pid)
+        assert folder.is_dir()
+        trainer.kill()
     assert_gone([manager])
-    assert not made & shared_memory()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EMFILE])
@@ -478,8 +479,8 @@ def test_control_c_ends_the_wait_and_the_processes(files, folders):
     for pid in pids:  # as a terminal would: they go on, it is the trainer's to stop
         os.kill(pid, signal.SIGINT)
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        timer.start()
         next(batches)
     assert_gone(pids)
 
@@ -490,14 +491,19 @@ def test_whatever_ends_the_trainer_nothing_is_left_behind(files, end):
     command = [sys.executable, "-c", program, os.fspath(files[0].parent), end]
     root = Path(__file__).parents[2]
     trainer = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    folder, *pids = trainer.stdout.readline().split()
+    folder, child, *pids = trainer.stdout.readline().split()
     assert len(pids) == 3
     if end in ("killed", "with a child"):
         trainer.kill()
     elif end == "interrupted":
         trainer.send_signal(signal.SIGINT)
-    assert_gone([int(pid) for pid in pids], within_s=2.5)
-    _, said = trainer.communicate(timeout=30)
+    try:
+        assert_gone([int(pid) for pid in pids])
+    finally:
+        if end == "with a child":
+            assert alive(int(child)), "it was not its end that ended them"
+            os.kill(int(child), signal.SIGKILL)
+    _, said = trainer.communicate(timeout=NOT_HANGING_S)
     words = {"by itself": "", "by an error": "out of luck", "interrupted": "KeyboardInterrupt"}
     assert words.get(end, "") in said
     assert said == "" or end in ("by an error", "interrupted"), said
@@ -510,7 +516,7 @@ def test_a_process_forked_from_the_trainer_leaves_its_loaders_alone(files, folde
     with AsyncPartDataset(files, 3) as dataset:
         child = multiprocessing.get_context("fork").Process(target=dataset.close)
         child.start()
-        child.join(30)
+        child.join(NOT_HANGING_S)
         assert child.exitcode == 0
         equal(list(dataset), list(SyncPartDataset(files, 3)))
 
@@ -582,7 +588,7 @@ def lock_step(num_ranks, run):
 
     def work(rank):
         try:
-            group = dist.ProcessGroupGloo(store, rank, num_ranks, datetime.timedelta(seconds=40))
+            group = dist.ProcessGroupGloo(store, rank, num_ranks, datetime.timedelta(seconds=NOT_HANGING_S))
             found[rank] = run(rank, group)
         except BaseException as error:
             errors.append(error)
@@ -591,7 +597,7 @@ def lock_step(num_ranks, run):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(50)
+        thread.join(2 * NOT_HANGING_S)
     if errors:
         raise errors[0]
     return [found[rank] for rank in range(num_ranks)]
@@ -626,9 +632,9 @@ def test_ranks_in_processes_on_the_default_group(files, tmp_path):
     processes = [context.Process(target=part_loads.rank_process, args=(rank, *arguments)) for rank in range(2)]
     for process in processes:
         process.start()
-    found = dict(queue.get(timeout=50) for _ in processes)
+    found = dict(queue.get(timeout=2 * NOT_HANGING_S) for _ in processes)
     for process in processes:
-        process.join(30)
+        process.join(NOT_HANGING_S)
         assert process.exitcode == 0
     assert len(found[0]) == len(found[1])
     assert sorted(row for batches in found.values() for batch in batches if batch for row in batch) == list(range(34))
@@ -662,23 +668,24 @@ def train(files, load, step_s, num_trainers, setting):
 
 
 def test_a_run_has_the_spans_of_its_twin_and_takes_about_as_long(tmp_path):
+    """Never less, since sleeps are never shorter; about as long at the best of some, others may use the machine."""
     sizes = [3, 4, 2, 4, 3, 3, 4, 2, 3]
     files = write_parts(tmp_path, sizes, x=np.arange(sum(sizes)))
-    load, step_s = DelayedLoad(Lognormal(0.12, cv=1.0), seed=1), 0.03
+    load, step_s = DelayedLoad(Lognormal(0.24, cv=1.0), seed=1), 0.06
     shards = [SyncPartDataset(files, 1, 4, rank).shard for rank in range(4)]
     steps = [[len(load_part(file)["x"]) for file in shard] for shard in shards]
     loads = [[load.delay_s(file) for file in shard] for shard in shards]
     idle = {}
     for name, setting in {"sync": {}, "async": {"queue_size": 2, "num_loaders": 1}}.items():
         expected = simulate_parts(loads, steps, step_s, **setting)
-        for attempt in range(3):  # others may be using the machine
+        for _ in range(8):
             timeline = train(files, load, step_s, 4, setting)
             timeline.check()
             assert sorted(span[:4] for span in timeline) == sorted(span[:4] for span in expected)
+            assert timeline.makespan_s > expected.makespan_s - 1e-6
             idle[name] = idle_share(timeline)
-            error = abs(expected.makespan_s / timeline.makespan_s - 1)
-            if error < 0.25 or attempt == 2:
+            if timeline.makespan_s < 1.25 * expected.makespan_s:
                 break
-        assert error < 0.25
+        assert timeline.makespan_s < 1.25 * expected.makespan_s
         assert abs(idle_share(expected) - idle[name]) < 0.25
     assert idle["sync"] > idle["async"]

@@ -27,6 +27,7 @@ from rankscope.pipeline.transfer_model import preprocess_on_gpu, preprocess_on_w
 from rankscope.timeline import Recorder, Span, Timeline
 
 from .late_cuda import COPY, LateCuda
+from .virtual_time import VirtualTime
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 Pair = namedtuple("Pair", ["image", "label"])
@@ -537,11 +538,12 @@ def test_times_of_each_batch_are_added_batch_by_batch() -> None:
         preprocess_on_gpu(0.1, 0.1, 0.1, 0.1, num_workers=1, prefetch_factor=0)
 
 
-def test_a_run_of_the_model_takes_what_it_predicts() -> None:
+def test_a_run_of_the_model_takes_what_it_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
     road = preprocess_on_workers(0.002, 0.006, 0.001, 0.002, num_workers=2)
+    VirtualTime(monkeypatch, sum(stage.num_workers for stage in road.stages))
     real = run(road, range(40))
-    predicted = simulate(road.measured(real), 40)
-    assert real.makespan_s == pytest.approx(predicted.makespan_s, rel=0.3)
+    assert real.makespan_s == pytest.approx(simulate(road, 40).makespan_s, abs=1e-6)
+    assert real.makespan_s == pytest.approx(simulate(road.measured(real), 40).makespan_s, abs=1e-6)
 
 
 # ---- bad input

@@ -21,7 +21,7 @@ def work(recording, rank, count, last_words=None):
             pass
     if last_words is not None:
         last_words.send("done")
-        time.sleep(60)
+        time.sleep(600)
 
 
 def hammer(recording, lane, count):
@@ -76,7 +76,7 @@ def test_processes_share_the_folder_and_the_clock(method):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(300)
         assert process.exitcode == 0
     with recording.span("main", "stop"):
         pass
@@ -99,7 +99,7 @@ def test_a_killed_process_leaves_what_it_recorded():
         process.start()
         assert receiver.recv() == "done"
         os.kill(process.pid, signal.SIGKILL)
-        process.join(10)
+        process.join(300)
     timeline = recording.timeline()
     assert len(timeline) == 20 * 50
     assert sorted(timeline.item.tolist()) == sorted(list(range(50)) * 20)

@@ -103,6 +103,7 @@ def execute(path: Path, timeout_s: int = 600) -> Notebook:
     client = NotebookClient(
         nb,
         timeout=timeout_s,
+        startup_timeout=timeout_s,
         kernel_name="python3",
         resources={"metadata": {"path": str(path.parent)}},
         record_timing=False,

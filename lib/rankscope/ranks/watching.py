@@ -22,11 +22,12 @@ from .forker import Forker
 from .output import Output
 from .rank import Failure
 
-_START_S = 120.0  # for the server, on a cold disk
+_START_S = 300.0  # for the server, on a cold disk of a busy machine
 _GRACE_S = 0.1  # whether an error came from another rank's death is known by then
 _STACKS_S = 0.5
 _GONE_S = 5.0
 _LIVE_S, _WORD_S = 0.1, 2.0
+_PF_EXITING, _UNTOLD = 4, ["?", *"000000"]  # among the flags in /proc/PID/stat; and what stands for all of that
 
 
 class Watch:
@@ -56,9 +57,10 @@ class Watch:
             now = time.monotonic()
             end = begin + _START_S if self._began is None else self._began + timeout_s
             if self._raised:
-                if now >= self._raised[1]:
-                    self._raise(self._raised[0])
-                end = self._raised[1]
+                rank, known = self._raised
+                if now >= known + (_GONE_S if self._another_ends(rank) else 0):
+                    self._raise(rank)
+                end = max(known, now + _LIVE_S)
             elif now >= end:
                 self._give_up(timeout_s)
             ready = wait([self._line], min(end - now, _LIVE_S) if live else end - now)
@@ -120,6 +122,10 @@ class Watch:
         elif event == Event.NOT_FORKED:
             reason = f"{errno.errorcode.get(value, value)}: {os.strerror(value)}"
             raise RuntimeError(f"rank {rank} of {self._num_ranks} could not be started: {reason}")
+
+    def _another_ends(self, rank: int) -> bool:
+        """Whether another rank has ended, or is about to, of which the server has not told yet."""
+        return any(_ends(pid) for other, pid in self._pids.items() if other != rank)
 
     def _failure(self, rank: int) -> Failure:
         with open(self._folder / f"{rank}.failure", "rb") as file:
@@ -187,7 +193,18 @@ def _size(path: Path) -> int:
 
 def _state(pid: int) -> str:
     """The letter of a process's state, T for stopped, where the system tells."""
+    return _stat(pid)[0]
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process has ended, or is about to, where the system tells."""
+    state, *_, flags = _stat(pid)[:7]
+    return os.path.exists("/proc/self/stat") and (state in "?ZX" or bool(int(flags) & _PF_EXITING))
+
+
+def _stat(pid: int) -> list[str]:
+    """What the system tells of a process from its state on: see proc_pid_stat(5)."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return "?"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() or _UNTOLD
+    except OSError:
+        return _UNTOLD
