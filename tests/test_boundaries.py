@@ -33,6 +33,7 @@ RUNNERS = {
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.pipeline.dataloader_worker": "torch",
     "rankscope.pipeline.preprocess": "torch",
+    "rankscope.pipeline.step": "torch",
     "rankscope.pipeline.transfer": "torch",
     "rankscope.pipeline.transfer_batches": "torch",
     "rankscope.pipeline.transfer_cuda": "torch",
@@ -41,6 +42,7 @@ RUNNERS = {
     "rankscope.figures.lines": "matplotlib",
     "rankscope.figures.machine_lines": "matplotlib",
     "rankscope.figures.size_lines": "matplotlib",
+    "rankscope.figures.transfer_lines": "matplotlib",
     "rankscope.explorers*": "ipywidgets",
 }
 
@@ -50,7 +52,7 @@ FLOORS = [
     {"machine"},
     {"training"},
     {"figures"},
-    {"explorers", "cli", "cli_profile", "cli_tables", "exercises"},
+    {"explorers", "cli", "cli_copies", "cli_parts", "cli_profile", "cli_tables", "exercises"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[1]  # neighbours that do not import one another…

@@ -15,9 +15,15 @@ from typer.testing import CliRunner
 
 from rankscope.cli import app, main
 from rankscope.machine import Point, Profile
+from rankscope.machine.measure_plan import Protocol
+from rankscope.machine.measure_transfer_traps import measure_traps
+from rankscope.machine.measure_transfers import measure_transfers
 from rankscope.timeline import Timeline
+from rankscope.units import rate_words, time_words
+from tests.machine.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made
 from tests.machine.made import as_predicted, collective, links, profile
 
+QUICK = Protocol(warm_up=0, iterations=4, budget_s=0.001)
 NAMES = ("ring", "recursive_doubling", "halving_doubling")
 MADE = collective(as_predicted(profile(links()), NAMES), {"native": lambda size: 3e-4 + 3e-9 * size})
 
@@ -76,6 +82,30 @@ def test_show_of_a_size_has_every_algorithm_with_its_prediction(saved: str) -> N
     assert len(re.findall(r"^ring .* [+-]\d% +9/9", shown, re.MULTILINE)) == 2
     (point,) = MADE.select("allreduce", 1024, algorithm="native")
     assert re.search(rf"^native +{point.median_s * 1e6:.0f} µs", shown, re.MULTILINE)
+
+
+def test_show_of_copies_has_rates_the_calls_time_and_what_is_said(tmp_path: Path) -> None:
+    points = [*measure_transfers(QUICK, [2**12, 2**22], Made(num_gpus=2)), *measure_traps(Made(), 2**22)]
+    path = str(profile(points, topology="GPU0: PCIe 4 x16").save(tmp_path / "gpu.json"))
+    shown = output("show", path)
+    rates = [rate_words(2**22 / (CALL_S + LATENCY_S + 2**22 / RATES[kind])) for kind in ("pageable", "pinned")]
+    to_gpu, to_host = shown.split("copies to the GPU")[1].split("copies to the host")
+    for part in (to_gpu, to_host):
+        row = next(line for line in part.splitlines() if line.strip().startswith("4 MiB"))
+        assert row.split()[2:8] == [*rates[0].split(), *rates[1].split(), *rates[1].split()]
+        assert row.endswith(time_words(CALL_S))
+    others = shown.split("copies in other ways")[1].split("copies between GPUs")[0]
+    assert time_words(2**22 / HOST_BYTES_PER_S) in others
+    peer = 2**22 / (CALL_S + LATENCY_S + 2**22 / RATES["p2p"]) / 1e9
+    assert re.search(rf"^ +1 +{peer:.3g}", shown, re.MULTILINE)
+    said = " ".join(shown.split("what is said about copies")[1].split("Verdict")[0].split())
+    assert said.count("yes yes") == 3
+    assert "yes not measured" in said
+    assert "That pin_memory().to() is slower than .to() for a tensor that is copied once: yes;" in " ".join(
+        shown.split()
+    )
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "copies" not in output("show", str(profile(points[:0]).save(tmp_path / "none.json")))
 
 
 def test_show_of_an_empty_profile(tmp_path: Path) -> None:

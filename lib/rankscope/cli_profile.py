@@ -25,6 +25,7 @@ _A_LINE_S = 5.0  # where there is no terminal
 Output = Annotated[Path, typer.Option("-o", "--output", help="The file; gone on with where it is there.")]
 NumRanks = Annotated[int | None, typer.Option(help="By default the GPUs with nccl, which may be one, else 4.")]
 Backend = Annotated[str, typer.Option(help="gloo, nccl or mpi.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda, where buffers are; nccl has cuda, gloo takes both.")]
 Collectives = Annotated[str, typer.Option(help="Names with commas between them.")]
 Algorithms = Annotated[str | None, typer.Option(help="Names with commas, native among them; by default all.")]
 Sizes = Annotated[str | None, typer.Option(help="As in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")]
@@ -41,11 +42,10 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the file hold
 
 
 def profile(
-    context: typer.Context, output: Output = Path("machine.json"), num_ranks: NumRanks = None,
-    backend: Backend = "gloo", collectives: Collectives = "allreduce", algorithms: Algorithms = None,
-    sizes: Sizes = None, place: Place = "in", iterations: Iterations = 60, budget: Budget = 0.4,
-    real_time: RealTime = False, emulate: Emulate = None, transfers: Transfers = True, name: Name = "",
-    fresh: Fresh = False,
+    context: typer.Context, output: Output = Path("machine.json"), name: Name = "", num_ranks: NumRanks = None,
+    backend: Backend = "gloo", device: Device = None, collectives: Collectives = "allreduce", place: Place = "in",
+    algorithms: Algorithms = None, sizes: Sizes = None, iterations: Iterations = 60, budget: Budget = 0.4,
+    real_time: RealTime = False, emulate: Emulate = None, transfers: Transfers = True, fresh: Fresh = False,
 ) -> None:  # fmt: skip
     """Measure this machine: links, memory, every collective algorithm, copies to and from a GPU, each checked first.
 
@@ -53,7 +53,8 @@ def profile(
     """
     from .checks import one_of
     from .machine.measure_plan import Protocol
-    from .machine.measure_run import profile_machine, writes
+    from .machine.measure_run import profile_machine
+    from .machine.measure_where import writes
 
     last: list[Progress] = []
     try:
@@ -62,6 +63,7 @@ def profile(
                 output,
                 num_ranks=num_ranks,
                 backend=backend,
+                device=device,
                 sizes=None if sizes is None else parse_sizes(sizes),
                 collectives=_names(collectives),
                 algorithms=None if algorithms is None else _names(algorithms),

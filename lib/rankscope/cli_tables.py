@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from .checks import count_of, one_of
+from .cli_copies import copies_tables
+from .cli_parts import heading, marked, table_of
 from .collectives import ALGORITHMS
 from .machine import Point, Profile, verdict
 from .machine.groups import NATIVE, Group, bounds, groups
@@ -36,13 +38,14 @@ def show(*parts: RenderableType) -> None:
 
 
 def overview(profile: Profile) -> Iterator[RenderableType]:
-    """Yield where the profile is from, its links, what is quickest at each size, and the verdict."""
+    """Yield where the profile is from, its links, what is quickest at each size, its copies, and the verdict."""
     yield from _origin(profile)
     yield from _links(profile)
     for group in groups(profile):
         yield _by_size(profile, group)
-    yield _heading("Verdict")
-    yield _marked(("·", sentence) for sentence in verdict(profile))
+    yield from copies_tables(profile)
+    yield heading("Verdict")
+    yield marked(("·", sentence) for sentence in verdict(profile))
 
 
 def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]:
@@ -54,7 +57,7 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
             known = ", ".join(dict.fromkeys(bytes_words(size) for group in groups(profile) for size in group.by_size))
             raise ValueError(f"--num-bytes must be a size that was measured ({known or 'none was'}), got {size}")
         for group, points in found:
-            table = _table(
+            table = table_of(
                 f"{group.collective}, {bytes_words(size)}",
                 "algorithm", "median", "IQR", "p99", "busbw", "model", "off", "clean",
             )  # fmt: skip
@@ -85,7 +88,7 @@ def predictions(
         bound_s = float(bounds(profile, collective, rounded).seconds)
         points = measured.get(rounded, {})
         title = f"{collective}, {bytes_words(rounded)}; no less than {time_words(bound_s)}"
-        table = _table(title, "algorithm", "predicted", "×bound", *(["measured", "off"] if points else []))
+        table = table_of(title, "algorithm", "predicted", "×bound", *(["measured", "off"] if points else []))
         for place, (seconds, name) in enumerate(rows):
             point = points.get(name)
             told = [time_words(point.median_s), f"{seconds / point.median_s - 1:+.0%}"] if point else []
@@ -134,7 +137,7 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
     for letter, profile in (("A", before), ("B", after)):
         yield Text(f"{letter}: {profile.provenance['name']}, {profile.provenance['date']}")
     if len(chosen):
-        table = _table("Median times", "what", "size", "A", "B", "B/A", "")
+        table = table_of("Median times", "what", "size", "A", "B", "B/A", "")
         for row in chosen.itertuples():
             mark = "" if not row.beyond_noise else "slower" if row.ratio > 1 else "quicker"
             times = map(time_words, (row.before_s, row.after_s))
@@ -160,7 +163,7 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
 def _origin(profile: Profile) -> Iterator[RenderableType]:
     told = profile.provenance
     nodes = count_of(profile.num_nodes, "node")
-    where = f", {told['network']}" if told.get("network") else ""
+    where = "".join(f", {told[name]}" for name in ("device", "network") if told.get(name))
     yield Text(f"{told['name']}: {count_of(profile.num_ranks, 'rank')} on {nodes}, {profile.backend}{where}", "bold")
     cores = count_of(told["num_cores"], "core") if "num_cores" in told else ""
     memory = bytes_words(told["memory_bytes"]) if "memory_bytes" in told else ""
@@ -192,12 +195,12 @@ def _links(profile: Profile) -> Iterator[RenderableType]:
     if profile.gamma_s_per_byte:
         lines.append(("adding", rate_words(1 / profile.gamma_s_per_byte)))
     if lines:
-        yield _heading("Links (with 95 % intervals)")
-        yield _marked(lines)
+        yield heading("Links (with 95 % intervals)")
+        yield marked(lines)
 
 
 def _by_size(profile: Profile, group: Group) -> Table:
-    table = _table(group.collective, "size", "quickest", "median", "busbw", "native", "gain", "×bound", "clean")
+    table = table_of(group.collective, "size", "quickest", "median", "busbw", "native", "gain", "×bound", "clean")
     table.caption = "gain: native's time over that of ours; ×bound: the time over the lower bound"
     for size, points in group.by_size.items():
         best, native = group.quickest(size), points.get(NATIVE)
@@ -226,27 +229,6 @@ def _of_bound(profile: Profile, collective: str, point: Point) -> str:
 
 def _colour(ratio: float) -> str:
     return "green" if ratio > 1 + _CLEAR else "red" if ratio < 1 - _CLEAR else ""
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    table.caption_justify, table.caption_style = "left", "dim"
-    for name in columns:
-        words = name in ("algorithm", "quickest", "what", "")
-        table.add_column(name, justify="left" if words else "right", no_wrap=name != "what", header_style="dim")
-    return table
-
-
-def _marked(lines: Iterable[tuple[str, str]]) -> Table:
-    """Texts beside their marks, so that what does not fit into a line goes on below its beginning."""
-    table = Table.grid(padding=(0, 1))
-    for mark, text in lines:
-        table.add_row(Text(mark, "dim"), Text(text))
-    return table
-
-
-def _heading(text: str) -> Text:
-    return Text(f"\n{text}", "bold")
 
 
 def _named(point: Point) -> str:

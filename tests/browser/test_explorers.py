@@ -35,6 +35,7 @@ PROFILE = ROOT / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
         ("parts", "queue", "queue_size"),
         ("allreduce", "step", "step"),
         ("machine", "ranks", "num_ranks"),
+        ("transfers", "log₂ bytes", "log2_bytes"),
     ],
 )
 def test_a_slider_moved_by_keyboard_paints_the_right_picture(
@@ -47,6 +48,8 @@ def test_a_slider_moved_by_keyboard_paints_the_right_picture(
     if name == "machine":
         source = f"from rankscope.machine import Profile\nexplorers.machine({{'slow': Profile.load({str(PROFILE)!r})}})"
         picture = module.Machines({"slow": Profile.load(PROFILE)}).ranking
+    if name == "transfers":
+        picture = module.Copies().ranking
     notebook.cells = [nbformat.v4.new_code_cell(f"from rankscope import explorers\n{source}")]
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     notebooks = tmp_path / "notebooks"

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rankscope import cli
 from rankscope.cli_profile import parse_network, parse_sizes
-from rankscope.machine import Point, Profile, measure_run
+from rankscope.machine import Point, Profile, measure_rank, measure_run
 from rankscope.machine.measure_plan import Protocol
 from rankscope.machine.measure_run import profile_machine
 from rankscope.ranks import RankError, forker
@@ -131,6 +132,8 @@ def test_a_file_of_another_setting_or_of_something_else_is_left_alone(run: Any, 
         (["--algorithms", "rings"], "algorithms must be one of 'native', 'flat'"),
         (["--collectives", "barrier"], "collectives must be one of 'allreduce'"),
         (["--backend", "tcp"], "backend must be one of 'gloo', 'nccl', 'mpi', got 'tcp'"),
+        (["--device", "gpu"], "device with backend='gloo' must be one of 'cpu', 'cuda', got 'gpu'"),
+        (["--device", "cpu", "--backend", "nccl"], "device with backend='nccl' must be one of 'cuda', got 'cpu'"),
         (["--place", "there"], "--place must be one of 'in', 'out', 'both', got 'there'"),
         (["--num-ranks", "1"], "num_ranks must be a whole number from 2 to 256, got 1"),
         (["--iterations", "0"], "iterations must be a whole number from 1 to 10000, got 0"),
@@ -171,6 +174,123 @@ def test_networks_by_name(text: str, rate: float, latency_s: float) -> None:
 def test_sizes_by_name() -> None:
     assert parse_sizes("1KiB:5KiB") == [1024, 2048, 4096]
     assert parse_sizes("64KiB,1KiB") == [65536, 1024]
+
+
+# ---- Gloo on a GPU
+
+
+def test_a_gpu_that_is_not_there_is_named_before_any_rank_starts(run: Any, tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    code, out, err = run("--device", "cuda")
+    assert (code, out) == (2, "")
+    assert err == "rankscope: device='cuda' needs a GPU that torch can use, and there is none\n"
+    assert not list(tmp_path.iterdir())
+
+
+def survey_on_host(device: str) -> dict[str, Any]:
+    on_host(device)
+    from rankscope.machine import measure_rank
+
+    return measure_rank.survey(device)
+
+
+def measured_on_host(*args: Any) -> list[Point]:
+    on_host(args[2])
+    from rankscope.machine import measure_rank
+
+    return measure_rank.measure_keys(*args)
+
+
+def on_host(device: str) -> None:
+    """In a rank: let the host's memory stand for a GPU's."""
+    from rankscope.machine import measure_rank
+
+    assert device == "cuda"
+    measure_rank._own = lambda device: "cpu"
+    measure_rank._free_bytes = lambda *_: 2**30
+
+
+def test_gloo_on_a_gpu_has_its_own_collectives_and_no_links(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(measure_run, "_survey", survey_on_host)
+    monkeypatch.setattr(measure_run, "_measure_keys", measured_on_host)
+    words = ["--num-ranks", "2", "--sizes", "4KiB,16KiB", "--iterations", "3", "--no-transfers"]
+    code, out, _ = run("--device", "cuda", *words, "--collectives", "allreduce,broadcast")
+    assert code == 0
+    assert "2 ranks on 1 node, gloo, cuda, loopback" in out
+    profile = Profile.load(tmp_path / "machine.json")
+    kinds = [(point.what, point.options.get("algorithm")) for point in profile.points]
+    memory = [(what, None) for _ in range(2) for what in ("add", "copy")]
+    assert kinds == [*memory, *[(what, "native") for what in ("allreduce", "broadcast") for _ in range(2)]]
+    assert profile.provenance["device"] == "cuda"
+    assert profile.protocol["clock"] == "cuda events"
+    assert " --device cuda " in profile.provenance["command"]
+    code, _, _ = run("--device", "cuda", *words, "--algorithms", "native,ring")
+    assert code == 0
+    assert {point.options["algorithm"] for point in Profile.load(tmp_path / "machine.json").select("allreduce")} == {
+        "native",
+        "ring",
+    }
+    code, _, err = run("--device", "cuda", *words, "--emulate", "1Gbit/s")
+    assert code == 2
+    assert "emulate goes with backend='gloo' and device='cpu', and not with torchrun" in err
+    monkeypatch.undo()
+    code, _, err = run(*words, "--algorithms", "native")
+    assert code == 2
+    assert "device is 'cuda' there and None here" in err
+
+
+class Gpus:
+    """What a rank asks about GPUs, on a machine with two."""
+
+    def __init__(self) -> None:
+        self.current = 0
+
+    def device_count(self) -> int:
+        return 2
+
+    def set_device(self, number: int) -> None:
+        self.current = number
+
+    def current_device(self) -> int:
+        return self.current
+
+    def mem_get_info(self) -> tuple[int, int]:
+        return 12 * 2**30, 80 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("backend", "rank", "local_rank", "gpu", "free_gib"),
+    [("gloo", 3, None, 1, 4), ("gloo", 2, None, 0, 4), ("gloo", 6, "1", 1, 4), ("nccl", 5, "1", 0, 6)],
+)
+def test_ranks_share_gpus_in_turn_where_the_backend_lets_them(
+    backend: str, rank: int, local_rank: str | None, gpu: int, free_gib: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus = Gpus()
+    for name in ("device_count", "set_device", "current_device", "mem_get_info"):
+        monkeypatch.setattr(torch.cuda, name, getattr(gpus, name))
+    monkeypatch.setattr("torch.distributed.get_backend", lambda: backend)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
+    monkeypatch.setattr(measure_rank, "free_bytes", lambda: 16 * 2**30)
+    if local_rank is None:
+        monkeypatch.delenv("LOCAL_RANK", raising=False)
+    else:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    assert measure_rank._own("cuda") == f"cuda:{gpu}"
+    assert measure_rank._free_bytes("cuda", 4) == free_gib * 2**30
+    assert (measure_rank._own("cpu"), measure_rank._free_bytes("cpu", 4)) == ("cpu", 4 * 2**30)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_gloo_on_a_real_gpu(tmp_path: Path) -> None:
+    setting: dict[str, Any] = SETTING | {"sizes": [4096, 2**20], "transfers": False}
+    every = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
+    profile = profile_machine(tmp_path / "a.json", device="cuda", collectives=every, **setting)
+    for what in every:
+        assert {point.num_bytes for point in profile.select(what, algorithm="native")} == {4096, 2**20}
+        assert profile.select(what, algorithm="ring") or what == "all_to_all"
 
 
 # ---- what fails
@@ -245,6 +365,7 @@ def test_a_rank_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(measure_run, "_measure_keys", hang)
     monkeypatch.setattr(measure_run, "LENIENCE", 0.0)
+
     with pytest.raises(RankError, match="have not returned after 1 s"):
         profile_machine(tmp_path / "a.json", report=impatient, **SETTING)
     assert Profile.load(tmp_path / "a.json").points == ()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import itertools
 import math
+import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +26,8 @@ from rankscope.machine.measure_transfer_loader import BATCH_SIZE, measure_loader
 from rankscope.machine.measure_transfer_traps import LOOKED_AT, TRIES, measure_traps
 from rankscope.machine.measure_transfers import Buffers, check, in_turns, measure_transfers, most_bytes, move_of
 from rankscope.machine.points import Point
+from rankscope.pipeline import Agreement
+from rankscope.pipeline.step_agreement import DisagreementError
 from rankscope.ranks import launch
 from rankscope.units import rate_words, time_words
 
@@ -28,6 +35,7 @@ from ..tools import measure_gpu
 from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made
 from .made import PROVENANCE
 
+ROOT = Path(__file__).parents[2]
 QUICK = Protocol(warm_up=1, iterations=4, budget_s=0.001)
 SIZES = (2**12, 2**16, 2**20)
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
@@ -382,9 +390,7 @@ def test_the_command_tells_that_copies_were_left_out(tmp_path: Path) -> None:
 
 
 def test_gloo_and_virtual_ranks_are_measured_apart_from_the_profiles_own_collectives(known: Profile) -> None:
-    points = launch(measure_gpu.gloo_points, 2, ("cpu", [4096], QUICK))[0] + measure_gpu.virtual_points(
-        "cpu", [4096], 3
-    )
+    points = measure_gpu.gloo_points("cpu", [4096], QUICK) + measure_gpu.virtual_points("cpu", [4096], 3)
     assert [point.what for point in points] == ["allreduce", "broadcast", *["allreduce"] * 6]
     assert {point.options["num_ranks"] for point in points[2:]} == {2, 4, 8}
     profile = Profile(known.provenance, known.protocol, (*known.points, *points))
@@ -416,6 +422,182 @@ def test_the_script_says_that_there_is_no_gpu(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert measure_gpu.main() == 2
     assert capsys.readouterr().err == "there is no GPU that torch can use\n"
+
+
+def test_the_table_of_steps_says_whether_the_recordings_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure_gpu, "STEPS", 2)
+    lines = "\n".join(measure_gpu.steps_table("cpu", 4, 8)).splitlines()
+    assert [line.split(" in ")[0] for line in lines if "batches" in line] == [
+        "2 steps, batches as they come,",
+        "2 steps, batches prefetched,",
+    ]
+    assert lines.count("the two agree") == 2
+    assert [line.partition(":")[0] for line in lines if "spans" in line][:5] == [
+        "load",
+        "copy",
+        "forward",
+        "backward",
+        "optimizer",
+    ]
+
+    def none(self: Any, tolerance_s: float = 0.0) -> None:
+        raise DisagreementError("load: gone")
+
+    monkeypatch.setattr(Agreement, "check", none)
+    assert "the two DISAGREE: load: gone" in list(measure_gpu.steps_table("cpu", 4, 8))
+
+
+@pytest.fixture
+def dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: Profile) -> Path:
+    """The script as it would run, on a made GPU and small; where it writes."""
+    small: dict[str, Any] = {
+        "DEVICE": "cpu",
+        "NCCL": {"backend": "gloo", "num_ranks": 2, "algorithms": ["native"]},
+        "PROTOCOL": QUICK,
+        "SIZES": [2**12],
+        "GLOO_SIZES": [2**12],
+        "VIRTUAL_SIZES": [2**12],
+        "STEPS": 2,
+        "again": lambda profile: known,
+    }
+    for name, value in small.items():
+        monkeypatch.setattr(measure_gpu, name, value)
+    monkeypatch.setattr(measure_gpu.steps_table, "__defaults__", (4, 8))
+    monkeypatch.setattr(measure_run, "_survey", survey_with_a_gpu)
+    monkeypatch.setattr(measure_run, "_measure_keys", on_made)
+    monkeypatch.setattr(measure_run, "_experiment", two_traps)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("sys.argv", ["measure_gpu.py", "-o", str(tmp_path / "gpu.json")])
+    return tmp_path / "gpu.json"
+
+
+def test_the_script_prints_every_table_and_writes_every_point(
+    dry: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert measure_gpu.main() == 0
+    said = capsys.readouterr()
+    assert "failed" not in said.err
+    profile = Profile.load(dry)
+    assert f"{len(profile.points)} points in gpu.json, " in said.out
+    for word in ("h2d, bytes/s", "pin, cached", "copied once: True", "2 ranks, gloo (cpu)", "8 ranks, in process"):
+        assert word in said.out
+    assert said.out.count("\nthe two agree\n") == 2
+    executors = {point.options.get("executor") for point in profile.select("allreduce")}
+    assert executors == {None, "gloo", "in process"}
+    assert len(profile.select("transfer")) == 21
+
+    def broken(*_: Any) -> None:
+        raise AttributeError("module 'torch' has no attribute 'gone'")
+
+    monkeypatch.setattr(measure_gpu, "gloo_points", broken)
+    monkeypatch.setattr(measure_gpu, "steps_table", broken)
+    monkeypatch.setattr(measure_gpu, "ENOUGH_S", 1e9)
+    assert measure_gpu.main() == 0
+    said = capsys.readouterr()
+    assert "gloo: failed: AttributeError: module 'torch' has no attribute 'gone'" in said.err
+    assert f"{len(profile.points)} points in gpu.json, " in said.out
+
+
+def test_tests_that_need_a_gpu_are_run_from_their_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        ran.append(words)
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert measure_gpu.run_tests() == 0
+    files = {Path(word).name for word in ran[0] if word.endswith(".py")}
+    assert {"test_transfers.py", "test_transfer.py", "test_step.py", "test_wire.py"} <= files
+    assert "test_notebooks.py" not in files
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert measure_gpu.run_tests() == 2
+    assert len(ran) == 1
+
+
+BARE = """
+import sys
+
+class Bare:
+    def __init__(self, finder):
+        self.finder = finder
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in OTHERS else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = map(Bare, sys.meta_path)
+"""
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from tests.tools import measure_gpu
+from rankscope.machine import Protocol
+
+measure_gpu.STEPS, quick = 2, Protocol(iterations=3, budget_s=0.01)
+points = measure_gpu.gloo_points("cpu", [4096], quick) + measure_gpu.virtual_points("cpu", [4096], 3)
+lines = list(measure_gpu.steps_table("cpu", 4, 8))
+try:
+    import cloudpickle
+except ModuleNotFoundError:
+    print(len(points), lines.count("the two agree"))
+"""
+
+
+def needed(names: list[str]) -> set[str]:
+    """These distributions and all that they need."""
+    asked, found = list(names), set()
+    while asked:
+        name = re.sub(r"[-_.]+", "-", asked.pop()).lower()
+        if name not in found:
+            found.add(name)
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                needs = importlib.metadata.requires(name) or []
+                asked += [re.split(r"[^\w.-]", need)[0] for need in needs if "extra ==" not in need]
+    return found
+
+
+def test_the_script_needs_nothing_that_a_bare_machine_lacks(tmp_path: Path) -> None:
+    """Only torch, numpy, matplotlib, pandas, tqdm, typer and rich are there, and what they need themselves."""
+    there = needed(["torch", "numpy", "matplotlib", "pandas", "tqdm", "typer", "rich"])
+    packages = importlib.metadata.packages_distributions().items()
+    others = {top for top, names in packages if not there & {re.sub(r"[-_.]+", "-", n).lower() for n in names}}
+    assert {"cloudpickle", "pytest"} <= others
+    (tmp_path / "sitecustomize.py").write_text(f"OTHERS = {others - {'rankscope'}}\n{BARE}")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(ROOT)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert (done.returncode, done.stdout) == (0, "8 2\n"), done.stderr
+
+
+def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:
+    """CUDA that a process has begun to use cannot be used in a fork of it."""
+    code = (
+        "import importlib, torch\n"
+        "from rankscope.ranks.server import PRELOADED\n"
+        "def asked(*_): raise RuntimeError('asked')\n"
+        "for name in ('_lazy_init', 'init', 'is_available', 'device_count', 'current_device'):\n"
+        "    assert hasattr(torch.cuda, name)\n"
+        "    setattr(torch.cuda, name, asked)\n"
+        "torch.accelerator.is_available = torch.accelerator.current_accelerator = asked\n"
+        "for name in PRELOADED: importlib.import_module(name)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_loaders_workers_run_in_a_launched_rank() -> None:
+    (points,) = launch(loads_in_a_rank, 1)
+    assert [point.options["num_workers"] for point in points] == [2]
+
+
+def loads_in_a_rank() -> list[Point]:
+    return measure_loader("cpu", 64, 3, (False,), (2,), lambda batch: batch)
 
 
 # ---- on a GPU

@@ -634,8 +634,8 @@ def test_nothing_waits_for_the_device_on_a_gpu() -> None:
 def test_leaving_early_on_a_gpu_leaves_no_copy_under_way() -> None:
     batches = prefetched([torch.ones(1 << 26).pin_memory() for _ in range(4)], "cuda", num_ahead=2)
     first = next(iter(batches))  # and its iterator is gone
-    assert batches._cuda is not None
-    assert batches._cuda._copy_stream.query()
+    assert batches.cuda is not None
+    assert batches.cuda._copy_stream.query()
     assert float(first.sum()) == 1 << 26
 
 

@@ -1,16 +1,21 @@
 """All that one GPU can tell, in one profile and within 8 minutes: python tests/tools/measure_gpu.py -o gpu.json.
 
 Copies and what is said about them (twice), the loader, NCCL with a single rank, Gloo with two ranks on tensors of the
-GPU, and schedules carried out in one process by virtual ranks, which the GPU's own memory bounds, and no link. It needs
-torch, numpy, pandas, typer and rich, and nothing installed of rankscope's own.
+GPU, schedules carried out in one process by virtual ranks, which the GPU's own memory bounds, and no link, and a step
+of training as we and as torch.profiler see it. It needs torch, numpy, pandas, typer and rich, and nothing installed of
+rankscope's own. With --tests it runs the tests that need a GPU instead, by pytest.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +24,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
 from rankscope.machine import Point, Profile, Protocol, profile_machine, verdict  # noqa: E402
 from rankscope.machine.folklore import folklore  # noqa: E402
-from rankscope.machine.measure_plan import key_of, powers_of_two  # noqa: E402
+from rankscope.machine.measure_plan import powers_of_two  # noqa: E402
 from rankscope.machine.measure_run import Progress  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
-from rankscope.ranks import launch  # noqa: E402
+from rankscope.pipeline import agree, prefetched, record_steps  # noqa: E402
+from rankscope.pipeline.step_agreement import DisagreementError  # noqa: E402
 from rankscope.units import bytes_words, rate_words, time_words  # noqa: E402
 
 PROTOCOL = Protocol(iterations=30, budget_s=0.12)
@@ -30,24 +36,21 @@ SIZES = powers_of_two(2**10, 2**30, 4)
 AGAIN = tuple(2**power for power in (12, 16, 20, 22, 24, 26, 28))  # at which folklore is judged a second time
 GLOO_RANKS, GLOO_SIZES = 2, powers_of_two(2**12, 2**26, 16)
 VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), powers_of_two(2**16, 2**26, 16), ("ring", "halving_doubling")
-RUNS = 10
+RUNS, STEPS = 10, 10
+DEVICE = "cuda"
+NCCL: dict[str, Any] = {"backend": "nccl", "num_ranks": 1}
 ENOUGH_S = 420.0  # no part begins after this
 
 
 def gloo_points(device: str, sizes: Sequence[int], protocol: Protocol) -> list[Point]:
-    """In a rank: return what Gloo's own collectives take on tensors of a device that all ranks share."""
-    from rankscope.machine.measure import Ranks, measure_all
-    from rankscope.machine.measure_collectives import collective_tasks
-
-    ranks, points = Ranks(device=device), []
-    for what in ("allreduce", "broadcast"):
-        for size in sizes:
-            key = key_of(what, size, algorithm="native", in_place=what == "allreduce")
-            seconds, clean = measure_all(collective_tasks([key], ranks), ranks, protocol)[key]
-            place = device.partition(":")[0]
-            options = {"executor": "gloo", "schedule": "native", "device": place, "num_ranks": ranks.size}
-            points.append(Point(what, size, seconds, clean, options))
-    return points
+    """Return what Gloo's own collectives take on tensors of a device that all ranks share."""
+    what: dict[str, Any] = {"collectives": ("allreduce", "broadcast"), "algorithms": ["native"], "transfers": False}
+    with tempfile.TemporaryDirectory() as folder:
+        found = profile_machine(
+            f"{folder}/gloo.json", num_ranks=GLOO_RANKS, device=device, sizes=sizes, protocol=protocol, **what
+        )
+    options = {"executor": "gloo", "schedule": "native", "device": device, "num_ranks": GLOO_RANKS}
+    return [replace(point, options=options) for point in found.select(algorithm="native")]
 
 
 def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[Point]:
@@ -74,8 +77,7 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
                 right = num_ranks * (num_ranks + 1) / 2
                 if not all(one is not None and bool((one == right).all()) for one in found):
                     raise RuntimeError(f"allreduce by {name} of {num_ranks} virtual ranks gave a wrong result")
-                place = device.partition(":")[0]
-                options = {"executor": "in process", "schedule": name, "device": place, "num_ranks": num_ranks}
+                options = {"executor": "in process", "schedule": name, "device": device, "num_ranks": num_ranks}
                 points.append(Point("allreduce", size, tuple(seconds[2:]), tuple(clean[2:]), options))
     return points
 
@@ -91,6 +93,27 @@ def again(profile: Profile) -> Profile:
 
 
 # ---- tables
+
+
+def steps_table(device: str, batch_size: int = 512, width: int = 4096) -> Iterator[str]:
+    """A step of training from loader to optimizer, with batches prefetched and not: how far two recordings agree."""
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Linear(3 * width, width), torch.nn.ReLU(), torch.nn.Linear(width, 1000))
+    module.to(device)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.01)
+    batches = [(torch.randn(batch_size, 3 * width), torch.randint(0, 1000, (batch_size,))) for _ in range(STEPS)]
+    for name, loader in (("as they come", batches), ("prefetched", prefetched(batches, device))):
+        for _ in range(2):  # the first finds nothing ready
+            recorded = record_steps(loader, module, torch.nn.functional.cross_entropy, sgd, device)
+        agreement = agree(recorded)
+        yield f"\n{STEPS} steps, batches {name}, in {time_words(recorded.ours.makespan_s)}: we and torch.profiler"
+        yield f"{agreement}"
+        try:
+            agreement.check()
+            yield "the two agree"
+        except DisagreementError as error:
+            yield f"the two DISAGREE: {error}"
 
 
 def copies_table(profile: Profile) -> Iterator[str]:
@@ -169,38 +192,47 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--output", type=Path, default=Path("gpu.json"))
     parser.add_argument("--name", default="one GPU")
+    parser.add_argument("--tests", action="store_true", help="run the tests that need a GPU, and nothing else")
     told = parser.parse_args()
     if not torch.cuda.is_available():
         print("there is no GPU that torch can use", file=sys.stderr)
         return 2
+    if told.tests:
+        return run_tests()
     start = time.monotonic()
-    setting: dict[str, Any] = {"collectives": ("allreduce", "allgather"), "sizes": SIZES, "protocol": PROTOCOL}
     command = command_words(["python", *sys.argv])
-    report = _reporter(start)
-    setting |= {"num_ranks": 1, "backend": "nccl", "name": told.name, "command": command, "report": report}
+    setting: dict[str, Any] = {"collectives": ("allreduce", "allgather"), "sizes": SIZES, "protocol": PROTOCOL, **NCCL}
+    setting |= {"name": told.name, "command": command, "report": _reporter(start)}
     profile = _tried("copies and NCCL", lambda: profile_machine(told.output, **setting), start)
     if profile is None and not told.output.exists():
         return 1
     profile = profile or Profile.load(told.output)  # what was measured before something failed
     more: dict[str, Callable[[], list[Point]]] = {
-        "gloo": lambda: launch(gloo_points, GLOO_RANKS, ("cuda:0", GLOO_SIZES, PROTOCOL), timeout_s=90.0)[0],
-        "virtual ranks": lambda: virtual_points("cuda:0", VIRTUAL_SIZES),
+        "gloo": lambda: gloo_points(DEVICE, GLOO_SIZES, PROTOCOL),
+        "virtual ranks": lambda: virtual_points(DEVICE, VIRTUAL_SIZES),
     }
     for name, measure in more.items():
         for point in _tried(name, measure, start) or []:
             profile = profile.add(point)
         profile.save(told.output)
     second = _tried("folklore again", lambda: again(profile), start)
-    for table in (
-        copies_table(profile),
-        more_table(profile),
-        folklore_table(profile, second),
-        collectives_table(profile),
-    ):
+    steps = _tried("steps of training", lambda: list(steps_table(DEVICE)), start)
+    tables = (copies_table(profile), more_table(profile), folklore_table(profile, second), collectives_table(profile))
+    for table in (*tables, steps or []):
         print("\n".join(table))
     print("", *verdict(profile), f"\n{profile.provenance['topology']}", sep="\n")
     print(f"\n{len(profile.points)} points in {told.output.name}, {time.monotonic() - start:.0f} s")
     return 0
+
+
+def run_tests() -> int:
+    """Run the tests that need a GPU, from their files alone: others need packages that may not be here."""
+    if importlib.util.find_spec("pytest") is None:
+        print("pytest is not here, and the tests need it", file=sys.stderr)
+        return 2
+    files = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.gpu\n" in path.read_text()]
+    words = ["-q", "-rs", "-p", "no:cacheprovider", "-m", "gpu", "--continue-on-collection-errors"]
+    return subprocess.run([sys.executable, "-m", "pytest", *words, *map(str, files)], cwd=ROOT).returncode
 
 
 def _reporter(start: float) -> Callable[[Progress], None]:
@@ -219,12 +251,10 @@ def _tried(name: str, measure: Callable[[], Any], start: float) -> Any:
     print(f"{time.monotonic() - start:4.0f} s: {name}", file=sys.stderr, flush=True)
     try:
         return measure()
-    except (RuntimeError, ValueError) as error:
-        print(f"{name}: failed: {error}", file=sys.stderr)
+    except Exception as error:  # of a torch that nobody has tried this with, say
+        print(f"{name}: failed: {type(error).__name__}: {error}", file=sys.stderr)
         return None
 
 
 if __name__ == "__main__":
-    from tests.tools import measure_gpu  # by a name that ranks can import: they unpickle functions by it
-
-    sys.exit(measure_gpu.main())
+    sys.exit(main())

@@ -14,8 +14,10 @@ from numpy.typing import ArrayLike
 
 from ..collectives import Schedule
 from ..collectives.best import Winners
+from ..machine import Profile
 from ..sampling import Assignment
 from ..timeline import Timeline
+from .peers import draw_peers
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
 from .schedules import draw_schedule_step
 from .timelines import COMMUNICATION, draw_timeline
@@ -30,15 +32,22 @@ if TYPE_CHECKING:
     from .lines import to_fills as queue_fill
     from .machine_lines import to_busbw as busbw
     from .machine_lines import to_residuals as residuals
+    from .transfer_lines import to_both_ways as both_ways
+    from .transfer_lines import to_copies as copies
+    from .transfer_lines import to_pieces as pieces
 
 __all__ = [
     "assignment",
+    "both_ways",
     "busbw",
+    "copies",
     "costs",
     "coverage",
     "curves",
     "label_counts",
     "link_load",
+    "peers",
+    "pieces",
     "queue_fill",
     "residuals",
     "schedule_step",
@@ -114,10 +123,20 @@ def winners(table: Winners, ax: Axes | None = None, title: str | None = None) ->
     return to_axes(draw_winners(table, title), ax)
 
 
+def peers(profile: Profile, ax: Axes | None = None, title: str | None = None) -> Axes:
+    """How quick copies from each GPU to each other are; see `draw_peers`."""
+    from .axes import to_axes
+
+    return to_axes(draw_peers(profile, title), ax)
+
+
 _LATE = {
+    "both_ways": ("transfer_lines", "to_both_ways"),
     "busbw": ("machine_lines", "to_busbw"),
+    "copies": ("transfer_lines", "to_copies"),
     "costs": ("cost_lines", "to_costs"),
     "curves": ("lines", "to_curves"),
+    "pieces": ("transfer_lines", "to_pieces"),
     "queue_fill": ("lines", "to_fills"),
     "residuals": ("machine_lines", "to_residuals"),
 }

@@ -22,7 +22,7 @@ _RAMP = ("#00224e", "#2d426f", "#5a6272", "#8a8678", "#bead65", "#fee838")
 
 
 class Look(NamedTuple):
-    """How an algorithm looks in every figure: hue and marker, dashed lines and hatched areas or not."""
+    """How an algorithm or a way to copy looks in every figure: hue, marker, dashed lines and hatched areas or not."""
 
     color: str
     dashed: bool
@@ -54,6 +54,13 @@ _LOOKS = {
     "bruck": Look(_PINK, False, "p"),
     "pairwise": Look(_SKY, False, "P"),
     "dissemination": Look(_ORANGE, False, "s"),
+    # ways to copy between host and GPU
+    "pinned": Look(_SKY, True, "s"),
+    "pinned_non_blocking": Look(_BLUE, False, "o"),
+    "pageable": Look(_VERMILLION, False, "^"),
+    "pageable_non_blocking": Look(_ORANGE, True, "v"),
+    "pin_on_the_fly": Look(_GREEN, False, "D"),
+    "pin_on_the_fly_cached": Look(_PINK, True, "d"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..checks import number, one_of, truth, whole
@@ -81,19 +81,27 @@ def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a run is to measure; `algorithms` is None for all that send something: of one rank the native one."""
+    """What a run is to measure: `algorithms` is None for all that send something (of one rank the native one).
+
+    Without `messages` there are none between two ranks.
+    """
 
     sizes: tuple[int, ...]
     collectives: tuple[str, ...] = ("allreduce",)
     algorithms: Sequence[str] | None = None
     in_place: tuple[bool, ...] = (True,)
+    messages: bool = True
+
+    def through_host(self) -> Wanted:
+        """Return what is wanted of Gloo on a GPU: its own collectives or what was named, and no message by itself."""
+        return replace(self, algorithms=(NATIVE,) if self.algorithms is None else self.algorithms, messages=False)
 
     def keys(self, ranks_per_node: Sequence[int], free_bytes: int) -> tuple[list[Key], tuple[int, ...]]:
         """Return all keys in their order, and the sizes that are left out since they would not fit into memory.
 
         Raises ValueError where none fits.
         """
-        found = link_keys(ranks_per_node, max(self.sizes))
+        found = link_keys(ranks_per_node if self.messages else [1], max(self.sizes))
         left_out: set[int] = set()
         algorithms = (NATIVE,) if self.algorithms is None and sum(ranks_per_node) == 1 else self.algorithms
         for collective in self.collectives:

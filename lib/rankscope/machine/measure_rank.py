@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,15 +23,14 @@ from .points import TRANSFERS, Key, Point
 from .provenance import free_bytes, of_machine
 
 
-def survey(backend: str) -> dict[str, Any]:
+def survey(device: str) -> dict[str, Any]:
     """Return what this rank's machine is, which ranks share one, and how much memory a rank may take of it.
 
     Rank 0 says how large a copy to and from its GPU may be, which is 0 where there is none.
     """
-    ranks = Ranks(device=_device(backend))
+    ranks = Ranks(device=_own(device))
     nodes = ranks.numbered(network_id())
-    sizes = node_sizes(nodes)
-    free = torch.cuda.mem_get_info()[0] if backend == "nccl" else free_bytes() // sizes[nodes[ranks.rank]]
+    free = _free_bytes(device, node_sizes(nodes)[nodes[ranks.rank]])
     offset_s = ranks.slowest([ranks.clock_offset_s])[0]
     least = -int(ranks.slowest([-float(free)])[0])
     copies = most_bytes(Cuda(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0
@@ -38,14 +38,14 @@ def survey(backend: str) -> dict[str, Any]:
     return {**of_machine(), **found}
 
 
-def measure_keys(keys: Sequence[Key], nodes: Sequence[int], backend: str, protocol: Protocol) -> list[Point]:
+def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protocol: Protocol) -> list[Point]:
     """Return a point for each key; keys of one thing and size, which stand side by side, take turns.
 
     Copies to and from a GPU are rank 0's alone.
     """
     if protocol.real_time:
         go_first()
-    ranks = Ranks(device=_device(backend))
+    ranks = Ranks(device=_own(device))
     points = []
     for _, some in itertools.groupby(keys, lambda key: key[:2]):
         chosen = list(some)
@@ -80,8 +80,23 @@ def points_of(keys: Sequence[Key], nodes: Sequence[int], ranks: Ranks, protocol:
     return points
 
 
-def _device(backend: str) -> str:
-    return _gpu() if backend == "nccl" else "cpu"
+def _own(device: str) -> str:
+    """This rank's device: NCCL's ranks have taken their GPU, those of other backends take theirs in turn."""
+    if device != "cuda":
+        return device
+    if dist.get_backend() != "nccl":
+        place = int(os.environ.get("LOCAL_RANK", dist.get_rank()))
+        torch.cuda.set_device(place % torch.cuda.device_count())
+    return _gpu()
+
+
+def _free_bytes(device: str, num_ranks: int) -> int:
+    """What a rank may take where its buffers are, as one of so many on its node; Gloo copies a GPU's to the host."""
+    on_host = free_bytes() // num_ranks
+    if device != "cuda":
+        return on_host
+    on_gpu = int(torch.cuda.mem_get_info()[0]) // -(-num_ranks // torch.cuda.device_count())
+    return on_gpu if dist.get_backend() == "nccl" else min(on_host, on_gpu)
 
 
 def _gpu() -> str:

@@ -10,25 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checks import of_type, one_of, truth, whole
+from ..checks import of_type, one_of, truth
 from ..pipeline.interrupts import Interrupts
 from ..ranks import launch
 from ..ranks.joined import is_joined
-from ..ranks.launch import MOST_RANKS
 from . import measure_plan as plan
 from .measure_guess import guess_s, next_launch
 from .measure_plan import Protocol, Wanted, node_sizes
+from .measure_where import BACKENDS, device_of, is_gloo_on_gpu, num_ranks_of, writes
 from .points import EXPERIMENTS, Key, Point
 from .profile import Profile
 from .profile_file import PROVENANCE
 from .provenance import difference, of_run
 
-BACKENDS = ("gloo", "nccl", "mpi")
 SIZES = {"nccl": plan.powers_of_two(2**10, 2**30)}
 LEAST_TRANSFER_BYTES, MOST_TRANSFER_BYTES = 2**12, 2**30
 CPU_SIZES = plan.powers_of_two(2**10, 2**26)
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 PATIENCE_S, LENIENCE = 60.0, 10.0  # what a launch may take, beside so many times what was expected
 MOST_S = 1e6  # that `launch` waits at all
 
@@ -56,13 +53,8 @@ class Emulation:
     latency_s: float = 0.0
 
 
-def writes(backend: str) -> bool:
-    """Whether this process is the one that writes the file: any but the other ranks of torchrun or mpirun."""
-    return not is_joined(one_of("backend", backend, BACKENDS)) or _told_by(_RANK) == 0
-
-
 def profile_machine(
-    path: str | os.PathLike[str], *, num_ranks: int | None = None, backend: str = "gloo",
+    path: str | os.PathLike[str], *, num_ranks: int | None = None, backend: str = "gloo", device: str | None = None,
     sizes: Sequence[int] | None = None, collectives: Sequence[str] = ("allreduce",),
     algorithms: Sequence[str] | None = None, in_place: Sequence[bool] = (True,), protocol: Protocol | None = None,
     emulate: Emulation | None = None, transfers: bool = True, fresh: bool = False, name: str = "",
@@ -73,12 +65,11 @@ def profile_machine(
     Links and memory first, then each collective at each of the sizes in bytes, by the backend itself ("native") and by
     each of the `algorithms`; None stands for all. Sizes that would take more than half of the free memory are left out.
     With `transfers`, copies to and from the GPU of rank 0, if it has one, and what `folklore` judges come last.
-
     A file that is there already is gone on with, so that an interrupted run loses nothing; `fresh` replaces it.
 
     `num_ranks` is by default the number of GPUs with "nccl", where it may be 1, else 4. Under torchrun the ranks are
-    its own: all call this alike, rank 0 writes, and all get the profile.
-
+    its own: all call this alike, rank 0 writes, and all get the profile. Buffers are on the `device`, by default "cuda"
+    with "nccl" and else "cpu". Gloo's ranks may share a GPU: links, and algorithms not asked for, are left out there.
     Raises ValueError for bad input, for a file of another machine or setting, and for one that another run has written
     meanwhile; RankError where a rank fails, hangs, or gets a wrong result; OSError where the file cannot be written.
 
@@ -90,16 +81,17 @@ def profile_machine(
     ['allreduce']
     """
     one_of("backend", backend, BACKENDS)
-    run = _Run(Path(path), backend, of_type("protocol", protocol or Protocol(), Protocol), report)
+    device, number = device_of(device, backend), num_ranks_of(num_ranks, backend)
+    run = _Run(Path(path), backend, device, of_type("protocol", protocol or Protocol(), Protocol), report)
     chosen = plan.checked_sizes(SIZES.get(backend, CPU_SIZES) if sizes is None else sizes)
     places = tuple(truth("in_place", one) for one in plan.several("in_place", in_place))
-    number = _number_of(num_ranks, backend)
     plan.check_algorithms(collectives, algorithms, number)
-    with _launcher(number, backend, emulate) as launcher:
+    wanted = Wanted(chosen, tuple(collectives), algorithms, places)
+    wanted = wanted.through_host() if run.through_host else wanted
+    with _launcher(number, backend, device, emulate) as launcher:
         found = run.survey(launcher)
         run.open(launcher, found, of_run(name, command, launcher.network), truth("fresh", fresh))
-        copies = _copies(found, sizes) if truth("transfers", transfers) else []
-        run.measure(launcher, Wanted(chosen, tuple(collectives), algorithms, places), found, copies)
+        run.measure(launcher, wanted, found, _copies(found, sizes) if truth("transfers", transfers) else [])
     return run.profile
 
 
@@ -112,13 +104,13 @@ class _Launcher:
 
 
 @contextlib.contextmanager
-def _launcher(number: int, backend: str, emulate: Emulation | None) -> Iterator[_Launcher]:
+def _launcher(number: int, backend: str, device: str, emulate: Emulation | None) -> Iterator[_Launcher]:
     if emulate is None:
         yield _Launcher(lambda fn, args, limit_s: launch(fn, number, args, backend, limit_s), "")
         return
     of_type("emulate", emulate, Emulation)
-    if backend != "gloo" or is_joined(backend):
-        raise ValueError("emulate goes with backend='gloo', and not with torchrun")
+    if backend != "gloo" or device != "cpu" or is_joined(backend):
+        raise ValueError("emulate goes with backend='gloo' and device='cpu', and not with torchrun")
     from .emulate import emulated
 
     with emulated(number, emulate.bytes_per_s, emulate.latency_s) as network:
@@ -128,8 +120,11 @@ def _launcher(number: int, backend: str, emulate: Emulation | None) -> Iterator[
 class _Run:
     """One run: the profile as it is on the disk, and what it takes to go on with it."""
 
-    def __init__(self, path: Path, backend: str, protocol: Protocol, report: Callable[[Progress], object]) -> None:
-        self.path, self.backend, self.protocol, self.report = path, backend, protocol, report
+    def __init__(
+        self, path: Path, backend: str, device: str, protocol: Protocol, report: Callable[[Progress], object]
+    ) -> None:
+        self.path, self.backend, self.device, self.protocol, self.report = path, backend, device, protocol, report
+        self.through_host = is_gloo_on_gpu(device, backend)
         self.profile: Profile
         self._seen: tuple[int, int] | None = None  # the file as this run left it
         self._is_joined = is_joined(backend)
@@ -138,7 +133,7 @@ class _Run:
     def survey(self, launcher: _Launcher) -> dict[str, Any]:
         """Return what rank 0 finds out about machine and nodes."""
         self.report(Progress(0, 0, "starting the ranks"))
-        found: dict[str, Any] = launcher.launch(_survey, (self.backend,), PATIENCE_S)[0]
+        found: dict[str, Any] = launcher.launch(_survey, (self.device,), PATIENCE_S)[0]
         return found
 
     def open(self, launcher: _Launcher, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
@@ -161,8 +156,11 @@ class _Run:
         network = about["network"] or ("loopback" if len(sizes) == 1 else f"between {len(sizes)} nodes")
         machine = {name: value for name, value in found.items() if name in PROVENANCE}
         ranks = {"num_ranks": sum(sizes), "num_nodes": len(sizes), "ranks_per_node": sizes}
-        provenance = {**about, **machine, **ranks, "backend": self.backend, "network": network}
-        profile = Profile(provenance, _protocol(self.protocol, self.backend, found["clock_offset_s"]))
+        where = {"backend": self.backend, "network": network}
+        if self.through_host:  # elsewhere the backend says where buffers are
+            where["device"] = self.device
+        provenance = {**about, **machine, **ranks, **where}
+        profile = Profile(provenance, _protocol(self.protocol, self.device, found["clock_offset_s"]))
         if fresh or not self.path.exists():
             with Interrupts():
                 self._save(profile)
@@ -187,7 +185,7 @@ class _Run:
             some = next_launch(missing, self.profile, self.protocol)
             expected = guess_s(some, self.profile, self.protocol)
             begin = time.monotonic()
-            args = (some, found["nodes"], self.backend, self.protocol)
+            args = (some, found["nodes"], self.device, self.protocol)
             points = launcher.launch(_measure_keys, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
             ratio = (time.monotonic() - begin) / expected
             self._keep(points)
@@ -226,19 +224,6 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _number_of(num_ranks: int | None, backend: str) -> int:
-    """How many ranks there are to be: as many as asked for, as torchrun or mpirun has, as there are GPUs, or 4."""
-    if num_ranks is None and is_joined(backend):
-        num_ranks = _told_by(_NUM_RANKS)
-    if num_ranks is not None:
-        return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2, 10**6 if is_joined(backend) else MOST_RANKS)
-    if backend == "nccl":
-        import torch
-
-        return whole("num_ranks, the GPUs that there are,", torch.cuda.device_count(), 1)
-    return 4
-
-
 def _copies(found: Mapping[str, Any], sizes: Sequence[int] | None) -> list[Key]:
     """The copies that rank 0's GPU allows, of sizes up to the largest that was asked for."""
     most = MOST_TRANSFER_BYTES if sizes is None else max(*sizes, LEAST_TRANSFER_BYTES)
@@ -246,12 +231,7 @@ def _copies(found: Mapping[str, Any], sizes: Sequence[int] | None) -> list[Key]:
     return [key for size in chosen for key in plan.transfer_keys(size, len(found["gpus"]))]
 
 
-def _told_by(names: Sequence[str]) -> int:
-    """What the launcher that made this process a rank says under one of these names."""
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
-
-
-def _protocol(protocol: Protocol, backend: str, clock_offset_s: float) -> dict[str, Any]:
+def _protocol(protocol: Protocol, device: str, clock_offset_s: float) -> dict[str, Any]:
     return {
         "warm_up": protocol.warm_up,
         "iterations": protocol.iterations,
@@ -260,7 +240,7 @@ def _protocol(protocol: Protocol, backend: str, clock_offset_s: float) -> dict[s
         "dtype": "float32",
         "start": "agreed instant",
         "statistic": "slowest rank of each iteration",
-        "clock": "cuda events" if backend == "nccl" else "monotonic",
+        "clock": "cuda events" if device == "cuda" else "monotonic",
         "clock_offset_s": clock_offset_s,
         "verified": True,
     }
@@ -275,16 +255,16 @@ def _other_protocol(stored: Profile, profile: Profile) -> str:
 # ---- in the ranks, where torch is there already
 
 
-def _survey(backend: str) -> dict[str, Any]:
+def _survey(device: str) -> dict[str, Any]:
     from .measure_rank import survey
 
-    return survey(backend)
+    return survey(device)
 
 
-def _measure_keys(keys: Sequence[Key], nodes: Sequence[int], backend: str, protocol: Protocol) -> list[Point]:
+def _measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protocol: Protocol) -> list[Point]:
     from .measure_rank import measure_keys
 
-    return measure_keys(keys, nodes, backend, protocol)
+    return measure_keys(keys, nodes, device, protocol)
 
 
 def _experiment() -> list[Point]:

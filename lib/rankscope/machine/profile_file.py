@@ -87,6 +87,7 @@ PROVENANCE = {
     "python": _text,
     "torch": _text,
     "backend": _text,
+    "device": _text,  # of the buffers, where the backend does not say it
     "num_ranks": _count,
     "num_nodes": _count,
     "ranks_per_node": _counts,

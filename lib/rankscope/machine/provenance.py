@@ -17,7 +17,7 @@ from .. import __version__
 from ..host import num_cores
 
 # what two runs must have in common for their points to stand side by side
-_SETTING = ("rankscope", "torch", "backend", "num_ranks", "num_nodes", "ranks_per_node", "network")
+_SETTING = ("rankscope", "torch", "backend", "device", "num_ranks", "num_nodes", "ranks_per_node", "network")
 SAME = (*_SETTING, "system", "cpu", "num_cores", "gpus", "topology")
 _PATIENCE_S = 20.0
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .advice import Advice, advise
+from .batch_loop import simulate_loop
 from .dataloader_twin import simulate_dataloader
 from .part_files import DelayedLoad, load_part, write_parts
 from .part_loaders import LoaderDied
@@ -21,6 +22,7 @@ from .run import run
 from .service import Exponential, Lognormal, Measured, Uniform
 from .simulate import simulate
 from .stages import Pipeline, Stage
+from .step_agreement import Agreement, RecordedSteps, agree
 from .stored_images import StoredImages
 from .transfer_model import overlap_share, preprocess_on_gpu, preprocess_on_workers
 
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
     from .dataloader import RecordedLoader, measure_pinning, record_dataloader
     from .parts import AsyncPartDataset, SyncPartDataset, in_step
     from .preprocess import preprocessed, random_crops
+    from .step import record_steps
     from .transfer import Prefetched, prefetched
 
 __all__ = [
     "Advice",
+    "Agreement",
     "AsyncPartDataset",
     "DelayedLoad",
     "Exponential",
@@ -42,6 +46,7 @@ __all__ = [
     "Pipeline",
     "Prefetched",
     "RecordedLoader",
+    "RecordedSteps",
     "Stage",
     "StageError",
     "StoredImages",
@@ -49,6 +54,7 @@ __all__ = [
     "Uniform",
     "WorkerDied",
     "advise",
+    "agree",
     "idle_share",
     "in_step",
     "load_part",
@@ -61,9 +67,11 @@ __all__ = [
     "queue_fill",
     "random_crops",
     "record_dataloader",
+    "record_steps",
     "run",
     "simulate",
     "simulate_dataloader",
+    "simulate_loop",
     "simulate_parts",
     "write_parts",
 ]
@@ -79,6 +87,7 @@ _LATE = {
     "preprocessed": ".preprocess",
     "random_crops": ".preprocess",
     "record_dataloader": ".dataloader",
+    "record_steps": ".step",
 }
 
 

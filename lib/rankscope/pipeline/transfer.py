@@ -80,12 +80,12 @@ class Prefetched(Generic[T]):
 
     def __init__(self, loader: Iterable[T], cuda: Cuda | None, num_ahead: int, recorder: Recorder | None) -> None:
         self.loader, self.num_ahead, self.recorder = loader, num_ahead, recorder
-        self._cuda, self._numbers = cuda, itertools.count()
+        self.cuda, self._numbers = cuda, itertools.count()  # None is for the CPU
 
     def __iter__(self) -> Iterator[T]:
         batches = iter(self.loader)
-        if self._cuda is not None:
-            return _Ahead(batches, self._cuda, self.num_ahead, self.recorder, self._numbers).handed_over()
+        if self.cuda is not None:
+            return _Ahead(batches, self.cuda, self.num_ahead, self.recorder, self._numbers).handed_over()
         return batches if self.recorder is None else _timed(batches, self.recorder, self._numbers)
 
     def __len__(self) -> int:

@@ -1,0 +1,39 @@
+"""The notebooks' exercises: `check` works the answer out afresh, raises on a wrong one and waits for a missing one.
+
+Each module has those of some notebooks, in `EXERCISES`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import batches, gradients, samples, transfers
+
+EXERCISES = samples.EXERCISES | batches.EXERCISES | gradients.EXERCISES | transfers.EXERCISES
+
+
+class WrongAnswer(ValueError):
+    """The answer to an exercise is not right; the message says what it does instead."""
+
+
+def check(exercise: str, answer: Any = ...) -> None:
+    """Print that `answer` is right, raise WrongAnswer where it is not, and wait while it is ``...``.
+
+    Exercises are named after their notebook: "01.2" is the second of notebook 01. Raises ValueError for a name that
+    does not exist.
+
+    >>> check("01.1", ...)
+    01.1: not answered yet
+    >>> check("01.1", 2)
+    Traceback (most recent call last):
+    rankscope.exercises.WrongAnswer: 01.1: 2 ranks read 1798 samples, of which 1 is a repeat
+    """
+    if exercise not in EXERCISES:
+        raise ValueError(f"exercises are {', '.join(EXERCISES)}; got {exercise!r}")
+    if answer is ...:
+        print(f"{exercise}: not answered yet")
+        return
+    wrong = EXERCISES[exercise](answer.tolist() if hasattr(answer, "tolist") else answer)  # numpy's and torch's too
+    if wrong:
+        raise WrongAnswer(f"{exercise}: {wrong}")
+    print(f"{exercise}: right")

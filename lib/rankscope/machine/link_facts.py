@@ -1,0 +1,157 @@
+"""What copies between host and GPU take at least, from published facts of the link and the rate of host memory."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..checks import number, one_of, truth, whole
+from .measure_plan import ON_THE_FLY, TRANSFER_METHODS
+from .points import Point
+from .profile import Profile
+
+# transfers/s of a lane, the share of its bits that is packets, and the bytes that frame one (PCI Express Base
+# Specification: 8b/10b, 128b/130b; from 6 on flits of 256 bytes, of which 236 are packets)
+PCIE = {
+    1: (2.5e9, 8 / 10, 8),
+    2: (5e9, 8 / 10, 8),
+    3: (8e9, 128 / 130, 8),
+    4: (16e9, 128 / 130, 8),
+    5: (32e9, 128 / 130, 8),
+    6: (64e9, 236 / 256, 0),
+}
+HEADER_BYTES = {"h2d": 12, "d2h": 16}  # a GPU reads from the host by completions, and writes to 64-bit addresses
+PAYLOAD_BYTES = 256  # of a packet, at most, on most machines
+START_S = 10e-6  # ASSUMED: from the call to the first byte; a profile tells better
+HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies memory of the host
+GPU_MEMORY_BYTES_PER_S = {  # data sheets
+    "A100-SXM4-40GB": 1.555e12,
+    "A100-SXM4-80GB": 2.039e12,
+    "H100 PCIe": 2.0e12,
+    "H100 80GB HBM3": 3.35e12,
+    "H200": 4.8e12,
+    "RTX 4090": 1.008e12,
+}
+DIRECTIONS = ("h2d", "d2h", "d2d")
+METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
+
+
+@dataclass(frozen=True)
+class LinkFacts:
+    """The rates that bound a copy: of the link each way, of a copy in the host's memory, of the GPU's own memory.
+
+    `seconds` is what a copy takes at least. Copying on the GPU reads and writes each byte; where its memory's rate is
+    not known that is infinite. Raises ValueError for rates that are not above 0 and a negative `start_s`.
+
+    >>> facts = stated(4, 16)
+    >>> print(facts.name, round(facts.bytes_per_s("h2d") / 1e9, 1), round(facts.bytes_per_s("d2h") / 1e9, 1))
+    PCIe 4 x16 29.2 28.8
+    >>> [round(facts.seconds(2**26, "h2d", method) * 1e3, 2) for method in ("pinned", "pageable", "pin_on_the_fly")]
+    [2.31, 6.72, 9.02]
+    """
+
+    name: str
+    h2d_bytes_per_s: float
+    d2h_bytes_per_s: float
+    host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S
+    gpu_memory_bytes_per_s: float = field(default=math.inf)
+    start_s: float = START_S
+
+    def __post_init__(self) -> None:
+        for name in ("h2d_bytes_per_s", "d2h_bytes_per_s", "host_copy_bytes_per_s", "gpu_memory_bytes_per_s"):
+            object.__setattr__(self, name, number(name, getattr(self, name), above=0, high=math.inf))
+        object.__setattr__(self, "start_s", number("start_s", self.start_s, 0))
+
+    def bytes_per_s(self, direction: str) -> float:
+        """Return what no copy in this direction, one of `DIRECTIONS`, can exceed."""
+        one_of("direction", direction, DIRECTIONS)
+        rates = {"h2d": self.h2d_bytes_per_s, "d2h": self.d2h_bytes_per_s, "d2d": self.gpu_memory_bytes_per_s / 2}
+        return rates[direction]
+
+    def seconds(
+        self, num_bytes: float, direction: str, method: str = "pinned", pieces: int = 1, both: bool = False
+    ) -> float:
+        """Return what a copy takes at least, by the options of a "transfer" point (see `measure_transfers`).
+
+        From and to pinned memory the link brings all bytes, after one start a piece. Pageable memory is copied by a
+        thread of the host into or out of pinned memory as well, at best while the link brings other bytes: the slower
+        of the two counts. Memory that is pinned on the fly is copied first and sent then, and to pin what comes from
+        the system takes time that nothing here tells. `both` ways at once, pinned memory takes no longer, a link being
+        two lanes, and pageable memory as long as both, one thread doing them in turn.
+        """
+        link_s = num_bytes / self.bytes_per_s(direction)
+        started_s = whole("pieces", pieces, 1) * self.start_s
+        if direction == "d2d":
+            return started_s + link_s
+        one_of("method", method, METHODS)
+        host_s = num_bytes / self.host_copy_bytes_per_s
+        if method in ON_THE_FLY:
+            return started_s + link_s + (host_s if direction == "h2d" else 0.0)
+        if method.startswith("pinned"):
+            back_s = num_bytes / self.bytes_per_s("d2h" if direction == "h2d" else "h2d")
+            return started_s + (max(link_s, back_s) if truth("both", both) else link_s)
+        one_way_s = started_s + max(link_s, host_s)
+        if not truth("both", both):
+            return one_way_s
+        return one_way_s + self.seconds(num_bytes, "d2h" if direction == "h2d" else "h2d", method)
+
+
+def pcie_bytes_per_s(
+    generation: int, num_lanes: int = 16, direction: str | None = None, payload_bytes: int = PAYLOAD_BYTES
+) -> float:
+    """Return what so many lanes of a PCIe generation carry one way: packets or, of a direction, the data in them.
+
+    Each packet has a header, and up to generation 5 a frame, beside at most `payload_bytes` of data (Neugebauer et al.:
+    Understanding PCIe performance for end host networking, 2018). What links say to each other beside that, replies and
+    credits, is left out. Raises ValueError for a generation or a direction that is not there.
+
+    >>> round(pcie_bytes_per_s(4) / 1e9, 2), round(pcie_bytes_per_s(5, 16, "d2h") / 1e9, 2)
+    (31.51, 57.61)
+    """
+    transfers_per_s, share, frame_bytes = PCIE[whole("generation", generation, 1, max(PCIE))]
+    packets_per_s = transfers_per_s * share * whole("num_lanes", num_lanes, 1, 32) / 8
+    if direction is None:
+        return packets_per_s
+    beside = HEADER_BYTES[one_of("direction", direction, tuple(HEADER_BYTES))] + frame_bytes
+    return packets_per_s * payload_bytes / (whole("payload_bytes", payload_bytes, 1) + beside)
+
+
+def stated(
+    generation: int,
+    num_lanes: int = 16,
+    host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S,
+    gpu_memory_bytes_per_s: float = math.inf,
+) -> LinkFacts:
+    """Return the facts of a PCIe link; raises ValueError as `pcie_bytes_per_s` and `LinkFacts` do.
+
+    >>> stated(5).name
+    'PCIe 5 x16'
+    """
+    h2d, d2h = (pcie_bytes_per_s(generation, num_lanes, direction) for direction in ("h2d", "d2h"))
+    return LinkFacts(f"PCIe {generation} x{num_lanes}", h2d, d2h, host_copy_bytes_per_s, gpu_memory_bytes_per_s)
+
+
+def facts_of(profile: Profile) -> LinkFacts | None:
+    """Return the facts of the machine that a profile is of, None where it does not say how its GPU is joined.
+
+    The link is what its topology says of GPU 0, the GPU's memory that of its data sheet, if known here. The host's
+    memory is taken to be as quick as the profile's largest copy into memory that was pinned before, if it has one.
+    """
+    found = re.search(r"^GPU0: PCIe (\d+) x(\d+)", profile.provenance.get("topology", ""), re.MULTILINE)
+    if found is None or int(found[1]) not in PCIE or not 1 <= int(found[2]) <= 32:
+        return None
+    pins = sorted(profile.select("pin", cached=True), key=lambda point: point.num_bytes)
+    host = pins[-1].num_bytes / pins[-1].median_s if pins else HOST_COPY_BYTES_PER_S
+    names = [str(one.get("name", "")) for one in profile.provenance.get("gpus", [])[:1]]
+    known = (rate for part, rate in GPU_MEMORY_BYTES_PER_S.items() if names and part in names[0])
+    return stated(int(found[1]), int(found[2]), host, next(known, math.inf))
+
+
+def transfers_of(
+    profile: Profile, direction: str, method: str, what: str = "transfer", pieces: int = 1, both: bool = False
+) -> Sequence[Point]:
+    """Return a profile's points of one way to copy, small to large."""
+    points = profile.select(what, direction=direction, method=method, pieces=pieces, both=both)
+    return sorted(points, key=lambda point: point.num_bytes)

@@ -1,0 +1,198 @@
+"""`record_steps`: steps of training on one device, from loader to optimizer, recorded by us and by torch.profiler."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
+
+from ..checks import of_type, whole
+from ..timeline import Recorder, Span, Timeline
+from .step_agreement import GPU, GPU_COPIES, RecordedSteps
+from .step_trace import CLOCK, PREFIX, Reading, read_steps
+from .transfer import COPY, Prefetched, prefetched
+from .transfer_batches import leaves, mapped
+from .transfer_cuda import Cuda
+
+_now = time.perf_counter_ns
+_NUM_READINGS = 5  # of the profiler's clock, before the steps and after them
+_SILENCE = {"KINETO_LOG_LEVEL": "6"}  # else its log on stderr tells of each start and stop
+_NONE = object()
+
+
+def record_steps(
+    loader: Iterable[Any], module: torch.nn.Module, loss: Callable[[Any, Any], torch.Tensor],
+    optimizer: torch.optim.Optimizer, device: str | torch.device = "cpu", num_batches: int | None = None,
+) -> RecordedSteps:  # fmt: skip
+    """Train on the loader's batches, all or the first `num_batches`, and return what both recorders saw.
+
+    A batch is a pair of inputs and targets. A step has five phases: "load" asks the loader for the batch, "copy" brings
+    it to the device, "forward" is ``loss(module(inputs), targets)``, "backward" its gradients, "optimizer" its step and
+    `zero_grad`. Each is a range of torch.profiler's inside a span of ours. On a GPU, which goes on when the host has
+    told it what to do, CUDA events before and after each phase time it there too.
+
+    Where `loader` is `prefetched` for that device, batches are there already: the phase "copy" is missing, and on a GPU
+    the copies have a lane of their own. The loader's iterator is made, its workers are started, before the recording.
+
+    Raises ValueError for bad input, for a module that is not on the device and for a loader without batches; and what
+    loader, module, loss and optimizer raise.
+
+    >>> module = torch.nn.Linear(4, 1)
+    >>> batches = [(torch.ones(8, 4), torch.ones(8, 1))] * 3
+    >>> sgd = torch.optim.SGD(module.parameters(), lr=0.1)
+    >>> recorded = record_steps(batches, module, torch.nn.functional.mse_loss, sgd)
+    >>> [len(recorded.ours.select(kind=kind)) for kind in ("load", "copy", "forward", "backward", "optimizer")]
+    [3, 3, 3, 3, 3]
+    >>> from rankscope.pipeline import agree
+    >>> agree(recorded).check()
+    """
+    there = prefetched(loader, device)  # which checks them both
+    own = loader if isinstance(loader, Prefetched) else None
+    if own is not None and _device(own) != _device(there):
+        raise ValueError(f"device must be that of the prefetched loader, {str(_device(own))!r}, got {device!r}")
+    _check(module, loss, optimizer, _device(there))
+    most = None if num_batches is None else whole("num_batches", num_batches, 1)
+    run = _Run(module, loss, optimizer, _device(there), there.cuda if own is None else own.cuda)
+    if own is None:
+        return run.recorded(loader, most, copies=True)
+    watch = run.copies if own.cuda else None
+    return run.recorded(Prefetched(own.loader, own.cuda, own.num_ahead, watch), most, copies=False)
+
+
+def _device(loader: Prefetched[Any]) -> torch.device:
+    return torch.device("cpu") if loader.cuda is None else loader.cuda.device
+
+
+def _check(module: Any, loss: Any, optimizer: Any, device: torch.device) -> None:
+    of_type("module", module, torch.nn.Module)
+    of_type("optimizer", optimizer, torch.optim.Optimizer)
+    if not callable(loss):
+        raise ValueError(f"loss must be a function of outputs and targets, got {loss!r}")
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.device != device:
+            raise ValueError(f"module must be on {str(device)!r}, and its {name} is on {str(tensor.device)!r}")
+
+
+@dataclass
+class _Run:
+    """One recording: what is trained, and what has been seen of it so far."""
+
+    module: torch.nn.Module
+    loss: Callable[[Any, Any], torch.Tensor]
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+    cuda: Cuda | None
+    host: Recorder = field(default_factory=Recorder)
+    copies: Recorder = field(default_factory=Recorder)  # a prefetcher's
+    events: list[tuple[str, int, Any, Any]] = field(default_factory=list)  # before and after a phase
+    readings: list[Reading] = field(default_factory=list)
+
+    def recorded(self, loader: Iterable[Any], most: int | None, copies: bool) -> RecordedSteps:
+        batches = iter(loader)
+        tell = None if self.cuda is None else self.cuda.clock()
+        wanted = {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])}
+        activities = wanted & supported_activities()  # type: ignore[no-untyped-call]
+        with _environment({} if self.cuda else _SILENCE), profile(activities=activities) as profiler:
+            self._read_clock()
+            num_steps = self._train(batches, most, copies)
+            self._read_clock()
+        if not num_steps:
+            raise ValueError("loader must give at least one batch, got none")
+        with tempfile.TemporaryDirectory() as folder:
+            path = str(Path(folder, "trace.json"))
+            profiler.export_chrome_trace(path)
+            theirs, clock_s = read_steps(path, self.readings)
+        ours = Timeline.concat([self.host.timeline(), *self._on_gpu(tell)])
+        ours, theirs = (_without_end(spans, num_steps).shifted(-ours.begin_s) for spans in (ours, theirs))
+        return RecordedSteps(ours, theirs, clock_s)
+
+    def _train(self, batches: Iterator[Any], most: int | None, copies: bool) -> int:
+        """Return on how many batches; what the device was given is done then."""
+        num_steps = 0
+        try:
+            while num_steps != most:
+                with self._phase("load", num_steps, None):
+                    batch = next(batches, _NONE)
+                if batch is _NONE:
+                    break
+                self._step(num_steps, batch, copies)
+                num_steps += 1
+        finally:
+            if hasattr(batches, "close"):
+                batches.close()
+        if self.events:
+            self.events[-1][-1].synchronize()
+        return num_steps
+
+    def _step(self, item: int, batch: Any, copies: bool) -> None:
+        if not isinstance(batch, Sequence) or len(batch) != 2:
+            raise ValueError(f"a batch must be a pair of inputs and targets, got {type(batch).__name__}")
+        inputs, targets = batch
+        if copies:
+            with self._phase("copy", item, self.cuda):
+                inputs, targets = mapped((inputs, targets), self._there)
+            if self.cuda and all(map(operator.is_, leaves((inputs, targets)), leaves(tuple(batch)))):
+                self.events.pop()  # nothing was there to be copied
+        with self._phase("forward", item, self.cuda):
+            value = self.loss(self.module(inputs), targets)
+        with self._phase("backward", item, self.cuda):
+            value.backward()  # type: ignore[no-untyped-call]
+        with self._phase("optimizer", item, self.cuda):
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def _there(self, leaf: Any) -> Any:
+        return leaf.to(self.device, non_blocking=True)
+
+    @contextlib.contextmanager
+    def _phase(self, kind: str, item: int, cuda: Cuda | None) -> Iterator[None]:
+        begin = cuda.mark(True) if cuda else None
+        with self.host.span(kind, kind, item), record_function(f"{PREFIX}{kind}"):
+            yield
+        if cuda:
+            self.events.append((kind, item, begin, cuda.mark(True)))
+
+    def _read_clock(self) -> None:
+        """Note where ranges of the profiler's lie on our clock."""
+        for _ in range(_NUM_READINGS):
+            before_ns = _now()
+            with record_function(CLOCK):
+                inside_ns = _now()
+            self.readings.append((before_ns / 1e9, inside_ns / 1e9, _now() / 1e9))
+
+    def _on_gpu(self, tell: Callable[[Any], int] | None) -> list[Timeline]:
+        """The phases as the device went through them, and the copies of a prefetcher."""
+        if tell is None:
+            return []
+        times_s = [(kind, item, tell(begin) / 1e9, tell(end) / 1e9) for kind, item, begin, end in self.events]
+        steps = [Span(0, GPU, kind, item, begin_s, max(begin_s, end_s)) for kind, item, begin_s, end_s in times_s]
+        copies = self.copies.timeline().select(kind=COPY)
+        return [Timeline.of(steps), replace(copies, lanes=tuple(GPU_COPIES for _ in copies.lanes))]
+
+
+@contextlib.contextmanager
+def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
+    """Have these variables set meanwhile, where they are not."""
+    added = {name: value for name, value in defaults.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
+
+
+def _without_end(timeline: Timeline, num_steps: int) -> Timeline:
+    """All but the load that found no more."""
+    is_load = np.array([kind == "load" for kind in timeline.kinds], dtype=bool)[timeline.kind]
+    return timeline.take(np.flatnonzero(~(is_load & (timeline.item == num_steps))))
