@@ -36,11 +36,13 @@ RUNNERS = {
     "rankscope.pipeline.transfer": "torch",
     "rankscope.pipeline.transfer_batches": "torch",
     "rankscope.pipeline.transfer_cuda": "torch",
+    "rankscope.training.measure*": "torch",
     "rankscope.figures.axes": "matplotlib",
     "rankscope.figures.cost_lines": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
     "rankscope.figures.machine_lines": "matplotlib",
     "rankscope.figures.size_lines": "matplotlib",
+    "rankscope.figures.zero_lines": "matplotlib",
     "rankscope.explorers*": "ipywidgets",
 }
 
@@ -50,7 +52,7 @@ FLOORS = [
     {"machine"},
     {"training"},
     {"figures"},
-    {"explorers", "cli", "cli_profile", "cli_tables", "exercises"},
+    {"explorers", "cli", "cli_profile", "cli_tables", "exercises", "exercises_11"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[1]  # neighbours that do not import one another…

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from . import exercises_11
 from .cluster import Cluster, Link
 from .collectives import Schedule, ScheduleError, build, closed_form, lower_bounds, simulate_executor, verify
 from .machine.rows import busbw_factor
@@ -246,4 +247,5 @@ EXERCISES: dict[str, Callable[[Any], str | None]] = {
     "07.1": _latencies_on_the_wire,
     "07.2": _bytes_through_the_root,
     "07.3": _bus_bandwidth,
+    **exercises_11.EXERCISES,
 }

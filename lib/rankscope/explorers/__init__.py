@@ -7,5 +7,6 @@ from .machine import machine
 from .parts import parts
 from .pipeline import pipeline
 from .samplers import samplers
+from .zero import zero
 
-__all__ = ["allreduce", "machine", "parts", "pipeline", "samplers"]
+__all__ = ["allreduce", "machine", "parts", "pipeline", "samplers", "zero"]

@@ -6,7 +6,7 @@ themselves are brought in, with matplotlib, when first asked for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,13 @@ from ..collectives import Schedule
 from ..collectives.best import Winners
 from ..sampling import Assignment
 from ..timeline import Timeline
+from ..training.zero import ZeroMemory
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
 from .schedules import draw_schedule_step
 from .timelines import COMMUNICATION, draw_timeline
 from .traffic import draw_link_load, draw_space_time
 from .winner_map import draw_winners
+from .zero_memory import draw_zero_memory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from .lines import to_fills as queue_fill
     from .machine_lines import to_busbw as busbw
     from .machine_lines import to_residuals as residuals
+    from .zero_lines import to_zero_curve as zero_curve
 
 __all__ = [
     "assignment",
@@ -45,6 +48,8 @@ __all__ = [
     "space_time",
     "timeline",
     "winners",
+    "zero_curve",
+    "zero_memory",
 ]
 
 
@@ -114,12 +119,25 @@ def winners(table: Winners, ax: Axes | None = None, title: str | None = None) ->
     return to_axes(draw_winners(table, title), ax)
 
 
+def zero_memory(
+    memories: Mapping[str, ZeroMemory],
+    limits_bytes: Mapping[str, float] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """What a rank's memory is made of, a bar for each stage or way; see `draw_zero_memory`."""
+    from .axes import to_axes
+
+    return to_axes(draw_zero_memory(memories, limits_bytes, title=title), ax)
+
+
 _LATE = {
     "busbw": ("machine_lines", "to_busbw"),
     "costs": ("cost_lines", "to_costs"),
     "curves": ("lines", "to_curves"),
     "queue_fill": ("lines", "to_fills"),
     "residuals": ("machine_lines", "to_residuals"),
+    "zero_curve": ("zero_lines", "to_zero_curve"),
 }
 
 
