@@ -37,12 +37,14 @@ RUNNERS = {
     "rankscope.pipeline.transfer": "torch",
     "rankscope.pipeline.transfer_batches": "torch",
     "rankscope.pipeline.transfer_cuda": "torch",
+    "rankscope.training.measure*": "torch",
     "rankscope.figures.axes": "matplotlib",
     "rankscope.figures.cost_lines": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
     "rankscope.figures.machine_lines": "matplotlib",
     "rankscope.figures.size_lines": "matplotlib",
     "rankscope.figures.transfer_lines": "matplotlib",
+    "rankscope.figures.zero_lines": "matplotlib",
     "rankscope.explorers*": "ipywidgets",
 }
 

@@ -36,6 +36,7 @@ PROFILE = ROOT / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
         ("allreduce", "step", "step"),
         ("machine", "ranks", "num_ranks"),
         ("transfers", "log₂ bytes", "log2_bytes"),
+        ("zero", "log₂ ranks", "log2_ranks"),
     ],
 )
 def test_a_slider_moved_by_keyboard_paints_the_right_picture(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import batches, gradients, samples, transfers
+from . import batches, gradients, memory, samples, transfers
 
-EXERCISES = samples.EXERCISES | batches.EXERCISES | gradients.EXERCISES | transfers.EXERCISES
+EXERCISES = samples.EXERCISES | batches.EXERCISES | gradients.EXERCISES | transfers.EXERCISES | memory.EXERCISES
 
 
 class WrongAnswer(ValueError):

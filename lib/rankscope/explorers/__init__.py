@@ -8,5 +8,6 @@ from .parts import parts
 from .pipeline import pipeline
 from .samplers import samplers
 from .transfers import transfers
+from .zero import zero
 
-__all__ = ["allreduce", "machine", "parts", "pipeline", "samplers", "transfers"]
+__all__ = ["allreduce", "machine", "parts", "pipeline", "samplers", "transfers", "zero"]

@@ -6,7 +6,7 @@ themselves are brought in, with matplotlib, when first asked for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,14 @@ from ..collectives.best import Winners
 from ..machine import Profile
 from ..sampling import Assignment
 from ..timeline import Timeline
+from ..training.zero import ZeroMemory
 from .peers import draw_peers
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
 from .schedules import draw_schedule_step
 from .timelines import COMMUNICATION, draw_timeline
 from .traffic import draw_link_load, draw_space_time
 from .winner_map import draw_winners
+from .zero_memory import draw_zero_memory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from .transfer_lines import to_both_ways as both_ways
     from .transfer_lines import to_copies as copies
     from .transfer_lines import to_pieces as pieces
+    from .zero_lines import to_zero_curve as zero_curve
 
 __all__ = [
     "assignment",
@@ -54,6 +57,8 @@ __all__ = [
     "space_time",
     "timeline",
     "winners",
+    "zero_curve",
+    "zero_memory",
 ]
 
 
@@ -130,6 +135,18 @@ def peers(profile: Profile, ax: Axes | None = None, title: str | None = None) ->
     return to_axes(draw_peers(profile, title), ax)
 
 
+def zero_memory(
+    memories: Mapping[str, ZeroMemory],
+    limits_bytes: Mapping[str, float] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """What a rank's memory is made of, a bar for each stage or way; see `draw_zero_memory`."""
+    from .axes import to_axes
+
+    return to_axes(draw_zero_memory(memories, limits_bytes, title=title), ax)
+
+
 _LATE = {
     "both_ways": ("transfer_lines", "to_both_ways"),
     "busbw": ("machine_lines", "to_busbw"),
@@ -139,6 +156,7 @@ _LATE = {
     "pieces": ("transfer_lines", "to_pieces"),
     "queue_fill": ("lines", "to_fills"),
     "residuals": ("machine_lines", "to_residuals"),
+    "zero_curve": ("zero_lines", "to_zero_curve"),
 }
 
 

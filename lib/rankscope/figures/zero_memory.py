@@ -1,0 +1,88 @@
+"""A drawing of what a rank's memory is made of: a bar of terms for each stage, or way, or machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..checks import of_type
+from ..training.zero import TERMS, ZeroMemory, decimal_words
+from ..units import round_ticks
+from .crossings import Floats
+from .marks import Drawing, Key, Rects, Texts
+from .palette import CATEGORIES, FAINT, INK, PAPER
+
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_LABEL_ROWS = 0.7  # below the bars, where limits are named
+COLORS = dict(zip(TERMS, CATEGORIES, strict=True)) | {"activations": FAINT}
+
+
+def draw_zero_memory(
+    memories: Mapping[str, ZeroMemory],
+    limits_bytes: Mapping[str, float] | None = None,
+    chosen: str = "",
+    title: str | None = None,
+) -> Drawing:
+    """Draw each of `memories`, by name, as a bar of its terms, the first on top, with the total of one rank at its end.
+
+    `limits_bytes` are marked by lines down, as far as the bars reach; the bar that is `chosen` is framed. Hatched are
+    DDP's second copy of gradients, and what is whole on a rank for a while only. Raises ValueError for no bars.
+    """
+    _check(memories)
+    names, totals = list(memories), np.array([memory.total_bytes for memory in memories.values()], dtype=float)
+    longest = max(float(totals.max()), 1.0)
+    scale, unit = next(pair for pair in _UNITS if longest >= pair[0])
+    width = 1.18 * longest / scale
+    limits = {name: value / scale for name, value in (limits_bytes or {}).items() if value / scale < width}
+    shown = [term for term in TERMS if any(memory.terms[term] for memory in memories.values())]
+    y = np.arange(len(names)) + 0.5
+    words = tuple(decimal_words(total) for total in totals.tolist())
+    inks, halos = (INK,) * y.size, (PAPER,) * y.size
+    totalled = Texts(totals / scale + 0.01 * width, y, words, inks, anchor="start", halo=halos)
+    below = np.full(len(limits), len(names) + _LABEL_ROWS / 2)
+    named = Texts(np.array(list(limits.values())), below, tuple(limits), (INK,) * len(limits), size_px=10.0)
+    return Drawing(
+        title=title or _finding(names, words),
+        x_label=f"memory of one rank [{unit}]",
+        y_label="",
+        width=width,
+        height=len(names) + (_LABEL_ROWS if limits else 0.0),
+        size_px=(620.0, 30.0 * len(names) + (20.0 if limits else 0.0)),
+        rects=(_frame(names, totals / scale, chosen, width), *(_bars(memories, term, scale) for term in shown)),
+        texts=(totalled, named),
+        rules=tuple(limits.values()),
+        rules_to=float(len(names)),
+        x_ticks=round_ticks(longest / scale),
+        y_ticks=tuple(zip(y.tolist(), names, strict=True)),
+        legend=tuple(Key(term.replace("_", " "), COLORS[term], hatched=_passing(term)) for term in shown),
+    )
+
+
+def _check(memories: Mapping[str, ZeroMemory]) -> None:
+    if not memories:
+        raise ValueError("memories must be at least one, by name, got none")
+    for name, memory in memories.items():
+        of_type(f"memories[{name!r}]", memory, ZeroMemory)
+
+
+def _finding(names: list[str], words: tuple[str, ...]) -> str:
+    return f"{names[0]}: {words[0]} a rank" + (f"; {names[-1]}: {words[-1]}" if len(names) > 1 else "")
+
+
+def _bars(memories: Mapping[str, ZeroMemory], term: str, scale: float) -> Rects:
+    """The pieces of one term, each where the terms before it end."""
+    before = list(TERMS)[: list(TERMS).index(term)]
+    start = [sum(memory.terms[one] for one in before) / scale for memory in memories.values()]
+    wide = [memory.terms[term] / scale for memory in memories.values()]
+    rows = np.arange(len(memories)) + 0.14
+    return Rects.of(start, rows, COLORS[term], width=wide, height=0.72, hatched=_passing(term))
+
+
+def _frame(names: list[str], totals: Floats, chosen: str, width: float) -> Rects:
+    here = np.array([place for place, name in enumerate(names) if name == chosen], dtype=int)
+    return Rects.of(-0.004 * width, here + 0.04, INK, width=totals[here] + 0.008 * width, height=0.92, edge=INK)
+
+
+def _passing(term: str) -> bool:
+    return term in ("buckets", "largest_layer")

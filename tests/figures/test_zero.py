@@ -1,0 +1,101 @@
+"""What the pictures of a rank's memory show, read back from drawings and artists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+from rankscope import figures
+from rankscope.figures.zero_memory import COLORS, draw_zero_memory
+from rankscope.training import ZeroMemory, zero_memory
+from rankscope.training.zero import TERMS
+
+STAGES = {f"stage {s}": zero_memory(7.5e9, 64, s, largest_layer=128_000_000, activation_bytes=10**9) for s in range(4)}
+LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "999 GB": 999e9}
+
+
+@pytest.fixture(autouse=True)
+def _close() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def pieces(memories: dict[str, ZeroMemory]) -> dict[tuple[int, str], tuple[float, float]]:
+    """Where the piece of each row and colour begins, and how long it is."""
+    drawing = draw_zero_memory(memories)
+    found = {}
+    for rects in drawing.rects:
+        for x, y, width, fill in zip(rects.x, rects.y, rects.width, rects.fill, strict=True):
+            found[int(y), fill] = float(x), float(width)
+    return found
+
+
+def test_each_term_is_a_piece_where_the_one_before_ends() -> None:
+    found = pieces(STAGES)
+    for row, memory in enumerate(STAGES.values()):
+        shown = [term for term in TERMS if (row, COLORS[term]) in found]
+        assert "buckets" not in shown
+        for term in shown:
+            assert found[row, COLORS[term]][1] == pytest.approx(memory.terms[term] / 1e9)
+        for one, after in pairwise(shown):
+            assert sum(found[row, COLORS[one]]) == pytest.approx(found[row, COLORS[after]][0])
+        assert sum(found[row, COLORS[shown[-1]]]) == pytest.approx(memory.total_bytes / 1e9)
+
+
+def test_colours_tell_all_terms_apart() -> None:
+    assert set(COLORS) == set(TERMS)
+    assert len(set(COLORS.values())) == len(TERMS)
+
+
+def test_totals_limits_and_legend() -> None:
+    drawing = draw_zero_memory(STAGES, LIMITS, chosen="stage 2")
+    totals, limits = drawing.texts
+    assert totals.text == ("121 GB", "32.4 GB", "17.9 GB", "3.39 GB")
+    assert (limits.text, drawing.rules) == (("24 GB", "80 GB"), (24.0, 80.0))  # the third is out of sight
+    assert drawing.title == "stage 0: 121 GB a rank; stage 3: 3.39 GB"
+    assert [key.label for key in drawing.legend if key.hatched] == ["largest layer"]
+    frame = drawing.rects[0]
+    assert frame.y.tolist() == [2.04]
+    assert frame.width[0] > STAGES["stage 2"].total_bytes / 1e9
+
+
+def test_units_follow_the_longest_bar() -> None:
+    assert draw_zero_memory({"small": zero_memory(1000, 2, 0)}).x_label == "memory of one rank [kB]"
+    assert draw_zero_memory({"small": zero_memory(1000, 2, 0)}).title == "small: 16 kB a rank"
+    assert draw_zero_memory({"all": zero_memory(1e12, 2, 0)}).x_label == "memory of one rank [TB]"
+
+
+def test_bars_on_axes_and_their_title() -> None:
+    ax = figures.zero_memory(STAGES, LIMITS, title="mine")
+    assert ax.get_title("left") == "mine"
+    assert [text.get_text() for text in ax.get_yticklabels()] == list(STAGES)
+
+
+def test_lines_are_the_totals() -> None:
+    lines = {f"stage {s}": [zero_memory(7.5e9, 2**p, s) for p in range(8)] for s in (1, 3)}
+    ax = figures.zero_curve(lines, {"24 GB": 24e9})
+    for name, line in lines.items():
+        (drawn,) = [artist for artist in ax.lines if artist.get_label() == name]
+        assert drawn.get_xdata() == pytest.approx([one.num_ranks for one in line])
+        assert drawn.get_ydata() == pytest.approx([one.total_bytes / 1e9 for one in line])
+    (limit,) = [artist for artist in ax.lines if artist.get_label() == "24 GB"]
+    assert np.unique(limit.get_ydata()) == pytest.approx([24.0])
+    assert {"stage 1", "stage 3", "24 GB"} <= {text.get_text() for text in ax.texts}
+    assert ax.get_title("left") == "With 128 ranks, stage 3 needs 0.938 GB a rank"
+    low, high = ax.get_ylim()
+    assert low < 0.9375 < 120 < high
+
+
+def test_wrong_input() -> None:
+    with pytest.raises(ValueError, match="memories must be at least one, by name, got none"):
+        figures.zero_memory({})
+    with pytest.raises(ValueError, match=r"memories\['a'\] must be a ZeroMemory, got 3"):
+        figures.zero_memory({"a": 3})  # type: ignore[dict-item]
+    wrongs: list[dict[str, list[ZeroMemory]]] = [{}, {"a": []}, {"a": [zero_memory(1000, 2, 1)]}]
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match="memories must be lines of at least two numbers of ranks"):
+            figures.zero_curve(wrong)
