@@ -36,7 +36,12 @@ RUNNERS = {
     "rankscope.pipeline.transfer": "torch",
     "rankscope.pipeline.transfer_batches": "torch",
     "rankscope.pipeline.transfer_cuda": "torch",
+    "rankscope.training.data_parallel": "torch",
+    "rankscope.training.data_parallel_devices": "torch",
+    "rankscope.training.demos*": "torch",
+    "rankscope.training.measure*": "torch",
     "rankscope.figures.axes": "matplotlib",
+    "rankscope.figures.cap_lines": "matplotlib",
     "rankscope.figures.cost_lines": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
     "rankscope.figures.machine_lines": "matplotlib",
@@ -50,7 +55,7 @@ FLOORS = [
     {"machine"},
     {"training"},
     {"figures"},
-    {"explorers", "cli", "cli_profile", "cli_tables", "exercises"},
+    {"explorers", "cli", "cli_profile", "cli_tables", "exercises", "exercises_09", "exercises_10"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[1]  # neighbours that do not import one another…

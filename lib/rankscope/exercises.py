@@ -8,6 +8,8 @@ from typing import Any
 
 from .cluster import Cluster, Link
 from .collectives import Schedule, ScheduleError, build, closed_form, lower_bounds, simulate_executor, verify
+from .exercises_09 import EXERCISES as _OF_09
+from .exercises_10 import EXERCISES as _OF_10
 from .machine.rows import busbw_factor
 from .pipeline import Pipeline, Stage, idle_share, simulate, simulate_parts
 from .sampling import assign, audit, shard_files
@@ -246,4 +248,6 @@ EXERCISES: dict[str, Callable[[Any], str | None]] = {
     "07.1": _latencies_on_the_wire,
     "07.2": _bytes_through_the_root,
     "07.3": _bus_bandwidth,
+    **_OF_09,
+    **_OF_10,
 }

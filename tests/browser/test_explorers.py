@@ -36,6 +36,7 @@ REPAINT_S = 15
         ("parts", "queue", "queue_size"),
         ("allreduce", "step", "step"),
         ("machine", "ranks", "num_ranks"),
+        ("ddp", "accumulation", "accumulation"),
     ],
 )
 def test_a_slider_moved_by_keyboard_paints_the_right_picture(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from .allreduce import allreduce
+from .ddp import ddp
 from .machine import machine
 from .parts import parts
 from .pipeline import pipeline
 from .samplers import samplers
 
-__all__ = ["allreduce", "machine", "parts", "pipeline", "samplers"]
+__all__ = ["allreduce", "ddp", "machine", "parts", "pipeline", "samplers"]

@@ -16,6 +16,8 @@ from ..collectives import Schedule
 from ..collectives.best import Winners
 from ..sampling import Assignment
 from ..timeline import Timeline
+from ..training.buckets import DDPBuckets
+from .ddp_buckets import draw_buckets
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
 from .schedules import draw_schedule_step
 from .timelines import COMMUNICATION, draw_timeline
@@ -25,6 +27,7 @@ from .winner_map import draw_winners
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .cap_lines import to_bucket_caps as bucket_caps
     from .cost_lines import to_costs as costs
     from .lines import to_curves as curves
     from .lines import to_fills as queue_fill
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "assignment",
+    "bucket_caps",
+    "buckets",
     "busbw",
     "costs",
     "coverage",
@@ -114,7 +119,17 @@ def winners(table: Winners, ax: Axes | None = None, title: str | None = None) ->
     return to_axes(draw_winners(table, title), ax)
 
 
+def buckets(
+    assigned: DDPBuckets, ax: Axes | None = None, iteration: int | None = None, title: str | None = None
+) -> Axes:
+    """Which gradients share an allreduce, in launch order, and the cap they met; see `draw_buckets`."""
+    from .axes import to_axes
+
+    return to_axes(draw_buckets(assigned, iteration, title), ax)
+
+
 _LATE = {
+    "bucket_caps": ("cap_lines", "to_bucket_caps"),
     "busbw": ("machine_lines", "to_busbw"),
     "costs": ("cost_lines", "to_costs"),
     "curves": ("lines", "to_curves"),
