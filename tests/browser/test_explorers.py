@@ -37,6 +37,7 @@ PROFILE = ROOT / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
         ("machine", "ranks", "num_ranks"),
         ("transfers", "log₂ bytes", "log2_bytes"),
         ("zero", "log₂ ranks", "log2_ranks"),
+        ("ddp", "accumulation", "accumulation"),
     ],
 )
 def test_a_slider_moved_by_keyboard_paints_the_right_picture(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import batches, gradients, memory, samples, transfers
+from . import batches, buckets, data_parallel, gradients, memory, samples, transfers
 
-EXERCISES = samples.EXERCISES | batches.EXERCISES | gradients.EXERCISES | transfers.EXERCISES | memory.EXERCISES
+_PARTS = (samples, batches, gradients, transfers, buckets, data_parallel, memory)
+EXERCISES = {name: check for part in _PARTS for name, check in part.EXERCISES.items()}
 
 
 class WrongAnswer(ValueError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .allreduce import allreduce
+from .ddp import ddp
 from .machine import machine
 from .parts import parts
 from .pipeline import pipeline
@@ -10,4 +11,4 @@ from .samplers import samplers
 from .transfers import transfers
 from .zero import zero
 
-__all__ = ["allreduce", "machine", "parts", "pipeline", "samplers", "transfers", "zero"]
+__all__ = ["allreduce", "ddp", "machine", "parts", "pipeline", "samplers", "transfers", "zero"]

@@ -17,7 +17,9 @@ from ..collectives.best import Winners
 from ..machine import Profile
 from ..sampling import Assignment
 from ..timeline import Timeline
+from ..training.buckets import DDPBuckets
 from ..training.zero import ZeroMemory
+from .ddp_buckets import draw_buckets
 from .peers import draw_peers
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
 from .schedules import draw_schedule_step
@@ -29,6 +31,7 @@ from .zero_memory import draw_zero_memory
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from .cap_lines import to_bucket_caps as bucket_caps
     from .cost_lines import to_costs as costs
     from .lines import to_curves as curves
     from .lines import to_fills as queue_fill
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = [
     "assignment",
     "both_ways",
+    "bucket_caps",
+    "buckets",
     "busbw",
     "copies",
     "costs",
@@ -147,8 +152,18 @@ def zero_memory(
     return to_axes(draw_zero_memory(memories, limits_bytes, title=title), ax)
 
 
+def buckets(
+    assigned: DDPBuckets, ax: Axes | None = None, iteration: int | None = None, title: str | None = None
+) -> Axes:
+    """Which gradients share an allreduce, in launch order, and the cap they met; see `draw_buckets`."""
+    from .axes import to_axes
+
+    return to_axes(draw_buckets(assigned, iteration, title), ax)
+
+
 _LATE = {
     "both_ways": ("transfer_lines", "to_both_ways"),
+    "bucket_caps": ("cap_lines", "to_bucket_caps"),
     "busbw": ("machine_lines", "to_busbw"),
     "copies": ("transfer_lines", "to_copies"),
     "costs": ("cost_lines", "to_costs"),

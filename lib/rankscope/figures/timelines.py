@@ -22,6 +22,7 @@ _BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
 _KNOWN = {
     "read": _BLUE, "load": _BLUE, "decode": _ORANGE, "collate": _GREEN, "pin": _PINK, "copy": _SKY,
     "compute": _VERMILLION, "train": _VERMILLION, "step": _VERMILLION, "start": _YELLOW, "stop": _BLACK,
+    "forward": _ORANGE, "backward": _VERMILLION, "allreduce": _BLUE, "unpack": _GREEN, "optimizer": _PINK,
 }  # fmt: skip
 
 

@@ -183,7 +183,7 @@ def _point_text(point: Point) -> str:
 def read(path: str | os.PathLike[str], kind: type[Loaded]) -> Loaded:
     """Read a profile that `write` wrote; ProfileError for anything else, OSError where it cannot be opened."""
     try:
-        return _profile(_parsed(_bytes(path)), kind)
+        return _profile(parsed(path, FORMAT, VERSION), kind)
     except ValueError as error:
         raise ProfileError(f"{os.fspath(path)} is no readable profile: {error}") from error
 
@@ -200,7 +200,12 @@ def _bytes(path: str | os.PathLike[str]) -> bytes:
     return raw
 
 
-def _parsed(raw: bytes) -> dict[str, Any]:
+def parsed(path: str | os.PathLike[str], format: str, version: int) -> dict[str, Any]:
+    """Return the object in a JSON file that says it is of this format, and of this version or an older one.
+
+    Raises ValueError for any other file, OSError where it cannot be opened.
+    """
+    raw = _bytes(path)
     try:
         text = raw.decode()
     except UnicodeDecodeError as error:
@@ -211,11 +216,11 @@ def _parsed(raw: bytes) -> dict[str, Any]:
         raise ValueError(f"it is damaged, cut short or no JSON: {error}") from error
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(found, dict) or found.get("format") != format:
         said = found.get("format") if isinstance(found, dict) else found
-        raise ValueError(f"format must be {FORMAT!r}, got {said!r}")
-    if whole("version", found.get("version"), 1) > VERSION:
-        raise ValueError(f"version {found['version']} is newer than {VERSION}, which is what this rankscope reads")
+        raise ValueError(f"format must be {format!r}, got {said!r}")
+    if whole("version", found.get("version"), 1) > version:
+        raise ValueError(f"version {found['version']} is newer than {version}, which is what this rankscope reads")
     return found
 
 
@@ -233,7 +238,7 @@ def _refuse(text: str) -> None:
 
 def _profile(found: dict[str, Any], kind: type[Loaded]) -> Loaded:
     known = ("format", "version", "crc32", "provenance", "protocol", "points")
-    _exactly("it", found, known)
+    exactly("it", found, known)
     points = []
     for place, one in enumerate(_list("points", found["points"])):
         try:
@@ -248,12 +253,13 @@ def _profile(found: dict[str, Any], kind: type[Loaded]) -> Loaded:
 
 
 def _point(one: Any) -> Point:
-    _exactly("a point", one, _POINT)
+    exactly("a point", one, _POINT)
     clean = [bool(whole("clean", mark, 0, 1)) for mark in _list("clean", one["clean"])]
     return Point(one["what"], one["num_bytes"], _list("seconds", one["seconds"]), clean, one["options"])  # type: ignore[arg-type]
 
 
-def _exactly(name: str, value: Any, known: tuple[str, ...]) -> None:
+def exactly(name: str, value: Any, known: tuple[str, ...]) -> None:
+    """Raise ValueError unless a value is an object that holds these fields and no others."""
     if not isinstance(value, dict):
         raise ValueError(f"{name} must be an object of {', '.join(known)}, got {value!r}")
     for key in (*known, *value):

@@ -25,6 +25,7 @@ from .stages import Pipeline, Stage
 from .step_agreement import Agreement, RecordedSteps, agree
 from .stored_images import StoredImages
 from .transfer_model import overlap_share, preprocess_on_gpu, preprocess_on_workers
+from .tries import closest
 
 if TYPE_CHECKING:
     from .dataloader import RecordedLoader, measure_pinning, record_dataloader
@@ -55,6 +56,7 @@ __all__ = [
     "WorkerDied",
     "advise",
     "agree",
+    "closest",
     "idle_share",
     "in_step",
     "load_part",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ Load: TypeAlias = Callable[[str], Mapping[str, Any]]
 # what numpy and torch both have
 _TYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 _TYPES |= {"bool", "float16", "float32", "float64", "complex64", "complex128"}
+
+# numpy parses an array's header by `ast`, which in Python 3.11 fails now and then when two threads are in it at once
+_ONE_READER = threading.Lock()
+os.register_at_fork(before=_ONE_READER.acquire, after_in_parent=_ONE_READER.release, after_in_child=_ONE_READER.release)
 
 
 def write_parts(
@@ -65,7 +70,7 @@ def write_parts(
 
 def load_part(path: str | os.PathLike[str]) -> Part:
     """Return the arrays of a part file by their names. Raises what `numpy.load` raises; pickles are never read."""
-    with np.load(path, allow_pickle=False) as file:
+    with _ONE_READER, np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
 

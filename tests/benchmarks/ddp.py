@@ -1,0 +1,82 @@
+"""What a what-if of DDP takes: python -m tests.benchmarks.ddp
+
+10,000 gradients at 1,024 ranks, bucket assignment included, beside a SimPy simulation of the same step and, for the
+assignment alone, torch's own; and what the explorer takes to make its pictures. The bars are 50 and 100 ms.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import rankscope.explorers  # noqa: F401  (the module is looked up by name: its function has the same name)
+from rankscope.cluster import Link
+from rankscope.training import Contention, LocalStep, ddp_buckets
+from rankscope.training.architectures import ARCHITECTURES
+from rankscope.training.cost import allreduce_cost
+from rankscope.training.launches import default_buckets
+from rankscope.training.overlap import simulate_step, step_seconds
+from rankscope.training.recommend import DEFAULT_CAPS_MB, recommend_bucket_cap
+from tests.training.simpy_reference import reference
+
+NUM_TENSORS, NUM_RANKS, ROUNDS = 10_000, 1024, 9
+LINK, HELD = Link(alpha_s=5e-6, bytes_per_s=25e9), Contention(1.2, 1.1)
+
+
+def median_ms(work: Callable[[], object], rounds: int = ROUNDS) -> float:
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
+
+
+def torch_assignment(sizes: list[int]) -> Callable[[], object]:
+    import torch
+    import torch.distributed as dist
+
+    tensors = [torch.empty(size // 4, device="meta") for size in sizes]
+    return lambda: dist._compute_bucket_assignment_by_size(tensors, [1 << 20, 25 << 20])
+
+
+def main() -> None:
+    sizes = (4 * 2 ** np.random.default_rng(0).integers(6, 20, NUM_TENSORS)).tolist()
+    cost = allreduce_cost(LINK, NUM_RANKS)
+
+    def made() -> LocalStep:
+        return LocalStep.modelled(sizes, backward_s=0.5)
+
+    local, fresh = made(), iter([made() for _ in range(ROUNDS)])
+    options: dict[str, Any] = {"contention": HELD}
+    rows: list[tuple[str, Callable[[], object], int]] = [
+        ("the local step, from 10,000 sizes", made, ROUNDS),
+        ("what-if: the first of a local step", lambda: step_seconds(next(fresh), cost, [None], **options), ROUNDS),
+        ("what-if: a step's seconds, default cap", lambda: step_seconds(local, cost, [None], **options), ROUNDS),
+        ("what-if: a step's seconds, 1 MiB", lambda: step_seconds(local, cost, [1], **options), ROUNDS),
+        ("what-if: its Timeline, default cap", lambda: simulate_step(local, cost, **options), ROUNDS),
+        (f"recommendation: {len(DEFAULT_CAPS_MB)} caps", lambda: recommend_bucket_cap(local, cost, **options), ROUNDS),
+        ("peer: the same step as SimPy processes",
+         lambda: reference(local, default_buckets(local), lambda size: float(cost(size)), HELD), 3),
+        ("assignment alone, parameter by parameter", lambda: ddp_buckets(local.parameters), ROUNDS),
+        ("peer: torch's assignment, C++", torch_assignment(sizes), ROUNDS),
+    ]  # fmt: skip
+    print(f"{NUM_TENSORS} gradients of {local.num_bytes / 1e9:.1f} GB, {NUM_RANKS} ranks", flush=True)
+    for name, work, rounds in rows:
+        print(f"  {name:<50}{median_ms(work, rounds):>10.1f} ms", flush=True)
+    module = sys.modules["rankscope.explorers.ddp"]
+    print("explorer: step, caps and report")
+    for name in ARCHITECTURES:
+        for cap in (True, False):
+            now = {"model": name, "default_cap": cap, "log2_cap_mb": 0}
+            took = median_ms(lambda now=now: (module.picture(**now), module.caps(**now), module.report(**now)))  # type: ignore[misc]
+            print(f"  {name + (', default' if cap else ', 1 MiB'):<50}{took:>10.1f} ms", flush=True)
+
+
+if __name__ == "__main__":
+    main()

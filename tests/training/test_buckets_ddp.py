@@ -1,0 +1,223 @@
+"""Predicted buckets are those of DistributedDataParallel's own Reducer, at first and after it has rebuilt them."""
+
+import gc
+import inspect
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rankscope.ranks import launch
+from rankscope.training import BucketError, ddp_buckets, parameter_specs
+from tests.training.ddp_models import MODELS, UNUSED, layers_used
+
+HAS_LIST = "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_rank() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small tensors
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    gc.collect()  # a DDP that outlives its group may hang at exit
+    dist.destroy_process_group()
+    torch.set_num_threads(threads)
+
+
+def trained(module: nn.Module) -> list[nn.Parameter]:
+    return [param for param in module.parameters() if param.requires_grad]
+
+
+def loss(out: torch.Tensor) -> torch.Tensor:
+    return (out.real if out.is_complex() else out).double().square().sum()
+
+
+def ready_order(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[int]:
+    """The order of gradients in a backward of the module alone, before DDP has seen it."""
+    order: list[int] = []
+    hooks = [
+        param.register_post_accumulate_grad_hook(lambda _, place=place: order.append(place))
+        for place, param in enumerate(trained(module))
+    ]
+    loss(module(*inputs)).backward()
+    for hook in hooks:
+        hook.remove()
+    return order
+
+
+def noted(module: nn.Module, found: list[list[int]], **ddp_arguments: Any) -> DistributedDataParallel:
+    """Return a DDP that adds to `found` what its communication hook is handed: a bucket as its parameters' numbers."""
+    places = {id(param): place for place, param in enumerate(trained(module))}
+
+    def note(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        found.append([places[id(param)] for param in bucket.parameters()])
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
+
+    ddp = DistributedDataParallel(module, **ddp_arguments)
+    ddp.register_comm_hook(None, note)
+    return ddp
+
+
+def reducer_buckets(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], num_iterations: int = 3, **ddp_arguments: Any
+) -> list[list[list[int]]]:
+    """The Reducer's buckets at each iteration, in launch order."""
+    found: list[list[int]] = []
+    ddp = noted(module, found, **ddp_arguments)
+    iterations = []
+    for _ in range(num_iterations):
+        found.clear()
+        loss(ddp(*inputs)).backward()
+        iterations.append(list(found))
+    return iterations
+
+
+def assert_same(module: nn.Module, inputs: tuple[torch.Tensor, ...], **ddp_arguments: Any) -> None:
+    """Predict from the module and its own backward; then run DDP and compare."""
+    predicted = ddp_buckets(module, ready_order=ready_order(module, inputs), **ddp_arguments)
+    for iteration, found in enumerate(reducer_buckets(module, inputs, **ddp_arguments)):
+        predicted.check(found, iteration)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_buckets_are_the_reducers(name: str) -> None:
+    torch.manual_seed(0)
+    module, inputs = MODELS[name]()
+    third_mb = sum(spec.num_bytes for spec in parameter_specs(module)) / 3 / 2**20
+    for cap in (None, 0.001, third_mb, 25, 1000):
+        assert_same(module, inputs, bucket_cap_mb=cap)
+    assert_same(module, inputs, bucket_cap_mb=third_mb, static_graph=True)
+    for cap in (None, third_mb):
+        assert_same(module, inputs, bucket_cap_mb=cap, find_unused_parameters=True)
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_buckets_where_parameters_get_no_gradient(name: str) -> None:
+    torch.manual_seed(0)
+    module, inputs = UNUSED[name]()
+    for cap in (None, 0.001, 0.003):
+        for mode in ("find_unused_parameters", "static_graph"):
+            assert_same(module, inputs, bucket_cap_mb=cap, **{mode: True})
+
+
+@pytest.mark.filterwarnings("ignore:You passed find_unused_parameters=true to DistributedDataParallel")
+@pytest.mark.parametrize("name", ["three_dtypes", "sparse_and_dense_bags"])
+def test_a_static_graph_is_rebuilt_though_unused_parameters_are_looked_for(name: str) -> None:
+    module, inputs = MODELS[name]()
+    assert_same(module, inputs, bucket_cap_mb=0.001, find_unused_parameters=True, static_graph=True)
+
+
+@pytest.mark.skipif(not HAS_LIST, reason="this torch takes no bucket_cap_mb_list")
+@pytest.mark.parametrize("mode", [{}, {"static_graph": True}, {"find_unused_parameters": True}])
+def test_a_list_of_caps_holds_from_the_start(mode: dict[str, Any]) -> None:
+    for name in ("deep_mlp", "three_dtypes", "sparse_and_dense_bags", "used_in_another_order"):
+        module, inputs = MODELS[name]()
+        for caps in ([0.002], [0.001, 0.003], [0.0005, 0.002, 0.001], [0.004, 0.0001]):
+            assert_same(module, inputs, bucket_cap_mb_list=caps, **mode)
+
+
+def test_iterations_without_synchronisation_do_not_count() -> None:
+    module, (x,) = MODELS["deep_mlp"]()
+    predicted = ddp_buckets(module, 0.002)
+    found: list[list[int]] = []
+    ddp = noted(module, found, bucket_cap_mb=0.002)
+    for _ in range(3):
+        with ddp.no_sync():
+            loss(ddp(x)).backward()
+    assert found == []
+    for iteration in range(2):
+        found.clear()
+        loss(ddp(x)).backward()
+        predicted.check(found, iteration)
+
+
+# ---- random lists of parameters, used in a random order
+
+
+class Pile(nn.Module):
+    """Parameters of random sizes and dtypes whose gradients get ready in a random order."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        rng = random.Random(seed)
+        dtypes = rng.sample([torch.float32, torch.float64, torch.bfloat16, torch.float16], rng.randint(1, 4))
+        sizes = [rng.choice([0, 1, 7, 64, 300, 1000, 5000]) for _ in range(rng.randint(1, 25))]
+        self.many = nn.ParameterList([torch.ones(size, dtype=rng.choice(dtypes)) for size in sizes])
+        self.use = rng.sample(range(len(sizes)), len(sizes))
+        self.arguments = {
+            "bucket_cap_mb": rng.choice([None, 1e-7, 10 ** rng.uniform(-3.5, -1.5)]),
+            rng.choice(["static_graph", "find_unused_parameters", "gradient_as_bucket_view"]): rng.random() < 0.5,
+        }
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for place in self.use:
+            x = x + self.many[place].double().sum()
+        return x
+
+
+def test_buckets_of_500_random_lists() -> None:
+    x = torch.zeros(1, dtype=torch.float64)
+    later_differs = 0
+    for seed in range(500):
+        pile = Pile(seed)
+        order, arguments = ready_order(pile, (x,)), dict(pile.arguments)
+        found = reducer_buckets(pile, (x,), **arguments)
+        arguments.pop("gradient_as_bucket_view", None)
+        predicted = ddp_buckets(pile, ready_order=order, **arguments)
+        for iteration, buckets in enumerate(found):
+            predicted.check(buckets, iteration)
+        later_differs += found[0] != found[2]
+    assert later_differs > 250
+
+
+# ---- what the comparison above can tell apart
+
+
+def test_a_prediction_that_is_wrong_is_told() -> None:
+    module, inputs = MODELS["used_in_another_order"]()
+    found = reducer_buckets(module, inputs, bucket_cap_mb=0.002)
+    order = ready_order(module, inputs)
+    ddp_buckets(module, 0.002, ready_order=order).check(found[1], 1)
+    wrong = {
+        "another cap": ddp_buckets(module, 0.003, ready_order=order),
+        "the order of definition": ddp_buckets(module, 0.002),
+        "rebuilt a step later": ddp_buckets(module, 0.002, ready_order=order, static_graph=True),
+        "never rebuilt": ddp_buckets(module, 0.002, ready_order=order, find_unused_parameters=True),
+    }
+    for predicted in wrong.values():
+        with pytest.raises(BucketError, match="iteration 1, bucket 0: expected parameters"):
+            predicted.check(found[1], 1)
+
+
+def test_a_cap_left_alone_is_not_a_cap_of_25() -> None:
+    """The bucket of 1 MiB: launched first once rebuilt, last where never rebuilt, and absent where 25 is given."""
+    module, inputs = MODELS["gpt_of_30_mib"]()
+    left, given = (reducer_buckets(module, inputs, bucket_cap_mb=cap) for cap in (None, 25))
+    assert left[0] == given[0]
+    assert left[1] != given[1]
+    assert len(left[1]) == len(given[1]) + 1
+
+
+# ---- several ranks
+
+
+def _on_two_ranks(uses: list[list[int]], cap_mb: float) -> tuple[list[int], list[list[list[int]]]]:
+    torch.manual_seed(0)
+    module, inputs = layers_used(uses[dist.get_rank()])
+    return ready_order(module, inputs), reducer_buckets(module, inputs, bucket_cap_mb=cap_mb)
+
+
+def test_all_ranks_follow_the_first_ones_order() -> None:
+    uses = [[2, 0, 4, 1, 3], [3, 1, 4, 0, 2]]
+    (order, found), (other_order, other_found) = launch(_on_two_ranks, 2, (uses, 0.002), timeout_s=300)
+    assert order != other_order
+    assert found == other_found
+    predicted = ddp_buckets(MODELS["used_in_another_order"]()[0], 0.002, ready_order=order)
+    for iteration, buckets in enumerate(found):
+        predicted.check(buckets, iteration)

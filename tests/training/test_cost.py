@@ -1,0 +1,96 @@
+"""What an allreduce costs, from a recorded profile and from a link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import build, simulate
+from rankscope.machine import Profile
+from rankscope.training.cost import CostTable, allreduce_cost, costs_s
+
+PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
+LINK = Link(alpha_s=5e-6, bytes_per_s=10e9)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Profile:
+    return Profile.load(PROFILES / "emulated_100mbit_5ms_4_ranks.json")
+
+
+def test_between_its_points_a_table_is_a_line_and_beyond_them_it_goes_on() -> None:
+    table = CostTable((100, 200, 400), (1.0, 3.0, 5.0))
+    assert table([100, 200, 400]).tolist() == [1.0, 3.0, 5.0]
+    assert table([150, 300]).tolist() == [2.0, 4.0]
+    assert table([50, 0]).tolist() == [0.0, 0.0]  # the line to the left reaches 0 at 50
+    assert table(600) == 7.0
+
+
+def test_beyond_the_ends_more_bytes_never_take_less() -> None:
+    table = CostTable((100, 200, 400), (3.0, 1.0, 0.5))
+    assert table([0, 50, 400, 800]).tolist() == [3.0, 3.0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seconds", "problem"),
+    [
+        ((1,), (1,), "num_bytes must be at least two rising sizes"),
+        ((2, 1), (1, 1), "num_bytes must be at least two rising sizes"),
+        ((1, 2), (1,), "num_bytes must be at least two rising sizes"),
+        ((1, 2), (1, -1), "seconds must be finite and at least 0"),
+        ((1, 2), (1, float("nan")), "seconds must be finite and at least 0"),
+    ],
+)
+def test_what_is_no_table_is_refused(sizes: Any, seconds: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        CostTable(sizes, seconds)
+
+
+def test_a_profile_says_what_it_measured(slow: Profile) -> None:
+    points = slow.select("allreduce", algorithm="native")
+    cost = allreduce_cost(slow)
+    np.testing.assert_array_equal(cost([p.num_bytes for p in points]), [p.median_s for p in points])
+    ring = slow.select("allreduce", algorithm="ring")
+    assert (
+        allreduce_cost(slow, algorithm="ring")(ring[-1].num_bytes) <= ring[-1].median_s
+    )  # of several settings the best
+
+
+def test_for_other_ranks_a_profile_says_what_it_predicts(slow: Profile) -> None:
+    sizes = [1 << 10, 1 << 16, 1 << 20, 1 << 30]
+    expected = [slow.predict("allreduce", "ring", size, num_ranks=6).makespan_s for size in sizes]
+    np.testing.assert_allclose(allreduce_cost(slow, num_ranks=6)(sizes), expected)
+    unmeasured = allreduce_cost(slow, num_ranks=6, algorithm="binomial_tree")
+    assert unmeasured(1 << 20) == slow.predict("allreduce", "binomial_tree", 1 << 20, num_ranks=6).makespan_s
+
+
+@pytest.mark.parametrize(("algorithm", "built"), [(None, "ring"), ("halving_doubling", "halving_doubling")])
+def test_a_link_says_what_the_simulation_does(algorithm: str | None, built: str) -> None:
+    cost = allreduce_cost(LINK, num_ranks=8, algorithm=algorithm)
+    sizes = np.array([0, 1 << 13, 1 << 20])
+    uniform = Cluster.uniform(8, LINK)
+    expected = [simulate(build("allreduce", built, 8), int(size), uniform).makespan_s for size in sizes]
+    np.testing.assert_allclose(cost(sizes), expected, rtol=1e-12)
+    assert cost(1 << 20) == pytest.approx(expected[-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"machine": LINK}, r"num_ranks \(of a link\) must be a whole number of at least 1, got None"),
+        ({"machine": LINK, "num_ranks": 4, "algorithm": "smoke"}, "algorithm of allreduce with a closed form must be"),
+        ({"machine": LINK, "num_ranks": 6, "algorithm": "double_binary_tree"}, "no closed form is stated for 6 ranks"),
+        ({"machine": 3}, "machine must be a Profile or a Link, got 3"),
+    ],
+)
+def test_what_costs_nothing_known_is_refused(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        allreduce_cost(**arguments)
+
+
+def test_a_constant_is_a_cost() -> None:
+    assert costs_s(lambda num_bytes: 0.5, np.array([1.0, 2.0])).tolist() == [0.5, 0.5]

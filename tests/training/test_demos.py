@@ -1,0 +1,250 @@
+"""Each demo's effect on real ranks, against torch in this process; and each check, fed with what is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rankscope.training.demos import DemoError, ddp_equals_single, summed_loss
+from rankscope.training.demos_memory import bucket_view_memory
+from rankscope.training.demos_no_sync import PLACEMENTS, NoSync, no_sync_placements
+from rankscope.training.demos_static_graph import GRAPHS, StaticGraph, static_graph
+from rankscope.training.demos_unused import Unused, unused_parameters
+
+CROSS = nn.functional.cross_entropy
+
+
+def mlp(dtype: torch.dtype = torch.float64) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).to(dtype)
+
+
+def batch(size: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(size, 6, dtype=dtype, generator=generator), torch.randint(0, 4, (size,), generator=generator)
+
+
+def gradient(module: nn.Module, loss: torch.Tensor) -> np.ndarray[Any, Any]:
+    found = torch.autograd.grad(loss, list(module.parameters()))
+    return np.concatenate([one.numpy().ravel() for one in found])
+
+
+def wrong(value: Any) -> Any:
+    """A value of a type that is not asked for."""
+    return value
+
+
+def summed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return CROSS(outputs, targets, reduction="sum")
+
+
+# ---- DDP and one process
+
+
+@pytest.mark.parametrize(("num_ranks", "dtype"), [(2, torch.float64), (3, torch.float32)])
+def test_ddp_trains_as_one_process_does(num_ranks: int, dtype: torch.dtype) -> None:
+    trained = ddp_equals_single(mlp(dtype), *batch(12, dtype), CROSS, num_ranks, num_steps=4, learning_rate=0.2)
+    trained.check()
+    module, (inputs, targets) = mlp(dtype), batch(12, dtype)
+    velocity = [torch.zeros_like(one) for one in module.parameters()]
+    for _ in range(4):  # the oracle: momentum by hand
+        gradients = torch.autograd.grad(CROSS(module(inputs), targets), list(module.parameters()))
+        with torch.no_grad():
+            for parameter, gradient, speed in zip(module.parameters(), gradients, velocity, strict=True):
+                parameter.sub_(0.2 * speed.mul_(0.9).add_(gradient))
+    by_hand = np.concatenate([one.detach().double().numpy().ravel() for one in module.parameters()])
+    for rank in trained.ranks:
+        np.testing.assert_allclose(rank, by_hand, rtol=0, atol=1e-14 if dtype is torch.float64 else 1e-5)
+
+
+def test_what_is_not_as_in_one_process_is_caught() -> None:
+    with pytest.raises(DemoError, match="after 5 steps the ranks are 0.* from one process"):
+        ddp_equals_single(mlp(), *batch(12), summed).check()
+    trained = ddp_equals_single(mlp(), *batch(12), CROSS)
+    off = trained.ranks[1].copy()
+    off[3] = np.nextafter(off[3], 9)
+    with pytest.raises(DemoError, match="ranks have come to different parameters"):
+        replace(trained, ranks=(trained.ranks[0], off)).check()
+    with pytest.raises(DemoError, match="which moved by 0;"):
+        replace(trained, start=trained.single).check()
+
+
+def test_a_summed_loss_gives_an_nth_and_a_mean_does_not() -> None:
+    found = summed_loss(mlp(), *batch(12), summed, num_ranks=3)
+    found.check()
+    assert found.ratio == pytest.approx(1 / 3)
+    with pytest.raises(DemoError, match="DDP's gradient is 1 of one process's, not 1/2"):
+        summed_loss(mlp(), *batch(12), CROSS).check()
+
+
+# ---- no_sync
+
+
+@pytest.fixture(scope="module")
+def accumulated() -> NoSync:
+    return no_sync_placements(mlp(), *batch(16), CROSS)
+
+
+def test_no_sync_must_be_around_the_forward(accumulated: NoSync) -> None:
+    accumulated.check()
+    assert [accumulated.is_right(name) for name in PLACEMENTS] == [True, True, False, False]
+    assert [one.num_allreduces for one in accumulated.placements.values()] == [1, 2, 1, 0]
+    (inputs, targets), module = batch(16), mlp()
+    right = gradient(module, CROSS(module(inputs), targets))
+    for rank in accumulated.placements["forward and backward"].after_both:
+        np.testing.assert_allclose(rank, right, rtol=0, atol=1e-15)
+
+
+def test_the_first_micro_batch_stays_on_its_rank_only_with_the_forward_inside(accumulated: NoSync) -> None:
+    (inputs, targets), right = batch(16), accumulated.placements["forward and backward"]
+    for rank, (part, labels) in enumerate(zip(inputs.chunk(2), targets.chunk(2), strict=True)):
+        module = mlp()
+        own = gradient(module, CROSS(module(part.chunk(2)[0]), labels.chunk(2)[0]) / 2)
+        np.testing.assert_allclose(right.after_first[rank], own, rtol=0, atol=1e-15)
+    both = accumulated.placements["backward only"].after_first
+    np.testing.assert_allclose(both[0], np.mean(right.after_first, axis=0), rtol=0, atol=1e-15)
+
+
+def test_placements_that_do_not_do_as_known_are_caught(accumulated: NoSync) -> None:
+    names = list(PLACEMENTS)
+    swapped = {**accumulated.placements, names[0]: accumulated.placements[names[3]]}
+    with pytest.raises(DemoError, match="placements of no_sync should be"):
+        replace(accumulated, placements=swapped).check()
+    with pytest.raises(DemoError, match="placements of no_sync should be"):
+        replace(accumulated, right=accumulated.right * 2).check()
+    synced = accumulated.placements[names[1]].after_first
+    early = {**accumulated.placements, names[0]: replace(accumulated.placements[names[0]], after_first=synced)}
+    with pytest.raises(DemoError, match="after the first micro-batch"):
+        replace(accumulated, placements=early).check()
+
+
+# ---- parameters that are not used
+
+
+@pytest.fixture(scope="module")
+def unused() -> Iterator[dict[bool, Unused]]:
+    before = leftovers()
+    yield {flag: unused_parameters(flag) for flag in (False, True)}
+    assert leftovers() == before
+
+
+def leftovers() -> set[str]:
+    """The processes that a launch's server has, as the system tells them."""
+    return {pid for server in children(os.getpid()) for pid in children(int(server))}
+
+
+def children(pid: int) -> list[str]:
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    return found.read_text().split() if found.exists() else []
+
+
+def test_without_the_search_one_rank_hangs_and_the_other_learns_of_it_later(unused: dict[bool, Unused]) -> None:
+    found = unused[False]
+    found.check()
+    full, lacking = found.ranks
+    assert (full.stuck_in, full.error, full.gradient) == ("backward of step 0", "", None)
+    assert lacking.error.startswith("Expected to have finished reduction in the prior iteration")
+    assert lacking.unused == ("right.weight", "right.bias")
+    assert lacking.gradient is not None
+    assert np.allclose(lacking.gradient, found.own[1])
+
+
+def test_with_the_search_all_gradients_are_right(unused: dict[bool, Unused]) -> None:
+    unused[True].check()
+    for one in unused[True].ranks:
+        assert (one.stuck_in, one.error) == ("", "")
+        assert one.gradient is not None
+        np.testing.assert_allclose(one.gradient, np.mean(unused[True].own, axis=0), atol=1e-15)
+
+
+def test_stories_that_went_another_way_are_caught(unused: dict[bool, Unused]) -> None:
+    hung, searched = unused[False], unused[True]
+    with pytest.raises(DemoError, match="rank 0 should be stuck"):
+        replace(hung, ranks=searched.ranks).check()
+    with pytest.raises(DemoError, match="torch should name right's two parameters on rank 1"):
+        replace(hung, ranks=(hung.ranks[0], replace(hung.ranks[1], error="another"))).check()
+    with pytest.raises(DemoError, match="rank 1 should be left with its own gradient"):
+        replace(hung, own=(hung.own[0], hung.right)).check()
+    with pytest.raises(DemoError, match="rank 0 should have the mean"):
+        replace(searched, ranks=hung.ranks).check()
+    with pytest.raises(DemoError, match="rank 0 should have the mean"):
+        replace(searched, right=searched.own[1]).check()
+
+
+@pytest.fixture(scope="module")
+def graphs() -> StaticGraph:
+    return static_graph()
+
+
+def test_static_graph_takes_what_never_changes(graphs: StaticGraph) -> None:
+    graphs.check()
+    for name in ("always unused", "checkpointed twice"):
+        assert (graphs.static[name].num_right, graphs.static[name].error) == (4, "")
+    assert "Expected to have finished reduction" in graphs.plain["always unused"].error
+    assert "mark a variable ready only once" in graphs.plain["checkpointed twice"].error
+
+
+def test_static_graph_refuses_what_changes(graphs: StaticGraph) -> None:
+    later, gone = graphs.static["used from step 2 on"], graphs.static["unused from step 2 on"]
+    assert (later.num_steps, later.num_right) == (2, 2)  # at once
+    assert (gone.num_steps, gone.num_right) == (3, 2)  # a step too late
+    for run in (later, gone):
+        assert "training graph has changed in this iteration" in run.error
+
+
+def test_graphs_that_fare_otherwise_are_caught(graphs: StaticGraph) -> None:
+    with pytest.raises(DemoError, match="DDP without and with static_graph should take"):
+        replace(graphs, static=graphs.plain).check()
+    half = replace(graphs.static["always unused"], num_right=3)
+    assert set(graphs.static) == set(GRAPHS)
+    with pytest.raises(DemoError, match="should take"):
+        replace(graphs, static={**graphs.static, "always unused": half}).check()
+
+
+# ---- memory
+
+
+def test_a_bucket_view_saves_the_gradients() -> None:
+    module = nn.Sequential(nn.Linear(300, 1000), nn.Linear(1000, 700), nn.Linear(700, 10))
+    view = bucket_view_memory(module, torch.ones(2, 300))
+    view.check()
+    size = sum(one.nbytes for one in module.parameters())
+    assert view.without.gradient_bytes == view.with_view.gradient_bytes == size == view.saved_bytes
+    assert view.without.held_bytes == 2 * size
+    with pytest.raises(DemoError, match=f"the view should save the gradients' {size} bytes"):
+        replace(view, with_view=view.without).check()
+
+
+# ---- bad input
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ddp_equals_single(mlp(), *batch(11), CROSS), "inputs must be a multiple of 2 samples, got 11"),
+        (lambda: ddp_equals_single(mlp(), *batch(12), CROSS, 1), "num_ranks must be a whole number from 2 to 64"),
+        (lambda: ddp_equals_single(mlp(), *batch(12), CROSS, 2, 0), "num_steps must be a whole number of at least 1"),
+        (
+            lambda: ddp_equals_single(mlp(), *batch(12), wrong(3)),
+            "loss_fn must be a function of outputs and targets, got 3",
+        ),
+        (lambda: ddp_equals_single(nn.Tanh(), *batch(12), CROSS), "module must have a parameter that gets a gradient"),
+        (lambda: summed_loss(wrong(3), *batch(12), CROSS), "module must be a Module, got 3"),
+        (lambda: summed_loss(mlp(), torch.tensor(1.0), batch(12)[1], CROSS), "inputs must have a row a sample"),
+        (lambda: summed_loss(mlp(), batch(12)[0], batch(11)[1], CROSS), "targets must have the 12 samples"),
+        (lambda: no_sync_placements(mlp(), *batch(14), CROSS), "inputs must be a multiple of 4 samples, got 14"),
+        (lambda: unused_parameters(wrong(1)), "find_unused must be True or False, got 1"),
+        (lambda: bucket_view_memory(mlp(), wrong([1])), r"inputs must be a Tensor, got \[1\]"),
+    ],
+)
+def test_bad_input_is_refused(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
