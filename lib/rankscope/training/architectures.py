@@ -35,7 +35,7 @@ def small_cnn() -> Iterator[Layer]:
 
 
 def resnet50() -> Iterator[Layer]:
-    """Yield ResNet-50 for 224 × 224 images (He and others, 2016), strides in the 3 × 3 convolutions as torchvision has."""
+    """Yield ResNet-50 for 224 × 224 images (He and others, 2016), with strides where torchvision has them."""
     yield from _conv_norm("conv1", 3, 64, 7, 112)
     num_in, side = 64, 56
     for stage, (width, num_blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)], 1):
