@@ -44,7 +44,7 @@ def be_rank(num_bytes: int, nodes: list[int], names: list[str] | None, protocol:
     from rankscope.machine.measure_rank import measure_keys
 
     sizes = [nodes.count(node) for node in dict.fromkeys(nodes)]
-    return measure_keys(collective_keys("allreduce", num_bytes, sizes, names), nodes, "gloo", protocol)
+    return measure_keys(collective_keys("allreduce", num_bytes, sizes, names), nodes, "cpu", protocol)
 
 
 def measured(start: Launch, *args: Any) -> dict[str, Point]:

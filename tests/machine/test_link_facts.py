@@ -66,6 +66,8 @@ def test_data_are_what_packets_leave_of_a_long_transfer(generation: int) -> None
         (lambda: stated(4, 16, 0.0), "host_copy_bytes_per_s must be a number above 0, got 0.0"),
         (lambda: LinkFacts("a", 1.0, 1.0, start_s=-1), "start_s must be a finite number of at least 0, got -1"),
         (lambda: stated(4).seconds(1, "up"), "direction must be one of 'h2d', 'd2h', 'd2d', got 'up'"),
+        (lambda: stated(4).seconds(-1, "h2d"), "num_bytes must be a finite number of at least 0, got -1"),
+        (lambda: stated(4).seconds("8", "h2d"), "num_bytes must be a finite number of at least 0, got '8'"),
         (lambda: stated(4).seconds(1, "h2d", "magic"), "method must be one of .*, got 'magic'"),
         (lambda: stated(4).seconds(1, "h2d", "pinned", 0), "pieces must be a whole number of at least 1, got 0"),
         (lambda: stated(4).seconds(1, "h2d", "pinned", both="no"), "both must be True or False, got 'no'"),

@@ -57,7 +57,7 @@ def test_prefetched_is_the_road_of_workers_with_a_pin_thread_in_it() -> None:
         ({"num_workers": 0}, "num_workers must be a whole number of at least 1, got 0"),
         ({"prefetch_factor": 0}, "prefetch_factor must be a whole number of at least 1, got 0"),
         ({"prefetched": 1}, "prefetched must be True or False, got 1"),
-        ({"num_batches": -1}, "num_items must be a whole number of at least 0, got -1"),
+        ({"num_batches": -1}, "num_batches must be a whole number of at least 0, got -1"),
     ],
 )
 def test_bad_input_is_one_sentence(settings: dict[str, object], message: str) -> None:

@@ -42,11 +42,10 @@ def test_of_steps_that_disagree_it_takes_the_middle() -> None:
     assert 1.2 < fit_contention(steps, LOCAL, COST).compute < 1.6
 
 
-def test_accumulation_counts_the_last_backward() -> None:
+def test_several_micro_batches_are_refused() -> None:
     timeline = simulate_step(LOCAL, COST, buckets=BUCKETS, contention=Contention(1.5, 2.0), accumulation=3)
-    found = OverlappedStep.of(timeline, BUCKETS)
-    assert found.backward_s == pytest.approx(made(Contention(1.5, 2.0)).backward_s)
-    assert found.step_s == timeline.makespan_s
+    with pytest.raises(ValueError, match="timeline must have one backward, that of the only micro-batch, got 3"):
+        OverlappedStep.of(timeline, BUCKETS)
 
 
 def test_one_bucket_says_nothing() -> None:
@@ -64,6 +63,7 @@ def test_one_bucket_says_nothing() -> None:
         (lambda: fit_contention([made(Contention())], 3, COST), "local must be a LocalStep, got 3"),  # type: ignore[arg-type]
         (lambda: OverlappedStep(((0,),), -1, 1), "backward_s must be a finite number of at least 0, got -1"),
         (lambda: OverlappedStep(((0,),), 2, 1), "step_s must be a finite number of at least 2"),
+        (lambda: OverlappedStep(((0,),), 0, 0), "step_s must be a finite number above 0, got 0.0"),
         (lambda: OverlappedStep(((-1,),), 1, 1), "buckets must be a whole number of at least 0, got -1"),
         (lambda: fit_contention([OverlappedStep(((0,),), 1, 1)], LOCAL, COST), "buckets must hold"),
     ],

@@ -176,9 +176,11 @@ def test_a_wrong_gradient_would_have_been_seen() -> None:
         measure_ddp(nn.Linear(4, 1), times_rank, iterations=1, accumulation=2, optimizer=Own)
 
 
-def test_the_local_step_communicates_nothing() -> None:
+@pytest.mark.parametrize("observe", [True, False])
+def test_the_local_step_communicates_nothing(observe: bool) -> None:
+    options: dict[str, Any] = {"accumulation": 2, "optimizer": Own, "communicate": False, "observe": observe}
     with pytest.raises(RankError, match=r"rank 1 failed: AssertionError: gradient \[2\.0\], expected 1\.0"):
-        measure_ddp(nn.Linear(4, 1), times_rank, iterations=1, accumulation=2, optimizer=Own, communicate=False)
+        measure_ddp(nn.Linear(4, 1), times_rank, iterations=1, **options)
 
 
 def test_the_local_step_has_what_the_module_has() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rankscope.cluster import Link
 from rankscope.timeline import Timeline
-from rankscope.training import Contention, LocalStep, ParameterSpec
+from rankscope.training import Contention, LocalStep, ParameterSpec, ddp_buckets
 from rankscope.training.cost import allreduce_cost
 from rankscope.training.launches import default_buckets, default_launches, launches
 from rankscope.training.overlap import simulate_step, step_seconds
@@ -207,6 +207,11 @@ def test_what_is_not_alike_has_buckets_of_its_own() -> None:
     assert default_launches(local, 25).launch_s.tolist() == [1.0, 3.0, 3.0]
 
 
+def test_a_cap_beyond_all_gradients_is_one_bucket() -> None:
+    assert [len(default_launches(four(), cap).launch_s) for cap in (1e9, 1e308)] == [1, 1]
+    assert len(ddp_buckets(four().parameters, 1e308).rebuilt) == 1
+
+
 # ---- what is refused
 
 
@@ -217,6 +222,8 @@ def test_what_is_not_alike_has_buckets_of_its_own() -> None:
         ({"buckets": [[0, 1], [2, 3, 3]]}, "buckets must hold each of 4 parameters once"),
         ({"buckets": [[0, 1, 2, 3], []]}, "buckets must hold at least one parameter each"),
         ({"buckets": [[0, 1, 2, 3]], "bucket_cap_mb": 25}, "bucket_cap_mb must be None where buckets are given"),
+        ({"buckets": [0, 1]}, "buckets must be lists of places of parameters"),
+        ({"buckets": [[0, 1], [2, 3.0]]}, "buckets must be a whole number of at least 0, got 3.0"),
         ({"bucket_cap_mb": -1}, "bucket_cap_mb must be"),
         ({"accumulation": 0}, "accumulation must be a whole number of at least 1"),
         ({"overlap": "no"}, "overlap must be True or False"),

@@ -190,6 +190,18 @@ def test_whole_tensors_are_dealt_out_as_torch_does() -> None:
         assert zero_redundancy_partition(sizes, num_ranks) == torchs_partition(sizes, num_ranks), (sizes, num_ranks)
 
 
+def test_the_fullest_rank_is_the_one_of_most_bytes() -> None:
+    def total_bytes(module: nn.Module, rank: int | None, num_ranks: int) -> float:
+        return zero_memory(module, num_ranks, 1, recipe="own", partition="tensors", rank=rank).total_bytes
+
+    for lists in (
+        [(100, torch.bfloat16), (90, torch.float64)],
+        [(4, torch.float32), (2, torch.float32), (2, torch.float32)],
+    ):
+        module = nn.ParameterList([nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in lists])
+        assert total_bytes(module, None, 2) == max(total_bytes(module, rank, 2) for rank in range(2))
+
+
 def test_the_oracle_tells_another_order_apart() -> None:
     assert torchs_partition([5, 30, 20, 10], 2) != ((0, 1), (2, 3))
 

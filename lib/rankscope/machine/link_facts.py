@@ -81,6 +81,7 @@ class LinkFacts:
         the system takes time that nothing here tells. `both` ways at once, pinned memory takes no longer, a link being
         two lanes, and pageable memory as long as both, one thread doing them in turn.
         """
+        num_bytes, both = number("num_bytes", num_bytes, 0), truth("both", both)
         link_s = num_bytes / self.bytes_per_s(direction)
         started_s = whole("pieces", pieces, 1) * self.start_s
         if direction == "d2d":
@@ -91,11 +92,11 @@ class LinkFacts:
             return started_s + link_s + (host_s if direction == "h2d" else 0.0)
         if method.startswith("pinned"):
             back_s = num_bytes / self.bytes_per_s("d2h" if direction == "h2d" else "h2d")
-            return started_s + (max(link_s, back_s) if truth("both", both) else link_s)
+            return started_s + (max(link_s, back_s) if both else link_s)
         one_way_s = started_s + max(link_s, host_s)
-        if not truth("both", both):
+        if not both:
             return one_way_s
-        return one_way_s + self.seconds(num_bytes, "d2h" if direction == "h2d" else "h2d", method)
+        return one_way_s + self.seconds(num_bytes, "d2h" if direction == "h2d" else "h2d", method, pieces)
 
 
 def pcie_bytes_per_s(

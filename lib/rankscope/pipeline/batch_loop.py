@@ -19,7 +19,7 @@ def simulate_loop(
     Each batch takes a worker `load_s`, the loader's pin thread `pin_s`, the link `copy_s` and the device `step_s`. A
     loop that is not `prefetched` copies a batch and computes on it before it asks for the next; one that is has the
     next on its way meanwhile. As in a DataLoader, num_workers × prefetch_factor batches are in hand. Raises ValueError
-    for negative times and for counts below 1.
+    for negative times, fewer than 0 batches and other counts below 1.
 
     >>> for prefetched in (False, True):
     ...     loop = simulate_loop(100, load_s=0.001, copy_s=0.004, step_s=0.006, prefetched=prefetched)
@@ -28,7 +28,7 @@ def simulate_loop(
     600
     """
     copy_s, step_s, pin_s = (number(*pair, 0) for pair in (("copy_s", copy_s), ("step_s", step_s), ("pin_s", pin_s)))
-    num_workers = whole("num_workers", num_workers, 1)
+    num_batches, num_workers = whole("num_batches", num_batches, 0), whole("num_workers", num_workers, 1)
     waiting = max(1, (whole("prefetch_factor", prefetch_factor, 1) - 1) * num_workers)
     stages = [Stage("load", number("load_s", load_s, 0), num_workers=num_workers, capacity=waiting)]
     stages += [Stage("pin", pin_s)] if pin_s else []

@@ -30,6 +30,6 @@ def closest(
             break
         found = measure()
         distance = abs(off(found))
-        if distance < least:
+        if not least <= distance:  # nor where the first is not a number
             best, least = found, distance
     return best

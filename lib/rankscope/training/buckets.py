@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _MIB = 2**20
 _CAP_MB, _FIRST_MB = 25.0, 1.0
+NEVER_MB = 2.0**40  # more than any bucket has: a cap that is never reached
 
 
 class BucketError(ValueError):
@@ -226,7 +227,7 @@ def _caps(cap_mb: float | None, caps_mb: Sequence[float] | None) -> tuple[int, .
 
 
 def _bytes(name: str, megabytes: float) -> int:
-    return int(number(name, megabytes, 0) * _MIB)
+    return int(min(number(name, megabytes, 0), NEVER_MB) * _MIB)
 
 
 def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, may_miss: bool) -> list[int]:

@@ -99,7 +99,7 @@ class CapSweep:
         """Return the predicted step at each cap, with the buckets that DDP had; by default with the sweep's contention.
 
         >>> load_sweeps("notebooks/profiles/ddp_steps.json")[0].predicted_s().shape  # doctest: +SKIP
-        (4,)
+        (5,)
         """
         chosen = self.contention if contention is None else of_type("contention", contention, Contention)
         steps = (simulate_step(self.local, self.cost, buckets=one.buckets, contention=chosen) for one in self.measured)
@@ -113,6 +113,8 @@ class CapSweep:
 
 def save_sweeps(path: str | os.PathLike[str], sweeps: Sequence[CapSweep], command: str) -> Path:
     """Write sweeps as JSON, whole or not at all; `command` says what has measured them."""
+    if not sweeps:
+        raise ValueError(f"sweeps must have at least one, got {sweeps!r}")
     last = sweeps[-1].provenance
     about = {"torch": last["torch"], "date": str(last["date"])[:10], "command": command}
     body = ",\n".join(json.dumps(_told(sweep), separators=(",", ":")) for sweep in sweeps)
@@ -122,7 +124,7 @@ def save_sweeps(path: str | os.PathLike[str], sweeps: Sequence[CapSweep], comman
 
 
 def load_sweeps(path: str | os.PathLike[str]) -> list[CapSweep]:
-    """Read the sweeps that `save_sweeps` wrote, the same again.
+    """Read the sweeps that `save_sweeps` wrote, the same to seven digits.
 
     Raises ValueError, in a line that names the file, for any other and for one that was damaged or changed; OSError
     where it cannot be opened.

@@ -21,7 +21,7 @@ _PLACES, _CUTS, _GOLDEN = 65, 22, (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True)
 class OverlappedStep:
-    """What a step with these buckets, places of parameters in launch order, took in all, and its last backward alone.
+    """What a step of one micro-batch with these buckets, places of parameters in launch order, took, and its backward.
 
     >>> OverlappedStep(((1,), (0,)), backward_s=0.4, step_s=0.3)
     Traceback (most recent call last):
@@ -36,13 +36,15 @@ class OverlappedStep:
         buckets = tuple(tuple(whole("buckets", place, 0) for place in bucket) for bucket in self.buckets)
         object.__setattr__(self, "buckets", buckets)
         object.__setattr__(self, "backward_s", number("backward_s", self.backward_s, 0))
-        object.__setattr__(self, "step_s", number("step_s", self.step_s, self.backward_s))
+        object.__setattr__(self, "step_s", number("step_s", number("step_s", self.step_s, self.backward_s), above=0))
 
     @classmethod
     def of(cls, timeline: Timeline, buckets: Sequence[Sequence[int]]) -> OverlappedStep:
-        """Return those of a timeline, as `simulate_step` gives it."""
+        """Return those of a timeline, as `simulate_step` gives it; ValueError unless it has one backward."""
         backward = timeline.select(kind="backward")
-        return cls(tuple(map(tuple, buckets)), backward.select(item=int(backward.item.max())).busy_s, timeline.end_s)
+        if len(backward) != 1:
+            raise ValueError(f"timeline must have one backward, that of the only micro-batch, got {len(backward)}")
+        return cls(tuple(map(tuple, buckets)), backward.busy_s, timeline.end_s)
 
 
 def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost) -> Contention:
@@ -50,7 +52,7 @@ def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost
 
     Backward and whole step count alike, their errors as shares of the step: how much longer the backward takes says
     what communicating does to computing, and the rest of the step what computing does to communicating. So one step is
-    enough, and a machine has one contention for each number of ranks, whatever is trained with whatever cap.
+    enough, and a machine has one contention for each number of ranks and network, whatever is trained at whatever cap.
 
     Raises ValueError where no allreduce can have run during the backward, as with one bucket, which says nothing.
 

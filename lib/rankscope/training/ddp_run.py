@@ -162,10 +162,15 @@ class DDPRun:
         return steps[min(self.used, key=lambda place: abs(self.step_s[place] - self.median_s))].timeline
 
     def overlapped(self) -> OverlappedStep:
-        """Return what `fit_contention` asks for: the medians of the last backward, the ranks' mean, and of the step."""
+        """Return what `fit_contention` asks for: the medians of the backward, the ranks' mean, and of the step.
+
+        Raises ValueError for steps of several micro-batches, and where nothing was observed.
+        """
+        if self.setting["accumulation"] > 1:
+            raise ValueError(f"accumulation must be 1 to fit contention, got {self.setting['accumulation']}")
         steps, share = self._observed(), 1 / self.num_ranks
         last = [steps[place].timeline.select(kind="backward") for place in self.used]
-        took_s = [share * float((one.stop_s - one.start_s)[one.item == one.item.max()].sum()) for one in last]
+        took_s = [share * float((one.stop_s - one.start_s).sum()) for one in last]
         backward_s = np.median(took_s)
         return OverlappedStep(self.buckets, float(backward_s), self.median_s)
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, number
-from .buckets import ddp_buckets
+from ..checks import count_of, number, whole
+from .buckets import NEVER_MB, ddp_buckets
 from .local_step import LocalStep, Seconds
 
 Buckets = Sequence[Sequence[int]]
@@ -46,6 +46,10 @@ def launches(local: LocalStep, buckets: Buckets) -> Launches:
 
     Raises ValueError for buckets that do not hold every parameter once.
     """
+    try:
+        buckets = [[whole("buckets", place, 0) for place in bucket] for bucket in buckets]
+    except TypeError:
+        raise ValueError(f"buckets must be lists of places of parameters, got {buckets!r}") from None
     if sorted(place for bucket in buckets for place in bucket) != list(range(len(local.parameters))):
         raise ValueError(
             f"buckets must hold each of {count_of(len(local.parameters), 'parameter')} once, got {buckets!r}"
@@ -64,7 +68,9 @@ def default_launches(local: LocalStep, bucket_cap_mb: float | None = None) -> La
     """Return `launches` of the `default_buckets`, without making lists of parameters where all gradients are alike."""
     if not local.alike:
         return launches(local, default_buckets(local, bucket_cap_mb))
-    first, other = _CAPS_MB if bucket_cap_mb is None else (number("bucket_cap_mb", bucket_cap_mb, 0),) * 2
+    first, other = (
+        _CAPS_MB if bucket_cap_mb is None else (min(number("bucket_cap_mb", bucket_cap_mb, 0), NEVER_MB),) * 2
+    )
     order = np.array(local.ready_order)
     reached = np.cumsum(local.sizes[order])
     ends, start, held, cap = [], 0, 0, int(first * _MIB)

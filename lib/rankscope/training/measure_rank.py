@@ -61,7 +61,7 @@ def be_rank(module: nn.Module, loss: Loss, optimizer: Optimizer | None, setting:
     ddp = nn.parallel.DistributedDataParallel(module, device_ids=devices, **setting.ddp)
     watched = [p for p in module.parameters() if p.requires_grad]
     watch = _Watch(_Clock(device), watched)
-    if setting.observe:
+    if setting.observe or not setting.communicate:
         hook = _allreduce if setting.communicate else _nothing
         ddp.register_comm_hook(watch, lambda state, bucket: hook(state, bucket))  # DDP refuses annotations as texts
     handles = watch.hooks() if setting.observe else []

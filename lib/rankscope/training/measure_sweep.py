@@ -65,6 +65,8 @@ def measure_round(
     network: Any = None, **options: Any,
 ) -> Round:  # fmt: skip
     """Measure all that `sweeps_of` puts together, once; `options` are those of `measure_ddp`."""
+    if options.get("accumulation", 1) != 1:
+        raise ValueError(f"accumulation must be 1 in a sweep, got {options['accumulation']!r}")
     caps = [ALONE, *(None if cap is None else number("caps_mb", cap, above=0) for cap in caps_mb)]
     steps = whole("iterations", iterations, 1)
     return Round(
@@ -109,7 +111,7 @@ def _allreduces(num_ranks: int, network: Any) -> tuple[Point, ...]:
 def _points(keys: Any, num_ranks: int, protocol: Protocol) -> list[Point]:
     from ..machine.measure_rank import measure_keys
 
-    return measure_keys(keys, [0] * num_ranks, "gloo", protocol)
+    return measure_keys(keys, [0] * num_ranks, "cpu", protocol)
 
 
 def _cost(rounds: Sequence[tuple[Point, ...]]) -> CostTable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -140,7 +140,12 @@ class Holding:
     @cached_property
     def _own(self) -> frozenset[str]:
         """The names of the tensors that the rank updates."""
-        counts = [p.size for p in self.trained]
-        dealt = zero_redundancy_partition(counts, self.num_ranks)
-        fullest = max(dealt, key=lambda places: sum(counts[place] for place in places))
-        return frozenset(self.trained[place].name for place in (fullest if self.rank is None else dealt[self.rank]))
+        dealt = zero_redundancy_partition([p.size for p in self.trained], self.num_ranks)
+        places = max(dealt, key=self._updating_bytes) if self.rank is None else dealt[self.rank]
+        return frozenset(self.trained[place].name for place in places)
+
+    def _updating_bytes(self, places: Sequence[int]) -> Fraction | int:
+        """What a rank holds more for updating these tensors: states, their counters, master copies."""
+        mine = [self.trained[place] for place in places]
+        held = sum(p.size * (self.optimizer.element_bytes(self._recipe(p)) + self._recipe(p).master) for p in mine)
+        return held + self.optimizer.counter_bytes * len(mine)
