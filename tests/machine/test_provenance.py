@@ -13,7 +13,7 @@ import pytest
 from rankscope.machine import Profile, provenance
 from rankscope.machine.provenance import SAME, command_words, difference, of_machine, of_run
 
-RANKS = {"num_ranks": 3, "num_nodes": 2, "ranks_per_node": [2, 1], "backend": "gloo"}
+RANKS = {"num_ranks": 3, "num_nodes": 2, "ranks_per_node": [2, 1], "backend": "gloo", "device": "cuda"}
 
 
 def here() -> dict[str, object]:
