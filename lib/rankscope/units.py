@@ -76,6 +76,17 @@ def rate_words(bytes_per_s: float) -> str:
     return f"{three_digits(bytes_per_s / scale)} {unit}"
 
 
+def decimal_words(num_bytes: float) -> str:
+    """Return the bytes in the decimal unit that suits them, as memory is sold.
+
+    >>> decimal_words(31.40625e9), decimal_words(938e6)
+    ('31.4 GB', '938 MB')
+    """
+    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+    scale, unit = next((pair for pair in units if num_bytes >= pair[0]), (1, "B"))
+    return f"{three_digits(num_bytes / scale)} {unit}"
+
+
 def three_digits(value: float) -> str:
     """Return a number with three digits, or as many as it has before the point.
 

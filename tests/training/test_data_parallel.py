@@ -16,17 +16,7 @@ from rankscope.timeline import TimelineError
 from rankscope.training.data_parallel import DataParallelError, dissect_data_parallel
 from rankscope.training.data_parallel_model import Message, StepCosts, StepSizes
 
-CROSS = nn.functional.cross_entropy
-
-
-def mlp(dtype: torch.dtype = torch.float64) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).to(dtype)
-
-
-def batch(size: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(size, 6, dtype=dtype, generator=generator), torch.randint(0, 4, (size,), generator=generator)
+from .small import CROSS, batch, mlp
 
 
 class Tied(nn.Module):

@@ -19,17 +19,7 @@ from rankscope.training.demos_no_sync import PLACEMENTS, NoSync, no_sync_placeme
 from rankscope.training.demos_static_graph import GRAPHS, StaticGraph, static_graph
 from rankscope.training.demos_unused import Unused, unused_parameters
 
-CROSS = nn.functional.cross_entropy
-
-
-def mlp(dtype: torch.dtype = torch.float64) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).to(dtype)
-
-
-def batch(size: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return torch.randn(size, 6, dtype=dtype, generator=generator), torch.randint(0, 4, (size,), generator=generator)
+from .small import CROSS, batch, mlp
 
 
 def gradient(module: nn.Module, loss: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..training.zero import decimal_words, zero_memory
+from ..training.zero import zero_memory
 from ..training.zero_module import Parameter
 from ..training.zero_partition import partition_imbalance, zero_redundancy_partition
+from ..units import decimal_words
 from .answers import Check
 
 

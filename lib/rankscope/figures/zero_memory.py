@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ..checks import of_type
-from ..training.zero import TERMS, ZeroMemory, decimal_words
-from ..units import round_ticks
+from ..training.zero import TERMS, ZeroMemory
+from ..units import decimal_words, round_ticks
 from .crossings import Floats
 from .marks import Drawing, Key, Rects, Texts
 from .palette import CATEGORIES, FAINT, INK, PAPER

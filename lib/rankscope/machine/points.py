@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -77,10 +77,8 @@ class Point:
 
     @property
     def used_s(self) -> tuple[float, ...]:
-        """The clean iterations, or all where there are fewer than `LEAST_CLEAN` of them."""
-        if self.num_clean < LEAST_CLEAN:
-            return self.seconds
-        return tuple(one for one, clean in zip(self.seconds, self.clean, strict=True) if clean)
+        """The seconds of the iterations that are used; see `used_places`."""
+        return tuple(self.seconds[place] for place in used_places(self.clean))
 
     def percentile_s(self, percent: float) -> float:
         """Return a percentile of the seconds that are used."""
@@ -103,6 +101,16 @@ class Point:
     @property
     def p99_s(self) -> float:
         return self.percentile_s(99)
+
+
+def used_places(clean: Sequence[bool]) -> tuple[int, ...]:
+    """Return the places of the clean iterations, or of all where there are fewer than `LEAST_CLEAN` clean ones.
+
+    >>> used_places([True, False, True, True, True]), used_places([True, False, True])
+    ((0, 2, 3, 4), (0, 1, 2))
+    """
+    places = tuple(place for place, one in enumerate(clean) if one)
+    return places if len(places) >= LEAST_CLEAN else tuple(range(len(clean)))
 
 
 def _rounded(seconds: Any) -> float:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     Parameters: TypeAlias = Module | Iterable[Tensor] | Iterable[ParameterSpec]
 
 _MIB = 2**20
-_CAP_MB, _FIRST_MB = 25.0, 1.0
-NEVER_MB = 2.0**40  # more than any bucket has: a cap that is never reached
+CAP_MB, _FIRST_MB = 25.0, 1.0  # of DDP, where its cap is left alone
+_NEVER_MB = 2.0**40  # more than any bucket has: a cap that is never reached
 
 
 class BucketError(ValueError):
@@ -108,7 +108,7 @@ class DDPBuckets:
 
 
 def assign_buckets(
-    params: Parameters, bucket_cap_mb: float = _CAP_MB, first_bucket_mb: float = _FIRST_MB
+    params: Parameters, bucket_cap_mb: float = CAP_MB, first_bucket_mb: float = _FIRST_MB
 ) -> list[list[int]]:
     """Return which parameters share a bucket, in launch order, as DDP assigns them before it has seen a backward.
 
@@ -162,7 +162,7 @@ def ddp_buckets(
         0  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 3 … layer 2
         1  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 1 … layer 0
     """
-    specs, caps = parameter_specs(params), _caps(bucket_cap_mb, bucket_cap_mb_list)
+    specs, caps = parameter_specs(params), cap_bytes(bucket_cap_mb, bucket_cap_mb_list)
     static, unused = truth("static_graph", static_graph), truth("find_unused_parameters", find_unused_parameters)
     order = _ready_order(specs, ready_order, static or unused)
     if unused and not static:
@@ -217,17 +217,17 @@ def _sparse_ids(module: Any) -> set[int]:
     return {key for key, owner in owners.items() if isinstance(owner, Embedding | EmbeddingBag) and owner.sparse}
 
 
-def _caps(cap_mb: float | None, caps_mb: Sequence[float] | None) -> tuple[int, ...]:
-    """The caps in bytes of the first, the second, … bucket of a dtype and device; the last is that of all others."""
+def cap_bytes(cap_mb: float | None, caps_mb: Sequence[float] | None = None) -> tuple[int, ...]:
+    """Return the caps of the first, the second, … bucket of a dtype and device; the last is that of all others."""
     if caps_mb:
         return tuple(_bytes("bucket_cap_mb_list", one) for one in caps_mb)
     if cap_mb is None:
-        return int(_FIRST_MB * _MIB), int(_CAP_MB * _MIB)
+        return int(_FIRST_MB * _MIB), int(CAP_MB * _MIB)
     return (_bytes("bucket_cap_mb", cap_mb),)
 
 
 def _bytes(name: str, megabytes: float) -> int:
-    return int(min(number(name, megabytes, 0), NEVER_MB) * _MIB)
+    return int(min(number(name, megabytes, 0), _NEVER_MB) * _MIB)
 
 
 def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, may_miss: bool) -> list[int]:

@@ -6,7 +6,7 @@ import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import number, of_type, truth
-from ..machine.points import LEAST_CLEAN
+from ..machine.points import used_places
 from ..machine.profile_file import check_provenance, exactly, parsed
 from ..storage import write_atomically
 from .cost import CostTable
@@ -45,9 +45,8 @@ class MeasuredCap:
 
     @property
     def used_s(self) -> Seconds:
-        """The clean iterations, or all where there are fewer than `LEAST_CLEAN` of them."""
-        seconds, clean = np.array(self.step_s), np.array(self.clean)
-        return seconds[clean] if clean.sum() >= LEAST_CLEAN else seconds
+        """The seconds of the iterations that are used; see `used_places`."""
+        return np.array(self.step_s)[list(used_places(self.clean))]
 
     @property
     def median_s(self) -> float:
@@ -144,7 +143,7 @@ def local_told(local: LocalStep) -> dict[str, Any]:
     """Return a local step as JSON has it: seconds to seven digits, None in the place of nan."""
     fields = ("forward_s", "backward_s", "optimizer_s", "unpack_s")
     return {
-        "parameters": [[p.name, p.num_bytes, p.dtype, p.device, p.sparse] for p in local.parameters],
+        "parameters": [astuple(spec) for spec in local.parameters],
         "ready_s": [None if np.isnan(one) else _short(one) for one in local.ready_s],
         **{name: _short(getattr(local, name)) for name in fields},
     }

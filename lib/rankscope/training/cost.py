@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..checks import whole
 from ..cluster import Link
 from ..collectives import closed_form
 from ..machine import Profile
+from .local_step import Seconds
 
-Seconds = NDArray[np.float64]
 Cost = Callable[[Any], Any]  # of an array of bytes: as many seconds, or one for all
 
 _PREDICTED_AT = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB

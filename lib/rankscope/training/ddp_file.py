@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from dataclasses import astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ def _body(run: DDPRun) -> str:
     told = {
         "provenance": dict(run.provenance),
         "setting": dict(run.setting),
-        "parameters": [[p.name, p.num_bytes, p.dtype, p.device, p.sparse] for p in run.parameters],
+        "parameters": [astuple(spec) for spec in run.parameters],
         "step_s": list(run.step_s),
         "clean": [int(one) for one in run.clean],
     }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import number, of_type, truth, whole
-from ..machine.points import LEAST_CLEAN
+from ..machine.points import used_places
 from ..machine.profile_file import check_provenance
 from ..timeline import Timeline
 from .contention import OverlappedStep
@@ -126,9 +126,8 @@ class DDPRun:
 
     @cached_property
     def used(self) -> tuple[int, ...]:
-        """The clean iterations, or all where there are fewer than `LEAST_CLEAN` of them."""
-        clean = tuple(place for place, one in enumerate(self.clean) if one)
-        return clean if len(clean) >= LEAST_CLEAN else tuple(range(len(self.step_s)))
+        """The places of the iterations that are used; see `used_places`."""
+        return used_places(self.clean)
 
     @property
     def used_s(self) -> Seconds:

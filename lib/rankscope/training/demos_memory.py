@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ..checks import count_of, of_type
 from ..ranks import launch
 from .demos import TIMEOUT_S, DemoError, on_bucket
+from .measure_zero import storages
 
 _NUM_STEPS = 3  # DDP makes its buckets anew after the first
-Storages = dict[int, int]  # bytes by address
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,16 @@ def bucket_view_memory(module: nn.Module, inputs: Tensor) -> BucketView:
 
 def _held(module: nn.Module, inputs: Tensor, as_view: bool) -> GradientMemory:
     ddp = DistributedDataParallel(copy.deepcopy(module), gradient_as_bucket_view=as_view)
-    buckets: Storages = {}
-    on_bucket(ddp, lambda buffer: buckets.update(_storage(buffer)))
+    buckets: dict[int, int] = {}
+    on_bucket(ddp, lambda buffer: buckets.update(storages([buffer])))
     for _ in range(_NUM_STEPS):
         buckets.clear()
         ddp.zero_grad()
         ddp(inputs).sum().backward()
-    gradients: Storages = {}
+    gradients: dict[int, int] = {}
     num_bytes = 0
     for parameter in ddp.parameters():
         if parameter.grad is not None:
-            gradients.update(_storage(parameter.grad))
+            gradients.update(storages([parameter.grad]))
             num_bytes += parameter.grad.nbytes
     return GradientMemory(num_bytes, sum(buckets.values()), sum((gradients | buckets).values()))
-
-
-def _storage(tensor: Tensor) -> Storages:
-    storage = tensor.untyped_storage()
-    return {storage.data_ptr(): storage.nbytes()}

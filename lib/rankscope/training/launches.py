@@ -8,14 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, number, whole
-from .buckets import NEVER_MB, ddp_buckets
+from ..checks import count_of, whole
+from .buckets import cap_bytes, ddp_buckets
 from .local_step import LocalStep, Seconds
 
 Buckets = Sequence[Sequence[int]]
-
-_MIB = 1 << 20
-_CAPS_MB = (1.0, 25.0)  # of the first and of all other buckets, where DDP's cap is left alone
 
 
 class Launches(NamedTuple):
@@ -68,14 +65,12 @@ def default_launches(local: LocalStep, bucket_cap_mb: float | None = None) -> La
     """Return `launches` of the `default_buckets`, without making lists of parameters where all gradients are alike."""
     if not local.alike:
         return launches(local, default_buckets(local, bucket_cap_mb))
-    first, other = (
-        _CAPS_MB if bucket_cap_mb is None else (min(number("bucket_cap_mb", bucket_cap_mb, 0), NEVER_MB),) * 2
-    )
+    caps = cap_bytes(bucket_cap_mb)
     order = np.array(local.ready_order)
     reached = np.cumsum(local.sizes[order])
-    ends, start, held, cap = [], 0, 0, int(first * _MIB)
+    ends, start, held, cap = [], 0, 0, caps[0]
     while start < order.size:
         last = min(max(int(np.searchsorted(reached, held + cap)), start), order.size - 1)
         ends.append(last)
-        start, held, cap = last + 1, int(reached[last]), int(other * _MIB)
+        start, held, cap = last + 1, int(reached[last]), caps[-1]
     return Launches(local.ready_s[order][ends], np.diff(reached[ends], prepend=0))

@@ -143,3 +143,6 @@ class Contention:
     def __post_init__(self) -> None:
         object.__setattr__(self, "compute", number("compute", self.compute, 1))
         object.__setattr__(self, "communication", number("communication", self.communication, 1))
+
+
+FREE = Contention()  # no contention

@@ -11,9 +11,7 @@ from ..checks import of_type, truth, whole
 from ..timeline import Span, Timeline
 from .cost import Cost, costs_s
 from .launches import Buckets, Launches, default_launches, launches
-from .local_step import Contention, LocalStep, Seconds
-
-_FREE = Contention()
+from .local_step import FREE, Contention, LocalStep, Seconds
 
 
 class LastBackward(NamedTuple):
@@ -35,7 +33,7 @@ class LastBackward(NamedTuple):
 
 def simulate_step(
     local: LocalStep, cost: Cost, *, bucket_cap_mb: float | None = None, buckets: Buckets | None = None,
-    contention: Contention = _FREE, accumulation: int = 1, overlap: bool = True,
+    contention: Contention = FREE, accumulation: int = 1, overlap: bool = True,
 ) -> Timeline:  # fmt: skip
     """Return what one rank does in a step of `accumulation` micro-batches; the others do the same at the same time.
 
@@ -74,7 +72,7 @@ def step_seconds(
     cost: Cost,
     caps_mb: Sequence[float | None],
     *,
-    contention: Contention = _FREE,
+    contention: Contention = FREE,
     accumulation: int = 1,
     overlap: bool = True,
 ) -> Seconds:
@@ -119,7 +117,7 @@ def first_ones(local: LocalStep, accumulation: int) -> tuple[float, list[Span]]:
 
 
 def last_backward(
-    local: LocalStep, launched: Launches, cost: Cost, contention: Contention = _FREE, overlap: bool = True
+    local: LocalStep, launched: Launches, cost: Cost, contention: Contention = FREE, overlap: bool = True
 ) -> LastBackward:
     """Return what `simulate_step` says from the start of the last backward to the optimizer."""
     costs = costs_s(cost, launched.num_bytes.astype(float)).tolist()

@@ -11,17 +11,16 @@ from ..checks import count_of, number
 from ..cluster import Link
 from ..machine import Profile
 from ..units import time_words
-from .buckets import parameter_specs
+from .buckets import CAP_MB, parameter_specs
 from .cost import Cost, allreduce_cost
 from .launches import default_launches
-from .local_step import Contention, LocalStep
+from .local_step import FREE, Contention, LocalStep
 from .overlap import first_ones, last_backward
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
 DEFAULT_CAPS_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 32.0, 64.0, 128.0, 256.0, 512.0)
-_FREE = Contention()
 _WORTH = 0.01  # of a step's time: less than the model can tell
 
 
@@ -67,7 +66,7 @@ class Recommendation:
     @property
     def neighbours(self) -> tuple[Candidate, ...]:
         """The candidates with the next smaller and the next larger cap, DDP's default counting as its 25 MiB."""
-        cap = 25.0 if self.bucket_cap_mb is None else self.bucket_cap_mb
+        cap = CAP_MB if self.bucket_cap_mb is None else self.bucket_cap_mb
         smaller = [one for one in self.candidates if one.bucket_cap_mb is not None and one.bucket_cap_mb < cap]
         larger = [one for one in self.candidates if one.bucket_cap_mb is not None and one.bucket_cap_mb > cap]
         return (*smaller[-1:], *larger[:1])
@@ -87,7 +86,7 @@ class Recommendation:
 
 def recommend_bucket_cap(
     module: Module | LocalStep, machine: Profile | Link | Cost, *, caps_mb: Iterable[float] = DEFAULT_CAPS_MB,
-    num_ranks: int | None = None, contention: Contention = _FREE, accumulation: int = 1, overlap: bool = True,
+    num_ranks: int | None = None, contention: Contention = FREE, accumulation: int = 1, overlap: bool = True,
     loss: Callable[..., Any] | None = None, backward_s: float | None = None,
 ) -> Recommendation:  # fmt: skip
     """Return the predicted step of each cap and of DDP's default, and which to take: see `Recommendation`.

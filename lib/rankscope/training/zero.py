@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ..checks import count_of, is_scalar, one_of, truth, whole
-from ..units import three_digits
+from ..units import decimal_words
 from .zero_holding import OPTIMIZERS, RECIPES, Holding
 from .zero_module import ModuleSizes, Parameter, sizes_of
 
@@ -142,17 +142,6 @@ def holding(
     else:
         sizes = _of_module(num_parameters_or_module, largest_layer, buffer_bytes)
     return Holding(sizes, num_ranks, stage, partition, place, recipe, rule)
-
-
-def decimal_words(num_bytes: float) -> str:
-    """Return the bytes in the decimal unit that suits them, as memory is sold.
-
-    >>> decimal_words(31.40625e9), decimal_words(938e6)
-    ('31.4 GB', '938 MB')
-    """
-    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    scale, unit = next((pair for pair in units if num_bytes >= pair[0]), (1, "B"))
-    return f"{three_digits(num_bytes / scale)} {unit}"
 
 
 def _count_words(count: int) -> str:

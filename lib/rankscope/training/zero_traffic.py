@@ -9,7 +9,8 @@ from typing import Any
 from ..checks import count_of, of_type
 from ..cluster import Link
 from ..collectives import closed_form
-from .zero import decimal_words, holding
+from ..units import decimal_words
+from .zero import holding
 
 _ALGORITHM = {"allreduce": "ring", "reduce_scatter": "ring", "allgather": "ring", "broadcast": "binomial"}
 _TIMES = {"allreduce": 2}  # how often (N-1)/N of the bytes passes a rank; once where nothing else is said
