@@ -13,6 +13,9 @@ from rankscope.exercises import EXERCISES, WrongAnswer, check
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 WRONG = {
+    "00.1": [100, 96, "104", None],
+    "00.2": [128, 60, 64, "120", None],
+    "00.3": [10, 15, 50, 0, "25", None],
     "01.1": [2, 599, 1797, 0, "three", 1.5, None],
     "01.2": [0, 14, 62, 504, "54", None],
     "01.3": [3, 4, 6, 7.0, True, None],
@@ -93,5 +96,5 @@ def test_every_exercise_is_asked_in_its_notebook() -> None:
 def test_a_missing_answer_waits_and_an_unknown_exercise_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     check("01.1")
     assert capsys.readouterr().out == "01.1: not answered yet\n"
-    with pytest.raises(ValueError, match=r"exercises are 01\.1, .*; got '99\.1'"):
+    with pytest.raises(ValueError, match=r"exercises are 00\.1, .*; got '99\.1'"):
         check("99.1", 3)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import batches, buckets, data_parallel, gradients, memory, samples, transfers
+from . import batches, buckets, data_parallel, first_steps, gradients, memory, samples, transfers
 
-_PARTS = (samples, batches, gradients, transfers, buckets, data_parallel, memory)
+_PARTS = (first_steps, samples, batches, gradients, transfers, buckets, data_parallel, memory)
 EXERCISES = {name: check for part in _PARTS for name, check in part.EXERCISES.items()}
 
 

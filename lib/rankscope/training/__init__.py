@@ -25,6 +25,7 @@ from .data_parallel_model import (
     simulate_ddp_in_turn,
 )
 from .ddp_run import DDPRun, ObservedStep
+from .followed import FollowedSteps
 from .launches import default_buckets
 from .local_step import Contention, LocalStep, ParameterSpec
 from .overlap import simulate_step, step_seconds
@@ -37,6 +38,7 @@ from .zero_ways import WAYS, predicted_memory, predicted_traffic
 
 if TYPE_CHECKING:
     from .data_parallel import DissectedStep, dissect_data_parallel
+    from .measure_followed import follow_steps
     from .measure_steps import measure_ddp, measure_local_step
     from .measure_sweep import measure_allreduce, measure_contention, sweep_caps
     from .measure_zero import LiveMemory, live_memory
@@ -55,6 +57,7 @@ __all__ = [
     "DDPRun",
     "DissectedStep",
     "Estimator",
+    "FollowedSteps",
     "LiveMemory",
     "LocalStep",
     "MeasuredCap",
@@ -78,6 +81,7 @@ __all__ = [
     "default_buckets",
     "dissect_data_parallel",
     "fit_contention",
+    "follow_steps",
     "live_memory",
     "load_sweeps",
     "measure_allreduce",
@@ -105,6 +109,7 @@ _LATE = {
     "DissectedStep": ".data_parallel",
     "LiveMemory": ".measure_zero",
     "dissect_data_parallel": ".data_parallel",
+    "follow_steps": ".measure_followed",
     "live_memory": ".measure_zero",
     "measure_allreduce": ".measure_sweep",
     "measure_contention": ".measure_sweep",

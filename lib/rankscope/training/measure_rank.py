@@ -19,7 +19,7 @@ from ..machine.measure_clocks import network_id
 from .buckets import parameter_specs
 from .local_step import ParameterSpec
 
-Loss = Callable[[nn.Module, int, int], Tensor]
+Loss = Callable[[nn.Module, int, Any], Tensor]
 Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -44,6 +44,8 @@ class Record:
     parameters: list[ParameterSpec]
     step_s: list[float] = field(default_factory=list)
     clean: list[bool] = field(default_factory=list)
+    begun_s: list[float] = field(default_factory=list)  # when the step started, by time.perf_counter
+    loaded_s: list[list[float]] = field(default_factory=list)  # when each micro-batch was there
     passes_s: list[list[float]] = field(default_factory=list)  # begin, then the ends of each forward and backward
     end_s: list[float] = field(default_factory=list)
     ready_s: list[list[float]] = field(default_factory=list)  # when each gradient is in its bucket
@@ -60,13 +62,12 @@ def be_rank(module: nn.Module, loss: Loss, optimizer: Optimizer | None, setting:
     devices = [device] if device.type == "cuda" else None
     ddp = nn.parallel.DistributedDataParallel(module, device_ids=devices, **setting.ddp)
     watched = [p for p in module.parameters() if p.requires_grad]
-    watch = _Watch(_Clock(device), watched)
+    watch = Watch(Clock(device), watched)
     if setting.observe or not setting.communicate:
-        hook = _allreduce if setting.communicate else _nothing
-        ddp.register_comm_hook(watch, lambda state, bucket: hook(state, bucket))  # DDP refuses annotations as texts
+        watch.allreduces(ddp, setting.communicate)
     handles = watch.hooks() if setting.observe else []
     stepper = None if optimizer is None else optimizer(watched)
-    steps = _Steps(ddp, loss, stepper, setting, watch, ranks.numbered(network_id()))
+    steps = Steps(ddp, loss, stepper, setting, watch, ranks.numbered(network_id()))
     for _ in range(setting.warm_up + setting.iterations):
         seconds, clean = ranks.once(Task(steps.run, steps.before))
         steps.finish(seconds, clean)
@@ -75,7 +76,7 @@ def be_rank(module: nn.Module, loss: Loss, optimizer: Optimizer | None, setting:
     return steps.record
 
 
-class _Clock:
+class Clock:
     """Instants on a device: those of the host, or events of the current stream, read when all is over."""
 
     def __init__(self, device: torch.device) -> None:
@@ -93,10 +94,10 @@ class _Clock:
         return float(begin.elapsed_time(instant)) * 1e-3 if self.is_cuda else float(instant - begin)
 
 
-class _Watch:
+class Watch:
     """Stamps what DDP does in the step that is under way."""
 
-    def __init__(self, clock: _Clock, parameters: list[nn.Parameter]) -> None:
+    def __init__(self, clock: Clock, parameters: list[nn.Parameter]) -> None:
         self.clock, self.parameters = clock, parameters
         self.places = {id(parameter): place for place, parameter in enumerate(parameters)}
         self.clear()
@@ -110,6 +111,11 @@ class _Watch:
     def hooks(self) -> list[Any]:
         """Stamp each gradient after DDP has taken it: hooks of one node run in the order they came in."""
         return [self._accumulator(p).register_hook(self._stamp(place)) for place, p in enumerate(self.parameters)]
+
+    def allreduces(self, ddp: nn.parallel.DistributedDataParallel, communicate: bool) -> None:
+        """Stamp each bucket's allreduce, or leave it out."""
+        hook = _allreduce if communicate else _nothing
+        ddp.register_comm_hook(self, lambda state, bucket: hook(state, bucket))  # DDP refuses annotations as texts
 
     def _accumulator(self, parameter: nn.Parameter) -> Any:
         with torch.enable_grad():
@@ -129,7 +135,7 @@ class _Watch:
         return len(self.launched) - 1
 
 
-def _allreduce(watch: _Watch, bucket: Any) -> Any:
+def _allreduce(watch: Watch, bucket: Any) -> Any:
     """The allreduce that DDP does by itself, with stamps; what it divides by, the loss was divided by already."""
     place = watch.launch(bucket)
     work: Any = dist.all_reduce(bucket.buffer(), async_op=True)
@@ -141,7 +147,7 @@ def _allreduce(watch: _Watch, bucket: Any) -> Any:
     return work.get_future().then(done)
 
 
-def _nothing(watch: _Watch, bucket: Any) -> Any:
+def _nothing(watch: Watch, bucket: Any) -> Any:
     place = watch.launch(bucket)
     watch.done[place] = watch.launched[place]
     future: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -149,8 +155,8 @@ def _nothing(watch: _Watch, bucket: Any) -> Any:
     return future
 
 
-class _Steps:
-    """One step after the other, and the record of those after the warm-up."""
+class Steps:
+    """One step after the other, and the record of those after the warm-up; `loss` gets what `fetch` has for it."""
 
     def __init__(
         self,
@@ -158,11 +164,12 @@ class _Steps:
         loss: Loss,
         optimizer: torch.optim.Optimizer | None,
         setting: Setting,
-        watch: _Watch,
+        watch: Watch,
         nodes: list[int],
+        fetch: Callable[[int], Any] = int,
     ) -> None:
         self.ddp, self.loss, self.optimizer, self.setting, self.watch = ddp, loss, optimizer, setting, watch
-        self.rank, self._number = dist.get_rank(), 0
+        self.fetch, self.rank, self._number = fetch, dist.get_rank(), 0
         self.record = Record(nodes, list(parameter_specs(ddp.module)))
         divides = setting.observe or not setting.communicate
         self._share = 1 / dist.get_world_size() if divides else None
@@ -173,11 +180,13 @@ class _Steps:
 
     def run(self) -> None:
         now = self.watch.clock.now
-        self._passes = [now()]
+        self._begun_s, self._passes, self._loaded = time.perf_counter(), [now()], []
         for micro in range(self.setting.accumulation):
             last = micro == self.setting.accumulation - 1
             with nullcontext() if last else self.ddp.no_sync():
-                loss: Any = self.loss(self.ddp, self.rank, self._number * self.setting.accumulation + micro)
+                batch = self.fetch(self._number * self.setting.accumulation + micro)
+                self._loaded.append(now())
+                loss: Any = self.loss(self.ddp, self.rank, batch)
                 loss = loss if self._share is None else loss * self._share
                 self._passes.append(now())
                 if last:
@@ -200,6 +209,8 @@ class _Steps:
 
         record.step_s.append(seconds)
         record.clean.append(clean)
+        record.begun_s.append(self._begun_s)
+        record.loaded_s.append([since(one) for one in self._loaded])
         record.passes_s.append([since(one) for one in self._passes])
         record.end_s.append(since(self._end))
         places = range(len(watch.parameters))

@@ -21,7 +21,7 @@ from .measure_rank import Loss, Optimizer, Record, Setting, be_rank
 
 BACKENDS = ("gloo", "nccl", "mpi")
 WARM_UP = 3  # DDP builds its buckets anew in the second step
-_NUM_WORKERS = {"gloo": 2}  # that carry out allreduces side by side; NCCL has one stream
+NUM_WORKERS = {"gloo": 2}  # that carry out allreduces side by side; NCCL has one stream
 
 
 def measure_ddp(
@@ -138,7 +138,7 @@ def _run_of(records: list[Record], setting: Setting, backend: str, network: str)
         parameters=tuple(records[0].parameters),
         step_s=tuple(map(float, slowest)),
         clean=tuple(map(bool, clean)),
-        steps=tuple(_step(records, place, _NUM_WORKERS.get(backend, 1)) for place in observed),
+        steps=tuple(_step(records, place, NUM_WORKERS.get(backend, 1)) for place in observed),
     )
 
 
@@ -146,18 +146,24 @@ def _step(records: list[Record], place: int, num_workers: int) -> ObservedStep:
     seen = [record.buckets[place] for record in records]
     if any(buckets != seen[0] for buckets in seen):
         raise RuntimeError(f"ranks must launch the same buckets, got {seen}")
-    spans = [span for rank, one in enumerate(records) for span in _spans(rank, one, place, num_workers)]
+    spans = [span for rank, one in enumerate(records) for span in spans_of(rank, one, place, num_workers)]
     begins = [record.passes_s[place][-2] for record in records]
     ready_s = np.array([record.ready_s[place] for record in records]) - np.array(begins)[:, None]
     return ObservedStep(tuple(map(tuple, seen[0])), ready_s, Timeline.of(spans))
 
 
-def _spans(rank: int, record: Record, place: int, num_workers: int) -> list[Span]:
-    """The spans of one rank in one iteration; its last backward ends with its last gradient, or with what DDP does."""
+def spans_of(rank: int, record: Record, place: int, num_workers: int, with_loads: bool = False) -> list[Span]:
+    """Return the spans of one rank in one iteration, from its start; with what fetched each micro-batch, if asked for.
+
+    The last backward ends with its last gradient, or with what DDP does.
+    """
     passes, done = record.passes_s[place], record.done_s[place]
     spans = []
-    for micro, (begin, middle, end) in enumerate(zip(passes[:-1:2], passes[1::2], passes[2::2], strict=True)):
-        spans += [Span(rank, "compute", "forward", micro, begin, middle)]
+    micros = zip(passes[:-1:2], record.loaded_s[place], passes[1::2], passes[2::2], strict=True)
+    for micro, (begin, loaded, middle, end) in enumerate(micros):
+        if with_loads:
+            spans.append(Span(rank, "compute", "load", micro, begin, loaded))
+        spans += [Span(rank, "compute", "forward", micro, loaded if with_loads else begin, middle)]
         spans += [Span(rank, "compute", "backward", micro, middle, end)]
     last = spans.pop()
     computed = min(max(last.start_s, float(np.nanmax(record.ready_s[place], initial=0.0))), last.stop_s)

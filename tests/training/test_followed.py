@@ -1,0 +1,163 @@
+"""Batches followed from the sampler to the optimizer on real ranks: the samples, the order of events, the sums."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rankscope.ranks import RankError
+from rankscope.sampling import assign
+from rankscope.timeline import Timeline
+from rankscope.training import FollowedSteps, ddp_buckets, follow_steps
+
+RANKS, BATCH, STEPS, SEED = 2, 3, 6, 5
+CAP_MB = 0.0003  # 315 bytes: two buckets
+
+
+class Digits:
+    """Numbers as samples, with a target that depends on them."""
+
+    def __len__(self) -> int:
+        return 50
+
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        generator = torch.Generator().manual_seed(number)
+        return torch.randn(6, dtype=torch.float64, generator=generator), number % 4
+
+
+class Broken(Digits):
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        if number == 17:
+            raise OSError("sample 17 cannot be read")
+        return super().__getitem__(number)
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def follow(dataset: Any = None, **options: Any) -> FollowedSteps:
+    settings: dict[str, Any] = {"num_ranks": RANKS, "batch_size": BATCH, "num_steps": STEPS, "seed": SEED}
+    settings |= {"bucket_cap_mb": CAP_MB}
+    loss = nn.functional.cross_entropy
+    return follow_steps(Digits() if dataset is None else dataset, model(), loss, sgd, **settings | options)
+
+
+@pytest.fixture(scope="module", params=[0, 2])
+def followed(request: pytest.FixtureRequest) -> FollowedSteps:
+    return follow(num_workers=request.param)
+
+
+def test_the_samples_are_those_that_the_assignment_predicts(followed: FollowedSteps) -> None:
+    expected = assign(50, RANKS, seed=SEED)
+    for rank in range(RANKS):
+        assert followed.read.ranks[rank].tolist() == expected.ranks[rank][: STEPS * BATCH].tolist()
+    assert followed.samples(1) == [ranks[BATCH : 2 * BATCH].tolist() for ranks in expected.ranks]
+
+
+def test_the_ranks_end_where_one_process_ends_that_trains_on_all_their_samples(followed: FollowedSteps) -> None:
+    followed.check()
+    alone, dataset = model(), Digits()
+    optimizer = sgd(alone.parameters())
+    for step in range(STEPS):
+        pairs = [dataset[number] for batch in followed.samples(step) for number in batch]
+        inputs, targets = torch.stack([one for one, _ in pairs]), torch.tensor([one for _, one in pairs])
+        loss = nn.functional.cross_entropy(alone(inputs), targets)
+        assert followed.losses[:, step].mean() == pytest.approx(loss.item(), rel=1e-12)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    end = torch.cat([one.detach().flatten() for one in alone.parameters()]).numpy()
+    assert np.abs(followed.parameters[0] - end).max() < 1e-12
+    start = torch.cat([one.detach().flatten() for one in model().parameters()]).numpy()
+    assert np.abs(start - end).max() > 0.01
+
+
+def test_buckets_are_those_of_ddp_before_and_after_its_rebuild(followed: FollowedSteps) -> None:
+    predicted = ddp_buckets(model(), CAP_MB)
+    assert (len(followed.buckets[0]), len(followed.buckets[-1])) == (1, 2)
+    for iteration, buckets in enumerate(followed.buckets):
+        predicted.check(buckets, iteration)
+
+
+def test_a_batch_is_read_then_loaded_then_trained_on_and_spans_do_not_overlap(followed: FollowedSteps) -> None:
+    followed.timeline.check()
+    for number in range(STEPS):
+        step = followed.step(number)
+        for rank in range(RANKS):
+            mine = step.select(rank=rank)
+            kinds = [mine.select(kind=kind) for kind in ("load", "forward", "backward", "optimizer")]
+            assert [len(one) for one in kinds] == [1, 1, 1, 1]
+            times = [(one.begin_s, one.end_s) for one in kinds]
+            assert all(before[1] <= after[0] for before, after in pairwise(times))
+            assert len(mine.select(kind="read")) == len(mine.select(kind="collate")) == 1
+            assert mine.select(kind="collate").end_s <= times[0][1]
+            assert len(mine.select(kind="allreduce")) == len(followed.buckets[number])
+    first = followed.step(0).select(kind="allreduce")
+    assert first.start_s.max() < first.stop_s.min()  # the ranks' sums are one event: all are in it at once
+
+
+def test_without_workers_reading_is_in_the_training_process(followed: FollowedSteps) -> None:
+    lanes = {lane for lane in followed.timeline.lanes if lane.startswith(("worker", "training"))}
+    assert lanes in ({"worker 0", "worker 1"}, {"training loop"})
+
+
+def test_the_step_lasts_from_the_first_request_to_the_last_end(followed: FollowedSteps) -> None:
+    compute = [span for span in followed.timeline if span.lane == "compute" and span.item == 3]
+    lasted_s = max(span.stop_s for span in compute) - min(span.start_s for span in compute)
+    assert followed.step_s[3] == pytest.approx(lasted_s)
+    assert sorted(followed.step_s[2:])[1] == followed.step_s[followed.typical]
+
+
+def test_ranks_that_part_are_found_out(followed: FollowedSteps) -> None:
+    off = followed.parameters[1].copy()
+    off[7] += 1e-9
+    with pytest.raises(ValueError, match="rank 1 is off rank 0 by 1e-09"):
+        replace(followed, parameters=(followed.parameters[0], off)).check()
+    with pytest.raises(ValueError, match="losses and read must be of 1 ranks"):
+        replace(followed, parameters=followed.parameters[:1])
+    with pytest.raises(ValueError, match="number must be a whole number from 0 to 5, got 6"):
+        followed.step(6)
+    with pytest.raises(ValueError, match="timeline must be a Timeline"):
+        replace(followed, timeline=[])  # type: ignore[arg-type]
+    assert isinstance(followed.step(0), Timeline)
+
+
+def test_a_sample_that_cannot_be_read_ends_all_ranks_and_is_named() -> None:
+    with pytest.raises(RankError, match="sample 17 cannot be read"):
+        follow(Broken(), num_steps=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_ranks": 0}, "num_ranks must be a whole number from 1 to 256, got 0"),
+        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        ({"num_workers": -1}, "num_workers must be a whole number from 0 to 64, got -1"),
+        ({"num_steps": 2}, "num_steps must be a whole number of at least 3, got 2"),
+        ({"num_steps": 9}, "num_steps must be at most 8, the full batches of an epoch, got 9"),
+        ({"bucket_cap_mb": 0}, "bucket_cap_mb must be a finite number above 0, got 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        follow(**options)
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(ValueError, match="optimizer must be a function, got 3"):
+        follow_steps(Digits(), model(), nn.functional.cross_entropy, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="module must be a Module"):
+        follow_steps(Digits(), "model", nn.functional.cross_entropy, sgd)  # type: ignore[arg-type]
