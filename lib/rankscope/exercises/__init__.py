@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import batches, buckets, data_parallel, first_steps, gradients, memory, samples, transfers
+from . import batches, buckets, data_parallel, first_steps, gradients, memory, own, samples, transfers
 
-_PARTS = (first_steps, samples, batches, gradients, transfers, buckets, data_parallel, memory)
+__all__ = ["WrongAnswer", "check"]
+
+_PARTS = (first_steps, samples, batches, gradients, transfers, buckets, data_parallel, memory, own)
 EXERCISES = {name: check for part in _PARTS for name, check in part.EXERCISES.items()}
 
 
