@@ -140,6 +140,13 @@ def test_facts_of_a_profile_are_its_first_gpus(known: Profile) -> None:
     assert (large.gpu_memory_bytes_per_s, large.host_copy_bytes_per_s) == (3.35e12, pytest.approx(4.096e9))
 
 
+def test_a_gpu_whose_name_holds_another_ones_is_not_taken_for_it() -> None:
+    named = {"gpus": [{"name": "NVIDIA GH200 480GB"}], "topology": "GPU0: PCIe 5 x16"}
+    facts = facts_of(profile([], **named))
+    assert facts is not None
+    assert facts.gpu_memory_bytes_per_s == float("inf")
+
+
 @pytest.mark.parametrize("topology", ["", "GPU1: PCIe 4 x16", "GPU0: NVLink", "GPU0: PCIe 9 x16", "GPU0: PCIe 4 x64"])
 def test_a_profile_that_does_not_tell_its_link_has_no_facts(topology: str) -> None:
     assert facts_of(profile([], topology=topology)) is None

@@ -180,6 +180,8 @@ def test_what_is_wrong_is_caught() -> None:
         ({"devices": 0}, "devices must be a whole number from 1 to 64, got 0"),
         ({"devices": "cuda"}, "devices must be a whole number from 1 to 64, got 'cuda'"),
         ({"devices": ["cpu", "cpu"]}, r"devices must be a number of virtual ones, or CUDA devices by number, got \["),
+        ({"devices": ["fast"]}, r"devices must be a number of virtual ones, or CUDA devices by number, got \['fast'\]"),
+        ({"loss_fn": "mse"}, "loss_fn must be a function of outputs and targets, got 'mse'"),
         ({"devices": ["cuda:0"], "costs": StepCosts(Link(0, 1), 0, 0)}, "costs must be None on GPUs"),
         ({"devices": ["cuda:0", "cuda:99"]}, r"devices must be of the \d+ GPUs that torch finds, got \["),
         ({"costs": Link(0, 1)}, "costs must be a StepCosts, got Link"),

@@ -229,6 +229,7 @@ def test_a_bucket_view_saves_the_gradients() -> None:
         (lambda: ddp_equals_single(nn.Tanh(), *batch(12), CROSS), "module must have a parameter that gets a gradient"),
         (lambda: summed_loss(wrong(3), *batch(12), CROSS), "module must be a Module, got 3"),
         (lambda: summed_loss(mlp(), torch.tensor(1.0), batch(12)[1], CROSS), "inputs must have a row a sample"),
+        (lambda: summed_loss(mlp(), torch.ones(0, 6), batch(0)[1], CROSS), "inputs must have .* one at least"),
         (lambda: summed_loss(mlp(), batch(12)[0], batch(11)[1], CROSS), "targets must have the 12 samples"),
         (lambda: no_sync_placements(mlp(), *batch(14), CROSS), "inputs must be a multiple of 4 samples, got 14"),
         (lambda: unused_parameters(wrong(1)), "find_unused must be True or False, got 1"),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -345,3 +346,6 @@ def test_runs_are_joined_where_they_are_alike(run: DDPRun) -> None:
     other = DDPRun(run.provenance, {**run.setting, "accumulation": 2}, run.parameters, run.step_s, run.clean)
     with pytest.raises(ValueError, match="runs must be of one module, setting and number of ranks"):
         joined([run, other])
+    turned = [replace(step, buckets=step.buckets[::-1]) for step in run.steps]
+    with pytest.raises(ValueError, match="runs must end with the same buckets, got"):
+        joined([run, replace(run, steps=tuple(turned))])

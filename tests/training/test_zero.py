@@ -294,6 +294,14 @@ def test_wrong_input(args: tuple[Any, ...], more: dict[str, Any], message: str) 
         zero_memory(*args, **more)
 
 
+def test_a_parameter_without_a_dimension_is_refused_where_fully_shard_refuses_it() -> None:
+    scaled = nn.Linear(2, 2)
+    scaled.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
+    assert predicted_memory(scaled, 2, "ddp").terms["parameters"] == 4 * 7
+    with pytest.raises(ValueError, match="fully_shard takes parameters of at least one dimension, and scale has none"):
+        predicted_memory(scaled, 2, "fully_shard")
+
+
 def test_wrong_sizes_ways_and_links() -> None:
     with pytest.raises(ValueError, match="sizes must be a whole number of at least 0, got -1"):
         zero_redundancy_partition([3, -1], 2)

@@ -146,7 +146,7 @@ def facts_of(profile: Profile) -> LinkFacts | None:
     pins = sorted(profile.select("pin", cached=True), key=lambda point: point.num_bytes)
     host = pins[-1].num_bytes / pins[-1].median_s if pins else HOST_COPY_BYTES_PER_S
     names = [str(one.get("name", "")) for one in profile.provenance.get("gpus", [])[:1]]
-    known = (rate for part, rate in GPU_MEMORY_BYTES_PER_S.items() if names and part in names[0])
+    known = (rate for name, rate in GPU_MEMORY_BYTES_PER_S.items() if names and names[0].endswith(f" {name}"))
     return stated(int(found[1]), int(found[2]), host, next(known, math.inf))
 
 

@@ -114,7 +114,7 @@ def dissect_data_parallel(
     ((2, 2, 2, 2, 1), ['inputs', 'parameters', 'outputs', 'output gradients', 'gradients'])
     """
     place = _devices(devices, costs)
-    _check(module, inputs, targets)
+    _check(module, inputs, targets, loss_fn)
     return _dissect(place, module, inputs, targets, loss_fn)
 
 
@@ -186,7 +186,10 @@ def _devices(devices: int | Sequence[str | torch.device], costs: StepCosts | Non
         of_type("costs", costs, StepCosts)
     if isinstance(devices, str) or not isinstance(devices, Sequence):
         return VirtualDevices(whole("devices", devices, 1, 64), costs)
-    gpus = [torch.device(device) for device in devices]
+    try:
+        gpus = [torch.device(device) for device in devices]
+    except (RuntimeError, TypeError):  # no device's name
+        gpus = []
     if not gpus or any(gpu.type != "cuda" or gpu.index is None for gpu in gpus):
         raise ValueError(f"devices must be a number of virtual ones, or CUDA devices by number, got {devices!r}")
     if costs is not None:
@@ -196,8 +199,10 @@ def _devices(devices: int | Sequence[str | torch.device], costs: StepCosts | Non
     return Gpus(gpus)
 
 
-def _check(module: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+def _check(module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: Loss) -> None:
     of_type("module", module, nn.Module)
+    if not callable(loss_fn):
+        raise ValueError(f"loss_fn must be a function of outputs and targets, got {loss_fn!r}")
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ValueError(f"module must have a parameter that gets a gradient, got {module!r}")
     for name, tensor in (("inputs", inputs), ("targets", targets)):

@@ -216,5 +216,7 @@ def joined(runs: Sequence[DDPRun]) -> DDPRun:
     for run in runs:
         if (run.parameters, run.setting, run.num_ranks) != (first.parameters, first.setting, first.num_ranks):
             raise ValueError(f"runs must be of one module, setting and number of ranks, got {first!r} and {run!r}")
+        if first.steps and run.steps and run.buckets != first.buckets:
+            raise ValueError(f"runs must end with the same buckets, got {first.buckets} and {run.buckets}")
     parts = (sum((getattr(run, name) for run in runs), ()) for name in ("step_s", "clean", "steps"))
     return DDPRun(first.provenance, first.setting, first.parameters, *parts)

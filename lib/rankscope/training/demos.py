@@ -45,8 +45,8 @@ class Work:
         if not any(parameter.requires_grad for parameter in self.module.parameters()):
             raise ValueError(f"module must have a parameter that gets a gradient, got {self.module!r}")
         for name in ("inputs", "targets"):
-            if not of_type(name, getattr(self, name), Tensor).ndim:
-                raise ValueError(f"{name} must have a row a sample, got {getattr(self, name)!r}")
+            if not (of_type(name, getattr(self, name), Tensor).ndim and len(getattr(self, name))):
+                raise ValueError(f"{name} must have a row a sample, and one at least, got {getattr(self, name)!r}")
         if len(self.inputs) != len(self.targets):
             raise ValueError(f"targets must have the {len(self.inputs)} samples of the inputs, got {len(self.targets)}")
         if not callable(self.loss_fn):

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..checks import count_of, number, of_type, truth, whole
 
 Seconds = NDArray[np.float64]
+_MOST_BYTES = 2**50  # of a gradient: sums of thousands still fit into 64 bits
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ParameterSpec:
 
     def __post_init__(self) -> None:
         of_type("name", self.name, str)
-        object.__setattr__(self, "num_bytes", whole("num_bytes", self.num_bytes, 0))
+        object.__setattr__(self, "num_bytes", whole("num_bytes", self.num_bytes, 0, _MOST_BYTES))
         truth("sparse", self.sparse)
 
 
@@ -92,8 +93,11 @@ class LocalStep:
         """
         specs = [p if isinstance(p, ParameterSpec) else ParameterSpec(f"{n}", p) for n, p in enumerate(parameters)]
         shares = np.asarray([spec.num_bytes for spec in specs] if work is None else work, dtype=np.float64)
-        if shares.shape != (len(specs),) or not (np.isfinite(shares) & (shares >= 0)).all():
-            raise ValueError(f"work must be a number of at least 0 for each of {len(specs)} parameters, got {work!r}")
+        with np.errstate(over="ignore"):
+            good = shares.shape == (len(specs),) and (shares >= 0).all() and np.isfinite(shares.sum())
+        if not good:
+            each = count_of(len(specs), "parameter")
+            raise ValueError(f"work must be a finite number of at least 0 for each of {each}, got {work!r}")
         backward_s = number("backward_s", backward_s, 0)
         done = np.cumsum(shares[::-1])[::-1]
         ready = np.minimum(done / done[0], 1.0) * backward_s if done.size and done[0] else np.zeros(len(specs))

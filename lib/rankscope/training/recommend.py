@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..checks import count_of, number
+from ..checks import count_of, number, of_type, whole
 from ..cluster import Link
 from ..machine import Profile
 from ..units import time_words
@@ -110,6 +110,9 @@ def recommend_bucket_cap(
     Raises ValueError for a module with neither `loss` nor `backward_s`, for caps below 0, and as `allreduce_cost` and
     `simulate_step` do.
     """
+    caps = sorted({number("caps_mb", cap, 0) for cap in caps_mb})
+    accumulation = whole("accumulation", accumulation, 1)
+    of_type("contention", contention, Contention)
     local = _local_step(module, machine, num_ranks, loss, backward_s)
     cost = allreduce_cost(machine, num_ranks) if isinstance(machine, Profile | Link) else machine
     others_s = first_ones(local, accumulation)[0] + local.optimizer_s
@@ -119,7 +122,7 @@ def recommend_bucket_cap(
         last = last_backward(local, launched, wire, contention, overlap)
         return Candidate(cap, len(launched.launch_s), others_s + last.end_s, last.wait_s)
 
-    found = tuple(map(candidate, sorted({number("caps_mb", cap, 0) for cap in caps_mb})))
+    found = tuple(map(candidate, caps))
     alone_s = candidate(None, lambda num_bytes: 0.0).step_s
     return Recommendation(found, candidate(None), alone_s)
 

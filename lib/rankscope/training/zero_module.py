@@ -27,7 +27,12 @@ class Parameter:
         return math.prod(self.shape)
 
     def rows_bound(self, num_ranks: int) -> int:
-        """How many elements a rank's shard has room for: dimension 0 in equal chunks, rounded up."""
+        """How many elements a rank's shard has room for: dimension 0 in equal chunks, rounded up.
+
+        Raises ValueError for a parameter without a dimension, which `fully_shard` refuses, too.
+        """
+        if not self.shape:
+            raise ValueError(f"fully_shard takes parameters of at least one dimension, and {self.name} has none")
         return self.size and -(-self.shape[0] // num_ranks) * (self.size // self.shape[0])
 
     def rows_held(self, num_ranks: int, rank: int) -> int:
