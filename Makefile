@@ -9,6 +9,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 LAB_ARGS ?=
+DASHBOARD_ARGS ?=
 
 ifeq ($(origin TORCH),undefined)
   PIN := cat
@@ -29,13 +30,13 @@ READY := .venv/ready-$(notdir $(PYTHON))-torch-$(KIND)
 # What runs unattended neither reads nor writes the settings in the user's home.
 VAR := $(CURDIR)/.venv/var
 unexport MPLBACKEND
-test notebooks bench: export MPLCONFIGDIR = $(VAR)/matplotlib
-test notebooks bench: export IPYTHONDIR = $(VAR)/ipython
-test notebooks bench: export JUPYTER_CONFIG_DIR = $(VAR)/jupyter/config
-test notebooks bench: export JUPYTER_DATA_DIR = $(VAR)/jupyter/data
-test notebooks bench: export JUPYTER_RUNTIME_DIR = $(VAR)/jupyter/runtime
+test notebooks bench dashboard site: export MPLCONFIGDIR = $(VAR)/matplotlib
+test notebooks bench dashboard site: export IPYTHONDIR = $(VAR)/ipython
+test notebooks bench dashboard site: export JUPYTER_CONFIG_DIR = $(VAR)/jupyter/config
+test notebooks bench dashboard site: export JUPYTER_DATA_DIR = $(VAR)/jupyter/data
+test notebooks bench dashboard site: export JUPYTER_RUNTIME_DIR = $(VAR)/jupyter/runtime
 
-.PHONY: help setup lab test notebooks bench clean
+.PHONY: help setup lab dashboard site test notebooks bench clean
 
 help: ## list these targets
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -51,7 +52,7 @@ $(READY): pyproject.toml constraints.txt Makefile
 	@test -f $@ || "$(PYTHON)" -m venv --clear $(VENV_FLAGS) .venv
 	@$(PIN) constraints.txt >.venv/constraints.txt
 	@echo "setup: installing what pyproject.toml names (one to three minutes, plus the download of torch)"
-	@$(PY) -m pip install --disable-pip-version-check --no-input --progress-bar off -c .venv/constraints.txt -e '.[notebooks,test]' >.venv/pip.log 2>&1 \
+	@$(PY) -m pip install --disable-pip-version-check --no-input --progress-bar off -c .venv/constraints.txt -e '.[notebooks,test,site]' >.venv/pip.log 2>&1 \
 	  || { tail -n 15 .venv/pip.log >&2; echo "setup: pip did not manage; all it said is in .venv/pip.log" >&2; exit 1; }
 	@echo "setup: registering the Jupyter kernel 'Python (rankscope)' inside .venv"
 	@$(PY) -m ipykernel install --sys-prefix --name rankscope --display-name "Python (rankscope)" >/dev/null
@@ -66,9 +67,18 @@ $(READY): pyproject.toml constraints.txt Makefile
 lab: setup ## open JupyterLab on the notebooks, on this machine only
 	@echo "lab: JupyterLab on notebooks/; stop it with Ctrl-C"
 	@$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)/notebooks" \
-	  --LabApp.default_url=/lab/tree/01_who_reads_what.ipynb --LabApp.news_url=None \
+	  --LabApp.default_url=/lab/tree/00_start_here.ipynb --LabApp.news_url=None \
 	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.extension_manager=readonly \
 	  $$(test "$$(id -u)" != 0 || echo --allow-root) $(LAB_ARGS)
+
+# It asks a token, too: whoever reaches the port starts a kernel. Its page is ours, as Voilà's own has icon fonts fetched.
+dashboard: export JUPYTER_PATH = $(CURDIR)/notebooks/dashboard
+dashboard: setup ## serve all explorers on one page, on this machine only
+	@echo "dashboard: open the address below; stop it with Ctrl-C"
+	@$(PY) -m voila notebooks/dashboard/explorers.ipynb --Voila.config_file_paths=notebooks/dashboard $(DASHBOARD_ARGS)
+
+site: setup ## make static pages of notebooks and API in build/site, which work from disk
+	@$(PY) site/make_site.py
 
 test: setup ## lint, types, tests and docstring examples, then every notebook against its stored outputs
 	@echo "test 1/4: ruff, modules and notebooks"
@@ -91,5 +101,5 @@ bench: setup ## run tests/benchmarks, one after the other
 
 clean: ## delete .venv, caches and what tests left behind
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis test-artifacts lib/rankscope.egg-info build
-	@find lib tests notebooks -name __pycache__ -prune -exec rm -rf {} + -o -name .ipynb_checkpoints -prune -exec rm -rf {} +
+	@find lib tests notebooks site -name __pycache__ -prune -exec rm -rf {} + -o -name .ipynb_checkpoints -prune -exec rm -rf {} +
 	@echo "clean: done"

@@ -49,6 +49,7 @@ RUNNERS = {
     "rankscope.figures.size_lines": "matplotlib",
     "rankscope.figures.transfer_lines": "matplotlib",
     "rankscope.figures.zero_lines": "matplotlib",
+    "rankscope.yours": "torch",
     "rankscope.explorers*": "ipywidgets",
 }
 
@@ -58,8 +59,9 @@ FLOORS = [
     {"machine"},
     {"training"},
     {"figures"},
-    {"explorers", "cli", "cli_copies", "cli_parts", "cli_profile", "cli_tables", "exercises"},
-]
+    {"explorers", "cli", "cli_copies", "cli_doctor", "cli_parts", "cli_profile", "cli_tables", "doctor", "exercises",
+     "yours"},
+]  # fmt: skip
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[1]  # neighbours that do not import one another…
 ACQUAINTED = {("pipeline", "sampling")}  # …but a part file is a shard

@@ -22,7 +22,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 def declared() -> dict[str, Requirement]:
     extras = PROJECT["optional-dependencies"]
-    lines = [*PROJECT["dependencies"], *extras["notebooks"], *extras["test"]]
+    lines = [*PROJECT["dependencies"], *(line for extra in extras.values() for line in extra)]
     return {canonicalize_name(r.name): r for r in map(Requirement, lines)}
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from .cli_doctor import doctor
 from .cli_profile import profile
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 
 app.command()(profile)
+app.command()(doctor)
 
 ProfilePath = Annotated[Path, typer.Argument(help="A profile, as `rankscope profile` writes it.", metavar="PATH")]
 Collective = Annotated[str, typer.Option(help="Which collective.")]

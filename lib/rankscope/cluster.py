@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from .checks import number, truth, whole
 
+__all__ = ["Cluster", "Link"]
+
 
 @dataclass(frozen=True)
 class Link:

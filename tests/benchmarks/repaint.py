@@ -1,32 +1,38 @@
 """From a key on a slider to the picture changed in the browser: python -m tests.benchmarks.repaint
 
-The samplers explorer at 16 ranks × 64 steps, against the usual way (`interact` round a matplotlib figure) with the same
-slider and grid, in the same JupyterLab and Chromium. Times are taken in the page: key down to the frame after the new
-picture came in.
+Every explorer with all of its sliders, and the samplers explorer at 16 ranks × 64 steps against the usual way
+(`interact` round a matplotlib figure) with the same slider and grid, in JupyterLab and Chromium. Times are taken in the
+page: key down to the frame after the new picture came in. To have some only, name them behind the command.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat.v4 as nbformat
+from playwright.sync_api import Locator, Page, TimeoutError
 
 from tests.browser.jupyterlab import browser_page, lab_server, open_and_run_all
+from tests.browser.sliders import SLIDERS, source
 from tests.tools.execute_notebooks import METADATA
 
-STEPS = 20
-NOTEBOOKS = {
-    "rankscope": "from rankscope.explorers import samplers\nsamplers(num_ranks=16, size=1024, color_by='position')",
-    "interact": (
-        "from ipywidgets import interact\nimport matplotlib.pyplot as plt\nfrom rankscope import figures\n"
-        "from rankscope.sampling import assign\n"
-        "@interact(seed=(0, 20))\n"
-        "def grid(seed=0):\n"
-        "    figures.assignment(assign(1024, 16, seed=seed).with_loader(4), color_by='position')\n"
-        "    plt.show()"
-    ),
+STEPS, STEPS_EACH = 20, 5
+UNCHANGED_MS = 5_000  # a setting that the picture does not show repaints nothing
+BAR_MS = 100
+GRID = {
+    "samplers, 16 x 64": "from rankscope.explorers import samplers\n"
+    "samplers(num_ranks=16, size=1024, color_by='position')",
+    "interact, 16 x 64": "from ipywidgets import interact\nimport matplotlib.pyplot as plt\n"
+    "from rankscope import figures\n"
+    "from rankscope.sampling import assign\n"
+    "@interact(seed=(0, 20))\n"
+    "def grid(seed=0):\n"
+    "    figures.assignment(assign(1024, 16, seed=seed).with_loader(4), color_by='position')\n"
+    "    plt.show()",
 }
 WATCH = """() => {
     window.repaints = [];
@@ -43,34 +49,76 @@ WATCH = """() => {
 }"""
 
 
-def repaints_ms(source: str, folder: Path) -> list[float]:
-    """Milliseconds from each of `STEPS` arrow keys on the seed slider to its picture."""
+class Slowest(NamedTuple):
+    """The slowest repaint of a slider, and which it was."""
+
+    ms: float
+    label: str
+
+
+def press(page: Page, handle: Locator, steps: int) -> list[float]:
+    """Milliseconds from each arrow key on a slider to its picture; to the left where it stands at its end."""
+    handle.focus()
+    at_end = handle.get_attribute("aria-valuenow") == handle.get_attribute("aria-valuemax")
+    before = page.evaluate("() => window.repaints.length")
+    for step in range(steps):
+        page.keyboard.press("ArrowLeft" if at_end else "ArrowRight")
+        try:
+            page.wait_for_function(f"() => window.repaints.length > {before + step}", timeout=UNCHANGED_MS)
+        except TimeoutError:  # the end of its range, or nothing to repaint
+            break
+    return [float(time) for time in page.evaluate("() => window.repaints")[before:]]
+
+
+def of_grid(page: Page) -> list[float]:
+    seed = page.locator(".widget-slider").filter(has=page.get_by_text("seed", exact=True))
+    return press(page, seed.locator(".noUi-handle").first, STEPS)
+
+
+def of_all_sliders(page: Page) -> tuple[list[float], Slowest]:
+    times: list[float] = []
+    slowest = Slowest(0.0, "")
+    for slider in page.locator(".jp-OutputArea .widget-slider").all():
+        found = press(page, slider.locator(".noUi-handle").first, STEPS_EACH)
+        times += found
+        slowest = max(slowest, Slowest(max(found, default=0.0), slider.locator(".widget-label").first.inner_text()))
+    return times, slowest
+
+
+def measured(name: str, code: str, folder: Path) -> tuple[list[float], str]:
+    """The times of all sliders, or of the grid's, and the label of the one that was slowest."""
     folder.mkdir()
-    notebook = nbformat.new_notebook(cells=[nbformat.new_code_cell(source)], metadata=METADATA)
+    notebook = nbformat.new_notebook(cells=[nbformat.new_code_cell(code)], metadata=METADATA)
     (folder / "one.ipynb").write_text(nbformat.writes(notebook))
     with (
         lab_server(folder, folder.with_suffix(".lab")) as address,
         browser_page(folder.with_suffix(".browser"), folder.with_suffix(".png")) as page,
     ):
         open_and_run_all(page, address, "one.ipynb")
-        seed = page.locator(".widget-slider").filter(has=page.get_by_text("seed", exact=True))
-        seed.locator(".noUi-handle").first.focus()
         page.evaluate(WATCH)
-        for step in range(STEPS):
-            page.keyboard.press("ArrowRight")
-            page.wait_for_function(f"() => window.repaints.length > {step}", timeout=20_000)
-        return [float(time) for time in page.evaluate("() => window.repaints")]
+        if name in GRID:
+            return of_grid(page), "seed"
+        times, slowest = of_all_sliders(page)
+        return times, slowest.label
 
 
-def main() -> None:
-    print(f"{'slider to picture, 16 x 64, ' + str(STEPS) + ' steps':<40}{'median ms':>10}{'max ms':>10}", flush=True)
+def main(names: list[str]) -> None:
+    codes = {**{name: source(name) for name in SLIDERS}, **GRID}
+    wanted = names or list(codes)
+    print(f"{'slider to picture':<22}{'repaints':>9}{'median ms':>11}{'max ms':>8}  slowest slider", flush=True)
+    medians = {}
     with tempfile.TemporaryDirectory() as folder:
-        times = {name: repaints_ms(source, Path(folder) / name) for name, source in NOTEBOOKS.items()}
-    medians = {name: statistics.median(measured) for name, measured in times.items()}
-    for name, measured in times.items():
-        print(f"{name:<40}{medians[name]:>10.0f}{max(measured):>10.0f}")
-    print(f"{'ratio (bar: median under 100 ms)':<40}{medians['interact'] / medians['rankscope']:>10.1f}")
+        for name in wanted:
+            times, label = measured(name, codes[name], Path(folder) / str(len(medians)))
+            medians[name] = statistics.median(times)
+            print(f"{name:<22}{len(times):>9}{medians[name]:>11.0f}{max(times):>8.0f}  {label}", flush=True)
+    if explorers := [name for name in wanted if name in SLIDERS]:
+        worst = max(explorers, key=medians.__getitem__)
+        print(f"slowest explorer by its median: {worst}, {medians[worst]:.0f} ms (bar: under {BAR_MS} ms)")
+    if set(GRID) <= set(wanted):
+        ours, theirs = (medians[name] for name in GRID)
+        print(f"interact takes {theirs / ours:.1f} times as long")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-BROWSERS = ["chromium", "chromium-browser", "google-chrome"]
+from rankscope import doctor
+
 SETTINGS = {
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},  # cells out of sight are in the page too
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -30,21 +30,16 @@ LOAD_MS, RUN_MS, REPAINT_MS = 200_000, 400_000, 60_000
 
 def find_browser() -> str:
     """The browser to drive; without one the test skips."""
-    named = os.environ.get("RANKSCOPE_CHROMIUM")
-    found = next(filter(None, map(shutil.which, [named] if named else BROWSERS)), None)
-    if found is None:
-        pytest.skip(
-            f"RANKSCOPE_CHROMIUM names {named}, which is no program"
-            if named
-            else "no Chromium here: install it (apt-get install chromium), or name one in RANKSCOPE_CHROMIUM"
-        )
-    return found
+    try:
+        return doctor.find_browser()
+    except doctor.Missing as missing:
+        pytest.skip(f"{missing}: {doctor.remedy('Chromium')}")
 
 
 @contextmanager
 def lab_server(notebook_dir: Path, tmp: Path) -> Iterator[str]:
     """Serve a folder with JupyterLab, on a free loopback port; gives its address."""
-    environment = _isolated(tmp)
+    environment = isolated(tmp)
     log = tmp / "jupyterlab.log"
     command = [
         *[sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"],
@@ -65,10 +60,10 @@ def lab_server(notebook_dir: Path, tmp: Path) -> Iterator[str]:
     try:
         yield _wait_for_address(server, tmp / "runtime", log)
     finally:
-        _stop(server)
+        stop(server)
 
 
-def _isolated(tmp: Path) -> dict[str, str]:
+def isolated(tmp: Path) -> dict[str, str]:
     """The environment of a server that knows nothing of the user."""
     folders = {
         "HOME": "home",
@@ -101,7 +96,7 @@ def _wait_for_address(server: subprocess.Popen[bytes], runtime: Path, log: Path)
     raise RuntimeError(f"JupyterLab did not start\n{log.read_text()[-4000:]}")
 
 
-def _stop(server: subprocess.Popen[bytes]) -> None:
+def stop(server: subprocess.Popen[bytes]) -> None:
     """End the server and its kernels: kindly, then with their whole process group."""
     server.terminate()
     with suppress(subprocess.TimeoutExpired):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 
-import rankscope.explorers  # noqa: F401  (its modules are looked up by name: their functions have the same names)
-from rankscope.machine import Profile
+from rankscope.explorers.catalogue import CATALOGUE
 from tests.browser.jupyterlab import (
     browser_page,
     explorer,
@@ -21,44 +19,28 @@ from tests.browser.jupyterlab import (
     picture_after,
     picture_in,
 )
+from tests.browser.sliders import SLIDERS, moved, picture, source
 
 ROOT = Path(__file__).parents[2]
-PROFILE = ROOT / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
+IN_NOTEBOOK_01 = "samplers"  # driven in its own notebook, by test_notebook_01
+
+
+def test_a_slider_of_each_explorer_is_known() -> None:
+    assert set(SLIDERS) == {entry.name for entry in CATALOGUE}
 
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "label", "setting"),
-    [
-        ("pipeline", "decoders", "num_workers"),
-        ("parts", "queue", "queue_size"),
-        ("allreduce", "step", "step"),
-        ("machine", "ranks", "num_ranks"),
-        ("transfers", "log₂ bytes", "log2_bytes"),
-        ("zero", "log₂ ranks", "log2_ranks"),
-        ("ddp", "accumulation", "accumulation"),
-    ],
-)
-def test_a_slider_moved_by_keyboard_paints_the_right_picture(
-    tmp_path: Path, name: str, label: str, setting: str
-) -> None:
+@pytest.mark.parametrize("name", [name for name in SLIDERS if name != IN_NOTEBOOK_01])
+def test_a_slider_moved_by_keyboard_paints_the_right_picture(tmp_path: Path, name: str) -> None:
     find_browser()
-    module = sys.modules[f"rankscope.explorers.{name}"]
-    notebook = nbformat.v4.new_notebook()
-    source, picture = f"explorers.{name}()", getattr(module, "picture", None)
-    if name == "machine":
-        source = f"from rankscope.machine import Profile\nexplorers.machine({{'slow': Profile.load({str(PROFILE)!r})}})"
-        picture = module.Machines({"slow": Profile.load(PROFILE)}).ranking
-    if name == "transfers":
-        picture = module.Copies().ranking
-    notebook.cells = [nbformat.v4.new_code_cell(f"from rankscope import explorers\n{source}")]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source(name))])
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     notebooks = tmp_path / "notebooks"
     notebooks.mkdir()
     nbformat.write(notebook, notebooks / f"{name}.ipynb")
-    before = marks(picture())
-    after = marks(picture(**{setting: module.DEFAULTS[setting] + 1}))
+    paint = picture(name)
+    before, after = marks(paint()), marks(paint(**moved(name)))
     assert before != after
 
     screenshot = ROOT / "test-artifacts" / f"explorer_{name}.png"
@@ -69,5 +51,5 @@ def test_a_slider_moved_by_keyboard_paints_the_right_picture(
         box.scroll_into_view_if_needed()
         assert marks(picture_in(box)) == before
 
-        move_right(box, label)
+        move_right(box, SLIDERS[name].label)
         assert picture_after(box, before) == after

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rankscope.doctor import remedy
+
 SOURCE = Path(__file__).with_name("allreduce_mpi.c")
 # Open MPI's number for each, and the name that the same algorithm has here, if it has one
 ALGORITHMS = {
@@ -47,7 +49,7 @@ class Found(NamedTuple):
 def missing() -> str:
     """Say what is to be installed; nothing if all is there."""
     lacking = [program for program in ("mpirun", "mpicc") if shutil.which(program) is None]
-    return f"{' and '.join(lacking)} missing: install openmpi-bin and libopenmpi-dev" if lacking else ""
+    return f"{' and '.join(lacking)} missing: {remedy('Open MPI')}" if lacking else ""
 
 
 def compiled(folder: Path) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 
 from rankscope.cluster import Cluster
 from rankscope.collectives import Schedule
+from rankscope.doctor import remedy
 
 SOURCE = Path(__file__).with_name("run_schedule.cpp")
 # its defaults correct latency and bandwidth for TCP; all of these switch that off
@@ -21,7 +22,7 @@ PLAIN = [
     "network/TCP-gamma:0",
     "network/crosstraffic:0",
 ]
-MISSING = "needs SimGrid and a C++ compiler: apt-get install g++ libsimgrid-dev"
+MISSING = f"needs SimGrid and a C++ compiler: {remedy('SimGrid')}; {remedy('C++ compiler')}"
 
 
 def build_peer(folder: Path) -> Path | None:

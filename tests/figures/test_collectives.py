@@ -511,7 +511,14 @@ def test_the_map_shows_the_winner_and_by_how_much():
             look = style[table.algorithms[table.winner[row, column]]]
             assert shown[column, rows[str(ranks)]] == (look.color, look.dashed)
     assert len(words_of(drawing)) == 4
-    assert {key.label for key in drawing.legend} == {table.algorithms[place] for place in table.winner.ravel()}
+    letters = {key.label.split(": ")[1]: key.label[0] for key in drawing.legend}  # tell them apart without colour
+    assert set(letters) == {table.algorithms[place] for place in table.winner.ravel()}
+    assert len(set(letters.values())) == len(letters)
+    words = {(x, y): text for texts in drawing.texts for x, y, text in zip(texts.x, texts.y, texts.text, strict=True)}
+    for row, ranks in enumerate((4, 6)):
+        for column in range(2):
+            text = words[column + 0.5, rows[str(ranks)] + 0.5]
+            assert text[:2] == letters[table.algorithms[table.winner[row, column]]] + " "
 
 
 def test_margins_are_short():
@@ -520,7 +527,7 @@ def test_margins_are_short():
                     np.ones((1, 6)), margins)  # fmt: skip
     drawing = draw_winners(table)
     words = {x: text for texts in drawing.texts for x, text in zip(texts.x.tolist(), texts.text, strict=True)}
-    assert [words[x] for x in sorted(words)] == ["=", "<1%", "40%", "21×", ">999", ""]
+    assert [words[x] for x in sorted(words)] == ["a =", "a <1%", "a 40%", "b 21×", "b >999", "b"]
     assert drawing.title == "Most often quickest: ring, in 3 of 6 cells"
     wide = table._replace(num_bytes=2.0 ** np.arange(0, 60, 0.5), winner=np.zeros((1, 120), int),
                           margin=np.zeros((1, 120)))  # fmt: skip

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from rankscope import figures
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing, Rects, whole_ticks
-from rankscope.figures.palette import ALARM, CATEGORIES, PAPER, contrast, ink_on, ramp, rank_colors
+from rankscope.figures.palette import ALARM, CATEGORIES, LEGIBLE, PAPER, contrast, hatch_on, ink_on, ramp, rank_colors
 from rankscope.figures.samplers import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import Assignment, assign
@@ -94,7 +94,7 @@ def test_hatching_is_light_on_dark_and_dark_on_light():
     rects = draw_assignment(Assignment(8, tuple(np.array([0]) for _ in range(8)))).rects[0]
     svg = to_svg(draw_assignment(Assignment(8, tuple(np.array([0]) for _ in range(8)))))
     assert rects.fill[7] == "#000000"
-    dark = sum(ink_on(fill) == "#222222" for fill in rects.fill[1:])
+    dark = sum(hatch_on(fill) == "#222222" for fill in rects.fill[1:])
     assert svg.count("url(#rankscope-hatch-dark)") == dark + 1  # and the legend's
     assert svg.count("url(#rankscope-hatch-white)") == 7 - dark
 
@@ -122,6 +122,12 @@ def test_coverage_shows_the_reader_of_each_sample():
         }
         assert {place: fill for place, (fill, _) in cells(drawing, 2 * row).items()} == expected
         assert [x for x, _ in cells(drawing, 2 * row + 1)] == [8, 9]
+    words = {(x, y): text for t in drawing.texts for x, y, text in zip(t.x, t.y, t.text, strict=True)}
+    read = {
+        (i, row): str(rank) for row, a in enumerate(epochs) for rank, indices in enumerate(a.ranks) for i in indices
+    }
+    assert words == {(i + 0.5, row + 0.46): text for (i, row), text in read.items()}
+    assert not draw_coverage([assign(200, 4)]).texts  # no room
     assert [x for x, _ in cells(drawing, 7)] == [8, 9]
     assert [key.label for key in drawing.legend] == ["rank 0", "rank 1", "rank 2", "rank 3", "read by nobody"]
     assert drawing.title == "2 of 10 samples never read in 3 epochs"
@@ -205,7 +211,7 @@ def test_figure_functions_draw_on_the_axes_they_are_given():
 
 def test_numbers_can_be_read_on_every_colour():
     for fill in (*CATEGORIES, *ramp(np.linspace(0, 1, 64))):
-        assert contrast(fill, ink_on(fill)) >= 4.0, fill
+        assert contrast(fill, ink_on(fill)) >= LEGIBLE, fill
 
 
 def simulated(color, matrix):

@@ -67,7 +67,10 @@ def test_waits_too_short_to_see_are_left_out_and_work_never_is():
 def test_items_stand_on_the_bars_that_have_room():
     drawing = draw_timeline(Timeline.of(SPANS))
     words = {(round(x, 3), text) for t in drawing.texts for x, text in zip(t.x.tolist(), t.text, strict=True)}
-    assert words == {(4.0, "0"), (1.0, "0"), (3.5, "0"), (8.5, "1")}  # 12345 has no room
+    assert words == {(4.0, "0"), (1.0, "0"), (3.5, "step 0"), (8.5, "allreduce 1")}  # 12345 has no room
+    narrow = draw_timeline(Timeline.of([*SPANS, Span(0, "gpu", "step", 2, 10.1, 10.102)]))
+    words = {text for texts in narrow.texts for text in texts.text}
+    assert words == {"0", "1", "2"}  # nor have the kinds here
 
 
 def test_what_is_hatched_can_be_chosen():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.pipeline.parts_twin import idle_share, simulate_parts
+from rankscope.pipeline.parts_twin import idle_share, simulate_parts, simulated_idle_share
 from rankscope.pipeline.service import Exponential, Lognormal
 from rankscope.timeline import Span, Timeline
 
@@ -143,6 +144,17 @@ def test_what_loading_in_the_trainer_costs_is_known_in_closed_form():
         timeline = simulate_parts([[0.6] * 5] * num_trainers, 2, 0.2)
         assert idle_share(timeline) == pytest.approx(0.6 / (0.6 + 0.4))
         assert timeline.makespan_s == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_idle_share_without_spans_is_that_of_the_spans(seed):
+    random = np.random.default_rng(seed)
+    steps = [random.integers(0, 5, random.integers(0, 9)).tolist() for _ in range(random.integers(1, 5))]
+    for queue_size, num_loaders in ((None, 1), (1, 1), (2, 3), (8, 2)):
+        inputs = Lognormal(0.2, cv=1.0), steps, Lognormal(0.05, cv=0.3)
+        how = {"queue_size": queue_size, "num_loaders": num_loaders, "seed": seed}
+        expected = idle_share(simulate_parts(*inputs, **how))
+        assert simulated_idle_share(*inputs, **how) == pytest.approx(expected, abs=1e-12)
 
 
 def test_loading_ahead_leaves_the_first_load_only_where_loads_are_shorter_than_a_part():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -50,8 +50,10 @@ class RankSteps(NamedTuple):
     steps: list[RankStep]
 
 
-def rank_steps(schedule: Schedule, rank: int, ends: list[int]) -> RankSteps:
+def rank_steps(schedule: Schedule, rank: int, ends: list[int], steps: Sequence[Step] | None = None) -> RankSteps:
     """Return what a rank does; `ends` are the chunks' ends, as of `chunk_ends`. The schedule is taken to be right.
+
+    Whoever wants several ranks hands over the schedule's `steps`, best `by_chunk`, which are then made once.
 
     All transfers of a step between the same two are one message, its chunks in ascending order; chunks, and messages,
     of no elements are left out.
@@ -63,7 +65,7 @@ def rank_steps(schedule: Schedule, rank: int, ends: list[int]) -> RankSteps:
 arrivals=[Arrival(message=0, at=0, run=(0, 1), reduce=True)])
     """
     own, result = given(schedule)[rank], wanted(schedule)[rank]
-    mine = [_of_rank(step, rank) for step in schedule.steps()]
+    mine = [_of_rank(step, rank) for step in (schedule.steps() if steps is None else steps)]
     touched = own | result
     for step in mine:
         touched[step.chunk[step.dst == rank]] = True
@@ -88,7 +90,8 @@ def _rows(step: Step, rows: NDArray[np.bool_]) -> Step:
 
 
 def _step(step: Step, rank: int, starts: Ints, sizes: Ints) -> RankStep:
-    step = _rows(step, sizes[step.chunk] > 0)
+    there = sizes[step.chunk] > 0
+    step = step if there.all() else _rows(step, there)
     sends = [Message(peer, _runs(np.sort(step.chunk[rows]), starts, sizes)) for peer, rows in _by(step.dst, step, rank)]
     receives, rows_of = [], []
     for peer, rows in _by(step.src, step, rank):

@@ -54,7 +54,8 @@ def simulate_executor(
     if rest:
         raise ValueError(f"num_bytes must be a multiple of {element_bytes * parts}, got {num_bytes!r}")
     ends = [0, 1] if schedule.collective == "barrier" else chunk_ends(schedule, int(num_elements))
-    plans = [plan(rank_steps(schedule, rank, ends)) for rank in range(schedule.num_ranks)]
+    steps = [step.by_chunk() for step in schedule.steps()]
+    plans = [plan(rank_steps(schedule, rank, ends, steps)) for rank in range(schedule.num_ranks)]
     return _Run(plans, cluster, link_at, element_bytes).timeline()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .allreduce import allreduce
 from .ddp import ddp
+from .gallery import gallery
 from .machine import machine
 from .parts import parts
 from .pipeline import pipeline
@@ -11,4 +12,4 @@ from .samplers import samplers
 from .transfers import transfers
 from .zero import zero
 
-__all__ = ["allreduce", "ddp", "machine", "parts", "pipeline", "samplers", "transfers", "zero"]
+__all__ = ["allreduce", "ddp", "gallery", "machine", "parts", "pipeline", "samplers", "transfers", "zero"]

@@ -13,6 +13,7 @@ from ..checks import count_of, one_of
 from ..cluster import Cluster, Link
 from ..collectives import ALGORITHMS, Best, Schedule, ScheduleError, best, build, simulate, verify
 from ..collectives.registry import SHIPPED
+from ..collectives.verify import Verified
 from ..figures.schedules import draw_schedule_step
 from ..figures.svg import to_svg
 from ..figures.winner_map import draw_ranking
@@ -40,6 +41,7 @@ _LABELS = {"algorithm": "algorithm", "num_nodes": "nodes", "gpus_per_node": "GPU
            "intra_us": "α intra [µs]", "inter_us": "α inter [µs]", "intra_gb_per_s": "B intra [GB/s]",
            "inter_gb_per_s": "B inter [GB/s]", "gamma_ps": "γ [ps/byte]", "num_segments": "segments",
            "shared_nic": "one card a node", "step": "step"}  # fmt: skip
+Recipe = tuple[Any, str, int, tuple[tuple[str, Any], ...]]  # the builder, its name, the ranks and the options
 _MOST_CELLS = 1024  # ranks × chunks in the picture, so that it follows the slider
 
 
@@ -115,11 +117,35 @@ def _size(now: dict[str, Any]) -> int:
     return 1 << int(now["log2_bytes"])
 
 
-def _schedule(now: dict[str, Any], ranked: Best) -> Schedule:
+def _recipe(now: dict[str, Any], ranked: Best) -> Recipe:
     options = next((c.options for c in ranked.candidates if c.algorithm == now["algorithm"]), {})
     if "num_segments" in options:
         options = options | {"num_segments": now["num_segments"]}
-    return build("allreduce", now["algorithm"], now["num_nodes"] * now["gpus_per_node"], **options)
+    name, num_ranks = now["algorithm"], now["num_nodes"] * now["gpus_per_node"]
+    return ALGORITHMS["allreduce"][name], name, num_ranks, tuple(options.items())
+
+
+def _schedule(now: dict[str, Any], ranked: Best) -> Schedule:
+    return _built(_recipe(now, ranked))
+
+
+# The picture, the ranking and the report want the same of a recipe, and most settings leave it as it is.
+
+
+@lru_cache(maxsize=8)
+def _built(recipe: Recipe) -> Schedule:
+    _, name, num_ranks, options = recipe
+    return build("allreduce", name, num_ranks, **dict(options))
+
+
+@lru_cache(maxsize=8)
+def _verified(recipe: Recipe) -> Verified:
+    return verify(_built(recipe))
+
+
+@lru_cache(maxsize=8)
+def _makespan_s(recipe: Recipe, num_bytes: int, where: Cluster) -> float:
+    return simulate(_built(recipe), num_bytes, where, detail="ranks").makespan_s
 
 
 def _picture(now: dict[str, Any], ranked: Best) -> str:
@@ -144,7 +170,7 @@ def _ranking(now: dict[str, Any], ranked: Best) -> str:
 
 
 def _predicted_s(now: dict[str, Any], ranked: Best) -> float:
-    return simulate(_schedule(now, ranked), _size(now), cluster(**now), detail="ranks").makespan_s
+    return _makespan_s(_recipe(now, ranked), _size(now), cluster(**now))
 
 
 def _report(now: dict[str, Any], ranked: Best) -> str:
@@ -153,7 +179,7 @@ def _report(now: dict[str, Any], ranked: Best) -> str:
         more = f"{ranked.margin:.0%} more" if ranked.margin > 1e-9 else "as quick"
         others += f"; then {ranked.candidates[1].algorithm}, {more}"
     try:
-        verified = verify(_schedule(now, ranked))
+        verified = _verified(_recipe(now, ranked))
         seconds = _predicted_s(now, ranked)
     except ValueError as error:
         return f"{now['algorithm']}: {error}\n{others}"

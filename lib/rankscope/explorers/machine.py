@@ -39,6 +39,7 @@ class Machines:
             raise ValueError("profiles must be at least one, by name, got none")
         self.profiles = {str(name): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
         self._predicted = lru_cache(maxsize=512)(self._predict)
+        self._cluster = lru_cache(maxsize=32)(lambda name, num_ranks: self.profiles[name].cluster(num_ranks))
 
     def chosen(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return all settings, the first profile where none is named."""
@@ -93,13 +94,13 @@ class Machines:
         return "\n".join([*lines, f"link: {profile.best_link(place)}"])
 
     def _of(self, now: dict[str, Any], algorithm: str) -> Timeline:
-        return self._predicted(now["profile"], algorithm, now["num_ranks"], _size(now), now["num_segments"])
-
-    def _predict(self, profile: str, algorithm: str, num_ranks: int, num_bytes: int, num_segments: int) -> Timeline:
-        cluster = self.profiles[profile].cluster(num_ranks)
-        options = builder_options(algorithm, num_bytes, [cluster.gpus_per_node] * cluster.num_nodes)
+        cluster = self._cluster(now["profile"], now["num_ranks"])
+        options = builder_options(algorithm, _size(now), [cluster.gpus_per_node] * cluster.num_nodes)
         if "num_segments" in options:
-            options["num_segments"] = num_segments
+            options["num_segments"] = now["num_segments"]
+        return self._predicted(now["profile"], algorithm, now["num_ranks"], _size(now), **options)
+
+    def _predict(self, profile: str, algorithm: str, num_ranks: int, num_bytes: int, **options: Any) -> Timeline:
         return self.profiles[profile].predict("allreduce", algorithm, num_bytes, num_ranks=num_ranks, **options)
 
     def _measured(self, now: dict[str, Any]) -> dict[str, Point]:

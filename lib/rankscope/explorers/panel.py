@@ -53,7 +53,7 @@ def panel(controls: dict[str, Any], paint: Callable[[dict[str, Any]], tuple[str,
     def repaint(_: object = None) -> None:
         picture, report = paint({name: control.value for name, control in controls.items()})
         shown.value = picture
-        told.value = f"<pre style='line-height:1.35'>{escape(report)}</pre>"
+        told.value = f"<pre style='line-height:1.35;font-family:monospace'>{escape(report)}</pre>"
 
     for control in controls.values():
         control.observe(repaint, names="value")

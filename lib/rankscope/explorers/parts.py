@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import ipywidgets as widgets
@@ -9,7 +10,8 @@ import ipywidgets as widgets
 from ..checks import count_of
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
-from ..pipeline import Lognormal, idle_share, simulate_parts
+from ..pipeline import Lognormal, simulate_parts
+from ..pipeline.parts_twin import simulated_idle_share
 from ..timeline import Timeline
 from .panel import chosen, panel, slider, switch
 
@@ -38,17 +40,7 @@ def predicted(num_parts: int, **settings: Any) -> Timeline:
     `jitter` is the standard deviation of loading in per cent of its mean. Unless parts end together, the first part of
     each trainer is shorter than that of the one before.
     """
-    now = _chosen(settings)
-    length, trainers = now["steps_per_part"], now["num_trainers"]
-    firsts = [length if now["aligned"] else length - rank % length for rank in range(trainers)]
-    return simulate_parts(
-        Lognormal(now["load_ms"] / 1e3, now["jitter"] / 100),
-        [[first, *[length] * (num_parts - 1)] for first in firsts],
-        now["step_ms"] / 1e3,
-        queue_size=now["queue_size"] or None,
-        num_loaders=now["num_loaders"],
-        seed=now["seed"],
-    )
+    return simulate_parts(**_inputs(num_parts, _chosen(settings)))
 
 
 def picture(**settings: Any) -> str:
@@ -59,8 +51,8 @@ def picture(**settings: Any) -> str:
 def report(**settings: Any) -> str:
     """Return as text how idle the trainers are, and how idle they would be with other queues."""
     now = _chosen(settings)
-    shares = {size: idle_share(predicted(_LONG, **now | {"queue_size": size})) for size in (0, 1, 2, 4, 8)}
-    share = idle_share(predicted(_LONG, **now))
+    shares = {size: _idle_share(**now | {"queue_size": size}) for size in (0, 1, 2, 4, 8)}
+    share = _idle_share(**now)
     trainers = count_of(now["num_trainers"], "trainer")
     lines = [f"over {_LONG} parts each, {trainers}: {share:.0%} of the time without a step"]
     loading_ms, stepping_ms = now["load_ms"] / now["num_loaders"], now["step_ms"] * now["steps_per_part"]
@@ -82,6 +74,24 @@ def parts(**settings: Any) -> widgets.VBox:
     controls: dict[str, Any] = {name: slider(initial[name], RANGES[name], _LABELS[name]) for name in RANGES}
     controls["aligned"] = switch(initial["aligned"], _LABELS["aligned"])
     return panel(controls, lambda current: (picture(**current), report(**current)))
+
+
+@lru_cache(maxsize=64)
+def _idle_share(**now: Any) -> float:
+    return simulated_idle_share(**_inputs(_LONG, now))
+
+
+def _inputs(num_parts: int, now: dict[str, Any]) -> dict[str, Any]:
+    length, trainers = now["steps_per_part"], now["num_trainers"]
+    firsts = [length if now["aligned"] else length - rank % length for rank in range(trainers)]
+    return {
+        "load_s": Lognormal(now["load_ms"] / 1e3, now["jitter"] / 100),
+        "steps_per_part": [[first, *[length] * (num_parts - 1)] for first in firsts],
+        "step_s": now["step_ms"] / 1e3,
+        "queue_size": now["queue_size"] or None,
+        "num_loaders": now["num_loaders"],
+        "seed": now["seed"],
+    }
 
 
 def _chosen(settings: dict[str, Any]) -> dict[str, Any]:

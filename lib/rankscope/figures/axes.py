@@ -13,7 +13,7 @@ from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.patheffects import withStroke
 
 from .marks import Drawing, Key, Lines, Rects, Texts
-from .palette import FAINT, INK, PAPER, ink_on
+from .palette import FAINT, INK, PAPER, hatch_on
 
 _PX_PER_INCH = 96.0
 _POINTS_PER_PX = 72.0 / _PX_PER_INCH
@@ -48,7 +48,7 @@ def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
     ax.add_collection(plain).set_clip_on(False)
     hatched = np.flatnonzero(rects.hatched).tolist()
     for ink in (INK, PAPER):
-        marked = [corners[place] for place in hatched if ink_on(rects.fill[place]) == ink]
+        marked = [corners[place] for place in hatched if hatch_on(rects.fill[place]) == ink]
         if marked:
             style: dict[str, Any] = {"facecolors": "none", "edgecolors": ink, "hatch": "///", "linewidths": 0.6}
             ax.add_collection(PolyCollection(marked, **style, gid="hatched")).set_clip_on(False)
@@ -107,5 +107,5 @@ def _legend(drawing: Drawing, ax: Axes) -> None:
 def _handle(key: Key) -> Patch | Line2D:
     if key.line:
         return Line2D([], [], color=key.fill, linestyle="--" if key.line == "dashed" else "-", label=key.label)
-    edge = key.edge if key.edge != PAPER else ink_on(key.fill) if key.hatched else FAINT
+    edge = key.edge if key.edge != PAPER else hatch_on(key.fill) if key.hatched else FAINT
     return Patch(facecolor=key.fill, edgecolor=edge, hatch="///" if key.hatched else None, label=key.label)

@@ -31,7 +31,10 @@ def draw_bucket_caps(recommendation: Recommendation, cap: float | None = None, t
     framed = np.flatnonzero([row.bucket_cap_mb == cap for row in rows])
     frame = Rects.of(-0.003 * width, framed + 0.04, INK, width=ends[framed] + 0.006 * width, height=0.92, edge=INK)
     edges = zip((0.0 * ends, alone, waits), (alone, waits, ends), PARTS.values(), strict=True)
-    bars = (Rects.of(x, y + 0.12, color, width=to - x, height=0.76, edge=color) for x, to, color in edges)
+    bars = (
+        Rects.of(x, y + 0.12, color, width=to - x, height=0.76, edge=color, hatched=color == _HELD)
+        for x, to, color in edges
+    )
     words = tuple(f"{three_digits(row.step_s / scale)} · {row.num_buckets}" for row in rows)
     return Drawing(
         title=title or _title(found),
@@ -44,7 +47,7 @@ def draw_bucket_caps(recommendation: Recommendation, cap: float | None = None, t
         texts=(Texts(ends + 0.01 * width, y + 0.5, words, (INK,) * len(rows), anchor="start"),),
         x_ticks=round_ticks(longest / scale) if longest else (),
         y_ticks=tuple((place + 0.5, _name(row)) for place, row in enumerate(rows)),
-        legend=tuple(Key(name, color) for name, color in PARTS.items()),
+        legend=tuple(Key(name, color, hatched=color == _HELD) for name, color in PARTS.items()),
     )
 
 

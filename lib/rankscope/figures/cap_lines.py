@@ -16,7 +16,7 @@ from .palette import CATEGORIES, INK
 from .size_lines import LABEL_PT, note
 
 _DEFAULT_MB = 25.0  # where DDP's default stands
-_LINE, _ALONE, _HELD, _WAIT = CATEGORIES[0], "#ededed", "#f7d9a8", "#cfe3f1"
+_LINE, _ALONE, _HELD, _WAIT, _HATCH = CATEGORIES[0], "#ededed", "#f7d9a8", "#b9d6ea", "#b07a10"
 
 
 def to_bucket_caps(
@@ -48,7 +48,8 @@ def to_bucket_caps(
     edges = [np.zeros(caps.size), np.full(caps.size, found.alone_s), steps_s - waits_s, steps_s]
     names = ("computing alone", "held up by allreduces", "waiting for allreduces")
     for low, high, color, name in zip(edges, edges[1:], (_ALONE, _HELD, _WAIT), names, strict=False):
-        ax.fill_between(caps, low / scale, high / scale, color=color, linewidth=0, label=name)
+        style: dict[str, Any] = {"hatch": "///", "edgecolor": _HATCH} if color == _HELD else {}
+        ax.fill_between(caps, low / scale, high / scale, facecolor=color, linewidth=0, label=name, **style)
     ax.plot(caps, steps_s / scale, color=_LINE, linewidth=1.8, label="step, predicted")
     _mark(ax, found, scale)
     _draw_measured(ax, seen, scale)

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")
 _BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
 INK, PAPER, FAINT, ALARM = "#222222", "#ffffff", "#c9c9c9", "#b00020"
+LEGIBLE = 4.5  # the contrast that WCAG 2 asks of text
 
 _RAMP = ("#00224e", "#2d426f", "#5a6272", "#8a8678", "#bead65", "#fee838")
 
@@ -113,12 +114,22 @@ def rank_colors(num_ranks: int) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def ink_on(fill: str) -> str:
-    """Return the text colour, dark or white, that stands out more from `fill` (WCAG contrast).
+    """Return the text colour that is legible on `fill`, at a WCAG contrast of 4.5 or more: dark, white, or black.
 
-    >>> ink_on("#f0e442"), ink_on("#00224e")
+    >>> ink_on("#f0e442"), ink_on("#00224e"), ink_on("#d55e00")
+    ('#222222', '#ffffff', '#000000')
+    """
+    best = max((INK, PAPER), key=lambda ink: contrast(ink, fill))
+    return best if contrast(best, fill) >= LEGIBLE else _BLACK
+
+
+def hatch_on(fill: str) -> str:
+    """Return the colour of hatching on `fill`, dark or white.
+
+    >>> hatch_on("#d55e00"), hatch_on("#00224e")
     ('#222222', '#ffffff')
     """
-    return max((INK, PAPER), key=lambda ink: contrast(ink, fill))
+    return PAPER if ink_on(fill) == PAPER else INK
 
 
 def contrast(one: str, other: str) -> float:

@@ -61,20 +61,23 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
 def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Drawing:
     """Draw which rank reads each sample of the dataset, a row an epoch; white with a red edge is read by nobody.
 
-    Samples read more than once in an epoch are hatched and take the colour of the lowest rank that reads them. The
-    last row is grey where any of the epochs read the sample. Raises ValueError for no epochs, for epochs of different
-    datasets or world sizes, and for more than 65,536 cells.
+    The rank is the colour, and the number in the cell where it fits. Samples read more than once in an epoch are
+    hatched and take the lowest rank that reads them. The last row is grey where any of the epochs read the sample.
+    Raises ValueError for no epochs, for epochs of different datasets or world sizes, and for more than 65,536 cells.
     """
     report = audit(epochs)
     size = max(report.size, 1)
     _check_cells(size * (len(epochs) + 1))
     colors = rank_colors(report.num_ranks)
     rects: list[Rects] = []
+    texts: list[Texts] = []
+    legible = _cell_px(size) >= 6.4 * len(str(report.num_ranks - 1)) + 3
     for row, assignment in enumerate(epochs):
         reader, reads = _readers(assignment)
         read = np.flatnonzero(reads)
         fill = [colors[rank] for rank in reader[read].tolist()]
         rects.append(_row(read, row, fill, hatched=reads[read] > 1))
+        texts += numbers_on(rects[-1], reader[read]) if legible else ()
         rects.append(_row(np.flatnonzero(reads == 0), row, PAPER, edge=ALARM))
     missing = report.never_seen
     last = len(epochs) + 0.25
@@ -89,6 +92,7 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
         height=last + 1,
         size_px=(_cell_px(size) * size, 22.0 * (last + 1)),
         rects=tuple(rects),
+        texts=tuple(texts),
         x_ticks=whole_ticks(size, most=20),
         y_ticks=(*labels, (last + 0.5, "any")),
         legend=_coverage_legend(report),

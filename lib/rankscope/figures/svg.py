@@ -7,7 +7,7 @@ from html import escape
 import numpy as np
 
 from .marks import Drawing, Key, Lines, Rects, Texts
-from .palette import FAINT, INK, PAPER, ink_on
+from .palette import FAINT, INK, PAPER, hatch_on
 
 _TOP, _RIGHT, _BOTTOM = 34, 14, 44
 _KEY_HEIGHT, _HEAD_PX = 22, 9.0
@@ -62,7 +62,7 @@ def _rects(rects: Rects, across: float, down: float) -> str:
     ]
     plain = "".join(f'<rect {box} fill="{fill}"/>' for box, fill in zip(boxes, rects.fill, strict=True))
     marked = "".join(
-        f'<rect {box} fill="url(#{_HATCHES[ink_on(fill)]})" stroke="{ink_on(fill)}"/>'
+        f'<rect {box} fill="url(#{_HATCHES[hatch_on(fill)]})" stroke="{hatch_on(fill)}"/>'
         for box, fill, hatched in zip(boxes, rects.fill, rects.hatched.tolist(), strict=True)
         if hatched
     )
@@ -137,7 +137,7 @@ def _legend(keys: tuple[Key, ...], wide: float) -> tuple[str, int]:
         else:
             parts.append(f'<rect {box} fill="{key.fill}" stroke="{edge}"/>')
         if key.hatched:
-            parts.append(f'<rect {box} fill="url(#{_HATCHES[ink_on(key.fill)]})" stroke="{edge}"/>')
+            parts.append(f'<rect {box} fill="url(#{_HATCHES[hatch_on(key.fill)]})" stroke="{edge}"/>')
         parts.append(f'<text x="{x + 20:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
         x += needed
     return "".join(parts), row + 1 if keys else 0

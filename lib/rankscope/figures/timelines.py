@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..timeline import WAITS, Timeline
 from ..units import round_ticks, time_unit
@@ -16,6 +18,7 @@ COMMUNICATION = frozenset(
      "scatter", "send"}
 )  # fmt: skip
 _WIDE_PX, _ROW_PX, _GAP = 860.0, 22.0, 0.5
+_DIGIT_PX, _WORDS_PX = 6.4, 8.0  # the latter with room for Axes that are narrower than the drawing
 _MOST_SPANS = 20_000
 _OTHER, _WAITING = "#b0b0b0", "#e2e2e2"
 _BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
@@ -28,6 +31,8 @@ _KNOWN = {
 
 def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collection[str] = COMMUNICATION) -> Drawing:
     """Draw a row for each lane, ranks from 0 downwards; colour is the kind of work, the number its item.
+
+    In a lane with several kinds their names are written, too, where they fit.
 
     Waiting is light grey, and left out where it is shorter than a pixel; of more than eight kinds of work those that
     take least time are grey. Kinds in `hatched` are hatched, which is for communication. Time counts from the first
@@ -48,8 +53,7 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
     fill = tuple(colors[timeline.kinds[kind]] for kind in timeline.kind.tolist())
     marked = np.array([timeline.kinds[kind] in hatched for kind in timeline.kind.tolist()], dtype=bool)
     rects = Rects.of(start, y + 0.06, fill, width=length, height=0.88, hatched=marked)
-    digits = np.array([len(str(item)) for item in timeline.item.tolist()])
-    legible = (timeline.item != -1) & (rects.width * _WIDE_PX / width >= 6.4 * digits + 3)
+    words = _words(timeline, rects.width * _WIDE_PX / width)
     height = max(rows.values(), default=0.0) + 1
     return Drawing(
         title=title or _title(timeline, scale, unit),
@@ -59,7 +63,7 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
         height=height,
         size_px=(_WIDE_PX, _ROW_PX * height),
         rects=(rects,),
-        texts=numbers_on(rects, timeline.item, wanted=legible),
+        texts=numbers_on(rects, words, wanted=words != ""),
         x_ticks=round_ticks(width),
         y_ticks=tuple((row + 0.5, f"{rank} {lane}") for (rank, lane), row in rows.items()),
         legend=_legend(colors, hatched),
@@ -82,6 +86,20 @@ def _rows(timeline: Timeline) -> dict[tuple[int, str], float]:
         rows[rank, lane] = y
         y, previous = y + 1, rank
     return rows
+
+
+def _words(timeline: Timeline, wide_px: NDArray[np.floating[Any]]) -> NDArray[np.str_]:
+    """What is written on each span: of its kind, where its lane has several, and its item what fits."""
+    places = list(zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True))
+    kinds: dict[tuple[int, int], set[int]] = {}
+    for place, kind in zip(places, timeline.kind.tolist(), strict=True):
+        kinds.setdefault(place, set()).add(kind)
+    words = []
+    for place, kind, item, px in zip(places, timeline.kind.tolist(), timeline.item.tolist(), wide_px, strict=True):
+        number = "" if item == -1 else str(item)
+        both = f"{timeline.kinds[kind]} {number}".rstrip() if len(kinds[place]) > 1 else number
+        words.append(both if px >= _WORDS_PX * len(both) + 3 else number if px >= _DIGIT_PX * len(number) + 3 else "")
+    return np.array(words, dtype=str)
 
 
 def _kind_colors(timeline: Timeline) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from string import ascii_letters
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ..collectives.best import Winners
 from ..units import bytes_words, round_ticks, time_unit
 from .crossings import Floats
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on
-from .palette import INK, looks
+from .palette import INK, Look, looks
 
 _WIDE_PX, _ROW_PX, _MOST_CELLS = 860.0, 24.0, 16_384
 _CUT = 4.0  # times the quickest, beyond which a bar is cut
@@ -20,9 +21,9 @@ _CUT = 4.0  # times the quickest, beyond which a bar is cut
 def draw_winners(table: Winners, title: str | None = None) -> Drawing:
     """Draw which algorithm is the quickest at each size, to the right, and number of ranks, upwards.
 
-    An algorithm has the hue that its line has in `costs`, hatched where that is dashed. Where there is room a cell says
-    how much longer the next best takes, = where that is not longer. Raises ValueError for an empty table and for more
-    than 16,384 cells.
+    An algorithm has the hue that its line has in `costs`, hatched where that is dashed. Where there is room a cell has
+    the algorithm's letter and says how much longer the next best takes, = where that is not longer. Raises ValueError
+    for an empty table and for more than 16,384 cells.
     """
     rows, columns = table.winner.shape
     if not 0 < rows * columns <= _MOST_CELLS:
@@ -34,8 +35,9 @@ def draw_winners(table: Winners, title: str | None = None) -> Drawing:
     rects = Rects.of(
         column, rows - 1 - row, [style[name].color for name in won], hatched=[style[name].dashed for name in won]
     )
-    words = np.array([_margin_words(margin) for margin in table.margin.ravel().tolist()])
-    written = cell_px >= 32
+    letters = dict(zip(dict.fromkeys(won), ascii_letters, strict=False))
+    words = np.array(_cell_words([letters[name] for name in won], table.margin.ravel().tolist()))
+    written = cell_px >= 40
     powers = np.flatnonzero(np.log2(table.num_bytes) % 1 == 0) if (table.num_bytes > 0).all() else np.empty(0, int)
     marked = powers if powers.size > 1 else np.arange(columns)
     every = max(1, math.ceil(marked.size * 60 / (cell_px * columns)))
@@ -44,7 +46,7 @@ def draw_winners(table: Winners, title: str | None = None) -> Drawing:
     ordered = sorted(counts, key=lambda name: -counts[name])
     return Drawing(
         title=title or f"Most often quickest: {ordered[0]}, in {counts[ordered[0]]} of {rows * columns} cells",
-        x_label="size of each rank's buffer" + (" [in the cell: how much longer the next best takes]" * written),
+        x_label="size of each rank's buffer" + " [cell: who; the next best takes so much longer]" * written,
         y_label="ranks",
         width=columns,
         height=rows,
@@ -53,7 +55,7 @@ def draw_winners(table: Winners, title: str | None = None) -> Drawing:
         texts=numbers_on(rects, words, wanted=np.full(words.shape, written)),
         x_ticks=tuple((place + 0.5, bytes_words(sizes[place])) for place in marked[::every].tolist()),
         y_ticks=tuple((rows - place - 0.5, str(ranks)) for place, ranks in enumerate(table.num_ranks.tolist())),
-        legend=tuple(Key(name, style[name].color, hatched=style[name].dashed) for name in counts),
+        legend=tuple(_key(f"{letters[name]}: {name}" if written else name, style[name]) for name in counts),
     )
 
 
@@ -126,6 +128,14 @@ def _explained(bound_s: float | None, framed: bool, cut: bool, measured: bool) -
     notes = {"the line: lower bound": bool(bound_s), "framed: yours": framed, "…: cut": cut}
     notes["dark ticks: measured"] = measured
     return "".join(f"; {note}" for note, wanted in notes.items() if wanted)
+
+
+def _key(label: str, look: Look) -> Key:
+    return Key(label, look.color, hatched=look.dashed)
+
+
+def _cell_words(letters: list[str], margins: list[float]) -> list[str]:
+    return [f"{letter} {_margin_words(margin)}".rstrip() for letter, margin in zip(letters, margins, strict=True)]
 
 
 def _margin_words(margin: float) -> str:

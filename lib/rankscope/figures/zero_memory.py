@@ -15,6 +15,8 @@ from .palette import CATEGORIES, FAINT, INK, PAPER
 
 _UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _LABEL_ROWS = 0.7  # below the bars, where limits are named
+_WIDE_PX, _CHARACTER_PX = 620.0, 6.0
+_LAST = 0.96  # of the width, beyond which a name in the middle under its line would be cut
 COLORS = dict(zip(TERMS, CATEGORIES, strict=True)) | {"activations": FAINT}
 
 
@@ -40,17 +42,17 @@ def draw_zero_memory(
     words = tuple(decimal_words(total) for total in totals.tolist())
     inks, halos = (INK,) * y.size, (PAPER,) * y.size
     totalled = Texts(totals / scale + 0.01 * width, y, words, inks, anchor="start", halo=halos)
-    below = np.full(len(limits), len(names) + _LABEL_ROWS / 2)
-    named = Texts(np.array(list(limits.values())), below, tuple(limits), (INK,) * len(limits), size_px=10.0)
+    named = _named(limits, width, len(names))
+    label_px = 20.0 * len({y for texts in named for y in texts.y.tolist()})
     return Drawing(
         title=title or _finding(names, words),
         x_label=f"memory of one rank [{unit}]",
         y_label="",
         width=width,
-        height=len(names) + (_LABEL_ROWS if limits else 0.0),
-        size_px=(620.0, 30.0 * len(names) + (20.0 if limits else 0.0)),
+        height=len(names) + _LABEL_ROWS * label_px / 20,
+        size_px=(_WIDE_PX, 30.0 * len(names) + label_px),
         rects=(_frame(names, totals / scale, chosen, width), *(_bars(memories, term, scale) for term in shown)),
-        texts=(totalled, named),
+        texts=(totalled, *named),
         rules=tuple(limits.values()),
         rules_to=float(len(names)),
         x_ticks=round_ticks(longest / scale),
@@ -68,6 +70,19 @@ def _check(memories: Mapping[str, ZeroMemory]) -> None:
 
 def _finding(names: list[str], words: tuple[str, ...]) -> str:
     return f"{names[0]}: {words[0]} a rank" + (f"; {names[-1]}: {words[-1]}" if len(names) > 1 else "")
+
+
+def _named(limits: Mapping[str, float], width: float, top: int) -> tuple[Texts, ...]:
+    """The names under their lines, further down where they would meet, and to the left of a line at the right edge."""
+    texts, ends = [], list[float]()  # where each row of names ends
+    for name, x in sorted(limits.items(), key=lambda limit: limit[1]):
+        wide = (_CHARACTER_PX * len(name) + 8) * width / _WIDE_PX
+        anchor, back = ("end", 1.0) if x > _LAST * width else ("middle", 0.5)
+        row = next((row for row, end in enumerate(ends) if end <= x - back * wide), len(ends))
+        ends[row : row + 1] = [x + (1 - back) * wide]
+        y = top + (row + 0.5) * _LABEL_ROWS
+        texts.append(Texts(np.array([x]), np.array([y]), (name,), (INK,), size_px=10.0, anchor=anchor))
+    return tuple(texts)
 
 
 def _bars(memories: Mapping[str, ZeroMemory], term: str, scale: float) -> Rects:

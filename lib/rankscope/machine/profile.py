@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -129,6 +129,15 @@ class Profile:
         Raises ValueError where no link was measured, or none at enough sizes.
         """
         one_of("where", where, WHERE)
+        if where not in self._best:
+            self._best[where] = self._chosen(where)
+        return self._best[where]
+
+    @cached_property
+    def _best(self) -> dict[str, LinkFit]:
+        return {}
+
+    def _chosen(self, where: str) -> LinkFit:
         places = [(place, how) for place in sorted(WHERE, key=where.__ne__) for how in HOW]
         problems = []
         for place, how in places:
@@ -169,11 +178,11 @@ class Profile:
         """
         cluster = self.cluster(num_ranks)
         schedule = build(collective, algorithm, cluster.num_ranks, **options)
-        intra, inter = self.best_link("intra"), self.best_link("inter")
+        intra_at, inter_at = (cache(self.best_link(where).at) for where in ("intra", "inter"))
 
         def link_at(src: int, dst: int, message_bytes: float) -> Link:
             same = src // cluster.gpus_per_node == dst // cluster.gpus_per_node
-            return (intra if same else inter).at(message_bytes)
+            return (intra_at if same else inter_at)(message_bytes)
 
         return simulate_executor(schedule, num_bytes, cluster, link_at)
 

@@ -102,7 +102,7 @@ class _Run:
         tell = None if self.cuda is None else self.cuda.clock()
         wanted = {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])}
         activities = wanted & supported_activities()  # type: ignore[no-untyped-call]
-        with _environment({} if self.cuda else _SILENCE), profile(activities=activities) as profiler:
+        with _environment({} if self.cuda else _SILENCE), profile(activities=activities, acc_events=True) as profiler:
             self._read_clock()
             num_steps = self._train(batches, most, copies)
             self._read_clock()

@@ -18,7 +18,8 @@ from .intervals import Times, intersect, length_s, merge
 if TYPE_CHECKING:
     import pandas as pd
 
-WAITS = ("blocked", "barrier", "wait")  # kinds of span in which a lane waits: for room, for other ranks, for an item
+# Kinds of span in which a lane waits: for room, for other ranks, for an item.
+WAITS = ("blocked", "barrier", "wait")
 _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 
 

@@ -85,6 +85,7 @@ def llama_7b(num_tokens: int = 2048) -> Iterator[Layer]:
     yield _linear("head", width, words, bias=False, times=num_tokens)
 
 
+# The layers of each model that `architecture_step` knows, in the order of the forward.
 ARCHITECTURES: Mapping[str, Callable[[], Iterator[Layer]]] = {
     "small CNN": small_cnn,
     "ResNet-50": resnet50,

@@ -26,6 +26,7 @@ class Estimator:
         return sum((self.parameters, self.gradients, self.master_copy, self.gradient_copy, self.optimizer_states))
 
 
+# Rules of thumb, by rising bytes per parameter.
 ESTIMATORS = (
     Estimator("Adam's states alone", 0, 0, 0, 0, 8, "Hugging Face, Model training anatomy: optimizer states"),
     Estimator("all in bfloat16", 2, 2, 0, 0, 4, "torch.optim.Adam: states have the parameters' dtype"),

@@ -21,6 +21,7 @@ class Way:
     what: str
 
 
+# The ways of torch that `live_memory` measures and `predicted_memory` predicts.
 WAYS = {
     "ddp": Way(0, "even", True, "DistributedDataParallel as it comes"),
     "ddp_bucket_view": Way(0, "even", False, "DistributedDataParallel(gradient_as_bucket_view=True)"),

@@ -1,0 +1,72 @@
+"""`rankscope doctor`: what this machine can do, as tables or as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .checks import count_of
+from .doctor import CHECKS, Finding, examine, lacking
+
+AsJSON = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
+
+
+def doctor(as_json: AsJSON = False) -> None:
+    """Say what this machine can do, what that is for, and what to install for the rest.
+
+    Each thing is tried, not looked up. The exit code is 1 where something is missing that nothing works without.
+    """
+    from .cli_tables import show
+
+    with _said() as said:
+        findings = examine(CHECKS, said)
+    short = lacking(findings)
+    if as_json:
+        print(json.dumps({"usable": not short, "findings": [asdict(one) for one in findings]}, indent=1))
+    else:
+        show(*tables(findings))
+    if short:
+        print(f"rankscope: missing, and nothing works without: {', '.join(short)}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def tables(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+    """Yield what is here, and what is not with what to install."""
+    here = [finding for finding in findings if finding.found]
+    gone = [finding for finding in findings if not finding.found]
+    if here:
+        table = _table(f"Here: {len(here)} of {count_of(len(findings), 'thing')}", "what", "found", "what it is for")
+        for one in here:
+            table.add_row(Text(one.name, "green"), one.detail, Text(one.used_by, "dim"))
+        yield table
+    if gone:
+        table = _table("Not here", "what", "why", "what it is for", "what to do")
+        for one in gone:
+            table.add_row(Text(one.name, "bold red" if one.required else "yellow"), one.detail, one.used_by, one.remedy)
+        yield table
+
+
+def _table(title: str, *columns: str) -> Table:
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for place, name in enumerate(columns):
+        made.add_column(name, no_wrap=place == 0, overflow="fold", header_style="dim", ratio=None if place == 0 else 1)
+    return made
+
+
+@contextlib.contextmanager
+def _said() -> Iterator[Callable[[str], None]]:
+    """Tell a terminal which check runs; say nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda name: None
+        return
+    with Console(stderr=True).status("") as status:
+        yield lambda name: status.update(name)

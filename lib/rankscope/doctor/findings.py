@@ -1,0 +1,91 @@
+"""A check, and what it finds: a failing one is a finding, never an error."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+PATIENCE_S = 20.0  # for a program to say its version: it only bounds a hang
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether something is here, in which version or why not, what it is for, and what to do where it is not.
+
+    `remedy` is empty where it is here; `required` is what rankscope does not work without.
+    """
+
+    name: str
+    found: bool
+    detail: str
+    used_by: str
+    remedy: str = ""
+    required: bool = False
+
+
+class Missing(Exception):
+    """What a probe raises where the thing is not here: why, and what to do if that is not what the check says."""
+
+    def __init__(self, detail: str, remedy: str = "") -> None:
+        super().__init__(detail)
+        self.remedy = remedy
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question to the machine: `probe` returns the detail of what is here, or raises `Missing`.
+
+    `apt` are Debian's packages, `otherwise` is what else it takes, in words.
+
+    >>> def probe():
+    ...     raise Missing("no such program")
+    >>> Check("abacus", "sums", probe, apt=("abacus",)).finding()
+    Finding(name='abacus', found=False, detail='no such program', used_by='sums', remedy='apt-get install abacus', required=False)
+    """  # noqa: E501
+
+    name: str
+    used_by: str
+    probe: Callable[[], str]
+    apt: tuple[str, ...] = ()
+    otherwise: str = ""
+    required: bool = False
+
+    @property
+    def remedy(self) -> str:
+        packages = f"apt-get install {' '.join(self.apt)}" if self.apt else ""
+        return "; ".join(filter(None, [packages, self.otherwise]))
+
+    def finding(self) -> Finding:
+        """Ask, and return the answer; whatever the probe raises is one, too."""
+        try:
+            return Finding(self.name, True, self.probe(), self.used_by, required=self.required)
+        except Missing as missing:
+            detail, remedy = str(missing), missing.remedy or self.remedy
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [""])[0]
+            detail, remedy = f"{type(error).__name__}: {first}".removesuffix(": "), self.remedy
+        return Finding(self.name, False, detail, self.used_by, remedy, self.required)
+
+
+def examine(checks: Iterable[Check], report: Callable[[str], None] = lambda name: None) -> tuple[Finding, ...]:
+    """Return what each check finds, in their order; `report` is told the name of each before it begins."""
+    found = []
+    for check in checks:
+        report(check.name)
+        found.append(check.finding())
+    return tuple(found)
+
+
+def told(command: list[str], text: str = "") -> str:
+    """Return what a program prints, given `text` on its standard input. Raises Missing where it fails or hangs."""
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"{command[0]} did not answer within {PATIENCE_S:g} s") from None
+    except OSError as error:
+        raise Missing(f"{command[0]}: {error.strerror or error}") from None
+    if done.returncode:
+        first = next(iter(done.stderr.strip().splitlines()), "")
+        raise Missing(f"{command[0]} ended with exit code {done.returncode}{': ' * bool(first)}{first}")
+    return done.stdout

@@ -1,0 +1,1 @@
+"""What makes pages of the collection: its notebooks, its docstrings, and a check of what comes out."""

@@ -1,0 +1,67 @@
+"""Lays out what Sphinx reads: each page lies where it does in the repository, so that links between them hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from functools import partial
+from pathlib import Path
+
+from rankscope.explorers.multiples import multiples
+from rankscope.machine import Profile
+from tests.tools.execute_notebooks import WIDGET_TEXT, read
+
+from . import api, notebooks
+
+PROFILES = {
+    "emulated, 100 Mbit/s, 5 ms": "emulated_100mbit_5ms_4_ranks.json",
+    "loopback, two cores": "loopback_2_cores_4_ranks.json",
+}
+_AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages, where they are there
+
+
+def lay_out(root: Path, to: Path) -> None:
+    """Write the sources of the site of the repository at `root`: README as index, notebooks, API."""
+    shutil.copytree(root / "notebooks" / "pictures", to / "notebooks" / "pictures")
+    profiles = {name: Profile.load(root / "notebooks" / "profiles" / file) for name, file in PROFILES.items()}
+    titles = {}
+    for path in sorted((root / "notebooks").glob("*.ipynb")):
+        nb, pictures = notebooks.page(read(path), path.stem, WIDGET_TEXT, partial(multiples, profiles=profiles))
+        for cell in nb["cells"]:
+            if cell["cell_type"] == "markdown":
+                cell["source"] = linked(cell["source"], root, path.parent)
+        titles[path.stem] = nb["cells"][0]["source"].partition("\n")[0].lstrip("# ")
+        for file, text in {path.name: json.dumps(nb), **pictures}.items():
+            (to / "notebooks" / file).write_text(text, encoding="utf-8")
+    (to / "api").mkdir()
+    for file, text in api.pages().items():
+        (to / "api" / file).write_text(text, encoding="utf-8")
+    at_the_root = [name for name in _AT_THE_ROOT if (root / name).exists()]
+    for name in ("README.md", *at_the_root):
+        text = linked((root / name).read_text(encoding="utf-8"), root, root)
+        (to / name.replace("README", "index")).write_text(text, encoding="utf-8")
+    with (to / "index.md").open("a", encoding="utf-8") as index:
+        index.write(_contents("Notebooks", [f"{stem[:2]} {titles[stem]} <notebooks/{stem}>" for stem in titles]))
+        index.write(_contents("Reference", ["api/index", *(name.removesuffix(".md") for name in at_the_root)]))
+
+
+def linked(text: str, root: Path, folder: Path) -> str:
+    """A page's text with links to the README leading to the index, and those to files that are no pages left out."""
+
+    def changed(match: re.Match[str]) -> str:
+        path, hash_sign, anchor = match[3].partition("#")
+        target = Path(os.path.normpath(folder / path)) if path else root
+        if not match[3] or ":" in match[3] or not target.exists() or target == root:
+            return match[0]
+        if target == root / "README.md":
+            return f"{match[1]}[{match[2]}]({os.path.relpath(root / 'index.md', folder)}{hash_sign}{anchor})"
+        is_page = target.suffix == ".ipynb" or target.name in _AT_THE_ROOT
+        return match[0] if match[1] or is_page else match[2]
+
+    return re.sub(r"(!?)\[([^\]]+)\]\(([^)\s]+)\)", changed, text)
+
+
+def _contents(caption: str, entries: list[str]) -> str:
+    return "\n".join(["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *entries, "```", ""])

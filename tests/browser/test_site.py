@@ -1,0 +1,164 @@
+"""The site as a reader meets it: built from what is here, opened from disk in a browser that has no network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+import pytest
+from make_site import build
+from pages.links import problems
+from playwright.sync_api import Page
+
+from rankscope.explorers.catalogue import CATALOGUE, Entry
+from rankscope.explorers.multiples import multiples
+from tests.browser.jupyterlab import browser_page
+from tests.tools.execute_notebooks import WIDGET_TEXT
+
+ROOT = Path(__file__).parents[2]
+LEAST_CONTRAST = 4.5  # WCAG 2, level AA, for text of any size
+
+# Each text that is too faint, by the colours that a reader sees: those of the text over all that lies behind it.
+FAINT_TEXTS = """least => {
+  const rgba = color => { const parts = color.match(/[\\d.]+/g).map(Number); return [...parts, 1].slice(0, 4); };
+  const over = (top, under) => under.map((value, i) => top[i] * top[3] + value * (1 - top[3]));
+  const linear = value => value <= 10.31475 ? value / 3294.6 : ((value / 255 + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) => 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b);
+  const behind = element => element === null ? [255, 255, 255]
+    : over(rgba(getComputedStyle(element).backgroundColor), behind(element.parentElement));
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), faint = [];
+  let seen = 0;
+  while (texts.nextNode()) {
+    const text = texts.currentNode.data.trim(), element = texts.currentNode.parentElement;
+    if (!text || element.closest('script, style, svg')) continue;
+    if (!element.checkVisibility({visibilityProperty: true})) continue;
+    seen += 1;
+    const back = behind(element), front = over(rgba(getComputedStyle(element).color), back);
+    const [dark, light] = [luminance(front), luminance(back)].sort((a, b) => a - b);
+    const contrast = (light + 0.05) / (dark + 0.05);
+    if (contrast < least) faint.push(`${contrast.toFixed(2)}: ${text.slice(0, 40)}`);
+  }
+  return {seen, faint};
+}"""
+# Code, tables and pictures may scroll by themselves; the page and its columns may not.
+TOO_WIDE = """() => [...document.querySelectorAll("html, div.content, aside")]
+  .filter(part => part.clientWidth && part.scrollWidth > part.clientWidth)
+  .map(part => [part.localName, part.className].filter(Boolean).join("."))"""
+PAPER = """() => "#" + getComputedStyle(document.body).backgroundColor.match(/\\d+/g)
+  .map(value => Number(value).toString(16).padStart(2, "0")).join("")"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    assert build(folder / "pages", folder / "work") == 0, "Sphinx warns: see above"
+    return folder / "pages"
+
+
+@pytest.fixture(scope="module")
+def page(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser_page(tmp_path_factory.mktemp("browser"), ROOT / "test-artifacts" / "site.png") as opened:
+        opened.context.set_offline(True)
+        yield opened
+
+
+def pages(site: Path) -> list[Path]:
+    return sorted(site.rglob("*.html"))
+
+
+@pytest.mark.slow
+def test_every_notebook_and_every_link_is_there(site: Path) -> None:
+    notebooks = {path.stem for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert notebooks <= {path.stem for path in (site / "notebooks").glob("*.html")}
+    assert problems(site) == []
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "paper", "width"), [("light", "#ffffff", 1280), ("dark", "#131416", 390)])
+def test_every_page(site: Path, page: Page, scheme: Literal["light", "dark"], paper: str, width: int) -> None:
+    """It asks nothing of anybody, its script runs, its text can be read, and it is no wider than its window."""
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    asked: list[str] = []
+    found: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: found.append(f"{page.url}: {message.text}"))
+    page.on("pageerror", lambda error: found.append(f"{page.url}: {error}"))
+    for path in pages(site):
+        page.goto(path.as_uri(), wait_until="load")
+        texts = page.evaluate(FAINT_TEXTS, LEAST_CONTRAST)
+        assert texts["seen"] > 10
+        assert page.evaluate(PAPER) == paper
+        found += [f"{path.name}: text in a contrast of {text}" for text in texts["faint"]]
+        found += [f"{path.name}: {part} is wider than the window" for part in page.evaluate(TOO_WIDE)]
+    assert len(asked) > len(pages(site))
+    assert [url for url in asked if urlsplit(url).scheme not in ("file", "data")] == []
+    assert found == []
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_what_is_wrong_with_a_page_is_seen(site: Path, page: Page, scheme: Literal["light", "dark"]) -> None:
+    asked: list[str] = []
+    page.on("requestfailed", lambda request: asked.append(request.url))
+    page.emulate_media(color_scheme=scheme)
+    page.goto((site / "index.html").as_uri())
+    page.add_style_tag(content="article p { color: #777 !important; min-width: 3000px }")
+    assert page.evaluate(FAINT_TEXTS, LEAST_CONTRAST)["faint"]
+    assert page.evaluate(TOO_WIDE) == ["div.content"]
+    with page.expect_event("requestfailed"):
+        page.evaluate("document.body.append(Object.assign(new Image(), {src: 'https://example.org/a.png'}))")
+    assert asked == ["https://example.org/a.png"]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("halving", "notebooks/06_allreduce_variants.html"),
+        ("recommend_bucket_cap", "api/rankscope.training.html#rankscope.training.recommend_bucket_cap"),
+    ],
+)
+def test_search_works_from_disk(site: Path, page: Page, words: str, found: str) -> None:
+    page.goto((site / "index.html").as_uri())
+    box = page.get_by_role("textbox", name="Search").first
+    box.fill(words)
+    box.press("Enter")
+    page.locator("#search-results li a").first.wait_for()
+    page.get_by_text(re.compile("Search finished")).wait_for()
+    hrefs = page.locator("#search-results li a").evaluate_all("links => links.map(link => link.getAttribute('href'))")
+    assert found in {re.sub(r"\?[^#]*", "", href) for href in hrefs}
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_one_walks_through_the_notebooks(site: Path, page: Page) -> None:
+    stems = sorted(path.stem for path in (ROOT / "notebooks").glob("*.ipynb"))
+    page.goto((site / "notebooks" / f"{stems[0]}.html").as_uri())
+    for stem in stems[1:]:
+        page.locator(".related-pages .next-page").click()
+        page.wait_for_url(f"**/{stem}.html")
+    page.locator(".related-pages .prev-page").click()
+    page.wait_for_url(f"**/{stems[-2]}.html")
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+def test_an_explorer_is_shown_as_pictures(site: Path, page: Page, entry: Entry) -> None:
+    page.goto((site / "notebooks" / f"{entry.notebook}.html").as_uri())
+    figures = page.locator("figure.multiple")
+    widths = figures.locator("img").evaluate_all("pictures => pictures.map(picture => picture.naturalWidth)")
+    assert len(widths) >= 4
+    assert min(widths) > 100  # 0 where there is no picture
+    assert WIDGET_TEXT not in page.locator("article").inner_text()
+    if entry.name != "machine":
+        captions = [one.caption for one in multiples(entry.name)]
+        shown = figures.locator("figcaption code").all_inner_texts()
+        assert all(any(text.endswith(caption) for text in shown) for caption in captions)

@@ -1,0 +1,374 @@
+"""What the doctor finds: on this machine, and on machines that lack something or have it broken."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+
+from rankscope import cli, cli_doctor
+from rankscope.doctor import CHECKS, Check, Finding, Missing, examine, lacking, machine, packages, programs, remedy
+
+ROOT = Path(__file__).parents[2]
+BY_NAME = {check.name: check for check in CHECKS}
+
+
+def find(name: str) -> Finding:
+    return BY_NAME[name].finding()
+
+
+@pytest.fixture
+def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A PATH on which there are only these programs, each a shell script."""
+
+    def change(**scripts: str) -> None:
+        for name, body in scripts.items():
+            program = tmp_path / name
+            program.write_text(f"#!/bin/sh\n{body}\n")
+            program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        for name in ("CXX", "RANKSCOPE_CHROMIUM"):
+            monkeypatch.delenv(name, raising=False)
+
+    return change
+
+
+# ---- a check
+
+
+def test_whatever_a_probe_raises_is_a_finding() -> None:
+    def fail() -> str:
+        raise RuntimeError("line one\nline two")
+
+    def gone() -> str:
+        raise Missing("not here", "buy one")
+
+    check = Check("abacus", "sums", fail, apt=("abacus", "beads"), otherwise="or fingers")
+    asked: list[str] = []
+    broken, absent = examine([check, Check("slide rule", "products", gone, required=True)], asked.append)
+    assert (broken.found, broken.detail) == (False, "RuntimeError: line one")
+    assert broken.remedy == "apt-get install abacus beads; or fingers"
+    assert (absent.detail, absent.remedy, absent.required) == ("not here", "buy one", True)
+    assert asked == ["abacus", "slide rule"]
+    assert lacking([broken, absent]) == ["slide rule"]
+    assert Check("abacus", "sums", lambda: "10 rows", apt=("abacus",)).finding().remedy == ""
+
+
+def test_every_check_says_what_it_is_for_and_what_to_do() -> None:
+    assert len(BY_NAME) == len(CHECKS)
+    notebooks = {path.name[:2] for path in (ROOT / "notebooks").glob("*.ipynb")}
+    for check in CHECKS:
+        assert check.used_by
+        assert check.remedy or check.name == "cores"  # everyone has some
+        assert set(re.findall(r"\b\d\d\b", check.used_by)) <= notebooks, check.name
+
+
+def test_commands_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = {
+        command.name or command.callback.__name__ for command in cli.app.registered_commands if command.callback
+    }
+    said = " ".join(check.used_by for check in CHECKS)
+    assert set(re.findall(r"`make (\w+)", said)) <= targets
+    assert set(re.findall(r"`rankscope (\w+)", said)) <= commands
+
+
+def test_packages_are_those_that_ci_installs() -> None:
+    wanted = re.findall(r"wanted\+=\(([^)]+)\)", (ROOT / ".ci" / "run").read_text())
+    assert {name for check in CHECKS for name in check.apt} == {name for names in wanted for name in names.split()}
+
+
+def test_what_is_tested_is_what_ci_and_the_project_say() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    versions = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert (versions[0], versions[-1]) == packages.TESTED_PYTHON
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == f">={packages.TESTED_PYTHON[0]}"
+    assert f"torch>={packages.TESTED_TORCH[0]}" in project["dependencies"]
+    assert f"torch=={packages.TESTED_TORCH[1]}." in (ROOT / "constraints.txt").read_text()
+
+
+def test_headers_and_browsers_are_those_of_the_tests() -> None:
+    ci = (ROOT / ".ci" / "run").read_text()
+    assert all(f"have {name}" in ci for name in programs.BROWSERS)
+    assert programs.FONT in ci
+    code = (ROOT / "tests" / "sampling" / "libtorch_oracle.py").read_text()
+    (looked_for,) = [
+        ast.literal_eval(node.iter)[1:]
+        for node in ast.walk(ast.parse(code.replace('os.environ.get("CXX", "")', '""')))
+        if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple) and "g++" in ast.unparse(node.iter)
+    ]
+    assert looked_for == programs.COMPILERS
+
+
+# ---- this machine
+
+
+def test_what_this_interpreter_has() -> None:
+    assert find("Python").detail.startswith(".".join(map(str, sys.version_info[:3])))
+    assert find("torch").detail.startswith(str(torch.__version__))
+    for name in ("Gloo", "loopback ports", "cores", "test packages", "notebook packages", "Jupyter kernel"):
+        assert find(name).found, find(name)
+    assert find("CUDA GPUs").found == torch.cuda.is_available()
+    assert find("NCCL").found == (dist.is_nccl_available() and torch.cuda.is_available())
+    assert find("MPI in torch").found == dist.is_mpi_available()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason=f"no g++: {remedy('C++ compiler')}")
+def test_the_compiler_is_the_one_that_is_here() -> None:
+    found = find("C++ compiler")
+    assert found.found
+    assert found.detail.endswith(", with libtorch's headers")
+    version = subprocess.run(["g++", "-dumpfullversion"], capture_output=True, text=True, check=True, timeout=60)
+    assert os.environ.get("CXX") or version.stdout.strip() in found.detail
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="this system has no schedulers to choose from")
+def test_asking_for_priority_leaves_this_process_as_it_was() -> None:
+    before = os.sched_getscheduler(0)
+    num_threads = threading.active_count()
+    find("real-time priority")
+    assert os.sched_getscheduler(0) == before
+    assert threading.active_count() == num_threads
+
+
+# ---- programs that are not there, or broken
+
+
+def test_on_an_empty_path_no_program_is_found(only: Callable[..., None]) -> None:
+    only()
+    expected = {"C++ compiler": "g++", "SimGrid": "g++", "Open MPI": "mpirun", "Chromium": "chromium", "make": "make"}
+    for name, program in expected.items():
+        found = find(name)
+        assert not found.found
+        assert program in found.detail
+        assert found.remedy.startswith("apt-get install ")
+    assert find("emulated network").found is False
+
+
+def test_a_compiler_that_cannot_compile(only: Callable[..., None]) -> None:
+    only(**{"g++": "echo 'fatal error: random: No such file' >&2; exit 1"})
+    found = find("C++ compiler")
+    assert not found.found
+    assert found.detail.endswith("g++ ended with exit code 1: fatal error: random: No such file")
+
+
+def test_simgrid_without_its_headers(only: Callable[..., None]) -> None:
+    only(**{"g++": "echo 'fatal error: simgrid/version.h: No such file' >&2; exit 1"})
+    assert find("SimGrid").detail == "no SimGrid headers where g++ looks"
+    only(**{"g++": "printf '3 36\\n'"})
+    assert find("SimGrid").detail == "3.36"
+
+
+@pytest.mark.parametrize(
+    ("scripts", "detail"),
+    [
+        (
+            {"mpirun": "echo 'cannot open libopen-rte' >&2; exit 127", "mpicc": "exit 0"},
+            "exit code 127: cannot open lib",
+        ),
+        ({"mpirun": "echo 'HYDRA build details:'", "mpicc": "exit 0"}, "mpirun is another MPI's: HYDRA build details:"),
+        ({"mpirun": "echo 'mpirun (Open MPI) 4.1.4'"}, "no mpicc on the PATH"),
+        ({"mpirun": "echo 'mpirun (Open MPI) 4.1.4'", "mpicc": "exit 3"}, "mpicc ended with exit code 3"),
+    ],
+)
+def test_an_mpi_that_does_not_do(only: Callable[..., None], scripts: dict[str, str], detail: str) -> None:
+    only(**scripts)
+    found = find("Open MPI")
+    assert not found.found
+    assert detail in found.detail
+    assert found.remedy == "apt-get install openmpi-bin libopenmpi-dev"
+
+
+def test_an_open_mpi_that_does(only: Callable[..., None]) -> None:
+    only(mpirun="echo 'mpirun (Open MPI) 5.0.7'", mpicc="exit 0")
+    assert find("Open MPI") == Finding("Open MPI", True, "5.0.7, mpirun and mpicc", BY_NAME["Open MPI"].used_by)
+
+
+def test_a_program_that_never_answers_is_given_up(only: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep = shutil.which("sleep")
+    only(make=f"exec {sleep} 600")
+    monkeypatch.setattr("rankscope.doctor.findings.PATIENCE_S", 0.2)
+    assert find("make").detail.endswith("make did not answer within 0.2 s")
+
+
+def test_a_browser_that_is_named(only: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    only(mine="echo 'Mine 12.3.4.5'")
+    monkeypatch.setenv("RANKSCOPE_CHROMIUM", str(tmp_path / "mine"))
+    assert find("Chromium").detail == "12.3.4.5"
+    monkeypatch.setenv("RANKSCOPE_CHROMIUM", "nowhere")
+    assert find("Chromium").detail == "RANKSCOPE_CHROMIUM names nowhere, which is no program"
+
+
+def test_fonts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(programs, "FONT_FOLDERS", (str(tmp_path), str(tmp_path / "none")))
+    assert find("fonts").remedy == "apt-get install fonts-dejavu-core"
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "DejaVuSans.ttf").touch()
+    assert find("fonts").found
+
+
+# ---- a Python and a torch that lack something
+
+
+def test_a_torch_without_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("gloo", "nccl", "mpi", "ucc"):
+        monkeypatch.setattr(dist, f"is_{name}_available", lambda: False)
+    for name in ("Gloo", "NCCL", "MPI in torch", "UCC in torch"):
+        assert find(name).detail == "this torch was built without it"
+    assert lacking([find("Gloo"), find("NCCL")]) == ["Gloo"]
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    assert not find("Gloo").found
+
+
+def test_a_gloo_that_adds_up_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.ranks.threads.in_threads", lambda *given, **more: [3.0, 2.0])
+    assert find("Gloo").detail == "two ranks that add 1 and 2 got [3.0, 2.0]"
+
+
+def test_a_torch_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    found = find("torch")
+    assert not found.found
+    assert found.required
+    assert found.detail.startswith("ModuleNotFoundError: ")
+    for name in ("Gloo", "NCCL", "CUDA GPUs"):
+        assert not find(name).found
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("2.5.1", "2.5.1, which is older than 2.6"), ("2.6.0", "2.6.0"), ("3.0.0a1", "3.0.0a1, newer than the tested")],
+)
+def test_versions(version: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    found = find("torch")
+    assert found.detail.startswith(said)
+    assert found.found == (version != "2.5.1")
+
+
+def test_packages_of_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["numpy>=1", 'abacus>=2; extra == "notebooks"', 'pytest>=8; extra == "test"']
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: lines)
+    assert find("notebook packages").detail == "not here: abacus"
+    assert find("test packages").detail == "1 package"
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: None)
+    assert find("test packages").found is False
+
+
+# ---- a machine that lacks something
+
+
+def test_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(machine, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=64 * 2**20))
+    found = find("shared memory")
+    assert (found.found, found.required) == (False, False)
+    assert found.detail == f"64 MiB free in {tmp_path}, less than 256 MiB"
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**30))
+    assert find("shared memory").detail == f"1 GiB free in {tmp_path}"
+    monkeypatch.setattr(machine, "SHARED_MEMORY", tmp_path / "none")
+    assert find("shared memory").detail.startswith(f"no {tmp_path / 'none'} to write to")
+
+
+def test_no_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any, **more: Any) -> None:
+        raise OSError(99, "Cannot assign requested address")
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    found = find("loopback ports")
+    assert (found.found, found.required) == (False, True)
+    assert "Cannot assign requested address" in found.detail
+
+
+def test_priority_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
+    assert find("real-time priority").detail == "Operation not permitted"
+
+
+def test_gpus_of_a_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [{"name": "Card", "memory_bytes": 80 * 2**30, "driver": "555.1", "cuda": "12.8", "nccl": "2.27.3"}] * 2
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    monkeypatch.setattr("rankscope.machine.provenance.gpus", lambda: cards)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda one, other: one < other)
+    assert find("CUDA GPUs").detail == "2 × Card (80 GiB), driver 555.1, peer access between 1 of 2 pairs"
+    monkeypatch.setattr("rankscope.machine.provenance.gpus", list)
+    assert find("CUDA GPUs").detail == "torch sees none"
+
+
+# ---- the command
+
+PLAIN = (
+    Check("abacus", "sums of all kinds that there are", lambda: "10 rows of beads", apt=("abacus",)),
+    Check("slide rule", "products", lambda: shutil.which("no such program") or _gone(), otherwise="buy one"),
+)
+
+
+def _gone() -> str:
+    raise Missing("none in the drawer")
+
+
+def command(
+    checks: tuple[Check, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str
+) -> tuple[int, str, str]:
+    monkeypatch.setattr(cli_doctor, "CHECKS", checks)
+    monkeypatch.setenv("COLUMNS", "80")
+    code = cli.main(["doctor", *words])
+    return (code, *capsys.readouterr())
+
+
+def test_the_command_prints_what_is_here_and_what_is_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = command(PLAIN, monkeypatch, capsys)
+    assert (code, err) == (0, "")
+    here, gone = out.split("Not here")
+    assert re.search(r"abacus +10 rows of beads +sums of all kinds", here)
+    assert re.search(r"slide rule +none in the drawer +products +buy one", gone)
+    assert here.startswith("Here: 1 of 2 things")
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_command_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = command(PLAIN, monkeypatch, capsys, "--json")
+    found = json.loads(out)
+    assert (code, found["usable"]) == (0, True)
+    assert Finding(**found["findings"][0]) == PLAIN[0].finding()
+    assert [one["found"] for one in found["findings"]] == [True, False]
+
+
+def test_what_is_required_and_missing_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    needed = Check("head", "thinking", _gone, required=True)
+    code, out, err = command((*PLAIN, needed), monkeypatch, capsys)
+    assert (code, err) == (1, "rankscope: missing, and nothing works without: head\n")
+    assert "head" in out
+    assert json.loads(command((needed,), monkeypatch, capsys, "--json")[1])["usable"] is False
+
+
+def test_a_process_of_its_own_examines_this_machine() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "rankscope", "doctor", "--json"], capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [one["name"] for one in json.loads(done.stdout)["findings"]] == list(BY_NAME)

@@ -1,0 +1,213 @@
+"""The site's own parts: pages made of notebooks and docstrings, and a check of links that is seen to fail."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from pages import api, links, notebooks, sources
+from pages.docstrings import as_rst, is_left_out
+
+from rankscope.explorers.catalogue import CATALOGUE
+from rankscope.explorers.multiples import Multiple
+
+ROOT = Path(__file__).parents[1]
+PNG = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
+WIDGET = {"output_type": "execute_result", "metadata": {}, "data": {"text/plain": "(a widget)"}, "execution_count": 1}
+
+
+def cell(source: str, *outputs: dict[str, Any], kind: str = "code") -> dict[str, Any]:
+    return {"cell_type": kind, "id": "one", "metadata": {}, "source": source, "outputs": list(outputs)}
+
+
+def two_pictures(name: str, **settings: Any) -> list[Multiple]:
+    return [Multiple({**settings, "rank": rank}, f"<svg><title>{name} &amp; so on</title></svg>") for rank in (0, 1)]
+
+
+def page(*cells: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    return notebooks.page({"cells": list(cells)}, "03_x", "(a widget)", two_pictures)
+
+
+# ---- notebooks
+
+
+def test_pictures_stand_where_an_explorer_would() -> None:
+    explorer = cell("explorers.zero(module, stage=2)", WIDGET)
+    before = json.dumps(explorer)
+    made, pictures = page(explorer, cell("1 + 1"))
+    shown, still, rest = made["cells"]
+    assert json.dumps(explorer) == before
+    assert (shown["source"], shown["outputs"], rest["source"]) == (explorer["source"], [], "1 + 1")
+    assert still["source"].count("```{figure}") == 2
+    assert "`stage=2, rank=1`" in still["source"]
+    assert ':alt: "zero & so on, with stage=2, rank=0"' in still["source"]
+    assert list(pictures) == ["03_x_zero_1.svg", "03_x_zero_2.svg"]
+    assert all(file in still["source"] for file in pictures)
+
+
+def test_a_widget_that_is_no_explorer_is_a_sentence() -> None:
+    made, pictures = page(cell("my_own_widget()", WIDGET))
+    assert "make lab" in made["cells"][1]["source"]
+    assert not pictures
+
+
+def test_the_gallery_is_a_list_of_notebooks() -> None:
+    made, pictures = page(cell("explorers.gallery()", WIDGET))
+    assert made["cells"][1]["source"].count(".ipynb)") == len(CATALOGUE)
+    assert not pictures
+
+
+def test_a_picture_is_described_and_a_number_is_not() -> None:
+    made, _ = page(cell("# Why?\n\n## 1. A road", kind="markdown"), cell("draw()", PNG), cell("print(1)"))
+    assert made["cells"][1]["metadata"]["mystnb"]["image"]["alt"] == "Figure: “1. A road”"
+    assert made["cells"][2]["metadata"] == {}
+
+
+TIMELINE, CURVES = "What ran when, on which lane of which rank: ", "time [s] over ranks: "
+
+
+@pytest.mark.parametrize(
+    ("source", "alt"),
+    [
+        ('figures.timeline(spans, title="Two stages, three batches")', TIMELINE + "“Two stages, three batches”"),
+        ('figures.timeline(spans, None, "Two stages")', TIMELINE + "“Two stages”"),
+        ('title = f"{name} waits {share:.0%} of the time"\nfigures.timeline(spans, title=title)',
+         TIMELINE + "“… waits … of the time”"),
+        ('figures.timeline(spans, title="One by one" if a else "All at once")', TIMELINE + "“One by one; All at once”"),
+        ('figures.timeline(spans, title=f"{name}: {ms} ms")', TIMELINE + "“2. The road”"),
+        ("figures.timeline(spans)", TIMELINE + "“2. The road”"),
+        ("figures.timeline(spans, title=made_up(1))", TIMELINE + "“2. The road”"),
+        ('figures.curves(x, y, "More is less", "ranks", "time [s]")', "T" + CURVES[1:] + "“More is less”"),
+        ('a, b = "ranks", "time [s]"\nfigures.curves(x, y, "More is less", a, b)', "T" + CURVES[1:] + "“More is less”"),
+        ("over_time(1)", "Figure: “2. The road”"),
+    ],
+)  # fmt: skip
+def test_words_for_a_figure(source: str, alt: str) -> None:
+    assert notebooks.described(source, "## 2. The `road`") == alt
+
+
+def test_its_examples() -> None:
+    assert doctest.testmod(notebooks) == (0, 2)
+
+
+# ---- docstrings and the API
+
+
+@pytest.mark.parametrize(
+    ("line", "rst"),
+    [
+        ("takes *args and a trailing_ name", r"takes \*args and a trailing\_ name"),
+        ("`Stage` and ``2 * N`` stay, 2 * N is text", r"`Stage` and ``2 * N`` stay, 2 \* N is text"),
+        ("|z| < 2.5, num_ranks, C:\\x", r"\|z\| < 2.5, num_ranks, C:\\x"),
+        (">>> f(*args)", ">>> f(*args)"),
+    ],
+)
+def test_a_docstring_is_shown_as_it_is(line: str, rst: str) -> None:
+    lines = [line]
+    as_rst(None, "function", "f", None, None, lines)
+    assert lines == [rst]
+
+
+def test_what_an_example_prints_is_left_alone_until_it_ends() -> None:
+    lines = [">>> f()", "2 * N", "", "2 * N"]
+    as_rst(None, "function", "f", None, None, lines)
+    assert lines == [">>> f()", "2 * N", "", r"2 \* N"]
+
+
+def test_fields_and_private_names_are_left_out() -> None:
+    def left_out(name: str, member: Any) -> bool:
+        return is_left_out(None, "class", name, member, False, None) is True
+
+    assert left_out("num_ranks", 4)
+    assert left_out("_steps", property(len))
+    assert not left_out("steps", property(len))
+    assert not left_out("run", len)
+
+
+@pytest.mark.parametrize("room", api.rooms(), ids=lambda room: room.__name__)
+def test_every_public_name_is_on_its_page_once(room: ModuleType) -> None:
+    text = api.room_page(room)
+    listed = [line.split("::")[-1].strip() for line in text.splitlines() if line.startswith(".. ")]
+    assert sorted(listed[1:]) == sorted(room.__all__)
+    assert f"   {room.__name__}\n" in api.pages()["index.rst"]
+
+
+def test_every_room_with_public_names_has_a_page() -> None:
+    packages = {path.parent.name for path in (ROOT / "lib" / "rankscope").glob("*/__init__.py")}
+    assert packages <= {room.__name__.removeprefix("rankscope.") for room in api.rooms()}
+
+
+# ---- links
+
+
+GOOD = {
+    "index.html": '<a href="a/b.html#here">b</a> <a href="https://x.org">x</a> <img src="p.png" alt="a picture">'
+    '<svg aria-hidden="true"></svg><svg><title>two ranks</title></svg><a href="#top">up</a><p id="top">',
+    "a/b.html": '<p id="here"><a href="../index.html">up</a> <a href="../a/">own folder</a>'
+    '<img src="data:image/png;base64,aGk=" alt="b">',
+    "a/index.html": '<link rel="stylesheet" href="../s.css"><script src="../s.js?v=1"></script>',
+    "s.css": "a { background: url('p.png') }",
+    "s.js": "",
+    "p.png": "",
+}
+
+
+def problems(folder: Path, **changed: str) -> list[str]:
+    for name, text in {**GOOD, **{name.replace("_", "."): text for name, text in changed.items()}}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return links.problems(folder)
+
+
+def test_good_pages_have_no_problems(tmp_path: Path) -> None:
+    assert problems(tmp_path) == []
+    assert links.elsewhere(tmp_path) == ["https://x.org"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('<a href="c.html">c</a>', "index.html: c.html leads nowhere"),
+        ('<a href="a/b.html#there">b</a>', "index.html: a/b.html#there: there is no such place on that page"),
+        ('<a href="#there">b</a>', "index.html: #there: there is no such place on that page"),
+        ('<img src="q.png" alt="q">', "index.html: q.png leads nowhere"),
+        ('<img src="p.png" alt=" ">', "index.html: p.png has no words for who cannot see it"),
+        ("<svg><path/></svg>", "index.html: svg has no words for who cannot see it"),
+        ('<script src="https://x.org/a.js"></script>', "index.html: loads https://x.org/a.js from elsewhere"),
+        ('<link rel="stylesheet" href="//x.org/a.css">', "index.html: loads //x.org/a.css from elsewhere"),
+        ('<iframe src="http://x.org"></iframe>', "index.html: loads http://x.org from elsewhere"),
+    ],
+)
+def test_a_broken_page_is_caught(tmp_path: Path, text: str, problem: str) -> None:
+    assert problems(tmp_path, index_html=text) == [problem]
+
+
+@pytest.mark.parametrize("text", ["@import 'https://x.org/f.css';", "a { src: url(https://x.org/f.css) }"])
+def test_a_style_that_fetches_is_caught(tmp_path: Path, text: str) -> None:
+    assert problems(tmp_path, s_css=text) == ["s.css: loads https://x.org/f.css from elsewhere"]
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("[a](notebooks/a.ipynb) and [b](notebooks/a.ipynb#x)", "[a](notebooks/a.ipynb) and [b](notebooks/a.ipynb#x)"),
+        ("read [the rings](lib/rings.py#L3)", "read the rings"),
+        ("![drawn](p.svg)", "![drawn](p.svg)"),
+        ("[start](README.md#two-commands)", "[start](index.md#two-commands)"),
+        ('[x](https://x.org), `ALL["ring"](4)`, [no](nowhere.md)',) * 2,
+    ],
+)
+def test_links_to_what_is_no_page_become_text(tmp_path: Path, text: str, made: str) -> None:
+    for name in ("notebooks/a.ipynb", "lib/rings.py", "p.svg", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert sources.linked(text, tmp_path, tmp_path) == made
+
+
+def test_a_link_up_to_the_readme_leads_to_the_index(tmp_path: Path) -> None:
+    (tmp_path / "README.md").touch()
+    assert sources.linked("[up](../README.md)", tmp_path, tmp_path / "notebooks") == "[up](../index.md)"
