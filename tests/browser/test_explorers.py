@@ -32,12 +32,14 @@ PROFILE = ROOT / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
     ("name", "label", "setting"),
     [
         ("pipeline", "decoders", "num_workers"),
+        ("pipeline_parallel", "microbatches", "num_microbatches"),
         ("parts", "queue", "queue_size"),
         ("allreduce", "step", "step"),
         ("machine", "ranks", "num_ranks"),
         ("transfers", "log₂ bytes", "log2_bytes"),
         ("zero", "log₂ ranks", "log2_ranks"),
         ("ddp", "accumulation", "accumulation"),
+        ("uneven", "rank 0", "rank_0"),
     ],
 )
 def test_a_slider_moved_by_keyboard_paints_the_right_picture(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import batches, buckets, data_parallel, gradients, memory, samples, transfers
+from . import batches, buckets, data_parallel, gradients, memory, other_ways, samples, transfers, uneven
 
-_PARTS = (samples, batches, gradients, transfers, buckets, data_parallel, memory)
+_PARTS = (samples, batches, gradients, transfers, buckets, data_parallel, memory, uneven, other_ways)
 EXERCISES = {name: check for part in _PARTS for name, check in part.EXERCISES.items()}
 
 
