@@ -19,7 +19,8 @@ from .collectives import Schedule
 def samplers() -> tuple[list[Iterable[int]], int]:
     """Return one sampler a rank, and how many samples the dataset has."""
     size, num_ranks = 50, 4
-    return [DistributedSampler(range(size), num_ranks, rank) for rank in range(num_ranks)], size
+    samples: Any = range(size)
+    return [DistributedSampler(samples, num_ranks, rank) for rank in range(num_ranks)], size
 
 
 def loader() -> DataLoader[Any]:

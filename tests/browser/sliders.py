@@ -29,6 +29,8 @@ SLIDERS = {
     "transfers": Slider("log₂ bytes", "log2_bytes"),
     "ddp": Slider("accumulation", "accumulation"),
     "zero": Slider("log₂ ranks", "log2_ranks"),
+    "uneven": Slider("rank 0", "rank_0"),
+    "pipeline_parallel": Slider("microbatches", "num_microbatches"),
 }
 
 

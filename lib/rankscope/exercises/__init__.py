@@ -7,11 +7,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import batches, buckets, data_parallel, first_steps, gradients, memory, own, samples, transfers
+from . import (
+    batches,
+    buckets,
+    data_parallel,
+    first_steps,
+    gradients,
+    memory,
+    other_ways,
+    own,
+    samples,
+    transfers,
+    uneven,
+)
 
 __all__ = ["WrongAnswer", "check"]
 
-_PARTS = (first_steps, samples, batches, gradients, transfers, buckets, data_parallel, memory, own)
+_PARTS = (
+    first_steps, samples, batches, gradients, transfers, buckets, data_parallel, memory, uneven, other_ways, own
+)  # fmt: skip
 EXERCISES = {name: check for part in _PARTS for name, check in part.EXERCISES.items()}
 
 

@@ -8,8 +8,22 @@ from .gallery import gallery
 from .machine import machine
 from .parts import parts
 from .pipeline import pipeline
+from .pipeline_parallel import pipeline_parallel
 from .samplers import samplers
 from .transfers import transfers
+from .uneven import uneven
 from .zero import zero
 
-__all__ = ["allreduce", "ddp", "gallery", "machine", "parts", "pipeline", "samplers", "transfers", "zero"]
+__all__ = [
+    "allreduce",
+    "ddp",
+    "gallery",
+    "machine",
+    "parts",
+    "pipeline",
+    "pipeline_parallel",
+    "samplers",
+    "transfers",
+    "uneven",
+    "zero",
+]

@@ -27,4 +27,6 @@ CATALOGUE = (
     Entry("transfers", "Copies to the GPU, and the loop", "08_transfers"),
     Entry("ddp", "DDP's buckets and overlap", "09_ddp_buckets_and_overlap"),
     Entry("zero", "What ZeRO leaves on a rank", "11_zero_memory"),
+    Entry("uneven", "Ranks that run out of batches", "12_uneven_inputs"),
+    Entry("pipeline_parallel", "Pipelines and their bubbles", "13_other_ways"),
 )
