@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from ..checks import number, of_type, whole
+from ..checks import number, whole
 from ..pipeline import record_dataloader
 from ..ranks import launch
 from ..ranks.launch import MOST_RANKS
@@ -22,7 +22,7 @@ from ..timeline import Recorder, Timeline
 from .ddp_run import Buckets
 from .followed import FollowedSteps, Vector
 from .measure_rank import Clock, Optimizer, Record, Setting, Steps, Watch
-from .measure_steps import NUM_WORKERS, spans_of
+from .measure_steps import NUM_WORKERS, checked, spans_of
 
 LossFn = Callable[[Any, Any], Tensor]
 
@@ -37,14 +37,14 @@ class _Feed:
 
 
 def follow_steps(
-    dataset: Any, module: nn.Module, loss: LossFn, optimizer: Optimizer, *, num_ranks: int = 4, batch_size: int = 16,
-    num_workers: int = 1, num_steps: int = 10, seed: int = 0, bucket_cap_mb: float | None = None,
+    dataset: Any, module: nn.Module, loss: LossFn, optimizer: Optimizer | None = None, *, num_ranks: int = 4,
+    batch_size: int = 16, num_workers: int = 1, num_steps: int = 10, seed: int = 0, bucket_cap_mb: float | None = None,
     timeout_s: float = 120.0,
 ) -> FollowedSteps:  # fmt: skip
     """Train a copy of the module for the first steps of an epoch on N ranks, and return what each batch went through.
 
     ``dataset[i]`` is a pair of an input and a target, `loss` takes outputs and targets and returns their mean loss, and
-    ``optimizer(parameters)`` makes the optimizer. Each rank, a process on Gloo and the CPU, has torch's own parts: a
+    ``optimizer(parameters)`` makes the optimizer; by default there is none. Each rank, a process on Gloo and the CPU, has torch's own parts: a
     DistributedSampler that shuffles with `seed`, a DataLoader, DistributedDataParallel. Nothing holds ranks together
     but their allreduces; DDP's communication is stamped as in `measure_ddp`.
 
@@ -59,10 +59,7 @@ def follow_steps(
     >>> followed.samples(0)
     [[44, 17], [46, 3]]
     """
-    for name, value in (("loss", loss), ("optimizer", optimizer)):
-        if not callable(value):
-            raise ValueError(f"{name} must be a function, got {value!r}")
-    of_type("module", module, nn.Module)
+    trained = checked(module, loss, optimizer)
     ranks, workers = whole("num_ranks", num_ranks, 1, MOST_RANKS), whole("num_workers", num_workers, 0, 64)
     feed = _Feed(whole("batch_size", batch_size, 1), workers, whole("seed", seed, 0))
     epoch = -(-len(dataset) // ranks) // feed.batch_size
@@ -71,11 +68,10 @@ def follow_steps(
         raise ValueError(f"num_steps must be at most {epoch}, the full batches of an epoch, got {num_steps}")
     ddp = {} if bucket_cap_mb is None else {"bucket_cap_mb": number("bucket_cap_mb", bucket_cap_mb, above=0)}
     setting, recorder = Setting(steps, 0, 1, "cpu", ddp), Recorder()
-    args = (dataset, module, loss, optimizer, setting, feed, recorder)
+    args = (dataset, *trained, setting, feed, recorder)
     seen = launch(_follow, ranks, args, timeout_s=number("timeout_s", timeout_s, above=0, high=10**6))
-    read = Assignment(len(dataset), tuple(np.concatenate(one.numbers) for one in seen), sampler="torch", seed=seed)
     return FollowedSteps(
-        read=replace(read, shuffle=True).with_loader(feed.batch_size, num_workers=feed.num_workers),
+        read=_read(seen, len(dataset), feed),
         timeline=_timeline(seen, recorder.timeline()),
         buckets=tuple(_buckets(seen, step) for step in range(steps)),
         losses=np.array([one.losses for one in seen]),
@@ -107,7 +103,7 @@ class _Numbered(Dataset[Any]):
 
 
 def _follow(
-    dataset: Any, module: nn.Module, loss: LossFn, optimizer: Optimizer, setting: Setting, feed: _Feed,
+    dataset: Any, module: nn.Module, loss: LossFn, optimizer: Optimizer | None, setting: Setting, feed: _Feed,
     recorder: Recorder,
 ) -> _Seen:  # fmt: skip
     """Be a rank: train, and note what comes by."""
@@ -131,13 +127,20 @@ def _follow(
         losses.append(float(value.detach()))
         return value
 
-    steps = Steps(ddp, step_loss, optimizer(watched), setting, watch, [0] * num_ranks, lambda _: next(batches))
+    stepper = None if optimizer is None else optimizer(watched)
+    steps = Steps(ddp, step_loss, stepper, setting, watch, [0] * num_ranks, lambda _: next(batches))
     for _ in range(setting.iterations):
         steps.before()
         steps.run()
         steps.finish(0.0, True)
     parameters = torch.cat([parameter.detach().double().flatten() for parameter in module.parameters()])
     return _Seen(steps.record, numbers, losses, parameters.numpy())
+
+
+def _read(seen: list[_Seen], size: int, feed: _Feed) -> Assignment:
+    ranks = tuple(np.concatenate(one.numbers) for one in seen)
+    read = Assignment(size, ranks, sampler="torch", shuffle=True, seed=feed.seed)
+    return read.with_loader(feed.batch_size, num_workers=feed.num_workers)
 
 
 def _timeline(seen: list[_Seen], loaders: Timeline) -> Timeline:

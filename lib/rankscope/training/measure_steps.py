@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from ..checks import number, of_type, one_of, truth, whole
 from ..machine.measure_plan import node_sizes
@@ -58,7 +58,7 @@ def measure_ddp(
     }
     counts = iterations, warm_up, accumulation
     setting = _setting(counts, one_of("backend", backend, BACKENDS), device, options, communicate, observe)
-    args = (*_checked(module, loss, optimizer), setting)
+    args = (*checked(module, loss, optimizer), setting)
     records: list[Record] = launcher(num_ranks, backend, network, timeout_s)(be_rank, args)
     return _run_of(records, setting, backend, "" if network is None else str(network))
 
@@ -77,7 +77,10 @@ def measure_local_step(module: nn.Module, loss: Loss, *, num_ranks: int | None =
     return measure_ddp(module, loss, num_ranks=num_ranks, communicate=False, **options).local_step()
 
 
-def _checked(module: nn.Module, loss: Loss, optimizer: Optimizer | None) -> tuple[nn.Module, Loss, Optimizer | None]:
+def checked(
+    module: nn.Module, loss: Callable[..., Tensor], optimizer: Optimizer | None
+) -> tuple[nn.Module, Callable[..., Tensor], Optimizer | None]:
+    """Return them if there is something to train, by functions; ValueError elsewhere."""
     parameter_specs(of_type("module", module, nn.Module))  # refuses one without a parameter that gets a gradient
     for name, value in (("loss", loss), ("optimizer", optimizer)):
         if not callable(value) and not (name == "optimizer" and value is None):

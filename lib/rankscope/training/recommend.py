@@ -111,8 +111,7 @@ def recommend_bucket_cap(
     `simulate_step` do.
     """
     caps = sorted({number("caps_mb", cap, 0) for cap in caps_mb})
-    accumulation = whole("accumulation", accumulation, 1)
-    of_type("contention", contention, Contention)
+    accumulation, contention = whole("accumulation", accumulation, 1), of_type("contention", contention, Contention)
     local = _local_step(module, machine, num_ranks, loss, backward_s)
     cost = allreduce_cost(machine, num_ranks) if isinstance(machine, Profile | Link) else machine
     others_s = first_ones(local, accumulation)[0] + local.optimizer_s
