@@ -44,19 +44,16 @@ def follow_steps(
     """Train a copy of the module for the first steps of an epoch on N ranks, and return what each batch went through.
 
     ``dataset[i]`` is a pair of an input and a target, `loss` takes outputs and targets and returns their mean loss, and
-    ``optimizer(parameters)`` makes the optimizer; by default there is none. Each rank, a process on Gloo and the CPU, has torch's own parts: a
-    DistributedSampler that shuffles with `seed`, a DataLoader, DistributedDataParallel. Nothing holds ranks together
-    but their allreduces; DDP's communication is stamped as in `measure_ddp`.
+    ``optimizer(parameters)`` makes the optimizer; by default there is none. Each rank, a process on Gloo and the CPU,
+    has torch's own parts: a DistributedSampler that shuffles with `seed`, a DataLoader, DistributedDataParallel.
+    Nothing holds ranks together but their allreduces; DDP's communication is stamped as in `measure_ddp`.
 
     Raises ValueError for bad input and for more steps than an epoch has, RankError where a rank fails, dies, or has not
     ended after `timeout_s`.
 
     >>> samples = [(torch.full((4,), float(i)), torch.tensor([1.0])) for i in range(64)]
-    >>> def sgd(parameters):
-    ...     return torch.optim.SGD(parameters, lr=0.001)
-    >>> followed = follow_steps(samples, nn.Linear(4, 1), nn.functional.mse_loss, sgd,
-    ...                         num_ranks=2, batch_size=2, num_steps=3)
-    >>> followed.samples(0)
+    >>> squares = nn.functional.mse_loss
+    >>> follow_steps(samples, nn.Linear(4, 1), squares, num_ranks=2, batch_size=2, num_steps=3).samples(0)
     [[44, 17], [46, 3]]
     """
     trained = checked(module, loss, optimizer)
