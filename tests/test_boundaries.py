@@ -9,7 +9,7 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
@@ -88,18 +88,27 @@ def modules(root: Path) -> dict[str, Path]:
 # ---- what importing a module loads
 
 
-def loads(root: Path, module: str) -> set[str]:
-    """The heavy packages that a fresh interpreter has loaded once it imported the module."""
-    code = "import importlib, sys; importlib.import_module(sys.argv[1]); print(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code, module],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, f"import {module}\n{done.stderr}"
-    return set(HEAVY) & set(done.stdout.split())
+IMPORTS = """
+import importlib, os, sys
+first, *names = sys.argv[1:]
+importlib.import_module(first)
+for name in names:
+    if os.fork() == 0:  # as fresh as an interpreter that has imported nothing but `first`
+        importlib.import_module(name)
+        print(name, *sys.modules, flush=True)
+        os._exit(0)
+    if os.wait()[1]:
+        sys.exit(f"import {name} failed")
+"""
+
+
+def loads(root: Path, first: str, names: Sequence[str]) -> dict[str, set[str]]:
+    """The heavy packages that an interpreter which has `first` has loaded once it imported each of the modules."""
+    command = [sys.executable, "-c", IMPORTS, first, *names]
+    paths = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, env=paths, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return {name: set(HEAVY) & set(found) for name, *found in map(str.split, done.stdout.splitlines())}
 
 
 def allowed(module: str) -> set[str]:
@@ -108,13 +117,13 @@ def allowed(module: str) -> set[str]:
 
 def weight_problems(root: Path) -> list[str]:
     names = [name for name in modules(root) if not name.endswith(".__main__")]
+    with_torch = [name for name in names if "torch" in allowed(name)]  # the import of which takes a second
+    jobs = [("torch", with_torch), ("numpy", [name for name in names if name not in with_torch])]
+    halves = [(first, group[half::2]) for first, group in jobs for half in (0, 1)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        loaded = pool.map(lambda name: loads(root, name), names)
-        return [
-            f"import {name} loads {heavy}"
-            for name, found in zip(names, loaded, strict=True)
-            for heavy in sorted(found - allowed(name))
-        ]
+        loaded = [found for part in pool.map(lambda job: loads(root, *job), halves) for found in part.items()]
+    assert len(loaded) == len(names)
+    return [f"import {name} loads {heavy}" for name, found in sorted(loaded) for heavy in sorted(found - allowed(name))]
 
 
 # ---- who imports whom

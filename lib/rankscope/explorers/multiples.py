@@ -41,7 +41,7 @@ _SHOWN: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
     "ddp": {"picture": {"default_cap": (False,), "log2_cap_mb": (3, 5), "overlap": (True, False)}},
     "zero": {"picture": {"model": ("7.5 B", "70 B"), "log2_ranks": (3, 6)}},
     "uneven": {"picture": {"handling": ("hang", "drop", "pad", "join")}},
-    "pipeline_parallel": {"picture": {"schedule": ("gpipe", "one_f_one_b"), "num_microbatches": (4, 12)}},
+    "pipeline_parallel": {"picture": {"schedule": ("gpipe", "interleaved_1f1b"), "num_ranks": (2, 4)}},
 }
 
 
