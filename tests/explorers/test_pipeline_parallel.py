@@ -14,7 +14,7 @@ from rankscope.training import bubble_share, gpipe, pipeline_traffic, simulate_p
 
 module = sys.modules["rankscope.explorers.pipeline_parallel"]  # its function has the same name
 
-OTHER = {"schedule": "gpipe", "num_ranks": 6, "num_microbatches": 12, "num_chunks": 4, "forward_ms": 20,
+OTHER = {"schedule": "gpipe", "num_ranks": 6, "num_microbatches": 12, "num_chunks": 3, "forward_ms": 20,
          "backward_percent": 100, "link": "1 GB/s, 50 µs", "activation_mb": 40}  # fmt: skip
 SLOW = {"link": "1 GB/s, 50 µs"}  # where links are free, the bubble's share depends on no time
 START = {"num_chunks": {"schedule": "interleaved_1f1b"}} | dict.fromkeys(

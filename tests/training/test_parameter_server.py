@@ -101,13 +101,16 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "work": (lambda: train_workers(mlp()), "work must be a Work"),  # type: ignore[arg-type]
     "frozen": (lambda: train_workers(FROZEN), "must have parameters that all get a gradient, got 2.weight without"),
     "batches": (lambda: train_workers(WORK, num_workers=3), "a multiple of the 3 workers, got 20"),
-    "size": (lambda: train_workers(WORK, batch_size=0), "batch_size must be a whole number of at least 1, got 0"),
+    "size": (lambda: train_workers(WORK, batch_size=0), "batch_size must be a whole number from 1 to 40, got 0"),
     "rate": (lambda: train_workers(WORK, learning_rate=0), "learning_rate must be a finite number above 0, got 0"),
     "sleep": (lambda: train_workers(WORK, compute_s=[1.0]), "one for each of 2 workers, got"),
     "time": (lambda: train_workers(WORK, timeout_s=0), "timeout_s must be a finite number above 0"),
     "bytes": (lambda: simulate_workers("allreduce", 2, 2, -1, Link(0, 1), 1), "parameter_bytes must be a whole"),
     "link": (lambda: simulate_workers("allreduce", 2, 2, 1, 3, 1), "link must be a Link, got 3"),  # type: ignore[arg-type]
     "calls": (lambda: measure_calls([0]), "num_bytes must be a whole number from 1"),
+    "few calls": (lambda: measure_calls([1, 2, 3]), "num_bytes must be 5 or more different whole numbers, got"),
+    "network": (lambda: measure_calls(network="lan"), "network must be an emulated one with hosts for 2 ranks"),
+    "nothing": (lambda: with_parameters(torch.nn.ReLU(), np.ones(0)), "module must have parameters, got ReLU()"),
     "shape": (lambda: with_parameters(mlp(), np.ones(3)), "parameters must be 92 numbers, got an array of shape"),
     "alone": (lambda: train_alone(WORK, 3, num_batches=4), "num_batches must be a multiple of the 3 workers, got 4"),
 }

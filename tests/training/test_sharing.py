@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,14 @@ def test_all_ways_bring_the_tensor_and_nothing_stays_in_memory() -> None:
     assert not MEMORY.is_dir() or not set(left_behind()) - before
 
 
+def test_no_folder_of_sockets_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    measure_passing([1], ["file_descriptor"], iterations=1)
+    count_together("locked", 2, 1, 1)
+    assert not list(tmp_path.glob("pymp-*"))
+
+
 def test_a_tensor_that_arrives_wrong_is_caught() -> None:
     _read(torch.ones(9000, dtype=torch.uint8))
     with pytest.raises(RuntimeError, match="3 pages must have arrived as they were sent, got a sum of 2"):
@@ -99,7 +108,13 @@ def test_a_killed_process_is_named() -> None:
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "size": (lambda: measure_passing([0]), "num_bytes must be a whole number from 1 to 4294967296, got 0"),
-    "no size": (lambda: measure_passing([]), "num_bytes must have at least one entry, got none"),
+    "no size": (lambda: measure_passing([]), "num_bytes must be 1 or more different whole numbers, got []"),
+    "no sizes": (lambda: measure_passing(4096), "num_bytes must be 1 or more different whole numbers, got 4096"),  # type: ignore[arg-type]
+    "ways": (lambda: measure_passing([1], "ring"), "ways must be one or more of 'pickle', 'file_descriptor'"),
+    "large batch": (
+        lambda: train_hogwild(WORK, batch_size=41),
+        "batch_size must be a whole number from 1 to 40, got 41",
+    ),
     "way": (lambda: measure_passing([1], ["post"]), "ways must be one of 'pickle', 'file_descriptor', 'file_system'"),
     "iterations": (lambda: measure_passing([1], iterations=0), "iterations must be a whole number from 1"),
     "passing": (lambda: Passing("ring", 1, ()), "seconds must be those of at least one tensor, got ()"),

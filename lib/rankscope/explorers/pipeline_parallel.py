@@ -26,7 +26,7 @@ LINKS = {
 }
 DEFAULTS: dict[str, Any] = {"schedule": "one_f_one_b", "num_ranks": 4, "num_microbatches": 8, "num_chunks": 2,
                             "forward_ms": 10, "backward_percent": 200, "link": "free", "activation_mb": 4}  # fmt: skip
-RANGES = {"num_ranks": (1, 8), "num_microbatches": (1, 32), "num_chunks": (1, 4), "forward_ms": (1, 50),
+RANGES = {"num_ranks": (1, 8), "num_microbatches": (1, 32), "num_chunks": (1, 3), "forward_ms": (1, 50),
           "backward_percent": (0, 400), "activation_mb": (0, 64)}  # fmt: skip
 _LABELS = {"schedule": "schedule", "num_ranks": "ranks", "num_microbatches": "microbatches", "num_chunks": "chunks",
            "forward_ms": "forward [ms]", "backward_percent": "backward [%]", "link": "link",

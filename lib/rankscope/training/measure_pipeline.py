@@ -53,6 +53,7 @@ def pipeline_model(num_stages: int, width: int) -> nn.Sequential:
     >>> [tuple(p.shape) for p in pipeline_model(2, 3).parameters()]
     [(3, 3), (3,), (3, 3), (3,)]
     """
+    width = whole("width", width, 1)
     layers = [
         nn.Sequential(nn.Linear(width, width, dtype=torch.float64), nn.Tanh())
         for _ in range(whole("num_stages", num_stages, 1))

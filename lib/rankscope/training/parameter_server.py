@@ -1,7 +1,7 @@
 """`train_workers`: one set of parameters updated by several processes, through a server or by allreduce, and watched.
 
-The server is made with `torch.distributed.rpc`, which torch 2.6 to 2.13 have, as a feature that is kept up and not
-developed further.
+The server is made with `torch.distributed.rpc`, which torch 2.6 to 2.13 have, though torch's overview of distributed
+training no longer lists it (pytorch/tutorials#2913).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..timeline import Recorder
 from .demos import Vector, Work, values_of
 from .measure_steps import launcher
 from .parameter_server_game import SERVER
-from .parameter_server_model import HOW, MOST_WORKERS, ServerRun, check_batches, each_worker
+from .parameter_server_model import HOW, MOST_BATCHES, MOST_WORKERS, ServerRun, check_batches, each_worker
 from .parameter_server_rank import Served, Setting, be_caller, be_part, be_peer
-from .sharing import refuse_torchrun
+from .sharing import refuse_torchrun, whole_numbers
 
 CALL_BYTES = tuple(4**power for power in range(5, 12))  # 1 KiB to 4 MiB
 
@@ -65,7 +65,7 @@ def train_workers(
     refuse_torchrun()
     start = launcher(num_workers + (how != "allreduce"), "gloo", network, timeout_s)
     with TemporaryDirectory() as folder:
-        setting = Setting(how, work, batches, rate, seconds, Path(folder), timeout_s, network is not None)
+        setting = Setting(how, work, batches, rate, seconds, Path(folder), 2 * timeout_s, network is not None)
         return _started(setting, num_workers, start)
 
 
@@ -80,13 +80,13 @@ def measure_calls(
     >>> measure_calls(iterations=4).link.alpha_s > 1e-6
     True
     """
-    sizes = tuple(whole("num_bytes", one, 1, 1 << 30) for one in num_bytes)
+    sizes = whole_numbers("num_bytes", num_bytes, 1 << 30, least=5)
     iterations = whole("iterations", iterations, 1, 10_000)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
-    start = launcher(network.num_hosts if network is not None else 2, "gloo", network, timeout_s)
+    start = launcher(getattr(network, "num_hosts", 2), "gloo", network, timeout_s)
     refuse_torchrun()
     with TemporaryDirectory() as folder:
-        seconds = start(be_caller, (sizes, iterations, Path(folder), timeout_s, network is not None))[SERVER + 1]
+        seconds = start(be_caller, (sizes, iterations, Path(folder), 2 * timeout_s, network is not None))[SERVER + 1]
     return fit_link(sizes, seconds)
 
 
@@ -120,7 +120,7 @@ def batches_of(num_samples: int, num_batches: int, batch_size: int, seed: int = 
     ((4, 2), [0, 1, 2, 3, 4, 5])
     """
     num_samples = whole("num_samples", num_samples, 1)
-    needed = whole("num_batches", num_batches, 1) * whole("batch_size", batch_size, 1)
+    needed = whole("num_batches", num_batches, 1, MOST_BATCHES) * whole("batch_size", batch_size, 1, num_samples)
     epochs = range(-(-needed // num_samples))
     order = np.concatenate([assign(num_samples, 1, seed=seed, epoch=epoch).ranks[0] for epoch in epochs])
     return order[:needed].reshape(num_batches, batch_size).astype(np.int64)
@@ -134,6 +134,8 @@ def with_parameters(module: nn.Module, parameters: Vector) -> nn.Module:
     """
     of_type("module", module, nn.Module)
     wanted = sum(one.numel() for one in module.parameters())
+    if not wanted:
+        raise ValueError(f"module must have parameters, got {module!r}")
     if np.shape(parameters) != (wanted,):
         raise ValueError(f"parameters must be {wanted} numbers, got an array of shape {np.shape(parameters)}")
     copied = copy.deepcopy(module)

@@ -41,7 +41,7 @@ class Setting:
     learning_rate: float
     compute_s: tuple[float, ...]  # slept by each worker for each gradient
     folder: Path  # where the ranks meet
-    timeout_s: float
+    timeout_s: float  # of calls: longer than the launch's, which names who hangs
     emulated: bool  # messages go over the network whatever the ranks share
 
 

@@ -59,6 +59,9 @@ class PipelineSchedule:
             object.__setattr__(self, field, size)
         if not isinstance(self.actions, Sequence) or len(self.actions) != self.num_ranks:
             raise ValueError(f"actions must be {self.num_ranks} rows, one a rank, got {self.actions!r}")
+        for row in self.actions:
+            if isinstance(row, str) or not isinstance(row, Sequence):
+                raise ValueError(f"a row of actions must be a sequence of them, got {row!r}")
         object.__setattr__(self, "actions", tuple(tuple(map(self._checked, row)) for row in self.actions))
 
     @property

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
 from ..checks import is_scalar, number, of_type
 from ..cluster import Link
 from ..timeline import Span, Timeline
@@ -46,7 +48,8 @@ def simulate_pipeline(
     verify_pipeline(schedule)
     forward = stage_seconds("forward_s", forward_s, schedule)
     backward = stage_seconds("backward_s", backward_s, schedule)
-    message_s = 0.0 if link is None else of_type("link", link, Link).seconds(_bytes(activation_bytes))
+    num_bytes = _bytes(activation_bytes)
+    message_s = 0.0 if link is None else of_type("link", link, Link).seconds(num_bytes)
     spans = []
     for one in _passes(schedule, forward, backward, message_s):
         microbatch = one.action.microbatch
@@ -140,7 +143,7 @@ def _exact(name: str, seconds: Any, schedule: PipelineSchedule) -> list[Fraction
     num_stages = schedule.num_stages
     if is_scalar(seconds) or isinstance(seconds, Fraction):
         return [_fraction(name, seconds) / schedule.num_chunks] * num_stages
-    if isinstance(seconds, str) or not hasattr(seconds, "__len__") or len(seconds) != num_stages:
+    if isinstance(seconds, str) or not isinstance(seconds, Sequence | np.ndarray) or len(seconds) != num_stages:
         raise ValueError(f"{name} must be a number or one for each of {num_stages} stages, got {seconds!r}")
     return [_fraction(name, one) for one in seconds]
 

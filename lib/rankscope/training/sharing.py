@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -79,11 +80,10 @@ def measure_passing(
     >>> [one.way for one in measure_passing([4096], ["pickle", "shared"], iterations=2)]
     ['pickle', 'shared']
     """
-    sizes = tuple(whole("num_bytes", one, 1, 1 << 32) for one in num_bytes)
+    sizes = whole_numbers("num_bytes", num_bytes, 1 << 32)
+    if isinstance(ways, str) or not isinstance(ways, Sequence) or not ways:
+        raise ValueError(f"ways must be one or more of {', '.join(map(repr, PASSED_BY))}, got {ways!r}")
     chosen = tuple(one_of("ways", one, tuple(PASSED_BY)) for one in ways)
-    for name, given in (("num_bytes", sizes), ("ways", chosen)):
-        if not given:
-            raise ValueError(f"{name} must have at least one entry, got none")
     iterations = whole("iterations", iterations, 1, 10_000)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     refuse_torchrun()
@@ -155,6 +155,7 @@ def lines_between(folder: Path) -> Iterator[list[Any]]:
     Rank 0 gets a list of them, by rank from 1 on; another rank the one that it has.
     """
     rank, num_ranks, place = dist.get_rank(), dist.get_world_size(), str(folder / "line")
+    tempfile.tempdir = str(folder)  # for multiprocessing's sockets, which a rank leaves behind
     with ExitStack() as stack:
         if rank:
             dist.barrier()
@@ -168,6 +169,20 @@ def lines_between(folder: Path) -> Iterator[list[Any]]:
             lines = [by_rank[one] for one in sorted(by_rank)]
         yield lines
         dist.barrier()
+
+
+def whole_numbers(name: str, values: Any, high: int, least: int = 1) -> tuple[int, ...]:
+    """Return the numbers if they are whole ones from 1 to `high`, and `least` different ones among them.
+
+    >>> whole_numbers("num_bytes", [1, 1], high=8, least=2)
+    Traceback (most recent call last):
+    ValueError: num_bytes must be 2 or more different whole numbers, got [1, 1]
+    """
+    several = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str | bytes)
+    found = tuple(whole(name, one, 1, high) for one in values) if several else ()
+    if len(set(found)) < least:
+        raise ValueError(f"{name} must be {least} or more different whole numbers, got {values!r}")
+    return found
 
 
 def refuse_torchrun() -> None:

@@ -14,7 +14,7 @@ from ..timeline import Span, Timeline
 
 HANDLINGS = ("hang", "drop", "pad", "throw", "join")
 LANE = "training"
-_MOST_RANKS = 1024
+_MOST_RANKS, _MOST_BATCHES, _MOST_SAMPLES = 1024, 1_000_000, 10**9
 
 
 def uneven_steps(
@@ -93,8 +93,8 @@ def gradient_scale(
     >>> gradient_scale([2, 3, 4], divide_by_initial_world_size=False).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    active = np.array(steps_by_rank(num_batches, handling))
-    num_active = (active[:, None] > np.arange(active.max())).sum(axis=0)
+    active = np.sort(steps_by_rank(num_batches, handling))
+    num_active = active.size - np.searchsorted(active, np.arange(active[-1]), side="right")
     if not truth("divide_by_initial_world_size", divide_by_initial_world_size):
         return np.ones(num_active.size)
     return np.asarray(num_active / active.size)
@@ -147,7 +147,10 @@ def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed
     >>> files_epoch([3, 1, 4], num_ranks=2, batch_size=2).ranks[0].tolist()
     [4, 5, 6, 7, 3]
     """
-    sizes = [whole("file_sizes", size, 0) for size in file_sizes]
+    if not isinstance(file_sizes, Sequence | np.ndarray):
+        raise ValueError(f"file_sizes must be a number for each file, got {file_sizes!r}")
+    sizes = [whole("file_sizes", size, 0, _MOST_SAMPLES) for size in file_sizes]
+    whole("the samples of all files", sum(sizes), 0, _MOST_SAMPLES)
     names = [f"{place:09}" for place in range(len(sizes))]
     firsts = np.cumsum([0, *sizes])
     ranks = []
@@ -170,7 +173,7 @@ def checked(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
     one_of("handling", handling, HANDLINGS)
     if isinstance(num_batches, str) or not isinstance(num_batches, Sequence | np.ndarray):
         raise ValueError(f"num_batches must be a number for each rank, got {num_batches!r}")
-    own = tuple(whole("num_batches", one, 0) for one in num_batches)
+    own = tuple(whole("num_batches", one, 0, _MOST_BATCHES) for one in num_batches)
     if not 1 <= len(own) <= _MOST_RANKS or not any(own):
         raise ValueError(f"num_batches must be of 1 to {_MOST_RANKS} ranks, of which one has a batch; got {own!r}")
     if handling == "pad" and not all(own):
