@@ -39,7 +39,6 @@ def find_browser() -> str:
 @contextmanager
 def lab_server(notebook_dir: Path, tmp: Path) -> Iterator[str]:
     """Serve a folder with JupyterLab, on a free loopback port; gives its address."""
-    environment = isolated(tmp)
     log = tmp / "jupyterlab.log"
     command = [
         *[sys.executable, "-m", "jupyterlab", "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0"],
@@ -48,9 +47,19 @@ def lab_server(notebook_dir: Path, tmp: Path) -> Iterator[str]:
         *["--LabApp.extension_manager=readonly", "--KernelSpecManager.ensure_native_kernel=True"],
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]
+    with running(command, isolated(tmp), log) as server:
+        yield _wait_for_address(server, tmp / "runtime", log)
+
+
+@contextmanager
+def running(
+    command: list[str], environment: dict[str, str], log: Path, folder: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server in `folder`, in a process group of its own; what it says goes into the log."""
     with log.open("w") as output:
         server = subprocess.Popen(
             command,
+            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -58,7 +67,7 @@ def lab_server(notebook_dir: Path, tmp: Path) -> Iterator[str]:
             start_new_session=True,
         )
     try:
-        yield _wait_for_address(server, tmp / "runtime", log)
+        yield server
     finally:
         stop(server)
 

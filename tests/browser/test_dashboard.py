@@ -26,7 +26,7 @@ from tests.browser.jupyterlab import (
     marks,
     move_right,
     picture_after,
-    stop,
+    running,
 )
 from tests.browser.sliders import SLIDERS, moved, picture
 from tests.ports import free_port
@@ -47,20 +47,8 @@ def dashboard(tmp: Path) -> Iterator[tuple[str, int]]:
     """Serve the dashboard on a free port; gives its address with the token, and the server's process id."""
     environment = isolated(tmp) | {"JUPYTER_PATH": str(FOLDER), "TMPDIR": str(tmp)}
     log = tmp / "voila.log"
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            [*command(), f"--port={free_port()}"],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
+    with running([*command(), f"--port={free_port()}"], environment, log, ROOT) as server:
         yield _address(server, log), server.pid
-    finally:
-        stop(server)
 
 
 def _address(server: subprocess.Popen[bytes], log: Path) -> str:

@@ -23,19 +23,15 @@ from rankscope.explorers.allreduce import (
 )
 from rankscope.units import time_words
 
+from .controls import parts
+
 OTHER = {"algorithm": "segmented_ring", "num_nodes": 3, "gpus_per_node": 2, "log2_bytes": 24, "intra_us": 9,
          "inter_us": 20, "intra_gb_per_s": 50, "inter_gb_per_s": 5, "gamma_ps": 100, "num_segments": 3,
          "shared_nic": True, "step": 5}  # fmt: skip
 
 
-def parts(box):
-    controls, shown, told = box.children
-    names = {label: name for name, label in _LABELS.items()}
-    return {names[control.description]: control for control in controls.children}, shown, told
-
-
 def test_it_opens_on_the_defaults():
-    controls, shown, told = parts(allreduce())
+    controls, shown, told = parts(allreduce(), _LABELS)
     assert {name: control.value for name, control in controls.items()} == DEFAULTS
     assert isinstance(shown, widgets.HTML)
     assert shown.value == picture() + ranking()
@@ -46,7 +42,7 @@ def test_it_opens_on_the_defaults():
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_each_control_repaints_what_it_says(name):
     start = {"algorithm": "double_binary_tree", "num_nodes": 4} if name in ("num_segments", "shared_nic") else {}
-    controls, shown, told = parts(allreduce(**start))
+    controls, shown, told = parts(allreduce(**start), _LABELS)
     before = shown.value, told.value
     controls[name].value = OTHER[name]
     now = {**start, name: OTHER[name]}
@@ -84,7 +80,7 @@ def test_the_report_names_the_quickest():
 
 
 def test_the_step_slider_goes_to_the_end_and_no_further():
-    controls, shown, _ = parts(allreduce(step=14))
+    controls, shown, _ = parts(allreduce(step=14), _LABELS)
     assert controls["step"].max == 14
     assert "after 14 steps" in shown.value
     controls["algorithm"].value = "recursive_doubling"
@@ -108,7 +104,7 @@ def test_an_algorithm_that_refuses_says_so_in_place_of_the_picture(monkeypatch):
         return ALGORITHMS["allreduce"]["ring"](num_ranks)
 
     monkeypatch.setitem(ALGORITHMS["allreduce"], "picky", picky)
-    controls, shown, told = parts(allreduce(algorithm="picky"))
+    controls, shown, told = parts(allreduce(algorithm="picky"), _LABELS)
     assert "<svg" in shown.value
     controls["num_nodes"].value = 3
     controls["gpus_per_node"].value = 2
@@ -150,7 +146,7 @@ def test_another_step_is_painted_without_looking_for_the_best_anew(monkeypatch):
     module, searches = sys.modules["rankscope.explorers.allreduce"], []
     monkeypatch.setattr(module, "best", lambda *arguments, **options: searches.append(1) or best(*arguments, **options))
     module._best.cache_clear()
-    controls, shown, _ = parts(allreduce(num_nodes=4, algorithm="double_binary_tree", inter_us=13))
+    controls, shown, _ = parts(allreduce(num_nodes=4, algorithm="double_binary_tree", inter_us=13), _LABELS)
     seen = {shown.value}
     assert len(searches) == 1
     for step in range(2, 6):

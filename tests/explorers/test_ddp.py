@@ -11,18 +11,14 @@ from rankscope.explorers import ddp
 from rankscope.explorers.ddp import _LABELS, DEFAULTS, RANGES, caps, picture, report, timeline
 from rankscope.training.architectures import ARCHITECTURES
 
+from .controls import parts
+
 OTHER = {"model": "GPT-2", "num_samples": 64, "tflops": 10, "log2_ranks": 8, "alpha_us": 5, "gb_per_s": 2,
          "slower": 80, "accumulation": 3, "default_cap": False, "overlap": False}  # fmt: skip
 
 
-def parts(box):
-    controls, shown, told = box.children
-    names = {label: name for name, label in _LABELS.items()}
-    return {names[control.description]: control for control in controls.children}, shown, told
-
-
 def test_it_opens_on_the_defaults():
-    controls, shown, told = parts(ddp())
+    controls, shown, told = parts(ddp(), _LABELS)
     assert {name: control.value for name, control in controls.items()} == DEFAULTS
     assert isinstance(shown, widgets.HTML)
     assert shown.value == picture() + caps()
@@ -31,7 +27,7 @@ def test_it_opens_on_the_defaults():
 
 @pytest.mark.parametrize("name", OTHER)
 def test_each_control_repaints_what_it_says(name):
-    controls, shown, told = parts(ddp())
+    controls, shown, told = parts(ddp(), _LABELS)
     before = shown.value, told.value
     controls[name].value = OTHER[name]
     changed = {name: OTHER[name]}
@@ -40,7 +36,7 @@ def test_each_control_repaints_what_it_says(name):
 
 
 def test_the_cap_counts_once_the_default_is_left():
-    controls, shown, _ = parts(ddp())
+    controls, shown, _ = parts(ddp(), _LABELS)
     before = shown.value
     controls["log2_cap_mb"].value = 6
     assert shown.value == before

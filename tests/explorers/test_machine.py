@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-import ipywidgets as widgets
 import pytest
 
 from rankscope.collectives import ALGORITHMS
@@ -14,6 +13,7 @@ from rankscope.machine import Profile
 from rankscope.units import time_words
 
 from ..machine.made import as_predicted, collective, links, profile
+from .controls import parts
 
 OTHER = {"profile": "two", "algorithm": "flat", "num_ranks": 6, "log2_bytes": 24, "num_segments": 5}
 NATIVE_S = 0.005
@@ -26,14 +26,8 @@ def profiles() -> dict[str, Profile]:
     return {"one": one, "two": profile(links(seconds=lambda size: 1e-3 + size / 1e8))}
 
 
-def parts(box: widgets.VBox):
-    controls, shown, told = box.children
-    names = {label: name for name, label in _LABELS.items()}
-    return {names[control.description]: control for control in controls.children}, shown, told
-
-
 def test_it_opens_on_the_first_profile(profiles):
-    controls, shown, told = parts(machine(profiles))
+    controls, shown, told = parts(machine(profiles), _LABELS)
     assert {name: control.value for name, control in controls.items()} == DEFAULTS | {"profile": "one"}
     assert list(controls["profile"].options) == ["one", "two"]
     assert list(controls["algorithm"].options) == list(ALGORITHMS["allreduce"])
@@ -45,7 +39,7 @@ def test_it_opens_on_the_first_profile(profiles):
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_each_control_repaints_what_it_says(profiles, name):
     start = {"algorithm": "segmented_ring"} if name == "num_segments" else {}
-    controls, shown, told = parts(machine(profiles, **start))
+    controls, shown, told = parts(machine(profiles, **start), _LABELS)
     before = shown.value, told.value
     controls[name].value = OTHER[name]
     now, machines = {**start, name: OTHER[name]}, Machines(profiles)
@@ -88,7 +82,7 @@ def test_an_algorithm_that_refuses_says_so(profiles, monkeypatch):
 
 
 def test_ranks_that_do_not_fill_their_nodes_are_told_and_nothing_is_drawn():
-    controls, shown, told = parts(machine({"two nodes": profile(links(), num_nodes=2, ranks_per_node=[2, 2])}))
+    controls, shown, told = parts(machine({"two nodes": profile(links(), num_nodes=2, ranks_per_node=[2, 2])}), _LABELS)
     assert "<svg" in shown.value
     controls["num_ranks"].value = 3
     assert shown.value == "<p>num_ranks must be a multiple of the 2 ranks on a node, got 3</p>"

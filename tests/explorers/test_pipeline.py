@@ -12,18 +12,14 @@ from rankscope.explorers import pipeline
 from rankscope.explorers.pipeline import _LABELS, DEFAULTS, RANGES, picture, report, road
 from rankscope.pipeline import simulate
 
+from .controls import parts
+
 OTHER = {"read_ms": 20, "decode_ms": 11, "copy_ms": 17, "train_ms": 25, "num_workers": 3, "capacity": 5, "jitter": 90,
          "num_ranks": 2, "seed": 4, "ordered": False}  # fmt: skip
 
 
-def parts(box):
-    controls, shown, told = box.children
-    names = {label: name for name, label in _LABELS.items()}
-    return {names[control.description]: control for control in controls.children}, shown, told
-
-
 def test_it_opens_on_the_defaults():
-    controls, shown, told = parts(pipeline())
+    controls, shown, told = parts(pipeline(), _LABELS)
     assert {name: control.value for name, control in controls.items()} == DEFAULTS
     assert isinstance(shown, widgets.HTML)
     assert shown.value == picture()
@@ -32,7 +28,7 @@ def test_it_opens_on_the_defaults():
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_each_control_repaints_what_it_says(name):
-    controls, shown, told = parts(pipeline())
+    controls, shown, told = parts(pipeline(), _LABELS)
     before = shown.value, told.value
     controls[name].value = OTHER[name]
     assert shown.value == picture(**{name: OTHER[name]}) != before[0]

@@ -6,11 +6,12 @@ import sys
 from fractions import Fraction
 from html import escape
 
-import ipywidgets as widgets
 import pytest
 
 from rankscope.explorers import pipeline_parallel
 from rankscope.training import bubble_share, gpipe, pipeline_traffic, simulate_pipeline
+
+from .controls import parts
 
 module = sys.modules["rankscope.explorers.pipeline_parallel"]  # its function has the same name
 
@@ -22,14 +23,8 @@ START = {"num_chunks": {"schedule": "interleaved_1f1b"}} | dict.fromkeys(
 )
 
 
-def parts(box: widgets.VBox):
-    controls, shown, told = box.children
-    names = {label: name for name, label in module._LABELS.items()}
-    return {names[control.description]: control for control in controls.children}, shown, told
-
-
 def test_it_opens_on_its_defaults():
-    controls, shown, told = parts(pipeline_parallel())
+    controls, shown, told = parts(pipeline_parallel(), module._LABELS)
     assert {name: control.value for name, control in controls.items()} == module.DEFAULTS
     assert shown.value == module.picture()
     assert escape(module.report()) in told.value
@@ -38,7 +33,7 @@ def test_it_opens_on_its_defaults():
 @pytest.mark.parametrize("name", module.DEFAULTS)
 def test_each_control_repaints_what_it_says(name):
     start = START.get(name, {})
-    controls, shown, told = parts(pipeline_parallel(**start))
+    controls, shown, told = parts(pipeline_parallel(**start), module._LABELS)
     before = shown.value, told.value
     controls[name].value = OTHER[name]
     now = {**start, name: OTHER[name]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-import ipywidgets as widgets
 import numpy as np
 import pytest
 
@@ -17,6 +16,7 @@ from rankscope.pipeline import overlap_share, simulate_loop
 from rankscope.units import time_words
 
 from ..machine.made import point, profile
+from .controls import parts
 
 OTHER = {"link": "PCIe 3 x16", "direction": "d2h", "method": "pinned", "log2_bytes": 22, "load_ms": 50,
          "num_workers": 5, "step_ms": 21, "prefetched": True}  # fmt: skip
@@ -36,14 +36,8 @@ def measured() -> Profile:
     return profile([*copies, *(point("pin", size, size / 4e9, cached=True) for size in SIZES)], topology=TOPOLOGY)
 
 
-def parts(box: widgets.VBox) -> tuple[dict[str, Any], Any, Any]:
-    controls, shown, told = box.children
-    names = {label: name for name, label in _LABELS.items()}
-    return {names[control.description]: control for control in controls.children}, shown, told
-
-
 def test_it_opens_on_facts_and_says_so() -> None:
-    controls, shown, told = parts(transfers())
+    controls, shown, told = parts(transfers(), _LABELS)
     assert {name: control.value for name, control in controls.items()} == DEFAULTS
     assert tuple(controls["link"].options) == tuple(LINKS)
     copies = Copies()
@@ -55,7 +49,7 @@ def test_it_opens_on_facts_and_says_so() -> None:
 
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_each_control_repaints_what_it_says(name: str) -> None:
-    controls, shown, told = parts(transfers())
+    controls, shown, told = parts(transfers(), _LABELS)
     before = shown.value, told.value
     controls[name].value = OTHER[name]
     copies, now = Copies(), {name: OTHER[name]}
@@ -96,7 +90,7 @@ def test_loading_and_pinning_can_bound_the_loop() -> None:
 
 
 def test_with_a_profile_times_are_the_measured_ones(measured: Profile) -> None:
-    controls, shown, told = parts(transfers(measured))
+    controls, shown, told = parts(transfers(measured), _LABELS)
     assert controls["link"].value == "measured: made up"
     assert "64 MiB to the GPU, measured" in shown.value
     assert "nothing here is measured" not in told.value

@@ -5,24 +5,19 @@ from __future__ import annotations
 import sys
 from html import escape
 
-import ipywidgets as widgets
 import pytest
 
 from rankscope.explorers import uneven
+
+from .controls import parts
 
 module = sys.modules["rankscope.explorers.uneven"]  # its function has the same name
 
 OTHER = {"rank_0": 4, "rank_1": 7, "rank_2": 1, "handling": "pad", "allreduce_ms": 90, "divide_by_initial": False}
 
 
-def parts(box: widgets.VBox):
-    controls, shown, told = box.children
-    names = {label: name for name, label in module._LABELS.items()}
-    return {names[control.description]: control for control in controls.children}, shown, told
-
-
 def test_it_opens_on_its_defaults():
-    controls, shown, told = parts(uneven())
+    controls, shown, told = parts(uneven(), module._LABELS)
     assert {name: control.value for name, control in controls.items()} == module.DEFAULTS
     assert shown.value == module.picture()
     assert escape(module.report()) in told.value
@@ -30,7 +25,7 @@ def test_it_opens_on_its_defaults():
 
 @pytest.mark.parametrize("name", module.DEFAULTS)
 def test_each_control_repaints_what_it_says(name):
-    controls, shown, told = parts(uneven(handling="join"))
+    controls, shown, told = parts(uneven(handling="join"), module._LABELS)
     before = shown.value, told.value
     controls[name].value = OTHER[name]
     now = {"handling": "join", name: OTHER[name]}

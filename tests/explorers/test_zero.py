@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from html import escape
 
-import ipywidgets as widgets
 import pytest
 from torch import nn
 
 from rankscope.explorers import zero
 from rankscope.training import zero_memory
+
+from .controls import parts
 
 module = sys.modules["rankscope.explorers.zero"]  # its function has the same name
 
@@ -18,14 +19,8 @@ OTHER = {"model": "70 B", "log2_ranks": 3, "stage": 3, "recipe": "bf16", "optimi
          "activations_gb": 20, "buckets": True}  # fmt: skip
 
 
-def parts(box: widgets.VBox):
-    controls, shown, told = box.children
-    names = {label: name for name, label in module._LABELS.items()}
-    return {names[control.description]: control for control in controls.children}, shown, told
-
-
 def test_it_opens_on_its_defaults():
-    controls, shown, told = parts(zero())
+    controls, shown, told = parts(zero(), module._LABELS)
     assert {name: control.value for name, control in controls.items()} == module.DEFAULTS
     assert shown.value == module.picture()
     assert escape(module.report()) in told.value
@@ -34,7 +29,7 @@ def test_it_opens_on_its_defaults():
 @pytest.mark.parametrize("name", module.DEFAULTS)
 def test_each_control_repaints_what_it_says(name):
     start = {"stage": 3} if name == "layer_millions" else {}
-    controls, shown, told = parts(zero(**start))
+    controls, shown, told = parts(zero(**start), module._LABELS)
     before = shown.value, told.value
     controls[name].value = OTHER[name]
     now = {**start, name: OTHER[name]}
@@ -60,7 +55,7 @@ def test_a_layer_is_no_larger_than_its_model_and_buckets_are_ddps():
 
 def test_a_module_of_ones_own():
     own = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 10))
-    controls, shown, told = parts(zero(own, log2_ranks=1, stage=3))
+    controls, shown, told = parts(zero(own, log2_ranks=1, stage=3), module._LABELS)
     assert controls["model"].value == "your module"
     assert escape(str(zero_memory(own, 2, 3))) in told.value
     controls["model"].value = "1.5 B"
