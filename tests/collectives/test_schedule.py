@@ -227,7 +227,7 @@ def test_bad_headers_are_refused(header: dict[str, Any], message: str) -> None:
 
 def test_schedules_are_equal_by_what_they_do() -> None:
     ring = build("allreduce", "ring", 4)
-    assert ring == build("allreduce", "ring", 4)
+    assert ring == ALGORITHMS["allreduce"]["ring"](4)
     assert ring == Schedule.of_steps(ring.steps(), **ring.header())
     assert ring != build("allreduce", "ring", 5)
     assert ring != build("allreduce", "torus_2d", 4, shape=(1, 4))  # by its name
@@ -242,6 +242,29 @@ def test_schedules_are_equal_by_what_they_do() -> None:
     assert Schedule.from_text(weighted.to_text()) == weighted
     with pytest.raises(TypeError, match="unhashable"):
         hash(ring)
+
+
+def test_ones_own_come_ready_made_when_asked_for_again() -> None:
+    ring = build("allreduce", "ring", 4)
+    assert build("allreduce", "ring", 4) is ring
+    assert build("allreduce", "segmented_ring", 4, num_segments=1) is not ring
+    torus = build("allreduce", "torus_2d", 4, shape=(2, 2))
+    assert build("allreduce", "torus_2d", 4, shape=(2, 2)) is torus
+    assert build("allreduce", "torus_2d", 4, shape=[2, 2]) == torus
+    build("allreduce", "ring", 1)
+    for wrong in (4.0, True, "4", [4]):  # though some are equal to a number that was asked for
+        with pytest.raises(ValueError, match="num_ranks must be"):
+            build("allreduce", "ring", wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="shape"):
+        build("allreduce", "torus_2d", 4, shape=(2.0, 2))
+
+
+def test_a_builder_of_yours_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have been changed, or depend on something else."""
+    torus = ALGORITHMS["allreduce"]["torus_2d"]
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "ring", lambda n: torus(n))
+    assert build("allreduce", "ring", 4).algorithm == "torus_2d"
+    assert build("allreduce", "ring", 4) is not build("allreduce", "ring", 4)
 
 
 def test_steps_can_be_asked_for_again_and_again() -> None:

@@ -90,7 +90,10 @@ def test_the_comparison_sees_a_difference() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["ring", "torus_2d", "torus_3d", "mesh_2d", "bidirectional_ring", "hierarchical_ring"])
+UNEVEN = ["ring", "segmented_ring", "torus_2d", "torus_3d", "mesh_2d", "bidirectional_ring", "hierarchical_ring"]
+
+
+@pytest.mark.parametrize("name", UNEVEN)
 def test_the_short_cut_of_steady_steps_loses_nothing(name: str) -> None:
     """Without spans the simulator skips ahead once all ranks move alike; with spans it never does."""
     rng = np.random.default_rng(3)
@@ -105,6 +108,27 @@ def test_the_short_cut_of_steady_steps_loses_nothing(name: str) -> None:
             schedule = build("allreduce", name, ranks)
             whole = simulate(schedule, 1e3, cluster, detail="messages").makespan_s
             assert simulate(schedule, 1e3, cluster, detail="ranks").makespan_s == pytest.approx(whole, rel=1e-11)
+
+
+@pytest.mark.parametrize("num_segments", [2, 3, 8])
+@pytest.mark.parametrize("gamma", [0.0, 0.3, 40.0])  # adding takes no time, hides behind the wire, is slower than it
+def test_the_short_cut_knows_what_is_still_to_be_added(num_segments: int, gamma: float) -> None:
+    schedule = build("allreduce", "segmented_ring", 12, num_segments=num_segments)
+    for inter in (Link(2.0, 5.0), Link(1.0, 7.0), Link(0.0, 0.5)):
+        compare(schedule, 1e3, Cluster(3, 4, Link(1.0, 7.0), inter, gamma))
+
+
+def test_a_schedule_that_is_simulated_again_takes_as_long() -> None:
+    """Its routes stay with it, by the number of ports that they are for; of a large one they are made each time."""
+    clusters = [Cluster(4, 4, Link(1.0, 7.0), Link(2.0, beta), 0.3, ports) for ports in (1, 2, None) for beta in (5, 9)]
+    for name in ALGORITHMS["allreduce"]:
+        again = build("allreduce", name, 16)
+        for cluster in [*clusters, *reversed(clusters)]:
+            new = ALGORITHMS["allreduce"][name](16)
+            assert simulate(again, 1e3, cluster).makespan_s == simulate(new, 1e3, cluster).makespan_s
+    large = build("all_to_all", "pairwise", 128)
+    simulate(large, 1e6, Cluster.uniform(128, Link(1.0, 2.0)), detail="ranks")
+    assert not large.kept
 
 
 def test_a_phase_may_name_several_chunks_for_one_pair_of_ranks() -> None:

@@ -14,7 +14,7 @@ from ..checks import number, one_of
 from ..cluster import Cluster
 from .closed_forms import FORMS
 from .cost import NoClosedForm, closed_form, lower_bounds
-from .registry import ALGORITHMS, SHIPPED
+from .registry import ALGORITHMS, build, is_shipped
 from .schedule import Schedule
 from .simulate import simulate
 from .verify import verify
@@ -144,11 +144,10 @@ def _ranked(found: list[Candidate]) -> list[Candidate]:
 
 def _candidate(collective: str, name: str, num_bytes: float, cluster: Cluster) -> Candidate | None:
     """The quickest of an algorithm's options, None where it does not exist for so many ranks."""
-    builder, tried = ALGORITHMS[collective][name], []
-    ours = builder is SHIPPED.get(collective, {}).get(name)  # not one that somebody has put in its place
+    tried, ours = [], is_shipped(collective, name)
     for options in _options(collective, name, num_bytes, cluster) if ours else [{}]:
         try:
-            schedule = builder(cluster.num_ranks, **options)
+            schedule = build(collective, name, cluster.num_ranks, **options)
         except ValueError:
             continue
         if not ours:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from ..checks import one_of
@@ -60,10 +61,28 @@ SHIPPED = {collective: dict(builders) for collective, builders in ALGORITHMS.ite
 
 
 def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
-    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``.
+    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; of rankscope's own, the same one each time.
 
     Raises ValueError for a name that is not there, naming those that are, and for what the builder refuses.
     """
     one_of("collective", collective, tuple(c for c in COLLECTIVES if c in ALGORITHMS))
     one_of(f"algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
-    return ALGORITHMS[collective][algorithm](num_ranks, **options)
+    builder = ALGORITHMS[collective][algorithm]
+    if is_shipped(collective, algorithm) and all(map(_is_plain, (num_ranks, *options.values()))):
+        return _kept(builder, num_ranks, **options)
+    return builder(num_ranks, **options)
+
+
+def is_shipped(collective: str, algorithm: str) -> bool:
+    """Return whether this is rankscope's own, and not one that somebody has put in its place."""
+    return ALGORITHMS[collective][algorithm] is SHIPPED.get(collective, {}).get(algorithm)
+
+
+@lru_cache(maxsize=128)
+def _kept(builder: Builder, num_ranks: int, **options: Any) -> Schedule:
+    return builder(num_ranks, **options)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is told from all others by its hash: 2.0 and True are refused where 2 and 1 are not."""
+    return all(map(_is_plain, value)) if type(value) is tuple else value is None or type(value) is int

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .schedule import Ints, Phase, Schedule
+from .schedule import MOST_KEPT, Ints, Phase, Schedule
 
 Seconds = NDArray[np.float64]
 
@@ -35,7 +36,7 @@ class Routes:
         rank_of[order] = np.arange(order.size)
         self.message = rank_of[place]  # of each transfer
         self.src, self.dst = phase.src[rows[order]], phase.dst[rows[order]]
-        self.num_messages = order.size
+        self.num_messages, self.num_steps = order.size, phase.num_steps
         self._phase, self._schedule = phase, schedule
         self.send_port, self.after_send = _turns(self.src, ports)
         self.receive_port, self.after_receive = _turns(self.dst, ports)
@@ -66,6 +67,23 @@ class Routes:
                 level[i] = max(level[one] + 1 if one >= 0 else 0, level[other] + 1 if other >= 0 else 0)
         order = np.argsort(level, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
+
+
+def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
+    """Yield the routes of each phase; those of a small schedule are made once, for all sizes and clusters."""
+    key = "routes", ports
+    if key in schedule.kept:
+        yield from schedule.kept[key]
+        return
+    made, num_messages = list[Routes](), 0
+    for phase in schedule.phases():
+        routes = Routes(schedule, phase, ports)
+        num_messages += routes.num_messages
+        if num_messages <= MOST_KEPT:
+            made.append(routes)
+        yield routes
+    if num_messages <= MOST_KEPT:
+        schedule.kept[key] = made
 
 
 def _turns(rank: Ints, ports: int | None) -> tuple[Ints, Ints]:

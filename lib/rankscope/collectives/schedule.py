@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ SUMS = ("allreduce", "reduce", "reduce_scatter")  # each rank has a share in eve
 MOVES = ("broadcast", "scatter", "gather", "allgather", "all_to_all")  # each chunk comes from one rank
 COLLECTIVES = (*SUMS, *MOVES, "barrier")
 ROOTED = ("reduce", "broadcast", "scatter", "gather")
+MOST_KEPT = 1 << 13  # rows that are worked out of a schedule, up to which they are kept with it
 
 
 class ScheduleError(ValueError):
@@ -128,6 +129,7 @@ class Schedule:
     ports: int = 1
     lag: int = 1
     weights: tuple[int, ...] | None = None
+    kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # what others have worked out of it
 
     def __post_init__(self) -> None:
         one_of("collective", self.collective, COLLECTIVES)

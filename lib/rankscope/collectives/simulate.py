@@ -11,10 +11,11 @@ from ..checks import number, one_of
 from ..cluster import Cluster
 from ..timeline import Timeline
 from .ports import Nics, send_all
-from .routes import Routes, Seconds, Shift
+from .routes import Routes, Seconds, Shift, all_routes
 from .schedule import Schedule
 
 MOST_MESSAGES = 250_000  # of which every one becomes spans unless asked otherwise
+_EPS = float(np.finfo(float).eps)
 
 
 def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None = None) -> Timeline:
@@ -58,33 +59,31 @@ class _Run:
         self.records: list[tuple[Any, ...]] | None = [] if detail != "ranks" else None
         sizes = schedule.chunk_bytes(num_bytes)
         shares = None if schedule.weights is None else np.r_[0.0, np.cumsum(sizes)]
-        routes: Routes | None = None
         step = messages = 0
-        for phase in schedule.phases():
-            routes = Routes(schedule, phase, cluster.ports)
-            messages += routes.num_messages * phase.num_steps
+        for routes in all_routes(schedule, cluster.ports):
+            messages += routes.num_messages * routes.num_steps
             if detail is None and messages > MOST_MESSAGES:
                 self.records = None
-            self._phase(routes, phase.num_steps, shares, sizes[0], step)
-            step += phase.num_steps
+            self._phase(routes, shares, sizes[0], step)
+            step += routes.num_steps
 
-    def _phase(self, routes: Routes, num_steps: int, shares: Seconds | None, chunk_bytes: float, first: int) -> None:
+    def _phase(self, routes: Routes, shares: Seconds | None, chunk_bytes: float, first: int) -> None:
         alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
-        steady = self.records is None and self.schedule.lag == 1 and self.nics is None and shares is None
+        alike = self.records is None and self.nics is None and shares is None
         shifting: _Shifting | None = None
-        for nth in range(num_steps):
+        for nth in range(routes.num_steps):
             if nth == 0 or shares is not None:
                 sent, added = routes.bytes_of(shares, chunk_bytes, nth)
                 costs_s, adding_s = alpha_s + sent * beta, added * self.cluster.gamma_s_per_byte
-            if nth == 0 and steady and routes.shift is not None:
+            if nth == 0 and alike and self.schedule.lag == 1 and routes.shift is not None:
                 shifting = _Shifting(routes.shift, costs_s, adding_s)
-            before_s = self.ready_s
+            before_s = self._state() if alike and nth & (nth + 1) == 0 else None
             if shifting is not None:
-                self.ready_s = shifting.step(before_s)
+                self.ready_s = shifting.step(self.ready_s)
             else:
                 self._step(routes, alpha_s, costs_s, adding_s, first + nth)
-            if steady and nth & (nth + 1) == 0 and _is_steady(before_s, self.ready_s):
-                self.ready_s = self.ready_s + (self.ready_s - before_s) * (num_steps - 1 - nth)
+            if before_s is not None and _is_steady(before_s, after_s := self._state()):
+                self._move((after_s - before_s) * (routes.num_steps - 1 - nth))
                 return
 
     def _step(self, routes: Routes, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds, number: int) -> None:
@@ -99,6 +98,16 @@ class _Run:
         if self.records is not None:
             self.records.append((number, routes, start_s, end_s, adding_s, done_s))
 
+    def _state(self) -> Seconds:
+        """All that the next step depends on, a row a time: with a lag of 1 nobody goes on before it has added up."""
+        return np.array([self.ready_s, *self.added_s]) if self.schedule.lag > 1 else self.ready_s[None]
+
+    def _move(self, by_s: Seconds) -> None:
+        """Move on in time, each row of the state by its own."""
+        self.ready_s = self.ready_s + by_s[0]
+        if self.schedule.lag > 1:
+            self.added_s.extend([added_s + moved_s for added_s, moved_s in zip(self.added_s, by_s[1:], strict=True)])
+
     def timeline(self) -> Timeline:
         ends_s = np.maximum(self.ready_s, self.added_s[-1])
         ranks = np.arange(ends_s.size)
@@ -112,7 +121,7 @@ class _Run:
 def _is_steady(before_s: Seconds, after_s: Seconds) -> bool:
     """Whether all ranks moved on by the same time: they then do so for ever, since a step is linear in max and plus."""
     moved_s = after_s - before_s
-    return bool(moved_s.max() - moved_s.min() <= 8 * np.finfo(float).eps * after_s.max())
+    return bool(moved_s.max() - moved_s.min() <= 8 * _EPS * after_s.max())
 
 
 class _Shifting:
