@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .conditions import given, wanted
-from .schedule import Ints, Schedule, Step
+from .schedule import MOST_KEPT, Schedule, Step
 
 Run = tuple[int, int]  # elements from the first number up to the second
+Transfer = tuple[int, int, int, bool]  # one chunk of a step: src, dst, chunk, reduce
 
 
 class Message(NamedTuple):
@@ -50,10 +51,8 @@ class RankSteps(NamedTuple):
     steps: list[RankStep]
 
 
-def rank_steps(schedule: Schedule, rank: int, ends: list[int], steps: Sequence[Step] | None = None) -> RankSteps:
+def rank_steps(schedule: Schedule, rank: int, ends: list[int]) -> RankSteps:
     """Return what a rank does; `ends` are the chunks' ends, as of `chunk_ends`. The schedule is taken to be right.
-
-    Whoever wants several ranks hands over the schedule's `steps`, best `by_chunk`, which are then made once.
 
     All transfers of a step between the same two are one message, its chunks in ascending order; chunks, and messages,
     of no elements are left out.
@@ -64,54 +63,85 @@ def rank_steps(schedule: Schedule, rank: int, ends: list[int], steps: Sequence[S
     RankStep(sends=[Message(peer=2, runs=((1, 3),))], receives=[Message(peer=0, runs=((0, 1),))], \
 arrivals=[Arrival(message=0, at=0, run=(0, 1), reduce=True)])
     """
-    own, result = given(schedule)[rank], wanted(schedule)[rank]
-    mine = [_of_rank(step, rank) for step in (schedule.steps() if steps is None else steps)]
+    steps = []
+    for step in schedule.steps():
+        mine = (step.src == rank) | (step.dst == rank)
+        steps.append(_transfers(Step(*(column[mine] for column in step))))
+    return _of_rank(rank, given(schedule)[rank], wanted(schedule)[rank], steps, ends)
+
+
+def all_rank_steps(schedule: Schedule, ends: list[int]) -> list[RankSteps]:
+    """Return `rank_steps` of every rank; the schedule's steps are made once."""
+    own, result = given(schedule), wanted(schedule)
+    steps = schedule.kept.get("transfers") or [
+        _by_rank(_transfers(step), schedule.num_ranks) for step in schedule.steps()
+    ]
+    if sum(len(mine) for of_ranks in steps for mine in of_ranks) <= MOST_KEPT:
+        schedule.kept["transfers"] = steps
+    return [
+        _of_rank(rank, own[rank], result[rank], [of_ranks[rank] for of_ranks in steps], ends)
+        for rank in range(schedule.num_ranks)
+    ]
+
+
+def _transfers(step: Step) -> list[Transfer]:
+    rows = step.by_chunk()
+    columns = (column.tolist() for column in (rows.src, rows.dst, rows.chunk, rows.reduce))
+    return list(zip(*columns, strict=True))
+
+
+def _by_rank(transfers: list[Transfer], num_ranks: int) -> list[list[Transfer]]:
+    of_ranks: list[list[Transfer]] = [[] for _ in range(num_ranks)]
+    for transfer in transfers:
+        src, dst, *_ = transfer
+        of_ranks[src].append(transfer)
+        of_ranks[dst].append(transfer)
+    return of_ranks
+
+
+def _of_rank(
+    rank: int, own: NDArray[np.bool_], result: NDArray[np.bool_], steps: list[list[Transfer]], ends: list[int]
+) -> RankSteps:
     touched = own | result
-    for step in mine:
-        touched[step.chunk[step.dst == rank]] = True
+    touched[[chunk for step in steps for _, dst, chunk, _ in step if dst == rank]] = True
     sizes = np.diff(ends)
     starts = np.cumsum(sizes * touched) - sizes * touched
-    passed = _runs(np.flatnonzero(own), starts, sizes)
+    run_of = list(zip(starts.tolist(), (starts + sizes).tolist(), strict=True))
+    passed = _runs(np.flatnonzero(own).tolist(), run_of)
     return RankSteps(
         int((sizes * touched).sum()),
         (passed[0][0], passed[-1][1]) if passed else (0, 0),
-        _runs(np.flatnonzero(result), starts, sizes),
-        [_step(step, rank, starts, sizes) for step in mine],
+        _runs(np.flatnonzero(result).tolist(), run_of),
+        [_step(step, rank, run_of) for step in steps],
     )
 
 
-def _of_rank(step: Step, rank: int) -> Step:
-    rows = (step.src == rank) | (step.dst == rank)
-    return _rows(step, rows).by_chunk()
+def _step(transfers: list[Transfer], rank: int, run_of: list[Run]) -> RankStep:
+    """One step of a rank, of the transfers that are its own; messages are in the order of their first transfers."""
+    sends: dict[int, list[int]] = {}
+    receives: dict[int, list[tuple[int, int, bool]]] = {}  # chunk, place of the transfer, whether it is added
+    for place, (src, dst, chunk, reduce) in enumerate(transfers):
+        start, stop = run_of[chunk]
+        if start == stop:
+            continue
+        if src == rank:
+            sends.setdefault(dst, []).append(chunk)
+        else:
+            receives.setdefault(src, []).append((chunk, place, reduce))
+    for parts in receives.values():
+        parts.sort()
+    return RankStep(
+        [Message(peer, _runs(sorted(chunks), run_of)) for peer, chunks in sends.items()],
+        [Message(peer, _runs([chunk for chunk, _, _ in parts], run_of)) for peer, parts in receives.items()],
+        _arrivals(list(receives.values()), run_of),
+    )
 
 
-def _rows(step: Step, rows: NDArray[np.bool_]) -> Step:
-    return Step(step.src[rows], step.dst[rows], step.chunk[rows], step.num_chunks[rows], step.reduce[rows])
-
-
-def _step(step: Step, rank: int, starts: Ints, sizes: Ints) -> RankStep:
-    there = sizes[step.chunk] > 0
-    step = step if there.all() else _rows(step, there)
-    sends = [Message(peer, _runs(np.sort(step.chunk[rows]), starts, sizes)) for peer, rows in _by(step.dst, step, rank)]
-    receives, rows_of = [], []
-    for peer, rows in _by(step.src, step, rank):
-        rows = rows[np.argsort(step.chunk[rows], kind="stable")]
-        receives.append(Message(peer, _runs(step.chunk[rows], starts, sizes)))
-        rows_of.append(rows)
-    return RankStep(sends, receives, _arrivals(step, rows_of, starts, sizes))
-
-
-def _by(peers: Ints, step: Step, rank: int) -> list[tuple[int, Ints]]:
-    """The rows of each peer that is sent to, or received from, in the order of their first rows."""
-    rows = np.flatnonzero(peers != rank)
-    return [(peer, rows[peers[rows] == peer]) for peer in dict.fromkeys(peers[rows].tolist())]
-
-
-def _runs(chunks: Iterable[int], starts: Ints, sizes: Ints) -> tuple[Run, ...]:
+def _runs(chunks: Iterable[int], run_of: list[Run]) -> tuple[Run, ...]:
     """The elements of these chunks, with those that are adjacent taken together."""
     runs: list[Run] = []
     for chunk in chunks:
-        start, stop = int(starts[chunk]), int(starts[chunk] + sizes[chunk])
+        start, stop = run_of[chunk]
         if runs and runs[-1][1] == start:
             runs[-1] = runs[-1][0], stop
         elif stop > start:
@@ -119,26 +149,23 @@ def _runs(chunks: Iterable[int], starts: Ints, sizes: Ints) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-def _arrivals(step: Step, rows_of: list[Ints], starts: Ints, sizes: Ints) -> list[Arrival]:
-    """What becomes of the received messages: one after the other, but in the order of the rows where that matters."""
-    parts = []
-    for message, rows in enumerate(rows_of):
-        count = sizes[step.chunk[rows]]
-        parts += [
-            (row, message, at) for row, at in zip(rows.tolist(), (np.cumsum(count) - count).tolist(), strict=True)
-        ]
-    chunks = [int(step.chunk[row]) for row, _, _ in parts]
-    if len(set(chunks)) < len(chunks):
+def _arrivals(received: list[list[tuple[int, int, bool]]], run_of: list[Run]) -> list[Arrival]:
+    """What becomes of the received messages: one after the other, but in the order of transfers where that matters."""
+    parts: list[tuple[int, Arrival]] = []
+    for message, chunks in enumerate(received):
+        at = 0
+        for chunk, place, reduce in chunks:
+            parts.append((place, Arrival(message, at, run_of[chunk], reduce)))
+            at += run_of[chunk][1] - run_of[chunk][0]
+    if len({part.run for _, part in parts}) < len(parts):
         parts.sort()
     arrivals: list[Arrival] = []
-    for row, message, at in parts:
-        chunk, reduce = int(step.chunk[row]), bool(step.reduce[row])
-        start, stop = int(starts[chunk]), int(starts[chunk] + sizes[chunk])
+    for _, part in parts:
         if arrivals:
             last = arrivals[-1]
             end = last.at + last.run[1] - last.run[0]
-            if (last.message, last.run[1], end, last.reduce) == (message, start, at, reduce):
-                arrivals[-1] = last._replace(run=(last.run[0], stop))
+            if (last.message, last.run[1], end, last.reduce) == (part.message, part.run[0], part.at, part.reduce):
+                arrivals[-1] = last._replace(run=(last.run[0], part.run[1]))
                 continue
-        arrivals.append(Arrival(message, at, (start, stop), reduce))
+        arrivals.append(part)
     return arrivals

@@ -7,7 +7,7 @@ before its send was done gave wrong sums on slow networks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from operator import not_
 from typing import NamedTuple
@@ -129,7 +129,8 @@ class _Planner:
 
     def _finish(self, number: int, last: bool) -> list[Arrival]:
         """Wait for the receives of a step; return what of them may be added up after the next sends are posted."""
-        arrivals = [a for a in self.steps[number].arrivals if self._span_of(number, a.message).scratch]
+        spans = [self.transfers[receive].span for receive in self.arriving[number]]
+        arrivals = [arrival for arrival in self.steps[number].arrivals if spans[arrival.message].scratch]
         sent = [] if last else [run for message in self.steps[number + 1].sends for run in message.runs]
         needed = last or _overlap((arrival.run for arrival in arrivals), sent)
         waiting = list(self.arriving[number])
@@ -153,9 +154,8 @@ class _Planner:
         self.scratch.give_back(self.transfers[send].span)
         self.program.append(Wait(send))
 
-    def _wait_readers(self, runs: Iterable[Run]) -> None:
+    def _wait_readers(self, runs: Sequence[Run]) -> None:
         """Wait for the sends that may still be reading these elements of the buffer."""
-        runs = list(runs)
         for send in list(self.sending):
             span = self.transfers[send].span
             if not span.scratch and _overlap(runs, [(span.start, span.stop)]):
@@ -224,9 +224,12 @@ class _Planner:
             self.program.append(Post(tuple(transfers)))
 
 
-def _overlap(some: Iterable[Run], others: Iterable[Run]) -> bool:
-    others = list(others)
-    return any(start < end and begin < stop for start, stop in some for begin, end in others)
+def _overlap(some: Iterable[Run], others: Sequence[Run]) -> bool:
+    for start, stop in some:
+        for begin, end in others:
+            if start < end and begin < stop:
+                return True
+    return False
 
 
 def _length(message: Message) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
 
 from ..checks import number, of_type, whole
 from ..cluster import Cluster, Link
@@ -14,7 +15,7 @@ from ..timeline import Span, Timeline
 from .cards import Cards
 from .cuts import RUNS_IN, chunk_ends
 from .schedule import Schedule
-from .wire_messages import rank_steps
+from .wire_messages import all_rank_steps
 from .wire_plan import LANE, Plan, Post, Transfer, Wait, Write, plan
 
 LinkAt = Callable[[int, int, float], Link]
@@ -54,12 +55,12 @@ def simulate_executor(
     if rest:
         raise ValueError(f"num_bytes must be a multiple of {element_bytes * parts}, got {num_bytes!r}")
     ends = [0, 1] if schedule.collective == "barrier" else chunk_ends(schedule, int(num_elements))
-    steps = [step.by_chunk() for step in schedule.steps()]
-    plans = [plan(rank_steps(schedule, rank, ends, steps)) for rank in range(schedule.num_ranks)]
+    plans = [plan(steps) for steps in all_rank_steps(schedule, ends)]
     return _Run(plans, cluster, link_at, element_bytes).timeline()
 
 
-class _Message(NamedTuple):
+@dataclass(slots=True)
+class _Message:
     """What is known of a message so far: infinite where it has not happened."""
 
     posted_s: float = math.inf  # by the sender
@@ -75,7 +76,7 @@ class _Run:
         self._plans, self._cluster, self._element_bytes = plans, cluster, element_bytes
         self._link_at = link_at or (lambda src, dst, num_bytes: cluster.link(src, dst))
         self._cards, self._spans = Cards(), list[Span]()
-        self._messages: dict[Name, _Message] = {}
+        self._messages: dict[Name, _Message] = defaultdict(_Message)
         self._names: list[Name] = []  # of those that have begun
         self._done_s: dict[tuple[int, Name], float] = {}  # (rank that waits, message)
         self._waits: dict[tuple[int, Name], float] = {}  # and since when
@@ -133,8 +134,10 @@ class _Run:
             name = _name(rank, one)
             self._count += 1
             if one.sends:
-                num_bytes = (one.span.stop - one.span.start) * self._element_bytes
-                self._know(name, posted_s=now_s, num_bytes=num_bytes, turn=self._count)
+                message = self._messages[name]
+                message.posted_s, message.turn = now_s, self._count
+                message.num_bytes = (one.span.stop - one.span.start) * self._element_bytes
+                self._may_begin(name)
             else:
                 self._later(now_s, partial(self._tell, name), self._count)
 
@@ -142,13 +145,14 @@ class _Run:
         """Let the receiver say that it is ready: the word leaves its card behind what is there."""
         src, dst, step = name
         out, _ = _cards(self._cluster, (dst, src, step))
-        self._know(name, ready_s=self._cards.free_s(out, now_s) + self._link_at(dst, src, 0.0).alpha_s)
+        self._messages[name].ready_s = self._cards.free_s(out, now_s) + self._link_at(dst, src, 0.0).alpha_s
+        self._may_begin(name)
 
-    def _know(self, name: Name, **news: Any) -> None:
-        known = self._messages[name] = self._messages.get(name, _Message())._replace(**news)
-        start_s = max(known.posted_s, known.ready_s)
-        if math.isfinite(start_s):
-            self._later(start_s, partial(self._begin, name), known.turn)
+    def _may_begin(self, name: Name) -> None:
+        message = self._messages[name]
+        start_s = max(message.posted_s, message.ready_s)
+        if start_s < math.inf:
+            self._later(start_s, partial(self._begin, name), message.turn)
 
     def _begin(self, name: Name, now_s: float) -> None:
         src, dst, _ = name
