@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pages import api, links, notebooks, sources
+import typer
+from pages import api, commands, links, notebooks, sources
 from pages.docstrings import as_rst, is_left_out
+from typer.testing import CliRunner
 
+from rankscope.cli import app
 from rankscope.explorers.catalogue import CATALOGUE
 from rankscope.explorers.multiples import Multiple
 
@@ -139,6 +143,30 @@ def test_every_public_name_is_on_its_page_once(room: ModuleType) -> None:
 def test_every_room_with_public_names_has_a_page() -> None:
     packages = {path.parent.name for path in (ROOT / "lib" / "rankscope").glob("*/__init__.py")}
     assert packages <= {room.__name__.removeprefix("rankscope.") for room in api.rooms()}
+
+
+def test_a_command_is_on_the_page_as_it_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = typer.Option("--wide", "-w", help="How wide.\n[m]")
+
+    def measure(wide: float = 2.5) -> None:
+        """Measure a room."""
+
+    measure.__annotations__["wide"] = Annotated[float, wide]
+    monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
+    before = commands.page()
+    app.command()(measure)
+    added = commands.page().removeprefix(before)
+    table = "* - `-w, --wide <float>`\n  - How wide. \\[m] \\[default: 2.5]\n"
+    for part in ("## rankscope measure", "rankscope measure [OPTIONS]", "Measure a room.", table):
+        assert part in added
+
+
+@pytest.mark.parametrize("name", [command.callback.__name__ for command in app.registered_commands if command.callback])
+def test_what_a_command_helps_with_is_on_the_page(name: str) -> None:
+    _, _, section = commands.page().partition(f"## rankscope {name}\n")
+    helped = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
+    words = set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", helped)) - {"--help"}
+    assert words <= set(re.findall(r"--?[a-z][a-z-]*", section.partition("\n## ")[0]))
 
 
 # ---- links

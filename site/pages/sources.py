@@ -13,7 +13,7 @@ from rankscope.explorers.multiples import multiples
 from rankscope.machine import Profile
 from tests.tools.execute_notebooks import WIDGET_TEXT, read
 
-from . import api, notebooks
+from . import api, commands, notebooks
 
 PROFILES = {
     "emulated, 100 Mbit/s, 5 ms": "emulated_100mbit_5ms_4_ranks.json",
@@ -23,7 +23,7 @@ _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages, where they are ther
 
 
 def lay_out(root: Path, to: Path) -> None:
-    """Write the sources of the site of the repository at `root`: README as index, notebooks, API."""
+    """Write the sources of the site of the repository at `root`: README as index, notebooks, commands, API."""
     shutil.copytree(root / "notebooks" / "pictures", to / "notebooks" / "pictures")
     profiles = {name: Profile.load(root / "notebooks" / "profiles" / file) for name, file in PROFILES.items()}
     titles = {}
@@ -38,13 +38,16 @@ def lay_out(root: Path, to: Path) -> None:
     (to / "api").mkdir()
     for file, text in api.pages().items():
         (to / "api" / file).write_text(text, encoding="utf-8")
+    (to / "commands.md").write_text(commands.page(), encoding="utf-8")
     at_the_root = [name for name in _AT_THE_ROOT if (root / name).exists()]
     for name in ("README.md", *at_the_root):
         text = linked((root / name).read_text(encoding="utf-8"), root, root)
         (to / name.replace("README", "index")).write_text(text, encoding="utf-8")
     with (to / "index.md").open("a", encoding="utf-8") as index:
         index.write(_contents("Notebooks", [f"{stem[:2]} {titles[stem]} <notebooks/{stem}>" for stem in titles]))
-        index.write(_contents("Reference", ["api/index", *(name.removesuffix(".md") for name in at_the_root)]))
+        index.write(
+            _contents("Reference", ["commands", "api/index", *(name.removesuffix(".md") for name in at_the_root)])
+        )
 
 
 def linked(text: str, root: Path, folder: Path) -> str:

@@ -1,0 +1,46 @@
+"""The page of the command line: what each command says of itself."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import typer
+
+from rankscope.cli import app
+
+_HEAD = """# Command line
+
+`rankscope` is on the path of the environment that `make setup` makes, `.venv/bin`. What is said here is what `--help`
+says.
+"""
+
+
+def page() -> str:
+    """Return the page as Markdown: for each command its usage, what it does, and a table of its words."""
+    group = typer.main.get_command(app)
+    top = typer.Context(group, info_name="rankscope")
+    return _HEAD + "".join(_section(top, name) for name in group.list_commands(top))  # type: ignore[attr-defined]
+
+
+def _section(top: typer.Context, name: str) -> str:
+    command = top.command.get_command(top, name)  # type: ignore[attr-defined]
+    context = typer.Context(command, info_name=name, parent=top)
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
+    records = [parameter.get_help_record(context) for parameter in command.params]
+    rows = [record for record in records if record is not None]
+    words = "".join(f"* - `{names}`\n  - {_escaped(what)}\n" for names, what in rows)
+    table = (
+        f"```{{list-table}}\n:align: left\n:header-rows: 1\n:widths: 35 65\n\n* - Word\n  - What it is\n{words}```\n"
+    )
+    return f"\n## rankscope {name}\n\n```text\n{usage}\n```\n\n{_as_code(inspect.cleandoc(command.help))}\n\n{table}"
+
+
+def _escaped(text: str) -> str:
+    """Text whose brackets, which hold defaults, are no links."""
+    return _as_code(" ".join(text.split()).replace("[", r"\["))
+
+
+def _as_code(text: str) -> str:
+    """Text with its options in code, where two dashes stay two."""
+    return re.sub(r"(?<![`\w-])--[a-z-]+", r"`\g<0>`", text)
