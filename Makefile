@@ -83,10 +83,10 @@ site: setup ## make static pages of notebooks and API in build/site, which work 
 test: setup ## lint, types, tests and docstring examples, then every notebook against its stored outputs
 	@echo "test 1/4: ruff, modules and notebooks"
 	@$(PY) -m ruff check .
-	@echo "test 2/4: mypy --strict on the library (the first time takes a minute)"
-	@$(PY) -m mypy --strict
+	@echo "test 2/4: mypy --strict on the library, and beside it environment.yml as conda replays it (two minutes)"
+	@$(PY) -m pytest -q tests/test_environment.py & replay=$$!; $(PY) -m mypy --strict; typed=$$?; wait $$replay && exit $$typed
 	@echo "test 3/4: pytest, with the docstrings' examples, warnings as errors"
-	@$(PY) -m pytest
+	@$(PY) -m pytest --ignore=tests/test_environment.py
 	@echo "test 4/4: nbval, each notebook run from a clean kernel and compared, two at a time"
 	@$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300 -n2 --dist loadfile notebooks/*.ipynb
 
