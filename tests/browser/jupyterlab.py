@@ -146,8 +146,8 @@ def browser_page(tmp: Path, screenshot: Path) -> Iterator[Page]:
 
 
 def open_and_run_all(page: Page, address: str, name: str) -> None:
-    """Open a notebook, clear what is stored in it, run all its cells, and wait until each has its count."""
-    page.goto(f"{address}lab/tree/{name}?token={TOKEN}", timeout=LOAD_MS)
+    """Open a notebook and no other, clear what is stored in it, run all cells, and wait until each has its count."""
+    page.goto(f"{address}lab/tree/{name}?token={TOKEN}&reset", timeout=LOAD_MS)
     page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=LOAD_MS)
     page.locator(".jp-StatusBar-TextItem", has_text=re.compile(r"^Python 3.* \| Idle$")).wait_for(timeout=LOAD_MS)
     for menu, command in [("Edit", "editmenu:clear-all"), ("Run", "runmenu:run-all")]:

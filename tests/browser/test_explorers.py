@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -29,23 +30,30 @@ def test_a_slider_of_each_explorer_is_known() -> None:
     assert set(SLIDERS) == {entry.name for entry in CATALOGUE}
 
 
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a JupyterLab with a notebook for each explorer."""
+    find_browser()
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "notebooks").mkdir()
+    for name in SLIDERS:
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source(name))])
+        notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+        nbformat.write(notebook, folder / "notebooks" / f"{name}.ipynb")
+    with lab_server(folder / "notebooks", folder) as address:
+        yield address
+
+
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in SLIDERS if name != IN_NOTEBOOK_01])
-def test_a_slider_moved_by_keyboard_paints_the_right_picture(tmp_path: Path, name: str) -> None:
-    find_browser()
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source(name))])
-    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    notebooks = tmp_path / "notebooks"
-    notebooks.mkdir()
-    nbformat.write(notebook, notebooks / f"{name}.ipynb")
+def test_a_slider_moved_by_keyboard_paints_the_right_picture(tmp_path: Path, lab: str, name: str) -> None:
     paint = picture(name)
     before, after = marks(paint()), marks(paint(**moved(name)))
     assert before != after
 
-    screenshot = ROOT / "test-artifacts" / f"explorer_{name}.png"
-    with lab_server(notebooks, tmp_path / "lab") as address, browser_page(tmp_path / "browser", screenshot) as page:
-        open_and_run_all(page, address, f"{name}.ipynb")
+    with browser_page(tmp_path, ROOT / "test-artifacts" / f"explorer_{name}.png") as page:
+        open_and_run_all(page, lab, f"{name}.ipynb")
         box = explorer(page)
         box.wait_for()
         box.scroll_into_view_if_needed()
