@@ -20,8 +20,8 @@ _LIMIT = "#8a8a8a"
 def to_zero_curve(
     memories: Mapping[str, Sequence[ZeroMemory]],
     limits_bytes: Mapping[str, float] | None = None,
-    title: str | None = None,
     ax: Axes | None = None,
+    title: str | None = None,
 ) -> Axes:
     """Draw the total of each of ``memories[name]`` over its number of ranks, both axes logarithmic, named at its end.
 
