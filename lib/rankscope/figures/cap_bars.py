@@ -19,7 +19,8 @@ def draw_bucket_caps(
 ) -> Drawing:
     """Draw a bar for DDP's default and for each cap, from computing alone to the end of the step.
 
-    Behind a bar stand its time and its number of buckets. The bar of `bucket_cap_mb`, None being the default, is framed.
+    Behind a bar stand its time and its number of buckets. The bar of `bucket_cap_mb`, the default where it is None, is
+    framed.
     """
     found = of_type("recommendation", recommendation, Recommendation)
     rows = [found.default, *found.candidates]
