@@ -1,4 +1,4 @@
-"""`make site`: pages of all notebooks, the README and the API, which need nothing from elsewhere."""
+"""`make site`: pages of all notebooks, the README, the commands and the API, which need nothing from elsewhere."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ RUNNERS = {
 }
 
 FLOORS = [
-    {"timeline", "cluster", "ranks", "checks", "storage", "units", "host"},
+    {"timeline", "cluster", "ranks", "checks", "late", "storage", "units", "host"},
     {"sampling", "pipeline", "collectives"},
     {"machine"},
     {"training"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -72,6 +73,8 @@ WRONG = {
     ],
     "14.3": [840, 1960, "1680", None],
 }
+ODD = {"huge": 10**400, "nan": math.nan, "inf": math.inf, "less": -1, "true": True, "nested": [[1]], "bytes": b"1",
+       "object": object()}  # fmt: skip
 
 
 def sources() -> dict[str, str]:
@@ -103,6 +106,13 @@ def test_a_wrong_answer_is_refused(name: str, answer: object) -> None:
         check(name, answer)
 
 
+@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize("answer", ODD.values(), ids=ODD)
+def test_so_is_one_that_nothing_can_be_worked_out_from(name: str, answer: object) -> None:
+    with pytest.raises(WrongAnswer, match=f"^{re.escape(name)}: "):
+        check(name, answer)
+
+
 def test_answers_may_come_from_numpy(capsys: pytest.CaptureFixture[str]) -> None:
     for name, answer in {"01.1": np.int64(3), "01.2": np.int64(54), "02.1": np.array([20, 21])}.items():
         check(name, answer)
@@ -118,5 +128,6 @@ def test_every_exercise_is_asked_in_its_notebook() -> None:
 def test_a_missing_answer_waits_and_an_unknown_exercise_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     check("01.1")
     assert capsys.readouterr().out == "01.1: not answered yet\n"
-    with pytest.raises(ValueError, match=r"exercises are 00\.1, .*; got '99\.1'"):
-        check("99.1", 3)
+    for unknown in ("99.1", ["01.1"]):
+        with pytest.raises(ValueError, match=rf"exercise must be one of '00\.1', .*, got {re.escape(repr(unknown))}"):
+            check(unknown, 3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`rankscope`: the command line over profiles; each command imports what it needs when it runs."""
+"""`rankscope`: the command line; each command imports what it needs when it runs."""
 
 from __future__ import annotations
 

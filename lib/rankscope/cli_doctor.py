@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .checks import count_of
-from .doctor import CHECKS, Finding, examine, lacking
+from .doctor import CHECKS, Diagnosis, examine, lacking
 
 AsJSON = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
@@ -28,23 +28,23 @@ def doctor(as_json: AsJSON = False) -> None:
     from .cli_tables import show
 
     with _said() as said:
-        findings = examine(CHECKS, said)
-    short = lacking(findings)
+        diagnoses = examine(CHECKS, said)
+    short = lacking(diagnoses)
     if as_json:
-        print(json.dumps({"usable": not short, "findings": [asdict(one) for one in findings]}, indent=1))
+        print(json.dumps({"usable": not short, "diagnoses": [asdict(one) for one in diagnoses]}, indent=1))
     else:
-        show(*tables(findings))
+        show(*tables(diagnoses))
     if short:
         print(f"rankscope: missing, and nothing works without: {', '.join(short)}", file=sys.stderr)
         raise typer.Exit(1)
 
 
-def tables(findings: Sequence[Finding]) -> Iterator[RenderableType]:
+def tables(diagnoses: Sequence[Diagnosis]) -> Iterator[RenderableType]:
     """Yield what is here, and what is not with what to install."""
-    here = [finding for finding in findings if finding.found]
-    gone = [finding for finding in findings if not finding.found]
+    here = [one for one in diagnoses if one.found]
+    gone = [one for one in diagnoses if not one.found]
     if here:
-        table = _table(f"Here: {len(here)} of {count_of(len(findings), 'thing')}", "what", "found", "what it is for")
+        table = _table(f"Here: {len(here)} of {count_of(len(diagnoses), 'thing')}", "what", "found", "what it is for")
         for one in here:
             table.add_row(Text(one.name, "green"), one.detail, Text(one.used_by, "dim"))
         yield table

@@ -7,6 +7,7 @@ import re
 
 _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
+_DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -66,14 +67,32 @@ def parse_bytes(name: str, text: str) -> int:
     return int(scaled)
 
 
+def rate_unit(bytes_per_s: float) -> tuple[float, str]:
+    """Return the largest decimal unit of which there is at least one, B/s where there is none.
+
+    >>> rate_unit(12.5e6), rate_unit(0)
+    ((1000000.0, 'MB/s'), (1.0, 'B/s'))
+    """
+    return next((pair for pair in _RATES if bytes_per_s >= pair[0]), _RATES[-1])
+
+
 def rate_words(bytes_per_s: float) -> str:
     """Return a bandwidth in the decimal unit that suits it.
 
     >>> rate_words(12.5e6), rate_words(450e9)
     ('12.5 MB/s', '450 GB/s')
     """
-    scale, unit = next(((s, u) for s, u in _RATES if bytes_per_s >= s), _RATES[-1])
+    scale, unit = rate_unit(bytes_per_s)
     return f"{three_digits(bytes_per_s / scale)} {unit}"
+
+
+def decimal_unit(num_bytes: float) -> tuple[float, str]:
+    """Return the largest decimal unit of which there is at least one, bytes where there is none.
+
+    >>> decimal_unit(31.4e9), decimal_unit(0)
+    ((1000000000.0, 'GB'), (1.0, 'B'))
+    """
+    return next((pair for pair in _DECIMAL if num_bytes >= pair[0]), _DECIMAL[-1])
 
 
 def decimal_words(num_bytes: float) -> str:
@@ -82,8 +101,7 @@ def decimal_words(num_bytes: float) -> str:
     >>> decimal_words(31.40625e9), decimal_words(938e6)
     ('31.4 GB', '938 MB')
     """
-    units = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-    scale, unit = next((pair for pair in units if num_bytes >= pair[0]), (1, "B"))
+    scale, unit = decimal_unit(num_bytes)
     return f"{three_digits(num_bytes / scale)} {unit}"
 
 

@@ -23,14 +23,14 @@ import torch.distributed as dist
 import yaml
 
 from rankscope import cli, cli_doctor
-from rankscope.doctor import CHECKS, Check, Finding, Missing, examine, lacking, machine, packages, programs, remedy
+from rankscope.doctor import CHECKS, Check, Diagnosis, Missing, examine, lacking, machine, packages, programs, remedy
 
 ROOT = Path(__file__).parents[2]
 BY_NAME = {check.name: check for check in CHECKS}
 
 
-def find(name: str) -> Finding:
-    return BY_NAME[name].finding()
+def find(name: str) -> Diagnosis:
+    return BY_NAME[name].diagnosis()
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 # ---- a check
 
 
-def test_whatever_a_probe_raises_is_a_finding() -> None:
+def test_whatever_a_probe_raises_is_a_diagnosis() -> None:
     def fail() -> str:
         raise RuntimeError("line one\nline two")
 
@@ -67,7 +67,7 @@ def test_whatever_a_probe_raises_is_a_finding() -> None:
     assert (absent.detail, absent.remedy, absent.required) == ("not here", "buy one", True)
     assert asked == ["abacus", "slide rule"]
     assert lacking([broken, absent]) == ["slide rule"]
-    assert Check("abacus", "sums", lambda: "10 rows", apt=("abacus",)).finding().remedy == ""
+    assert Check("abacus", "sums", lambda: "10 rows", apt=("abacus",)).diagnosis().remedy == ""
 
 
 def test_every_check_says_what_it_is_for_and_what_to_do() -> None:
@@ -198,13 +198,13 @@ def test_an_mpi_that_does_not_do(only: Callable[..., None], scripts: dict[str, s
 
 def test_an_open_mpi_that_does(only: Callable[..., None]) -> None:
     only(mpirun="echo 'mpirun (Open MPI) 5.0.7'", mpicc="exit 0")
-    assert find("Open MPI") == Finding("Open MPI", True, "5.0.7, mpirun and mpicc", BY_NAME["Open MPI"].used_by)
+    assert find("Open MPI") == Diagnosis("Open MPI", True, "5.0.7, mpirun and mpicc", BY_NAME["Open MPI"].used_by)
 
 
 def test_a_program_that_never_answers_is_given_up(only: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     sleep = shutil.which("sleep")
     only(make=f"exec {sleep} 600")
-    monkeypatch.setattr("rankscope.doctor.findings.PATIENCE_S", 0.2)
+    monkeypatch.setattr("rankscope.doctor.diagnosis.PATIENCE_S", 0.2)
     assert find("make").detail.endswith("make did not answer within 0.2 s")
 
 
@@ -352,8 +352,8 @@ def test_the_command_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     code, out, _ = command(PLAIN, monkeypatch, capsys, "--json")
     found = json.loads(out)
     assert (code, found["usable"]) == (0, True)
-    assert Finding(**found["findings"][0]) == PLAIN[0].finding()
-    assert [one["found"] for one in found["findings"]] == [True, False]
+    assert Diagnosis(**found["diagnoses"][0]) == PLAIN[0].diagnosis()
+    assert [one["found"] for one in found["diagnoses"]] == [True, False]
 
 
 def test_what_is_required_and_missing_ends_with_1(
@@ -371,4 +371,4 @@ def test_a_process_of_its_own_examines_this_machine() -> None:
         [sys.executable, "-m", "rankscope", "doctor", "--json"], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert [one["name"] for one in json.loads(done.stdout)["findings"]] == list(BY_NAME)
+    assert [one["name"] for one in json.loads(done.stdout)["diagnoses"]] == list(BY_NAME)

@@ -106,6 +106,9 @@ def test_wrong_input() -> None:
         explorers.gallery(opened="abacus")
     with pytest.raises(ValueError, match=r"profiles\['a'\] must be a Profile, got 3"):
         explorers.gallery({"a": 3})  # type: ignore[dict-item]
+    for opens in (explorers.gallery, explorers.machine):
+        with pytest.raises(ValueError, match="profiles must be Profiles by name, got 'box.json'"):
+            opens("box.json")  # type: ignore[operator]
     with pytest.raises(ValueError, match="gpu must be a Profile, got 'gpu.json'"):
         explorers.gallery(gpu="gpu.json")  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ def recommendation(backward_s: float = 0.064) -> Recommendation:
 
 def test_each_bar_is_a_step_in_its_parts() -> None:
     found = recommendation()
-    drawn = draw_bucket_caps(found, cap=8)
+    drawn = draw_bucket_caps(found, bucket_cap_mb=8)
     rows = [found.default, *found.candidates]
     frame, alone, held, wait = drawn.rects
     assert [name for _, name in drawn.y_ticks][:3] == ["default", "1 MiB", "2 MiB"]
@@ -35,7 +35,7 @@ def test_each_bar_is_a_step_in_its_parts() -> None:
 
 def test_the_default_is_framed_where_no_cap_is_chosen_and_a_cap_that_is_not_there_frames_none() -> None:
     assert draw_bucket_caps(recommendation()).rects[0].y.round().tolist() == [0]
-    assert draw_bucket_caps(recommendation(), cap=3).rects[0].y.size == 0
+    assert draw_bucket_caps(recommendation(), bucket_cap_mb=3).rects[0].y.size == 0
 
 
 def test_a_step_without_anything_is_drawn_too() -> None:

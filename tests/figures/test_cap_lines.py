@@ -87,6 +87,7 @@ def test_measured_steps_stand_at_their_cap_with_their_quartiles() -> None:
         ((recommendation(caps_mb=[0, 8]),), "recommendation must have at least two caps above 0"),
         ((recommendation(), {8: []}), "measured must have at least one step for each cap, got none for 8"),
         ((recommendation(), {8: [-1]}), "measured must be a finite number of at least 0, got -1"),
+        ((recommendation(), {-8: [1]}), "a cap of measured must be a finite number above 0, got -8"),
         (([1, 2],), "recommendation must be a Recommendation"),
     ],
 )

@@ -187,6 +187,10 @@ def test_steps_that_cannot_be_drawn():
         draw_schedule_step(ring, 7)
     with pytest.raises(ValueError, match="at most 4096 cells, ranks × chunks, got 4225: take fewer"):
         draw_schedule_step(build("allreduce", "ring", 65), 0)
+    with pytest.raises(ValueError, match="gpus_per_node must be a whole number of at least 1, got -2"):
+        draw_schedule_step(ring, 0, gpus_per_node=-2)
+    with pytest.raises(ValueError, match="schedule must be a Schedule, got 'ring'"):
+        draw_schedule_step("ring", 0)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS["allreduce"])
@@ -311,6 +315,10 @@ def test_messages_that_cannot_be_drawn():
     many = build("allreduce", "ring", 64)
     with pytest.raises(ValueError, match="at most 5000 messages, got 8064: take fewer ranks"):
         draw_space_time(many, simulate(many, 1e6, Cluster.uniform(64, LINK)))
+    with pytest.raises(ValueError, match="schedule must be a Schedule, got None"):
+        draw_space_time(None, simulate(ring, 1e6, cluster))
+    with pytest.raises(ValueError, match="timeline must be a Timeline, got 3"):
+        draw_space_time(ring, 3)
 
 
 def test_nothing_to_send_can_be_drawn():
@@ -463,11 +471,17 @@ def test_measurements_are_markers_with_their_spread():
         ([1], {"ring": [1]}, {}, "at least two sizes that rise from above 0"),
         ([0, 1], {"ring": [1, 1]}, {}, "at least two sizes that rise from above 0"),
         ([2, 1], {"ring": [1, 1]}, {}, "at least two sizes that rise from above 0"),
-        ([1, 2], {}, {}, "at least one algorithm, got none"),
+        ([1, np.inf], {"ring": [1, 1]}, {}, "at least two sizes that rise from above 0"),
+        ([1, 2], {}, {}, "at least one algorithm, by name, got {}"),
+        ([1, 2], [1, 2], {}, r"at least one algorithm, by name, got \[1, 2\]"),
         ([1, 2], {"ring": [1]}, {}, r"ring: \(1,\) values over sizes of shape \(2,\)"),
         ([1, 2], {"ring": [[1], [1]]}, {}, r"ring: \(2, 1\) values"),
         ([1, 2], {"ring": [0, 1]}, {}, "ring: times must be finite and above 0"),
         ([1, 2], {"ring": [1, 1]}, {"bound_s": [1]}, r"bound_s: \(1,\) values over sizes of shape \(2,\)"),
+        ([1, 2], {"ring": [1, 1]}, {"bound_s": [1, np.nan]}, "bound_s must be finite numbers of at least 0"),
+        ([1, 2], {"ring": [1, 1]}, {"half_bytes": -1}, "half_bytes must be a finite number above 0, got -1"),
+        ([1, 2], {"ring": [1, 1]}, {"measured": {"ring": ([], [])}}, "ring, measured: sizes must be finite and above"),
+        ([1, 2], {"ring": [1, 1]}, {"measured": {"ring": ([1], [[]])}}, r"ring, measured: \(1, 0\) values over"),
         ([1, 2], {"ring": [1, 1]}, {"measured": {"ring": ([1], [1, 2])}}, r"ring, measured: \(2,\) values over"),
         ([1, 2], {"ring": [1, 1]}, {"measured": {"ring": ([1], [-1])}}, "ring, measured: times must be finite"),
     ],
@@ -536,6 +550,8 @@ def test_margins_are_short():
     assert 2 <= len(drawing.x_ticks) <= 15
     with pytest.raises(ValueError, match="from 1 to 16384 cells, sizes × ranks, got 0 × 1"):
         draw_winners(table._replace(winner=np.zeros((1, 0), int)))
+    with pytest.raises(ValueError, match="table must be a Winners, got None"):
+        draw_winners(None)
 
 
 def test_the_ranking_is_in_order_and_cuts_what_is_far_off():

@@ -83,6 +83,8 @@ def test_many_buckets_are_thin_and_too_many_refused() -> None:
     more = ddp_buckets([*specs, ParameterSpec("more", 100)], 0)
     with pytest.raises(ValueError, match="^a drawing has at most 256 buckets, got 257: take a larger cap$"):
         draw_buckets(more)
+    with pytest.raises(ValueError, match=r"buckets must be a DDPBuckets, got \[\]"):
+        draw_buckets([])  # type: ignore[arg-type]
 
 
 def test_both_painters_draw_all_pieces() -> None:

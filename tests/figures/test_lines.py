@@ -45,8 +45,21 @@ def test_a_queue_is_drawn_in_steps_under_its_capacity():
     assert set(capacity.get_ydata()) == {2}
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["predicted", "executed"]
     assert (ax.get_title(loc="left"), ax.get_xlabel(), ax.get_ylabel()) == ("title", "time [s]", "items in the queue")
-    with pytest.raises(ValueError, match="curves must number from 1 to 8, got 0"):
-        figures.queue_fill({}, "title")
+
+
+@pytest.mark.parametrize(
+    ("fills", "capacity", "message"),
+    [
+        ({}, None, "fills must number from 1 to 8, by name, got 0"),
+        (3, None, "fills must number from 1 to 8, by name, got 3"),
+        ({"a": [1, 2, 3]}, None, r"fills\['a'\] must be a pair of columns, got \[1, 2, 3\]"),
+        ({"a": ([0, 1], [1])}, None, r"a: \(1,\) numbers over times of shape \(2,\)"),
+        ({"a": ([0], [1])}, -1, "capacity must be a whole number of at least 0, got -1"),
+    ],
+)
+def test_fills_that_cannot_be_drawn(fills, capacity, message):
+    with pytest.raises(ValueError, match=message):
+        figures.queue_fill(fills, "title", capacity=capacity)
 
 
 def test_it_draws_on_the_axes_it_is_given():
@@ -57,8 +70,11 @@ def test_it_draws_on_the_axes_it_is_given():
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ({}, "curves must number from 1 to 8, got 0"),
-        ({str(n): ([1], None) for n in range(9)}, "from 1 to 8, got 9"),
+        ({}, "curves must number from 1 to 8, by name, got 0"),
+        (None, "curves must number from 1 to 8, by name, got None"),
+        ({str(n): ([1], None) for n in range(9)}, "from 1 to 8, by name, got 9"),
+        ({"a": (None, None)}, "a prediction or an execution each, got neither for 'a'"),
+        ({"a": 3}, r"curves\['a'\] must be a pair of columns, got 3"),
         ({"a": ([1, 2], None)}, r"a, predicted: \(2,\) values over x of shape \(1,\)"),
         ({"a": (None, [[1]])}, r"a, executed: \(1, 1\) values over x of shape \(1,\)"),
     ],

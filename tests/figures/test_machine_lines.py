@@ -104,6 +104,9 @@ def test_wrong_input() -> None:
         figures.busbw(profile(), "gather")
     with pytest.raises(ValueError, match="algorithms must be some of .*, got 'star'"):
         figures.residuals(profile(), algorithms=["star"])
+    for figure in (figures.busbw, figures.residuals):
+        with pytest.raises(ValueError, match="algorithms must be some of .*, got none"):
+            figure(profile(), algorithms=[])
     of_native = Profile(profile().provenance, {}, profile().select("allreduce", algorithm="native"))
     with pytest.raises(ValueError, match="profile must have points of allreduce that can be predicted"):
         figures.residuals(of_native)

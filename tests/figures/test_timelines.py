@@ -149,6 +149,8 @@ def test_nothing_and_too_much():
     many = Timeline.of([SPANS[0]] * 20_001)
     with pytest.raises(ValueError, match="at most 20000 spans, got 20001: select a window or a rank"):
         draw_timeline(many)
+    with pytest.raises(ValueError, match="timeline must be a Timeline, got 'spans'"):
+        draw_timeline("spans")
 
 
 def test_the_figure_function_draws_on_the_axes_it_is_given():

@@ -154,6 +154,10 @@ def test_peers_are_a_matrix_of_rates_at_the_largest_size() -> None:
         (lambda: figures.copies(FACTS, direction="up"), "direction must be one of 'h2d', 'd2h', got 'up'"),
         (lambda: figures.copies(FACTS, quantity="cost"), "quantity must be one of 'rate', 'time', got 'cost'"),
         (lambda: figures.copies(FACTS, methods=["magic"]), "methods must be one of .*, got 'magic'"),
+        (lambda: figures.copies(FACTS, methods=[]), "methods must be at least one of pageable, .*, got none"),
+        (lambda: figures.pieces("PCIe"), "facts must be a LinkFacts, got 'PCIe'"),  # type: ignore[arg-type]
+        (lambda: figures.both_ways(FACTS, 3), "profile must be a Profile, got 3"),  # type: ignore[arg-type]
+        (lambda: figures.peers(None), "profile must be a Profile, got None"),  # type: ignore[arg-type]
         (lambda: figures.peers(profile([])), "profile must have copies between GPUs .*, got none"),
     ],
 )

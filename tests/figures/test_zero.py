@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -92,8 +93,14 @@ def test_lines_are_the_totals() -> None:
 
 
 def test_wrong_input() -> None:
-    with pytest.raises(ValueError, match="memories must be at least one, by name, got none"):
+    with pytest.raises(ValueError, match="memories must be at least one, by name, got {}"):
         figures.zero_memory({})
+    with pytest.raises(ValueError, match="limits_bytes must be a finite number of at least 0, got nan"):
+        figures.zero_memory(STAGES, {"24 GB": math.nan})
+    with pytest.raises(ValueError, match="limits_bytes must be a finite number above 0, got 0"):
+        figures.zero_curve({"a": [zero_memory(1000, 2, 1), zero_memory(1000, 4, 1)]}, {"none": 0})
+    with pytest.raises(ValueError, match=r"memories\['a'\] must be a sequence of ZeroMemory, got \[1, 2\]"):
+        figures.zero_curve({"a": [1, 2]})  # type: ignore[list-item]
     with pytest.raises(ValueError, match=r"memories\['a'\] must be a ZeroMemory, got 3"):
         figures.zero_memory({"a": 3})  # type: ignore[dict-item]
     wrongs: list[dict[str, list[ZeroMemory]]] = [{}, {"a": []}, {"a": [zero_memory(1000, 2, 1)]}]

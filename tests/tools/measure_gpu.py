@@ -24,7 +24,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
 from rankscope.machine import Point, Profile, Protocol, profile_machine, verdict  # noqa: E402
 from rankscope.machine.folklore import folklore  # noqa: E402
-from rankscope.machine.measure_plan import powers_of_two  # noqa: E402
+from rankscope.machine.measure_plan import NUM_PIECES, powers_of_two  # noqa: E402
 from rankscope.machine.measure_run import Progress  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
 from rankscope.pipeline import agree, prefetched, record_steps  # noqa: E402
@@ -139,7 +139,12 @@ def more_table(profile: Profile) -> Iterator[str]:
         "h2d alone": {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": False},
         "d2h alone": {"direction": "d2h", "method": "pinned_non_blocking", "pieces": 1, "both": False},
         "both at once": {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": True},
-        "h2d, 256 pieces": {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 256, "both": False},
+        f"h2d, {NUM_PIECES} pieces": {
+            "direction": "h2d",
+            "method": "pinned_non_blocking",
+            "pieces": NUM_PIECES,
+            "both": False,
+        },
         "on the GPU": {"direction": "d2d"},
         "pin, cold": {"cached": False},
         "pin, cached": {"cached": True},

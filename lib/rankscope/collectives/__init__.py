@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..late import late_names
 from .best import Best, best, winners
 from .cost import closed_form, lower_bounds
 from .registry import ALGORITHMS, build
@@ -44,10 +44,4 @@ __all__ = [
     "winners",
 ]
 
-_LATE = {"run_local": ".local", "execute": ".wire", "Executor": ".wire"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATE:
-        return getattr(import_module(_LATE[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = late_names(__name__, {"run_local": "local", "execute": "wire", "Executor": "wire"})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .checks import CHECKS
-from .findings import Check, Finding, Missing, examine
+from .diagnosis import Check, Diagnosis, Missing, examine
 from .programs import BROWSERS, find_browser
 
-__all__ = ["BROWSERS", "CHECKS", "Check", "Finding", "Missing", "examine", "find_browser", "lacking", "remedy"]
+__all__ = ["BROWSERS", "CHECKS", "Check", "Diagnosis", "Missing", "examine", "find_browser", "lacking", "remedy"]
 
 
 def remedy(name: str) -> str:
@@ -26,6 +26,6 @@ def remedy(name: str) -> str:
     return CHECKS[names.index(one_of("name", name, names))].remedy
 
 
-def lacking(findings: Iterable[Finding]) -> list[str]:
+def lacking(diagnoses: Iterable[Diagnosis]) -> list[str]:
     """Return the names of what is required and not here."""
-    return [finding.name for finding in findings if finding.required and not finding.found]
+    return [one.name for one in diagnoses if one.required and not one.found]

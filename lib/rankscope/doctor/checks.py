@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from . import machine, packages, programs
-from .findings import Check
+from .diagnosis import Check
 
 ROOT = "root on Linux"
 BUILD = "takes a torch built with it, from source"

@@ -11,11 +11,10 @@ from pathlib import Path
 from ..checks import count_of
 from ..host import num_cores
 from ..units import bytes_words
-from .findings import Missing
+from .diagnosis import PATIENCE_S, Missing
 
 SHARED_MEMORY = Path("/dev/shm")
 ENOUGH_SHARED_BYTES = 256 * 2**20  # a container has 64 MiB by default, which some batches of a few workers fill
-_PATIENCE_S = 20.0
 
 
 def cores() -> str:
@@ -33,8 +32,8 @@ def shared_memory() -> str:
 
 def loopback() -> str:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(_PATIENCE_S)
-        with socket.create_connection(server.getsockname(), timeout=_PATIENCE_S), server.accept()[0]:
+        server.settimeout(PATIENCE_S)
+        with socket.create_connection(server.getsockname(), timeout=PATIENCE_S), server.accept()[0]:
             return "127.0.0.1 listens and answers"
 
 

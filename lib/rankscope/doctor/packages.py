@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ..checks import count_of
-from .findings import Missing
+from .diagnosis import PATIENCE_S, Missing
 
 # of Python what CI runs, of torch from what pyproject.toml allows to what constraints.txt names
 TESTED_PYTHON, TESTED_TORCH = ("3.11", "3.13"), ("2.6", "2.13")
@@ -54,7 +54,7 @@ def gloo() -> str:
         group.allreduce([tensor]).wait()  # type: ignore[attr-defined]
         return float(tensor)
 
-    sums = in_threads(2, total, timeout_s=20)
+    sums = in_threads(2, total, timeout_s=PATIENCE_S)
     if sums != [3.0, 3.0]:
         raise Missing(f"two ranks that add 1 and 2 got {sums}")
     return "two ranks added up over loopback"

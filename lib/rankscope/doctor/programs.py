@@ -8,7 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
-from .findings import Missing, told
+from .diagnosis import Missing, told
 
 COMPILERS = ("g++", "c++", "clang++")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..checks import one_of
 from . import (
     batches,
     buckets,
@@ -45,12 +46,14 @@ def check(exercise: str, answer: Any = ...) -> None:
     Traceback (most recent call last):
     rankscope.exercises.WrongAnswer: 01.1: 2 ranks read 1798 samples, of which 1 is a repeat
     """
-    if exercise not in EXERCISES:
-        raise ValueError(f"exercises are {', '.join(EXERCISES)}; got {exercise!r}")
+    one_of("exercise", exercise, tuple(EXERCISES))
     if answer is ...:
         print(f"{exercise}: not answered yet")
         return
-    wrong = EXERCISES[exercise](answer.tolist() if hasattr(answer, "tolist") else answer)  # numpy's and torch's too
+    try:
+        wrong = EXERCISES[exercise](answer.tolist() if hasattr(answer, "tolist") else answer)  # numpy's and torch's too
+    except ValueError as error:  # what the library says of an answer that it does not take
+        wrong = str(error)
     if wrong:
         raise WrongAnswer(f"{exercise}: {wrong}")
     print(f"{exercise}: right")

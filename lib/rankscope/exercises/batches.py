@@ -6,13 +6,13 @@ from typing import Any
 
 from ..pipeline import Pipeline, Stage, idle_share, simulate, simulate_parts
 from ..sampling import shard_files
-from .answers import Check
+from .answers import Check, is_near, is_whole
 
 
 def _enough_decoders(answer: Any) -> str | None:
     """The smallest number of decoders that leaves the step as the bottleneck."""
-    if not isinstance(answer, int) or answer < 1:
-        return f"a number of decoders is asked for, got {answer!r}"
+    if not is_whole(answer, 1, 64):
+        return f"a number of decoders from 1 to 64 is asked for, got {answer!r}"
 
     def bottleneck(decoders: int) -> str:
         return Pipeline([Stage("decode", 0.050, num_workers=decoders), Stage("compute", 0.012)]).bottleneck
@@ -44,14 +44,13 @@ def _steps_together(answer: Any) -> str | None:
 def _alone_and_loading(answer: Any) -> str | None:
     """The idle share of a trainer that loads for 300 ms and then steps for 200 ms."""
     right = idle_share(simulate_parts([[0.3] * 10], 4, 0.05))
-    close = isinstance(answer, (int, float)) and abs(answer - right) < 0.005
-    return None if close else f"a share of the time is asked for, and it is not {answer!r}"
+    return None if is_near(answer, right) else f"a share of the time is asked for, and it is not {answer!r}"
 
 
 def _enough_loaders(answer: Any) -> str | None:
     """The smallest number of loaders that keeps up with a trainer."""
-    if not isinstance(answer, int) or isinstance(answer, bool) or answer < 1:
-        return f"a number of loaders is asked for, got {answer!r}"
+    if not is_whole(answer, 1, 64):
+        return f"a number of loaders from 1 to 64 is asked for, got {answer!r}"
 
     def idle(loaders: int) -> float:
         return idle_share(simulate_parts([[0.3] * 200], 4, 0.05, queue_size=4, num_loaders=loaders))

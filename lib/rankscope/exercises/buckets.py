@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..training import Contention, LocalStep, default_buckets, simulate_step
-from .answers import Check
+from .answers import Check, is_number
 
 _MIB = 1 << 20
 
@@ -13,14 +13,14 @@ _MIB = 1 << 20
 def _num_buckets(answer: Any) -> str | None:
     """How many buckets ten gradients of 4 MiB make with a cap of 10 MiB."""
     right = len(default_buckets(LocalStep.modelled([4 * _MIB] * 10, backward_s=1.0), bucket_cap_mb=10))
-    if _is_number(answer) and answer == right:
+    if is_number(answer) and answer == right:
         return None
     return f"a bucket closes once it holds its cap or more, and a gradient is never split: that gives not {answer!r}"
 
 
 def _largest_cap(answer: Any) -> str | None:
     """The largest whole cap that leaves at most 4.5 ms exposed of 60 layers of 1 MiB, 1 ms a MiB on the wire."""
-    if not _is_number(answer) or answer != int(answer) or not 1 <= answer <= 60:
+    if not is_number(answer) or not 1 <= answer <= 60 or answer != int(answer):
         return f"a whole number of MiB from 1 to 60 is asked for, got {answer!r}"
     if (wait_s := _wait_s(answer)) > 0.0045:
         return f"with {answer} MiB the rank waits {wait_s * 1e3:.1f} ms"
@@ -37,7 +37,7 @@ def _wait_s(cap_mb: float) -> float:
 
 def _useless_overlap(answer: Any) -> str | None:
     """The factor, alike for both, from which on overlap gains nothing."""
-    if not _is_number(answer) or not 1 <= answer <= 100:
+    if not is_number(answer) or not 1 <= answer <= 100:
         return f"a factor from 1 to 100 is asked for, got {answer!r}"
     local = LocalStep.modelled([_MIB] * 40, backward_s=0.100)
 
@@ -50,10 +50,6 @@ def _useless_overlap(answer: Any) -> str | None:
     if abs(beside - apart) < 0.01 * 40 * 20e-3:
         return None
     return f"with {answer} a step takes {beside:.2f} ms with overlap, and {apart:.2f} ms without"
-
-
-def _is_number(answer: Any) -> bool:
-    return isinstance(answer, (int, float)) and not isinstance(answer, bool)
 
 
 EXERCISES: dict[str, Check] = {

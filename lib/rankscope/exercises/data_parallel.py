@@ -6,7 +6,7 @@ from typing import Any
 
 from ..cluster import Link
 from ..training import StepCosts, StepSizes, chunk_sizes, data_parallel_traffic, ddp_traffic, simulate_data_parallel
-from .answers import Check, is_near
+from .answers import Check, is_near, is_number
 
 
 def _devices_used(answer: Any) -> str | None:
@@ -24,8 +24,8 @@ def _busiest_port(answer: Any) -> str | None:
 
 def _least_link(answer: Any) -> str | None:
     """From how many GB/s on four devices with 100 MB of parameters are quicker than one that takes 200 ms."""
-    if not isinstance(answer, (int, float)) or isinstance(answer, bool) or answer <= 0:
-        return f"a bandwidth in GB/s is asked for, got {answer!r}"
+    if not is_number(answer) or not 0 < answer <= 1e6:
+        return f"a bandwidth above 0 and of at most 1,000,000 GB/s is asked for, got {answer!r}"
 
     def step_s(gb_per_s: float) -> float:
         costs = StepCosts(Link(0.0, gb_per_s * 1e9), forward_s=0.001, backward_s=0.001)

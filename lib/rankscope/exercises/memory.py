@@ -8,13 +8,13 @@ from ..training.zero import zero_memory
 from ..training.zero_module import Parameter
 from ..training.zero_partition import partition_imbalance, zero_redundancy_partition
 from ..units import decimal_words
-from .answers import Check
+from .answers import Check, is_number, is_whole
 
 
 def _fewest_ranks(answer: Any) -> str | None:
     """The fewest ranks on which stage 2 leaves 24 GB or less of 7.5 billion parameters."""
-    if not isinstance(answer, int) or isinstance(answer, bool) or answer < 1:
-        return f"a number of ranks is asked for, got {answer!r}"
+    if not is_whole(answer, 1, 10**6):
+        return f"a number of ranks from 1 to 1,000,000 is asked for, got {answer!r}"
     needed = zero_memory(7.5e9, answer, stage=2).total_bytes
     if needed > 24e9:
         return f"with {answer} it is {decimal_words(needed)} a rank"
@@ -25,8 +25,8 @@ def _five_on_four(answer: Any) -> str | None:
     """By which share the fullest of four ranks holds more than a quarter of five equal tensors."""
     sizes = [1000] * 5
     right = partition_imbalance(sizes, zero_redundancy_partition(sizes, 4))
-    if not isinstance(answer, int | float) or isinstance(answer, bool):
-        return f"a share is asked for, got {answer!r}"
+    if not is_number(answer) or not 0 <= answer <= 3:
+        return f"a share of at most 3 is asked for, got {answer!r}"
     return None if abs(answer - right) < 1e-6 else f"it is not {answer!r} of an even share"
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..training.pipeline_parallel import PipelineSchedule, activations_in_flight, verify_pipeline
 from ..training.pipeline_schedules import bubble_share
-from .answers import Check, is_near
+from .answers import Check, is_near, is_whole
 
 
 def _server_against_ring(answer: Any) -> str | None:
@@ -18,8 +18,8 @@ def _server_against_ring(answer: Any) -> str | None:
 
 def _fewest_microbatches(answer: Any) -> str | None:
     """The fewest microbatches with which 1F1B on eight ranks stands idle for a tenth of the step or less."""
-    if not isinstance(answer, int) or isinstance(answer, bool) or not 1 <= answer <= 4096:
-        return f"a number of microbatches is asked for, got {answer!r}"
+    if not is_whole(answer, 1, 4096):
+        return f"a number of microbatches from 1 to 4096 is asked for, got {answer!r}"
     share = bubble_share("one_f_one_b", 8, answer)
     if share > 0.1:
         return f"with {answer} it is {float(share):.1%}"
@@ -28,11 +28,8 @@ def _fewest_microbatches(answer: Any) -> str | None:
 
 def _one_kept(answer: Any) -> str | None:
     """A schedule as text, of two ranks and three microbatches, in which no rank ever keeps two activations."""
-    try:
-        schedule = PipelineSchedule.from_text(answer)
-        verify_pipeline(schedule)
-    except ValueError as error:
-        return str(error)
+    schedule = PipelineSchedule.from_text(answer)
+    verify_pipeline(schedule)
     if (schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks) != (2, 3, 1):
         return f"it must have 2 ranks, 3 microbatches and 1 chunk, not those of {schedule.to_text().splitlines()[0]!r}"
     kept = activations_in_flight(schedule)

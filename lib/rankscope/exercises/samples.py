@@ -6,12 +6,12 @@ from typing import Any
 
 from ..sampling import assign, audit
 from ..sampling.libtorch_samplers import DistributedRandomSampler
-from .answers import Check
+from .answers import Check, is_whole
 
 
 def _no_padding(answer: Any) -> str | None:
     """The smallest number of ranks above 1 that shares 1,797 samples without padding."""
-    if not isinstance(answer, int) or not 1 < answer <= 1797:
+    if not is_whole(answer, 2, 1797):
         return f"a number of ranks from 2 to 1797 is asked for, got {answer!r}"
     repeats = audit(assign(1797, answer)).duplicates
     if repeats:
@@ -29,8 +29,6 @@ def _counted_twice(answer: Any) -> str | None:
 
 def _colliding_seed(answer: Any) -> str | None:
     """The seed whose epoch 0 is epoch 4 of seed 3."""
-    if not isinstance(answer, int) or isinstance(answer, bool):
-        return f"a whole number is asked for, got {answer!r}"
     run = audit([assign(1797, 8, seed=3, epoch=4), assign(1797, 8, seed=answer, epoch=0)])
     return None if run.repeated_orders else f"seed {answer} reads epoch 0 in another order than seed 3 reads epoch 4"
 
@@ -39,15 +37,15 @@ def _never_seen(answer: Any) -> str | None:
     """The samples of 22 that libtorch's random sampler never reads over 4 ranks without duplicates."""
     run = (assign(22, 4, sampler="libtorch_random", epoch=epoch, drop_last=True) for epoch in range(50))
     right = set(audit(run).never_seen.tolist())
-    if not isinstance(answer, (list, tuple, set)):
+    if not isinstance(answer, list | tuple | set) or not all(isinstance(one, int) for one in answer):
         return f"a list of samples is asked for, got {answer!r}"
     return None if set(answer) == right else f"50 epochs read one of {answer}, or miss another one"
 
 
 def _smallest_world(answer: Any) -> str | None:
     """The smallest world size at which libtorch's random sampler leaves a dataset of 5 samples."""
-    if not isinstance(answer, int) or answer < 1:
-        return f"a world size is asked for, got {answer!r}"
+    if not is_whole(answer, 1, 1000):
+        return f"a world size from 1 to 1000 is asked for, got {answer!r}"
     if not _strays(5, answer):
         return f"with {answer} ranks every index is below 5"
     return f"a world smaller than {answer} does it too" if any(_strays(5, n) for n in range(1, answer)) else None

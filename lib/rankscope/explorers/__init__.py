@@ -1,4 +1,4 @@
-"""Explorers: move a slider, see the prediction change. One per notebook; widgets over pure functions."""
+"""Explorers: move a slider, see the prediction change; widgets over pure functions."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import ipywidgets as widgets
 from ..checks import of_type, one_of
 from ..machine import Profile
 from .catalogue import CATALOGUE, Entry
+from .machine import by_name
 
 NEEDS_PROFILES = "This one shows machines that were recorded: gallery(profiles={'a name': Profile.load('a file')})"
 
@@ -31,7 +32,7 @@ def gallery(
     """
     entries = {entry.name: entry for entry in CATALOGUE}
     inputs: dict[str, tuple[Any, ...]] = {
-        "machine": tuple(filter(None, [_checked(profiles or {})])),
+        "machine": tuple(filter(None, [by_name(profiles or {})])),
         "transfers": () if gpu is None else (of_type("gpu", gpu, Profile),),
     }
     first = one_of("opened", opened, tuple(entries))
@@ -64,7 +65,3 @@ def _explorer(name: str, inputs: tuple[Any, ...]) -> widgets.Widget:
 
 def _heading(entry: Entry) -> str:
     return f"<p><b>{escape(entry.title)}</b>: <code>explorers.{entry.name}</code>, of notebook {entry.notebook}</p>"
-
-
-def _checked(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
-    return {str(name): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}

@@ -35,9 +35,9 @@ class Machines:
     """
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
-        if not profiles:
+        self.profiles = by_name(profiles)
+        if not self.profiles:
             raise ValueError("profiles must be at least one, by name, got none")
-        self.profiles = {str(name): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
         self._predicted = lru_cache(maxsize=512)(self._predict)
         self._cluster = lru_cache(maxsize=32)(lambda name, num_ranks: self.profiles[name].cluster(num_ranks))
 
@@ -130,6 +130,13 @@ def machine(profiles: Mapping[str, Profile], **settings: Any) -> widgets.VBox:
         return shown.ranking(**now) + shown.timeline(**now), shown.report(**now)
 
     return panel(controls, paint)
+
+
+def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
+    """Return the profiles, their names as text; ValueError for what is none."""
+    if not isinstance(profiles, Mapping):
+        raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
+    return {str(name): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
 
 
 def _size(now: dict[str, Any]) -> int:

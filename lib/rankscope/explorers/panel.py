@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import whole
+from ..checks import truth, whole
 
 Ranges = dict[str, tuple[int, int]]
 
@@ -25,8 +25,8 @@ def chosen(settings: dict[str, Any], defaults: dict[str, Any], ranges: Ranges) -
     for name, (low, high) in ranges.items():
         result[name] = whole(name, result[name], low, high)
     for name, default in defaults.items():
-        if isinstance(default, bool) and not isinstance(result[name], bool):
-            raise ValueError(f"{name} must be True or False, got {result[name]!r}")
+        if isinstance(default, bool):
+            result[name] = truth(name, result[name])
     return result
 
 

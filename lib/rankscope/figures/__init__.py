@@ -7,13 +7,13 @@ themselves are brought in, with matplotlib, when first asked for.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
 from ..collectives import Schedule
 from ..collectives.best import Winners
+from ..late import late_names
 from ..machine import Profile
 from ..sampling import Assignment
 from ..timeline import Timeline
@@ -161,22 +161,18 @@ def buckets(
     return to_axes(draw_buckets(assigned, iteration, title), ax)
 
 
-_LATE = {
-    "both_ways": ("transfer_lines", "to_both_ways"),
-    "bucket_caps": ("cap_lines", "to_bucket_caps"),
-    "busbw": ("machine_lines", "to_busbw"),
-    "copies": ("transfer_lines", "to_copies"),
-    "costs": ("cost_lines", "to_costs"),
-    "curves": ("lines", "to_curves"),
-    "pieces": ("transfer_lines", "to_pieces"),
-    "queue_fill": ("lines", "to_fills"),
-    "residuals": ("machine_lines", "to_residuals"),
-    "zero_curve": ("zero_lines", "to_zero_curve"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, function = _LATE[name]
-    return getattr(import_module(f".{module}", __name__), function)
+__getattr__ = late_names(
+    __name__,
+    {
+        "both_ways": "transfer_lines:to_both_ways",
+        "bucket_caps": "cap_lines:to_bucket_caps",
+        "busbw": "machine_lines:to_busbw",
+        "copies": "transfer_lines:to_copies",
+        "costs": "cost_lines:to_costs",
+        "curves": "lines:to_curves",
+        "pieces": "transfer_lines:to_pieces",
+        "queue_fill": "lines:to_fills",
+        "residuals": "machine_lines:to_residuals",
+        "zero_curve": "zero_lines:to_zero_curve",
+    },
+)

@@ -14,10 +14,13 @@ PARTS = {"computing alone": "#c9c9c9", "held up by allreduces": CATEGORIES[1], "
 _ALONE, _HELD, _WAIT = PARTS.values()
 
 
-def draw_bucket_caps(recommendation: Recommendation, cap: float | None = None, title: str | None = None) -> Drawing:
+def draw_bucket_caps(
+    recommendation: Recommendation, bucket_cap_mb: float | None = None, title: str | None = None
+) -> Drawing:
     """Draw a bar for DDP's default and for each cap, from computing alone to the end of the step.
 
-    Behind a bar stand its time and its number of buckets. The bar of `cap`, None being the default, is framed.
+    Behind a bar stand its time and its number of buckets. The bar of `bucket_cap_mb`, the default where it is None, is
+    framed.
     """
     found = of_type("recommendation", recommendation, Recommendation)
     rows = [found.default, *found.candidates]
@@ -28,7 +31,7 @@ def draw_bucket_caps(recommendation: Recommendation, cap: float | None = None, t
     waits = ends - np.array([row.wait_s for row in rows]) / scale
     alone = np.minimum(found.alone_s / scale, waits)
     y = np.arange(len(rows))
-    framed = np.flatnonzero([row.bucket_cap_mb == cap for row in rows])
+    framed = np.flatnonzero([row.bucket_cap_mb == bucket_cap_mb for row in rows])
     frame = Rects.of(-0.003 * width, framed + 0.04, INK, width=ends[framed] + 0.006 * width, height=0.92, edge=INK)
     edges = zip((0.0 * ends, alone, waits), (alone, waits, ends), PARTS.values(), strict=True)
     bars = (

@@ -36,6 +36,9 @@ def to_bucket_caps(
     caps = np.array([one.bucket_cap_mb for one in found.candidates], dtype=float)
     if caps.size < 2 or not (caps > 0).all():
         raise ValueError(f"recommendation must have at least two caps above 0 to be drawn, got {caps.tolist()}")
+    for cap in measured or ():
+        if cap is not None:
+            number("a cap of measured", cap, above=0)
     seen = {cap: np.array([number("measured", s, 0) for s in steps]) for cap, steps in (measured or {}).items()}
     if empty := [cap for cap, steps in seen.items() if not steps.size]:
         raise ValueError(f"measured must have at least one step for each cap, got none for {empty[0]}")

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
+from ..checks import number
 from ..units import bytes_words
 from .crossings import Change, Floats, lowest
 from .palette import INK, PAPER, Look, looks
@@ -34,8 +35,8 @@ def to_costs(
     holds ``(num_bytes, seconds)`` of an algorithm, of shape (sizes,) or (sizes, repeats): markers at the median with a
     bar from least to most. `half_bytes` marks n½, where latency and bandwidth take the same time.
 
-    Raises ValueError for no algorithm, sizes that do not rise from above 0, times that are not above 0, and lengths
-    that differ.
+    Raises ValueError for no algorithm, sizes that do not rise from above 0, times that are not above 0, a bound below
+    0, and lengths that differ.
     """
     sizes, lines, below, points = _checked(num_bytes, seconds, bound_s, measured or {})
     if ax is None:
@@ -55,7 +56,7 @@ def to_costs(
     _draw_changes(ax, changes)
     name_ends(ax, ends)
     if half_bytes is not None:
-        ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
+        ax.axvline(number("half_bytes", half_bytes, above=0), color=INK, linewidth=0.8, linestyle=":", label="n½")
         note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, high * 1.45), (4, 0), va="top")
     dress(ax, sizes, title or _title([list(lines)[place] for place in (first, *(c.leader for c in changes))]))
     return ax
@@ -103,25 +104,29 @@ def _checked(
     measured: Mapping[str, tuple[ArrayLike, ArrayLike]],
 ) -> tuple[Floats, dict[str, Floats], Floats | None, dict[str, tuple[Floats, Floats]]]:
     sizes = np.asarray(num_bytes, dtype=float)
-    if sizes.ndim != 1 or sizes.size < 2 or not (sizes[0] > 0 and (np.diff(sizes) > 0).all()):
+    rises = sizes.ndim == 1 and sizes.size > 1 and np.isfinite(sizes).all() and (np.diff(sizes, prepend=0.0) > 0).all()
+    if not rises:
         raise ValueError(f"num_bytes must be at least two sizes that rise from above 0, got {num_bytes!r}")
-    if not seconds:
-        raise ValueError("seconds must hold the times of at least one algorithm, got none")
+    if not isinstance(seconds, Mapping) or not seconds:
+        raise ValueError(f"seconds must hold the times of at least one algorithm, by name, got {seconds!r}")
     lines = {name: _times(name, values, sizes) for name, values in seconds.items()}
     below = None if bound_s is None else np.asarray(bound_s, dtype=float)
     if below is not None and below.shape != sizes.shape:
         raise ValueError(f"bound_s: {below.shape} values over sizes of shape {sizes.shape}")
+    if below is not None and not (np.isfinite(below).all() and (below >= 0).all()):
+        raise ValueError("bound_s must be finite numbers of at least 0")
     points = {}
     for name, (x, y) in measured.items():
         places = np.asarray(x, dtype=float)
-        points[name] = places, _times(f"{name}, measured", y, places)
-        points[name] = places, points[name][1].reshape(places.size, -1)
+        if places.ndim != 1 or not places.size or not (np.isfinite(places).all() and (places > 0).all()):
+            raise ValueError(f"{name}, measured: sizes must be finite and above 0, got {x!r}")
+        points[name] = places, _times(f"{name}, measured", y, places, most_axes=2).reshape(places.size, -1)
     return sizes, lines, below, points
 
 
-def _times(name: str, values: ArrayLike, sizes: Floats) -> Floats:
+def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1) -> Floats:
     times = np.asarray(values, dtype=float)
-    if times.shape[:1] != sizes.shape or times.ndim > (2 if name.endswith(", measured") else 1):
+    if times.shape[:1] != sizes.shape or times.ndim > most_axes or not times.size:
         raise ValueError(f"{name}: {times.shape} values over sizes of shape {sizes.shape}")
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise ValueError(f"{name}: times must be finite and above 0 on a logarithmic axis")

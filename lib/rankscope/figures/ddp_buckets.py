@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of
+from ..checks import count_of, of_type
 from ..training.buckets import Bucket, DDPBuckets
 from ..units import bytes_unit, bytes_words, round_ticks
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
@@ -24,6 +24,7 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
     colour is a bucket. A dashed line is the cap at which the bucket is closed, the number behind a row its bytes. A
     sparse gradient is hatched. Raises ValueError for more than 256 buckets.
     """
+    of_type("buckets", buckets, DDPBuckets)
     shown = buckets.rebuilt if iteration is None else buckets.at(iteration)
     if len(shown) > _MOST_BUCKETS:
         raise ValueError(f"a drawing has at most {_MOST_BUCKETS} buckets, got {len(shown)}: take a larger cap")

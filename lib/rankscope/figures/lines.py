@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
+from ..checks import whole
 from .palette import CATEGORIES
 
 _DASHES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D")
@@ -29,11 +30,12 @@ def to_curves(
     """Draw ``curves[name] = (predicted, executed)`` over `x`, either of them None where there is none.
 
     Hue, dash and marker tell the curves apart. With `discrete`, a prediction is a short dash at each x, for quantities
-    that do not exist in between. Raises ValueError for more curves than there are hues, and for lengths that differ
-    from that of `x`.
+    that do not exist in between. Raises ValueError for more curves than there are hues, for one without either, and for
+    lengths that differ from that of `x`.
     """
-    if not 0 < len(curves) <= len(CATEGORIES):
-        raise ValueError(f"curves must number from 1 to {len(CATEGORIES)}, got {len(curves)}")
+    _check_pairs("curves", curves)
+    if empty := [name for name, pair in curves.items() if pair[0] is None and pair[1] is None]:
+        raise ValueError(f"curves must have a prediction or an execution each, got neither for {empty[0]!r}")
     places = np.asarray(x)
     if ax is None:
         _, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
@@ -59,20 +61,32 @@ def to_fills(
 ) -> Axes:
     """Draw how many items wait over time, ``fills[name] = (times_s, number)`` as `queue_fill` gives them, in steps.
 
-    `capacity` is drawn as a line. Raises ValueError for more curves than there are hues.
+    `capacity` is drawn as a line. Raises ValueError for more curves than there are hues, for lengths that differ, and
+    for a capacity below 0.
     """
-    if not 0 < len(fills) <= len(CATEGORIES):
-        raise ValueError(f"curves must number from 1 to {len(CATEGORIES)}, got {len(fills)}")
+    _check_pairs("fills", fills)
+    for name, (times_s, number) in fills.items():
+        if np.shape(times_s) != np.shape(number):
+            raise ValueError(f"{name}: {np.shape(number)} numbers over times of shape {np.shape(times_s)}")
     if ax is None:
         _, ax = plt.subplots(figsize=(8, 2.6), layout="constrained")
     for (name, (times_s, number)), color, dash in zip(fills.items(), CATEGORIES, cycle(_DASHES), strict=False):
         ax.step(np.asarray(times_s), np.asarray(number), dash, where="post", color=color, label=name, linewidth=1.4)
     if capacity is not None:
-        ax.axhline(capacity, color="#8a8a8a", linewidth=0.8)
+        ax.axhline(whole("capacity", capacity, 0), color="#8a8a8a", linewidth=0.8)
         ax.annotate("capacity", (1, capacity), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_ylim(bottom=0)
     return _dressed(ax, title, "time [s]", "items in the queue")
+
+
+def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
+    if not isinstance(pairs, Mapping) or not 0 < len(pairs) <= len(CATEGORIES):
+        got = len(pairs) if isinstance(pairs, Mapping) else repr(pairs)
+        raise ValueError(f"{name} must number from 1 to {len(CATEGORIES)}, by name, got {got}")
+    for one, pair in pairs.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(f"{name}[{one!r}] must be a pair of columns, got {pair!r}")
 
 
 def _dressed(ax: Axes, title: str, x_label: str, y_label: str) -> Axes:

@@ -15,12 +15,11 @@ from ..checks import of_type
 from ..machine import Point, Profile
 from ..machine.groups import NATIVE, groups
 from ..machine.rows import busbw_factor
-from ..units import rate_words
+from ..units import rate_unit, rate_words
 from .palette import INK, Look, looks
 from .size_lines import LABEL_PT, dash, dress, name_ends, note
 
 _OTHERS = Look("#b5b5b5", False, "")
-_RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 
 
 class Measured(NamedTuple):
@@ -53,7 +52,7 @@ def to_busbw(
     peak = max(max(values) for values in rates.values())
     top_rate, best = max((max(rates[name]), name) for name in shown)
     link = profile.best_link("inter" if profile.num_nodes > 1 else "intra").link.bytes_per_s
-    scale, unit = next(pair for pair in _RATES if max(peak, link) >= pair[0] or pair == _RATES[-1])
+    scale, unit = rate_unit(max(peak, link))
     ax, top = ax or _axes(), 1.12 * max(peak, min(link, 2 * peak)) / scale
     sizes = np.array(sorted({size for one in found.values() for size in one.sizes}), dtype=float)
     ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(0, top))
@@ -98,7 +97,7 @@ def to_residuals(
     found = {name: one for name, one in everything if not any(map(math.isnan, one.predicted_s))}
     if not found:
         raise ValueError(f"profile must have points of {collective} that can be predicted")
-    shown = _shown(found, algorithms or list(found))
+    shown = _shown(found, list(found) if algorithms is None else algorithms)
     errors = {n: [100 * (s / p.median_s - 1) for p, s in zip(*found[n], strict=True)] for n in shown}
     off = np.abs(np.concatenate(list(errors.values())))
     reach = max(5.0, 1.15 * float(off.max()))
@@ -137,6 +136,8 @@ def measured(profile: Profile, collective: str) -> dict[str, Measured]:
 
 def _shown(found: dict[str, Measured], algorithms: Sequence[str] | None) -> list[str]:
     if algorithms is not None:
+        if not algorithms:
+            raise ValueError(f"algorithms must be some of {', '.join(found)}, got none")
         for name in algorithms:
             if name not in found:
                 raise ValueError(f"algorithms must be some of {', '.join(found)}, got {name!r}")

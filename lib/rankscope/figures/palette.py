@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000")
 _BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
 INK, PAPER, FAINT, ALARM = "#222222", "#ffffff", "#c9c9c9", "#b00020"
+EMPTY = "#ececec"  # a cell with nothing in it
 LEGIBLE = 4.5  # the contrast that WCAG 2 asks of text
 
 _RAMP = ("#00224e", "#2d426f", "#5a6272", "#8a8678", "#bead65", "#fee838")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..checks import of_type
 from ..machine import Profile
 from ..units import bytes_words, rate_words, three_digits
 from .marks import Drawing, Rects, numbers_on, whole_ticks
-from .palette import ramp
+from .palette import EMPTY, ramp
 
 _CELL_PX, _LEAST_PX = 46.0, 400.0  # a title has to fit
-_SELF = "#ececec"
 
 
 def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
@@ -18,7 +18,7 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
 
     Copies go one at a time. Raises ValueError for a profile without copies between GPUs.
     """
-    found = profile.select("transfer", direction="p2p", both=False)
+    found = of_type("profile", profile, Profile).select("transfer", direction="p2p", both=False)
     size = max((point.num_bytes for point in found), default=0)
     points = [point for point in found if point.num_bytes == size]
     if not points:
@@ -29,7 +29,7 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
         rates[int(point.options["src"]), int(point.options["dst"])] = size / point.median_s
     there = rates > 0
     shades = ramp(rates / rates.max())
-    fill = [shade if known else _SELF for shade, known in zip(shades, there.ravel().tolist(), strict=True)]
+    fill = [shade if known else EMPTY for shade, known in zip(shades, there.ravel().tolist(), strict=True)]
     src, dst = np.indices(rates.shape)
     rects = Rects.of(dst, src, fill)
     words = np.array([three_digits(rate / 1e9) for rate in rates.ravel().tolist()])

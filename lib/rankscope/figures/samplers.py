@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import count_of, one_of
+from ..checks import count_of, of_type, one_of, whole
 from ..sampling import Assignment, Audit, EpochAudit, audit
 from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, ramp, rank_colors
@@ -26,7 +26,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     Raises ValueError for an unknown `color_by` and for more than 65,536 cells.
     """
     one_of("color_by", color_by, ("rank", "position"))
-    epoch = audit(assignment).epochs[0]
+    epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
     num_ranks = assignment.num_ranks
     steps = max(assignment.num_steps, min(epoch.dropped.size, 24), 1)
     _check_cells(num_ranks * steps)
@@ -65,7 +65,9 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
     hatched and take the lowest rank that reads them. The last row is grey where any of the epochs read the sample.
     Raises ValueError for no epochs, for epochs of different datasets or world sizes, and for more than 65,536 cells.
     """
-    report = audit(epochs)
+    if not isinstance(epochs, Sequence):
+        raise ValueError(f"epochs must be a sequence of Assignments, got {epochs!r}")
+    report = audit(of_type(f"epochs[{place}]", one, Assignment) for place, one in enumerate(epochs))
     size = max(report.size, 1)
     _check_cells(size * (len(epochs) + 1))
     colors = rank_colors(report.num_ranks)
@@ -106,13 +108,16 @@ def draw_label_counts(
 
     `limits` are the counts of the darkest and the palest shade, the smallest and largest where not given: pass the
     same to drawings that are to be compared. Raises ValueError unless `counts` is a (num_ranks, num_labels) array of
-    whole numbers.
+    whole numbers, for limits that are not whole numbers, and for more than 65,536 cells.
     """
     table = np.asarray(counts)
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or not table.size:
         raise ValueError(f"counts must be whole numbers, ranks by labels, got {table.dtype} of shape {table.shape}")
+    _check_cells(table.size)
     num_ranks, num_labels = table.shape
-    low, high = limits or (int(table.min()), int(table.max()))
+    if limits is not None and np.shape(limits) != (2,):
+        raise ValueError(f"limits must be two whole numbers, got {limits!r}")
+    low, high = (whole("limits", limit) for limit in limits or (table.min(), table.max()))
     fill = ramp((table - low) / max(high - low, 1))
     y, x = np.indices(table.shape)
     rects = Rects.of(x, y, fill)

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import count_of, whole
+from ..checks import count_of, of_type, whole
 from ..collectives import Schedule
 from ..collectives.schedule import MOVES, Ints
 from ..collectives.states import holdings
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .messages import Message, messages
-from .palette import INK, PAPER, ramp, rank_colors
+from .palette import EMPTY, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
 
@@ -22,7 +22,6 @@ _MOST_CELLS = 4096
 _STRIPED = 8  # ranks up to which each has a stripe of its own in a cell
 _WIDE_PX, _STRIP_PX, _ROW_PX = 380.0, 200.0, 27.0
 _HEAD, _TALL = 0.8, 0.8  # rows above the first rank; a cell's part of its row
-_EMPTY = "#ececec"
 
 
 def draw_schedule_step(
@@ -32,16 +31,18 @@ def draw_schedule_step(
 
     A row is a rank, a column a chunk; lines part the nodes of `gpus_per_node` ranks. Where ranks add up, each cell has
     a stripe for every rank, in its colour where its share is in; for more than eight ranks, and for cells too small, a
-    shade for the number of shares, paler for more. Where they only pass on, a
-    cell has the colour and the number of the rank it comes from. Framed cells are sent, and received; arrows name their
-    chunks where there are several. Solid arrows add, dashed ones replace.
+    shade for the number of shares, paler for more. Where they only pass on, a cell has the colour and the number of
+    the rank it comes from. Framed cells are sent, and received; arrows name their chunks where there are several. Solid
+    arrows add, dashed ones replace.
 
-    ``step = schedule.num_steps`` draws the end. Raises ValueError for a step that does not exist, and for more than
-    4,096 cells.
+    ``step = schedule.num_steps`` draws the end. Raises ValueError for a step that does not exist, for nodes of no rank,
+    and for more than 4,096 cells.
     """
-    cells = schedule.num_ranks * schedule.num_chunks
+    cells = of_type("schedule", schedule, Schedule).num_ranks * schedule.num_chunks
     if cells > _MOST_CELLS:
         raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, ranks × chunks, got {cells}: take fewer")
+    if gpus_per_node is not None:
+        whole("gpus_per_node", gpus_per_node, 1)
     transfers = next(islice(schedule.steps(), whole("step", step, 0, schedule.num_steps), None), None)
     sent = messages(transfers) if transfers else None
     rects, lines, texts, lefts = _marks(schedule, step, sent)
@@ -116,7 +117,7 @@ def _grid(
     frame = Rects.of(x[framed] - edge, y[framed] - edge / _ROW_PX, INK, edge=INK, **size)
     held = there.any(axis=2)
     if _striped(schedule):
-        ground = Rects.of(x, y, _EMPTY, width=wide, height=_TALL, edge=_EMPTY)
+        ground = Rects.of(x, y, EMPTY, width=wide, height=_TALL, edge=EMPTY)
         rows, columns, origin = np.nonzero(there)
         stripe = wide / num_ranks
         fill = [rank_colors(num_ranks)[place] for place in origin.tolist()]
@@ -128,7 +129,7 @@ def _grid(
     else:
         numbers = there.argmax(axis=2)
         shades = tuple(np.array(rank_colors(num_ranks))[numbers.ravel()].tolist())
-    fill = [shade if full else _EMPTY for shade, full in zip(shades, held.ravel().tolist(), strict=True)]
+    fill = [shade if full else EMPTY for shade, full in zip(shades, held.ravel().tolist(), strict=True)]
     cells = Rects.of(x, y, fill, width=wide, height=_TALL)
     legible = wide >= 6.4 * len(str(num_ranks)) + 2
     return (frame, cells), numbers_on(cells, numbers.ravel(), wanted=held.ravel() & legible)

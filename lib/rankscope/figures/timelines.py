@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import of_type
 from ..timeline import WAITS, Timeline
 from ..units import round_ticks, time_unit
 from .marks import Drawing, Key, Rects, numbers_on
@@ -39,7 +40,7 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
     span. Raises ValueError for more than 20,000 spans: select a window, `timeline.select(between_s=(from, to))`, or
     some ranks.
     """
-    if len(timeline) > _MOST_SPANS:
+    if len(of_type("timeline", timeline, Timeline)) > _MOST_SPANS:
         raise ValueError(f"a drawing has at most {_MOST_SPANS} spans, got {len(timeline)}: select a window or a rank")
     timeline = _visible(timeline)
     rows = _rows(timeline)

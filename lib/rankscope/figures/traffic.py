@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import count_of
+from ..checks import count_of, of_type
 from ..collectives import Schedule
 from ..timeline import Timeline
 from ..units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit, time_words
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .messages import Message, messages
-from .palette import CATEGORIES, FAINT, INK, PAPER, ramp
+from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp
 
 _ADDED, _COPIED = CATEGORIES[0], CATEGORIES[5]
 _WIDE_PX, _MATRIX_PX = 860.0, 720.0
@@ -28,7 +28,8 @@ def draw_space_time(schedule: Schedule, timeline: Timeline, title: str | None = 
 
     Raises ValueError for more than 5,000 messages, and for the timeline of another schedule or without messages.
     """
-    sent = [message for step in schedule.steps() for message in messages(step)]
+    of_type("timeline", timeline, Timeline)
+    sent = [message for step in of_type("schedule", schedule, Schedule).steps() for message in messages(step)]
     if len(sent) > _MOST_MESSAGES:
         raise ValueError(f"a drawing has at most {_MOST_MESSAGES} messages, got {len(sent)}: take fewer ranks")
     start_s, stop_s = _times(sent, timeline)
@@ -76,7 +77,7 @@ def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
     least = float(table[table > 0].min()) if used.any() else 0.0
     scale, unit = bytes_unit(most)
     shades = ramp(table / (most or 1.0))
-    fill = [shade if carries else "#ececec" for shade, carries in zip(shades, used.tolist(), strict=True)]
+    fill = [shade if carries else EMPTY for shade, carries in zip(shades, used.tolist(), strict=True)]
     src, dst = np.indices(table.shape)
     rects = Rects.of(dst, src, fill)
     numbers = np.array([three_digits(value / scale) for value in table.ravel().tolist()])
@@ -146,7 +147,7 @@ def _keys(added: NDArray[np.bool_], bars: Rects) -> tuple[Key, ...]:
 
 def _load_keys(least: float, most: float, used: NDArray[np.bool_]) -> tuple[Key, ...]:
     keys = [Key(bytes_words(value), ramp(value / most)[0]) for value in sorted({least, most}) if value]
-    return (*keys, Key("nothing", "#ececec")) if not used.all() else tuple(keys)
+    return (*keys, Key("nothing", EMPTY)) if not used.all() else tuple(keys)
 
 
 def _space_time_title(schedule: Schedule, num_messages: int, seconds: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from ..checks import one_of
+from ..checks import of_type, one_of
 from ..machine import Point, Profile
 from ..machine.link_facts import METHODS, LinkFacts, transfers_of
 from ..machine.measure_plan import LEAST_PIECE_BYTES, NUM_PIECES
@@ -46,8 +46,11 @@ def to_copies(
     """Draw the "rate" [GB/s] or the "time" [µs] of copies in one direction, "h2d" or "d2h", over their size.
 
     Lines are what the `facts` allow at best, markers what the `profile` measured: medians with their quartiles. Dashes
-    across are the link itself. Either may be None. Raises ValueError where both are, and for unknown words.
+    across are the link itself. Either may be None. Raises ValueError where both are, for no method, and for
+    unknown words.
     """
+    if not methods:
+        raise ValueError(f"methods must be at least one of {', '.join(METHODS)}, got none")
     for method in methods:
         one_of("methods", method, METHODS)
     one_of("direction", direction, tuple(_CALLED))
@@ -102,6 +105,10 @@ def _draw(
     """Lines, markers and the link, and what they are; without a title."""
     if facts is None and profile is None:
         raise ValueError("facts or profile must be given, got None for both")
+    if facts is not None:
+        of_type("facts", facts, LinkFacts)
+    if profile is not None:
+        of_type("profile", profile, Profile)
     points = _points(ways, profile, least)
     if facts is None and not points:
         raise ValueError(f"profile must have copies by {', '.join(ways)}, as no facts are given, got none")

@@ -8,6 +8,7 @@ from string import ascii_letters
 
 import numpy as np
 
+from ..checks import of_type
 from ..collectives.best import Winners
 from ..units import bytes_words, round_ticks, time_unit
 from .crossings import Floats
@@ -25,7 +26,7 @@ def draw_winners(table: Winners, title: str | None = None) -> Drawing:
     the algorithm's letter and says how much longer the next best takes, = where that is not longer. Raises ValueError
     for an empty table and for more than 16,384 cells.
     """
-    rows, columns = table.winner.shape
+    rows, columns = of_type("table", table, Winners).winner.shape
     if not 0 < rows * columns <= _MOST_CELLS:
         raise ValueError(f"a drawing has from 1 to {_MOST_CELLS} cells, sizes × ranks, got {columns} × {rows}")
     style = looks(table.algorithms)

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
+from ..checks import number
 from ..training.zero import ZeroMemory
 from .palette import CATEGORIES, Look
 from .size_lines import dash, name_ends
@@ -19,19 +20,25 @@ _LIMIT = "#8a8a8a"
 def to_zero_curve(
     memories: Mapping[str, Sequence[ZeroMemory]],
     limits_bytes: Mapping[str, float] | None = None,
-    title: str | None = None,
     ax: Axes | None = None,
+    title: str | None = None,
 ) -> Axes:
     """Draw the total of each of ``memories[name]`` over its number of ranks, both axes logarithmic, named at its end.
 
-    `limits_bytes` are grey lines across. Raises ValueError for no line, and for one of fewer than two numbers of ranks.
+    `limits_bytes` are grey lines across. Raises ValueError for no line, for one of fewer than two numbers of ranks, and
+    for limits that are not above 0.
     """
-    if not memories or any(len({one.num_ranks for one in line}) < 2 for line in memories.values()):
+    if not isinstance(memories, Mapping) or not memories:
+        raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {memories!r}")
+    for name, line in memories.items():
+        if not isinstance(line, Sequence) or not all(isinstance(one, ZeroMemory) for one in line):
+            raise ValueError(f"memories[{name!r}] must be a sequence of ZeroMemory, got {line!r}")
+    if any(len({one.num_ranks for one in line}) < 2 for line in memories.values()):
         raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
     if ax is None:
         _, ax = plt.subplots(figsize=(8, 4), layout="constrained")
     ax.set(xscale="log", yscale="log", xlabel="ranks", ylabel="memory of one rank [GB]")
-    ends, limits = {}, limits_bytes or {}
+    ends, limits = {}, {name: number("limits_bytes", value, above=0) for name, value in (limits_bytes or {}).items()}
     for place, (name, line) in enumerate(memories.items()):
         look = Look(CATEGORIES[place % len(CATEGORIES)], place >= len(CATEGORIES), "")
         ranks, gigabytes = [one.num_ranks for one in line], [one.total_bytes / 1e9 for one in line]

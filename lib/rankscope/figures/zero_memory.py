@@ -6,14 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..checks import of_type
+from ..checks import number, of_type
 from ..training.zero import TERMS, ZeroMemory
-from ..units import decimal_words, round_ticks
+from ..units import decimal_unit, decimal_words, round_ticks
 from .crossings import Floats
 from .marks import Drawing, Key, Rects, Texts
 from .palette import CATEGORIES, FAINT, INK, PAPER
 
-_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _LABEL_ROWS = 0.7  # below the bars, where limits are named
 _WIDE_PX, _CHARACTER_PX = 620.0, 6.0
 _LAST = 0.96  # of the width, beyond which a name in the middle under its line would be cut
@@ -29,14 +28,16 @@ def draw_zero_memory(
     """Draw each of `memories`, by name, as a bar of its terms, the first on top, with the total of one rank at its end.
 
     `limits_bytes` are marked by lines down, as far as the bars reach; the bar that is `chosen` is framed. Hatched are
-    DDP's second copy of gradients, and what is whole on a rank for a while only. Raises ValueError for no bars.
+    DDP's second copy of gradients, and what is whole on a rank for a while only. Raises ValueError for no bars, and for
+    limits that are not finite and at least 0.
     """
     _check(memories)
     names, totals = list(memories), np.array([memory.total_bytes for memory in memories.values()], dtype=float)
     longest = max(float(totals.max()), 1.0)
-    scale, unit = next(pair for pair in _UNITS if longest >= pair[0])
+    scale, unit = decimal_unit(longest)
     width = 1.18 * longest / scale
-    limits = {name: value / scale for name, value in (limits_bytes or {}).items() if value / scale < width}
+    limits = {name: number("limits_bytes", value, 0) / scale for name, value in (limits_bytes or {}).items()}
+    limits = {name: value for name, value in limits.items() if value < width}
     shown = [term for term in TERMS if any(memory.terms[term] for memory in memories.values())]
     y = np.arange(len(names)) + 0.5
     words = tuple(decimal_words(total) for total in totals.tolist())
@@ -62,8 +63,8 @@ def draw_zero_memory(
 
 
 def _check(memories: Mapping[str, ZeroMemory]) -> None:
-    if not memories:
-        raise ValueError("memories must be at least one, by name, got none")
+    if not isinstance(memories, Mapping) or not memories:
+        raise ValueError(f"memories must be at least one, by name, got {memories!r}")
     for name, memory in memories.items():
         of_type(f"memories[{name!r}]", memory, ZeroMemory)
 

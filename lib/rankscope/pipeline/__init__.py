@@ -6,9 +6,9 @@ everything else is numpy.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..late import late_names
 from .advice import Advice, advise
 from .batch_loop import simulate_loop
 from .dataloader_twin import simulate_dataloader
@@ -78,22 +78,19 @@ __all__ = [
     "write_parts",
 ]
 
-_LATE = {
-    "AsyncPartDataset": ".parts",
-    "Prefetched": ".transfer",
-    "RecordedLoader": ".dataloader",
-    "SyncPartDataset": ".parts",
-    "in_step": ".parts",
-    "measure_pinning": ".dataloader",
-    "prefetched": ".transfer",
-    "preprocessed": ".preprocess",
-    "random_crops": ".preprocess",
-    "record_dataloader": ".dataloader",
-    "record_steps": ".step",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATE:
-        return getattr(import_module(_LATE[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = late_names(
+    __name__,
+    {
+        "AsyncPartDataset": "parts",
+        "Prefetched": "transfer",
+        "RecordedLoader": "dataloader",
+        "SyncPartDataset": "parts",
+        "in_step": "parts",
+        "measure_pinning": "dataloader",
+        "prefetched": "transfer",
+        "preprocessed": "preprocess",
+        "random_crops": "preprocess",
+        "record_dataloader": "dataloader",
+        "record_steps": "step",
+    },
+)

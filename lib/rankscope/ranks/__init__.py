@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..late import late_names
 from .errors import RankError
 from .launch import launch
 
@@ -13,8 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RankError", "in_threads", "launch"]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "in_threads":  # it needs torch
-        return import_module(".threads", __name__).in_threads
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = late_names(__name__, {"in_threads": "threads"})  # it needs torch

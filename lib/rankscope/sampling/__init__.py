@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..late import late_names
 from .assignment import Assignment, Loader, assign
 from .audit import Audit, AuditError, EpochAudit, Finding, audit
 from .files import shard_files
@@ -30,10 +31,4 @@ __all__ = [
     "shard_files",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name == "DistributedSampler":
-        from .torch_samplers import DistributedSampler
-
-        return DistributedSampler
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = late_names(__name__, {"DistributedSampler": "torch_samplers"})

@@ -5,9 +5,9 @@ What measures and `dissect_data_parallel` need torch, and are brought in when fi
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..late import late_names
 from .architectures import ARCHITECTURES, architecture_step
 from .buckets import Bucket, BucketError, DDPBuckets, assign_buckets, ddp_buckets, parameter_specs
 from .cap_sweep import CapSweep, MeasuredCap, load_sweeps, save_sweeps
@@ -157,38 +157,35 @@ __all__ = [
     "zero_traffic",
 ]
 
-_LATE = {
-    "Counted": ".hogwild",
-    "DissectedStep": ".data_parallel",
-    "HogwildRun": ".hogwild",
-    "LiveMemory": ".measure_zero",
-    "PASSED_BY": ".sharing",
-    "Passing": ".sharing",
-    "PipelineRun": ".measure_pipeline",
-    "compare_uneven": ".measure_join",
-    "count_together": ".hogwild",
-    "dissect_data_parallel": ".data_parallel",
-    "follow_steps": ".measure_followed",
-    "live_memory": ".measure_zero",
-    "measure_allreduce": ".measure_sweep",
-    "measure_calls": ".parameter_server",
-    "measure_contention": ".measure_sweep",
-    "measure_ddp": ".measure_steps",
-    "measure_local_step": ".measure_steps",
-    "measure_passing": ".sharing",
-    "measure_uneven": ".measure_join",
-    "pipeline_model": ".measure_pipeline",
-    "resume_difference": ".measure_zero_resume",
-    "run_pipelines": ".measure_pipeline",
-    "sweep_caps": ".measure_sweep",
-    "train_alone": ".parameter_server",
-    "train_hogwild": ".hogwild",
-    "train_workers": ".parameter_server",
-    "with_parameters": ".parameter_server",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LATE:
-        return getattr(import_module(_LATE[name], __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = late_names(
+    __name__,
+    {
+        "Counted": "hogwild",
+        "DissectedStep": "data_parallel",
+        "HogwildRun": "hogwild",
+        "LiveMemory": "measure_zero",
+        "PASSED_BY": "sharing",
+        "Passing": "sharing",
+        "PipelineRun": "measure_pipeline",
+        "compare_uneven": "measure_join",
+        "count_together": "hogwild",
+        "dissect_data_parallel": "data_parallel",
+        "follow_steps": "measure_followed",
+        "live_memory": "measure_zero",
+        "measure_allreduce": "measure_sweep",
+        "measure_calls": "parameter_server",
+        "measure_contention": "measure_sweep",
+        "measure_ddp": "measure_steps",
+        "measure_local_step": "measure_steps",
+        "measure_passing": "sharing",
+        "measure_uneven": "measure_join",
+        "pipeline_model": "measure_pipeline",
+        "resume_difference": "measure_zero_resume",
+        "run_pipelines": "measure_pipeline",
+        "sweep_caps": "measure_sweep",
+        "train_alone": "parameter_server",
+        "train_hogwild": "hogwild",
+        "train_workers": "parameter_server",
+        "with_parameters": "parameter_server",
+    },
+)

@@ -1,4 +1,4 @@
-"""A check, and what it finds: a failing one is a finding, never an error."""
+"""A check, and what it finds: one that fails is a diagnosis, never an error."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import subprocess
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-PATIENCE_S = 20.0  # for a program to say its version: it only bounds a hang
+PATIENCE_S = 20.0  # for a program, loopback or two ranks to answer: it only bounds a hang
 
 
 @dataclass(frozen=True)
-class Finding:
+class Diagnosis:
     """Whether something is here, in which version or why not, what it is for, and what to do where it is not.
 
     `remedy` is empty where it is here; `required` is what rankscope does not work without.
@@ -40,8 +40,8 @@ class Check:
 
     >>> def probe():
     ...     raise Missing("no such program")
-    >>> Check("abacus", "sums", probe, apt=("abacus",)).finding()
-    Finding(name='abacus', found=False, detail='no such program', used_by='sums', remedy='apt-get install abacus', required=False)
+    >>> Check("abacus", "sums", probe, apt=("abacus",)).diagnosis()
+    Diagnosis(name='abacus', found=False, detail='no such program', used_by='sums', remedy='apt-get install abacus', required=False)
     """  # noqa: E501
 
     name: str
@@ -56,24 +56,24 @@ class Check:
         packages = f"apt-get install {' '.join(self.apt)}" if self.apt else ""
         return "; ".join(filter(None, [packages, self.otherwise]))
 
-    def finding(self) -> Finding:
+    def diagnosis(self) -> Diagnosis:
         """Ask, and return the answer; whatever the probe raises is one, too."""
         try:
-            return Finding(self.name, True, self.probe(), self.used_by, required=self.required)
+            return Diagnosis(self.name, True, self.probe(), self.used_by, required=self.required)
         except Missing as missing:
             detail, remedy = str(missing), missing.remedy or self.remedy
         except Exception as error:
             first = (str(error).strip().splitlines() or [""])[0]
             detail, remedy = f"{type(error).__name__}: {first}".removesuffix(": "), self.remedy
-        return Finding(self.name, False, detail, self.used_by, remedy, self.required)
+        return Diagnosis(self.name, False, detail, self.used_by, remedy, self.required)
 
 
-def examine(checks: Iterable[Check], report: Callable[[str], None] = lambda name: None) -> tuple[Finding, ...]:
+def examine(checks: Iterable[Check], report: Callable[[str], None] = lambda name: None) -> tuple[Diagnosis, ...]:
     """Return what each check finds, in their order; `report` is told the name of each before it begins."""
     found = []
     for check in checks:
         report(check.name)
-        found.append(check.finding())
+        found.append(check.diagnosis())
     return tuple(found)
 
 
