@@ -102,6 +102,30 @@ def test_bad_input_is_told(wrong: dict[str, Any], message: str) -> None:
         sweep(**wrong)
 
 
+def test_what_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    for sweeps, command, message in (
+        (3, "make", "sweeps must be a list of CapSweep values, got 3"),
+        ([3], "make", "sweeps must be a CapSweep, got 3"),
+        ([sweep()], None, "command must be a str, got None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            save_sweeps(tmp_path / "sweeps.json", sweeps, command)  # type: ignore[arg-type]
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ((3, (0.1,), (True,)), "buckets must be lists of places of parameters, got 3"),
+        ((BUCKETS, 0.1, (True,)), "step_s must be a list of seconds, got 0.1"),
+        ((BUCKETS, (0.1,), True), "clean must be a list of True or False, got True"),
+    ],
+)
+def test_a_bad_measurement_is_told(wrong: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MeasuredCap(1.0, *wrong)
+
+
 def loss(module: nn.Module, rank: int, number: int) -> Tensor:
     out: Tensor = module(torch.ones(2, 32)).sum()
     return out
