@@ -51,7 +51,7 @@ def simulate_dataloader(
     With `num_cores`, fetches and steps that run at once share them fairly: `fetch_cpu` and `step_cpu` are the cores
     that one keeps busy while it runs alone (0.1 for one that mostly waits, 4 for a step of 4 threads).
 
-    Raises ValueError for counts below 1 (workers: 0), and for times, cores and shares that are negative or not finite.
+    Raises ValueError for counts out of range, and for times, cores and shares that are negative or not finite.
 
     >>> for num_workers in (0, 1, 4):
     ...     simulate_dataloader(0.03, 0.01, 100, num_workers=num_workers).makespan_s.__round__(6)

@@ -35,7 +35,7 @@ def simulate(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int =
     every rank waits for the slowest, kind "barrier". What is drawn depends on seed, rank, place of the stage and number
     of the item alone, so pipelines that differ in workers or queues are compared on the same times.
 
-    Raises ValueError for a stage without `service_s`, fewer than 0 items or 1 rank, and for a last stage with several
+    Raises ValueError for a stage without `service_s`, for numbers out of range, and for a last stage with several
     workers where ranks keep lock-step.
 
     >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 2)
