@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind")
@@ -105,6 +106,21 @@ def of_type(name: str, value: Any, kind: type[Kind]) -> Kind:
     if isinstance(value, kind):
         return value
     raise ValueError(f"{name} must be a {kind.__name__}, got {value!r}")
+
+
+def several(name: str, values: Any, what: str) -> list[Any]:
+    """Return the values as a list; ValueError for what cannot be iterated over, and for a text or a mapping, which can.
+
+    >>> several("caps_mb", (1, 5), "caps")
+    [1, 5]
+    >>> several("caps_mb", 25, "caps")
+    Traceback (most recent call last):
+    ValueError: caps_mb must be a list of caps, got 25
+    """
+    one = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0
+    if one or not isinstance(values, Iterable):
+        raise ValueError(f"{name} must be a list of {what}, got {values!r}")
+    return list(values)
 
 
 def count_of(number: int, noun: str) -> str:

@@ -199,6 +199,8 @@ def test_bad_input_is_named(wrong, message):
         ({"wait_s": [-1.0] * BATCHES}, "wait_s must be finite seconds of at least 0, got -1.0 for item 0"),
         ({"num_cores": 0}, "num_cores must be a whole number of at least 1, got 0"),
         ({"num_batches": 1.5}, "num_batches must be a whole number of at least 1, got 1.5"),
+        ({"settings": None}, "settings must be a LoaderSettings, got None"),
+        ({"pinning": 0.1}, "pinning must be a PinningCosts, got 0.1"),
     ],
 )
 def test_a_bad_profile_is_refused(wrong, message):
@@ -206,6 +208,8 @@ def test_a_bad_profile_is_refused(wrong, message):
         replace(profile(), **wrong)
     with pytest.raises(ValueError, match="num_workers must be a whole number of at least 0, got -2"):
         LoaderSettings(-2)
+    with pytest.raises(ValueError, match="pin_s must be a finite number of at least 0, got None"):
+        PinningCosts(0.1, None, 0.1)
     with pytest.raises(ValueError, match="faster must be one of 'reading'"):
         simulate_profile(profile(), LoaderSettings(1), faster="sleeping")
     with pytest.raises(ValueError, match="pin_memory must be as recorded"):

@@ -149,8 +149,9 @@ def test_cores_are_all_busy_where_they_are_short(fetch_cpu, step_cpu, fetches):
     ("wrong", "message"),
     [
         ({"num_batches": 0}, "num_batches must be a whole number of at least 1, got 0"),
-        ({"num_workers": -1}, "num_workers must be a whole number of at least 0, got -1"),
-        ({"num_workers": 1.5}, "num_workers must be a whole number of at least 0, got 1.5"),
+        ({"num_workers": -1}, "num_workers must be a whole number from 0 to 4096, got -1"),
+        ({"num_workers": 1.5}, "num_workers must be a whole number from 0 to 4096, got 1.5"),
+        ({"num_workers": 10**30}, "num_workers must be a whole number from 0 to 4096, got 1000"),
         ({"prefetch_factor": 0}, "prefetch_factor must be a whole number of at least 1, got 0"),
         ({"fetch_s": [1.0]}, "fetch_s must have a time for each of 4 items, got 1"),
         ({"step_s": -1.0}, "step_s must be a finite number of at least 0, got -1.0"),
@@ -173,6 +174,11 @@ def test_bad_input_is_named(wrong, message):
     given = {"fetch_s": 1.0, "step_s": 1.0, "num_batches": 4, "num_workers": 2}
     with pytest.raises(ValueError, match=message):
         simulate_dataloader(**given | wrong)
+
+
+def test_more_prefetched_than_there_is_changes_nothing():
+    whole, more = (simulate_dataloader(1.0, 1.0, 4, num_workers=2, prefetch_factor=n) for n in (2, 10**30))
+    assert [*whole] == [*more]
 
 
 def test_numbers_may_be_numpys():

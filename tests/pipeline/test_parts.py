@@ -180,6 +180,8 @@ def test_the_number_in_a_name_may_be_a_date():
 def test_bad_delays_are_named():
     with pytest.raises(ValueError, match="delays_s must be a finite number of at least 0, got -1"):
         DelayedLoad(-1)
+    with pytest.raises(ValueError, match="load must be a function of a path, got None"):
+        DelayedLoad(0.1, load=None)
     with pytest.raises(ValueError, match="must have its number in its name, got 'part.npz'"):
         DelayedLoad(0.1).delay_s("part.npz")
     with pytest.raises(ValueError, match="delays_s must have a time for each of 3 items, got 1"):
@@ -580,6 +582,8 @@ def test_the_manager_has_one_thread_and_no_torch(files, monkeypatch):
         ({"files": "one.npz"}, "files must be a list of file names, got the single name 'one.npz'"),
         ({"files": Path("one.npz")}, "files must be a list of file names, got the single name PosixPath"),
         ({"files": ["a", "b", "a"]}, "files must differ from each other, got 'a' twice"),
+        ({"files": None}, "files must be a list of file names, got None"),
+        ({"files": ["a", 1]}, "files must be names or paths of files, got 1"),
         ({"load": "np.load"}, "load must be a function of a path, got 'np.load'"),
         ({"num_loaders": 0}, "num_loaders must be a whole number of at least 1, got 0"),
         ({"queue_size": 0}, "queue_size must be a whole number of at least 1, got 0"),

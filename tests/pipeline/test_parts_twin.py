@@ -218,6 +218,8 @@ def test_nothing_to_do_takes_no_time():
         (([[1.0]], [[-1]], 1.0), {}, r"steps_per_part\[0\]\[0\] must be a whole number of at least 0, got -1"),
         (([[1.0]], 1.5, 1.0), {}, "steps_per_part must be a whole number of at least 0, got 1.5"),
         (([[1.0]], [[1, 1]], 1.0), {}, r"must have the same parts, of one trainer or more; got \[1\] and \[2\]"),
+        ((np.array(3), 1, 1.0), {}, r"must be a list for each trainer, got array\(3\) and 1"),
+        (([[1.0]], np.array(1.5), 1.0), {}, r"steps_per_part must be a whole number of at least 0, got array\(1.5\)"),
         (([], 1, 1.0), {}, r"of one trainer or more; got \[\] and \[\]"),
         ((0.1, 1, 1.0), {}, "must be a list for each trainer, got 0.1 and 1"),
         ((None, [[1]], 1.0), {}, "load_s must be seconds, a list of them"),
@@ -229,6 +231,8 @@ def test_nothing_to_do_takes_no_time():
 def test_bad_input_is_named(arguments, options, message):
     with pytest.raises(ValueError, match=message):
         simulate_parts(*arguments, **options)
+    with pytest.raises(ValueError, match="timeline must be a Timeline, got None"):
+        idle_share(None)
 
 
 def test_without_trainers_nobody_is_idle():

@@ -41,6 +41,8 @@ def test_an_item_is_counted_from_its_last_work_of_the_one_kind_to_its_first_of_t
     assert queue_fill(Timeline.of(spans), "read", "train", rank=1)[0].tolist() == [3.0]
     with pytest.raises(ValueError, match="after and before must be one of 'read', 'train', 'blocked', got 'decode'"):
         queue_fill(Timeline.of(spans), "decode", "train")
+    with pytest.raises(ValueError, match="timeline must be a Timeline, got None"):
+        queue_fill(None, "read", "train")
 
 
 def test_it_is_never_negative_whatever_spans_there_are():

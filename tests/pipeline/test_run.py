@@ -174,12 +174,15 @@ def test_a_recorder_gets_the_spans_and_keeps_those_of_other_runs():
     [
         ({"items": count()}, "items must have a length where a stage sleeps, as 'read' does"),
         ({"seed": 1.5}, r"seed must be a whole number from .*, got 1\.5"),
-        ({"start_method": "clone"}, "cannot find context for 'clone'"),
+        ({"start_method": "clone"}, "start_method must be one of '.*', got 'clone'"),
+        ({"start_method": ["fork"]}, r"start_method must be one of '.*', got \['fork'\]"),
     ],
 )
 def test_what_cannot_be_run_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         run(Pipeline([Stage("read", 0.1)]), **{"items": range(3), **arguments})
+    with pytest.raises(ValueError, match="items must be something that can be iterated over, got 3"):
+        run(Pipeline([Stage("read", fn=double)]), 3)
 
 
 def test_counts_may_be_arrays_and_a_pipeline_is_run_again():

@@ -59,6 +59,13 @@ def test_the_comparison_sees_a_difference():
         assert not same(one, other)
 
 
+def test_a_tensors_own_attributes_arrive_with_it(ends):
+    tensor = torch.ones(3)
+    tensor.unit = "s"
+    got = ends[1].unpack(ends[0].pack(tensor))
+    assert (got.unit, got.tolist()) == ("s", [1.0] * 3)
+
+
 def test_memory_is_used_again_when_nobody_looks_and_not_before(ends):
     here, there = ends
     first = there.unpack(here.pack(np.zeros(1000)))

@@ -115,7 +115,8 @@ def test_ranks_draw_times_of_their_own():
     [
         ((-1,), "num_items must be a whole number of at least 0, got -1"),
         ((2.5,), r"num_items must be a whole number of at least 0, got 2\.5"),
-        ((3, 0, 0), "num_ranks must be a whole number of at least 1, got 0"),
+        ((3, 0, 0), "num_ranks must be a whole number from 1 to 65536, got 0"),
+        ((3, 0, 10**30), "num_ranks must be a whole number from 1 to 65536, got 1000"),
         ((3, "a"), "seed must be a whole number from .*, got 'a'"),
         ((3, 0, 2), "in lock-step the last stage must have 1 worker, got 3 for 'train'"),
     ],

@@ -25,15 +25,17 @@ from rankscope.timeline import Timeline
         ({"service_s": "fast"}, "must be seconds, a list of them, a distribution or a function, got 'fast'"),
         ({"service_s": True}, "must be seconds, a list of them, a distribution or a function, got True"),
         ({"fn": 3}, "fn of stage 'read' must be a function, got 3"),
-        ({"num_workers": 0}, "num_workers of stage 'read' must be a whole number of at least 1, got 0"),
-        ({"num_workers": 1.5}, r"num_workers of stage 'read' must be a whole number of at least 1, got 1\.5"),
+        ({"num_workers": 0}, "num_workers of stage 'read' must be a whole number from 1 to 4096, got 0"),
+        ({"num_workers": 1.5}, r"num_workers of stage 'read' must be a whole number from 1 to 4096, got 1\.5"),
         ({"service_s": 10**400}, "service_s of stage 'read' must be a finite number of at least 0, got 1000"),
         ({"service_s": [10**400]}, "must be seconds, a list of them, a distribution or a function, got"),
         ({"service_s": ["0.1"]}, "must be seconds, a list of them, a distribution or a function, got"),
         ({"service_s": Uniform}, "must be seconds, a list of them, a distribution or a function, got <class"),
         ({"ordered": "no"}, "ordered of stage 'read' must be True or False, got 'no'"),
         ({"processes": 3}, "processes of stage 'read' must be True or False, got 3"),
-        ({"capacity": 0}, "capacity of stage 'read' must be a whole number of at least 1, got 0"),
+        ({"num_workers": 10**30}, "num_workers of stage 'read' must be a whole number from 1 to 4096, got 1000"),
+        ({"capacity": 0}, "capacity of stage 'read' must be a whole number from 1 to 1000000, got 0"),
+        ({"capacity": 10**30}, "capacity of stage 'read' must be a whole number from 1 to 1000000, got 1000"),
     ],
 )
 def test_a_wrong_stage_is_refused(arguments, message):
@@ -48,6 +50,8 @@ def test_a_wrong_pipeline_is_refused():
         Pipeline(["read"])
     with pytest.raises(ValueError, match="must be a list of one Stage or more, got a Stage outside any list"):
         Pipeline(Stage("read", 1.0))
+    with pytest.raises(ValueError, match="timeline must be a Timeline, got 3"):
+        Pipeline([Stage("a", fn=abs)]).measured(3)
     with pytest.raises(ValueError, match="must be a list of one Stage or more, got None"):
         Pipeline([None])
     with pytest.raises(ValueError, match="stages must differ in lane, got 'read 0' twice"):

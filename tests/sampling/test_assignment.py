@@ -192,6 +192,8 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         ((10, 2), {"seed": 1, "sampler": "libtorch_random"}, "libtorch_random has no seed"),
         ((10, 2), {"shuffle": False, "sampler": "libtorch_random"}, "libtorch_random always shuffles"),
         ((10, 2), {"seed": 2**64}, "seed must be"),
+        ((10, 2), {"shuffle": "no"}, "shuffle must be True or False, got 'no'"),
+        ((10, 2), {"drop_last": None}, "drop_last must be True or False, got None"),
     ],
 )
 def test_bad_input_to_assign(arguments, options, message):
@@ -210,6 +212,16 @@ def test_bad_input_to_assignment():
         assign(10, 2).with_loader(2).with_loader(2)
     with pytest.raises(ValueError, match="rank must be a whole number from 0 to 1, got 2"):
         assign(10, 2).batches(2)
+    with pytest.raises(ValueError, match="drop_last must be True or False, got 'no'"):
+        assign(10, 2).with_loader(2, drop_last="no")
+    with pytest.raises(ValueError, match="ranks must be a list of a rank's indices each, got None"):
+        Assignment(3, None)
+    with pytest.raises(ValueError, match="shuffle must be True or False, got 1"):
+        Assignment(3, ([0],), shuffle=1)
+    with pytest.raises(ValueError, match="loader must be a Loader, got 4"):
+        Assignment(3, ([0],), loader=4)
+    with pytest.raises(ValueError, match="samplers must be a list of a rank's sampler each, got 4"):
+        Assignment.collect(4, size=4)
 
 
 def test_an_assignment_cannot_be_changed():

@@ -153,3 +153,8 @@ def test_bad_input():
         audit([assign(10, 2), assign(10, 4)])
     with pytest.raises(ValueError, match="allow takes kinds out of .*, got padding"):
         audit(assign(10, 2)).check(allow=["padding"])
+    with pytest.raises(ValueError, match="allow must be a list of kinds of findings, got 'overlap'"):
+        audit(assign(10, 2)).check(allow="overlap")
+    for wrong in (None, 3, [assign(10, 2), 3]):
+        with pytest.raises(ValueError, match="assignments must be a Assignment, got"):
+            audit(wrong)

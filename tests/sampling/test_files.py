@@ -41,6 +41,8 @@ def test_the_listing_order_does_not_matter_and_the_seed_does():
         ((["a"], 0, 0), "num_trainers must be a whole number of at least 1, got 0"),
         ((["a"], 2, 2), "trainer_id must be a whole number from 0 to 1, got 2"),
         ((["a"], 2, 0.5), "trainer_id .* got 0.5"),
+        ((None, 2, 0), "files must be a list of file names, got None"),
+        ((["a", 1], 2, 0), "files must be names or paths of files, got 1"),
         (("a.npz", 2, 0), "files must be a list of file names, got the single name 'a.npz'"),
         ((["b", "a", "b"], 2, 0), "files must differ from each other, got 'b' twice"),
         ((["a"], 2, 0, None), "seed must be .* got None"),

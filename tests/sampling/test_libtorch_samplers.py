@@ -354,6 +354,14 @@ class TestBadInput:
         with refused(0, 1):
             twin(0).next(0)
 
+    def test_flags_and_states_of_another_type(self, twin: Any) -> None:
+        with pytest.raises(ValueError, match="allow_duplicates must be True or False, got 'no'"):
+            twin(10, allow_duplicates="no")
+        with pytest.raises(ValueError, match="state must be a dict, got None"):
+            twin(10).load_state_dict(None)
+        with pytest.raises(ValueError, match="strict must be True or False, got 'no'"):
+            twin(10).load_state_dict(twin(10).state_dict(), strict="no")
+
     def test_state_without_its_keys(self, twin: Any) -> None:
         state = twin(10).state_dict()
         needed = ["sample_index", "epoch"] if twin is DistributedRandomSampler else ["sample_index"]

@@ -286,6 +286,8 @@ def test_a_state_that_does_not_fit_is_refused(change, message):
     state = sampler.state_after(1)
     with pytest.raises(ValueError, match=message):
         sampler.resume(state | change)
+    with pytest.raises(ValueError, match="state must be a dict, got None"):
+        sampler.resume(None)
     with pytest.raises(ValueError, match="state lacks consumed, epoch"):
         sampler.resume({name: state[name] for name in state if name not in ("epoch", "consumed")})
     with pytest.raises(ValueError, match="trained must be a whole number from 0 to 3, got 4"):

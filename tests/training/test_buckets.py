@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -194,6 +195,9 @@ def test_words() -> None:
         ),
         ({"ready_order": [0, 0, 1]}, "ready_order must name each parameter once, got .0, 0, 1."),
         ({"ready_order": [0, 1, 3]}, "ready_order must be a whole number from 0 to 2, got 3"),
+        ({"ready_order": 2}, "ready_order must be a list of places, got 2"),
+        ({"bucket_cap_mb_list": 25}, "bucket_cap_mb_list must be a list of caps, got 25"),
+        ({"bucket_cap_mb_list": "25"}, "bucket_cap_mb_list must be a list of caps, got '25'"),
         ({"static_graph": 1}, "static_graph must be True or False, got 1"),
         ({"find_unused_parameters": None}, "find_unused_parameters must be True or False, got None"),
     ],
@@ -226,3 +230,10 @@ def test_other_buckets_are_told_from_the_predicted_ones(found: list[list[int]], 
         predicted().check(found, iteration=1)
     with pytest.raises(BucketError, match="^iteration 0, bucket 0"):
         predicted().check([[5, 4], [3, 2], [1, 0]], iteration=0)
+    with pytest.raises(ValueError, match="found must be a list of places, got 5"):
+        predicted().check([5, 4], iteration=0)  # type: ignore[list-item]
+
+
+def test_caps_in_an_array_are_those_in_a_list() -> None:
+    layers = [ParameterSpec(f"{n}", 2**20) for n in range(4)]
+    assert ddp_buckets(layers, bucket_cap_mb_list=np.array([1, 2])) == ddp_buckets(layers, bucket_cap_mb_list=[1, 2])

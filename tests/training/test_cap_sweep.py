@@ -102,6 +102,63 @@ def test_bad_input_is_told(wrong: dict[str, Any], message: str) -> None:
         sweep(**wrong)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sweeping.measure_round({}), "modules must be a dict of one .module, loss. or more by name, got {}"),
+        (
+            lambda: sweeping.measure_round({"a": nn.Linear(1, 1)}),
+            "modules must be a dict of one .module, loss. or more",
+        ),
+        (lambda: sweeping.measure_round({"a": (3, abs)}), "module must be a Module, got 3"),
+        (lambda: sweeping.measure_round({"a": (nn.Linear(1, 1), 3)}), "loss must be a function, got 3"),
+        (
+            lambda: sweeping.measure_round({"a": (nn.Linear(1, 1), abs)}, caps_mb=5),
+            "caps_mb must be a list of caps, got 5",
+        ),
+        (
+            lambda: sweeping.measure_round({"a": (nn.Linear(1, 1), abs)}, iterations=0),
+            "iterations must be .* 1 to 2500, got 0",
+        ),
+        (lambda: sweeping.measure_contention(3), "cost must be a function of bytes, .*, got 3"),
+        (lambda: sweeping.measure_contention(lambda num_bytes: -1.0), "cost must give finite seconds of at least 0"),
+        (
+            lambda: sweeping.measure_contention(lambda num_bytes: 1.0, iterations=None),
+            "iterations must be .*, got None",
+        ),
+    ],
+)
+def test_a_sweep_is_refused_before_anything_is_measured(call: Any, message: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(sweeping, "launcher", lambda *_: pytest.fail("ranks would have been started"))
+    monkeypatch.setattr(sweeping, "measure_ddp", lambda *_, **__: pytest.fail("ranks would have been started"))
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_what_cannot_be_written_leaves_no_file(tmp_path: Path) -> None:
+    for sweeps, command, message in (
+        (3, "make", "sweeps must be a list of CapSweep values, got 3"),
+        ([3], "make", "sweeps must be a CapSweep, got 3"),
+        ([sweep()], None, "command must be a str, got None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            save_sweeps(tmp_path / "sweeps.json", sweeps, command)  # type: ignore[arg-type]
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ((3, (0.1,), (True,)), "buckets must be lists of places of parameters, got 3"),
+        ((BUCKETS, 0.1, (True,)), "step_s must be a list of seconds, got 0.1"),
+        ((BUCKETS, (0.1,), True), "clean must be a list of True or False, got True"),
+    ],
+)
+def test_a_bad_measurement_is_told(wrong: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        MeasuredCap(1.0, *wrong)
+
+
 def loss(module: nn.Module, rank: int, number: int) -> Tensor:
     out: Tensor = module(torch.ones(2, 32)).sum()
     return out

@@ -61,6 +61,9 @@ def test_one_bucket_says_nothing() -> None:
         (lambda: fit_contention([], LOCAL, COST), "steps must have one whose allreduces"),
         (lambda: fit_contention([3], LOCAL, COST), "steps must be a OverlappedStep, got 3"),  # type: ignore[list-item]
         (lambda: fit_contention([made(Contention())], 3, COST), "local must be a LocalStep, got 3"),  # type: ignore[arg-type]
+        (lambda: fit_contention(3, LOCAL, COST), "steps must be a list of OverlappedStep values, got 3"),  # type: ignore[arg-type]
+        (lambda: OverlappedStep(3, 1, 1), "buckets must be lists of places of parameters, got 3"),  # type: ignore[arg-type]
+        (lambda: OverlappedStep.of(3, BUCKETS), "timeline must be a Timeline, got 3"),  # type: ignore[arg-type]
         (lambda: OverlappedStep(((0,),), -1, 1), "backward_s must be a finite number of at least 0, got -1"),
         (lambda: OverlappedStep(((0,),), 2, 1), "step_s must be a finite number of at least 2"),
         (lambda: OverlappedStep(((0,),), 0, 0), "step_s must be a finite number above 0, got 0.0"),

@@ -41,6 +41,8 @@ def test_beyond_the_ends_more_bytes_never_take_less() -> None:
         ((1,), (1,), "num_bytes must be at least two rising sizes"),
         ((2, 1), (1, 1), "num_bytes must be at least two rising sizes"),
         ((1, 2), (1,), "num_bytes must be at least two rising sizes"),
+        ("soon", (1, 2), "num_bytes must be a list of numbers, got 'soon'"),
+        ((1, 2), {}, "seconds must be a list of numbers, got {}"),
         ((1, 2), (1, -1), "seconds must be finite and at least 0"),
         ((1, 2), (1, float("nan")), "seconds must be finite and at least 0"),
     ],

@@ -148,7 +148,7 @@ def test_a_sample_that_cannot_be_read_ends_all_ranks_and_is_named() -> None:
         ({"num_steps": 2}, "num_steps must be a whole number of at least 3, got 2"),
         ({"num_steps": 9}, "num_steps must be at most 8, the full batches of an epoch, got 9"),
         ({"bucket_cap_mb": 0}, "bucket_cap_mb must be a finite number above 0, got 0"),
-        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"seed": -1}, "seed must be a whole number from 0 to 9223372036854775807, got -1"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
@@ -157,6 +157,8 @@ def test_bad_input_is_refused_in_one_line(options: dict[str, Any], message: str)
 
 
 def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(ValueError, match="dataset must have a length and samples by number, got None"):
+        follow_steps(None, model(), nn.functional.cross_entropy)
     with pytest.raises(ValueError, match="optimizer must be a function, got 3"):
         follow_steps(Digits(), model(), nn.functional.cross_entropy, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="module must be a Module"):

@@ -54,6 +54,8 @@ def test_no_work_is_done_at_once(work: Any) -> None:
         ({"backward_s": -1}, "backward_s must be a finite number of at least 0, got -1"),
         ({"forward_s": math.inf}, "forward_s must be a finite number"),
         ({"optimizer_s": "1"}, "optimizer_s must be a finite number"),
+        ({"parameters": None}, "parameters must be a list of ParameterSpec values, got None"),
+        ({"ready_s": "soon"}, "ready_s must be a list of numbers, got 'soon'"),
         ({"parameters": (4, 8)}, "parameters must be a ParameterSpec, got 4"),
         ({"ready_s": [0.1]}, "ready_s must have one time for each of 2 parameters"),
         ({"ready_s": [0.1, 0.3]}, "ready_s must lie in the backward of 0.2 s, got 0.3 for 'b'"),
@@ -79,6 +81,8 @@ def test_work_that_is_none_is_refused(work: Any) -> None:
         (lambda: ParameterSpec(3, 1), "name must be a str, got 3"),  # type: ignore[arg-type]
         (lambda: ParameterSpec("a", 1, sparse=1), "sparse must be True or False, got 1"),  # type: ignore[arg-type]
         (lambda: Contention(1.0, 0.9), "communication must be a finite number of at least 1, got 0.9"),
+        (lambda: LocalStep.modelled(4, 1.0), "parameters must be a list of ParameterSpec values or bytes, got 4"),  # type: ignore[arg-type]
+        (lambda: LocalStep.modelled([4], 1.0, work="x"), "work must be a list of numbers, got 'x'"),  # type: ignore[arg-type]
         (lambda: LocalStep.modelled([1.5], 1.0), "num_bytes must be a whole number from 0 to .*, got 1.5"),  # type: ignore[list-item]
     ],
 )

@@ -44,6 +44,12 @@ PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "other_ways.jso
 # ---- the model
 
 
+def test_a_number_in_an_array_is_left_as_it_is() -> None:
+    num_batches = np.array(4)
+    run = simulate_workers("asynchronous", 2, num_batches, 64, Link(0.0, 1.0), 1.0)  # type: ignore[arg-type]
+    assert (int(num_batches), run.num_batches, type(run.num_batches)) == (4, 4, int)
+
+
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 8])
 def test_a_synchronous_step_in_closed_form(num_workers: int) -> None:
     """Pulls pass the port one after the other; pushes do so too, each while the next worker still computes."""

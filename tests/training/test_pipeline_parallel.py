@@ -332,6 +332,7 @@ TWO = gpipe(2, 2)
         (simulate_pipeline, (TWO, 1, 1, None, -1), "activation_bytes must be a finite number of at least 0, got -1"),
         (simulate_pipeline, (TWO, {0: 1, 1: 1}, 1), "forward_s must be a number or one for each of 2 stages, got {"),
         (pipeline_model, (2, 0), "width must be a whole number of at least 1, got 0"),
+        (pipeline_model, (10**30, 1), "num_stages must be a whole number from 1 to 16384, got 1000"),
         (PipelineSchedule, ("a", 1, 1, 1, (7,)), "a row of actions must be a sequence of them, got 7"),
         (simulated_bubble, (TWO, 0, 0), "forward and backward must take time on some stage, got 0 and 0"),
         (simulated_bubble, (TWO, Fraction(-1)), "forward must be a finite number of at least 0"),

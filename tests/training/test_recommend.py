@@ -119,7 +119,9 @@ def _loss(model: nn.Module, rank: int, number: int) -> Any:
         ({"module": 3, "backward_s": 1.0}, "params must be a module"),
         ({"num_ranks": None}, r"num_ranks \(of a link\) must be"),
         ({"contention": 2}, "contention must be a Contention"),
-        ({"accumulation": 0}, "accumulation must be a whole number of at least 1"),
+        ({"caps_mb": 25}, "caps_mb must be a list of caps, got 25"),
+        ({"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
+        ({"accumulation": 10**30}, "accumulation must be a whole number from 1 to 10000, got 1000"),
         ({"machine": "fast"}, "cost must be a function of bytes"),
     ],
 )

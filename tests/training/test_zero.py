@@ -305,8 +305,16 @@ def test_a_parameter_without_a_dimension_is_refused_where_fully_shard_refuses_it
 def test_wrong_sizes_ways_and_links() -> None:
     with pytest.raises(ValueError, match="sizes must be a whole number of at least 0, got -1"):
         zero_redundancy_partition([3, -1], 2)
-    with pytest.raises(ValueError, match="num_ranks must be a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_ranks must be a whole number from 1 to 1000000, got 0"):
         zero_redundancy_partition([3], 0)
+    with pytest.raises(ValueError, match="sizes must be a list of numbers of elements, got 3"):
+        zero_redundancy_partition(3, 1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="partition must be a whole number from 0 to 0, got 1"):
+        partition_imbalance([3], [[0], [1]])
+    with pytest.raises(ValueError, match="partition must be a list of a rank's places each, got None"):
+        partition_imbalance([3], None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="partition must be of at least one rank, got"):
+        partition_imbalance([3], [])
     with pytest.raises(ValueError, match="way must be one of 'ddp', .*, got 'fsdp1'"):
         predicted_memory(MODULE, 2, "fsdp1")
     with pytest.raises(ValueError, match="recipe 'mixed' needs fully_shard"):

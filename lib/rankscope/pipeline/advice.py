@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Protocol
 
-from ..checks import count_of, whole
+from ..checks import count_of, several, whole
 from .dataloader_profile import PARTS, LoaderProfile, LoaderSettings, simulate_profile
 from .dataloader_twin import LOOP
 
@@ -136,9 +136,7 @@ def _seconds(seconds: float) -> str:
 
 
 def _counts(name: str, values: Iterable[int], low: int) -> list[int]:
-    if not isinstance(values, Iterable):
-        raise ValueError(f"{name} must be a list of whole numbers, got {values!r}")
-    return [whole(name, value, low) for value in values]
+    return [whole(name, value, low) for value in several(name, values, "whole numbers")]
 
 
 def _settings(profile: LoaderProfile, numbers: Iterable[int], factors: Iterable[int]) -> Iterator[LoaderSettings]:

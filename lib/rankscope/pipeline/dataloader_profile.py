@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import count_of, one_of, truth, whole
+from ..checks import count_of, number, of_type, one_of, truth, whole
 from ..timeline import Timeline
 from .dataloader_twin import simulate_dataloader
 from .service import Seconds, check_times
@@ -45,11 +45,18 @@ class LoaderSettings:
 
 @dataclass(frozen=True)
 class PinningCosts:
-    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (a copy, too)."""
+    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (a copy, too).
+
+    Raises ValueError for times that are negative or not finite.
+    """
 
     pageable_copy_s: float
     pin_s: float
     pinned_copy_s: float
+
+    def __post_init__(self) -> None:
+        for spec in fields(self):
+            object.__setattr__(self, spec.name, number(spec.name, getattr(self, spec.name), 0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +94,9 @@ class LoaderProfile:
     def __post_init__(self) -> None:
         for name, least in (("num_batches", 1), ("num_cores", 1), ("batch_bytes", 0)):
             object.__setattr__(self, name, whole(name, getattr(self, name), least))
+        of_type("settings", self.settings, LoaderSettings)
+        if self.pinning is not None:
+            of_type("pinning", self.pinning, PinningCosts)
         columns = [spec.name for spec in fields(self) if spec.type == "Seconds"]
         for name in columns:
             object.__setattr__(self, name, check_times(name, getattr(self, name)))

@@ -25,6 +25,7 @@ from .cores import Cores
 from .service import Seconds, Service, draw
 
 _READY, _ARRIVED, _RECEIVED, _PINNED = range(4)
+_MOST_WORKERS = 4096
 LOOP, PIN_THREAD = "training loop", "pin thread"
 
 
@@ -50,7 +51,7 @@ def simulate_dataloader(
     With `num_cores`, fetches and steps that run at once share them fairly: `fetch_cpu` and `step_cpu` are the cores
     that one keeps busy while it runs alone (0.1 for one that mostly waits, 4 for a step of 4 threads).
 
-    Raises ValueError for counts below 1 (workers: 0), and for times, cores and shares that are negative or not finite.
+    Raises ValueError for counts out of range, and for times, cores and shares that are negative or not finite.
 
     >>> for num_workers in (0, 1, 4):
     ...     simulate_dataloader(0.03, 0.01, 100, num_workers=num_workers).makespan_s.__round__(6)
@@ -58,7 +59,7 @@ def simulate_dataloader(
     3.01
     1.03
     """
-    count, num_workers = whole("num_batches", num_batches, 1), whole("num_workers", num_workers, 0)
+    count, num_workers = whole("num_batches", num_batches, 1), whole("num_workers", num_workers, 0, _MOST_WORKERS)
     window = whole("prefetch_factor", prefetch_factor, 1)
     held, startup = number("held_s", held_s, 0), number("startup_s", startup_s, 0)
     in_order, seed = truth("in_order", in_order), whole("seed", seed, -(2**63), 2**64 - 1)
@@ -112,7 +113,7 @@ class _Run:
         self.at: dict[str, Seconds] = {name: np.zeros(work.count) for name in columns}
         for worker in range(num_workers):
             heappush(self.events, (startup, worker, _READY))
-        for _ in range(num_workers * window):
+        for _ in range(min(num_workers * window, work.count)):
             self.deal()
 
     def finish(self) -> None:

@@ -93,6 +93,8 @@ class DelayedLoad:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delays_s", check("delays_s", self.delays_s))
+        if not callable(self.load):
+            raise ValueError(f"load must be a function of a path, got {self.load!r}")
         object.__setattr__(self, "seed", whole("seed", self.seed))
 
     def delay_s(self, path: str | os.PathLike[str]) -> float:

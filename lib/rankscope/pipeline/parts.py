@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..checks import of_type, truth, whole
+from ..checks import of_type, several, truth, whole
 from ..sampling import shard_files
 from ..timeline import Recorder
 from .part_files import Load, Part, load_part
@@ -49,7 +49,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         recorder: Recorder | None = None,
     ) -> None:
         one = isinstance(files, str | bytes | os.PathLike)  # shard_files says what is wrong with that
-        self._files: Any = files if one else [os.fspath(file) for file in files]
+        self._files: Any = files if one else several("files", files, "file names")
         self.batch_size = whole("batch_size", batch_size, 1)
         self.num_trainers = whole("num_trainers", num_trainers, 1)
         self.trainer_id = whole("trainer_id", trainer_id, 0, self.num_trainers - 1)
@@ -65,7 +65,8 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration deals out the files for. Raises ValueError for no whole number."""
         self.epoch = whole("epoch", epoch)
-        self.shard: list[str] = shard_files(self._files, self.num_trainers, self.trainer_id, self.seed + self.epoch)
+        shard = shard_files(self._files, self.num_trainers, self.trainer_id, self.seed + self.epoch)
+        self.shard: list[str] = [os.fspath(file) for file in shard]
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         _refuse_workers()

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..checks import number, whole
+from ..checks import is_scalar, number, of_type, whole
 from ..timeline import Span, Timeline
 from .service import Service, check, check_times, draw
 
@@ -87,6 +87,7 @@ def idle_share(timeline: Timeline) -> float:
     >>> idle_share(simulate_parts([[1.0]], 1, 3.0))
     0.25
     """
+    of_type("timeline", timeline, Timeline)
     ranks = np.unique(timeline.select(lane=TRAINER).rank)
     steps = timeline.select(lane=TRAINER, kind="step")
     busy_s = [steps.select(rank=int(rank)).busy_s for rank in ranks]
@@ -217,4 +218,5 @@ def _shards(load_s: Any, steps_per_part: Any, seed: int) -> tuple[list[list[floa
 
 
 def _nested(values: Any) -> bool:
-    return isinstance(values, Sequence | np.ndarray) and all(isinstance(v, Sequence | np.ndarray) for v in values)
+    several = isinstance(values, Sequence | np.ndarray) and not is_scalar(values)
+    return several and all(isinstance(v, Sequence | np.ndarray) for v in values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import one_of
+from ..checks import of_type, one_of
 from ..timeline import Timeline
 
 
@@ -25,7 +25,7 @@ def queue_fill(
     >>> [(float(time), int(count)) for time, count in zip(times_s, number)]
     [(2.0, 1), (3.0, 2), (7.0, 1), (10.0, 0)]
     """
-    here = timeline.select(rank=rank)
+    here = of_type("timeline", timeline, Timeline).select(rank=rank)
     first, second = (here.select(kind=one_of("after and before", kind, timeline.kinds)) for kind in (after, before))
     blocked = here.select(kind="blocked")
     own = np.isin(blocked.lane, first.lane)

@@ -77,6 +77,8 @@ class Source:
     """The items that come in from outside, numbered; taken from one thread at a time, and not asked after their end."""
 
     def __init__(self, items: Iterable[Any]) -> None:
+        if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
+            raise ValueError(f"items must be something that can be iterated over, got {items!r}")
         self._given = iter(items)
         self._items: Iterator[Item] = map(Item._make, enumerate(self._given))
         self._lock, self._stopped, self._ended = allocate_lock(), False, False

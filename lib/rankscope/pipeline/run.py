@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from ..checks import of_type, whole
+from ..checks import of_type, one_of, whole
 from ..timeline import Recorder, Timeline
 from .interrupts import Interrupts
 from .lifelines import Lifeline
@@ -53,6 +53,8 @@ def run(
     """
     of_type("pipeline", pipeline, Pipeline)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
+    if start_method is not None:
+        one_of("start_method", start_method, tuple(multiprocessing.get_all_start_methods()))
     context = multiprocessing.get_context(start_method)
     spans = None if recorder is None else of_type("recorder", recorder, Recorder)
     prepared = [_Run(pipeline, items, seed, spans)]

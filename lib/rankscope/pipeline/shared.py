@@ -141,7 +141,7 @@ class _Pickler(pickle.Pickler):
         if torch is None or type(value) is not torch.Tensor:
             return NotImplemented
         plain = value.layout == torch.strided and value.device.type == "cpu" and not value.requires_grad
-        if not plain or value.is_quantized or value.is_conj() or value.is_neg():
+        if not plain or value.__dict__ or value.is_quantized or value.is_conj() or value.is_neg():
             return NotImplemented
         name = str(value.dtype).removeprefix("torch.")
         octets = value.contiguous().view(-1).view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)

@@ -22,6 +22,8 @@ from ..timeline import Timeline
 from .service import draw
 from .stages import Pipeline, Stage
 
+_MOST_RANKS = 65_536
+
 
 def simulate(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int = 1) -> Timeline:
     """Return what happens when items 0 … num_items-1 pass through the pipeline, all of them there at time 0.
@@ -33,7 +35,7 @@ def simulate(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int =
     every rank waits for the slowest, kind "barrier". What is drawn depends on seed, rank, place of the stage and number
     of the item alone, so pipelines that differ in workers or queues are compared on the same times.
 
-    Raises ValueError for a stage without `service_s`, fewer than 0 items or 1 rank, and for a last stage with several
+    Raises ValueError for a stage without `service_s`, for numbers out of range, and for a last stage with several
     workers where ranks keep lock-step.
 
     >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 2)
@@ -42,7 +44,7 @@ def simulate(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int =
     """
     last = of_type("pipeline", pipeline, Pipeline).stages[-1]
     num_items = whole("num_items", num_items, 0)
-    num_ranks = whole("num_ranks", num_ranks, 1)
+    num_ranks = whole("num_ranks", num_ranks, 1, _MOST_RANKS)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
     if num_ranks > 1 and last.num_workers > 1:
         raise ValueError(f"in lock-step the last stage must have 1 worker, got {last.num_workers} for {last.name!r}")

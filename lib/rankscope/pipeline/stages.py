@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import truth, whole
+from ..checks import of_type, truth, whole
 from ..timeline import WAITS, Timeline
 from .service import Service, check, mean_s
+
+_MOST = {"num_workers": 4096, "capacity": 1_000_000}  # what a run can start, and count places for
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +49,8 @@ class Stage:
             object.__setattr__(self, "service_s", check(f"service_s of stage {self.name!r}", self.service_s))
         if self.fn is not None and not callable(self.fn):
             raise ValueError(f"fn of stage {self.name!r} must be a function, got {self.fn!r}")
-        for field in ("num_workers", "capacity"):
-            object.__setattr__(self, field, whole(f"{field} of stage {self.name!r}", getattr(self, field), 1))
+        for field, most in _MOST.items():
+            object.__setattr__(self, field, whole(f"{field} of stage {self.name!r}", getattr(self, field), 1, most))
         for field in ("ordered", "processes"):
             object.__setattr__(self, field, truth(f"{field} of stage {self.name!r}", getattr(self, field)))
 
@@ -133,6 +135,7 @@ class Pipeline:
 
         Raises ValueError for a stage of which the timeline has no span, or not one of each item from 0 onwards.
         """
+        of_type("timeline", timeline, Timeline)
         return Pipeline([replace(stage, service_s=_times(stage.name, timeline)) for stage in self.stages])
 
 

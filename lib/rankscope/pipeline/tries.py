@@ -23,6 +23,9 @@ def closest(
     0.98
     """
     within, tries = number("within", within, 0), whole("tries", tries, 1)
+    for name, function in (("measure", measure), ("off", off)):
+        if not callable(function):
+            raise ValueError(f"{name} must be a function, got {function!r}")
     best = measure()
     least = abs(off(best))
     for _ in range(tries - 1):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import one_of, whole
+from ..checks import of_type, one_of, several, truth, whole
 from ..storage import write_atomically
 from .libtorch_samplers import libtorch_random_order
 from .permutation import IntArray, share, torch_order
@@ -40,7 +40,7 @@ class Loader:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "batch_size", whole("batch_size", self.batch_size, 1))
-        object.__setattr__(self, "drop_last", bool(self.drop_last))
+        object.__setattr__(self, "drop_last", truth("drop_last", self.drop_last))
         object.__setattr__(self, "num_workers", whole("num_workers", self.num_workers, 0))
 
 
@@ -62,7 +62,8 @@ class Assignment:
     loader: Loader | None = None
 
     def __post_init__(self) -> None:
-        ranks = tuple(_read_only(rank, indices) for rank, indices in enumerate(self.ranks))
+        rows = several("ranks", self.ranks, "a rank's indices each")
+        ranks = tuple(_read_only(rank, indices) for rank, indices in enumerate(rows))
         if not ranks:
             raise ValueError("an assignment needs at least one rank, got none")
         object.__setattr__(self, "ranks", ranks)
@@ -72,6 +73,11 @@ class Assignment:
             object.__setattr__(self, "seed", whole("seed", self.seed))
         if not isinstance(self.sampler, str):
             raise ValueError(f"sampler must be a name, got {self.sampler!r}")
+        for name in ("shuffle", "drop_last"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, truth(name, getattr(self, name)))
+        if self.loader is not None:
+            of_type("loader", self.loader, Loader)
 
     @classmethod
     def collect(cls, samplers: Iterable[Iterable[int]], size: int, epoch: int = 0) -> Assignment:
@@ -84,7 +90,7 @@ class Assignment:
         >>> [indices.tolist() for indices in Assignment.collect(samplers, size=5).ranks]
         [[0, 2, 4], [1, 3, 0]]
         """
-        samplers = list(samplers)
+        samplers = several("samplers", samplers, "a rank's sampler each")
         for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
@@ -111,9 +117,10 @@ class Assignment:
         if self.loader is not None:
             raise ValueError(f"this assignment has a loader already: {self.loader}")
         loader = Loader(batch_size, drop_last, num_workers)
-        if not drop_last:
+        if not loader.drop_last:
             return replace(self, loader=loader)
-        whole_batches = tuple(indices[: indices.size // batch_size * batch_size] for indices in self.ranks)
+        size = loader.batch_size
+        whole_batches = tuple(indices[: indices.size // size * size] for indices in self.ranks)
         return replace(self, ranks=whole_batches, loader=loader)
 
     def batches(self, rank: int) -> list[IntArray]:
@@ -245,6 +252,7 @@ def assign(
     one_of("sampler", sampler, SAMPLERS)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
     epoch = whole("epoch", epoch, 0 if sampler != "torch" else None)
+    shuffle, drop_last = truth("shuffle", shuffle), truth("drop_last", drop_last)
     count = share(size, num_replicas, drop_last)
     total = count * num_replicas
     if sampler == "torch":
@@ -254,7 +262,7 @@ def assign(
         order = _libtorch_epoch(sampler, size, total, shuffle, seed, epoch)
         ranks = tuple(order[rank * count : (rank + 1) * count] for rank in range(num_replicas))
         shuffle = sampler == "libtorch_random"
-    return Assignment(size, ranks, sampler, bool(shuffle), seed, epoch, bool(drop_last))
+    return Assignment(size, ranks, sampler, shuffle, seed, epoch, drop_last)
 
 
 def _torch_epoch(size: int, total: int, shuffle: bool, seed: int) -> IntArray:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of
+from ..checks import count_of, of_type, several
 from .assignment import Assignment
 from .permutation import IntArray
 
@@ -107,10 +107,10 @@ class Audit:
 
     def check(self, allow: Iterable[str] = ()) -> None:
         """Raise AuditError unless every finding's kind is allowed."""
-        allowed = set(allow)
-        unknown = allowed - set(KINDS)
+        allowed = several("allow", allow, "kinds of findings")
+        unknown = [kind for kind in allowed if kind not in KINDS]
         if unknown:
-            raise ValueError(f"allow takes kinds out of {', '.join(KINDS)}, got {', '.join(sorted(unknown))}")
+            raise ValueError(f"allow takes kinds out of {', '.join(KINDS)}, got {', '.join(map(str, unknown))}")
         found = [f.message for f in self.findings if f.kind not in allowed]
         if found:
             raise AuditError("; ".join(found))
@@ -151,12 +151,13 @@ def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
       overlap: 4 times a sample is read by more than one rank in an epoch
       repeated order: epochs 0 and 0 read in the same order on every rank: was set_epoch forgotten?
     """
-    run = [assignments] if isinstance(assignments, Assignment) else assignments
+    run = assignments if isinstance(assignments, Iterable) else [assignments]  # one at a time: it may be a generator
     epochs: list[EpochAudit] = []
     orders: dict[bytes, int] = {}
     repeated: list[tuple[int, int]] = []
     shape: tuple[int, int] | None = None
     for place, assignment in enumerate(run):
+        of_type("assignments", assignment, Assignment)
         if shape is None:
             shape = (assignment.size, assignment.num_ranks)
             seen = np.zeros(assignment.size, dtype=bool)

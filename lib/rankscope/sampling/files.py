@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TypeVar
 
-from ..checks import whole
+from ..checks import several, whole
 from .permutation import torch_order
 
 Name = TypeVar("Name", str, os.PathLike[str])
@@ -31,7 +31,11 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
         raise ValueError(f"files must be a list of file names, got the single name {files!r}")
     num_trainers = whole("num_trainers", num_trainers, 1)
     trainer_id = whole("trainer_id", trainer_id, 0, num_trainers - 1)
-    ordered = sorted(files, key=os.fspath)
+    ordered = several("files", files, "file names")
+    for file in ordered:
+        if not isinstance(file, str | os.PathLike):
+            raise ValueError(f"files must be names or paths of files, got {file!r}")
+    ordered.sort(key=os.fspath)
     twice = next((one for one, other in pairwise(ordered) if os.fspath(one) == os.fspath(other)), None)
     if twice is not None:
         raise ValueError(f"files must differ from each other, got {os.fspath(twice)!r} twice")

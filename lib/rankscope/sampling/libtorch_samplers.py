@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import of_type, truth, whole
 from .permutation import IntArray, libstdcxx_shuffle, share
 
 _SIZE_T = 2**64 - 1
@@ -24,7 +24,7 @@ class _Slice:
         self.size = whole("size", size, 0)
         self.num_replicas = whole("num_replicas", num_replicas, 1)
         self.rank = whole("rank", rank, 0, self.num_replicas - 1)
-        self.allow_duplicates = bool(allow_duplicates)
+        self.allow_duplicates = truth("allow_duplicates", allow_duplicates)
         self.epoch = 0
         self._rewind()
 
@@ -60,7 +60,7 @@ class _Slice:
         return {"sample_index": self._sample_index} | {name: getattr(self, name) for name in names}
 
     def _check_state(self, state: dict[str, Any], needed: tuple[str, ...], strict: bool) -> None:
-        missing = [name for name in needed if name not in state]
+        missing = [name for name in needed if name not in of_type("state", state, dict)]
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(missing)}")
         whole("sample_index", state["sample_index"], self._begin, self._end)
@@ -69,7 +69,7 @@ class _Slice:
             for name, mine in self._state().items()
             if name != "sample_index" and state.get(name) != mine
         ]
-        if strict and differing:
+        if truth("strict", strict) and differing:
             raise ValueError(f"the state was taken from another sampler, with {'; '.join(differing)}")
 
 
@@ -103,7 +103,7 @@ class DistributedRandomSampler(_Slice):
         shuffle_first: bool = False,
     ) -> None:
         super().__init__(size, num_replicas, rank, allow_duplicates)
-        self.shuffle_first = bool(shuffle_first)
+        self.shuffle_first = truth("shuffle_first", shuffle_first)
         self.reset()
 
     def reset(self, new_size: int | None = None) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
-from ..checks import whole
+from ..checks import of_type, whole
 from .permutation import share, torch_order_blocks
 
 _LOWEST_SEED, _HIGHEST_SEED = -(2**63), 2**64 - 1
@@ -108,7 +108,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
         [[3, 5, 7, 9], [4, 6, 8, 0]]
         """
         expected = {"version": _VERSION} | self._recipe()
-        missing = (expected.keys() | {"epoch", "consumed"}) - state.keys()
+        missing = (expected.keys() | {"epoch", "consumed"}) - of_type("state", state, dict).keys()
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(sorted(missing))}")
         differing = [f"{name} {state[name]!r}, not {mine!r}" for name, mine in expected.items() if state[name] != mine]

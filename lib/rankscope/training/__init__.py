@@ -1,6 +1,6 @@
 """What a step costs: buckets, overlap of backward and allreduce, and the other ways to share the work.
 
-What measures and `dissect_data_parallel` need torch, and are brought in when first asked for; so are the demos.
+What trains or measures needs torch, and is brought in when first asked for; the demos are modules of their own.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from .zero_ways import WAYS, predicted_memory, predicted_traffic
 
 if TYPE_CHECKING:
     from .data_parallel import DissectedStep, dissect_data_parallel
+    from .demos import Work
     from .hogwild import Counted, HogwildRun, count_together, train_hogwild
     from .measure_followed import follow_steps
     from .measure_join import compare_uneven, measure_uneven
@@ -91,6 +92,7 @@ __all__ = [
     "UnevenComparison",
     "UnevenError",
     "UnevenRun",
+    "Work",
     "ZeroMemory",
     "ZeroTraffic",
     "activations_in_flight",
@@ -167,6 +169,7 @@ __getattr__ = late_names(
         "PASSED_BY": "sharing",
         "Passing": "sharing",
         "PipelineRun": "measure_pipeline",
+        "Work": "demos",
         "compare_uneven": "measure_join",
         "count_together": "hogwild",
         "dissect_data_parallel": "data_parallel",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..checks import count_of, number, truth, whole
+from ..checks import count_of, number, several, truth, whole
 from ..units import bytes_words
 from .bucket_keys import Key, table_order
 from .local_step import ParameterSpec
@@ -81,8 +81,9 @@ class DDPBuckets:
         Traceback (most recent call last):
         rankscope.training.buckets.BucketError: iteration 1, bucket 0: expected parameters 1, 0, found 1
         """
+        seen = [tuple(several("found", one, "places")) for one in several("found", found, "buckets")]
         wanted = [bucket.indices for bucket in self.at(iteration)]
-        for place, pair in enumerate(zip_longest(wanted, map(tuple, found))):
+        for place, pair in enumerate(zip_longest(wanted, seen)):
             if pair[0] != pair[1]:
                 mine, other = ("no such bucket" if one is None else ", ".join(map(str, one)) or "none" for one in pair)
                 raise BucketError(f"iteration {iteration}, bucket {place}: expected parameters {mine}, found {other}")
@@ -162,13 +163,14 @@ def ddp_buckets(
         0  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 3 … layer 2
         1  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 1 … layer 0
     """
-    specs, caps = parameter_specs(params), cap_bytes(bucket_cap_mb, bucket_cap_mb_list)
+    listed = several("bucket_cap_mb_list", () if bucket_cap_mb_list is None else bucket_cap_mb_list, "caps")
+    specs, caps = parameter_specs(params), cap_bytes(bucket_cap_mb, listed)
     static, unused = truth("static_graph", static_graph), truth("find_unused_parameters", find_unused_parameters)
     order = _ready_order(specs, ready_order, static or unused)
     if unused and not static:
         first = _defined_order(specs, caps)
         return DDPBuckets(specs, first, first, None)
-    first = _defined_order(specs, caps if bucket_cap_mb_list else (None,))
+    first = _defined_order(specs, caps if listed else (None,))
     return DDPBuckets(specs, first, tuple(_fill([(n, specs[n]) for n in order], caps)), 2 if static else 1)
 
 
@@ -234,7 +236,7 @@ def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, ma
     """The order with those that get no gradient at its end, where a static graph has them."""
     if order is None:
         return list(reversed(range(len(specs))))
-    places = [whole("ready_order", place, 0, len(specs) - 1) for place in order]
+    places = [whole("ready_order", place, 0, len(specs) - 1) for place in several("ready_order", order, "places")]
     missing = sorted(set(range(len(specs))) - set(places))
     if len(places) + len(missing) != len(specs):
         raise ValueError(f"ready_order must name each parameter once, got {places!r}")

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import number, of_type, truth
+from ..checks import number, of_type, several, truth
 from ..machine.points import used_places
 from ..machine.profile_file import check_provenance, exactly, parsed
 from ..storage import write_atomically
 from .cost import CostTable
+from .launches import bucket_places
 from .local_step import Contention, LocalStep, ParameterSpec, Seconds
 from .overlap import simulate_step
 
@@ -37,9 +38,10 @@ class MeasuredCap:
     def __post_init__(self) -> None:
         if self.bucket_cap_mb is not None:
             object.__setattr__(self, "bucket_cap_mb", number("bucket_cap_mb", self.bucket_cap_mb, above=0))
-        object.__setattr__(self, "buckets", tuple(tuple(bucket) for bucket in self.buckets))
-        object.__setattr__(self, "step_s", tuple(number("step_s", one, above=0) for one in self.step_s))
-        object.__setattr__(self, "clean", tuple(truth("clean", one) for one in self.clean))
+        object.__setattr__(self, "buckets", bucket_places(self.buckets))
+        seconds, clean = several("step_s", self.step_s, "seconds"), several("clean", self.clean, "True or False")
+        object.__setattr__(self, "step_s", tuple(number("step_s", one, above=0) for one in seconds))
+        object.__setattr__(self, "clean", tuple(truth("clean", one) for one in clean))
         if not self.step_s or len(self.step_s) != len(self.clean):
             raise ValueError(f"clean must have a word on each of {len(self.step_s)} steps, got {len(self.clean)}")
 
@@ -112,8 +114,10 @@ class CapSweep:
 
 def save_sweeps(path: str | os.PathLike[str], sweeps: Sequence[CapSweep], command: str) -> Path:
     """Write sweeps as JSON, whole or not at all; `command` says what has measured them."""
+    sweeps = [of_type("sweeps", one, CapSweep) for one in several("sweeps", sweeps, "CapSweep values")]
     if not sweeps:
         raise ValueError(f"sweeps must have at least one, got {sweeps!r}")
+    of_type("command", command, str)
     last = sweeps[-1].provenance
     about = {"torch": last["torch"], "date": str(last["date"])[:10], "command": command}
     body = ",\n".join(json.dumps(_told(sweep), separators=(",", ":")) for sweep in sweeps)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..checks import number, of_type, whole
+from ..checks import number, of_type, several
 from ..timeline import Timeline
 from .cost import Cost
-from .launches import launches
+from .launches import bucket_places, launches
 from .local_step import Contention, LocalStep
 from .overlap import last_backward
 
@@ -33,18 +33,17 @@ class OverlappedStep:
     step_s: float
 
     def __post_init__(self) -> None:
-        buckets = tuple(tuple(whole("buckets", place, 0) for place in bucket) for bucket in self.buckets)
-        object.__setattr__(self, "buckets", buckets)
+        object.__setattr__(self, "buckets", bucket_places(self.buckets))
         object.__setattr__(self, "backward_s", number("backward_s", self.backward_s, 0))
         object.__setattr__(self, "step_s", number("step_s", number("step_s", self.step_s, self.backward_s), above=0))
 
     @classmethod
     def of(cls, timeline: Timeline, buckets: Sequence[Sequence[int]]) -> OverlappedStep:
         """Return those of a timeline, as `simulate_step` gives it; ValueError unless it has one backward."""
-        backward = timeline.select(kind="backward")
+        backward = of_type("timeline", timeline, Timeline).select(kind="backward")
         if len(backward) != 1:
             raise ValueError(f"timeline must have one backward, that of the only micro-batch, got {len(backward)}")
-        return cls(tuple(map(tuple, buckets)), backward.busy_s, timeline.end_s)
+        return cls(bucket_places(buckets), backward.busy_s, timeline.end_s)
 
 
 def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost) -> Contention:
@@ -66,7 +65,10 @@ def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost
     (1.3, 2.0)
     """
     of_type("local", local, LocalStep)
-    seen = [(of_type("steps", step, OverlappedStep), launches(local, step.buckets)) for step in steps]
+    seen = [
+        (of_type("steps", step, OverlappedStep), launches(local, step.buckets))
+        for step in several("steps", steps, "OverlappedStep values")
+    ]
     if not any(launched.launch_s[:1].min(initial=local.backward_s) < local.backward_s for _, launched in seen):
         raise ValueError("steps must have one whose allreduces start before the backward ends, and have none")
     around_s = local.forward_s + local.optimizer_s

@@ -12,7 +12,7 @@ from ..checks import whole
 from ..cluster import Link
 from ..collectives import closed_form
 from ..machine import Profile
-from .local_step import Seconds
+from .local_step import Seconds, numbers
 
 Cost = Callable[[Any], Any]  # of an array of bytes: as many seconds, or one for all
 
@@ -31,7 +31,7 @@ class CostTable:
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        sizes, seconds = np.array(self.num_bytes, dtype=float), np.array(self.seconds, dtype=float)
+        sizes, seconds = numbers("num_bytes", self.num_bytes), numbers("seconds", self.seconds)
         if sizes.size < 2 or sizes.shape != seconds.shape or not (np.diff(sizes) > 0).all():
             raise ValueError(f"num_bytes must be at least two rising sizes, a time for each, got {self.num_bytes!r}")
         if not (np.isfinite(seconds).all() and (seconds >= 0).all() and np.isfinite(sizes).all()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -23,9 +23,7 @@ from .data_parallel_model import (
     data_parallel_messages,
     simulate_data_parallel,
 )
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-_ROUNDING = 64  # times the dtype's epsilon: sums in another order differ by a few
+from .demos import ROUNDING, LossFn
 
 
 class DataParallelError(RuntimeError):
@@ -65,7 +63,7 @@ class DissectedStep:
     @property
     def rounding(self) -> float:
         """The `difference` up to which gradients count as equal: 64 times the epsilon of their least exact type."""
-        return _ROUNDING * max(torch.finfo(gradient.dtype).eps for gradient in self.gradients.values())
+        return ROUNDING * max(torch.finfo(gradient.dtype).eps for gradient in self.gradients.values())
 
     def predicted(self, costs: StepCosts | None = None) -> Timeline:
         """Return the step as `simulate_data_parallel` has it, at these costs or at those that it ran with.
@@ -93,7 +91,7 @@ def dissect_data_parallel(
     module: nn.Module,
     inputs: Tensor,
     targets: Tensor,
-    loss_fn: Loss,
+    loss_fn: LossFn,
     devices: int | Sequence[str | torch.device] = 4,
     costs: StepCosts | None = None,
 ) -> DissectedStep:
@@ -119,7 +117,7 @@ def dissect_data_parallel(
 
 
 def _dissect(
-    place: VirtualDevices | Gpus, module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: Loss
+    place: VirtualDevices | Gpus, module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn
 ) -> DissectedStep:
     inputs, targets = (tensor.detach().to(place.home) for tensor in (inputs, targets))
     module, single = (copy.deepcopy(module).to(place.home) for _ in range(2))
@@ -143,7 +141,7 @@ def _dissect(
 
 
 def _step(
-    place: VirtualDevices | Gpus, module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: Loss
+    place: VirtualDevices | Gpus, module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn
 ) -> tuple[Tensor, Tensor]:
     """The outputs as they were gathered, and the loss; the gradients are in the module."""
     chunks = place.scatter("inputs", inputs)
@@ -199,7 +197,7 @@ def _devices(devices: int | Sequence[str | torch.device], costs: StepCosts | Non
     return Gpus(gpus)
 
 
-def _check(module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: Loss) -> None:
+def _check(module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn) -> None:
     of_type("module", module, nn.Module)
     if not callable(loss_fn):
         raise ValueError(f"loss_fn must be a function of outputs and targets, got {loss_fn!r}")

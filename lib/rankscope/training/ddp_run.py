@@ -17,7 +17,8 @@ from ..machine.points import used_places
 from ..machine.profile_file import check_provenance
 from ..timeline import Timeline
 from .contention import OverlappedStep
-from .local_step import LocalStep, ParameterSpec, Seconds
+from .launches import bucket_places
+from .local_step import MOST_ACCUMULATION, LocalStep, ParameterSpec, Seconds
 
 Buckets = tuple[tuple[int, ...], ...]
 
@@ -28,7 +29,7 @@ def _cap(name: str, value: Any) -> float | None:
 
 SETTING = {
     "bucket_cap_mb": _cap,
-    "accumulation": lambda name, value: whole(name, value, 1, 10_000),
+    "accumulation": lambda name, value: whole(name, value, 1, MOST_ACCUMULATION),
     "gradient_as_bucket_view": truth,
     "find_unused_parameters": truth,
     "static_graph": truth,
@@ -51,7 +52,7 @@ class ObservedStep:
     timeline: Timeline
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "buckets", tuple(tuple(whole("buckets", p, 0) for p in one) for one in self.buckets))
+        object.__setattr__(self, "buckets", bucket_places(self.buckets))
         ready_s = np.array(self.ready_s, dtype=np.float64)
         if ready_s.ndim != 2 or np.isinf(ready_s).any():
             raise ValueError(f"ready_s must have a time or nan a rank and parameter, got shape {ready_s.shape}")

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..checks import number, of_type, whole
 from ..ranks import launch
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+LossFn = Callable[[Tensor, Tensor], Tensor]
 Vector = NDArray[np.float64]  # all parameters, or their gradients, one after the other
 TIMEOUT_S = 60.0
 ROUNDING = 64  # times the dtype's epsilon: sums in another order differ by a few
@@ -38,7 +38,7 @@ class Work:
     module: nn.Module
     inputs: Tensor
     targets: Tensor
-    loss_fn: Loss
+    loss_fn: LossFn
 
     def __post_init__(self) -> None:
         of_type("module", self.module, nn.Module)
@@ -110,7 +110,7 @@ def ddp_equals_single(
     module: nn.Module,
     inputs: Tensor,
     targets: Tensor,
-    loss_fn: Loss,
+    loss_fn: LossFn,
     num_ranks: int = 2,
     num_steps: int = 5,
     learning_rate: float = 0.1,
@@ -169,7 +169,7 @@ class ScaledGradient:
 
 
 def summed_loss(
-    module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: Loss, num_ranks: int = 2
+    module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn, num_ranks: int = 2
 ) -> ScaledGradient:
     """Take the gradient of a loss that `loss_fn` sums over the batch, with DDP and in one process.
 

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..checks import whole
 from ..ranks import launch
-from .demos import TIMEOUT_S, DemoError, Loss, Vector, Work, apart, gradient_of, in_ddp, on_bucket
+from .demos import TIMEOUT_S, DemoError, LossFn, Vector, Work, apart, gradient_of, in_ddp, on_bucket
 
 # which of two micro-batches' forward and backward are inside no_sync, and whether both forwards come first
 PLACEMENTS = {
@@ -62,7 +62,9 @@ class NoSync:
             raise DemoError("after the first micro-batch, ranks should have the same gradients in the second case only")
 
 
-def no_sync_placements(module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: Loss, num_ranks: int = 2) -> NoSync:
+def no_sync_placements(
+    module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn, num_ranks: int = 2
+) -> NoSync:
     """Accumulate the gradients of two micro-batches on each rank, with `no_sync` around different parts of the first.
 
     DDP decides in the forward pass whether the next backward is to be synchronised. Around the backward only, `no_sync`

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..ranks import launch
 from ..sampling import Assignment
 from .demos import ROUNDING, TIMEOUT_S, DemoError, Vector, apart, values_of
-from .measure_join import Losses, Task, batches_of, checked_task
+from .measure_join import Losses, Task, checked_task, own_batches
 from .measure_zero import zero_redundancy_class
 from .uneven import batches_by_rank
 
@@ -153,7 +153,7 @@ def _train(task: Task, optimizer: str, shared: bool) -> tuple[Vector, tuple[Vect
         joinables: list[Any] = [ddp, rule] if optimizer == "zero" else [ddp]
         num_steps = 0
         with Join(joinables):
-            for _, inputs, targets in batches_of(task, "join"):
+            for _, inputs, targets in own_batches(task, "join"):
                 rule.zero_grad()
                 task.losses_fn(ddp(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
                 rule.step()

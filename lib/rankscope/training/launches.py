@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, whole
+from ..checks import count_of, of_type, whole
 from .buckets import cap_bytes, ddp_buckets
 from .local_step import LocalStep, Seconds
 
@@ -30,7 +30,7 @@ def default_buckets(local: LocalStep, bucket_cap_mb: float | None = None) -> Buc
     >>> default_buckets(LocalStep.modelled([1 << 20] * 4, backward_s=1.0), bucket_cap_mb=2)
     [(3, 2), (1, 0)]
     """
-    if not local.parameters:
+    if not of_type("local", local, LocalStep).parameters:
         return []
     order = local.ready_order
     unused = len(order) < len(local.parameters)
@@ -38,15 +38,20 @@ def default_buckets(local: LocalStep, bucket_cap_mb: float | None = None) -> Buc
     return [bucket.indices for bucket in buckets.rebuilt]
 
 
+def bucket_places(buckets: Any) -> tuple[tuple[int, ...], ...]:
+    """Return buckets as tuples of places of parameters; ValueError where they are no lists of such lists."""
+    try:
+        return tuple(tuple(whole("buckets", place, 0) for place in bucket) for bucket in buckets)
+    except TypeError:
+        raise ValueError(f"buckets must be lists of places of parameters, got {buckets!r}") from None
+
+
 def launches(local: LocalStep, buckets: Buckets) -> Launches:
     """Return when buckets are launched: each after those before it, when all its gradients that come at all are ready.
 
     Raises ValueError for buckets that do not hold every parameter once.
     """
-    try:
-        buckets = [[whole("buckets", place, 0) for place in bucket] for bucket in buckets]
-    except TypeError:
-        raise ValueError(f"buckets must be lists of places of parameters, got {buckets!r}") from None
+    buckets = bucket_places(buckets)
     if sorted(place for bucket in buckets for place in bucket) != list(range(len(local.parameters))):
         raise ValueError(
             f"buckets must hold each of {count_of(len(local.parameters), 'parameter')} once, got {buckets!r}"

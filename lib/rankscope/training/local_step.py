@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import count_of, number, of_type, truth, whole
+from ..checks import count_of, number, of_type, several, truth, whole
 
 Seconds = NDArray[np.float64]
+MOST_ACCUMULATION = 10_000  # micro-batches of a step
 _MOST_BYTES = 2**50  # of a gradient: sums of thousands still fit into 64 bits
 
 
@@ -62,8 +64,9 @@ class LocalStep:
     def __post_init__(self) -> None:
         for name in ("forward_s", "backward_s", "optimizer_s", "unpack_s"):
             object.__setattr__(self, name, number(name, getattr(self, name), 0))
-        object.__setattr__(self, "parameters", tuple(of_type("parameters", p, ParameterSpec) for p in self.parameters))
-        ready = np.array(self.ready_s, dtype=np.float64)
+        specs = several("parameters", self.parameters, "ParameterSpec values")
+        object.__setattr__(self, "parameters", tuple(of_type("parameters", p, ParameterSpec) for p in specs))
+        ready = numbers("ready_s", self.ready_s)
         if ready.shape != (len(self.parameters),):
             wanted = count_of(len(self.parameters), "parameter")
             raise ValueError(f"ready_s must have one time for each of {wanted}, got shape {ready.shape}")
@@ -91,8 +94,9 @@ class LocalStep:
         of linear layers. A plain number stands for a parameter of so many bytes. `forward_s` is half of the backward
         unless given: a backward multiplies matrices twice where a forward does once.
         """
-        specs = [p if isinstance(p, ParameterSpec) else ParameterSpec(f"{n}", p) for n, p in enumerate(parameters)]
-        shares = np.asarray([spec.num_bytes for spec in specs] if work is None else work, dtype=np.float64)
+        given = enumerate(several("parameters", parameters, "ParameterSpec values or bytes"))
+        specs = [p if isinstance(p, ParameterSpec) else ParameterSpec(f"{n}", p) for n, p in given]
+        shares = numbers("work", [spec.num_bytes for spec in specs] if work is None else work)
         with np.errstate(over="ignore"):
             good = shares.shape == (len(specs),) and (shares >= 0).all() and np.isfinite(shares.sum())
         if not good:
@@ -127,6 +131,14 @@ class LocalStep:
         """The places of parameters in the order in which their gradients are ready; those that never are left out."""
         order = np.lexsort((-np.arange(len(self.parameters)), self.ready_s))  # of equals the last comes first
         return tuple(order[~np.isnan(self.ready_s[order])].tolist())
+
+
+def numbers(name: str, values: Any) -> Seconds:
+    """Return a copy of the values as float64, None being nan; ValueError where they are no numbers."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a list of numbers, got {values!r}") from None
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,9 @@ def follow_steps(
     """
     trained = checked(module, loss, optimizer)
     ranks, workers = whole("num_ranks", num_ranks, 1, MOST_RANKS), whole("num_workers", num_workers, 0, 64)
-    feed = _Feed(whole("batch_size", batch_size, 1), workers, whole("seed", seed, 0))
+    feed = _Feed(whole("batch_size", batch_size, 1), workers, whole("seed", seed, 0, 2**63 - 1))
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ValueError(f"dataset must have a length and samples by number, got {dataset!r}")
     epoch = -(-len(dataset) // ranks) // feed.batch_size
     steps = whole("num_steps", num_steps, 3)
     if steps > epoch:

@@ -196,7 +196,7 @@ def _train(task: Task, handling: str, divide: bool, recorder: Recorder) -> _Seen
         throw_on_early_termination=handling == "throw",
         divide_by_initial_world_size=divide,
     )
-    batches = batches_of(task, handling)
+    batches = own_batches(task, handling)
     dist.barrier()
     try:
         with steps.watch, join:
@@ -223,7 +223,7 @@ class _Shard(IterableDataset[tuple[int, Tensor, Tensor]]):
         return ((index, self.task.inputs[index], self.task.targets[index]) for index in self.indices.tolist())
 
 
-def batches_of(task: Task, handling: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def own_batches(task: Task, handling: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """This rank's batches; to drop or to pad, ranks agree first on how many there are to be."""
     rank = dist.get_rank()
     assert task.epoch.loader is not None

@@ -17,7 +17,7 @@ from torch.nn.functional import mse_loss
 from ..checks import number, of_type, whole
 from ..ranks import launch
 from ..timeline import Span, Timeline
-from .pipeline_parallel import BACKWARD, FORWARD, Action, PipelineSchedule
+from .pipeline_parallel import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, Action, PipelineSchedule
 from .pipeline_schedules import PIPELINES
 from .pipeline_simulate import Seconds, kind_of, stage_seconds
 
@@ -56,7 +56,7 @@ def pipeline_model(num_stages: int, width: int) -> nn.Sequential:
     width = whole("width", width, 1)
     layers = [
         nn.Sequential(nn.Linear(width, width, dtype=torch.float64), nn.Tanh())
-        for _ in range(whole("num_stages", num_stages, 1))
+        for _ in range(whole("num_stages", num_stages, 1, MOST_RANKS * MOST_CHUNKS))
     ]
     with torch.no_grad():
         generator = torch.Generator().manual_seed(0)

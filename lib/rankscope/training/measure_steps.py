@@ -16,7 +16,7 @@ from ..ranks.launch import MOST_RANKS
 from ..timeline import Span, Timeline
 from .buckets import parameter_specs
 from .ddp_run import DDPRun, ObservedStep
-from .local_step import LocalStep
+from .local_step import MOST_ACCUMULATION, LocalStep
 from .measure_rank import Loss, Optimizer, Record, Setting, be_rank
 
 BACKENDS = ("gloo", "nccl", "mpi")
@@ -102,7 +102,7 @@ def _setting(
     return Setting(
         iterations=whole("iterations", iterations, 1, 10_000),
         warm_up=whole("warm_up", warm_up, 2, 1000),
-        accumulation=whole("accumulation", accumulation, 1, 10_000),
+        accumulation=whole("accumulation", accumulation, 1, MOST_ACCUMULATION),
         device=one_of("device", device or ("cuda" if backend == "nccl" else "cpu"), ("cpu", "cuda")),
         ddp=ddp,
         communicate=truth("communicate", communicate),

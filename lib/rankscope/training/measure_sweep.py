@@ -11,22 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..checks import number, whole
+from ..checks import number, several, whole
 from ..machine.measure_plan import Protocol, collective_keys
 from ..machine.points import Point
 from .cap_sweep import CapSweep, MeasuredCap
 from .contention import fit_contention
-from .cost import CostTable
+from .cost import Cost, CostTable, costs_s
 from .ddp_run import DDPRun, joined
 from .local_step import Contention
 from .measure_rank import Loss
-from .measure_steps import launcher, measure_ddp
+from .measure_steps import checked, launcher, measure_ddp
 
 SIZES = tuple(2**power for power in range(14, 28))  # bytes; beyond them the cost goes on in a straight line
 CAPS_MB = (None, 1.0, 5.0, 25.0, 100.0)  # None is DDP's default
 _WIDTH, _DEPTH, _BATCH, _FITTED_MB = 1024, 10, 128, (5.0, 20.0)  # of the module that contention is fitted to: 40 MiB
 _BUDGET_S, _ITERATIONS = 1.5, 21  # of an allreduce of one size
 _MORE = 2  # times as many iterations of what all predictions hang on
+_MOST_ITERATIONS = 10_000 // _MORE**2  # of which `measure_ddp` still takes as many times as many
 
 Modules = Mapping[str, tuple[nn.Module, Loss]]
 Runs = dict[float | str | None, DDPRun]  # by cap, and ALONE
@@ -42,13 +43,15 @@ def measure_allreduce(num_ranks: int = 2, *, network: Any = None) -> CostTable:
     return _cost([_allreduces(num_ranks, network)])
 
 
-def measure_contention(cost: CostTable, num_ranks: int = 2, *, iterations: int = 10, network: Any = None) -> Contention:
+def measure_contention(cost: Cost, num_ranks: int = 2, *, iterations: int = 10, network: Any = None) -> Contention:
     """Return how much computing and communicating hold each other up where these ranks run.
 
     It is fitted to one module, ten linear layers of 1,024 by 1,024, at caps of 5 and 20 MiB, and is the machine's, for
     this number of ranks and this network: whatever is trained, with whatever cap, is then predicted with it.
     """
-    return _contention([_steps(*_calibration(), (ALONE, *_FITTED_MB), num_ranks, iterations, network, {})], cost)
+    costs_s(cost, np.array(SIZES, dtype=float))  # refuses now what would be refused once all is measured
+    steps = whole("iterations", iterations, 1, _MOST_ITERATIONS)
+    return _contention([_steps(*_calibration(), (ALONE, *_FITTED_MB), num_ranks, steps, network, {})], cost)
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,23 @@ def measure_round(
     """Measure all that `sweeps_of` puts together, once; `options` are those of `measure_ddp`."""
     if options.get("accumulation", 1) != 1:
         raise ValueError(f"accumulation must be 1 in a sweep, got {options['accumulation']!r}")
-    caps = [ALONE, *(None if cap is None else number("caps_mb", cap, above=0) for cap in caps_mb)]
-    steps = whole("iterations", iterations, 1)
+    given = several("caps_mb", caps_mb, "caps")
+    caps = [ALONE, *(None if cap is None else number("caps_mb", cap, above=0) for cap in given)]
+    steps = whole("iterations", iterations, 1, _MOST_ITERATIONS)
+    _check_modules(modules)
     return Round(
         _allreduces(num_ranks, network),
         _steps(*_calibration(), (ALONE, *_FITTED_MB), num_ranks, _MORE * steps, network, {}),
         {name: _steps(*what, caps, num_ranks, steps, network, options) for name, what in modules.items()},
     )
+
+
+def _check_modules(modules: Any) -> None:
+    pairs = list(modules.values()) if isinstance(modules, Mapping) else []
+    if not pairs or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise ValueError(f"modules must be a dict of one (module, loss) or more by name, got {modules!r}")
+    for module, loss in pairs:
+        checked(module, loss, None)
 
 
 def sweeps_of(rounds: Sequence[Round]) -> list[CapSweep]:
@@ -120,7 +133,7 @@ def _cost(rounds: Sequence[tuple[Point, ...]]) -> CostTable:
     return CostTable(tuple(sizes), tuple(medians_s))
 
 
-def _contention(rounds: Sequence[Runs], cost: CostTable) -> Contention:
+def _contention(rounds: Sequence[Runs], cost: Cost) -> Contention:
     runs = _joined(rounds)
     return fit_contention([runs[cap].overlapped() for cap in _FITTED_MB], runs[ALONE].local_step(), cost)
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import of_type, truth, whole
+from ..checks import of_type, several, truth, whole
 from ..timeline import Span, Timeline
 from .cost import Cost, costs_s
 from .launches import Buckets, Launches, default_launches, launches
-from .local_step import FREE, Contention, LocalStep, Seconds
+from .local_step import FREE, MOST_ACCUMULATION, Contention, LocalStep, Seconds
 
 
 class LastBackward(NamedTuple):
@@ -84,7 +84,7 @@ def step_seconds(
     """
     of_type("local", local, LocalStep)
     others_s = first_ones(local, accumulation)[0] + local.optimizer_s
-    each = (default_launches(local, cap) for cap in caps_mb)
+    each = (default_launches(local, cap) for cap in several("caps_mb", caps_mb, "caps"))
     return np.array([others_s + last_backward(local, launched, cost, contention, overlap).end_s for launched in each])
 
 
@@ -108,7 +108,7 @@ def _last_spans(local: LocalStep, last: LastBackward, micro: int) -> Iterator[tu
 def first_ones(local: LocalStep, accumulation: int) -> tuple[float, list[Span]]:
     """Return when the last micro-batch's backward starts, and the spans of those before it, under ``no_sync``."""
     start_s, spans = 0.0, []
-    for item in range(whole("accumulation", accumulation, 1) - 1):
+    for item in range(whole("accumulation", accumulation, 1, MOST_ACCUMULATION) - 1):
         middle_s = start_s + local.forward_s
         spans += [Span(0, "compute", "forward", item, start_s, middle_s)]
         start_s = middle_s + local.backward_s

@@ -26,7 +26,7 @@ from ..timeline import Recorder
 from .demos import Vector, Work, values_of
 from .measure_steps import launcher
 from .parameter_server_game import SERVER
-from .parameter_server_model import HOW, MOST_BATCHES, MOST_WORKERS, ServerRun, check_batches, each_worker
+from .parameter_server_model import HOW, MOST_BATCHES, MOST_WORKERS, ServerRun, checked_batches, each_worker
 from .parameter_server_rank import Served, Setting, be_caller, be_part, be_peer
 from .sharing import refuse_torchrun, whole_numbers
 
@@ -58,7 +58,7 @@ def train_workers(
     check_work(work)
     one_of("how", how, HOW)
     num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
-    check_batches(how, num_workers, num_batches)
+    num_batches = checked_batches(how, num_workers, num_batches)
     batches = batches_of(len(work.inputs), num_batches, batch_size, seed)
     seconds, rate = each_worker("compute_s", compute_s, num_workers), number("learning_rate", learning_rate, above=0)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
@@ -101,7 +101,7 @@ def train_alone(
     True
     """
     check_work(work)
-    check_batches("synchronous", whole("num_workers", num_workers, 1, MOST_WORKERS), num_batches)
+    checked_batches("synchronous", whole("num_workers", num_workers, 1, MOST_WORKERS), num_batches)
     batches = torch.from_numpy(batches_of(len(work.inputs), num_batches, batch_size, seed))
     module = copy.deepcopy(work.module)
     optimizer = torch.optim.SGD(module.parameters(), number("learning_rate", learning_rate, above=0))

@@ -100,7 +100,7 @@ def simulate_workers(
     """
     one_of("how", how, HOW)
     num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
-    check_batches(how, num_workers, num_batches)
+    num_batches = checked_batches(how, num_workers, num_batches)
     parameter_bytes, link = whole("parameter_bytes", parameter_bytes, 0), of_type("link", link, Link)
     seconds, update_s = each_worker("compute_s", compute_s, num_workers), number("update_s", update_s, 0)
     if how == "allreduce":
@@ -130,11 +130,12 @@ def _ring_spans(compute_s: tuple[float, ...], ring_s: float, update_s: float, nu
         begin_s = summed_s + update_s
 
 
-def check_batches(how: str, num_workers: int, num_batches: Any) -> None:
-    """Raise ValueError for a number of batches that these workers cannot share."""
-    whole("num_batches", num_batches, 1, MOST_BATCHES)
-    if how != "asynchronous" and num_batches % num_workers:
-        raise ValueError(f"num_batches must be a multiple of the {num_workers} workers, got {num_batches}")
+def checked_batches(how: str, num_workers: int, num_batches: Any) -> int:
+    """Return the number of batches; ValueError where these workers cannot share them."""
+    count = whole("num_batches", num_batches, 1, MOST_BATCHES)
+    if how != "asynchronous" and count % num_workers:
+        raise ValueError(f"num_batches must be a multiple of the {num_workers} workers, got {count}")
+    return count
 
 
 def each_worker(name: str, value: float | Sequence[float], num_workers: int) -> tuple[float, ...]:

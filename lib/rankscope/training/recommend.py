@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..checks import count_of, number, of_type, whole
+from ..checks import count_of, number, of_type, several
 from ..cluster import Link
 from ..machine import Profile
 from ..units import time_words
@@ -110,8 +110,8 @@ def recommend_bucket_cap(
     Raises ValueError for a module with neither `loss` nor `backward_s`, for caps below 0, and as `allreduce_cost` and
     `simulate_step` do.
     """
-    caps = sorted({number("caps_mb", cap, 0) for cap in caps_mb})
-    accumulation, contention = whole("accumulation", accumulation, 1), of_type("contention", contention, Contention)
+    caps = sorted({number("caps_mb", cap, 0) for cap in several("caps_mb", caps_mb, "caps")})
+    contention = of_type("contention", contention, Contention)
     local = _local_step(module, machine, num_ranks, loss, backward_s)
     cost = allreduce_cost(machine, num_ranks) if isinstance(machine, Profile | Link) else machine
     others_s = first_ones(local, accumulation)[0] + local.optimizer_s

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import number, of_type, one_of, truth, whole
+from ..checks import number, of_type, one_of, several, truth, whole
 from ..sampling import Assignment, shard_files
 from ..timeline import Span, Timeline
 
@@ -147,16 +147,15 @@ def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed
     >>> files_epoch([3, 1, 4], num_ranks=2, batch_size=2).ranks[0].tolist()
     [4, 5, 6, 7, 3]
     """
-    if not isinstance(file_sizes, Sequence | np.ndarray):
-        raise ValueError(f"file_sizes must be a number for each file, got {file_sizes!r}")
-    sizes = [whole("file_sizes", size, 0, _MOST_SAMPLES) for size in file_sizes]
+    files = several("file_sizes", file_sizes, "numbers of samples")
+    sizes = [whole("file_sizes", size, 0, _MOST_SAMPLES) for size in files]
     whole("the samples of all files", sum(sizes), 0, _MOST_SAMPLES)
     names = [f"{place:09}" for place in range(len(sizes))]
     firsts = np.cumsum([0, *sizes])
     ranks = []
     for rank in range(whole("num_ranks", num_ranks, 1, _MOST_RANKS)):
-        files = map(int, shard_files(names, num_ranks, rank, seed))
-        parts = [np.arange(firsts[file], firsts[file + 1]) for file in files]
+        shard = map(int, shard_files(names, num_ranks, rank, seed))
+        parts = [np.arange(firsts[file], firsts[file + 1]) for file in shard]
         ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
     return Assignment(int(firsts[-1]), tuple(ranks), sampler="files", seed=seed).with_loader(batch_size)
 
@@ -171,9 +170,8 @@ def batches_by_rank(epoch: Assignment) -> tuple[int, ...]:
 def checked(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
     """Return the numbers of batches; ValueError where they, or what is to be done about them, cannot be."""
     one_of("handling", handling, HANDLINGS)
-    if isinstance(num_batches, str) or not isinstance(num_batches, Sequence | np.ndarray):
-        raise ValueError(f"num_batches must be a number for each rank, got {num_batches!r}")
-    own = tuple(whole("num_batches", one, 0, _MOST_BATCHES) for one in num_batches)
+    ranks = several("num_batches", num_batches, "numbers, one for each rank")
+    own = tuple(whole("num_batches", one, 0, _MOST_BATCHES) for one in ranks)
     if not 1 <= len(own) <= _MOST_RANKS or not any(own):
         raise ValueError(f"num_batches must be of 1 to {_MOST_RANKS} ranks, of which one has a batch; got {own!r}")
     if handling == "pad" and not all(own):
