@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind")
@@ -104,7 +105,22 @@ def of_type(name: str, value: Any, kind: type[Kind]) -> Kind:
     """
     if isinstance(value, kind):
         return value
-    raise ValueError(f"{name} must be a {kind.__name__}, got {value!r}")
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    raise ValueError(f"{name} must be {article} {kind.__name__}, got {value!r}")
+
+
+def several(name: str, value: Any) -> list[Any]:
+    """Return the entries of `value` if it is a list, a tuple or the like, or an array of one dimension.
+
+    >>> several("shape", (2, 4))
+    [2, 4]
+    >>> several("shape", 8)
+    Traceback (most recent call last):
+    ValueError: shape must be a list, got 8
+    """
+    if getattr(value, "ndim", None) == 1 or (isinstance(value, Sequence) and not isinstance(value, str | bytes)):
+        return list(value)
+    raise ValueError(f"{name} must be a list, got {value!r}")
 
 
 def count_of(number: int, noun: str) -> str:

@@ -59,7 +59,7 @@ def test_one_bucket_says_nothing() -> None:
     ("wrong", "message"),
     [
         (lambda: fit_contention([], LOCAL, COST), "steps must have one whose allreduces"),
-        (lambda: fit_contention([3], LOCAL, COST), "steps must be a OverlappedStep, got 3"),  # type: ignore[list-item]
+        (lambda: fit_contention([3], LOCAL, COST), "steps must be an OverlappedStep, got 3"),  # type: ignore[list-item]
         (lambda: fit_contention([made(Contention())], 3, COST), "local must be a LocalStep, got 3"),  # type: ignore[arg-type]
         (lambda: OverlappedStep(((0,),), -1, 1), "backward_s must be a finite number of at least 0, got -1"),
         (lambda: OverlappedStep(((0,),), 2, 1), "step_s must be a finite number of at least 2"),

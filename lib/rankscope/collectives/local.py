@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import one_of
+from ..checks import of_type, one_of
 from .conditions import given, wanted
 from .cuts import RUNS_IN, RUNS_OUT, check_counts, chunk_ends
 from .schedule import SUMS, Schedule
@@ -46,6 +46,9 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     >>> run_local(scatter, [torch.zeros(4), torch.arange(4.0)])
     [tensor([0., 1.]), tensor([2., 3.])]
     """
+    of_type("schedule", schedule, Schedule)
+    if not isinstance(tensors, Iterable):
+        raise ValueError(f"tensors must be {schedule.num_ranks}, one a rank, got {tensors!r}")
     tensors = list(tensors)
     one_of("op", op, tuple(OPS))
     _check_alike(schedule, tensors)
