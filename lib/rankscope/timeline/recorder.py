@@ -94,7 +94,8 @@ class Recorder:
         try:
             _pack(file, place * _SIZE, self.rank, lane_place, kind_place, item, start_ns, stop_ns, 1)
         except struct.error as error:
-            raise ValueError(f"item and times must be whole numbers of 64 bits, got item {item!r}: {error}") from None
+            got = f"item {item!r} from {start_ns!r} to {stop_ns!r} ns"
+            raise ValueError(f"item and times must be whole numbers of 64 bits, got {got}: {error}") from None
 
     def timeline(self) -> Timeline:
         """Return what all processes have recorded so far, by start, in seconds of `time.perf_counter`."""
