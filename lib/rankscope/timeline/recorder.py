@@ -79,8 +79,8 @@ class Recorder:
     def add(self, lane: str, kind: str, item: int, start_ns: int, stop_ns: int) -> None:
         """Record a span from two readings of `time.perf_counter_ns`.
 
-        Raises ValueError for a span that ends before it starts, names that are no strings, an item that is no whole
-        number of 64 bits; OSError where the folder is gone or full.
+        Raises ValueError for a span that ends before it starts, names that are no strings, an item and times that are
+        no whole numbers of 64 bits; OSError where the folder is gone or full.
         """
         if stop_ns < start_ns:
             raise ValueError(f"a span must end at or after its start, got {start_ns} to {stop_ns} ns")
