@@ -76,6 +76,19 @@ def test_links_that_are_none_are_refused(settings: dict[str, Any], message: str)
         Cluster(**{"num_nodes": 2, "gpus_per_node": 2, "intra": FAST, "inter": SLOW, **settings})
 
 
+def test_bytes_that_are_none_are_refused() -> None:
+    for wrong in (-1, math.nan, math.inf, None, "8", True):
+        with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got "):
+            FAST.seconds(wrong)  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_any_kind_are_kept_as_pythons() -> None:
+    cluster = Cluster(np.int64(2), np.array(3), FAST, SLOW, ports=np.int8(1), shared_nic=np.True_)  # type: ignore[arg-type]
+    values = (cluster.num_nodes, cluster.gpus_per_node, cluster.num_ranks, cluster.ports, cluster.shared_nic)
+    assert [type(value) for value in values] == [int, int, int, int, bool]
+    assert cluster == Cluster(2, 3, FAST, SLOW, shared_nic=True)
+
+
 def test_who_is_joined_to_whom_by_what() -> None:
     special = Link(7.0, 0.5)
     cluster = Cluster(2, 3, FAST, SLOW, overrides={(0, 5): special})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,5 +53,17 @@ def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path: Path, error: Base
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_atomically(tmp_path / "nowhere" / "a.json", lambda file: file.write(b""))
+    path = tmp_path / "nowhere" / "a.json"
+    with pytest.raises(FileNotFoundError, match=re.escape(f": '{path}'")):
+        write_atomically(path, lambda file: file.write(b""))
+
+
+def test_an_error_names_the_path_and_no_temporary_file(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        write_atomically(tmp_path, lambda file: file.write(b"new"))
+    assert str(caught.value).endswith(f": '{tmp_path}'")
+    other = tmp_path / "other"
+    with pytest.raises(FileNotFoundError, match=re.escape(f": '{other}'")):
+        write_atomically(tmp_path / "a.json", lambda file: file.write(other.read_bytes()))
+    assert os.listdir(tmp_path) == []
+    assert not list(tmp_path.parent.glob(".*.tmp"))

@@ -105,21 +105,25 @@ def of_type(name: str, value: Any, kind: type[Kind]) -> Kind:
     """
     if isinstance(value, kind):
         return value
-    raise ValueError(f"{name} must be a {kind.__name__}, got {value!r}")
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    raise ValueError(f"{name} must be {article} {kind.__name__}, got {value!r}")
 
 
-def several(name: str, values: Any, what: str) -> list[Any]:
+def several(name: str, values: Any, what: str = "") -> list[Any]:
     """Return the values as a list; ValueError for what cannot be iterated over, and for a text or a mapping, which can.
 
-    >>> several("caps_mb", (1, 5), "caps")
-    [1, 5]
+    >>> several("shape", (2, 4))
+    [2, 4]
+    >>> several("shape", 8)
+    Traceback (most recent call last):
+    ValueError: shape must be a list, got 8
     >>> several("caps_mb", 25, "caps")
     Traceback (most recent call last):
     ValueError: caps_mb must be a list of caps, got 25
     """
     one = isinstance(values, str | bytes | Mapping) or getattr(values, "ndim", 1) == 0
     if one or not isinstance(values, Iterable):
-        raise ValueError(f"{name} must be a list of {what}, got {values!r}")
+        raise ValueError(f"{name} must be a list{what and f' of {what}'}, got {values!r}")
     return list(values)
 
 

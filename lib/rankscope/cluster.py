@@ -40,7 +40,8 @@ class Link:
         return 1.0 / self.bytes_per_s
 
     def seconds(self, num_bytes: float) -> float:
-        """Return how long a message of so many bytes takes."""
+        """Return how long a message of so many bytes takes; ValueError unless they are a number from 0 on."""
+        number("num_bytes", num_bytes, 0)
         return self.alpha_s + num_bytes / self.bytes_per_s
 
 
@@ -71,12 +72,12 @@ class Cluster:
     overrides: Mapping[tuple[int, int], Link] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        whole("num_nodes", self.num_nodes, 1)
-        whole("gpus_per_node", self.gpus_per_node, 1)
+        for name in ("num_nodes", "gpus_per_node"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
         object.__setattr__(self, "gamma_s_per_byte", number("gamma_s_per_byte", self.gamma_s_per_byte, 0))
         if self.ports is not None:
-            whole("ports", self.ports, 1)
-        truth("shared_nic", self.shared_nic)
+            object.__setattr__(self, "ports", whole("ports", self.ports, 1))
+        object.__setattr__(self, "shared_nic", truth("shared_nic", self.shared_nic))
         if not isinstance(self.overrides, Mapping):
             raise ValueError(f"overrides must map pairs (src, dst) to links, got {self.overrides!r}")
         own = {f"overrides[{pair}]": link for pair, link in self.overrides.items()}

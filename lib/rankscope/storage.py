@@ -13,10 +13,20 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
     """Let `write` fill a new file beside `path`, then put it in the place of `path` in one step.
 
     An exception or a crash before the last step leaves whatever stood at `path` as it was. Raises OSError
-    where the folder cannot be written.
+    naming `path` where it cannot be written.
     """
     target = Path(path).resolve()  # a link stays a link
     temporary = target.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        _replace(target, temporary, write)
+    except OSError as error:
+        if error.errno and str(error.filename) in ("None", str(temporary)):
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        raise
+    return target
+
+
+def _replace(target: Path, temporary: Path, write: Callable[[BinaryIO], object]) -> None:
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -29,7 +39,6 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[BinaryIO], o
     except BaseException:
         temporary.unlink(missing_ok=True)  # Ctrl-C may come when it has its name already
         raise
-    return target
 
 
 def reserve(descriptor: int, num_bytes: int) -> None:

@@ -115,7 +115,7 @@ def three_digits(value: float) -> str:
 
 
 def round_ticks(width: float) -> tuple[tuple[float, str], ...]:
-    """Return at most ten ticks at round numbers from 0 to `width`.
+    """Return ticks at round numbers from 0 to `width`, which is above 0: at most ten after that at 0.
 
     >>> [label for _, label in round_ticks(35)]
     ['0', '5', '10', '15', '20', '25', '30', '35']

@@ -20,7 +20,8 @@ from typing import Any
 
 from rankscope.machine import Point, Protocol
 from rankscope.machine.emulate import emulated
-from rankscope.machine.measure_plan import NATIVE, collective_keys
+from rankscope.machine.groups import NATIVE
+from rankscope.machine.measure_plan import collective_keys
 from rankscope.machine.points import LEAST_CLEAN
 from rankscope.ranks import launch
 from rankscope.units import bytes_words

@@ -191,6 +191,15 @@ def test_bad_input() -> None:
         winners([1e3], [cluster], "allsum")
     with pytest.raises(ValueError, match="winners needs at least one size and one cluster, got 1 and 0"):
         winners([1e3], [])
+    for names in ("ring", 3):
+        with pytest.raises(ValueError, match=f"algorithms must be names of algorithms of allreduce, got {names!r}"):
+            best(1e6, cluster, algorithms=names)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="cluster must be a Cluster, got None"):
+        best(1e6, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="num_bytes must be a list, got 1000.0"):
+        winners(1e3, [cluster])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="clusters must be a list, got Cluster"):
+        winners([1e3], cluster)  # type: ignore[arg-type]
 
 
 # ---- traffic
@@ -239,3 +248,5 @@ def test_what_is_passed_on_is_let_go() -> None:
 def test_traffic_refuses_bad_bytes() -> None:
     with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got nan"):
         traffic(build("allreduce", "ring", 4), math.nan)
+    with pytest.raises(ValueError, match="schedule must be a Schedule, got None"):
+        traffic(None, 1.0)  # type: ignore[arg-type]

@@ -171,3 +171,9 @@ def test_bad_options_and_gamma() -> None:
         closed_form("allreduce", "ring", 6, 1.0, Link(1.0, 1.0), -1)
     with pytest.raises(ValueError, match="ring of allreduce takes no option 'shape'"):
         closed_form("allreduce", "ring", 6, 1.0, Link(1.0, 1.0), shape=(2, 3))
+    with pytest.raises(ValueError, match="gpus_per_node must divide num_ranks = 6, got 4"):
+        closed_form("allreduce", "hierarchical_ring", 6, 1.0, Link(1.0, 1.0), gpus_per_node=4)
+    with pytest.raises(ValueError, match="root must be a whole number from 0 to 5, got 6"):
+        closed_form("broadcast", "flat", 6, 1.0, Link(1.0, 1.0), root=6)
+    with pytest.raises(ValueError, match="link must be a Link, got None"):
+        lower_bounds("allreduce", 6, 1.0, None)  # type: ignore[arg-type]

@@ -355,6 +355,12 @@ def test_other_input_that_does_not_fit_is_refused() -> None:
     for op in ("mean", None, "SUM"):
         with pytest.raises(ValueError, match="op must be one of 'sum', 'avg', 'min', 'max', 'prod', got"):
             run_local(ring, ZEROS, op)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="tensors must be 4, one a rank, got None"):
+        run_local(ring, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="schedule must be a Schedule, got 'ring'"):
+        run_local("ring", ZEROS)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="counts must be a list, got 4"):
+        build("scatter", "flat", 4, counts=4)
     with pytest.raises(ValueError, match="tensors of all_to_all must have a multiple of 4 elements, got 6"):
         run_local(build("all_to_all", "bruck", 4), [torch.zeros(6)] * 4)
     with pytest.raises(ValueError, match="at least 4 elements, one for each chunk, got 2"):

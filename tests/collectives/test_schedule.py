@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.collectives import ALGORITHMS, Phase, Schedule, ScheduleError, Step, build, verify
+from rankscope.collectives.routes import all_routes
 
 from .cases import NAMES, allows, options, schedules
 
@@ -213,6 +216,7 @@ def test_whatever_is_changed_in_a_text_is_read_or_refused(data: st.DataObject) -
         ({"ports": 0}, "ports must be a whole number of at least 1, got 0"),
         ({"lag": 0}, "lag must be a whole number of at least 1, got 0"),
         ({"weights": (1, 2)}, "weights must be 6, one a chunk, got 2"),
+        ({"weights": 6}, "weights must be a list, got 6"),
         ({"weights": (1,) * 5 + (-1,)}, "weights must be a whole number of at least 0, got -1"),
         ({"weights": (1,) * 5 + (0.5,)}, "weights must be a whole number of at least 0, got 0.5"),
         ({"collective": "scatter", "num_chunks": 4}, "num_chunks of scatter must be a multiple of 3, got 4"),
@@ -223,6 +227,8 @@ def test_bad_headers_are_refused(header: dict[str, Any], message: str) -> None:
     good = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 3, "num_chunks": 6}
     with pytest.raises(ValueError, match=message):
         Schedule.of_steps([], **{**good, **header})
+    with pytest.raises(ValueError, match="phases must be a function that returns them, got None"):
+        Schedule("allreduce", "mine", 3, 6, None)  # type: ignore[arg-type]
 
 
 def test_schedules_are_equal_by_what_they_do() -> None:
@@ -242,6 +248,9 @@ def test_schedules_are_equal_by_what_they_do() -> None:
     assert Schedule.from_text(weighted.to_text()) == weighted
     with pytest.raises(TypeError, match="unhashable"):
         hash(ring)
+    numpys = Schedule("allreduce", "ring", np.int64(4), np.int64(4), ring.phases, np.int64(0))  # type: ignore[arg-type]
+    assert numpys == ring
+    assert repr(numpys.header()) == repr(ring.header())  # of which ranks make the name that they agree on
 
 
 def test_ones_own_come_ready_made_when_asked_for_again() -> None:
@@ -257,6 +266,24 @@ def test_ones_own_come_ready_made_when_asked_for_again() -> None:
             build("allreduce", "ring", wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="shape"):
         build("allreduce", "torus_2d", 4, shape=(2.0, 2))
+
+
+def test_what_is_kept_with_a_schedule_is_small_and_goes_with_it() -> None:
+    few_messages_of_many_chunks = ALGORITHMS["all_to_all"]["bruck"](64)
+    assert [routes.num_messages for routes in all_routes(few_messages_of_many_chunks, 1)] == [64] * 6
+    assert not few_messages_of_many_chunks.kept
+    ring = ALGORITHMS["allreduce"]["ring"](4)
+    next(all_routes(ring, 1))
+    assert not ring.kept  # nothing of what was not made to its end
+    assert len(list(all_routes(ring, 1))) == 2
+    assert list(all_routes(ring, 1)) == ring.kept["routes", 1]
+    known = weakref.ref(ring)
+    gc.disable()
+    try:
+        del ring
+        assert known() is None
+    finally:
+        gc.enable()
 
 
 def test_a_builder_of_yours_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,7 +375,10 @@ def test_a_builder_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ("torus_2d", {"shape": (2, 4.0)}, "shape must be a whole number of at least -1, got 4.0"),
         ("mesh_2d", {"shape": (0, 8)}, "shape must be 2 numbers .*got 0×8"),
         ("torus_3d", {"shape": (2, 4)}, "shape must be 3 numbers whose product is num_ranks = 8: 1×1×8, .*got 2×4"),
-        ("hierarchical_ring", {"gpus_per_node": 3}, "whose product is num_ranks = 8: 1×8, .*got -1×3"),
+        ("torus_2d", {"shape": 8}, "shape must be a list, got 8"),
+        ("hierarchical_ring", {"gpus_per_node": 3}, "gpus_per_node must divide num_ranks = 8, got 3"),
+        ("hierarchical_ring", {"gpus_per_node": -1}, "gpus_per_node must be a whole number from 1 to 8, got -1"),
+        ("ring", {"num_segments": 2}, "ring of allreduce takes no option 'num_segments'"),
         ("segmented_ring", {"num_segments": 0}, "num_segments must be a whole number of at least 1, got 0"),
         ("double_binary_tree", {"num_segments": 1.5}, "num_segments must be a whole number of at least 1, got 1.5"),
     ],

@@ -199,5 +199,9 @@ def test_bad_bytes(size: object) -> None:
 def test_bad_cluster_and_detail() -> None:
     with pytest.raises(ValueError, match="cluster must have the schedule's 2 ranks, got 3"):
         simulate(build("allreduce", "ring", 2), 8.0, Cluster.uniform(3, Link(1.0, 2.0)))
+    with pytest.raises(ValueError, match="cluster must be a Cluster, got None"):
+        simulate(build("allreduce", "ring", 2), 8.0, None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="schedule must be a Schedule, got 'ring'"):
+        simulate("ring", 8.0, Cluster.uniform(3, Link(1.0, 2.0)))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="detail must be one of 'messages', 'ranks', got 'all'"):
         simulate(build("allreduce", "ring", 2), 8.0, Cluster.uniform(2, Link(1.0, 2.0)), detail="all")

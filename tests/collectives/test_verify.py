@@ -345,6 +345,11 @@ def test_places_that_are_not_there(step: Step, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_what_is_no_schedule() -> None:
+    with pytest.raises(ValueError, match="schedule must be a Schedule, got None"):
+        verify(None)  # type: ignore[arg-type]
+
+
 def test_a_long_list_of_ranks_is_cut() -> None:
     with pytest.raises(
         ScheduleError, match=r"rank 0, chunk 0: ends without the shares of ranks 1, 2, 3, 4, 5, 6, 7, 8, …$"

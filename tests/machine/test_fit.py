@@ -189,6 +189,7 @@ def test_sizes_held_out_are_not_fitted() -> None:
         (SIZES, [1.0] * 16 + ["1"], "got '1'"),
         (SIZES, [1.0] * 16 + [[]], "seconds must have a time of each size, got none of 16777216 bytes"),
         (SIZES, [1.0] * 16 + [[1.0, None]], "got None"),
+        (SIZES, [1.0] * 16 + [None], "seconds must be a finite number .*got None"),
         ([-1, *SIZES[1:]], [1.0] * 17, "num_bytes must be .*got -1"),
         ([0.5, *SIZES[1:]], [1.0] * 17, "num_bytes must be .*got 0.5"),
         ([True, *SIZES[1:]], [1.0] * 17, "num_bytes must be .*got True"),

@@ -9,6 +9,7 @@ import pytest
 
 from rankscope.machine import Point, Profile, verdict
 from rankscope.machine.folklore import CLAIMS, Verdict, folklore
+from rankscope.machine.link_facts import facts_of
 
 from .made import point, profile
 
@@ -116,6 +117,12 @@ def test_copies_in_pieces_or_both_directions_are_not_mixed_in() -> None:
 
     found = profile([*once(3.0).points, *other(pieces=256), *other(both=True), *other(direction="d2h")])
     assert judged(ONCE, found) == judged(ONCE, once(3.0))
+
+
+def test_what_is_no_profile_is_refused() -> None:
+    for ask in (folklore, facts_of):
+        with pytest.raises(ValueError, match="profile must be a Profile, got None"):
+            ask(None)  # type: ignore[arg-type]
 
 
 def test_verdicts_are_plain_values_and_stand_in_the_profiles_own() -> None:

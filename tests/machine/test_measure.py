@@ -19,7 +19,7 @@ from rankscope.machine import measure_collectives, measure_plan
 from rankscope.machine.measure import Ranks, Task, go_first, measure, measure_all, stolen_ticks
 from rankscope.machine.measure_collectives import Buffers, check, collective_tasks, method
 from rankscope.machine.measure_links import neighbours, pair
-from rankscope.machine.measure_plan import COLLECTIVES, Protocol, Wanted, collective_keys, key_of, link_keys
+from rankscope.machine.measure_plan import MEASURED, Protocol, Wanted, collective_keys, key_of, link_keys
 from rankscope.machine.measure_rank import points_of
 from rankscope.machine.measure_run import profile_machine
 from rankscope.ranks import RankError, in_threads
@@ -243,7 +243,7 @@ def test_a_ping_pong_is_one_way_and_an_exchange_one_of_many(monkeypatch: pytest.
 
 @pytest.mark.parametrize(("num_ranks", "size"), [(2, 4096), (3, 1000), (4, 1024)])
 def test_all_collectives_of_all_algorithms_are_checked_and_measured(num_ranks: int, size: int) -> None:
-    keys = [collective_keys(collective, size, [num_ranks], in_place=(True, False)) for collective in COLLECTIVES]
+    keys = [collective_keys(collective, size, [num_ranks], in_place=(True, False)) for collective in MEASURED]
 
     def work(rank: int, group: Any) -> Any:
         ranks = Ranks(group)
@@ -255,7 +255,7 @@ def test_all_collectives_of_all_algorithms_are_checked_and_measured(num_ranks: i
     assert {"native", "ring", "segmented_ring", "bruck", "chain"} <= names
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("collective", MEASURED)
 @pytest.mark.parametrize("element", [0, 17, -1])
 def test_one_wrong_element_is_caught_wherever_it_is(collective: str, element: int) -> None:
     (key,) = collective_keys(collective, 4096, [2], ["native"])
@@ -281,7 +281,7 @@ def test_one_wrong_element_is_caught_wherever_it_is(collective: str, element: in
         assert said.endswith(f"1 of {512 if collective == 'reduce_scatter' else 1024} are wrong")
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("collective", MEASURED)
 def test_what_a_collective_leaves_undone_is_caught(collective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An executor that only copies what a rank passes: a wrong result, or one of the wrong size, on some rank."""
 
@@ -333,7 +333,7 @@ def test_no_result_is_there_before_it_is_made() -> None:
 
 
 @settings(max_examples=30)
-@given(NODES.filter(lambda sizes: sum(sizes) > 1), st.integers(1, 2**20), st.sampled_from(COLLECTIVES))
+@given(NODES.filter(lambda sizes: sum(sizes) > 1), st.integers(1, 2**20), st.sampled_from(MEASURED))
 def test_keys_are_all_different_and_of_whole_elements(sizes: list[int], quads: int, collective: str) -> None:
     keys = collective_keys(collective, 4 * quads, sizes, in_place=(True, False)) + link_keys(sizes, 4 * quads)
     assert len(set(keys)) == len(keys)
@@ -360,6 +360,7 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
     [
         (("allreduce", None, 4), "collectives must be a list, got 'allreduce'"),
         ((["allreduce"], "ring", 4), "algorithms must be a list, got 'ring'"),
+        ((["allreduce"], 0, 4), "algorithms must be a list, got 0"),
         ((["allreduce"], ["rings"], 4), "algorithms must be one of 'native', 'flat'"),
         ((["allreduce", "barrier"], None, 4), "collectives must be one of 'allreduce', .*got 'barrier'"),
         ((["allgather"], ["recursive_doubling"], 6), "power of two"),
@@ -373,7 +374,7 @@ def test_names_that_are_not_there_are_refused(names: Any, message: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_nccl(tmp_path: Any) -> None:
-    some = {"sizes": [4096, 2**22], "algorithms": ["native", "ring"], "collectives": COLLECTIVES}
+    some = {"sizes": [4096, 2**22], "algorithms": ["native", "ring"], "collectives": MEASURED}
     profile = profile_machine(tmp_path / "gpu.json", num_ranks=2, backend="nccl", protocol=QUICK, **some)
     assert profile.protocol["clock"] == "cuda events"
     assert len(profile.select("allreduce", in_place=True)) == 4

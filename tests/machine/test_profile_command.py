@@ -123,6 +123,13 @@ def test_a_file_of_another_setting_or_of_something_else_is_left_alone(run: Any, 
     assert len(Profile.load(path).points) == 16
 
 
+def test_what_is_no_protocol_and_no_report_is_refused(tmp_path: Path) -> None:
+    for name, wrong in (("protocol", 0), ("protocol", {}), ("report", 3)):
+        with pytest.raises(ValueError, match=f"{name} must be .*, got {wrong!r}"):
+            profile_machine(tmp_path / "a.json", **{name: wrong})  # type: ignore[arg-type]
+    assert not (tmp_path / "a.json").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -391,6 +398,8 @@ def finish(path: Path, known: dict[Any, Point]) -> None:
     assert profile == Profile.load(path)
 
 
+# one that hits Python's own socketpair leaves two sockets for the garbage collector to close
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C, fifteen times; a run that was not hit in time begins anew, so that all instants have their turn."""
     monkeypatch.setattr("rankscope.machine.measure_guess.LAUNCH_S", 0.0)

@@ -136,7 +136,7 @@ def test_nothing_is_said_on_stderr() -> None:
         ({"loader": [(torch.ones(2, 32),)]}, "a batch must be a pair of inputs and targets, got tuple"),
         ({"module": torch.relu}, "module must be a Module"),
         ({"loss": "mse"}, "loss must be a function of outputs and targets, got 'mse'"),
-        ({"optimizer": None}, "optimizer must be a Optimizer"),
+        ({"optimizer": None}, "optimizer must be an Optimizer"),
         ({"num_batches": 0}, "num_batches must be a whole number of at least 1, got 0"),
         ({"device": "xpu"}, "device must be 'cpu', 'cuda'"),
         ({"module": torch.nn.Linear(2, 2, device="meta")}, "module must be on 'cpu', and its weight is on 'meta'"),

@@ -129,6 +129,7 @@ def test_it_can_be_read_while_it_is_written():
         (("a", "b", 1, 10, 5), "must end at or after its start, got 10 to 5 ns"),
         (("a", "b", None, 0, 5), "64 bits, got item None"),
         (("a", "b", 2**63, 0, 5), "64 bits, got item 9223372036854775808"),
+        (("a", "b", 1, 0, 5.5), r"64 bits, got item 1 from 0 to 5\.5 ns"),
         ((["a"], "b", 1, 0, 5), "lane and kind must be strings"),
         ((5, "b", 1, 0, 5), "lane and kind must be strings, got 5 and 'b'"),
     ],

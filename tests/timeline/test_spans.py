@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -183,6 +184,29 @@ def test_bad_columns(change, message):
 def test_a_window_must_not_end_before_it_starts():
     with pytest.raises(ValueError, match="between_s must be a window"):
         Timeline.of([]).select(between_s=(2, 1))
+    assert len(Timeline.of([Span(0, "a", "b", 0, 0, 1)]).select(between_s=(-math.inf, math.inf))) == 1
+    for wrong, message in ((3, "a list, got 3"), ((math.nan, 1), "got nan"), (("0", 1), "got '0'")):
+        with pytest.raises(ValueError, match=f"between_s must be .*{message}"):
+            Timeline.of([]).select(between_s=wrong)
+
+
+def test_lanes_and_kinds_are_texts():
+    with pytest.raises(ValueError, match="lanes must be a str, got 3"):
+        Timeline.of([Span(0, 3, "b", 0, 0.0, 1.0)])
+    with pytest.raises(ValueError, match="kinds must be a str, got None"):
+        Timeline.of([Span(0, "a", None, 0, 0.0, 1.0)])
+
+
+def test_a_tolerance_that_would_let_all_pass_is_refused():
+    twice = Timeline.of([Span(0, "a", "b", 0, 0.0, 2.0), Span(0, "a", "b", 1, 1.0, 3.0)])
+    for wrong in (math.nan, math.inf, -1.0, None, "0"):
+        for ask in (twice.check, lambda tolerance_s: critical_path(twice, tolerance_s)):
+            with pytest.raises(ValueError, match="tolerance_s must be a finite number of at least 0, got"):
+                ask(wrong)
+    with pytest.raises(ValueError, match="timeline must be a Timeline, got None"):
+        critical_path(None)
+    with pytest.raises(ValueError, match="seconds must be a finite number, got None"):
+        twice.shifted(None)
 
 
 def pipeline(reads, steps):

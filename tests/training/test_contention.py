@@ -59,7 +59,7 @@ def test_one_bucket_says_nothing() -> None:
     ("wrong", "message"),
     [
         (lambda: fit_contention([], LOCAL, COST), "steps must have one whose allreduces"),
-        (lambda: fit_contention([3], LOCAL, COST), "steps must be a OverlappedStep, got 3"),  # type: ignore[list-item]
+        (lambda: fit_contention([3], LOCAL, COST), "steps must be an OverlappedStep, got 3"),  # type: ignore[list-item]
         (lambda: fit_contention([made(Contention())], 3, COST), "local must be a LocalStep, got 3"),  # type: ignore[arg-type]
         (lambda: fit_contention(3, LOCAL, COST), "steps must be a list of OverlappedStep values, got 3"),  # type: ignore[arg-type]
         (lambda: OverlappedStep(3, 1, 1), "buckets must be lists of places of parameters, got 3"),  # type: ignore[arg-type]

@@ -167,7 +167,7 @@ def test_weights_are_those_of_exact_counting(handling: str, initial: bool) -> No
         (lambda: uneven_steps([1, 2], timeout_s=wrong("long")), "timeout_s must be .*, got 'long'"),
         (lambda: gradient_scale([1, 2], "join", wrong(1)), "divide_by_initial_world_size must be True or False, got 1"),
         (lambda: sample_weights(replace(epoch_of(1, [0], [1]), loader=None), "join"), "epoch must have a loader"),
-        (lambda: uneven_reads(wrong([[0], [1]]), "join"), "epoch must be a Assignment, got"),
+        (lambda: uneven_reads(wrong([[0], [1]]), "join"), "epoch must be an Assignment, got"),
         (lambda: gradient_scale([10**12, 1]), "num_batches must be a whole number from 0 to 1000000, got 10000"),
         (lambda: files_epoch([3, -1], 2, 1), "file_sizes must be a whole number from 0 to 1000000000, got -1"),
         (lambda: files_epoch(wrong(3), 2, 1), "file_sizes must be a list of numbers of samples, got 3"),

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import number, one_of
+from ..checks import number, of_type, one_of, several
 from ..cluster import Cluster
 from .closed_forms import FORMS
 from .cost import NoClosedForm, closed_form, lower_bounds
 from .registry import ALGORITHMS, build, is_shipped
+from .rings import shape_of
 from .schedule import Schedule
 from .simulate import simulate
 from .verify import verify
@@ -82,9 +83,8 @@ def best(
     """
     size = number("num_bytes", num_bytes, 0)
     one_of("collective", collective, tuple(ALGORITHMS))
-    names = tuple(ALGORITHMS[collective]) if algorithms is None else tuple(algorithms)
-    for name in names:
-        one_of(f"algorithm of {collective}", name, tuple(ALGORITHMS[collective]))
+    names = _names(collective, algorithms)
+    of_type("cluster", cluster, Cluster)
     found = [_candidate(collective, name, size, cluster) for name in ALGORITHMS[collective] if name in names]
     ranked = _ranked([candidate for candidate in found if candidate is not None])
     if not ranked:
@@ -117,18 +117,25 @@ def winners(
     Raises ValueError where `best` does, and for no size or no cluster.
     """
     one_of("collective", collective, tuple(ALGORITHMS))
-    if not len(num_bytes) or not len(clusters):
-        raise ValueError(f"winners needs at least one size and one cluster, got {len(num_bytes)} and {len(clusters)}")
-    names = tuple(ALGORITHMS[collective]) if algorithms is None else tuple(algorithms)
-    table = [[best(size, cluster, collective, names) for size in num_bytes] for cluster in clusters]
+    sizes, boxes, names = several("num_bytes", num_bytes), several("clusters", clusters), _names(collective, algorithms)
+    if not sizes or not boxes:
+        raise ValueError(f"winners needs at least one size and one cluster, got {len(sizes)} and {len(boxes)}")
+    table = [[best(size, cluster, collective, names) for size in sizes] for cluster in boxes]
     return Winners(
         names,
-        np.array([cluster.num_ranks for cluster in clusters]),
-        np.array(num_bytes, dtype=float),
+        np.array([cluster.num_ranks for cluster in boxes]),
+        np.array(sizes, dtype=float),
         np.array([[names.index(cell.algorithm) for cell in row] for row in table]),
         np.array([[cell.seconds for cell in row] for row in table]),
         np.array([[cell.margin for cell in row] for row in table]),
     )
+
+
+def _names(collective: str, algorithms: Iterable[str] | None) -> tuple[str, ...]:
+    known = tuple(ALGORITHMS[collective])
+    if isinstance(algorithms, str) or not (algorithms is None or isinstance(algorithms, Iterable)):
+        raise ValueError(f"algorithms must be names of algorithms of {collective}, got {algorithms!r}")
+    return known if algorithms is None else tuple(one_of(f"algorithm of {collective}", n, known) for n in algorithms)
 
 
 def _ranked(found: list[Candidate]) -> list[Candidate]:
@@ -194,7 +201,7 @@ def _options(collective: str, name: str, num_bytes: float, cluster: Cluster) -> 
         if name in ("torus_2d", "mesh_2d"):
             return [{"shape": (nodes, gpus)}]
         if name == "torus_3d":
-            return [{"shape": (*_two(nodes), gpus)}]
+            return [{"shape": (*shape_of(nodes, None, 2), gpus)}]
         if name == "hierarchical_ring":
             return [{"gpus_per_node": gpus}]
     return [{}]
@@ -205,8 +212,3 @@ def _segments(gain: float, cost: float, stated: bool) -> list[dict[str, Any]]:
     most = 2.0 ** (13 if stated else 7)
     low = 1 << int(math.log2(min(math.sqrt(max(1.0, gain / cost)) if cost else most, most)))
     return [{"num_segments": 1}] if gain <= 0 else [{"num_segments": low}, {"num_segments": 2 * low}]
-
-
-def _two(number: int) -> tuple[int, int]:
-    low = max(d for d in range(1, math.isqrt(number) + 1) if number % d == 0)
-    return low, number // low

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..checks import whole
 from .cost import NoClosedForm, Terms
-from .rings import shape_of
+from .rings import nodes_of, shape_of
 
 
 def _flat(t: Terms) -> Any:
@@ -88,7 +88,7 @@ def _mesh_2d(t: Terms, shape: Sequence[int] | None = None) -> Any:
 
 def _hierarchical_ring(t: Terms, gpus_per_node: int | None = None) -> Any:
     """A binomial tree in each node, and a ring over the leaders: 2⌈log₂g⌉(αᵢ + Sβᵢ) + ⌈log₂g⌉Sγ + ring of N/g."""
-    nodes, g = shape_of(t.num_ranks, None if gpus_per_node is None else (-1, gpus_per_node), 2)
+    nodes, g = nodes_of(t.num_ranks, gpus_per_node)
     return _binomial_tree(replace(t, num_ranks=g, link=t.inner)) + _ring(replace(t, num_ranks=nodes))
 
 

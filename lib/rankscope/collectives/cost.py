@@ -87,7 +87,7 @@ def closed_form(
     form = FORMS[collective][algorithm]
     taken = list(signature(form).parameters)[1:]
     if collective in ROOTED:  # all ranks being joined alike, it does not matter which is the root
-        options.pop("root", None)
+        whole("root", options.pop("root", 0), 0, n - 1)
     for name in options:
         if name not in taken:
             raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
@@ -135,6 +135,7 @@ def lower_bounds(
     moved = {"allreduce": 2 * share, "broadcast": float(n > 1), "reduce": float(n > 1), "barrier": 0.0}
     others = ("reduce_scatter", "scatter", "gather", "allgather", "all_to_all")
     one_of("collective", collective, (*moved, *others))
+    of_type("link", link, Link)
     size, gamma = _sizes(num_bytes)[()], number("gamma_s_per_byte", gamma_s_per_byte, 0)
     many = n if ports is None else whole("ports", ports, 1)
     adds = share if collective in ("allreduce", "reduce", "reduce_scatter") else 0.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import one_of
+from ..checks import of_type, one_of
 from .conditions import given, wanted
 from .cuts import RUNS_IN, RUNS_OUT, check_counts, chunk_ends
 from .schedule import SUMS, Schedule
@@ -46,9 +46,9 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     >>> run_local(scatter, [torch.zeros(4), torch.arange(4.0)])
     [tensor([0., 1.]), tensor([2., 3.])]
     """
-    tensors = list(tensors)
+    of_type("schedule", schedule, Schedule)
     one_of("op", op, tuple(OPS))
-    _check_alike(schedule, tensors)
+    tensors = _alike(schedule, tensors)
     if schedule.collective in SUMS:
         check_op(op, tensors[0])
     for rank, tensor in enumerate(tensors):
@@ -68,7 +68,11 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     return results
 
 
-def _check_alike(schedule: Schedule, tensors: list[Tensor]) -> None:
+def _alike(schedule: Schedule, given: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors, if they are one a rank and of one kind."""
+    if not isinstance(given, Iterable):
+        raise ValueError(f"tensors must be {schedule.num_ranks}, one a rank, got {given!r}")
+    tensors = list(given)
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one a rank, got {len(tensors)}")
     skip = 1 if schedule.weights is not None and schedule.collective in RUNS_IN else 0  # runs may differ in length
@@ -80,6 +84,7 @@ def _check_alike(schedule: Schedule, tensors: list[Tensor]) -> None:
         for name, first, mine in zip(names, *pairs, strict=True):
             if first != mine:
                 raise ValueError(f"tensors must be of one {name}, got {first} for rank 0 and {mine} for rank {rank}")
+    return tensors
 
 
 def check_op(op: str, tensor: Tensor) -> None:

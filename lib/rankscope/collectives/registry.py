@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 from ..checks import one_of
@@ -61,16 +62,22 @@ SHIPPED = {collective: dict(builders) for collective, builders in ALGORITHMS.ite
 
 
 def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
-    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; of rankscope's own, the same one each time.
+    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; the last of rankscope's own are kept.
 
-    Raises ValueError for a name that is not there, naming those that are, and for what the builder refuses.
+    Raises ValueError for a name that is not there, naming those that are, for an option that the builder does not take,
+    and for what it refuses.
     """
     one_of("collective", collective, tuple(c for c in COLLECTIVES if c in ALGORITHMS))
     one_of(f"algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
     builder = ALGORITHMS[collective][algorithm]
-    if is_shipped(collective, algorithm) and all(map(_is_plain, (num_ranks, *options.values()))):
-        return _kept(builder, num_ranks, **options)
-    return builder(num_ranks, **options)
+    kept = is_shipped(collective, algorithm) and all(map(_is_plain, (num_ranks, *options.values())))
+    try:
+        return _kept(builder, num_ranks, **options) if kept else builder(num_ranks, **options)
+    except TypeError as error:
+        for name in options:
+            if name not in signature(builder).parameters:
+                raise ValueError(f"{algorithm} of {collective} takes no option {name!r}") from error
+        raise
 
 
 def is_shipped(collective: str, algorithm: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..checks import whole
+from ..checks import several, whole
 from .schedule import Phase, Schedule
 from .trees import to_leaders
 
@@ -67,7 +67,7 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
     `gpus_per_node` must divide `num_ranks`; by default it is the smallest such number from the root of `num_ranks` up.
     """
     n = whole("num_ranks", num_ranks, 1)
-    g = shape_of(n, None if gpus_per_node is None else (-1, gpus_per_node), 2)[1]
+    _, g = nodes_of(n, gpus_per_node)
     leaders = np.arange(0, n, g)
 
     def phases() -> Iterator[Phase]:
@@ -140,13 +140,32 @@ def shape_of(num_ranks: int, shape: Sequence[int] | None, axes: int) -> tuple[in
     shapes = _shapes(n, axes)
     if shape is None:
         return min((s for s in shapes if list(s) == sorted(s)), key=lambda s: (max(s), sum(s)))
-    given = tuple(whole("shape", size, -1) for size in shape)
+    given = tuple(whole("shape", size, -1) for size in several("shape", shape))
     for fits in shapes:
         if len(given) == axes and given.count(-1) <= 1 and all(a in (-1, b) for a, b in zip(given, fits, strict=True)):
             return fits
     some = ", ".join("×".join(map(str, s)) for s in shapes[:12]) + (", …" if len(shapes) > 12 else "")
     wanted = "×".join(map(str, given))
     raise ValueError(f"shape must be {axes} numbers whose product is num_ranks = {n}: {some}; got {wanted}")
+
+
+def nodes_of(num_ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
+    """Return how many nodes there are, and the ranks on each: by `shape_of` where None is given.
+
+    >>> nodes_of(12, None), nodes_of(12, 2)
+    ((3, 4), (6, 2))
+    >>> nodes_of(12, 5)
+    Traceback (most recent call last):
+    ValueError: gpus_per_node must divide num_ranks = 12, got 5
+    """
+    n = whole("num_ranks", num_ranks, 1)
+    if gpus_per_node is None:
+        nodes, each = shape_of(n, None, 2)
+        return nodes, each
+    each = whole("gpus_per_node", gpus_per_node, 1, n)
+    if n % each:
+        raise ValueError(f"gpus_per_node must divide num_ranks = {n}, got {each}")
+    return n // each, each
 
 
 def _shapes(n: int, axes: int) -> list[tuple[int, ...]]:

@@ -28,8 +28,7 @@ class Routes:
     for the receiver; `levels` groups the messages so that each waits only for messages of earlier groups.
     """
 
-    def __init__(self, schedule: Schedule, phase: Phase, ports: int | None) -> None:
-        num_ranks = schedule.num_ranks
+    def __init__(self, num_ranks: int, phase: Phase, ports: int | None) -> None:
         _, rows, place = np.unique(phase.src * num_ranks + phase.dst, return_index=True, return_inverse=True)
         order = np.argsort(rows, kind="stable")  # messages in the order of their first transfers
         rank_of = np.empty_like(order)
@@ -37,7 +36,7 @@ class Routes:
         self.message = rank_of[place]  # of each transfer
         self.src, self.dst = phase.src[rows[order]], phase.dst[rows[order]]
         self.num_messages, self.num_steps = order.size, phase.num_steps
-        self._phase, self._schedule = phase, schedule
+        self._phase = phase
         self.send_port, self.after_send = _turns(self.src, ports)
         self.receive_port, self.after_receive = _turns(self.dst, ports)
         self.levels = self._levels()
@@ -75,14 +74,14 @@ def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
     if key in schedule.kept:
         yield from schedule.kept[key]
         return
-    made, num_messages = list[Routes](), 0
+    made, num_rows = list[Routes](), 0
     for phase in schedule.phases():
-        routes = Routes(schedule, phase, ports)
-        num_messages += routes.num_messages
-        if num_messages <= MOST_KEPT:
+        routes = Routes(schedule.num_ranks, phase, ports)
+        num_rows += 1 + phase.src.size  # of which a message may have many
+        if num_rows <= MOST_KEPT:
             made.append(routes)
         yield routes
-    if num_messages <= MOST_KEPT:
+    if num_rows <= MOST_KEPT:
         schedule.kept[key] = made
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import whole
+from ..checks import several, whole
 from .schedule import Phase, Step
 
 
@@ -39,6 +39,7 @@ def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] 
     """
     if counts is None:
         return None
-    if len(counts) != num_ranks:
-        raise ValueError(f"counts must be {num_ranks} whole numbers, one a rank, got {len(counts)} of them")
-    return tuple(whole("counts", count, 0) for count in counts)
+    found = tuple(whole("counts", count, 0) for count in several("counts", counts))
+    if len(found) != num_ranks:
+        raise ValueError(f"counts must be {num_ranks} whole numbers, one a rank, got {len(found)} of them")
+    return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import one_of, whole
+from ..checks import one_of, several, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,19 +135,20 @@ class Schedule:
         one_of("collective", self.collective, COLLECTIVES)
         if not isinstance(self.algorithm, str) or self.algorithm.split() != [self.algorithm]:
             raise ValueError(f"algorithm must be a name without spaces, got {self.algorithm!r}")
-        whole("num_ranks", self.num_ranks, 1)
-        whole("num_chunks", self.num_chunks, 1)
-        whole("root", self.root, 0, self.num_ranks - 1)
-        whole("ports", self.ports, 1)
-        whole("lag", self.lag, 1)
+        for name in ("num_ranks", "num_chunks", "ports", "lag"):
+            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
+        object.__setattr__(self, "root", whole("root", self.root, 0, self.num_ranks - 1))
+        if not callable(self.phases):
+            raise ValueError(f"phases must be a function that returns them, got {self.phases!r}")
         each = self.num_ranks if self.collective in ("reduce_scatter", "scatter", "gather", "allgather") else 1
         each = self.num_ranks**2 if self.collective == "all_to_all" else each
         if self.num_chunks % each:
             raise ValueError(f"num_chunks of {self.collective} must be a multiple of {each}, got {self.num_chunks}")
         if self.weights is not None:
-            if len(self.weights) != self.num_chunks:
-                raise ValueError(f"weights must be {self.num_chunks}, one a chunk, got {len(self.weights)}")
-            object.__setattr__(self, "weights", tuple(whole("weights", weight, 0) for weight in self.weights))
+            weights = tuple(whole("weights", weight, 0) for weight in several("weights", self.weights))
+            if len(weights) != self.num_chunks:
+                raise ValueError(f"weights must be {self.num_chunks}, one a chunk, got {len(weights)}")
+            object.__setattr__(self, "weights", weights)
 
     @classmethod
     def of_steps(cls, steps: Iterable[Step], **header: Any) -> Schedule:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import number, one_of
+from ..checks import number, of_type, one_of
 from ..cluster import Cluster
 from ..timeline import Timeline
 from .ports import Nics, send_all
@@ -25,7 +25,8 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     both ranks have finished their earlier steps, adding included (that up to `schedule.lag` steps before), and their
     ports are free; it holds both ports for alpha_s + bytes / bytes_per_s. Then the receiver adds, one message after the
     other. The messages of a rank in one step take its ports in turn, in the order of the step. A shared network card
-    serves the messages of earlier steps first, and those of one step in the order in which they are ready.
+    serves the messages of earlier steps first, and those of one step in the order in which they are ready. The schedule
+    is taken to be right: `verify` tells.
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
     "messages", or "ranks" for a single span a rank, from 0 to its end; None takes messages up to `MOST_MESSAGES`.
@@ -38,7 +39,8 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     >>> simulate(ALGORITHMS["allreduce"]["ring"](4), 8.0, cluster).makespan_s
     12.0
     """
-    if schedule.num_ranks != cluster.num_ranks:
+    of_type("schedule", schedule, Schedule)
+    if schedule.num_ranks != of_type("cluster", cluster, Cluster).num_ranks:
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
     num_bytes = number("num_bytes", num_bytes, 0)
     if detail is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import number
+from ..checks import number, of_type
 from .conditions import given, wanted
 from .schedule import MOVES, Schedule, Step
 
@@ -47,7 +47,7 @@ def traffic(schedule: Schedule, num_bytes: float) -> Traffic:
     >>> traffic(ALGORITHMS["allreduce"]["ring"](4), 1024).link_bytes[0].tolist()
     [0.0, 1536.0, 0.0, 0.0]
     """
-    sizes = schedule.chunk_bytes(number("num_bytes", num_bytes, 0))
+    sizes = of_type("schedule", schedule, Schedule).chunk_bytes(number("num_bytes", num_bytes, 0))
     ranks = schedule.num_ranks
     moves, wants = schedule.collective in MOVES, wanted(schedule)
     holds = given(schedule).copy()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of
+from ..checks import count_of, of_type
 from .conditions import Shares, before, complete, wanted
 from .schedule import MOVES, Ints, Schedule, ScheduleError, Step
 
@@ -44,7 +44,7 @@ def verify(schedule: Schedule) -> Verified:
     >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))
     6 steps, 24 messages; a rank sends at most 1 in a step, and receives at most 1
     """
-    shares = before(schedule)
+    shares = before(of_type("schedule", schedule, Schedule))
     received = np.full(shares.shape[:2], -schedule.lag)  # the step in which a sum last came in
     num_steps = num_messages = most_sends = most_receives = 0
     for number, step in enumerate(schedule.steps()):

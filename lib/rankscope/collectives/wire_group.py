@@ -16,11 +16,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..checks import count_of
+from .local import OPS
 from .schedule import Schedule
 
 TAGS = 1 << 20  # the first step's: away from the small tags that a caller's own messages may have
 DTYPES = sorted({kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}, key=str)
-OP_NAMES = ("sum", "avg", "min", "max", "prod")
+OP_NAMES = tuple(OPS)
 
 
 class Posted(NamedTuple):

@@ -73,11 +73,11 @@ arrivals=[Arrival(message=0, at=0, run=(0, 1), reduce=True)])
 def all_rank_steps(schedule: Schedule, ends: list[int]) -> list[RankSteps]:
     """Return `rank_steps` of every rank; the schedule's steps are made once."""
     own, result = given(schedule), wanted(schedule)
-    steps = schedule.kept.get("transfers") or [
-        _by_rank(_transfers(step), schedule.num_ranks) for step in schedule.steps()
-    ]
-    if sum(len(mine) for of_ranks in steps for mine in of_ranks) <= MOST_KEPT:
-        schedule.kept["transfers"] = steps
+    steps = schedule.kept.get("transfers")
+    if steps is None:
+        steps = [_by_rank(_transfers(step), schedule.num_ranks) for step in schedule.steps()]
+        if sum(len(mine) for of_ranks in steps for mine in of_ranks) <= MOST_KEPT:
+            schedule.kept["transfers"] = steps
     return [
         _of_rank(rank, own[rank], result[rank], [of_ranks[rank] for of_ranks in steps], ends)
         for rank in range(schedule.num_ranks)

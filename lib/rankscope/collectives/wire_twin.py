@@ -32,7 +32,8 @@ def simulate_executor(
     when the receive is posted, behind what that rank is sending, and takes alpha_s. A rank's card (its node's, for
     messages between nodes that share one) sends one message after the other, in the order in which they may leave; what
     comes from several ranks queues at the receiver's. A send is done when its last byte has left, and that is there
-    alpha_s later: latencies overlap. Adding a byte, or copying one, takes gamma_s_per_byte.
+    alpha_s later: latencies overlap. Adding a byte, or copying one, takes gamma_s_per_byte. The schedule is taken to be
+    right: `verify` tells.
 
     Links that are not the same for all sizes come as ``link_at(src, dst, num_bytes)``. Spans are on the lane "executor"
     of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and "copy"; items are steps.

@@ -106,7 +106,8 @@ def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> tuple[Ti
         raise ValueError(f"seconds must be for each of {len(num_bytes)} sizes, got {len(seconds)}")
     found: dict[int, list[float]] = {}
     for size, times in zip(num_bytes, seconds, strict=True):
-        samples = [times] if is_scalar(times) or isinstance(times, str) else list(times)
+        one = is_scalar(times) or isinstance(times, str) or not hasattr(times, "__iter__")
+        samples = [times] if one else list(times)
         if not samples:
             raise ValueError(f"seconds must have a time of each size, got none of {size!r} bytes")
         of_size = found.setdefault(whole("num_bytes", size, 0), [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..checks import count_of
+from ..checks import count_of, of_type
 from ..units import bytes_words, time_words
 from .points import Point
 from .profile import Profile
@@ -36,6 +36,7 @@ def folklore(profile: Profile) -> list[Verdict]:
     None not measured
     True pinned: 16384 of the last 16384 elements were wrong, in a copy of 256 MiB that takes 5 ms
     """
+    of_type("profile", profile, Profile)
     return [Verdict(claim, *(rule(profile) or (None, "not measured"))) for claim, rule in CLAIMS.items()]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ..checks import number, one_of, truth, whole
+from ..checks import number, of_type, one_of, truth, whole
 from .measure_plan import ON_THE_FLY, TRANSFER_METHODS
 from .points import Point
 from .profile import Profile
@@ -56,7 +56,7 @@ class LinkFacts:
     h2d_bytes_per_s: float
     d2h_bytes_per_s: float
     host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S
-    gpu_memory_bytes_per_s: float = field(default=math.inf)
+    gpu_memory_bytes_per_s: float = math.inf
     start_s: float = START_S
 
     def __post_init__(self) -> None:
@@ -140,6 +140,7 @@ def facts_of(profile: Profile) -> LinkFacts | None:
     The link is what its topology says of GPU 0, the GPU's memory that of its data sheet, if known here. The host's
     memory is taken to be as quick as the profile's largest copy into memory that was pinned before, if it has one.
     """
+    of_type("profile", profile, Profile)
     found = re.search(r"^GPU0: PCIe (\d+) x(\d+)", profile.provenance.get("topology", ""), re.MULTILINE)
     if found is None or int(found[1]) not in PCIE or not 1 <= int(found[2]) <= 32:
         return None

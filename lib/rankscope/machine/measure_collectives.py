@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ..collectives import Executor, build
 from ..units import bytes_words
+from .groups import NATIVE
 from .measure import Ranks, Task
-from .measure_plan import ITEM_BYTES, NATIVE
+from .measure_plan import ITEM_BYTES
 from .points import Key
 
 PATTERN = 61  # random numbers from 1 on, so that whatever is misplaced shows; sums stay exact in float32 for 700 ranks

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..checks import number, one_of, truth, whole
+from ..checks import number, one_of, several, truth, whole
 from ..collectives import ALGORITHMS, build
 from ..collectives.cuts import chunk_ends
 from ..units import bytes_words
+from .groups import NATIVE
 from .points import Key
 
-NATIVE = "native"
-COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
+MEASURED = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
 ITEM_BYTES = 4  # of float32
 SEGMENT_BYTES = 2**19  # small enough to be added up in cache, large enough to be worth a message
 MOST_SEGMENTS = 256  # more of them gain nothing, and take long to plan
@@ -133,18 +133,6 @@ def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(sizes)))
 
 
-def several(name: str, value: Any) -> Sequence[Any]:
-    """Return a value if it is a list or the like.
-
-    >>> several("in_place", True)
-    Traceback (most recent call last):
-    ValueError: in_place must be a list, got True
-    """
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        return value
-    raise ValueError(f"{name} must be a list, got {value!r}")
-
-
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
     """Return messages between ranks, on a node and across, as far as there are any, and sums and copies in memory."""
     links = [*(["intra"] if max(ranks_per_node) > 1 else []), *(["inter"] if len(ranks_per_node) > 1 else [])]
@@ -238,8 +226,8 @@ def _fits(collective: str, name: str, elements: int, num_ranks: int, options: Ma
 def check_algorithms(collectives: Sequence[str], algorithms: Sequence[str] | None, num_ranks: int) -> None:
     """Raise ValueError for a name that no collective has, or that none has for so many ranks."""
     for collective in several("collectives", collectives):
-        one_of("collectives", collective, COLLECTIVES)
-    for name in several("algorithms", algorithms or ()):
+        one_of("collectives", collective, MEASURED)
+    for name in several("algorithms", () if algorithms is None else algorithms):
         one_of("algorithms", name, (NATIVE, *dict.fromkeys(n for c in collectives for n in ALGORITHMS[c])))
         having = [c for c in collectives if name in ALGORITHMS[c]]
         if name != NATIVE and not any(_fits(c, name, 2**20 * num_ranks, num_ranks, {}) for c in having):

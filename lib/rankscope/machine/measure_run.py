@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checks import of_type, one_of, truth
+from ..checks import of_type, one_of, several, truth
 from ..pipeline.interrupts import Interrupts
 from ..ranks import launch
 from ..ranks.joined import is_joined
@@ -82,9 +82,9 @@ def profile_machine(
     """
     one_of("backend", backend, BACKENDS)
     device, number = device_of(device, backend), num_ranks_of(num_ranks, backend)
-    run = _Run(Path(path), backend, device, of_type("protocol", protocol or Protocol(), Protocol), report)
+    run = _Run(Path(path), backend, device, protocol, report)
     chosen = plan.checked_sizes(SIZES.get(backend, CPU_SIZES) if sizes is None else sizes)
-    places = tuple(truth("in_place", one) for one in plan.several("in_place", in_place))
+    places = tuple(truth("in_place", one) for one in several("in_place", in_place))
     plan.check_algorithms(collectives, algorithms, number)
     wanted = Wanted(chosen, tuple(collectives), algorithms, places)
     wanted = wanted.through_host() if run.through_host else wanted
@@ -121,9 +121,12 @@ class _Run:
     """One run: the profile as it is on the disk, and what it takes to go on with it."""
 
     def __init__(
-        self, path: Path, backend: str, device: str, protocol: Protocol, report: Callable[[Progress], object]
+        self, path: Path, backend: str, device: str, protocol: Protocol | None, report: Callable[[Progress], object]
     ) -> None:
-        self.path, self.backend, self.device, self.protocol, self.report = path, backend, device, protocol, report
+        if not callable(report):
+            raise ValueError(f"report must be a function of a Progress, got {report!r}")
+        self.protocol = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
+        self.path, self.backend, self.device, self.report = path, backend, device, report
         self.through_host = is_gloo_on_gpu(device, backend)
         self.profile: Profile
         self._seen: tuple[int, int] | None = None  # the file as this run left it

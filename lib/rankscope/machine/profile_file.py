@@ -152,12 +152,7 @@ def write(profile: Profile, path: str | os.PathLike[str]) -> Path:
     head = f'{{"format": "{FORMAT}", "version": {VERSION}, "crc32": "{zlib.crc32(body.encode()):08x}",\n'
     if Path(path).exists() and not Path(path).is_file():  # a folder, or a device, whose place a file must not take
         raise FileExistsError(errno.EEXIST, "it is there, and not a file", os.fspath(path))
-    try:
-        return write_atomically(path, lambda file: file.write((head + body + "}\n").encode()))
-    except OSError as error:  # of a temporary file
-        if error.errno:
-            error.filename = os.fspath(path)
-        raise
+    return write_atomically(path, lambda file: file.write((head + body + "}\n").encode()))
 
 
 def _body(profile: Profile) -> str:

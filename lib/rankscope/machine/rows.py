@@ -41,14 +41,14 @@ def busbw_bytes_per_s(point: Point, num_ranks: int) -> float:
     return algbw_bytes_per_s(point) * busbw_factor(point.what, num_ranks)
 
 
-def builder_options(point: Point) -> dict[str, Any]:
+def _own_options(point: Point) -> dict[str, Any]:
     """Return what the builder of the point's algorithm takes."""
     return {name: value for name, value in point.options.items() if name not in NAMED}
 
 
 def options_words(point: Point) -> str:
-    """Return `builder_options` as one text."""
-    return ", ".join(f"{name}={value}" for name, value in sorted(builder_options(point).items()))
+    """Return what the builder of the point's algorithm takes as one text."""
+    return ", ".join(f"{name}={value}" for name, value in sorted(_own_options(point).items()))
 
 
 def predictions(profile: Profile) -> dict[Key, float]:
@@ -59,7 +59,7 @@ def predictions(profile: Profile) -> dict[Key, float]:
     found: dict[Key, float] = {}
     known: dict[Any, float] = {}
     for point in profile.points:
-        algorithm, options = point.options.get("algorithm"), builder_options(point)
+        algorithm, options = point.options.get("algorithm"), _own_options(point)
         try:
             if point.what in ("together", "ping_pong"):
                 found[point.key] = profile.link(str(point.options.get("link")), point.what).seconds(point.num_bytes)

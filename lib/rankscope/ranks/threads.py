@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ..checks import number, whole
 from .errors import RankError
+from .launch import MOST_RANKS
 
 Result = TypeVar("Result")
 
@@ -24,7 +25,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     interpreter: good for waiting and for talking to each other, not for computing at the same time.
 
     A rank that raises takes its end of the group with it: the others fail at their next collective instead of waiting,
-    for `timeout_s` at most, and the first error surfaces as RankError. Raises ValueError for numbers out of range.
+    for `timeout_s` at most, and the first error surfaces as RankError. Raises ValueError for bad input.
 
     >>> import torch
     >>> def total(rank, group):
@@ -34,7 +35,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     >>> in_threads(4, total)
     [6, 6, 6, 6]
     """
-    num_ranks = whole("num_ranks", num_ranks, 1)
+    num_ranks = _checked(num_ranks, work)
     timeout = timedelta(seconds=number("timeout_s", timeout_s, above=0, high=10**9))
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, and left out of torch's own list
     results: dict[int, Result] = {}
@@ -55,6 +56,12 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     for rank, cause in errors:
         raise RankError(f"rank {rank} failed: {type(cause).__name__}: {cause}", rank) from cause
     return [results[rank] for rank in range(num_ranks)]
+
+
+def _checked(num_ranks: Any, work: Any) -> int:
+    if not callable(work):
+        raise ValueError(f"work must be a function of rank and group, got {work!r}")
+    return whole("num_ranks", num_ranks, 1, MOST_RANKS)
 
 
 def let_go(error: BaseException) -> None:

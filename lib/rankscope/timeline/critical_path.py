@@ -7,6 +7,7 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
+from ..checks import number, of_type
 from .spans import Timeline
 
 Places = NDArray[np.int64]
@@ -26,7 +27,8 @@ def critical_path(timeline: Timeline, tolerance_s: float = 1e-9) -> Timeline:
     >>> [(span.kind, span.item) for span in critical_path(Timeline.of(spans))]
     [('read', 0), ('read', 1), ('step', 1)]
     """
-    timeline = timeline.work()
+    number("tolerance_s", tolerance_s, 0)
+    timeline = of_type("timeline", timeline, Timeline).work()
     if not len(timeline):
         return timeline
     order = np.lexsort((timeline.start_s, timeline.stop_s))  # by end: a predecessor is a bisection away

@@ -79,8 +79,8 @@ class Recorder:
     def add(self, lane: str, kind: str, item: int, start_ns: int, stop_ns: int) -> None:
         """Record a span from two readings of `time.perf_counter_ns`.
 
-        Raises ValueError for a span that ends before it starts, names that are no strings, an item that is no whole
-        number of 64 bits; OSError where the folder is gone or full.
+        Raises ValueError for a span that ends before it starts, names that are no strings, an item and times that are
+        no whole numbers of 64 bits; OSError where the folder is gone or full.
         """
         if stop_ns < start_ns:
             raise ValueError(f"a span must end at or after its start, got {start_ns} to {stop_ns} ns")
@@ -94,7 +94,8 @@ class Recorder:
         try:
             _pack(file, place * _SIZE, self.rank, lane_place, kind_place, item, start_ns, stop_ns, 1)
         except struct.error as error:
-            raise ValueError(f"item and times must be whole numbers of 64 bits, got item {item!r}: {error}") from None
+            got = f"item {item!r} from {start_ns!r} to {stop_ns!r} ns"
+            raise ValueError(f"item and times must be whole numbers of 64 bits, got {got}: {error}") from None
 
     def timeline(self) -> Timeline:
         """Return what all processes have recorded so far, by start, in seconds of `time.perf_counter`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, one_of, whole
+from ..checks import count_of, number, of_type, one_of, several, whole
 from .columns import checked, decoded, encoded, settled
 from .intervals import Times, intersect, length_s, merge
 
@@ -43,7 +44,8 @@ class Timeline:
     """Spans held as columns, an entry a span, in any order; `lane` and `kind` are places in `lanes` and `kinds`.
 
     Seconds count from any origin, the same for all spans. The columns are read-only. Raises ValueError where columns
-    differ in length, a place names no lane or kind, a time is not finite, or a span stops before it starts.
+    differ in length, a place names no lane or kind, a name is no text, a time is not finite, or a span stops before it
+    starts.
     """
 
     rank: NDArray[np.int64]
@@ -62,6 +64,7 @@ class Timeline:
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a timeline's columns must be of one length, got {lengths}")
         for name, names in (("lane", self.lanes), ("kind", self.kinds)):
+            object.__setattr__(self, f"{name}s", tuple(of_type(f"{name}s", word, str) for word in names))
             places = getattr(self, name)
             if places.size and not 0 <= places.min() <= places.max() < len(names):
                 outside = places[(places < 0) | (places >= len(names))][0]
@@ -144,7 +147,7 @@ class Timeline:
                 keep &= column == (wanted if names is None else names.index(wanted) if wanted in names else -1)
         if between_s is None:
             return self.take(np.flatnonzero(keep))
-        low, high = between_s
+        low, high = (number("between_s", time, high=math.inf) for time in several("between_s", between_s))
         if not low <= high:
             raise ValueError(f"between_s must be a window from earlier to later, got {between_s}")
         start_s, stop_s = np.maximum(self.start_s, low), np.minimum(self.stop_s, high)
@@ -164,6 +167,7 @@ class Timeline:
 
     def shifted(self, seconds: float) -> Timeline:
         """Return the same spans, `seconds` later."""
+        seconds = number("seconds", seconds)
         return replace(self, start_s=self.start_s + seconds, stop_s=self.stop_s + seconds)
 
     @property
@@ -240,6 +244,7 @@ class Timeline:
 
         Spans no longer than that are marks rather than work, and may lie anywhere.
         """
+        number("tolerance_s", tolerance_s, 0)
         work = self.take(np.flatnonzero(self.stop_s - self.start_s > tolerance_s))
         order = np.lexsort((work.stop_s, work.start_s, work.lane, work.rank))
         same = (np.diff(work.rank[order]) == 0) & (np.diff(work.lane[order]) == 0)
