@@ -368,7 +368,7 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
 )
 def test_names_that_are_not_there_are_refused(names: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        measure_plan.check_algorithms(*names)
+        measure_plan.checked_algorithms(*names)
 
 
 @pytest.mark.gpu

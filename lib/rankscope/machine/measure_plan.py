@@ -125,12 +125,13 @@ def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     Traceback (most recent call last):
     ValueError: sizes must be multiples of 4 bytes, an element's, got 1022
     """
-    if not several("sizes", sizes):
+    found = several("sizes", sizes)
+    if not found:
         raise ValueError(f"sizes must be one or more whole numbers of bytes, got {sizes!r}")
-    for size in sizes:
+    for size in found:
         if whole("sizes", size, ITEM_BYTES, MOST_BYTES) % ITEM_BYTES:
             raise ValueError(f"sizes must be multiples of {ITEM_BYTES} bytes, an element's, got {size!r}")
-    return tuple(sorted(set(sizes)))
+    return tuple(sorted(set(found)))
 
 
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
@@ -223,15 +224,20 @@ def _fits(collective: str, name: str, elements: int, num_ranks: int, options: Ma
     return True
 
 
-def check_algorithms(collectives: Sequence[str], algorithms: Sequence[str] | None, num_ranks: int) -> None:
-    """Raise ValueError for a name that no collective has, or that none has for so many ranks."""
-    for collective in several("collectives", collectives):
-        one_of("collectives", collective, MEASURED)
-    for name in several("algorithms", () if algorithms is None else algorithms):
-        one_of("algorithms", name, (NATIVE, *dict.fromkeys(n for c in collectives for n in ALGORITHMS[c])))
-        having = [c for c in collectives if name in ALGORITHMS[c]]
+def checked_algorithms(
+    collectives: Iterable[str], algorithms: Iterable[str] | None, num_ranks: int
+) -> tuple[list[str], list[str] | None]:
+    """Return both as lists; ValueError for a name that no collective has, or that none has for so many ranks."""
+    listed = [one_of("collectives", name, MEASURED) for name in several("collectives", collectives)]
+    if algorithms is None:
+        return listed, None
+    named = several("algorithms", algorithms)
+    for name in named:
+        one_of("algorithms", name, (NATIVE, *dict.fromkeys(n for c in listed for n in ALGORITHMS[c])))
+        having = [c for c in listed if name in ALGORITHMS[c]]
         if name != NATIVE and not any(_fits(c, name, 2**20 * num_ranks, num_ranks, {}) for c in having):
             build(having[0], name, num_ranks)
+    return listed, named
 
 
 def node_sizes(nodes: Sequence[int]) -> list[int]:

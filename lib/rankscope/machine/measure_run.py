@@ -83,10 +83,11 @@ def profile_machine(
     one_of("backend", backend, BACKENDS)
     device, number = device_of(device, backend), num_ranks_of(num_ranks, backend)
     run = _Run(Path(path), backend, device, protocol, report)
+    sizes = None if sizes is None else several("sizes", sizes)
     chosen = plan.checked_sizes(SIZES.get(backend, CPU_SIZES) if sizes is None else sizes)
     places = tuple(truth("in_place", one) for one in several("in_place", in_place))
-    plan.check_algorithms(collectives, algorithms, number)
-    wanted = Wanted(chosen, tuple(collectives), algorithms, places)
+    listed, named = plan.checked_algorithms(collectives, algorithms, number)
+    wanted = Wanted(chosen, tuple(listed), named, places)
     wanted = wanted.through_host() if run.through_host else wanted
     with _launcher(number, backend, device, emulate) as launcher:
         found = run.survey(launcher)
