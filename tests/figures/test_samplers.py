@@ -241,9 +241,9 @@ def test_eight_ranks_stay_apart_for_the_colour_blind(matrix):
     [
         (lambda: draw_assignment(assign(10, 2), color_by="size"), "color_by must be one of 'rank', 'position'"),
         (lambda: draw_assignment(assign(100_000, 2)), "at most 65536 cells, got 100000"),
-        (lambda: draw_assignment(None), "assignment must be a Assignment, got None"),
+        (lambda: draw_assignment(None), "assignment must be an Assignment, got None"),
         (lambda: draw_coverage(3), "epochs must be a sequence of Assignments, got 3"),
-        (lambda: draw_coverage([assign(4, 2), "x"]), r"epochs\[1\] must be a Assignment, got 'x'"),
+        (lambda: draw_coverage([assign(4, 2), "x"]), r"epochs\[1\] must be an Assignment, got 'x'"),
         (lambda: draw_label_counts(np.ones((300, 300), int), "many"), "at most 65536 cells, got 90000"),
         (lambda: draw_label_counts([[1, 2]], "one", limits=(1,)), r"limits must be two whole numbers, got \(1,\)"),
         (lambda: draw_label_counts([[1, 2]], "one", limits=(0, np.nan)), "limits must be a whole number, got nan"),

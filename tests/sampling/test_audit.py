@@ -156,5 +156,5 @@ def test_bad_input():
     with pytest.raises(ValueError, match="allow must be a list of kinds of findings, got 'overlap'"):
         audit(assign(10, 2)).check(allow="overlap")
     for wrong in (None, 3, [assign(10, 2), 3]):
-        with pytest.raises(ValueError, match="assignments must be a Assignment, got"):
+        with pytest.raises(ValueError, match="assignments must be an Assignment, got"):
             audit(wrong)

@@ -81,10 +81,9 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
         rects.append(_row(read, row, fill, hatched=reads[read] > 1))
         texts += numbers_on(rects[-1], reader[read]) if legible else ()
         rects.append(_row(np.flatnonzero(reads == 0), row, PAPER, edge=ALARM))
-    missing = report.never_seen
     last = len(epochs) + 0.25
-    rects.append(_row(np.setdiff1d(np.arange(report.size), missing), last, "#777777"))
-    rects.append(_row(missing, last, PAPER, edge=ALARM))
+    rects.append(_row(np.setdiff1d(np.arange(report.size), report.never_seen), last, "#777777"))
+    rects.append(_row(report.never_seen, last, PAPER, edge=ALARM))
     labels = [(row + 0.5, str(assignment.epoch)) for row, assignment in enumerate(epochs)]
     return Drawing(
         title=title or _coverage_title(report),

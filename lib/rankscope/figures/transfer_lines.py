@@ -103,15 +103,7 @@ def _draw(
     direction: str, least: int = 0,
 ) -> Axes:  # fmt: skip
     """Lines, markers and the link, and what they are; without a title."""
-    if facts is None and profile is None:
-        raise ValueError("facts or profile must be given, got None for both")
-    if facts is not None:
-        of_type("facts", facts, LinkFacts)
-    if profile is not None:
-        of_type("profile", profile, Profile)
-    points = _points(ways, profile, least)
-    if facts is None and not points:
-        raise ValueError(f"profile must have copies by {', '.join(ways)}, as no facts are given, got none")
+    points = _checked_points(ways, facts, profile, least)
     measured = sorted({point.num_bytes for some in points.values() for point in some})
     sizes = np.array([size for size in measured or _SIZES if size >= least], dtype=float)
     lines = {name: _predicted(way, facts, sizes) for name, way in ways.items()} if facts else {}
@@ -141,6 +133,22 @@ def _draw(
     _explain(ax, bool(lines), bool(points), "center left" if quantity == "rate" else "upper left")
     name_ends(ax, ends)
     return ax
+
+
+def _checked_points(
+    ways: Mapping[str, Way], facts: LinkFacts | None, profile: Profile | None, least: int
+) -> dict[str, list[Point]]:
+    """What the profile has; ValueError where neither it nor facts have anything to draw."""
+    if facts is None and profile is None:
+        raise ValueError("facts or profile must be given, got None for both")
+    if facts is not None:
+        of_type("facts", facts, LinkFacts)
+    if profile is not None:
+        of_type("profile", profile, Profile)
+    points = _points(ways, profile, least)
+    if facts is None and not points:
+        raise ValueError(f"profile must have copies by {', '.join(ways)}, as no facts are given, got none")
+    return points
 
 
 def _points(ways: Mapping[str, Way], profile: Profile | None, least: int) -> dict[str, list[Point]]:

@@ -28,13 +28,7 @@ def to_zero_curve(
     `limits_bytes` are grey lines across. Raises ValueError for no line, for one of fewer than two numbers of ranks, and
     for limits that are not above 0.
     """
-    if not isinstance(memories, Mapping) or not memories:
-        raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {memories!r}")
-    for name, line in memories.items():
-        if not isinstance(line, Sequence) or not all(isinstance(one, ZeroMemory) for one in line):
-            raise ValueError(f"memories[{name!r}] must be a sequence of ZeroMemory, got {line!r}")
-    if any(len({one.num_ranks for one in line}) < 2 for line in memories.values()):
-        raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
+    _check(memories)
     if ax is None:
         _, ax = plt.subplots(figsize=(8, 4), layout="constrained")
     ax.set(xscale="log", yscale="log", xlabel="ranks", ylabel="memory of one rank [GB]")
@@ -61,3 +55,13 @@ def to_zero_curve(
     found = title or f"With {counts[-1]} ranks, {last} needs {ends[last][0]:.3g} GB a rank"
     ax.set_title(found, loc="left", fontsize=11, fontweight="bold")
     return ax
+
+
+def _check(memories: Mapping[str, Sequence[ZeroMemory]]) -> None:
+    if not isinstance(memories, Mapping) or not memories:
+        raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {memories!r}")
+    for name, line in memories.items():
+        if not isinstance(line, Sequence) or not all(isinstance(one, ZeroMemory) for one in line):
+            raise ValueError(f"memories[{name!r}] must be a sequence of ZeroMemory, got {line!r}")
+    if any(len({one.num_ranks for one in line}) < 2 for line in memories.values()):
+        raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")

@@ -39,10 +39,9 @@ def draw_zero_memory(
     limits = {name: number("limits_bytes", value, 0) / scale for name, value in (limits_bytes or {}).items()}
     limits = {name: value for name, value in limits.items() if value < width}
     shown = [term for term in TERMS if any(memory.terms[term] for memory in memories.values())]
-    y = np.arange(len(names)) + 0.5
+    y, ink = np.arange(len(names)) + 0.5, (INK,) * len(names)
     words = tuple(decimal_words(total) for total in totals.tolist())
-    inks, halos = (INK,) * y.size, (PAPER,) * y.size
-    totalled = Texts(totals / scale + 0.01 * width, y, words, inks, anchor="start", halo=halos)
+    totalled = Texts(totals / scale + 0.01 * width, y, words, ink, anchor="start", halo=(PAPER,) * y.size)
     named = _named(limits, width, len(names))
     label_px = 20.0 * len({y for texts in named for y in texts.y.tolist()})
     return Drawing(

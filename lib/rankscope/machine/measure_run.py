@@ -83,17 +83,22 @@ def profile_machine(
     one_of("backend", backend, BACKENDS)
     device, number = device_of(device, backend), num_ranks_of(num_ranks, backend)
     run = _Run(Path(path), backend, device, protocol, report)
-    sizes = None if sizes is None else several("sizes", sizes)
     chosen = plan.checked_sizes(SIZES.get(backend, CPU_SIZES) if sizes is None else sizes)
-    places = tuple(truth("in_place", one) for one in several("in_place", in_place))
-    listed, named = plan.checked_algorithms(collectives, algorithms, number)
-    wanted = Wanted(chosen, tuple(listed), named, places)
+    most = MOST_TRANSFER_BYTES if sizes is None else chosen[-1]
+    wanted = _wanted(chosen, collectives, algorithms, in_place, number)
     wanted = wanted.through_host() if run.through_host else wanted
     with _launcher(number, backend, device, emulate) as launcher:
         found = run.survey(launcher)
         run.open(launcher, found, of_run(name, command, launcher.network), truth("fresh", fresh))
-        run.measure(launcher, wanted, found, _copies(found, sizes) if truth("transfers", transfers) else [])
+        run.measure(launcher, wanted, found, _copies(found, most) if truth("transfers", transfers) else [])
     return run.profile
+
+
+def _wanted(
+    sizes: tuple[int, ...], collectives: Sequence[str], algorithms: Sequence[str] | None, in_place: Any, num_ranks: int
+) -> Wanted:
+    listed, named = plan.checked_algorithms(collectives, algorithms, num_ranks)
+    return Wanted(sizes, tuple(listed), named, tuple(truth("in_place", one) for one in several("in_place", in_place)))
 
 
 @dataclass(frozen=True)
@@ -228,10 +233,10 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _copies(found: Mapping[str, Any], sizes: Sequence[int] | None) -> list[Key]:
+def _copies(found: Mapping[str, Any], most_bytes: int) -> list[Key]:
     """The copies that rank 0's GPU allows, of sizes up to the largest that was asked for."""
-    most = MOST_TRANSFER_BYTES if sizes is None else max(*sizes, LEAST_TRANSFER_BYTES)
-    chosen = plan.powers_of_two(LEAST_TRANSFER_BYTES, min(most, MOST_TRANSFER_BYTES, found["transfer_bytes"]), 4)
+    most = min(max(most_bytes, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, found["transfer_bytes"])
+    chosen = plan.powers_of_two(LEAST_TRANSFER_BYTES, most, 4)
     return [key for size in chosen for key in plan.transfer_keys(size, len(found["gpus"]))]
 
 
