@@ -73,7 +73,7 @@ def rate_unit(bytes_per_s: float) -> tuple[float, str]:
     >>> rate_unit(12.5e6), rate_unit(0)
     ((1000000.0, 'MB/s'), (1.0, 'B/s'))
     """
-    return next((pair for pair in _RATES if bytes_per_s >= pair[0]), _RATES[-1])
+    return _largest(_RATES, bytes_per_s)
 
 
 def rate_words(bytes_per_s: float) -> str:
@@ -92,7 +92,11 @@ def decimal_unit(num_bytes: float) -> tuple[float, str]:
     >>> decimal_unit(31.4e9), decimal_unit(0)
     ((1000000000.0, 'GB'), (1.0, 'B'))
     """
-    return next((pair for pair in _DECIMAL if num_bytes >= pair[0]), _DECIMAL[-1])
+    return _largest(_DECIMAL, num_bytes)
+
+
+def _largest(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
+    return next((pair for pair in units if value >= pair[0]), units[-1])
 
 
 def decimal_words(num_bytes: float) -> str:

@@ -101,7 +101,8 @@ def train_alone(
     True
     """
     check_work(work)
-    checked_batches("synchronous", whole("num_workers", num_workers, 1, MOST_WORKERS), num_batches)
+    num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
+    num_batches = checked_batches("synchronous", num_workers, num_batches)
     batches = torch.from_numpy(batches_of(len(work.inputs), num_batches, batch_size, seed))
     module = copy.deepcopy(work.module)
     optimizer = torch.optim.SGD(module.parameters(), number("learning_rate", learning_rate, above=0))
