@@ -1,4 +1,4 @@
-"""The house holds: pure modules stay light, no arrow runs back up, and no module outgrows a reader.
+"""The house holds: pure modules stay light, and no arrow runs back up.
 
 Each check is a function from a source root to a list of problems, so that it can be seen to fail on a wrong one.
 """
@@ -37,14 +37,18 @@ RUNNERS = {
     "rankscope.pipeline.transfer": "torch",
     "rankscope.pipeline.transfer_batches": "torch",
     "rankscope.pipeline.transfer_cuda": "torch",
-    "rankscope.training.data_parallel": "torch",
-    "rankscope.training.data_parallel_devices": "torch",
-    "rankscope.training.demos*": "torch",
-    "rankscope.training.measure*": "torch",
-    "rankscope.training.hogwild": "torch",
-    "rankscope.training.parameter_server": "torch",
-    "rankscope.training.parameter_server_rank": "torch",
-    "rankscope.training.sharing": "torch",
+    "rankscope.data_parallel.data_parallel": "torch",
+    "rankscope.data_parallel.data_parallel_devices": "torch",
+    "rankscope.gradients.demos*": "torch",
+    "rankscope.ddp.measure*": "torch",
+    "rankscope.zero.measure*": "torch",
+    "rankscope.uneven.measure*": "torch",
+    "rankscope.uneven.demos*": "torch",
+    "rankscope.pipeline_parallel.measure*": "torch",
+    "rankscope.parameter_server.hogwild": "torch",
+    "rankscope.parameter_server.parameter_server": "torch",
+    "rankscope.parameter_server.parameter_server_rank": "torch",
+    "rankscope.parameter_server.sharing": "torch",
     "rankscope.figures.axes": "matplotlib",
     "rankscope.figures.cap_lines": "matplotlib",
     "rankscope.figures.cost_lines": "matplotlib",
@@ -57,23 +61,23 @@ RUNNERS = {
     "rankscope.explorers*": "ipywidgets",
 }
 
+TOPICS = {"ddp", "gradients", "data_parallel", "zero", "uneven", "parameter_server", "pipeline_parallel"}
 FLOORS = [
-    {"timeline", "cluster", "ranks", "checks", "late", "storage", "units", "host"},
+    {"values", "host"},
+    {"timeline", "cluster", "ranks"},
     {"sampling", "pipeline", "collectives"},
     {"machine"},
-    {"training"},
+    {*TOPICS, "training"},
     {"figures"},
     {"explorers", "cli", "cli_copies", "cli_doctor", "cli_parts", "cli_profile", "cli_tables", "doctor", "exercises",
      "yours"},
 ]  # fmt: skip
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
-STRANGERS = FLOORS[1]  # neighbours that do not import one another…
+STRANGERS = FLOORS[2]  # neighbours that do not import one another…
 ACQUAINTED = {("pipeline", "sampling")}  # …but a part file is a shard
 ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
 NO_PROCESS_GROUP = {"figures", "explorers"}
 
-MAX_MODULE_LINES = 300
-MAX_FUNCTION_LINES = 40
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -191,24 +195,6 @@ def arrow_problems(root: Path) -> list[str]:
     return problems
 
 
-# ---- how long things are
-
-
-def size_problems(root: Path) -> list[str]:
-    problems = []
-    for name, path in modules(root).items():
-        text = path.read_text(encoding="utf-8")
-        lines = len(text.splitlines())
-        if lines > MAX_MODULE_LINES:
-            problems.append(f"{name} has {lines} lines")
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                length = (node.end_lineno or node.lineno) - node.lineno + 1
-                if length > MAX_FUNCTION_LINES:
-                    problems.append(f"{name}.{node.name} has {length} lines")
-    return problems
-
-
 # ---- the library itself
 
 
@@ -219,11 +205,6 @@ def test_pure_modules_load_nothing_heavy() -> None:
 
 def test_no_arrow_runs_back_up() -> None:
     found = arrow_problems(LIB)
-    assert not found, "\n".join(found)
-
-
-def test_modules_and_functions_stay_short() -> None:
-    found = size_problems(LIB)
     assert not found, "\n".join(found)
 
 
@@ -269,7 +250,7 @@ def test_a_runner_may_load_its_own_heavy_package_and_no_other(tmp_path: Path) ->
         ("sampling/deep/a.py", "from ...machine import fit", "the arrow runs up"),
         ("sampling/__init__.py", "from ..training import zero", "the arrow runs up"),
         ("timeline.py", "from . import cli", "the arrow runs up"),
-        ("timeline.py", "def f():\n    import rankscope.training.zero", "the arrow runs up"),
+        ("timeline.py", "def f():\n    import rankscope.zero.zero", "the arrow runs up"),
         ("timeline.py", "import importlib\nimportlib.import_module('rankscope.cli')", "the arrow runs up"),
         ("sampling/a.py", "__import__('rankscope.cli')", "the arrow runs up"),
         ("machine/a.py", "import importlib\nimportlib.import_module('..cli', __package__)", "the arrow runs up"),
@@ -306,15 +287,3 @@ def test_a_wrong_arrow_is_caught(tmp_path: Path, name: str, text: str, problem: 
 )
 def test_a_right_arrow_is_let_through(tmp_path: Path, name: str, text: str) -> None:
     assert arrow_problems(tree(tmp_path, {f"rankscope/{name}": text})) == []
-
-
-def test_a_long_module_and_a_long_function_are_caught(tmp_path: Path) -> None:
-    files = {
-        "rankscope/timeline.py": "\n" * 301,
-        "rankscope/cluster.py": "class A:\n    def long(self):\n" + "        pass\n" * 40,
-        "rankscope/ranks.py": "\n" * 200 + "def short():\n" + "    pass\n" * 39,
-    }
-    assert size_problems(tree(tmp_path, files)) == [
-        "rankscope.cluster.long has 41 lines",
-        "rankscope.timeline has 301 lines",
-    ]

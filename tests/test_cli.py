@@ -19,7 +19,7 @@ from rankscope.machine.measure_plan import Protocol
 from rankscope.machine.measure_transfer_traps import measure_traps
 from rankscope.machine.measure_transfers import measure_transfers
 from rankscope.timeline import Timeline
-from rankscope.units import rate_words, time_words
+from rankscope.values.units import rate_words, time_words
 from tests.machine.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made
 from tests.machine.made import as_predicted, collective, links, profile
 

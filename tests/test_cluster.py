@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 import pickle
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 
@@ -126,10 +126,10 @@ def test_a_cluster_is_a_value() -> None:
     assert dict(cluster.overrides) == {(0, 1): SLOW}
     with pytest.raises(TypeError):
         cluster.overrides[1, 0] = FAST  # type: ignore[index]
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         cluster.num_nodes = 3  # type: ignore[misc]
-    for same in (pickle.loads(pickle.dumps(cluster)), copy.deepcopy(cluster), dataclasses.replace(cluster)):
+    for same in (pickle.loads(pickle.dumps(cluster)), copy.deepcopy(cluster), attrs.evolve(cluster)):
         assert same == cluster
         assert hash(same) == hash(cluster)
-    assert dataclasses.replace(cluster, ports=2) != cluster
-    assert dataclasses.replace(cluster, overrides={}) != cluster
+    assert attrs.evolve(cluster, ports=2) != cluster
+    assert attrs.evolve(cluster, overrides={}) != cluster

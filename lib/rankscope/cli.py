@@ -134,8 +134,8 @@ def _expected(error: Exception) -> str | None:
 
 
 def _sizes(texts: Sequence[str] | None) -> list[int]:
-    from .checks import whole
     from .machine.measure_plan import MOST_BYTES
-    from .units import parse_bytes
+    from .values.checks import whole
+    from .values.units import parse_bytes
 
     return [whole("--num-bytes", parse_bytes("--num-bytes", text), 1, MOST_BYTES) for text in texts or ()]

@@ -14,7 +14,7 @@ from .machine.folklore import folklore
 from .machine.folklore_model import YES_NO, predicted_folklore
 from .machine.link_facts import facts_of
 from .machine.measure_plan import NUM_PIECES
-from .units import bytes_words, rate_words, three_digits, time_words
+from .values.units import bytes_words, rate_words, three_digits, time_words
 
 _PLAIN = {"pieces": 1, "both": False}
 _METHODS = {

@@ -14,8 +14,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .checks import count_of
 from .doctor import CHECKS, Diagnosis, examine, lacking
+from .values.checks import count_of
 
 AsJSON = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 

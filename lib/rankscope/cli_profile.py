@@ -51,10 +51,10 @@ def profile(
 
     Under torchrun its processes are the ranks. Ctrl-C loses nothing that was finished: the same command goes on.
     """
-    from .checks import one_of
     from .machine.measure_plan import Protocol
     from .machine.measure_run import profile_machine
     from .machine.measure_where import writes
+    from .values.checks import one_of
 
     last: list[Progress] = []
     try:
@@ -90,7 +90,7 @@ def parse_sizes(text: str) -> list[int]:
     ([1024, 2048, 4096], [512, 1572864])
     """
     from .machine.measure_plan import powers_of_two
-    from .units import parse_bytes
+    from .values.units import parse_bytes
 
     if ":" not in text:
         return [parse_bytes("--sizes", each) for each in text.split(",")]
@@ -199,7 +199,7 @@ def _how_to_go_on(last: list[Progress], output: Path, fresh: bool) -> str:
 
 def _show(found: Any, output: Path, left_out: tuple[int, ...]) -> None:
     from . import cli_tables
-    from .units import bytes_words
+    from .values.units import bytes_words
 
     if left_out:
         print(f"left out, for want of memory: {', '.join(map(bytes_words, left_out))}")

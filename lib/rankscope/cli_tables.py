@@ -11,7 +11,6 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .checks import count_of, one_of
 from .cli_copies import copies_tables
 from .cli_parts import heading, marked, table_of
 from .collectives import ALGORITHMS
@@ -22,7 +21,8 @@ from .machine.profile import HOW, WHERE
 from .machine.rows import busbw_bytes_per_s
 from .machine.rows import predictions as predicted_points
 from .timeline import Timeline
-from .units import bytes_words, rate_words, time_words
+from .values.checks import count_of, one_of
+from .values.units import bytes_words, rate_words, time_words
 
 QUICKEST = "bold green"
 _CLEAR = 0.005  # of a ratio: what two digits after the point tell apart

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from functools import cached_property
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import number, truth, whole
+from .values.checks import number, of_type, truth, whole
+from .values.frozen import ReadOnly, checked, frozen, optional
 
 __all__ = ["Cluster", "Link"]
 
 
-@dataclass(frozen=True)
+@frozen
 class Link:
     """One direction between two ranks: a message of m bytes takes ``alpha_s + m / bytes_per_s`` (Hockney, 1994).
 
@@ -28,12 +27,8 @@ class Link:
     0.000105
     """
 
-    alpha_s: float
-    bytes_per_s: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "alpha_s", number("alpha_s", self.alpha_s, 0))
-        object.__setattr__(self, "bytes_per_s", number("bytes_per_s", self.bytes_per_s, above=0, high=math.inf))
+    alpha_s: float = checked(number, 0)
+    bytes_per_s: float = checked(number, above=0, high=math.inf)
 
     @property
     def beta_s_per_byte(self) -> float:
@@ -45,7 +40,17 @@ class Link:
         return self.alpha_s + num_bytes / self.bytes_per_s
 
 
-@dataclass(frozen=True)
+def _links_of_pairs(name: str, value: Any) -> ReadOnly:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must map pairs (src, dst) to links, got {value!r}")
+    for pair, link in value.items():
+        if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
+            raise ValueError(f"{name} must be for pairs (src, dst) of two ranks, got {pair!r}")
+        of_type(f"{name}[{pair}]", link, Link)
+    return ReadOnly(value)
+
+
+@frozen
 class Cluster:
     """`num_nodes` nodes of `gpus_per_node` ranks each, rank r on node r // gpus_per_node.
 
@@ -62,43 +67,24 @@ class Cluster:
     8
     """
 
-    num_nodes: int
-    gpus_per_node: int
-    intra: Link
-    inter: Link
-    gamma_s_per_byte: float = 0.0
-    ports: int | None = 1
-    shared_nic: bool = False
-    overrides: Mapping[tuple[int, int], Link] = field(default_factory=dict, hash=False)
+    num_nodes: int = checked(whole, 1)
+    gpus_per_node: int = checked(whole, 1)
+    intra: Link = checked(Link)
+    inter: Link = checked(Link)
+    gamma_s_per_byte: float = checked(number, 0, default=0.0)
+    ports: int | None = checked(optional, whole, 1, default=1)
+    shared_nic: bool = checked(truth, default=False)
+    overrides: Mapping[tuple[int, int], Link] = checked(_links_of_pairs, factory=dict, hash=False)
 
-    def __post_init__(self) -> None:
-        for name in ("num_nodes", "gpus_per_node"):
-            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
-        object.__setattr__(self, "gamma_s_per_byte", number("gamma_s_per_byte", self.gamma_s_per_byte, 0))
-        if self.ports is not None:
-            object.__setattr__(self, "ports", whole("ports", self.ports, 1))
-        object.__setattr__(self, "shared_nic", truth("shared_nic", self.shared_nic))
-        if not isinstance(self.overrides, Mapping):
-            raise ValueError(f"overrides must map pairs (src, dst) to links, got {self.overrides!r}")
-        own = {f"overrides[{pair}]": link for pair, link in self.overrides.items()}
-        for name, link in {"intra": self.intra, "inter": self.inter, **own}.items():
-            if not isinstance(link, Link):
-                raise ValueError(f"{name} must be a Link, got {link!r}")
-        for pair in self.overrides:
-            if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
-                raise ValueError(f"overrides must be for pairs (src, dst) of two ranks, got {pair!r}")
-            whole("overrides: src", pair[0], 0, self.num_ranks - 1)
-            whole("overrides: dst", pair[1], 0, self.num_ranks - 1)
-        object.__setattr__(self, "overrides", MappingProxyType(dict(self.overrides)))
+    def __attrs_post_init__(self) -> None:
+        for src, dst in self.overrides:
+            whole("overrides: src", src, 0, self.num_ranks - 1)
+            whole("overrides: dst", dst, 0, self.num_ranks - 1)
 
     @classmethod
     def uniform(cls, num_ranks: int, link: Link, gamma_s_per_byte: float = 0.0, ports: int | None = 1) -> Cluster:
         """Make a cluster in which all pairs of ranks are joined alike."""
         return cls(whole("num_ranks", num_ranks, 1), 1, link, link, gamma_s_per_byte, ports)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # the view of the overrides does not pickle, what it shows does
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return type(self), tuple({**values, "overrides": dict(self.overrides)}.values())
 
     @property
     def num_ranks(self) -> int:

@@ -28,7 +28,7 @@ from rankscope.pipeline.dataloader import record_dataloader
 from rankscope.pipeline.dataloader_profile import LoaderProfile, LoaderSettings, simulate_profile
 from rankscope.pipeline.dataloader_twin import simulate_dataloader
 from rankscope.pipeline.service import Lognormal, draw
-from rankscope.storage import write_atomically
+from rankscope.values.storage import write_atomically
 
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "dataloader_twin.json"
 BATCHES = 100

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from rankscope.ddp.cap_sweep import CapSweep, load_sweeps, save_sweeps
+from rankscope.ddp.ddp_run import DDPRun, joined
+from rankscope.ddp.local_step import Contention
+from rankscope.ddp.measure_steps import measure_ddp
+from rankscope.ddp.measure_sweep import measure_round, sweeps_of
 from rankscope.machine.emulate import emulated
-from rankscope.training.cap_sweep import CapSweep, load_sweeps, save_sweeps
-from rankscope.training.ddp_run import DDPRun, joined
-from rankscope.training.local_step import Contention
-from rankscope.training.measure_steps import measure_ddp
-from rankscope.training.measure_sweep import measure_round, sweeps_of
 
 from ._ddp_modules import MODULES
 

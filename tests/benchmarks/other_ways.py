@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from rankscope.gradients.demos import Work
 from rankscope.machine.emulate import emulated
 from rankscope.machine.provenance import of_machine
-from rankscope.storage import write_atomically
 from rankscope.training import Passing, measure_calls, measure_passing, simulate_workers, train_workers
-from rankscope.training.demos import Work
-from rankscope.units import bytes_words, rate_words, time_words
+from rankscope.values.storage import write_atomically
+from rankscope.values.units import bytes_words, rate_words, time_words
 
 WORKERS = (1, 2, 4, 8)
 STEPS = 20

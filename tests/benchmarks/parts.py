@@ -28,8 +28,8 @@ from rankscope.pipeline.parts import AsyncPartDataset, SyncPartDataset, in_step
 from rankscope.pipeline.parts_twin import idle_share, simulate_parts
 from rankscope.pipeline.service import Lognormal
 from rankscope.ranks import in_threads
-from rankscope.storage import write_atomically
 from rankscope.timeline import Recorder, Timeline
+from rankscope.values.storage import write_atomically
 
 TRAINERS = 4
 PARTS = 10  # of each trainer

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from rankscope.pipeline import overlap_share, prefetched
 from rankscope.timeline import Recorder
-from rankscope.units import bytes_words
+from rankscope.values.units import bytes_words
 
 ROUNDS = 5
 NUM_BATCHES = 40

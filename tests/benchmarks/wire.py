@@ -24,7 +24,7 @@ from rankscope.machine.groups import NATIVE
 from rankscope.machine.measure_plan import collective_keys
 from rankscope.machine.points import LEAST_CLEAN
 from rankscope.ranks import launch
-from rankscope.units import bytes_words
+from rankscope.values.units import bytes_words
 
 from ..collectives import openmpi
 from . import _wire_openmpi

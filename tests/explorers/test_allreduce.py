@@ -21,7 +21,7 @@ from rankscope.explorers.allreduce import (
     report,
     schedule,
 )
-from rankscope.units import time_words
+from rankscope.values.units import time_words
 
 from .controls import parts
 

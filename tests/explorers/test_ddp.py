@@ -7,9 +7,9 @@ from html import escape
 import ipywidgets as widgets
 import pytest
 
+from rankscope.ddp.architectures import ARCHITECTURES
 from rankscope.explorers import ddp
 from rankscope.explorers.ddp import _LABELS, DEFAULTS, RANGES, caps, picture, report, timeline
-from rankscope.training.architectures import ARCHITECTURES
 
 from .controls import parts
 

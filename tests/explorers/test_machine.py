@@ -10,7 +10,7 @@ from rankscope.collectives import ALGORITHMS
 from rankscope.explorers import machine
 from rankscope.explorers.machine import _LABELS, DEFAULTS, Machines
 from rankscope.machine import Profile
-from rankscope.units import time_words
+from rankscope.values.units import time_words
 
 from ..machine.made import as_predicted, collective, links, profile
 from .controls import parts

@@ -13,7 +13,7 @@ from rankscope.explorers.transfers import _LABELS, DEFAULTS, LINKS, Copies, betw
 from rankscope.machine import Profile
 from rankscope.machine.link_facts import METHODS
 from rankscope.pipeline import overlap_share, simulate_loop
-from rankscope.units import time_words
+from rankscope.values.units import time_words
 
 from ..machine.made import point, profile
 from .controls import parts

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from rankscope import figures
 from rankscope.cluster import Link
+from rankscope.ddp.recommend import Recommendation, recommend_bucket_cap
 from rankscope.training import Contention, LocalStep
-from rankscope.training.recommend import Recommendation, recommend_bucket_cap
 
 
 def recommendation(rate: float = 2e9, **options: Any) -> Recommendation:

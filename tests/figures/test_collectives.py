@@ -26,7 +26,7 @@ from rankscope.figures.schedules import draw_schedule_step
 from rankscope.figures.svg import to_svg
 from rankscope.figures.traffic import draw_link_load, draw_space_time
 from rankscope.figures.winner_map import draw_ranking, draw_winners
-from rankscope.units import bytes_words, time_words
+from rankscope.values.units import bytes_words, time_words
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = Link(alpha_s=5e-6, bytes_per_s=25e9)

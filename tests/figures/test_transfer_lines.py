@@ -13,7 +13,7 @@ from rankscope.figures.palette import looks
 from rankscope.figures.peers import draw_peers
 from rankscope.machine import Point, Profile
 from rankscope.machine.link_facts import METHODS, stated
-from rankscope.units import bytes_words, rate_words
+from rankscope.values.units import bytes_words, rate_words
 
 from ..machine.made import profile
 

@@ -13,7 +13,7 @@ from matplotlib import pyplot as plt
 from rankscope import figures
 from rankscope.figures.zero_memory import COLORS, draw_zero_memory
 from rankscope.training import ZeroMemory, zero_memory
-from rankscope.training.zero import TERMS
+from rankscope.zero.zero import TERMS
 
 STAGES = {f"stage {s}": zero_memory(7.5e9, 64, s, largest_layer=128_000_000, activation_bytes=10**9) for s in range(4)}
 LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "999 GB": 999e9}

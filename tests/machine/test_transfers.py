@@ -29,7 +29,7 @@ from rankscope.machine.points import Point
 from rankscope.pipeline import Agreement
 from rankscope.pipeline.step_agreement import DisagreementError
 from rankscope.ranks import launch
-from rankscope.units import rate_words, time_words
+from rankscope.values.units import rate_words, time_words
 
 from ..tools import measure_gpu
 from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made

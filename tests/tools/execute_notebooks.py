@@ -21,7 +21,7 @@ from nbclient import NotebookClient
 from nbformat.validator import iter_validate
 from PIL import Image  # comes with matplotlib
 
-from rankscope.storage import write_atomically
+from rankscope.values.storage import write_atomically
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 METADATA = {

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from rankscope.training.architectures import ARCHITECTURES, architecture_step, gpt2, resnet50, small_cnn
+from rankscope.ddp.architectures import ARCHITECTURES, architecture_step, gpt2, resnet50, small_cnn
 
 
 @pytest.mark.parametrize(

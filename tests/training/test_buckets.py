@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from rankscope.ddp.bucket_keys import table_order
 from rankscope.training import (
     Bucket,
     BucketError,
@@ -20,7 +21,6 @@ from rankscope.training import (
     ddp_buckets,
     parameter_specs,
 )
-from rankscope.training.bucket_keys import table_order
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e5m2", "float8_e4m3fn")
 MIB = 2**20

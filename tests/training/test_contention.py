@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rankscope.ddp.contention import OverlappedStep, fit_contention
+from rankscope.ddp.cost import CostTable
+from rankscope.ddp.overlap import simulate_step
 from rankscope.training import Contention, LocalStep
-from rankscope.training.contention import OverlappedStep, fit_contention
-from rankscope.training.cost import CostTable
-from rankscope.training.overlap import simulate_step
 
 MIB = 2**20
 LOCAL = LocalStep.modelled([4 * MIB] * 10, backward_s=0.4, optimizer_s=0.01)

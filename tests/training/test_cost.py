@@ -10,8 +10,8 @@ import pytest
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate
+from rankscope.ddp.cost import CostTable, allreduce_cost, costs_s
 from rankscope.machine import Profile
-from rankscope.training.cost import CostTable, allreduce_cost, costs_s
 
 PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
 LINK = Link(alpha_s=5e-6, bytes_per_s=10e9)

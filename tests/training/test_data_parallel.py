@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from rankscope.cluster import Link
+from rankscope.data_parallel.data_parallel import DataParallelError, dissect_data_parallel
+from rankscope.data_parallel.data_parallel_model import Message, StepCosts, StepSizes
 from rankscope.timeline import TimelineError
-from rankscope.training.data_parallel import DataParallelError, dissect_data_parallel
-from rankscope.training.data_parallel_model import Message, StepCosts, StepSizes
 
 from .small import CROSS, batch, mlp
 

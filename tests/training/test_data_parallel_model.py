@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, closed_form, lower_bounds, simulate
-from rankscope.training.data_parallel_model import (
+from rankscope.data_parallel.data_parallel_model import (
     StepCosts,
     StepSizes,
     chunk_sizes,

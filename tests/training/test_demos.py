@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.training.demos import DemoError, ddp_equals_single, summed_loss
-from rankscope.training.demos_memory import bucket_view_memory
-from rankscope.training.demos_no_sync import PLACEMENTS, NoSync, no_sync_placements
-from rankscope.training.demos_static_graph import GRAPHS, StaticGraph, static_graph
-from rankscope.training.demos_unused import Unused, unused_parameters
+from rankscope.gradients.demos import DemoError, ddp_equals_single, summed_loss
+from rankscope.gradients.demos_memory import bucket_view_memory
+from rankscope.gradients.demos_no_sync import PLACEMENTS, NoSync, no_sync_placements
+from rankscope.gradients.demos_static_graph import GRAPHS, StaticGraph, static_graph
+from rankscope.gradients.demos_unused import Unused, unused_parameters
 
 from .small import CROSS, batch, mlp
 

@@ -17,11 +17,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rankscope.ddp.ddp_run import DDPRun, joined
+from rankscope.ddp.measure_steps import measure_ddp, measure_local_step
 from rankscope.machine.emulate import emulated
 from rankscope.ranks import RankError
 from rankscope.training import ddp_buckets
-from rankscope.training.ddp_run import DDPRun, joined
-from rankscope.training.measure_steps import measure_ddp, measure_local_step
 
 from ..machine.networks import needs_network
 
@@ -217,7 +217,7 @@ def test_ranks_of_torchrun_all_get_the_run(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import torch\n"
-        "from rankscope.training.measure_steps import measure_ddp\n"
+        "from rankscope.ddp.measure_steps import measure_ddp\n"
         "def loss(module, rank, number):\n"
         "    return module(torch.ones(1, 4)).sum()\n"
         "run = measure_ddp(torch.nn.Linear(4, 1), loss, num_ranks=None, iterations=2)\n"

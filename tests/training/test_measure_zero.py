@@ -25,8 +25,8 @@ from rankscope.training import (
     resume_difference,
     zero_memory,
 )
-from rankscope.training.measure_zero import storages, zero_redundancy_class
-from rankscope.training.measure_zero_resume import load_training, save_training
+from rankscope.zero.measure_zero import storages, zero_redundancy_class
+from rankscope.zero.measure_zero_resume import load_training, save_training
 
 TIMEOUT_S = 240.0
 FSDP_ON_GLOO = hasattr(FSDPModule, "set_force_sum_reduction_for_comms")  # from torch 2.8 on it need not average

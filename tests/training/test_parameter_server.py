@@ -19,7 +19,9 @@ from torch.distributed import rpc
 from torch.nn.parallel import DistributedDataParallel
 
 from rankscope.cluster import Link
+from rankscope.gradients.demos import Work, values_of
 from rankscope.machine.emulate import Network, emulated
+from rankscope.parameter_server.parameter_server import batches_of
 from rankscope.ranks import RankError, launch
 from rankscope.training import (
     allreduce_bytes,
@@ -30,8 +32,6 @@ from rankscope.training import (
     train_workers,
     with_parameters,
 )
-from rankscope.training.demos import Work, values_of
-from rankscope.training.parameter_server import batches_of
 
 from ..machine.networks import needs_network
 from .small import CROSS, batch, mlp

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from torch.distributed.pipelining.schedules import _Action
 
 from rankscope.cluster import Link
+from rankscope.pipeline_parallel.measure_pipeline import pipeline_model
+from rankscope.pipeline_parallel.pipeline_parallel import Action
 from rankscope.ranks import RankError
 from rankscope.training import (
     PIPELINES,
@@ -34,8 +36,6 @@ from rankscope.training import (
     simulated_bubble,
     verify_pipeline,
 )
-from rankscope.training.measure_pipeline import pipeline_model
-from rankscope.training.pipeline_parallel import Action
 
 TIMEOUT_S = 240.0
 TORCH_NAMES = {"gpipe": "GPipe", "one_f_one_b": "1F1B", "interleaved_1f1b": "Interleaved1F1B"}

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from rankscope.cluster import Link
+from rankscope.ddp.cost import allreduce_cost
+from rankscope.ddp.overlap import simulate_step
+from rankscope.ddp.recommend import DEFAULT_CAPS_MB, recommend_bucket_cap
 from rankscope.machine import Profile
 from rankscope.training import Contention, LocalStep
-from rankscope.training.cost import allreduce_cost
-from rankscope.training.overlap import simulate_step
-from rankscope.training.recommend import DEFAULT_CAPS_MB, recommend_bucket_cap
 
 PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
 MIB = 1 << 20

@@ -16,6 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from rankscope.gradients.demos import Work
+from rankscope.parameter_server.sharing import _read
 from rankscope.ranks import RankError
 from rankscope.training import (
     PASSED_BY,
@@ -26,8 +28,6 @@ from rankscope.training import (
     train_hogwild,
     train_workers,
 )
-from rankscope.training.demos import Work
-from rankscope.training.sharing import _read
 
 from .small import CROSS, batch, mlp
 

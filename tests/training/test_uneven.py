@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import nn
 
+from rankscope.gradients.demos import DemoError, gradient_of
 from rankscope.ranks import RankError, forker, launch
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Recorder, Span, Timeline
 from rankscope.training import compare_uneven, measure_uneven
-from rankscope.training.demos import DemoError, gradient_of
-from rankscope.training.demos_uneven import JoinedTraining, StatesAfterJoin, share_state, states_after_join
-from rankscope.training.measure_join_watch import Watch
-from rankscope.training.uneven import (
+from rankscope.uneven.demos_uneven import JoinedTraining, StatesAfterJoin, share_state, states_after_join
+from rankscope.uneven.measure_join_watch import Watch
+from rankscope.uneven.uneven import (
     HANDLINGS,
     files_epoch,
     gradient_scale,
@@ -29,7 +29,7 @@ from rankscope.training.uneven import (
     uneven_reads,
     uneven_steps,
 )
-from rankscope.training.uneven_run import Counts, UnevenComparison, UnevenError, UnevenRun, settled
+from rankscope.uneven.uneven_run import Counts, UnevenComparison, UnevenError, UnevenRun, settled
 
 from ..pipeline.conftest import children, soon
 from .small import batch, mlp

@@ -23,10 +23,10 @@ from rankscope.training import (
     zero_redundancy_partition,
     zero_traffic,
 )
-from rankscope.training.measure_zero import zero_redundancy_class
-from rankscope.training.zero import TERMS
-from rankscope.training.zero_holding import OPTIMIZERS, RECIPES
-from rankscope.training.zero_module import layers, sizes_of
+from rankscope.zero.measure_zero import zero_redundancy_class
+from rankscope.zero.zero import TERMS
+from rankscope.zero.zero_holding import OPTIMIZERS, RECIPES
+from rankscope.zero.zero_module import layers, sizes_of
 
 
 class Tied(nn.Module):

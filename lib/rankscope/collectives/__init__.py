@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..late import late_names
+from ..values.lazy import lazy
 from .best import Best, best, winners
 from .cost import closed_form, lower_bounds
 from .registry import ALGORITHMS, build
@@ -44,4 +44,4 @@ __all__ = [
     "winners",
 ]
 
-__getattr__ = late_names(__name__, {"run_local": "local", "execute": "wire", "Executor": "wire"})
+__getattr__, __dir__ = lazy(__name__, {"run_local": "local", "execute": "wire", "Executor": "wire"})

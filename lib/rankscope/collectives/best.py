@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import number, of_type, one_of, several
 from ..cluster import Cluster
+from ..values.checks import number, of_type, one_of, several
 from .closed_forms import FORMS
 from .cost import NoClosedForm, closed_form, lower_bounds
 from .registry import ALGORITHMS, build, is_shipped

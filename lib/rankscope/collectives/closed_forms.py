@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import whole
+from ..values.checks import whole
 from .cost import NoClosedForm, Terms
 from .rings import nodes_of, shape_of
 

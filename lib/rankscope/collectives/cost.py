@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import number, of_type, one_of, whole
 from ..cluster import Link
+from ..values.checks import number, of_type, one_of, whole
 from .schedule import ROOTED
 
 

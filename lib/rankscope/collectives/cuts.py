@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from ..checks import count_of
+from ..values.checks import count_of
 from .conditions import given
 from .schedule import Schedule
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..checks import whole
+from ..values.checks import whole
 from .halving import halves
 from .rings import once_round
 from .runs import weights_of, wrapping

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..checks import whole
+from ..values.checks import whole
 from .schedule import Ints, Phase, Schedule
 
 

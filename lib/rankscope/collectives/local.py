@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..checks import of_type, one_of
+from ..values.checks import of_type, one_of
 from .conditions import given, wanted
 from .cuts import RUNS_IN, RUNS_OUT, check_counts, chunk_ends
 from .schedule import SUMS, Schedule

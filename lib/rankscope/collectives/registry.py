@@ -7,7 +7,7 @@ from functools import lru_cache
 from inspect import signature
 from typing import Any
 
-from ..checks import one_of
+from ..values.checks import one_of
 from . import double_tree, exchange, halving, rings, rooted, trees
 from .schedule import COLLECTIVES, Schedule
 

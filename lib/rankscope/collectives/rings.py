@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..checks import several, whole
+from ..values.checks import several, whole
 from .schedule import Phase, Schedule
 from .trees import to_leaders
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..checks import whole
+from ..values.checks import whole
 from .runs import weights_of, wrapping
 from .schedule import Ints, Phase, Schedule
 from .trees import levels, to_leaders

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import several, whole
+from ..values.checks import several, whole
 from .schedule import Phase, Step
 
 

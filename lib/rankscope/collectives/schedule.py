@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import one_of, several, whole
+from ..values.checks import one_of, several, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,7 +155,7 @@ class Schedule:
     def of_steps(cls, steps: Iterable[Step], **header: Any) -> Schedule:
         """Make a schedule of steps; `header` holds the other fields."""
         phases = tuple(Phase(step.src, step.dst, step.chunk, step.num_chunks, step.reduce) for step in steps)
-        return cls(phases=lambda: phases, **header)
+        return cls(phases=partial(iter, phases), **header)
 
     @property
     def num_steps(self) -> int:

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import number, of_type, one_of
 from ..cluster import Cluster
 from ..timeline import Timeline
+from ..values.checks import number, of_type, one_of
 from .ports import Nics, send_all
 from .routes import Routes, Seconds, Shift, all_routes
 from .schedule import Schedule

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import whole
+from ..values.checks import whole
 from .conditions import Shares, before, origins
 from .schedule import MOVES, Schedule, Step
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import number, of_type
+from ..values.checks import number, of_type
 from .conditions import given, wanted
 from .schedule import MOVES, Schedule, Step
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..checks import whole
+from ..values.checks import whole
 from .schedule import Ints, Phase, Schedule
 
 

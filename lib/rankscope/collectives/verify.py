@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, of_type
+from ..values.checks import count_of, of_type
 from .conditions import Shares, before, complete, wanted
 from .schedule import MOVES, Ints, Schedule, ScheduleError, Step
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..checks import of_type
 from ..timeline import Recorder
+from ..values.checks import of_type
 from .schedule import Schedule
 from .wire_group import fingerprint, group_of, starter
 from .wire_run import Prepared

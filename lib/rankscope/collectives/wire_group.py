@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..checks import count_of
+from ..values.checks import count_of
 from .local import OPS
 from .schedule import Schedule
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import one_of
 from ..timeline import Recorder
+from ..values.checks import one_of
 from .conditions import wanted
 from .cuts import check_counts, chunk_ends
 from .local import OPS, check_op, shape_of

@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 
-from ..checks import number, of_type, whole
 from ..cluster import Cluster, Link
 from ..timeline import Span, Timeline
+from ..values.checks import number, of_type, whole
 from .cards import Cards
 from .cuts import RUNS_IN, chunk_ends
 from .schedule import Schedule

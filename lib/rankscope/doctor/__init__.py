@@ -20,7 +20,7 @@ def remedy(name: str) -> str:
     Traceback (most recent call last):
     ValueError: name must be one of 'Python', ..., got 'abacus'
     """
-    from ..checks import one_of
+    from ..values.checks import one_of
 
     names = tuple(check.name for check in CHECKS)
     return CHECKS[names.index(one_of("name", name, names))].remedy

@@ -8,9 +8,9 @@ import socket
 import threading
 from pathlib import Path
 
-from ..checks import count_of
 from ..host import num_cores
-from ..units import bytes_words
+from ..values.checks import count_of
+from ..values.units import bytes_words
 from .diagnosis import PATIENCE_S, Missing
 
 SHARED_MEMORY = Path("/dev/shm")

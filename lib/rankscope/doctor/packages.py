@@ -9,7 +9,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from ..checks import count_of
+from ..values.checks import count_of
 from .diagnosis import PATIENCE_S, Missing
 
 # of Python what CI runs, of torch from what pyproject.toml allows to what constraints.txt names

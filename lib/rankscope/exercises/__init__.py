@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import one_of
+from ..values.checks import one_of
 from . import (
     batches,
     buckets,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..training.zero import zero_memory
-from ..training.zero_module import Parameter
-from ..training.zero_partition import partition_imbalance, zero_redundancy_partition
-from ..units import decimal_words
+from ..values.units import decimal_words
+from ..zero.zero import zero_memory
+from ..zero.zero_module import Parameter
+from ..zero.zero_partition import partition_imbalance, zero_redundancy_partition
 from .answers import Check, is_number, is_whole
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..training.pipeline_parallel import PipelineSchedule, activations_in_flight, verify_pipeline
-from ..training.pipeline_schedules import bubble_share
+from ..pipeline_parallel.pipeline_parallel import PipelineSchedule, activations_in_flight, verify_pipeline
+from ..pipeline_parallel.pipeline_schedules import bubble_share
 from .answers import Check, is_near, is_whole
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..training.uneven import gradient_scale, steps_by_rank, uneven_steps
+from ..uneven.uneven import gradient_scale, steps_by_rank, uneven_steps
 from .answers import Check, is_near
 
 _FOUR = (10, 10, 12, 15)  # batches

@@ -9,7 +9,6 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import count_of, one_of
 from ..cluster import Cluster, Link
 from ..collectives import ALGORITHMS, Best, Schedule, ScheduleError, best, build, simulate, verify
 from ..collectives.registry import SHIPPED
@@ -17,7 +16,8 @@ from ..collectives.verify import Verified
 from ..figures.schedules import draw_schedule_step
 from ..figures.svg import to_svg
 from ..figures.winner_map import draw_ranking
-from ..units import bytes_words, time_words
+from ..values.checks import count_of, one_of
+from ..values.units import bytes_words, time_words
 from .panel import choice, chosen, panel, slider, switch
 
 DEFAULTS: dict[str, Any] = {

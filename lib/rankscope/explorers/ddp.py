@@ -7,18 +7,18 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import count_of, one_of
 from ..cluster import Link
+from ..ddp.architectures import ARCHITECTURES, architecture_step
+from ..ddp.cost import allreduce_cost
+from ..ddp.local_step import Contention, LocalStep
+from ..ddp.overlap import simulate_step
+from ..ddp.recommend import Recommendation, recommend_bucket_cap
 from ..figures.cap_bars import draw_bucket_caps
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
 from ..timeline import Timeline
-from ..training.architectures import ARCHITECTURES, architecture_step
-from ..training.cost import allreduce_cost
-from ..training.local_step import Contention, LocalStep
-from ..training.overlap import simulate_step
-from ..training.recommend import Recommendation, recommend_bucket_cap
-from ..units import bytes_words, time_words
+from ..values.checks import count_of, one_of
+from ..values.units import bytes_words, time_words
 from .panel import choice, chosen, panel, slider, switch
 
 DEFAULTS: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import of_type, one_of
 from ..machine import Profile
+from ..values.checks import of_type, one_of
 from .catalogue import CATALOGUE, Entry
 from .machine import by_name
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import of_type, one_of
 from ..collectives import ALGORITHMS
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
@@ -19,7 +18,8 @@ from ..machine import Point, Profile
 from ..machine.groups import NATIVE, bounds
 from ..machine.measure_plan import builder_options
 from ..timeline import Timeline
-from ..units import bytes_words, time_words
+from ..values.checks import of_type, one_of
+from ..values.units import bytes_words, time_words
 from .panel import choice, chosen, panel, slider
 
 DEFAULTS: dict[str, Any] = {"profile": "", "algorithm": "ring", "num_ranks": 4, "log2_bytes": 18, "num_segments": 1}

@@ -8,8 +8,8 @@ from importlib import import_module
 from itertools import product
 from typing import Any
 
-from ..checks import one_of
 from ..machine import Profile
+from ..values.checks import one_of
 from .machine import Machines
 from .transfers import Copies
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import truth, whole
+from ..values.checks import truth, whole
 
 Ranges = dict[str, tuple[int, int]]
 

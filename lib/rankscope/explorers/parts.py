@@ -7,12 +7,12 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import count_of
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
 from ..pipeline import Lognormal, simulate_parts
 from ..pipeline.parts_twin import simulated_idle_share
 from ..timeline import Timeline
+from ..values.checks import count_of
 from .panel import chosen, panel, slider, switch
 
 DEFAULTS: dict[str, Any] = {

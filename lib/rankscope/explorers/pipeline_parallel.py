@@ -7,15 +7,15 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import one_of
 from ..cluster import Link
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
+from ..pipeline_parallel.pipeline_parallel import PipelineSchedule, activations_in_flight
+from ..pipeline_parallel.pipeline_schedules import PIPELINES, bubble_share
+from ..pipeline_parallel.pipeline_simulate import pipeline_traffic, simulate_pipeline
 from ..timeline import Timeline
-from ..training.pipeline_parallel import PipelineSchedule, activations_in_flight
-from ..training.pipeline_schedules import PIPELINES, bubble_share
-from ..training.pipeline_simulate import pipeline_traffic, simulate_pipeline
-from ..units import decimal_words, time_words
+from ..values.checks import one_of
+from ..values.units import decimal_words, time_words
 from .panel import choice, chosen, panel, slider
 
 LINKS = {

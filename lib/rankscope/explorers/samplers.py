@@ -6,10 +6,10 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..checks import one_of
 from ..figures.samplers import draw_assignment
 from ..figures.svg import to_svg
 from ..sampling import Assignment, assign, audit
+from ..values.checks import one_of
 from .panel import choice, chosen, panel, slider, switch
 
 SAMPLERS = {

@@ -9,7 +9,6 @@ from typing import Any
 import ipywidgets as widgets
 import numpy as np
 
-from ..checks import of_type, one_of
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
 from ..figures.winner_map import draw_ranking
@@ -17,7 +16,8 @@ from ..machine import Point, Profile
 from ..machine.link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
 from ..pipeline import overlap_share, simulate_loop
 from ..timeline import Timeline
-from ..units import bytes_words, rate_words, time_words
+from ..values.checks import of_type, one_of
+from ..values.units import bytes_words, rate_words, time_words
 from .panel import choice, chosen, panel, slider, switch
 
 LINKS = {facts.name: facts for facts in (stated(generation) for generation in (3, 4, 5, 6))}

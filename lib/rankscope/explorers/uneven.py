@@ -7,11 +7,11 @@ from typing import Any
 import ipywidgets as widgets
 import numpy as np
 
-from ..checks import count_of, one_of
 from ..figures.svg import to_svg
 from ..figures.timelines import COMMUNICATION, draw_timeline
 from ..sampling import Assignment, audit
-from ..training.uneven import HANDLINGS, gradient_scale, sample_weights, uneven_reads, uneven_steps
+from ..uneven.uneven import HANDLINGS, gradient_scale, sample_weights, uneven_reads, uneven_steps
+from ..values.checks import count_of, one_of
 from .panel import choice, chosen, panel, slider, switch
 
 DEFAULTS: dict[str, Any] = {"rank_0": 2, "rank_1": 3, "rank_2": 5, "handling": "hang", "allreduce_ms": 20,

@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 
 from ..collectives import Schedule
 from ..collectives.best import Winners
-from ..late import late_names
+from ..ddp.buckets import DDPBuckets
 from ..machine import Profile
 from ..sampling import Assignment
 from ..timeline import Timeline
-from ..training.buckets import DDPBuckets
-from ..training.zero import ZeroMemory
+from ..values.lazy import lazy
+from ..zero.zero import ZeroMemory
 from .ddp_buckets import draw_buckets
 from .peers import draw_peers
 from .samplers import draw_assignment, draw_coverage, draw_label_counts
@@ -161,7 +161,7 @@ def buckets(
     return to_axes(draw_buckets(assigned, iteration, title), ax)
 
 
-__getattr__ = late_names(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "both_ways": "transfer_lines:to_both_ways",

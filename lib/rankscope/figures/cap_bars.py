@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..checks import of_type
-from ..training.recommend import Candidate, Recommendation
-from ..units import round_ticks, three_digits, time_unit
+from ..ddp.recommend import Candidate, Recommendation
+from ..values.checks import of_type
+from ..values.units import round_ticks, three_digits, time_unit
 from .marks import Drawing, Key, Rects, Texts
 from .palette import CATEGORIES, INK
 

@@ -9,9 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from ..checks import number, of_type
-from ..training.recommend import Recommendation
-from ..units import time_unit
+from ..ddp.recommend import Recommendation
+from ..values.checks import number, of_type
+from ..values.units import time_unit
 from .palette import CATEGORIES, INK
 from .size_lines import LABEL_PT, note
 

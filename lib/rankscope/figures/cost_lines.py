@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from ..checks import number
-from ..units import bytes_words
+from ..values.checks import number
+from ..values.units import bytes_words
 from .crossings import Change, Floats, lowest
 from .palette import INK, PAPER, Look, looks
 from .size_lines import LABEL_PT, dash, dress, name_ends, note

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, of_type
-from ..training.buckets import Bucket, DDPBuckets
-from ..units import bytes_unit, bytes_words, round_ticks
+from ..ddp.buckets import Bucket, DDPBuckets
+from ..values.checks import count_of, of_type
+from ..values.units import bytes_unit, bytes_words, round_ticks
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .palette import INK, PAPER, rank_colors
 

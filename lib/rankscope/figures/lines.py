@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike
 
-from ..checks import whole
+from ..values.checks import whole
 from .palette import CATEGORIES
 
 _DASHES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D")

@@ -11,11 +11,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from ..checks import of_type
 from ..machine import Point, Profile
 from ..machine.groups import NATIVE, groups
 from ..machine.rows import busbw_factor
-from ..units import rate_unit, rate_words
+from ..values.checks import of_type
+from ..values.units import rate_unit, rate_words
 from .palette import INK, Look, looks
 from .size_lines import LABEL_PT, dash, dress, name_ends, note
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..checks import of_type
 from ..machine import Profile
-from ..units import bytes_words, rate_words, three_digits
+from ..values.checks import of_type
+from ..values.units import bytes_words, rate_words, three_digits
 from .marks import Drawing, Rects, numbers_on, whole_ticks
 from .palette import EMPTY, ramp
 

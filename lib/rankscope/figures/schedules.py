@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import count_of, of_type, whole
 from ..collectives import Schedule
 from ..collectives.schedule import MOVES, Ints
 from ..collectives.states import holdings
+from ..values.checks import count_of, of_type, whole
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .messages import Message, messages
 from .palette import EMPTY, INK, PAPER, ramp, rank_colors

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patheffects import withStroke
 
-from ..units import bytes_words
+from ..values.units import bytes_words
 from .crossings import Floats
 from .palette import INK, PAPER, Look
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import of_type
 from ..timeline import WAITS, Timeline
-from ..units import round_ticks, time_unit
+from ..values.checks import of_type
+from ..values.units import round_ticks, time_unit
 from .marks import Drawing, Key, Rects, numbers_on
 from .palette import CATEGORIES
 

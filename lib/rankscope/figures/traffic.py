@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import count_of, of_type
 from ..collectives import Schedule
 from ..timeline import Timeline
-from ..units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit, time_words
+from ..values.checks import count_of, of_type
+from ..values.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit, time_words
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .messages import Message, messages
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp

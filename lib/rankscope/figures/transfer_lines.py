@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from ..checks import of_type, one_of
 from ..machine import Point, Profile
 from ..machine.link_facts import METHODS, LinkFacts, transfers_of
 from ..machine.measure_plan import LEAST_PIECE_BYTES, NUM_PIECES
-from ..units import bytes_words, rate_words
+from ..values.checks import of_type, one_of
+from ..values.units import bytes_words, rate_words
 from .crossings import Floats
 from .palette import INK, Look, looks
 from .size_lines import LABEL_PT, dash, dress, name_ends, note

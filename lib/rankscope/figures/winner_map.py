@@ -8,9 +8,9 @@ from string import ascii_letters
 
 import numpy as np
 
-from ..checks import of_type
 from ..collectives.best import Winners
-from ..units import bytes_words, round_ticks, time_unit
+from ..values.checks import of_type
+from ..values.units import bytes_words, round_ticks, time_unit
 from .crossings import Floats
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on
 from .palette import INK, Look, looks

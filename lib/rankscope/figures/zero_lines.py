@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from ..checks import number
-from ..training.zero import ZeroMemory
+from ..values.checks import number
+from ..zero.zero import ZeroMemory
 from .palette import CATEGORIES, Look
 from .size_lines import dash, name_ends
 

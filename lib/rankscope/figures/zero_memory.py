@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ..checks import number, of_type
-from ..training.zero import TERMS, ZeroMemory
-from ..units import decimal_unit, decimal_words, round_ticks
+from ..values.checks import number, of_type
+from ..values.units import decimal_unit, decimal_words, round_ticks
+from ..zero.zero import TERMS, ZeroMemory
 from .crossings import Floats
 from .marks import Drawing, Key, Rects, Texts
 from .palette import CATEGORIES, FAINT, INK, PAPER

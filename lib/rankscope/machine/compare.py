@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ..checks import of_type
+from ..values.checks import of_type
 from .rows import NAMED, options_words
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..checks import count_of
-from ..units import bytes_words, rate_words, time_words
+from ..values.checks import count_of
+from ..values.units import bytes_words, rate_words, time_words
 from .fit import LinkFit
 from .groups import NATIVE, Group, bounds, groups, joining
 from .points import LEAST_CLEAN, Key, Point

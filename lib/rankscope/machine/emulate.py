@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any, TypeVar
 
-from ..checks import number, truth, whole
 from ..ranks.launch import launch_in
+from ..values.checks import number, truth, whole
 from . import emulate_hosts as hosts
 from . import emulate_switch
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, is_scalar, number, whole
 from ..cluster import Link
-from ..units import bytes_words, rate_words, time_words
+from ..values.checks import count_of, is_scalar, number, whole
+from ..values.units import bytes_words, rate_words, time_words
 
 LEAST_SIZES = 5
 MOST_PIECES, LEAST_A_PIECE = 3, 3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..checks import count_of, of_type
-from ..units import bytes_words, time_words
+from ..values.checks import count_of, of_type
+from ..values.units import bytes_words, time_words
 from .points import Point
 from .profile import Profile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..units import bytes_words, time_words
+from ..values.units import bytes_words, time_words
 from .folklore import CLAIMS, Verdict, folklore
 from .link_facts import LinkFacts
 from .profile import Profile

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..checks import number, of_type, one_of, truth, whole
+from ..values.checks import number, of_type, one_of, truth, whole
 from .measure_plan import ON_THE_FLY, TRANSFER_METHODS
 from .points import Point
 from .profile import Profile

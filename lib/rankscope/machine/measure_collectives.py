@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..collectives import Executor, build
-from ..units import bytes_words
+from ..values.units import bytes_words
 from .groups import NATIVE
 from .measure import Ranks, Task
 from .measure_plan import ITEM_BYTES

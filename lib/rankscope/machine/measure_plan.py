@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..checks import number, one_of, several, truth, whole
 from ..collectives import ALGORITHMS, build
 from ..collectives.cuts import chunk_ends
-from ..units import bytes_words
+from ..values.checks import number, one_of, several, truth, whole
+from ..values.units import bytes_words
 from .groups import NATIVE
 from .points import Key
 

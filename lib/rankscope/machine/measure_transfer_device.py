@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..checks import whole
+from ..values.checks import whole
 from .measure_plan import ITEM_BYTES
 from .provenance import free_bytes
 

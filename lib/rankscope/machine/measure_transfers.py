@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..units import bytes_words
+from ..values.units import bytes_words
 from .measure import nothing, stolen_ticks
 from .measure_plan import IN_A_ROW, ITEM_BYTES, ON_THE_FLY, Protocol, checked_sizes, transfer_keys
 from .measure_transfer_device import Cuda, Device, Pairs

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from ..checks import number, one_of, truth, whole
 from ..collectives.schedule import COLLECTIVES
+from ..values.checks import number, one_of, truth, whole
+from ..values.frozen import ReadOnly
 
 LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
 TRANSFERS = ("transfer", "transfer_host", "pin")
@@ -61,10 +61,7 @@ class Point:
             if not printable or not isinstance(value, str | int | bool):
                 known = "printable texts, whole numbers or truths by name"
                 raise ValueError(f"options must be {known}, got {name!r}: {value!r}")
-        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
-
-    def __reduce__(self) -> tuple[Any, ...]:  # the view of the options does not pickle, what it shows does
-        return type(self), (self.what, self.num_bytes, self.seconds, self.clean, dict(self.options))
+        object.__setattr__(self, "options", ReadOnly(dict(self.options)))
 
     @property
     def key(self) -> Key:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from ..checks import of_type, one_of, whole
 from ..cluster import Cluster, Link
 from ..collectives import build, simulate_executor
+from ..values.checks import of_type, one_of, whole
+from ..values.frozen import ReadOnly
 from .fit import LinkFit, fit_link, slope_s_per_byte
 from .points import Key, Point
 from .profile_file import ProfileError, check_protocol, check_provenance, read, write
@@ -37,8 +37,8 @@ class Profile:
     points: tuple[Point, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "provenance", MappingProxyType(check_provenance(self.provenance)))
-        object.__setattr__(self, "protocol", MappingProxyType(check_protocol(self.protocol)))
+        object.__setattr__(self, "provenance", ReadOnly(check_provenance(self.provenance)))
+        object.__setattr__(self, "protocol", ReadOnly(check_protocol(self.protocol)))
         if not isinstance(self.points, list | tuple):
             raise ProfileError(f"points must be a list, got {self.points!r}")
         object.__setattr__(self, "points", tuple(self.points))
@@ -48,9 +48,6 @@ class Profile:
             if point.key in known:
                 raise ProfileError(f"points[{place}] must be another than those before, got {_words(point)} again")
             known.add(point.key)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (dict(self.provenance), dict(self.protocol), self.points)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
@@ -191,7 +188,7 @@ class Profile:
         """The seconds that the model has for each point; see `rows.predictions`."""
         from .rows import predictions
 
-        return MappingProxyType(predictions(self))
+        return ReadOnly(predictions(self))
 
     def to_frame(self, predicted: bool = False) -> pd.DataFrame:
         """Return a row a point: what it is of, its times and rates and, where asked for, what the model predicts.

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..checks import number, truth, whole
-from ..storage import write_atomically
+from ..values.checks import number, truth, whole
+from ..values.storage import write_atomically
 from .points import Point
 
 if TYPE_CHECKING:

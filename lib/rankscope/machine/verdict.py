@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from ..checks import of_type
-from ..units import bytes_words, rate_words
+from ..values.checks import of_type
+from ..values.units import bytes_words, rate_words
 from .doubts import DOUBTS
 from .folklore import folklore
 from .groups import NATIVE, bounds, groups

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..late import late_names
+from ..values.lazy import lazy
 from .advice import Advice, advise
 from .batch_loop import simulate_loop
 from .dataloader_twin import simulate_dataloader
@@ -78,7 +78,7 @@ __all__ = [
     "write_parts",
 ]
 
-__getattr__ = late_names(
+__getattr__, __dir__ = lazy(
     __name__,
     {
         "AsyncPartDataset": "parts",

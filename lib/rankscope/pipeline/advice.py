@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Protocol
 
-from ..checks import count_of, several, whole
+from ..values.checks import count_of, several, whole
 from .dataloader_profile import PARTS, LoaderProfile, LoaderSettings, simulate_profile
 from .dataloader_twin import LOOP
 

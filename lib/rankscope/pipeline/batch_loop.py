@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..checks import number, truth, whole
 from ..timeline import Span, Timeline
+from ..values.checks import number, truth, whole
 from .simulate import simulate
 from .stages import Pipeline, Stage
 

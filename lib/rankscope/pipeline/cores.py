@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from ..checks import number
+from ..values.checks import number
 
 
 @dataclass(frozen=True)

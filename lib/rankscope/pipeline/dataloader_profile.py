@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..checks import count_of, number, of_type, one_of, truth, whole
 from ..timeline import Timeline
+from ..values.checks import count_of, number, of_type, one_of, truth, whole
 from .dataloader_twin import simulate_dataloader
 from .service import Seconds, check_times
 

@@ -19,8 +19,8 @@ from itertools import cycle
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import number, truth, whole
 from ..timeline import Timeline
+from ..values.checks import number, truth, whole
 from .cores import Cores
 from .service import Seconds, Service, draw
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from ..checks import of_type, several, truth, whole
 from ..sampling import shard_files
 from ..timeline import Recorder
+from ..values.checks import of_type, several, truth, whole
 from .part_files import Load, Part, load_part
 from .part_loaders import PartLoaders
 from .part_manager import Setting, loaded

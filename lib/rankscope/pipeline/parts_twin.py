@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..checks import is_scalar, number, of_type, whole
 from ..timeline import Span, Timeline
+from ..values.checks import is_scalar, number, of_type, whole
 from .service import Service, check, check_times, draw
 
 TRAINER = "trainer"  # the lane of what a trainer does

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.nn.functional import grid_sample
 
-from ..checks import number, of_type, whole
+from ..values.checks import number, of_type, whole
 
 Words = NDArray[np.uint64]
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)

@@ -12,8 +12,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from ..checks import of_type, one_of, whole
 from ..timeline import Recorder, Timeline
+from ..values.checks import of_type, one_of, whole
 from .interrupts import Interrupts
 from .lifelines import Lifeline
 from .processes import StageError, Worker

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import is_scalar, number
+from ..values.checks import is_scalar, number
 
 Seconds: TypeAlias = NDArray[np.float64]
 

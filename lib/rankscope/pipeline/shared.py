@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ..storage import reserve
+from ..values.storage import reserve
 
 _ALIGNED = 64  # bytes: a cache line
 # the segment (-1: none) and the bytes used of it, how many segments are given back, how many are done with, and the

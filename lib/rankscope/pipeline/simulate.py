@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import of_type, whole
 from ..timeline import Timeline
+from ..values.checks import of_type, whole
 from .service import draw
 from .stages import Pipeline, Stage
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import of_type, truth, whole
 from ..timeline import WAITS, Timeline
+from ..values.checks import of_type, truth, whole
 from .service import Service, check, mean_s
 
 _MOST = {"num_workers": 4096, "capacity": 1_000_000}  # what a run can start, and count places for

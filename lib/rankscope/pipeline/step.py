@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
-from ..checks import of_type, whole
 from ..timeline import Recorder, Span, Timeline
+from ..values.checks import of_type, whole
 from .step_agreement import GPU, GPU_COPIES, RecordedSteps
 from .step_trace import CLOCK, PREFIX, Reading, read_steps
 from .transfer import COPY, Prefetched, prefetched

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, number, of_type
 from ..timeline import Timeline
 from ..timeline.intervals import Times
-from ..units import time_words
+from ..values.checks import count_of, number, of_type
+from ..values.units import time_words
 
 PHASES = ("load", "copy", "forward", "backward", "optimizer")
 GPU, GPU_COPIES = "GPU", "GPU copies"  # lanes of ours: the stream of the steps, and the one that brings batches

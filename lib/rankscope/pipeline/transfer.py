@@ -19,8 +19,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from ..checks import of_type, whole
 from ..timeline import Recorder
+from ..values.checks import of_type, whole
 from .transfer_batches import copied_strides, is_dense, is_pinnable, is_plain, leaves, mapped, tensors
 from .transfer_cuda import Cuda
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..checks import whole
+from ..values.checks import whole
 
 _now = time.perf_counter_ns
 _FAR_MS = 10_000.0  # further than this from where it counts from, a time in CUDA's single precision is coarse

@@ -8,8 +8,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import of_type, whole
 from ..timeline import Timeline
+from ..values.checks import of_type, whole
 from .service import check_times
 from .stages import Pipeline, Stage
 

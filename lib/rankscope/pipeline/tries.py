@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..checks import number, whole
+from ..values.checks import number, whole
 
 Measured = TypeVar("Measured")
 

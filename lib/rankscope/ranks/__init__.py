@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..late import late_names
+from ..values.lazy import lazy
 from .errors import RankError
 from .launch import launch
 
@@ -13,4 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["RankError", "in_threads", "launch"]
 
-__getattr__ = late_names(__name__, {"in_threads": "threads"})  # it needs torch
+__getattr__, __dir__ = lazy(__name__, {"in_threads": "threads"})  # it needs torch

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..checks import number, one_of, truth, whole
+from ..values.checks import number, one_of, truth, whole
 from . import joined, parcels
 from .forker import open_line
 from .output import Output

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from ..checks import number, whole
+from ..values.checks import number, whole
 from .errors import RankError
 from .launch import MOST_RANKS
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..late import late_names
+from ..values.lazy import lazy
 from .assignment import Assignment, Loader, assign
 from .audit import Audit, AuditError, EpochAudit, Finding, audit
 from .files import shard_files
@@ -31,4 +31,4 @@ __all__ = [
     "shard_files",
 ]
 
-__getattr__ = late_names(__name__, {"DistributedSampler": "torch_samplers"})
+__getattr__, __dir__ = lazy(__name__, {"DistributedSampler": "torch_samplers"})

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..checks import of_type, one_of, several, truth, whole
-from ..storage import write_atomically
+from ..values.checks import of_type, one_of, several, truth, whole
+from ..values.storage import write_atomically
 from .libtorch_samplers import libtorch_random_order
 from .permutation import IntArray, share, torch_order
 

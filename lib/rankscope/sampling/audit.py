@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, of_type, several
+from ..values.checks import count_of, of_type, several
 from .assignment import Assignment
 from .permutation import IntArray
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import TypeVar
 
-from ..checks import several, whole
+from ..values.checks import several, whole
 from .permutation import torch_order
 
 Name = TypeVar("Name", str, os.PathLike[str])

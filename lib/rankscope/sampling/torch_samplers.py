@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
-from ..checks import of_type, whole
+from ..values.checks import of_type, whole
 from .permutation import share, torch_order_blocks
 
 _LOWEST_SEED, _HIGHEST_SEED = -(2**63), 2**64 - 1

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..checks import one_of
-from ..storage import write_atomically
+from ..values.checks import one_of
+from ..values.storage import write_atomically
 from .spans import Span, Timeline
 
 _FORMAT, _VERSION = "rankscope.timeline", 1

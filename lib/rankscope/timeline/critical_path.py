@@ -7,7 +7,7 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import number, of_type
+from ..values.checks import number, of_type
 from .spans import Timeline
 
 Places = NDArray[np.int64]

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import whole
-from ..storage import reserve
+from ..values.checks import whole
+from ..values.storage import reserve
 from .spans import Timeline
 
 _SLOTS = 1 << 15  # spans a file holds; then the next is begun

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ..checks import count_of, number, of_type, one_of, several, whole
+from ..values.checks import count_of, number, of_type, one_of, several, whole
 from .columns import checked, decoded, encoded, settled
 from .intervals import Times, intersect, length_s, merge
 

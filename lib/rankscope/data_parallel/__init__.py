@@ -1,0 +1,1 @@
+"""A training step of DataParallel: which messages it sends, and when."""

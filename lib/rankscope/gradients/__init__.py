@@ -1,0 +1,1 @@
+"""What DistributedDataParallel does to gradients, shown on real ranks."""

@@ -1,0 +1,1 @@
+"""Workers around a parameter server, and processes that share tensors."""

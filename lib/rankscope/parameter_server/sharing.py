@@ -1,0 +1,191 @@
+"""`measure_passing`: what it costs to pass a tensor to another process by value, as a handle, and by shared memory."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as torch_mp
+from torch import Tensor
+
+from ..pipeline.shared import Exchange, delete_folder, shared_folder
+from ..ranks import launch
+from ..ranks.joined import is_joined
+from ..values.checks import number, one_of, whole
+
+PASSED_BYTES = tuple(4**power for power in range(6, 14))  # 4 KiB to 64 MiB
+_PAGE_BYTES = 4096
+_now = time.perf_counter_ns
+PASSED_BY = {
+    "pickle": "by value: pickled, through a socket, and copied out again",
+    "file_descriptor": "torch: copied into shared memory, of which the other process gets a file descriptor",
+    "file_system": "torch: copied into shared memory, of which the other process gets a name",
+    "shared": "torch: as file_descriptor, of a tensor that is in shared memory already",
+    "ring": "pipeline.shared: copied into shared memory that is used again and again",
+}
+
+
+@dataclass(frozen=True)
+class Passing:
+    """The seconds that each tensor of `num_bytes` took by one of the ways that PASSED_BY has.
+
+    >>> Passing("ring", 4096, (2e-5, 1e-5, 4e-5)).median_s
+    2e-05
+    """
+
+    way: str
+    num_bytes: int
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        one_of("way", self.way, tuple(PASSED_BY))
+        whole("num_bytes", self.num_bytes, 1)
+        if not isinstance(self.seconds, list | tuple) or not self.seconds:
+            raise ValueError(f"seconds must be those of at least one tensor, got {self.seconds!r}")
+        object.__setattr__(self, "seconds", tuple(number("seconds", one, above=0) for one in self.seconds))
+
+    @property
+    def median_s(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.num_bytes / self.median_s
+
+
+def measure_passing(
+    num_bytes: Sequence[int] = PASSED_BYTES,
+    ways: Sequence[str] = tuple(PASSED_BY),
+    iterations: int = 20,
+    timeout_s: float = 120.0,
+) -> tuple[Passing, ...]:
+    """Pass tensors of these sizes from a process to another and return what that took, way by way.
+
+    The time is from when the sender begins until the receiver has a tensor and has read a number of each page of it, on
+    one clock; then it says so, and the next is sent. But for "shared" each tensor is a new one in the sender's own
+    memory, written before the time begins. PASSED_BY says what the ways are.
+
+    Raises ValueError for bad input, RankError where a process fails or has not ended after `timeout_s`.
+
+    >>> [one.way for one in measure_passing([4096], ["pickle", "shared"], iterations=2)]
+    ['pickle', 'shared']
+    """
+    sizes = whole_numbers("num_bytes", num_bytes, 1 << 32)
+    if isinstance(ways, str) or not isinstance(ways, Sequence) or not ways:
+        raise ValueError(f"ways must be one or more of {', '.join(map(repr, PASSED_BY))}, got {ways!r}")
+    chosen = tuple(one_of("ways", one, tuple(PASSED_BY)) for one in ways)
+    iterations = whole("iterations", iterations, 1, 10_000)
+    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    refuse_torchrun()
+    folder = shared_folder()
+    try:
+        seconds = launch(_pass, 2, (folder, sizes, chosen, iterations), timeout_s=timeout_s)[0]
+    finally:
+        delete_folder(folder)
+    return tuple(Passing(way, size, tuple(seconds[way, size])) for way in chosen for size in sizes)
+
+
+def _pass(
+    folder: Path, sizes: tuple[int, ...], ways: tuple[str, ...], iterations: int
+) -> dict[tuple[str, int], list[float]]:
+    torch.set_num_threads(1)
+    rank = dist.get_rank()
+    seconds: dict[tuple[str, int], list[float]] = {}
+    exchange = Exchange(folder, rank)
+    with lines_between(folder) as (line,):
+        for way in ways:
+            strategy = "file_system" if way == "file_system" else "file_descriptor"
+            torch_mp.set_sharing_strategy(strategy)  # type: ignore[no-untyped-call]
+            for size in sizes:
+                if rank == 0:
+                    times = [_send(line, exchange, way, size) for _ in range(iterations + 1)]
+                    seconds[way, size] = times[1:]  # the first one connects, and makes memory
+                else:
+                    for _ in range(iterations + 1):
+                        _receive(line, exchange, way)
+    return seconds
+
+
+def _send(line: Connection, exchange: Exchange, way: str, size: int) -> float:
+    tensor = torch.full((size,), 1, dtype=torch.uint8)
+    if way == "shared":
+        tensor.share_memory_()  # type: ignore[no-untyped-call]
+    start_ns = _now()
+    if way == "ring":
+        line.send_bytes(exchange.pack(tensor))
+        done_ns = int(exchange.unpack(line.recv_bytes()))
+    else:
+        line.send_bytes(pickle.dumps(tensor.numpy())) if way == "pickle" else line.send(tensor)
+        done_ns = int(line.recv())
+    return (done_ns - start_ns) / 1e9
+
+
+def _receive(line: Connection, exchange: Exchange, way: str) -> None:
+    if way == "ring":
+        got = exchange.unpack(line.recv_bytes())
+        done_ns = _read(got)
+        del got  # or its memory is not given back with the answer
+        line.send_bytes(exchange.pack(done_ns))
+    else:
+        line.send(_read(torch.from_numpy(pickle.loads(line.recv_bytes())) if way == "pickle" else line.recv()))
+
+
+def _read(tensor: Tensor) -> int:
+    """Read a number of each page; return when that was done."""
+    pages = tensor[::_PAGE_BYTES]
+    if int(pages.sum()) != len(pages):
+        raise RuntimeError(f"{len(pages)} pages must have arrived as they were sent, got a sum of {int(pages.sum())}")
+    return _now()
+
+
+@contextmanager
+def lines_between(folder: Path) -> Iterator[list[Any]]:
+    """Join rank 0 to each other rank by a connection that can pass tensors; in a rank.
+
+    Rank 0 gets a list of them, by rank from 1 on; another rank the one that it has.
+    """
+    rank, num_ranks, place = dist.get_rank(), dist.get_world_size(), str(folder / "line")
+    tempfile.tempdir = str(folder)  # for multiprocessing's sockets, which a rank leaves behind
+    with ExitStack() as stack:
+        if rank:
+            dist.barrier()
+            lines = [stack.enter_context(Client(place, "AF_UNIX"))]
+            lines[0].send(rank)
+        else:
+            listener = stack.enter_context(Listener(place, "AF_UNIX", backlog=num_ranks))
+            dist.barrier()
+            joined = [stack.enter_context(listener.accept()) for _ in range(num_ranks - 1)]
+            by_rank = {int(one.recv()): one for one in joined}
+            lines = [by_rank[one] for one in sorted(by_rank)]
+        yield lines
+        dist.barrier()
+
+
+def whole_numbers(name: str, values: Any, high: int, least: int = 1) -> tuple[int, ...]:
+    """Return the numbers if they are whole ones from 1 to `high`, and `least` different ones among them.
+
+    >>> whole_numbers("num_bytes", [1, 1], high=8, least=2)
+    Traceback (most recent call last):
+    ValueError: num_bytes must be 2 or more different whole numbers, got [1, 1]
+    """
+    several = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str | bytes)
+    found = tuple(whole(name, one, 1, high) for one in values) if several else ()
+    if len(set(found)) < least:
+        raise ValueError(f"{name} must be {least} or more different whole numbers, got {values!r}")
+    return found
+
+
+def refuse_torchrun() -> None:
+    """Raise ValueError in a process of torchrun's: it takes one that can start others, which share its memory."""
+    if is_joined("gloo"):
+        raise ValueError("this starts processes of its own: call it from a script or a notebook, not under torchrun")

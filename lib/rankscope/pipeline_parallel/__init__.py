@@ -1,0 +1,1 @@
+"""Pipeline parallelism: schedules, their bubbles, and runs on real ranks."""

@@ -1,0 +1,1 @@
+"""Ranks that run out of batches at different times."""

@@ -1,0 +1,1 @@
+"""What every room stands on: checks of input, frozen values, files, units."""

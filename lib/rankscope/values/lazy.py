@@ -1,0 +1,34 @@
+"""Public names of a room whose modules load when one is first used, so that importing the room loads no torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy(room: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a room's `__getattr__` and `__dir__`, so that every name in its `__all__` can be completed.
+
+    `modules` maps each lazy name to the module of the room that defines it. After a colon comes the name it has
+    there, if that is another one.
+
+    >>> getattribute, names = lazy("rankscope.figures", {"curves": "lines:to_curves"})
+    >>> getattribute("curves").__name__
+    'to_curves'
+    >>> getattribute("squares")
+    Traceback (most recent call last):
+    AttributeError: module 'rankscope.figures' has no attribute 'squares'
+    """
+
+    def attribute(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {room!r} has no attribute {name!r}")
+        module, _, own = modules[name].partition(":")
+        return getattr(import_module(f".{module}", room), own or name)
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[room]), *modules})
+
+    return attribute, names

@@ -1,0 +1,190 @@
+"""Files: written whole or not at all, read back only if they are intact, and one error that names the path."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import attrs
+import msgspec
+
+from .checks import whole
+
+MOST_BYTES = 1 << 26  # of a stored value
+_MOST_CHARACTERS = 400  # of an error
+
+PathLike = str | os.PathLike[str]
+Value = TypeVar("Value")
+
+
+class StorageError(ValueError):
+    """A file does not hold what it should. The message is one printable line that begins with the path."""
+
+    def __init__(self, path: PathLike, message: str) -> None:
+        line = "".join(one if one.isprintable() else " " for one in f"{os.fspath(path)}: {message}")
+        middle, half = len(line) - _MOST_CHARACTERS, _MOST_CHARACTERS // 2
+        super().__init__(line if middle <= 0 else f"{line[:half]} … {line[-half:]}")
+
+
+def save(path: PathLike, format: str, version: int, **fields: Any) -> Path:
+    """Write fields as JSON under a head with format, version and a checksum of all that follows; return the path.
+
+    Each field stands on a line of its own, and so does each item of a list and of a mapping, for readable diffs.
+    Raises OSError, with this path, where the file cannot be written.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(save(folder + "/a.json", "rankscope example", 1, sizes=[1, 2]).read_text())
+    {"format": "rankscope example", "version": 1, "crc32": "6a5e41be",
+    "sizes": [
+    1,
+    2
+    ]}
+    <BLANKLINE>
+    """
+    body = ",\n".join(f'"{name}": {_in_lines(value)}' for name, value in fields.items()).encode()
+    head = f'{{"format": "{format}", "version": {version}, "crc32": "{zlib.crc32(body):08x}",\n'.encode()
+    if Path(path).exists() and not Path(path).is_file():
+        raise FileExistsError(17, "it exists and is not a file", os.fspath(path))
+    return write_atomically(path, lambda file: file.write(head + body + b"}\n"))
+
+
+def _in_lines(value: Any) -> str:
+    if isinstance(value, Mapping):
+        items = [f"{_json(name)}: {_json(one)}" for name, one in value.items()]
+        return "{\n" + ",\n".join(items) + "\n}"
+    return "[\n" + ",\n".join(map(_json, value)) + "\n]" if isinstance(value, list | tuple) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def load(
+    path: PathLike, format: str, version: int, fields: tuple[str, ...], build: Callable[[dict[str, Any]], Value]
+) -> Value:
+    """Return what `build` makes of the fields of a file that `save` wrote, in this format and version or an older one.
+
+    Raises StorageError for a file that is damaged, cut short, of another format, newer, or longer than `MOST_BYTES`,
+    and for fields that `build` refuses; OSError where it cannot be opened.
+    """
+    try:
+        raw = read_bytes(path)
+        found = _decoded(raw)
+        if not isinstance(found, dict) or found.get("format") != format:
+            said = found.get("format") if isinstance(found, dict) else found
+            raise ValueError(f"format must be {format!r}, got {said!r}")
+        if whole("version", found.get("version"), 1) > version:
+            raise ValueError(f"version {found['version']} is newer than {version}, the newest this rankscope reads")
+        exactly("the file", found, ("format", "version", "crc32", *fields))
+        if found["crc32"] not in _checksums(raw):
+            raise ValueError(f"crc32 {found['crc32']!r} does not fit: the file was damaged or edited by hand")
+        return build({name: found[name] for name in fields})
+    except StorageError:
+        raise
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise StorageError(path, f"not a readable {format}: {error}") from error
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"damaged, cut short or not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def _checksums(raw: bytes) -> set[str]:
+    """Of all after the head, and of the items of its only list: cap sweeps of version 1 were signed that way."""
+    body = raw.partition(b"\n")[2].rstrip().removesuffix(b"}")
+    items = body[body.find(b"[\n") + 2 : body.rfind(b"\n]")]
+    return {f"{zlib.crc32(part):08x}" for part in (body, items)}
+
+
+def exactly(name: str, value: Any, known: tuple[str, ...]) -> None:
+    """Raise ValueError unless a value is a mapping that holds these fields and no others."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be a mapping of {', '.join(known)}, got {value!r}")
+    for key in (*known, *value):
+        if key not in value:
+            raise ValueError(f"{name} must have a field {key!r}, and has none")
+        if key not in known:
+            raise ValueError(f"{name} must hold {', '.join(known)} and nothing else, got {key!r}")
+
+
+def rebuild(kind: type[Value], name: str, fields: Any) -> Value:
+    """Return a frozen value of this class from its stored fields: all of them, and no others.
+
+    Raises ValueError, under the name of the place where they stood, for anything else.
+
+    >>> from rankscope.cluster import Link
+    >>> rebuild(Link, "intra", {"alpha_s": 1e-6})
+    Traceback (most recent call last):
+    ValueError: intra must have a field 'bytes_per_s', and has none
+    >>> rebuild(Link, "intra", {"alpha_s": -1, "bytes_per_s": 1e9})
+    Traceback (most recent call last):
+    ValueError: intra: alpha_s must be a finite number of at least 0, got -1
+    """
+    exactly(name, fields, tuple(one.name for one in attrs.fields(kind)))  # type: ignore[arg-type]
+    try:
+        return kind(**fields)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return all of a regular file; ValueError for a longer, an empty or another kind of file, OSError for none."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError("it is not a file")
+    with open(path, "rb") as file:
+        raw = file.read(most_bytes + 1)
+    if len(raw) > most_bytes:
+        raise ValueError(f"it has more than {most_bytes} bytes")
+    if not raw.strip():
+        raise ValueError("it is empty")
+    return raw
+
+
+def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Path:
+    """Let `write` fill a new file next to `path`, then put it in the place of `path` in one step.
+
+    An exception or a crash before the last step leaves whatever stood at `path` as it was. Raises OSError
+    naming `path` where it cannot be written.
+    """
+    target = Path(path).resolve()  # a link stays a link
+    temporary = target.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        _replace(target, temporary, write)
+    except OSError as error:
+        if error.errno and str(error.filename) in ("None", str(temporary)):
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        raise
+    return target
+
+
+def _replace(target: Path, temporary: Path, write: Callable[[BinaryIO], object]) -> None:
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if target.exists():
+            temporary.chmod(target.stat().st_mode)
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)  # Ctrl-C may come once it has its name
+        raise
+
+
+def reserve(descriptor: int, num_bytes: int) -> None:
+    """Make an open file that size; on a full disk this raises OSError, where writing to a mapped hole would kill."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, num_bytes)
+    else:
+        os.truncate(descriptor, num_bytes)

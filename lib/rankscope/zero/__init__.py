@@ -1,0 +1,1 @@
+"""ZeRO and FSDP: the memory and the traffic of each rank, predicted and measured."""
