@@ -71,10 +71,10 @@ def _entry(room: ModuleType, name: str) -> tuple[str, str]:
 
 
 def _said_of(room: ModuleType, name: str) -> str:
-    """The comment above a constant, in the module of the room that assigns it."""
-    for entry in pkgutil.iter_modules(room.__path__, room.__name__ + "."):
-        origin = inspect.getsource(import_module(entry.name)) if entry.name in sys.modules else ""
-        found = re.search(rf"((?:^# .*\n)*)^{name}\b(?:: .+)? = ", origin, re.M)
+    """The comment above a constant, in the module that assigns it."""
+    own = sorted(sys.modules, key=lambda module: not module.startswith(room.__name__))
+    for module in [module for module in own if module.startswith("rankscope.")]:
+        found = re.search(rf"((?:^# .*\n)*)^{name}\b(?:: .+)? = ", inspect.getsource(sys.modules[module]), re.M)
         if found:
             return " ".join(re.findall(r"^# (.*)$", found[1], re.M)).replace("*", r"\*")
-    raise ValueError(f"{name} of {room.__name__} is assigned in none of its modules")
+    raise ValueError(f"{name} of {room.__name__} is assigned in no module")

@@ -558,8 +558,8 @@ def needed(names: list[str]) -> set[str]:
 
 
 def test_the_script_needs_nothing_that_a_bare_machine_lacks(tmp_path: Path) -> None:
-    """Only torch, numpy, matplotlib, pandas, tqdm, typer and rich are there, and what they need themselves."""
-    there = needed(["torch", "numpy", "matplotlib", "pandas", "tqdm", "typer", "rich"])
+    """Only torch, numpy, attrs, msgspec, matplotlib, pandas, tqdm, typer, rich and what these need are there."""
+    there = needed(["torch", "numpy", "attrs", "msgspec", "matplotlib", "pandas", "tqdm", "typer", "rich"])
     packages = importlib.metadata.packages_distributions().items()
     others = {top for top, names in packages if not there & {re.sub(r"[-_.]+", "-", n).lower() for n in names}}
     assert {"cloudpickle", "pytest"} <= others

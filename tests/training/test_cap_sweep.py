@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rankscope.ddp import measure_sweep as sweeping
 from rankscope.ddp.cap_sweep import CapSweep, MeasuredCap, load_sweeps, save_sweeps
 from rankscope.ddp.cost import CostTable
 from rankscope.ddp.overlap import simulate_step
 from rankscope.ddp.recommend import recommend_bucket_cap
 from rankscope.training import Contention, LocalStep
-from rankscope.training import measure_sweep as sweeping
 
 RECORDED = Path(__file__).parents[2] / "notebooks" / "profiles" / "ddp_steps.json"
 PROVENANCE: dict[str, Any] = {
