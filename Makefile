@@ -1,5 +1,6 @@
-# Needs make and Python 3.11 or newer; everything else goes into .venv, which belongs to this file: it is made,
-# brought up to date and, when TORCH or PYTHON changes, replaced from here.
+# Needs make and Python 3.11 or newer. Everything else goes into .venv, which belongs to this file: it is created,
+# updated and, when TORCH or PYTHON changes, replaced from here. requirements.lock says what goes into it, with
+# hashes; torch alone is not in it, so that you can have the build that fits your machine.
 #
 #   make TORCH=2.11.0 test   with another torch than the one in constraints.txt
 #   make TORCH= test         with the torch that $(PYTHON) already has, which is left alone
@@ -12,48 +13,51 @@ LAB_ARGS ?=
 DASHBOARD_ARGS ?=
 
 ifeq ($(origin TORCH),undefined)
-  PIN := cat
   KIND := constrained
   TORCH_IS := the torch that constraints.txt names
+  PIP_TORCH = $(PIP) $$(grep '^torch==' constraints.txt)
 else ifeq ($(strip $(TORCH)),)
-  PIN := sed '/^torch==/d'
   KIND := existing
   TORCH_IS := the torch that $(PYTHON) already has
   VENV_FLAGS := --system-site-packages
+  PIP_TORCH = :
 else
-  PIN := sed 's/^torch==.*/torch==$(strip $(TORCH))/'
   KIND := $(strip $(TORCH))
   TORCH_IS := torch $(strip $(TORCH))
+  PIP_TORCH = $(PIP) torch==$(KIND)
 endif
+PIP := $(PY) -m pip install --disable-pip-version-check --no-input --progress-bar off
+NEWEST := 3, 14
 READY := .venv/ready-$(notdir $(PYTHON))-torch-$(KIND)
 
 # What runs unattended neither reads nor writes the settings in the user's home.
 VAR := $(CURDIR)/.venv/var
 unexport MPLBACKEND
-test notebooks bench dashboard site: export MPLCONFIGDIR = $(VAR)/matplotlib
-test notebooks bench dashboard site: export IPYTHONDIR = $(VAR)/ipython
-test notebooks bench dashboard site: export JUPYTER_CONFIG_DIR = $(VAR)/jupyter/config
-test notebooks bench dashboard site: export JUPYTER_DATA_DIR = $(VAR)/jupyter/data
-test notebooks bench dashboard site: export JUPYTER_RUNTIME_DIR = $(VAR)/jupyter/runtime
+test check notebooks bench dashboard site: export MPLCONFIGDIR = $(VAR)/matplotlib
+test check notebooks bench dashboard site: export IPYTHONDIR = $(VAR)/ipython
+test check notebooks bench dashboard site: export JUPYTER_CONFIG_DIR = $(VAR)/jupyter/config
+test check notebooks bench dashboard site: export JUPYTER_DATA_DIR = $(VAR)/jupyter/data
+test check notebooks bench dashboard site: export JUPYTER_RUNTIME_DIR = $(VAR)/jupyter/runtime
 
-.PHONY: help setup lab dashboard site test notebooks bench clean
+.PHONY: help setup lab dashboard site test check notebooks bench lock clean
 
 help: ## list these targets
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-setup: $(READY) ## make .venv with everything in it, and register its kernel (once; then no time at all)
+setup: $(READY) ## create .venv with everything in it and register its kernel (skipped when that is done)
 	@echo "setup: .venv is ready"
 
-$(READY): pyproject.toml constraints.txt Makefile
+$(READY): pyproject.toml constraints.txt requirements.lock Makefile
 	@command -v "$(PYTHON)" >/dev/null || { echo "rankscope needs Python 3.11 or newer, and '$(PYTHON)' is not here: name one, as in make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("rankscope needs Python 3.11 or newer, and $(PYTHON) is %d.%d.%d: name another, as in make PYTHON=python3.12 $(MAKECMDGOALS)" % v[:3])'
 	@test "$(KIND)" != existing || "$(PYTHON)" -c 'import importlib.util as u, sys; (sys.prefix == sys.base_prefix and u.find_spec("torch")) or sys.exit("TORCH= means the torch that $(PYTHON) already has, but it has none, or is itself a virtual environment, whose packages another cannot see")'
 	@echo "setup: Python environment in .venv, with $(TORCH_IS)"
 	@test -f $@ || "$(PYTHON)" -m venv --clear $(VENV_FLAGS) .venv
-	@$(PIN) constraints.txt >.venv/constraints.txt
-	@echo "setup: installing what pyproject.toml names (one to three minutes, plus the download of torch)"
-	@$(PY) -m pip install --disable-pip-version-check --no-input --progress-bar off -c .venv/constraints.txt -e '.[notebooks,test,site]' >.venv/pip.log 2>&1 \
-	  || { tail -n 15 .venv/pip.log >&2; echo "setup: pip did not manage; all it said is in .venv/pip.log" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info[:2]; v <= ($(NEWEST)) or print("setup: requirements.lock is known to work with Python 3.11 to %d.%d, and $(PYTHON) is %d.%d: if a package fails to install, name another Python, as in make PYTHON=python3.13" % ($(NEWEST), *v))'
+	@echo "setup: installing the packages in requirements.lock (one to three minutes), then torch and rankscope"
+	@{ $(PIP) --require-hashes --no-deps -r requirements.lock && $(PIP_TORCH) \
+	  && $(PIP) --no-deps --no-build-isolation -e .; } >.venv/pip.log 2>&1 \
+	  || { tail -n 15 .venv/pip.log >&2; echo "setup: pip failed; its whole output is in .venv/pip.log" >&2; exit 1; }
 	@echo "setup: registering the Jupyter kernel 'Python (rankscope)' inside .venv"
 	@$(PY) -m ipykernel install --sys-prefix --name rankscope --display-name "Python (rankscope)" >/dev/null
 	@mkdir -p .venv/etc/jupyter/labconfig
@@ -80,24 +84,36 @@ dashboard: setup ## serve all explorers on one page, on this machine only
 site: setup ## make static pages of notebooks and API in build/site, which work from disk
 	@$(PY) site/make_site.py
 
-test: setup ## lint, types, tests and docstring examples, then every notebook against its stored outputs
-	@echo "test 1/4: ruff, modules and notebooks"
-	@$(PY) -m ruff check .
-	@echo "test 2/4: mypy --strict on the library, and beside it environment.yml as conda replays it (two minutes)"
-	@$(PY) -m pytest -q tests/test_environment.py & replay=$$!; $(PY) -m mypy --strict; typed=$$?; wait $$replay && exit $$typed
-	@echo "test 3/4: pytest, with the docstrings' examples, warnings as errors"
-	@$(PY) -m pytest --ignore=tests/test_environment.py
-	@echo "test 4/4: nbval, each notebook run from a clean kernel and compared, two at a time"
-	@$(PY) -m pytest --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300 -n2 --dist loadfile notebooks/*.ipynb
+# Two processes share the test files and the notebooks, whichever is free takes the next; mypy runs next to them.
+PYTEST := $(PY) -m pytest -n2 --dist loadfile
+NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300
 
-notebooks: setup ## run every notebook again, in place, and store its outputs
+test: setup ## everything: lint, types, tests, docstring examples, and each notebook against its stored outputs
+	@echo "test: ruff, mypy --strict, then pytest and nbval"
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
+	  $(PYTEST) $(NBVAL) lib tests README.md CONTRIBUTING.md notebooks/*.ipynb; tests=$$?; \
+	  wait $$types; typed=$$?; cat .venv/mypy.log; exit $$((tests + typed))
+
+check: setup ## the fast part of it, in two minutes: no browser, no notebooks, no other programs to compare with
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
+	  $(PYTEST) -q -m "not (browser or oracle or slow)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
+	  exit $$((tests + typed))
+
+notebooks: setup ## execute every notebook in place and store its outputs
 	@$(PY) tests/tools/execute_notebooks.py
 
-bench: setup ## run tests/benchmarks, one after the other
+bench: setup ## run all of tests/benchmarks
 	@for file in tests/benchmarks/[!_]*.py; do \
 	  echo "bench: $$file"; \
 	  $(PY) -m "tests.benchmarks.$$(basename "$$file" .py)" || exit 1; \
 	done
+
+# uv resolves for all Python versions and systems at once. The packages that belong to a build of torch stay out.
+lock: setup ## resolve requirements.lock again from pyproject.toml and constraints.txt
+	@$(PIP) -q uv
+	@$(PY) tests/tools/lock.py
 
 clean: ## delete .venv, caches and what tests left behind
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis test-artifacts lib/rankscope.egg-info build

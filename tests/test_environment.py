@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,13 +24,21 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def declared() -> dict[str, Requirement]:
     extras = PROJECT["optional-dependencies"]
     lines = [*PROJECT["dependencies"], *(line for extra in extras.values() for line in extra)]
-    return {canonicalize_name(r.name): r for r in map(Requirement, lines)}
+    found = {canonicalize_name(r.name): r for r in map(Requirement, lines)}
+    return {name: one for name, one in found.items() if name != "rankscope"}  # an extra of our own
 
 
 def constrained() -> dict[str, Version]:
     lines = (line.split("#")[0].strip() for line in (ROOT / "constraints.txt").read_text().splitlines())
     pins = (line.split("==") for line in lines if line)
     return {canonicalize_name(name): Version(version) for name, version in pins}
+
+
+def locked() -> dict[str, tuple[Requirement, int]]:
+    """Each package of requirements.lock as a requirement, and how many hashes it has."""
+    lines = re.split(r"^(?=\w)", (ROOT / "requirements.lock").read_text(), flags=re.M)[1:]
+    entries = [(Requirement(entry.partition("\\")[0]), entry.count("--hash=sha256:")) for entry in lines]
+    return {canonicalize_name(one.name): (one, hashes) for one, hashes in entries}
 
 
 def pip_section() -> list[str]:
@@ -49,6 +58,21 @@ def test_constraint_lies_in_the_declared_range(name: str) -> None:
 
 def test_constraints_name_no_particular_build() -> None:
     assert all(version.local is None for version in constrained().values())
+
+
+def test_the_lock_holds_each_constrained_version_and_no_torch() -> None:
+    lock, pins = locked(), constrained()
+    assert {name for name in pins if name not in lock} == {"torch"}
+    for name in pins.keys() - {"torch"}:
+        assert pins[name] in lock[name][0].specifier, f"{name} differs: run make lock"
+    assert not [name for name in lock if name.startswith(("nvidia", "cuda", "triton"))]
+
+
+def test_each_locked_package_has_one_version_and_hashes() -> None:
+    for name, (requirement, hashes) in locked().items():
+        assert [one.operator for one in requirement.specifier] == ["=="], name
+        assert hashes, name
+        assert not requirement.url, name
 
 
 def test_environment_asks_for_the_python_that_the_project_does() -> None:
