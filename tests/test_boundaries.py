@@ -32,11 +32,9 @@ RUNNERS = {
     "rankscope.pipeline.parts": "torch",
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.pipeline.dataloader_worker": "torch",
-    "rankscope.pipeline.preprocess": "torch",
-    "rankscope.pipeline.step": "torch",
-    "rankscope.pipeline.transfer": "torch",
-    "rankscope.pipeline.transfer_batches": "torch",
-    "rankscope.pipeline.transfer_cuda": "torch",
+    "rankscope.transfer.batches": "torch",
+    "rankscope.transfer.pre*": "torch",
+    "rankscope.transfer.record": "torch",
     "rankscope.data_parallel.data_parallel": "torch",
     "rankscope.data_parallel.data_parallel_devices": "torch",
     "rankscope.gradients.demos*": "torch",
@@ -65,7 +63,7 @@ TOPICS = {"ddp", "gradients", "data_parallel", "zero", "uneven", "parameter_serv
 FLOORS = [
     {"values", "host"},
     {"timeline", "cluster", "ranks"},
-    {"sampling", "pipeline", "collectives"},
+    {"sampling", "pipeline", "transfer", "collectives"},
     {"machine"},
     {*TOPICS, "training"},
     {"figures"},
@@ -74,7 +72,8 @@ FLOORS = [
 ]  # fmt: skip
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[2]  # neighbours that do not import one another…
-ACQUAINTED = {("pipeline", "sampling")}  # …but a part file is a shard
+# …but a part file is a shard, and a pipeline's items are a rank's indices
+ACQUAINTED = {("pipeline", "sampling"), ("transfer", "pipeline")}
 ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
 NO_PROCESS_GROUP = {"figures", "explorers"}
 

@@ -16,8 +16,8 @@ from functools import partial
 import torch
 from torch.utils.data import DataLoader
 
-from rankscope.pipeline import overlap_share, prefetched
 from rankscope.timeline import Recorder
+from rankscope.transfer import overlap_share, prefetched
 from rankscope.values.units import bytes_words
 
 ROUNDS = 5

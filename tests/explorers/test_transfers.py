@@ -12,7 +12,7 @@ from rankscope.explorers import transfers
 from rankscope.explorers.transfers import _LABELS, DEFAULTS, LINKS, Copies, between
 from rankscope.machine import Profile
 from rankscope.machine.link_facts import METHODS
-from rankscope.pipeline import overlap_share, simulate_loop
+from rankscope.transfer import overlap_share, simulate
 from rankscope.values.units import time_words
 
 from ..machine.made import point, profile
@@ -77,7 +77,7 @@ def test_a_batch_takes_what_the_loop_does(prefetched: bool) -> None:
     batch_s = max(copy_s, 0.005) if prefetched else copy_s + 0.005
     bound = "copies" if prefetched else "copy + step"
     assert lines[2] == f"loop: {time_words(batch_s)} a batch; {bound} alone would take {time_words(batch_s)}"
-    loop = simulate_loop(300, 0.0, copy_s, 0.005, num_workers=2, prefetched=prefetched)
+    loop = simulate(300, 0.0, copy_s, 0.005, num_workers=2, prefetched=prefetched)
     assert lines[3].endswith(f"max(copy, step) is {time_words(copy_s)}, achieved to {overlap_share(loop):.0%}")
 
 

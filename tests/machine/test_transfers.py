@@ -26,9 +26,8 @@ from rankscope.machine.measure_transfer_loader import BATCH_SIZE, measure_loader
 from rankscope.machine.measure_transfer_traps import LOOKED_AT, TRIES, measure_traps
 from rankscope.machine.measure_transfers import Buffers, check, in_turns, measure_transfers, most_bytes, move_of
 from rankscope.machine.points import Point
-from rankscope.pipeline import Agreement
-from rankscope.pipeline.step_agreement import DisagreementError
 from rankscope.ranks import launch
+from rankscope.transfer.agreement import Agreement, DisagreementError
 from rankscope.values.units import rate_words, time_words
 
 from ..tools import measure_gpu

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, StageError, WorkerDied, run, simulate
+from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, StageError, run, simulate
 from rankscope.pipeline.lifelines import Watched
+from rankscope.pipeline.processes import WorkerDied
 from rankscope.timeline import Recorder
 
 from .conftest import NOT_HANGING_S, alive, soon

@@ -27,8 +27,8 @@ from rankscope.machine.folklore import folklore  # noqa: E402
 from rankscope.machine.measure_plan import NUM_PIECES, powers_of_two  # noqa: E402
 from rankscope.machine.measure_run import Progress  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
-from rankscope.pipeline import agree, prefetched, record_steps  # noqa: E402
-from rankscope.pipeline.step_agreement import DisagreementError  # noqa: E402
+from rankscope.transfer import agree, prefetched, record_steps  # noqa: E402
+from rankscope.transfer.agreement import DisagreementError  # noqa: E402
 from rankscope.values.units import bytes_words, rate_words, time_words  # noqa: E402
 
 PROTOCOL = Protocol(iterations=30, budget_s=0.12)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import transfer
 from ..machine.link_facts import pcie_bytes_per_s
-from ..pipeline import Pipeline, Stage, overlap_share, simulate, simulate_loop
+from ..pipeline import Pipeline, Stage, simulate
 from .answers import Check, is_near
 
 
@@ -23,7 +24,7 @@ def _staged(answer: Any) -> str | None:
 
 def _share_in_turn(answer: Any) -> str | None:
     """The share of max(copy, compute) that a loop achieves whose copies of 6 ms and steps of 9 ms take turns."""
-    right = overlap_share(simulate_loop(1000, load_s=0.0, copy_s=0.006, step_s=0.009, prefetched=False))
+    right = transfer.overlap_share(transfer.simulate(1000, load_s=0.0, copy_s=0.006, step_s=0.009, prefetched=False))
     return None if is_near(answer, right) else f"a share between 0 and 1 is asked for, and it is not {answer!r}"
 
 

@@ -14,8 +14,8 @@ from ..figures.timelines import draw_timeline
 from ..figures.winner_map import draw_ranking
 from ..machine import Point, Profile
 from ..machine.link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
-from ..pipeline import overlap_share, simulate_loop
 from ..timeline import Timeline
+from ..transfer import overlap_share, simulate
 from ..values.checks import of_type, one_of
 from ..values.units import bytes_words, rate_words, time_words
 from .panel import choice, chosen, panel, slider, switch
@@ -53,7 +53,7 @@ class Copies:
             if not self.profile.select("transfer"):
                 raise ValueError("profile must have copies to or from a GPU (what 'transfer'), got none")
             self.links = {f"measured: {self.profile.provenance['name']}": facts_of(self.profile), **LINKS}
-        self._looped = lru_cache(maxsize=256)(simulate_loop)
+        self._looped = lru_cache(maxsize=256)(simulate)
 
     def chosen(self, settings: dict[str, Any]) -> dict[str, Any]:
         """Return all settings; with a profile its link is the default."""

@@ -7,8 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from rankscope.pipeline import Pipeline, Stage, overlap_share, preprocess_on_workers, simulate, simulate_loop
+from rankscope.pipeline import Pipeline, Stage, simulate
 from rankscope.timeline import Timeline
+from rankscope.transfer import overlap_share, preprocess_on_workers
+from rankscope.transfer import simulate as simulate_loop
 
 
 def columns(timeline: Timeline, kind: str) -> list[tuple[int, float, float]]:

@@ -1,4 +1,4 @@
-"""The road onto the GPU as a model: where images are prepared, and what share of its bound a timeline achieves."""
+"""The road onto the GPU as a model: where batches are prepared, copied and computed on, and what overlaps."""
 
 from __future__ import annotations
 
@@ -8,12 +8,51 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline import Timeline
-from ..values.checks import of_type, whole
-from .service import check_times
-from .stages import Pipeline, Stage
+from ..pipeline.service import check_times
+from ..pipeline.simulate import simulate as simulate_pipeline
+from ..pipeline.stages import Pipeline, Stage
+from ..timeline import Span, Timeline
+from ..values.checks import number, of_type, truth, whole
 
 Times: TypeAlias = float | Sequence[float] | NDArray[np.float64]  # seconds: one number, or those of each batch
+_TURN = "turn"
+
+
+def simulate(
+    num_batches: int, load_s: float, copy_s: float, step_s: float, num_workers: int = 1, prefetched: bool = True,
+    prefetch_factor: int = 2, pin_s: float = 0.0,
+) -> Timeline:  # fmt: skip
+    """Return when batches are loaded, copied and computed on: spans "load", "pin" if it takes time, "copy", "compute".
+
+    Each batch takes a worker `load_s`, the loader's pin thread `pin_s`, the link `copy_s` and the device `step_s`. A
+    loop that is not `prefetched` copies a batch and computes on it before it asks for the next; one that is has the
+    next on its way meanwhile. As in a DataLoader, num_workers × prefetch_factor batches are in hand. Raises ValueError
+    for negative times, fewer than 0 batches and other counts below 1.
+
+    >>> for prefetched in (False, True):
+    ...     loop = simulate(100, load_s=0.001, copy_s=0.004, step_s=0.006, prefetched=prefetched)
+    ...     print(round(loop.select(kind="compute").makespan_s * 1e3))  # from the first step's start to the last's end
+    996
+    600
+    """
+    copy_s, step_s, pin_s = (number(*pair, 0) for pair in (("copy_s", copy_s), ("step_s", step_s), ("pin_s", pin_s)))
+    num_batches, num_workers = whole("num_batches", num_batches, 0), whole("num_workers", num_workers, 1)
+    waiting = max(1, (whole("prefetch_factor", prefetch_factor, 1) - 1) * num_workers)
+    stages = [Stage("load", number("load_s", load_s, 0), num_workers=num_workers, capacity=waiting)]
+    stages += [Stage("pin", pin_s)] if pin_s else []
+    if truth("prefetched", prefetched):
+        stages += [Stage("copy", copy_s, capacity=1), Stage("compute", step_s)]
+        return simulate_pipeline(Pipeline(stages), num_batches)
+    taken = simulate_pipeline(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches)
+    spans = []
+    for span in taken:
+        if span.kind != _TURN:
+            spans.append(span)
+            continue
+        there_s = min(span.start_s + copy_s, span.stop_s)
+        spans.append(Span(span.rank, "copy", "copy", span.item, span.start_s, there_s))
+        spans.append(Span(span.rank, "compute", "compute", span.item, there_s, span.stop_s))
+    return Timeline.of(spans)
 
 
 def preprocess_on_workers(

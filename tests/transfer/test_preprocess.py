@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
-from rankscope.pipeline import prefetched, preprocessed, random_crops, run, simulate
-from rankscope.pipeline.transfer_model import preprocess_on_workers
+from rankscope.pipeline import run, simulate
+from rankscope.transfer import prefetched, preprocess_on_workers, preprocessed, random_crops
 
-from .virtual_time import VirtualTime
+from ..pipeline.virtual_time import VirtualTime
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

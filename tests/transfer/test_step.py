@@ -17,10 +17,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from rankscope.pipeline import Prefetched, RecordedSteps, agree, prefetched, record_steps, step
-from rankscope.pipeline.step_agreement import PHASES, DisagreementError
-from rankscope.pipeline.step_trace import CLOCK, PREFIX, read_steps
 from rankscope.timeline import Span, Timeline
+from rankscope.transfer import agree, prefetched, record, record_steps
+from rankscope.transfer.agreement import PHASES, DisagreementError, RecordedSteps
+from rankscope.transfer.prefetch import Prefetched
+from rankscope.transfer.record import CLOCK, PREFIX, read_steps
 
 HOST = "cpu"
 Parts = dict[str, Any]
@@ -119,7 +120,7 @@ def test_an_error_of_the_loss_comes_through_and_ends_the_recording() -> None:
 def test_nothing_is_said_on_stderr() -> None:
     """A notebook's stored outputs are compared with all that comes, and Kineto tells of each start and stop."""
     code = (
-        "import torch; from rankscope.pipeline import record_steps; m = torch.nn.Linear(4, 1);"
+        "import torch; from rankscope.transfer import record_steps; m = torch.nn.Linear(4, 1);"
         "record_steps([(torch.ones(8, 4), torch.ones(8, 1))], m, torch.nn.functional.mse_loss,"
         "torch.optim.SGD(m.parameters(), lr=0.1))"
     )
@@ -290,7 +291,7 @@ class Event:
 
 
 class HostCuda:
-    """Stands for `transfer_cuda.Cuda`."""
+    """Stands for `prefetch.Cuda`."""
 
     device = torch.device(HOST)
 
@@ -342,14 +343,14 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
                 events.append({**place, "tid": 7, "name": one["name"], "cat": "kernel"})
         return read_steps(trace_of(Path(path), events), readings)
 
-    monkeypatch.setattr(step, "read_steps", read)
+    monkeypatch.setattr(record, "read_steps", read)
 
 
 GPU_PHASES = [("GPU", kind) for kind in ("forward", "backward", "optimizer")]
 
 
 def test_on_a_gpu_the_phases_are_timed_there_too(on_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "prefetched", lambda batches, _: through_gpu(batches))
+    monkeypatch.setattr(record, "prefetched", lambda batches, _: through_gpu(batches))
     batches = [(Elsewhere(inputs), Elsewhere(targets)) for inputs, targets in loader()]
     found = agree(record_steps(batches, **parts()))
     found.check()

@@ -111,7 +111,7 @@ def agree(recorded: RecordedSteps) -> Agreement:
     clocks known to 0 s
     >>> agree(RecordedSteps(ours, theirs.shifted(1.0), 0.0)).check()
     Traceback (most recent call last):
-    rankscope.pipeline.step_agreement.DisagreementError: load: a range reaches 1000 ms out of our span
+    rankscope.transfer.agreement.DisagreementError: load: a range reaches 1000 ms out of our span
     """
     of_type("recorded", recorded, RecordedSteps)
     ours, theirs = recorded.ours, recorded.profiler

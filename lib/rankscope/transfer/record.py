@@ -18,16 +18,19 @@ from torch.profiler import ProfilerActivity, profile, record_function, supported
 
 from ..timeline import Recorder, Span, Timeline
 from ..values.checks import of_type, whole
-from .step_agreement import GPU, GPU_COPIES, RecordedSteps
-from .step_trace import CLOCK, PREFIX, Reading, read_steps
-from .transfer import COPY, Prefetched, prefetched
-from .transfer_batches import leaves, mapped
-from .transfer_cuda import Cuda
+from .agreement import GPU, GPU_COPIES, H2D, PHASES, STREAM, RecordedSteps
+from .batches import leaves, mapped
+from .prefetch import COPY, Cuda, Prefetched, prefetched
 
 _now = time.perf_counter_ns
 _NUM_READINGS = 5  # of the profiler's clock, before the steps and after them
 _SILENCE = {"KINETO_LOG_LEVEL": "6"}  # else its log on stderr tells of each start and stop
 _NONE = object()
+PREFIX = "rankscope: "
+CLOCK = f"{PREFIX}clock"
+_WORK = {"kernel": "kernel", "gpu_memset": "memset"}  # by the trace's categories
+_COPIES = {"Memcpy HtoD": H2D, "Memcpy DtoH": "d2h"}  # by how the trace's names begin
+Reading = tuple[float, float, float]  # seconds before a range "rankscope: clock", in it, and after it
 
 
 def record_steps(
@@ -53,7 +56,7 @@ def record_steps(
     >>> recorded = record_steps(batches, module, torch.nn.functional.mse_loss, sgd)
     >>> [len(recorded.ours.select(kind=kind)) for kind in ("load", "copy", "forward", "backward", "optimizer")]
     [3, 3, 3, 3, 3]
-    >>> from rankscope.pipeline import agree
+    >>> from rankscope.transfer import agree
     >>> agree(recorded).check()
     """
     there = prefetched(loader, device)  # which checks them both
@@ -196,3 +199,49 @@ def _without_end(timeline: Timeline, num_steps: int) -> Timeline:
     """All but the load that found no more."""
     is_load = np.array([kind == "load" for kind in timeline.kinds], dtype=bool)[timeline.kind]
     return timeline.take(np.flatnonzero(~(is_load & (timeline.item == num_steps))))
+
+
+# ---- the profiler's trace
+
+
+def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tuple[Timeline, float]:
+    """Return what a trace tells of the phases and of the GPU, by the clock of the readings, and the doubt about that.
+
+    A range "rankscope: clock" begins between the first and the second time of its reading, and ends between the second
+    and the third: all of them together tell how far the trace's clock is ahead. Raises RuntimeError where the trace has
+    not as many of these ranges as there are readings, ValueError where it cannot be read.
+    """
+    spans = Timeline.from_chrome_trace(path)
+    names = Timeline.from_chrome_trace(path, kind="name")  # the same spans, in the same order
+    words = np.array(names.kinds, dtype=object)[names.kind]
+    sort = np.array(spans.kinds, dtype=object)[spans.kind]
+    ranges = np.flatnonzero(sort == "user_annotation")
+    ranges = ranges[np.argsort(spans.start_s[ranges], kind="stable")]
+    ahead_s, doubt_s = _offset_s(spans.take(ranges[words[ranges] == CLOCK]), readings)
+    rows = []
+    for phase in PHASES:
+        for item, place in enumerate(ranges[words[ranges] == f"{PREFIX}{phase}"]):
+            rows.append(Span(0, phase, phase, item, spans.start_s[place], spans.stop_s[place]))
+    for place in range(len(spans)):
+        kind = _kind(str(sort[place]), str(words[place]))
+        if kind:
+            lane = STREAM + spans[place].lane.rpartition("stream")[2].strip()
+            rows.append(Span(0, lane, kind, -1, spans.start_s[place], spans.stop_s[place]))
+    return Timeline.of(rows).shifted(ahead_s), doubt_s
+
+
+def _kind(category: str, name: str) -> str | None:
+    """What of the GPU's work an event is; None for anything else."""
+    if category == "gpu_memcpy":
+        return next((kind for begin, kind in _COPIES.items() if name.startswith(begin)), "d2d")
+    return _WORK.get(category)
+
+
+def _offset_s(ranges: Timeline, readings: Sequence[Reading]) -> tuple[float, float]:
+    """What is to be added to the trace's times, and how far off that may be."""
+    if len(ranges) != len(readings) or not readings:
+        raise RuntimeError(f"torch.profiler recorded {len(ranges)} of {len(readings)} ranges that set its clock")
+    before_s, inside_s, after_s = np.array(sorted(readings)).T
+    least = np.max([before_s - ranges.start_s, inside_s - ranges.stop_s])
+    most = np.min([inside_s - ranges.start_s, after_s - ranges.stop_s])
+    return float(least + most) / 2, abs(float(most - least)) / 2

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-import rankscope.pipeline
-from rankscope.pipeline import overlap_share, prefetched, run, simulate, transfer
-from rankscope.pipeline.transfer import Prefetched
-from rankscope.pipeline.transfer_batches import copied_strides, leaves, mapped
-from rankscope.pipeline.transfer_model import preprocess_on_gpu, preprocess_on_workers
+from rankscope import transfer
+from rankscope.pipeline import run, simulate
 from rankscope.timeline import Recorder, Span, Timeline
+from rankscope.transfer import overlap_share, prefetch, prefetched, preprocess_on_gpu, preprocess_on_workers
+from rankscope.transfer.batches import copied_strides, leaves, mapped
+from rankscope.transfer.prefetch import Prefetched
 
+from ..pipeline.virtual_time import VirtualTime
 from .late_cuda import COPY, LateCuda
-from .virtual_time import VirtualTime
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 Pair = namedtuple("Pair", ["image", "label"])
@@ -573,8 +573,8 @@ def test_a_device_that_is_not_here() -> None:
 
 def test_the_package_gives_the_functions_again_and_again() -> None:
     for _ in range(2):
-        assert rankscope.pipeline.prefetched is transfer.prefetched
-        assert callable(rankscope.pipeline.preprocessed)
+        assert transfer.prefetched is prefetch.prefetched
+        assert callable(transfer.preprocessed)
 
 
 # ---- on a GPU

@@ -1,0 +1,34 @@
+"""How batches reach the device: prefetched, prepared there or on workers, and training steps recorded twice.
+
+What needs torch is imported when it is first used; the models are numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..values.lazy import lazy
+from .agreement import agree
+from .model import overlap_share, preprocess_on_gpu, preprocess_on_workers, simulate
+
+if TYPE_CHECKING:
+    from .prefetch import prefetched
+    from .preprocess import preprocessed, random_crops
+    from .record import record_steps
+
+__all__ = [
+    "agree",
+    "overlap_share",
+    "prefetched",
+    "preprocess_on_gpu",
+    "preprocess_on_workers",
+    "preprocessed",
+    "random_crops",
+    "record_steps",
+    "simulate",
+]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {"prefetched": "prefetch", "preprocessed": "preprocess", "random_crops": "preprocess", "record_steps": "record"},
+)
