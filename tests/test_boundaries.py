@@ -37,7 +37,7 @@ RUNNERS = {
     "rankscope.transfer.record": "torch",
     "rankscope.data_parallel.data_parallel": "torch",
     "rankscope.data_parallel.data_parallel_devices": "torch",
-    "rankscope.gradients.demos*": "torch",
+    "rankscope.gradients": "torch",
     "rankscope.ddp.measure*": "torch",
     "rankscope.zero.measure*": "torch",
     "rankscope.uneven.measure*": "torch",

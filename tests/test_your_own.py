@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from rankscope.collectives import Schedule, build, simulate, verify
+from rankscope.ddp.buckets import ddp_buckets
+from rankscope.ddp.local_step import ParameterSpec
 from rankscope.machine import Profile, verdict
 from rankscope.sampling import Assignment, audit
-from rankscope.training import ParameterSpec, ddp_buckets
 
 from .machine.made import BYTES_PER_S, collective, links, profile
 

@@ -17,11 +17,12 @@ import numpy as np
 import rankscope.explorers  # noqa: F401  (the module is looked up by name: its function has the same name)
 from rankscope.cluster import Link
 from rankscope.ddp.architectures import ARCHITECTURES
+from rankscope.ddp.buckets import ddp_buckets
 from rankscope.ddp.cost import allreduce_cost
 from rankscope.ddp.launches import default_buckets
+from rankscope.ddp.local_step import Contention, LocalStep
 from rankscope.ddp.overlap import simulate_step, step_seconds
 from rankscope.ddp.recommend import DEFAULT_CAPS_MB, recommend_bucket_cap
-from rankscope.training import Contention, LocalStep, ddp_buckets
 from tests.training.simpy_reference import reference
 
 NUM_TENSORS, NUM_RANKS, ROUNDS = 10_000, 1024, 9

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from rankscope.gradients.demos import Work
+from rankscope.gradients import Work
 from rankscope.machine.emulate import emulated
 from rankscope.machine.provenance import of_machine
 from rankscope.training import Passing, measure_calls, measure_passing, simulate_workers, train_workers

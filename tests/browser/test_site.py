@@ -122,7 +122,7 @@ def test_what_is_wrong_with_a_page_is_seen(site: Path, page: Page, scheme: Liter
     ("words", "found"),
     [
         ("halving", "notebooks/06_allreduce_variants.html"),
-        ("recommend_bucket_cap", "api/rankscope.training.html#rankscope.training.recommend_bucket_cap"),
+        ("recommend", "api/rankscope.ddp.html#rankscope.ddp.recommend"),
     ],
 )
 def test_search_works_from_disk(site: Path, page: Page, words: str, found: str) -> None:

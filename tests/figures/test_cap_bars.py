@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from rankscope.cluster import Link
+from rankscope.ddp.local_step import Contention, LocalStep
 from rankscope.ddp.recommend import Recommendation, recommend_bucket_cap
 from rankscope.figures.cap_bars import PARTS, draw_bucket_caps
-from rankscope.training import Contention, LocalStep
 
 
 def recommendation(backward_s: float = 0.064) -> Recommendation:

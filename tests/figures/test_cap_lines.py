@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from rankscope import figures
 from rankscope.cluster import Link
+from rankscope.ddp.local_step import Contention, LocalStep
 from rankscope.ddp.recommend import Recommendation, recommend_bucket_cap
-from rankscope.training import Contention, LocalStep
 
 
 def recommendation(rate: float = 2e9, **options: Any) -> Recommendation:

@@ -15,6 +15,9 @@ from matplotlib.axes import Axes
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate, traffic, winners
+from rankscope.ddp.buckets import ddp_buckets
+from rankscope.ddp.local_step import LocalStep, ParameterSpec
+from rankscope.ddp.recommend import recommend_bucket_cap
 from rankscope.explorers.catalogue import CATALOGUE
 from rankscope.explorers.multiples import multiples
 from rankscope.figures.marks import Drawing, Texts
@@ -24,7 +27,7 @@ from rankscope.machine.link_facts import stated
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as simulate_pipeline
 from rankscope.sampling import assign
-from rankscope.training import LocalStep, ParameterSpec, ddp_buckets, recommend_bucket_cap, zero_memory
+from rankscope.training import zero_memory
 
 from ..machine.made import profile
 from .readable import figure_problems, svg_problems

@@ -12,15 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from rankscope.ddp.bucket_keys import table_order
-from rankscope.training import (
-    Bucket,
-    BucketError,
-    DDPBuckets,
-    ParameterSpec,
-    assign_buckets,
-    ddp_buckets,
-    parameter_specs,
-)
+from rankscope.ddp.buckets import Bucket, BucketError, DDPBuckets, assign_buckets, ddp_buckets, parameter_specs
+from rankscope.ddp.local_step import ParameterSpec
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e5m2", "float8_e4m3fn")
 MIB = 2**20

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from rankscope.ddp.buckets import BucketError, ddp_buckets, parameter_specs
 from rankscope.ranks import launch
-from rankscope.training import BucketError, ddp_buckets, parameter_specs
 from tests.training.ddp_models import MODELS, UNUSED, layers_used
 
 HAS_LIST = "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters

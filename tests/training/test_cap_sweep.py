@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from rankscope.ddp import measure_sweep as sweeping
 from rankscope.ddp.cap_sweep import CapSweep, MeasuredCap, load_sweeps, save_sweeps
 from rankscope.ddp.cost import CostTable
+from rankscope.ddp.local_step import Contention, LocalStep
 from rankscope.ddp.overlap import simulate_step
 from rankscope.ddp.recommend import recommend_bucket_cap
-from rankscope.training import Contention, LocalStep
 
 RECORDED = Path(__file__).parents[2] / "notebooks" / "profiles" / "ddp_steps.json"
 PROVENANCE: dict[str, Any] = {

@@ -9,8 +9,8 @@ import pytest
 
 from rankscope.ddp.contention import OverlappedStep, fit_contention
 from rankscope.ddp.cost import CostTable
+from rankscope.ddp.local_step import Contention, LocalStep
 from rankscope.ddp.overlap import simulate_step
-from rankscope.training import Contention, LocalStep
 
 MIB = 2**20
 LOCAL = LocalStep.modelled([4 * MIB] * 10, backward_s=0.4, optimizer_s=0.01)

@@ -13,11 +13,20 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.gradients.demos import DemoError, ddp_equals_single, summed_loss
-from rankscope.gradients.demos_memory import bucket_view_memory
-from rankscope.gradients.demos_no_sync import PLACEMENTS, NoSync, no_sync_placements
-from rankscope.gradients.demos_static_graph import GRAPHS, StaticGraph, static_graph
-from rankscope.gradients.demos_unused import Unused, unused_parameters
+from rankscope.gradients import (
+    GRAPHS,
+    PLACEMENTS,
+    DemoError,
+    NoSync,
+    StaticGraph,
+    Unused,
+    bucket_view_memory,
+    equal_training,
+    no_sync,
+    static_graph,
+    summed_loss,
+    unused_parameters,
+)
 
 from .small import CROSS, batch, mlp
 
@@ -41,7 +50,7 @@ def summed(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("num_ranks", "dtype"), [(2, torch.float64), (3, torch.float32)])
 def test_ddp_trains_as_one_process_does(num_ranks: int, dtype: torch.dtype) -> None:
-    trained = ddp_equals_single(mlp(dtype), *batch(12, dtype), CROSS, num_ranks, num_steps=4, learning_rate=0.2)
+    trained = equal_training(mlp(dtype), *batch(12, dtype), CROSS, num_ranks, num_steps=4, learning_rate=0.2)
     trained.check()
     module, (inputs, targets) = mlp(dtype), batch(12, dtype)
     velocity = [torch.zeros_like(one) for one in module.parameters()]
@@ -57,8 +66,8 @@ def test_ddp_trains_as_one_process_does(num_ranks: int, dtype: torch.dtype) -> N
 
 def test_what_is_not_as_in_one_process_is_caught() -> None:
     with pytest.raises(DemoError, match="after 5 steps the ranks are 0.* from one process"):
-        ddp_equals_single(mlp(), *batch(12), summed).check()
-    trained = ddp_equals_single(mlp(), *batch(12), CROSS)
+        equal_training(mlp(), *batch(12), summed).check()
+    trained = equal_training(mlp(), *batch(12), CROSS)
     off = trained.ranks[1].copy()
     off[3] = np.nextafter(off[3], 9)
     with pytest.raises(DemoError, match="ranks have come to different parameters"):
@@ -80,7 +89,7 @@ def test_a_summed_loss_gives_an_nth_and_a_mean_does_not() -> None:
 
 @pytest.fixture(scope="module")
 def accumulated() -> NoSync:
-    return no_sync_placements(mlp(), *batch(16), CROSS)
+    return no_sync(mlp(), *batch(16), CROSS)
 
 
 def test_no_sync_must_be_around_the_forward(accumulated: NoSync) -> None:
@@ -219,19 +228,19 @@ def test_a_bucket_view_saves_the_gradients() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ddp_equals_single(mlp(), *batch(11), CROSS), "inputs must be a multiple of 2 samples, got 11"),
-        (lambda: ddp_equals_single(mlp(), *batch(12), CROSS, 1), "num_ranks must be a whole number from 2 to 64"),
-        (lambda: ddp_equals_single(mlp(), *batch(12), CROSS, 2, 0), "num_steps must be a whole number of at least 1"),
+        (lambda: equal_training(mlp(), *batch(11), CROSS), "inputs must be a multiple of 2 samples, got 11"),
+        (lambda: equal_training(mlp(), *batch(12), CROSS, 1), "num_ranks must be a whole number from 2 to 64"),
+        (lambda: equal_training(mlp(), *batch(12), CROSS, 2, 0), "num_steps must be a whole number of at least 1"),
         (
-            lambda: ddp_equals_single(mlp(), *batch(12), wrong(3)),
+            lambda: equal_training(mlp(), *batch(12), wrong(3)),
             "loss_fn must be a function of outputs and targets, got 3",
         ),
-        (lambda: ddp_equals_single(nn.Tanh(), *batch(12), CROSS), "module must have a parameter that gets a gradient"),
+        (lambda: equal_training(nn.Tanh(), *batch(12), CROSS), "module must have a parameter that gets a gradient"),
         (lambda: summed_loss(wrong(3), *batch(12), CROSS), "module must be a Module, got 3"),
         (lambda: summed_loss(mlp(), torch.tensor(1.0), batch(12)[1], CROSS), "inputs must have a row a sample"),
         (lambda: summed_loss(mlp(), torch.ones(0, 6), batch(0)[1], CROSS), "inputs must have .* one at least"),
         (lambda: summed_loss(mlp(), batch(12)[0], batch(11)[1], CROSS), "targets must have the 12 samples"),
-        (lambda: no_sync_placements(mlp(), *batch(14), CROSS), "inputs must be a multiple of 4 samples, got 14"),
+        (lambda: no_sync(mlp(), *batch(14), CROSS), "inputs must be a multiple of 4 samples, got 14"),
         (lambda: unused_parameters(wrong(1)), "find_unused must be True or False, got 1"),
         (lambda: bucket_view_memory(mlp(), wrong([1])), r"inputs must be a Tensor, got \[1\]"),
     ],

@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rankscope.ddp.buckets import ddp_buckets
+from rankscope.ddp.followed import FollowedSteps
+from rankscope.ddp.measure_followed import follow_steps
 from rankscope.ranks import RankError
 from rankscope.sampling import assign
 from rankscope.timeline import Timeline
-from rankscope.training import FollowedSteps, ddp_buckets, follow_steps
 
 RANKS, BATCH, STEPS, SEED = 2, 3, 6, 5
 CAP_MB = 0.0003  # 315 bytes: two buckets

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope.training import Contention, LocalStep, ParameterSpec
+from rankscope.ddp.local_step import Contention, LocalStep, ParameterSpec
 
 
 def step(**changed: Any) -> LocalStep:

@@ -17,11 +17,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rankscope.ddp.buckets import ddp_buckets
 from rankscope.ddp.ddp_run import DDPRun, joined
 from rankscope.ddp.measure_steps import measure_ddp, measure_local_step
 from rankscope.machine.emulate import emulated
 from rankscope.ranks import RankError
-from rankscope.training import ddp_buckets
 
 from ..machine.networks import needs_network
 

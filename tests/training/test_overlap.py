@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.cluster import Link
+from rankscope.ddp.buckets import ddp_buckets
 from rankscope.ddp.cost import allreduce_cost
 from rankscope.ddp.launches import default_buckets, default_launches, launches
+from rankscope.ddp.local_step import Contention, LocalStep, ParameterSpec
 from rankscope.ddp.overlap import simulate_step, step_seconds
 from rankscope.timeline import Timeline
-from rankscope.training import Contention, LocalStep, ParameterSpec, ddp_buckets
 
 from .simpy_reference import reference
 

@@ -19,7 +19,7 @@ from torch.distributed import rpc
 from torch.nn.parallel import DistributedDataParallel
 
 from rankscope.cluster import Link
-from rankscope.gradients.demos import Work, values_of
+from rankscope.gradients import Work, values_of
 from rankscope.machine.emulate import Network, emulated
 from rankscope.parameter_server.parameter_server import batches_of
 from rankscope.ranks import RankError, launch

@@ -12,10 +12,10 @@ from torch import nn
 
 from rankscope.cluster import Link
 from rankscope.ddp.cost import allreduce_cost
+from rankscope.ddp.local_step import Contention, LocalStep
 from rankscope.ddp.overlap import simulate_step
 from rankscope.ddp.recommend import DEFAULT_CAPS_MB, recommend_bucket_cap
 from rankscope.machine import Profile
-from rankscope.training import Contention, LocalStep
 
 PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
 MIB = 1 << 20

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from rankscope.gradients.demos import Work
+from rankscope.gradients import Work
 from rankscope.parameter_server.sharing import _read
 from rankscope.ranks import RankError
 from rankscope.training import (

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.gradients.demos import DemoError, gradient_of
+from rankscope.gradients import DemoError, gradient_of
 from rankscope.ranks import RankError, forker, launch
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Recorder, Span, Timeline

@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ..gradients.demos import ROUNDING, LossFn
+from ..gradients import ROUNDING, LossFn
 from ..timeline import Timeline
 from ..values.checks import of_type, whole
 from ..values.frozen import ReadOnly

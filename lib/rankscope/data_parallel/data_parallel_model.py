@@ -211,7 +211,7 @@ def simulate_ddp_in_turn(sizes: StepSizes, num_ranks: int, costs: StepCosts) -> 
     """Return a step of DDP in the same terms, without any overlap: forward, loss, backward, then one ring allreduce.
 
     Each rank has ⌈batch_size / num_ranks⌉ samples, some twice where they do not divide. Buffers are left out. See
-    `simulate_step` for buckets that are sent while the backward goes on.
+    `ddp.simulate` for buckets that are sent while the backward goes on.
 
     >>> simulate_ddp_in_turn(StepSizes(4, 0, 0, 100), 4, StepCosts(Link(0.0, 100.0), 0.5, 1.0)).makespan_s
     3.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..training import Contention, LocalStep, default_buckets, simulate_step
+from ..ddp import Contention, LocalStep, simulate
+from ..ddp.launches import default_buckets
 from .answers import Check, is_number
 
 _MIB = 1 << 20
@@ -30,9 +31,7 @@ def _largest_cap(answer: Any) -> str | None:
 
 def _wait_s(cap_mb: float) -> float:
     local = LocalStep.modelled([_MIB] * 60, backward_s=0.100)
-    return (
-        simulate_step(local, lambda num_bytes: num_bytes / _MIB * 1e-3, bucket_cap_mb=cap_mb).select(kind="wait").busy_s
-    )
+    return simulate(local, lambda num_bytes: num_bytes / _MIB * 1e-3, bucket_cap_mb=cap_mb).select(kind="wait").busy_s
 
 
 def _useless_overlap(answer: Any) -> str | None:
@@ -44,7 +43,7 @@ def _useless_overlap(answer: Any) -> str | None:
     def step_ms(overlap: bool) -> float:
         held = Contention(float(answer), float(answer))
         cost = 20e-6  # of each bucket, whatever its bytes: the last one's, which nothing can hide, is next to nothing
-        return simulate_step(local, lambda _: cost, bucket_cap_mb=1, contention=held, overlap=overlap).makespan_s * 1e3
+        return simulate(local, lambda _: cost, bucket_cap_mb=1, contention=held, overlap=overlap).makespan_s * 1e3
 
     beside, apart = step_ms(True), step_ms(False)
     if abs(beside - apart) < 0.01 * 40 * 20e-3:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from ..collectives import build, traffic
+from ..ddp import LocalStep, simulate
+from ..ddp.local_step import ParameterSpec
 from ..sampling import assign
-from ..training import LocalStep, ParameterSpec, simulate_step
 from .answers import Check, is_near
 
 
@@ -28,7 +29,7 @@ def _exposed(answer: Any) -> str | None:
     """How many ms a rank waits for two allreduces of 25 ms, of gradients that are ready after 10 and 40 ms."""
     halves = ParameterSpec("first", 100), ParameterSpec("last", 100)
     local = LocalStep(halves, np.array([0.040, 0.010]), forward_s=0.0, backward_s=0.040)
-    step = simulate_step(local, lambda num_bytes: num_bytes * 0.00025, buckets=[[1], [0]])
+    step = simulate(local, lambda num_bytes: num_bytes * 0.00025, buckets=[[1], [0]])
     right = step.select(kind="wait").busy_s * 1e3
     return None if is_near(answer, right) else f"it does not wait for {answer!r} ms: when does the second half start?"
 

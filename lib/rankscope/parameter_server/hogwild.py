@@ -17,7 +17,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..gradients.demos import Vector, Work
+from ..gradients import Vector, Work
 from ..ranks import launch
 from ..timeline import Recorder, Timeline
 from ..values.checks import number, one_of, whole

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.utils import vector_to_parameters
 
 from ..ddp.measure_steps import launcher
-from ..gradients.demos import Vector, Work, values_of
+from ..gradients import Vector, Work, values_of
 from ..machine.fit import LinkFit, fit_link
 from ..ranks import RankError
 from ..sampling import assign

@@ -22,7 +22,7 @@ from torch.distributed import rpc
 from torch.futures import Future
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from ..gradients.demos import Work
+from ..gradients import Work
 from ..timeline import Recorder
 from .parameter_server_game import SERVER
 

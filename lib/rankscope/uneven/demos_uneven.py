@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from ..gradients.demos import ROUNDING, TIMEOUT_S, DemoError, Vector, apart, values_of
+from ..gradients import ROUNDING, TIMEOUT_S, DemoError, Vector, apart, values_of
 from ..ranks import launch
 from ..sampling import Assignment
 from ..zero.measure_zero import zero_redundancy_class

@@ -18,7 +18,7 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..gradients.demos import ROUNDING, Vector, gradient_of
+from ..gradients import ROUNDING, Vector, gradient_of
 from ..ranks import launch
 from ..sampling import Assignment
 from ..timeline import Recorder

@@ -1,1 +1,0 @@
-"""What DistributedDataParallel does to gradients, shown on real ranks."""
