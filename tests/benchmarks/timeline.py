@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from rankscope.timeline import Recorder, Timeline, critical_path
+from rankscope.timeline import Recorder, Timeline
 
 SPANS = 20_000
 REPEATS = 7
@@ -85,7 +85,6 @@ def main() -> None:
         "the same by pandas groupby (no overlaps seen)": lambda: (
             (frame.stop_s - frame.start_s).groupby([frame["rank"], frame.lane]).sum()
         ),
-        "critical path": lambda: critical_path(timeline),
         "check": timeline.check,
     }.items():
         print(f"{name:<48}{statistics.median(seconds(work) for _ in range(REPEATS)) * 1e3:>10.1f}")

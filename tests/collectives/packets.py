@@ -10,9 +10,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from rankscope.collectives import Schedule
-from rankscope.collectives.cuts import chunk_ends
-from rankscope.collectives.wire_messages import rank_steps
-from rankscope.collectives.wire_plan import Plan, Post, Wait, plan
+from rankscope.collectives.wire.plan import Plan, Post, Wait, plan, rank_steps
 
 Name = tuple[int, int, int]
 
@@ -48,7 +46,7 @@ def program(rank: int, made: Plan, wire: Wire, now: list[int]) -> Iterator[None]
 
 def ticks(schedule: Schedule, num_elements: int, alpha: int) -> int:
     """Return when the last rank is through, where a packet is an element, and takes a tick."""
-    ends = chunk_ends(schedule, num_elements)
+    ends = schedule.chunk_ends(num_elements)
     wire, now, end = Wire(), [0], 0
     ranks = {
         rank: program(rank, plan(rank_steps(schedule, rank, ends)), wire, now) for rank in range(schedule.num_ranks)

@@ -10,8 +10,7 @@ import pytest
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build, closed_form, lower_bounds, simulate
-from rankscope.collectives.closed_forms import FORMS
-from rankscope.collectives.cost import Bounds
+from rankscope.collectives.cost import FORMS, Bounds
 
 RANKS = [*range(1, 34), 64, 100]
 POWERS = {1, 2, 4, 8, 16, 32, 64}

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.collectives import ALGORITHMS, Phase, Schedule, ScheduleError, Step, build, verify
-from rankscope.collectives.routes import all_routes
+from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, build, verify
+from rankscope.collectives.schedule import Phase
+from rankscope.collectives.simulate import all_routes
 
 from .cases import NAMES, allows, options, schedules
 

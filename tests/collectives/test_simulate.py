@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import ALGORITHMS, Phase, Schedule, Step, build, simulate
+from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate
+from rankscope.collectives.schedule import Phase
 from rankscope.collectives.simulate import MOST_MESSAGES
 
 from .reference import reference

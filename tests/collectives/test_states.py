@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build
-from rankscope.collectives.conditions import origins, wanted
 from rankscope.collectives.schedule import MOVES
-from rankscope.collectives.states import holdings
+from rankscope.collectives.verify import holdings, origins, wanted
 
 ALL = [(collective, name) for collective, builders in ALGORITHMS.items() for name in builders]
 

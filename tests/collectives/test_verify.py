@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, Verified, build, verify
+from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, build, verify
+from rankscope.collectives.verify import Verified
 
 from .cases import NAMES, POWERS_ONLY, RANKS, ROOTED, WITH_COUNTS, allows, is_right, options, shapes
 

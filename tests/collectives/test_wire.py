@@ -18,16 +18,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rankscope.collectives import (
-    Executor,
     Schedule,
     ScheduleError,
     build,
     execute,
     run_local,
     verify,
-    wire_group,
-    wire_run,
 )
+from rankscope.collectives.wire import group as wire_group
+from rankscope.collectives.wire import plan as wire_plan
+from rankscope.collectives.wire import run as wire_run
+from rankscope.collectives.wire.run import Executor
 from rankscope.ranks import RankError, in_threads
 
 from .cases import NAMES, ROOTED, schedules
@@ -241,12 +242,10 @@ def test_a_schedule_is_verified_once_and_ranks_agree_once(monkeypatch: pytest.Mo
 def test_large_scratch_is_kept_for_the_last_plan_only() -> None:
     def work(rank: int, group: Any) -> list[bool]:
         large, small = torch.ones(1 << 21), torch.ones(64)
-        from rankscope.collectives import wire
-
         for tensor in (large, small):
             for name in ("ring", "recursive_doubling"):
                 execute(build("allreduce", name, 2), tensor, group)
-        return [plan._scratch is not None for plan in wire._READY[group]._kept.values()]
+        return [plan._scratch is not None for plan in wire_run._READY[group]._kept.values()]
 
     assert in_threads(2, work)[0][1:] == [False, True, True]
 
@@ -292,7 +291,6 @@ def test_nothing_is_added_to_what_is_still_being_sent(num_ranks: int) -> None:
 
 def test_the_slow_group_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above, seen to fail: without the waits for sends before a sum."""
-    from rankscope.collectives import wire_plan
 
     monkeypatch.setattr(wire_plan._Planner, "_wait_readers", lambda self, runs: None)
     schedule = build("allreduce", "recursive_doubling", 4)
@@ -401,7 +399,8 @@ def test_processes_under_torchrun(tmp_path: Path) -> None:
         """
 import os, signal, time, torch, torch.distributed as dist
 from datetime import timedelta
-from rankscope.collectives import ALGORITHMS, build, execute, run_local, wire, wire_group, wire_run
+from rankscope.collectives import ALGORITHMS, build, execute, run_local
+from rankscope.collectives.wire import group, run
 dist.init_process_group("gloo", timeout=timedelta(seconds=100))
 rank = dist.get_rank()
 def check():
@@ -416,8 +415,8 @@ check()
 pair = [dist.new_group([0, 2]), dist.new_group([3, 1])]
 mine = pair[rank % 2]
 assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
-wire_group.takes_batches = wire_run.takes_batches = lambda backend: True
-wire._READY.clear()
+group.takes_batches = run.takes_batches = lambda backend: True
+run._READY.clear()
 check()
 assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
 print("right", flush=True)

@@ -11,15 +11,13 @@ import pytest
 import torch
 
 from rankscope.collectives import Schedule, build, run_local
-from rankscope.collectives.cuts import chunk_ends
-from rankscope.collectives.wire_messages import RankSteps, rank_steps
-from rankscope.collectives.wire_plan import Plan, Post, Span, Wait, Write, plan
+from rankscope.collectives.wire.plan import Plan, Post, RankSteps, Span, Wait, Write, plan, rank_steps
 
 from .cases import NAMES, allows, options, schedules
 
 
 def plans(schedule: Schedule, num_elements: int, ahead: bool) -> list[tuple[RankSteps, Plan]]:
-    steps = [rank_steps(schedule, rank, chunk_ends(schedule, num_elements)) for rank in range(schedule.num_ranks)]
+    steps = [rank_steps(schedule, rank, schedule.chunk_ends(num_elements)) for rank in range(schedule.num_ranks)]
     return [(one, plan(one, ahead)) for one in steps]
 
 

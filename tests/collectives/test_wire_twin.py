@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import ALGORITHMS, Executor, build, execute, simulate, simulate_executor
-from rankscope.collectives.cards import Cards
+from rankscope.collectives import ALGORITHMS, build, execute, simulate, simulate_executor
+from rankscope.collectives.wire.run import Executor
+from rankscope.collectives.wire.twin import Cards
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder
 

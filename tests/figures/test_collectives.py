@@ -16,7 +16,7 @@ from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build, closed_form, simulate, traffic, winners
 from rankscope.collectives.best import Winners
-from rankscope.collectives.states import holdings
+from rankscope.collectives.verify import holdings
 from rankscope.figures.axes import to_axes
 from rankscope.figures.crossings import lowest
 from rankscope.figures.marks import Drawing, Key, Lines

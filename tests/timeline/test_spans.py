@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.timeline import WAITS, Span, Timeline, TimelineError, critical_path
+from rankscope.timeline import Span, Timeline, TimelineError
+from rankscope.timeline.timeline import WAITS
 
 SPANS = st.lists(
     st.builds(
@@ -200,11 +200,8 @@ def test_lanes_and_kinds_are_texts():
 def test_a_tolerance_that_would_let_all_pass_is_refused():
     twice = Timeline.of([Span(0, "a", "b", 0, 0.0, 2.0), Span(0, "a", "b", 1, 1.0, 3.0)])
     for wrong in (math.nan, math.inf, -1.0, None, "0"):
-        for ask in (twice.check, lambda tolerance_s: critical_path(twice, tolerance_s)):
-            with pytest.raises(ValueError, match="tolerance_s must be a finite number of at least 0, got"):
-                ask(wrong)
-    with pytest.raises(ValueError, match="timeline must be a Timeline, got None"):
-        critical_path(None)
+        with pytest.raises(ValueError, match="tolerance_s must be a finite number of at least 0, got"):
+            twice.check(wrong)
     with pytest.raises(ValueError, match="seconds must be a finite number, got None"):
         twice.shifted(None)
 
@@ -221,37 +218,6 @@ def pipeline(reads, steps):
     return spans
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
-@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=20))
-def test_the_critical_path_explains_the_whole_makespan(times):
-    timeline = Timeline.of(pipeline(*zip(*times, strict=True)))
-    path = list(critical_path(timeline))
-    assert path[0].start_s == 0
-    assert path[-1].stop_s == timeline.end_s
-    assert all(a.stop_s == b.start_s for a, b in pairwise(path))
-    assert sum(s.stop_s - s.start_s for s in path) == timeline.makespan_s
-
-
-def test_the_critical_path_of_a_slow_reader_is_reading_and_of_a_slow_gpu_computing():
-    slow_reader = critical_path(Timeline.of(pipeline([5] * 6, [1] * 6)))
-    assert [s.kind for s in slow_reader] == ["read"] * 6 + ["step"]
-    slow_gpu = critical_path(Timeline.of(pipeline([1] * 6, [5] * 6)))
-    assert [s.kind for s in slow_gpu] == ["read"] + ["step"] * 6
-    assert len(critical_path(Timeline.of([]))) == 0
-
-
-def test_the_critical_path_keeps_spans_without_length():
-    spans = [Span(0, "a", "read", 0, 0, 1), Span(0, "b", "decode", 0, 1, 1), Span(0, "c", "step", 0, 1, 2)]
-    assert [s.kind for s in critical_path(Timeline.of(spans))] == ["read", "decode", "step"]
-
-
-def test_no_item_is_no_reason_to_wait():
-    spans = [Span(0, "a", "x", -1, 0, 1), Span(0, "b", "y", -1, 1, 2)]
-    assert [s.lane for s in critical_path(Timeline.of(spans))] == ["b"]
-    joined = [span._replace(item=7) for span in spans]
-    assert [s.lane for s in critical_path(Timeline.of(joined))] == ["a", "b"]
-
-
 def test_lanes_and_kinds_can_be_put_in_an_order():
     timeline = Timeline.of([Span(0, "b", "y", 0, 0.0, 1.0), Span(0, "a", "x", 1, 1.0, 2.0)])
     assert timeline.rank_lanes() == [(0, "b"), (0, "a")]
@@ -265,4 +231,3 @@ def test_waiting_is_no_work():
     timeline = Timeline.of([Span(0, "a", "step", 0, 0.0, 1.0), *(Span(0, "a", kind, 0, 1.0, 4.0) for kind in WAITS)])
     assert [span.kind for span in timeline.work()] == ["step"]
     assert timeline.utilisation() == {(0, "a"): 0.25}
-    assert [span.kind for span in critical_path(timeline)] == ["step"]

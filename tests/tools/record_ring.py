@@ -19,7 +19,8 @@ def be_rank(recorder: Recorder) -> list[float]:
     """Carry out the ring some times, the last ones recorded; return when each began, by the clock of spans."""
     import torch
 
-    from rankscope.collectives import Executor, build
+    from rankscope.collectives import build
+    from rankscope.collectives.wire.run import Executor
     from rankscope.machine.measure import Ranks, go_first
 
     go_first()

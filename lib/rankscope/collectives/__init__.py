@@ -1,6 +1,6 @@
 """How gradients meet: every collective as a schedule that is verified, drawn, costed and simulated.
 
-`run_local`, `execute` and `Executor` need torch, and are brought in when first asked for; everything else is numpy.
+`run_local` and `execute` load torch when first asked for; everything else is numpy.
 """
 
 from __future__ import annotations
@@ -8,29 +8,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
-from .best import Best, best, winners
+from .best import best, winners
+from .builders import ALGORITHMS, build
 from .cost import closed_form, lower_bounds
-from .registry import ALGORITHMS, build
-from .schedule import Phase, Schedule, ScheduleError, Step
+from .schedule import Schedule, ScheduleError, Step
 from .simulate import simulate
-from .traffic import Traffic, traffic
-from .verify import Verified, verify
-from .wire_twin import simulate_executor
+from .traffic import traffic
+from .verify import verify
+from .wire.twin import simulate_executor
 
 if TYPE_CHECKING:
     from .local import run_local
-    from .wire import Executor, execute
+    from .wire.run import execute
 
 __all__ = [
     "ALGORITHMS",
-    "Best",
-    "Executor",
-    "Phase",
     "Schedule",
     "ScheduleError",
     "Step",
-    "Traffic",
-    "Verified",
     "best",
     "build",
     "closed_form",
@@ -44,4 +39,4 @@ __all__ = [
     "winners",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"run_local": "local", "execute": "wire", "Executor": "wire"})
+__getattr__, __dir__ = lazy(__name__, {"run_local": "local", "execute": "wire.run"})

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from ..cluster import Cluster
 from ..values.checks import number, of_type, one_of, several
-from .closed_forms import FORMS
-from .cost import NoClosedForm, closed_form, lower_bounds
-from .registry import ALGORITHMS, build, is_shipped
-from .rings import shape_of
+from .builders import ALGORITHMS, build, is_shipped
+from .builders.rings import shape_of
+from .cost import FORMS, NoClosedForm, closed_form, lower_bounds
 from .schedule import Schedule
 from .simulate import simulate
 from .verify import verify

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from ..values.checks import of_type, one_of
-from .conditions import given, wanted
-from .cuts import RUNS_IN, RUNS_OUT, check_counts, chunk_ends
-from .schedule import SUMS, Schedule
-from .verify import verify
+from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule
+from .verify import given, verify, wanted
 
 OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
@@ -53,7 +51,7 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
         check_op(op, tensors[0])
     for rank, tensor in enumerate(tensors):
         check_counts(schedule, rank, tensor.numel())
-    ends = chunk_ends(schedule, tensors[0].numel())
+    ends = schedule.chunk_ends(tensors[0].numel())
     verify(schedule)
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
@@ -66,6 +64,16 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
             whole = whole / schedule.num_ranks
         results.append(whole if whole is None else whole.reshape(shape_of(schedule, tensors[0], ends, whole.numel())))
     return results
+
+
+def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
+    """Raise ValueError where the schedule has weights, and a rank passes another number of elements than they say."""
+    if schedule.weights is None:
+        return
+    chunks = given(schedule)[rank]
+    count = int(np.array(schedule.weights)[chunks].sum())
+    if chunks.any() and num_elements != count:
+        raise ValueError(f"rank {rank} must pass the {count} elements that the counts add up to, got {num_elements}")
 
 
 def _alike(schedule: Schedule, given: Iterable[Tensor]) -> list[Tensor]:

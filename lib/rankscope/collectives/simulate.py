@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..cluster import Cluster
 from ..timeline import Timeline
 from ..values.checks import number, of_type, one_of
-from .ports import Nics, send_all
-from .routes import Routes, Seconds, Shift, all_routes
-from .schedule import Schedule
+from .schedule import MOST_KEPT, Ints, Phase, Schedule
 
 MOST_MESSAGES = 250_000  # of which every one becomes spans unless asked otherwise
 _EPS = float(np.finfo(float).eps)
@@ -168,3 +168,186 @@ def _spans(records: list[tuple[Any, ...]]) -> Timeline:
         columns.append((np.empty(0, dtype=np.int64),) * 4 + (np.empty(0),) * 2)
     rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*columns, strict=True))
     return Timeline(rank, lane, kind, item, start_s, stop_s, (*lanes, "reduce"), ("send", "receive", "reduce"))
+
+
+Seconds = NDArray[np.float64]
+
+
+class Shift(NamedTuple):
+    """Every rank sends to the next along one axis of a grid: the ranks as (outer, along, inner)."""
+
+    outer: int
+    along: int
+    inner: int
+
+
+class Routes:
+    """The messages of each step of a phase: all transfers from one rank to one other are one message.
+
+    Message i takes port `send_port[i]` of its sender, where message `after_send[i]` is before it (-1: none), and so on
+    for the receiver; `levels` groups the messages so that each waits only for messages of earlier groups.
+    """
+
+    def __init__(self, num_ranks: int, phase: Phase, ports: int | None) -> None:
+        _, rows, place = np.unique(phase.src * num_ranks + phase.dst, return_index=True, return_inverse=True)
+        order = np.argsort(rows, kind="stable")  # messages in the order of their first transfers
+        rank_of = np.empty_like(order)
+        rank_of[order] = np.arange(order.size)
+        self.message = rank_of[place]  # of each transfer
+        self.src, self.dst = phase.src[rows[order]], phase.dst[rows[order]]
+        self.num_messages, self.num_steps = order.size, phase.num_steps
+        self._phase = phase
+        self.send_port, self.after_send = _turns(self.src, ports)
+        self.receive_port, self.after_receive = _turns(self.dst, ports)
+        self.levels = self._levels()
+        self.shift = _shift(num_ranks, self.src, self.dst)
+
+    def bytes_of(self, shares: Seconds | None, num_bytes: float, number: int) -> tuple[Seconds, Seconds]:
+        """Return the bytes of each message in this step, and how many of them are added up.
+
+        `shares[c]` are the bytes of all chunks before c, or None where all chunks are of one size.
+        """
+        phase = self._phase
+        if shares is None:
+            rows = phase.num_chunks * num_bytes
+        else:
+            step = phase.step(number)
+            rows = shares[step.chunk + step.num_chunks] - shares[step.chunk]
+        sent: Seconds = np.bincount(self.message, rows, self.num_messages).astype(float)
+        added: Seconds = np.bincount(self.message, rows * phase.reduce, self.num_messages).astype(float)
+        return sent, added
+
+    def _levels(self) -> list[Ints]:
+        if not self.num_messages:
+            return []
+        level = np.zeros(self.num_messages, dtype=np.int64)
+        if (self.after_send >= 0).any() or (self.after_receive >= 0).any():
+            for i, (one, other) in enumerate(zip(self.after_send.tolist(), self.after_receive.tolist(), strict=True)):
+                level[i] = max(level[one] + 1 if one >= 0 else 0, level[other] + 1 if other >= 0 else 0)
+        order = np.argsort(level, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(level[order])) + 1)
+
+
+def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
+    """Yield the routes of each phase; those of a small schedule are made once, for all sizes and clusters."""
+    key = "routes", ports
+    if key in schedule.kept:
+        yield from schedule.kept[key]
+        return
+    made, num_rows = list[Routes](), 0
+    for phase in schedule.phases():
+        routes = Routes(schedule.num_ranks, phase, ports)
+        num_rows += 1 + phase.src.size  # of which a message may have many
+        if num_rows <= MOST_KEPT:
+            made.append(routes)
+        yield routes
+    if num_rows <= MOST_KEPT:
+        schedule.kept[key] = made
+
+
+def _turns(rank: Ints, ports: int | None) -> tuple[Ints, Ints]:
+    """For each message the port of its rank that it takes, and the message that has that port before it, or -1."""
+    turn, before = np.zeros_like(rank), np.full(rank.size, -1)
+    if np.unique(rank).size == rank.size:
+        return turn, before
+    order = np.argsort(rank, kind="stable")
+    first = np.r_[True, np.diff(rank[order]) != 0]
+    place = np.arange(rank.size) - np.maximum.accumulate(np.where(first, np.arange(rank.size), 0))
+    turn[order] = place if ports is None else place % ports
+    if ports is not None:
+        waits = place >= ports
+        before[order[waits]] = order[np.flatnonzero(waits) - ports]
+    return turn, before
+
+
+def _shift(num_ranks: int, src: Ints, dst: Ints) -> Shift | None:
+    """The shift that this is, if each rank sends one message to the next along an axis."""
+    ranks = np.arange(num_ranks)
+    if src.size != num_ranks or num_ranks < 2 or not np.array_equal(src, ranks):
+        return None
+    inner, back = int((dst - src).max()), int((src - dst).max())
+    along = back // inner + 1 if inner > 0 else 1
+    if along < 2 or num_ranks % (along * inner):
+        return None
+    wraps = ranks // inner % along == along - 1
+    same = np.array_equal(dst, ranks + np.where(wraps, -(along - 1) * inner, inner))
+    return Shift(num_ranks // (along * inner), along, inner) if same else None
+
+
+def send_all(
+    routes: Routes,
+    enter_s: Seconds,
+    added_s: Seconds,
+    alpha_s: Seconds,
+    costs_s: Seconds,
+    adding_s: Seconds,
+    nics: Nics | None,
+) -> tuple[Seconds, Seconds, Seconds]:
+    """Return when each message of a step starts, ends, and is added up by its receiver.
+
+    `enter_s` is when each rank may begin the step, `added_s` when it is done with all earlier sums. A message waits for
+    the port that it takes at each end; a receiver's port is free once what came through it before has been added.
+    """
+    start_s, end_s, done_s = (np.zeros(routes.num_messages + 1) for _ in range(3))  # the last entry: no message
+    adds = bool(adding_s.any())
+    added_s = added_s.copy()
+    for level in routes.levels:
+        src, dst = routes.src[level], routes.dst[level]
+        start = np.maximum(enter_s[src], enter_s[dst])
+        if level is not routes.levels[0]:
+            start = np.maximum(start, end_s[routes.after_send[level]])
+            start = np.maximum(start, done_s[routes.after_receive[level]])
+        start_s[level] = start
+        end = start + costs_s[level]
+        if nics is not None:
+            end = nics.pass_through(src, dst, start, alpha_s[level], (costs_s - alpha_s)[level])
+        end_s[level] = done_s[level] = end
+        if adds:
+            done_s[level] = _add_up(dst, end, adding_s[level], added_s)
+    return start_s[:-1], end_s[:-1], done_s[:-1]
+
+
+def _add_up(dst: Ints, end_s: Seconds, adding_s: Seconds, added_s: Seconds) -> Seconds:
+    """When each sum is done: on each rank one after the other, in the order in which they came in; moves `added_s`."""
+    done_s = end_s.copy()
+    for turn in _one_each(dst, end_s):
+        turn = turn[adding_s[turn] > 0]
+        done_s[turn] = np.maximum(end_s[turn], added_s[dst[turn]]) + adding_s[turn]
+        added_s[dst[turn]] = done_s[turn]
+    return done_s
+
+
+def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:
+    """Groups of entries in which each place comes once: the first in time at each place, then the second, …"""
+    order = np.lexsort((time_s, place))  # stable
+    ordered = place[order]
+    if not (ordered[1:] == ordered[:-1]).any():
+        return [np.arange(place.size)]
+    first = np.r_[True, ordered[1:] != ordered[:-1]]
+    turn = np.arange(place.size) - np.maximum.accumulate(np.where(first, np.arange(place.size), 0))
+    return [order[turn == now] for now in range(int(turn.max()) + 1)]
+
+
+class Nics:
+    """The network card of each node, shared by its ranks: bytes leave one message after the other, and come in so."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._out_s, self._in_s = np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes)
+
+    def pass_through(self, src: Ints, dst: Ints, start_s: Seconds, alpha_s: Seconds, wire_s: Seconds) -> Seconds:
+        """Return when messages arrive whose bytes take `wire_s`; those within a node pass no card."""
+        end_s = start_s + alpha_s + wire_s
+        leaves, enters = self._cluster.node(src), self._cluster.node(dst)
+        away = np.flatnonzero(leaves != enters)
+        gone_s = start_s.copy()
+        for turn in _one_each(leaves[away], start_s[away]):
+            at = away[turn]
+            gone_s[at] = np.maximum(start_s[at], self._out_s[leaves[at]]) + wire_s[at]
+            self._out_s[leaves[at]] = gone_s[at]
+        for turn in _one_each(enters[away], gone_s[away]):
+            at = away[turn]
+            come_s = np.maximum(gone_s[at], self._in_s[enters[at]] + wire_s[at])
+            self._in_s[enters[at]] = come_s
+            end_s[at] = come_s + alpha_s[at]
+        return end_s

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..values.checks import number, of_type
-from .conditions import given, wanted
 from .schedule import MOVES, Schedule, Step
+from .verify import given, wanted
 
 Bytes = NDArray[np.float64]
 

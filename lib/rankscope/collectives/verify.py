@@ -6,12 +6,12 @@ After the method of msccl-tools (Microsoft), with shares counted instead of or-e
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..values.checks import count_of, of_type
-from .conditions import Shares, before, complete, wanted
+from ..values.checks import count_of, of_type, whole
 from .schedule import MOVES, Ints, Schedule, ScheduleError, Step
 
 
@@ -180,3 +180,96 @@ def _mixed(schedule: Schedule, rows: Step) -> NDArray[np.bool_]:
 def _bits(words: Shares) -> Ints:
     """The places of the bits that are set."""
     return np.flatnonzero(np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little"))
+
+
+Shares = NDArray[np.uint64]
+
+
+def owners(schedule: Schedule) -> Ints:
+    """Return the rank that owns each chunk, where the chunks are dealt out in equal runs."""
+    return np.arange(schedule.num_chunks) * schedule.num_ranks // schedule.num_chunks
+
+
+def origins(schedule: Schedule) -> Ints:
+    """Return the rank that each chunk comes from, for the collectives of `MOVES`."""
+    if schedule.collective in ("broadcast", "scatter"):
+        return np.full(schedule.num_chunks, schedule.root)
+    return owners(schedule)
+
+
+def wanted(schedule: Schedule) -> NDArray[np.bool_]:
+    """Return which rank must have which chunk in the end, of shape (num_ranks, num_chunks)."""
+    ranks = np.arange(schedule.num_ranks)[:, None]
+    who: Ints = ranks
+    if schedule.collective in ("reduce", "gather"):
+        who = np.full((1, 1), schedule.root)
+    elif schedule.collective in ("scatter", "reduce_scatter"):
+        who = owners(schedule)[None]
+    elif schedule.collective == "all_to_all":
+        who = _destinations(schedule)[None]
+    return np.broadcast_to(ranks == who, (schedule.num_ranks, schedule.num_chunks))
+
+
+def given(schedule: Schedule) -> NDArray[np.bool_]:
+    """Return which rank has which chunk at the start, of shape (num_ranks, num_chunks)."""
+    ranks = np.arange(schedule.num_ranks)[:, None]
+    who = origins(schedule) if schedule.collective in MOVES else ranks
+    return np.broadcast_to(ranks == who, (schedule.num_ranks, schedule.num_chunks))
+
+
+def before(schedule: Schedule) -> Shares:
+    """Return whose shares each rank has in each chunk at the start, as bits.
+
+    Shape (num_ranks, num_chunks, words): where ranks add up, bit r of the words stands for rank r's share, counted
+    once; where they only pass on, one bit says that the chunk is there.
+    """
+    ranks = np.arange(schedule.num_ranks)
+    if schedule.collective in MOVES:
+        return np.asarray(given(schedule)[:, :, None], dtype=np.uint64)
+    words = -(-schedule.num_ranks // 64)
+    shares = np.zeros((schedule.num_ranks, schedule.num_chunks, words), dtype=np.uint64)
+    shares[ranks, :, ranks // 64] = (np.uint64(1) << (ranks % 64).astype(np.uint64))[:, None]
+    return shares
+
+
+def complete(schedule: Schedule) -> Shares:
+    """Return the bits of a chunk in which nothing is missing."""
+    start = before(schedule)
+    return np.asarray(np.bitwise_or.reduce(start[:, 0, :], axis=0), dtype=np.uint64)
+
+
+def _destinations(schedule: Schedule) -> Ints:
+    each = schedule.num_chunks // schedule.num_ranks
+    return np.arange(schedule.num_chunks) % each * schedule.num_ranks // each
+
+
+def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
+    """Return what is where before a step, as [rank, chunk, origin]: whether the rank's chunk has the origin's share.
+
+    `step` counts from 0, and ``schedule.num_steps`` asks for the end. Where ranks only pass on, the one origin of a
+    chunk is the rank that it comes from. Nothing is checked here: of what nobody has nothing arrives, and a share that
+    is added twice looks like one; `verify` tells. Raises ValueError for a step that does not exist.
+
+    >>> from . import ALGORITHMS
+    >>> ring = ALGORITHMS["allreduce"]["ring"](3)
+    >>> holdings(ring, 1)[1].astype(int).tolist()  # rank 1 has added rank 0's chunk 0 to its own
+    [[1, 1, 0], [0, 1, 0], [0, 1, 0]]
+    """
+    shares = before(schedule)
+    for transfers in islice(schedule.steps(), whole("step", step, 0, schedule.num_steps)):
+        _transfer(shares, transfers.by_chunk())
+    chunks = np.arange(schedule.num_chunks)
+    there = np.zeros((schedule.num_ranks, schedule.num_chunks, schedule.num_ranks), dtype=bool)
+    if schedule.collective in MOVES:
+        there[:, chunks, origins(schedule)] = shares.any(axis=2)
+        return there
+    for origin in range(schedule.num_ranks):
+        there[:, :, origin] = shares[:, :, origin // 64] >> np.uint64(origin % 64) & np.uint64(1)
+    return there
+
+
+def _transfer(shares: Shares, rows: Step) -> None:
+    """Let the transfers of one step, a row for each chunk, take place at once."""
+    sent, added = shares[rows.src, rows.chunk], rows.reduce
+    shares[rows.dst[~added], rows.chunk[~added]] = sent[~added]
+    np.bitwise_or.at(shares, (rows.dst[added], rows.chunk[added]), sent[added])

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import parallel
 
-from ..timeline import Timeline
-from ..timeline.spans import Span
+from ..timeline import Span, Timeline
 from .data_parallel_model import Message, StepCosts, chunk_sizes
 
 Replica = list[Tensor]  # the parameters that get a gradient, in the order of the module's

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ..cluster import Link
 from ..collectives import build, closed_form, traffic
-from ..timeline import Timeline
-from ..timeline.spans import Span
+from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, whole
 
 MOST_DEVICES = 1024

@@ -10,8 +10,9 @@ from typing import Any
 import ipywidgets as widgets
 
 from ..cluster import Cluster, Link
-from ..collectives import ALGORITHMS, Best, Schedule, ScheduleError, best, build, simulate, verify
-from ..collectives.registry import SHIPPED
+from ..collectives import ALGORITHMS, Schedule, ScheduleError, best, build, simulate, verify
+from ..collectives.best import Best
+from ..collectives.builders import SHIPPED
 from ..collectives.verify import Verified
 from ..figures.schedules import draw_schedule_step
 from ..figures.svg import to_svg

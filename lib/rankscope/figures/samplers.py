@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..sampling import Assignment, Audit, EpochAudit, audit
+from ..sampling import Assignment, audit
+from ..sampling.audit import Audit, EpochAudit
 from ..values.checks import count_of, of_type, one_of, whole
 from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, ramp, rank_colors

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..collectives import Schedule
 from ..collectives.schedule import MOVES, Ints
-from ..collectives.states import holdings
+from ..collectives.verify import holdings
 from ..values.checks import count_of, of_type, whole
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
 from .messages import Message, messages

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline import WAITS, Timeline
+from ..timeline.timeline import WAITS, Timeline
 from ..values.checks import of_type
 from ..values.units import round_ticks, time_unit
 from .marks import Drawing, Key, Rects, numbers_on

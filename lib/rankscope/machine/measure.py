@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..collectives.wire_group import backend_of, group_of, takes_batches
+from ..collectives.wire.group import backend_of, group_of, takes_batches
 from .measure_clocks import boot_id, clock_offset, numbered
 from .measure_plan import IN_A_ROW, Protocol
 

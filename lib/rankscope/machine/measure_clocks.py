@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..collectives.wire_group import TAGS, backend_of
+from ..collectives.wire.group import TAGS, backend_of
 
 ROUND_TRIPS = 20
 

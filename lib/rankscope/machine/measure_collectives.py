@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..collectives import Executor, build
+from ..collectives import build
+from ..collectives.wire.run import Executor
 from ..values.units import bytes_words
 from .groups import NATIVE
 from .measure import Ranks, Task

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..collectives.wire_group import TAGS, Posted, backend_of, starter, takes_batches
+from ..collectives.wire.group import TAGS, Posted, backend_of, starter, takes_batches
 from .measure import Ranks, Task
 from .measure_plan import ITEM_BYTES
 from .points import Key

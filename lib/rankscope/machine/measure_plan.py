@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..collectives import ALGORITHMS, build
-from ..collectives.cuts import chunk_ends
 from ..values.checks import number, one_of, several, truth, whole
 from ..values.units import bytes_words
 from .groups import NATIVE
@@ -218,7 +217,7 @@ def _fits(collective: str, name: str, elements: int, num_ranks: int, options: Ma
         elements if collective in ("allreduce", "broadcast", "reduce_scatter", "all_to_all") else elements // num_ranks
     )
     try:
-        chunk_ends(build(collective, name, num_ranks, **options), own)
+        build(collective, name, num_ranks, **options).chunk_ends(own)
     except ValueError:
         return False
     return True

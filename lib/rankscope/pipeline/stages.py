@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..timeline import WAITS, Timeline
+from ..timeline.timeline import WAITS, Timeline
 from ..values.checks import of_type, truth, whole
 from .service import Service, check, mean_s
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
-from .assignment import Assignment, Loader, assign
-from .audit import Audit, AuditError, EpochAudit, Finding, audit
-from .files import shard_files
+from .assignment import Assignment, assign, shard_files
+from .audit import AuditError, audit
 from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
 
 if TYPE_CHECKING:
@@ -18,14 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Assignment",
-    "Audit",
     "AuditError",
     "DistributedRandomSampler",
     "DistributedSampler",
     "DistributedSequentialSampler",
-    "EpochAudit",
-    "Finding",
-    "Loader",
     "assign",
     "audit",
     "shard_files",

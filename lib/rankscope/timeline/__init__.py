@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .critical_path import critical_path
 from .recorder import Recorder
-from .spans import WAITS, Span, Timeline, TimelineError
+from .timeline import Span, Timeline, TimelineError
 
-__all__ = ["WAITS", "Recorder", "Span", "Timeline", "TimelineError", "critical_path"]
+__all__ = ["Recorder", "Span", "Timeline", "TimelineError"]

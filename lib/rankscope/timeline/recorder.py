@@ -25,7 +25,7 @@ import numpy as np
 
 from ..values.checks import whole
 from ..values.storage import reserve
-from .spans import Timeline
+from .timeline import Timeline
 
 _SLOTS = 1 << 15  # spans a file holds; then the next is begun
 _RECORD = np.dtype([("rank", "<i4"), ("lane", "<i4"), ("kind", "<i4"), ("item", "<i8"), ("start_ns", "<i8"),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..timeline import Timeline
-from ..timeline.intervals import Times
+from ..timeline.timeline import Times
 from ..values.checks import count_of, number, of_type
 from ..values.units import time_words
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..values.checks import several, whole
-from .schedule import Phase, Schedule
-from .trees import to_leaders
+from ...values.checks import several, whole
+from ..schedule import Phase, Schedule
+from .rooted import to_leaders
 
 
 def ring(num_ranks: int) -> Schedule:

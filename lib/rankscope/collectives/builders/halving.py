@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ..values.checks import whole
-from .schedule import Ints, Phase, Schedule
+from ...values.checks import whole
+from ..schedule import Ints, Phase, Schedule
 
 
 def recursive_doubling(num_ranks: int) -> Schedule:

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..values.checks import count_of
-from .local import OPS
-from .schedule import Schedule
+from ...values.checks import count_of
+from ..local import OPS
+from ..schedule import Schedule
 
 TAGS = 1 << 20  # the first step's: away from the small tags that a caller's own messages may have
 DTYPES = sorted({kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}, key=str)

@@ -7,17 +7,17 @@ from functools import lru_cache
 from inspect import signature
 from typing import Any
 
-from ..values.checks import one_of
-from . import double_tree, exchange, halving, rings, rooted, trees
-from .schedule import COLLECTIVES, Schedule
+from ...values.checks import one_of
+from ..schedule import COLLECTIVES, Schedule
+from . import double_tree, exchange, halving, rings, rooted
 
 Builder = Callable[..., Schedule]
 
 # builder(num_ranks, **options): what you add here is verified, drawn, simulated and chosen from like the rest.
 ALGORITHMS: dict[str, dict[str, Builder]] = {
     "allreduce": {
-        "flat": trees.flat,
-        "binomial_tree": trees.binomial_tree,
+        "flat": rooted.flat,
+        "binomial_tree": rooted.binomial_tree,
         "recursive_doubling": halving.recursive_doubling,
         "halving_doubling": halving.halving_doubling,
         "ring": rings.ring,

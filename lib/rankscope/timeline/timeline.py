@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ..values.checks import count_of, number, of_type, one_of, several, whole
-from .columns import checked, decoded, encoded, settled
-from .intervals import Times, intersect, length_s, merge
+from ..values.storage import write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +39,9 @@ class Span(NamedTuple):
     item: int
     start_s: float
     stop_s: float
+
+
+Times = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,16 +267,212 @@ class Timeline:
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
         """Write a trace that chrome://tracing and Perfetto open (gzipped where the name ends in .gz); see `chrome`."""
-        from .chrome import write
-
         return write(self, path)
 
     @classmethod
     def from_chrome_trace(cls, path: str | os.PathLike[str], kind: str = "category") -> Timeline:
         """Read a trace, our own or another's (torch.profiler's, say); see `chrome.read` for what becomes what."""
-        from .chrome import read
-
         return read(path, kind)
 
     def _union(self) -> tuple[Times, Times]:
         return merge(self.start_s, self.stop_s)
+
+
+def checked(name: str, values: ArrayLike) -> NDArray[Any]:
+    """A read-only column of the right type that nobody else can write to; raises ValueError for what is none."""
+    given = np.asarray(values)
+    wanted = np.float64 if name.endswith("_s") else np.int64
+    if given.dtype.kind == "u" and wanted is np.int64 and (given > np.iinfo(np.int64).max).any():
+        raise ValueError(f"{name} must hold whole numbers of at most 2**63 - 1, got {given.max()}")
+    if given.ndim != 1 or (given.size and not np.can_cast(given.dtype, wanted, casting="same_kind")):
+        raise ValueError(f"{name} must be a column of {wanted.__name__}, got {given.dtype} of shape {given.shape}")
+    return settled(given.view() if given.dtype == wanted and _frozen(given) else given.astype(wanted))
+
+
+def settled(array: NDArray[Any]) -> NDArray[Any]:
+    """The array, read-only from now on: `checked` need not copy what its maker alone knows."""
+    array.flags.writeable = False
+    return array
+
+
+def _frozen(array: NDArray[Any]) -> bool:
+    """Whether neither the array nor one that it is a view of can be written to."""
+    base: Any = array
+    while isinstance(base, np.ndarray) and not base.flags.writeable:
+        base = base.base
+    return base is None
+
+
+def encoded(texts: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The different words in the order they first come in, and the place of each word among them."""
+    names = {word: place for place, word in enumerate(dict.fromkeys(texts))}
+    return tuple(names), np.array([names[word] for word in texts], dtype=np.int64)
+
+
+def decoded(places: NDArray[np.int64], names: tuple[str, ...]) -> NDArray[np.object_]:
+    """The words at these places."""
+    return np.array(names, dtype=object)[places] if names else np.empty(0, dtype=object)
+
+
+def merge(start_s: Times, stop_s: Times) -> tuple[Times, Times]:
+    """Return the union of intervals as disjoint intervals in order; those that touch become one.
+
+    >>> start_s, stop_s = merge(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
+    >>> start_s.tolist(), stop_s.tolist()
+    ([0.0, 5.0], [3.0, 6.0])
+    """
+    order = np.argsort(start_s, kind="stable")
+    starts, reach = start_s[order], np.maximum.accumulate(stop_s[order])
+    opens = np.append(True, starts[1:] > reach[:-1])[: starts.size]
+    closes = np.append(opens[1:], True)[: starts.size]
+    return starts[opens], reach[closes]
+
+
+def intersect(one: tuple[Times, Times], other: tuple[Times, Times]) -> tuple[Times, Times]:
+    """Return where two unions, as `merge` gives them, both are.
+
+    >>> a, b = (np.array([0.0, 5.0]), np.array([3.0, 6.0])), (np.array([2.0]), np.array([5.5]))
+    >>> [times.tolist() for times in intersect(a, b)]
+    [[2.0, 5.0], [3.0, 5.5]]
+    """
+    edges = np.unique(np.concatenate([*one, *other]))
+    if edges.size < 2:
+        return edges[:0], edges[:0]
+    starts, stops = edges[:-1], edges[1:]
+    middles = (starts + stops) / 2
+    both = _covers(one, middles) & _covers(other, middles)
+    return merge(starts[both], stops[both])
+
+
+def length_s(intervals: tuple[Times, Times]) -> float:
+    """Return the seconds that disjoint intervals cover together."""
+    return float((intervals[1] - intervals[0]).sum())
+
+
+def _covers(intervals: tuple[Times, Times], times: Times) -> NDArray[np.bool_]:
+    starts, stops = intervals
+    if not starts.size:
+        return np.zeros(times.size, dtype=bool)
+    place = np.searchsorted(starts, times, side="right") - 1
+    return (place >= 0) & (times < stops[np.maximum(place, 0)])
+
+
+_FORMAT, _VERSION = "rankscope.timeline", 1
+Event = dict[str, Any]
+_COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send", "recv")
+
+
+def write(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
+    """Write the trace whole or not at all, an event a line. Read again, it is the same to the bit."""
+    lanes = timeline.rank_lanes()
+    thread = {lane: number for number, lane in enumerate(lanes)}
+    events: list[Event] = [
+        {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
+        for rank in sorted({rank for rank, _ in lanes})
+    ]
+    for (rank, lane), tid in thread.items():
+        events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}})
+        events.append({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}})
+    for span in timeline:
+        name = span.kind if span.item == -1 else f"{span.kind} {span.item}"
+        place = {"pid": span.rank, "tid": thread[span.rank, span.lane]}
+        times = {"ts": span.start_s * 1e6, "dur": (span.stop_s - span.start_s) * 1e6}
+        args = {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s}
+        events.append({"ph": "X", "name": name, "cat": span.kind, **place, **times, "args": args})
+    head = json.dumps({"format": _FORMAT, "version": _VERSION, "lanes": timeline.lanes, "kinds": timeline.kinds})
+    body = ",\n".join(map(json.dumps, events))
+    text = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'
+    packed = gzip.compress(text.encode(), mtime=0) if os.fspath(path).endswith(".gz") else text.encode()
+    return write_atomically(path, lambda file: file.write(packed))
+
+
+def read(path: str | os.PathLike[str], kind: str = "category") -> Timeline:
+    """Read a trace. Ours comes back as it was.
+
+    Another one, torch.profiler's say, is one rank's: the rank that it says it is, 0 where it says none. Its processes
+    and threads are the lanes, the category (or, with ``kind="name"``, the name) of an event the kind, NCCL's kernels
+    being called by their collective, and it starts at 0.
+
+    Raises ValueError naming the file where it is no trace, cut short, or of a newer version of ours, and OSError where
+    it cannot be opened.
+    """
+    one_of("kind", kind, ("category", "name"))
+    raw = Path(path).read_bytes()
+    try:
+        trace = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+        if isinstance(trace, list):  # the format allows the bare list of events
+            trace = {"traceEvents": trace}
+        events = trace["traceEvents"]
+        ours = isinstance(trace.get("otherData"), dict) and trace["otherData"].get("format") == _FORMAT
+        if ours and trace["otherData"].get("version") != _VERSION:
+            raise ValueError(f"version {trace['otherData'].get('version')!r}, this library reads version {_VERSION}")
+        if not ours:
+            return _foreign(trace, events, kind)
+        names = [[str(name) for name in trace["otherData"].get(column, [])] for column in ("lanes", "kinds")]
+        return Timeline.of(_own(events)).named(*names)
+    except Exception as error:  # whatever a damaged file makes of itself
+        raise ValueError(f"{os.fspath(path)} is no readable trace: {type(error).__name__}: {error}") from error
+
+
+def _own(events: list[Event]) -> Iterator[Span]:
+    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    for event in events:
+        if event["ph"] == "X":
+            args = event["args"]
+            lane = lanes[event["pid"], event["tid"]]
+            yield Span(event["pid"], lane, event["cat"], args["item"], args["start_s"], args["stop_s"])
+
+
+def _foreign(trace: dict[str, Any], events: list[Event], kind: str) -> Timeline:
+    rank = int((trace.get("distributedInfo") or {}).get("rank", 0))
+    names = {
+        (event["pid"], event.get("tid") if event["name"] == "thread_name" else None): str(event["args"]["name"])
+        for event in events
+        if event.get("ph") == "M" and event.get("name") in ("process_name", "thread_name")
+    }
+    pieces = list(_complete(events))
+    lanes = _lane_names({(event["pid"], event["tid"]) for event in pieces}, names)
+    begin_us = min((event["ts"] for event in pieces), default=0.0)
+    spans = []
+    for event in pieces:
+        collective = _collective(str(event.get("name", ""))) if kind == "category" else None
+        word = collective or event.get("name" if kind == "name" else "cat") or event.get("name", "")
+        start_us = event["ts"] - begin_us  # taken off before scaling: absolute times have no bits to spare
+        lane = lanes[event["pid"], event["tid"]]
+        spans.append(Span(rank, lane, str(word), -1, start_us / 1e6, (start_us + event["dur"]) / 1e6))
+    return Timeline.of(spans)
+
+
+def _collective(name: str) -> str | None:
+    """The collective that one of NCCL's kernels works on: "ncclDevKernel_AllReduce_Sum_f32_RING_LL" is "allreduce"."""
+    if not name.lower().startswith("nccl"):
+        return None
+    plain = name.lower().replace("_", "")
+    return next((word for word in _COLLECTIVES if word.replace("_", "") in plain), None)
+
+
+def _lane_names(threads: set[tuple[Any, Any]], names: dict[tuple[Any, Any], str]) -> dict[tuple[Any, Any], str]:
+    """A lane for each thread: "process, thread", with their numbers where two threads would share it."""
+    plain = {
+        (pid, tid): f"{names.get((pid, None), f'process {pid}')}, {names.get((pid, tid), tid)}" for pid, tid in threads
+    }
+    times = Counter(plain.values())
+    return {(pid, tid): name if times[name] == 1 else f"{name} ({pid}/{tid})" for (pid, tid), name in plain.items()}
+
+
+def _complete(events: list[Event]) -> Iterator[Event]:
+    """Yield complete events, and pairs of B and E as one; an E without a B, or a B without an E, is left out."""
+    begun: dict[tuple[Any, Any], list[Event]] = {}
+    for event in events:
+        phase = event.get("ph")
+        if phase not in ("X", "B", "E"):
+            continue
+        event = {"tid": 0, "pid": 0} | event | {"ts": float(event["ts"])}
+        thread = (event["pid"], event["tid"])
+        if phase == "X":
+            yield event | {"dur": float(event.get("dur", 0.0))}
+        elif phase == "B":
+            begun.setdefault(thread, []).append(event)
+        elif begun.get(thread):
+            first = begun[thread].pop()
+            yield first | {"dur": event["ts"] - first["ts"]}

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from ..values.checks import whole
-from .runs import weights_of, wrapping
-from .schedule import Ints, Phase, Schedule
-from .trees import levels, to_leaders
+from ...values.checks import several, whole
+from ..schedule import Ints, Phase, Schedule, Step
 
 
 def broadcast_flat(num_ranks: int, *, root: int = 0) -> Schedule:
@@ -144,3 +143,85 @@ def _fill_up(n: int, root: int) -> Iterator[Phase]:
 
         yield Phase((dst - 1) % n, dst, chunk, 1, False, end - start)
         start = end
+
+
+def flat(num_ranks: int) -> Schedule:
+    """Everybody sends to rank 0, which adds up and sends to everybody: two steps, N-1 messages at one port."""
+    n = whole("num_ranks", num_ranks, 1)
+    others = np.arange(1, n)
+
+    def phases() -> Iterator[Phase]:
+        if n > 1:
+            yield Phase(others, 0, 0, 1, True)
+            yield Phase(0, others, 0)
+
+    return Schedule("allreduce", "flat", n, 1, phases, ports=max(1, n - 1))
+
+
+def binomial_tree(num_ranks: int) -> Schedule:
+    """Reduce to rank 0 on a binomial tree, then broadcast on it: 2⌈log₂N⌉ steps of the whole buffer, any N."""
+    n = whole("num_ranks", num_ranks, 1)
+
+    def phases() -> Iterator[Phase]:
+        yield from to_leaders(n, n, 1, reduce=True)
+        yield from to_leaders(n, n, 1, reduce=False)
+
+    return Schedule("allreduce", "binomial_tree", n, 1, phases)
+
+
+def to_leaders(num_ranks: int, group: int, num_chunks: int, reduce: bool, root: int = 0) -> Iterator[Phase]:
+    """Whole buffers up binomial trees to the first rank of each group of ranks, or down from it where not `reduce`.
+
+    Up: in step k every odd multiple of 2^k, counted within its group, sends to the even one below. Where there is one
+    group only, it may count from another `root`.
+    """
+    steps = levels(num_ranks, group)
+    for child, distance in steps if reduce else reversed(steps):
+        leaf, parent = (child + root) % num_ranks, (child - distance + root) % num_ranks
+        src, dst = (leaf, parent) if reduce else (parent, leaf)
+        yield Phase(src, dst, 0, num_chunks, reduce)
+
+
+def levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
+    """Return the children in each step up the binomial trees, and how far before them their parents stand.
+
+    >>> [(child.tolist(), distance) for child, distance in levels(6, 6)]
+    [([1, 3, 5], 1), ([2], 2), ([4], 4)]
+    """
+    place = np.arange(num_ranks) % group
+    masks = [1 << k for k in range((group - 1).bit_length())]
+    return [(np.flatnonzero(place % (2 * mask) == mask), mask) for mask in masks]
+
+
+def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int) -> Phase:
+    """Return one step in which `count` chunks from `first` on are copied; a run past the last chunk becomes two rows.
+
+    >>> wrapping([0, 1], [1, 0], [0, 2], 2, num_chunks=3).step(0).chunk.tolist()
+    [0, 2, 0]
+    """
+    rows = Step.of(src, dst, first, count)
+    over = np.maximum(rows.chunk + rows.num_chunks - num_chunks, 0)
+    rest = over > 0
+    return Phase(
+        np.r_[rows.src, rows.src[rest]],
+        np.r_[rows.dst, rows.dst[rest]],
+        np.r_[rows.chunk, np.zeros(int(rest.sum()), dtype=np.int64)],
+        np.r_[rows.num_chunks - over, over[rest]],
+    )
+
+
+def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Return how many elements each rank's run has, or None where all have as many.
+
+    >>> weights_of(3, [2, 0, 1])
+    (2, 0, 1)
+    >>> weights_of(3, [2, 1])
+    Traceback (most recent call last):
+    ValueError: counts must be 3 whole numbers, one a rank, got 2 of them
+    """
+    if counts is None:
+        return None
+    found = tuple(whole("counts", count, 0) for count in several("counts", counts))
+    if len(found) != num_ranks:
+        raise ValueError(f"counts must be {num_ranks} whole numbers, one a rank, got {len(found)} of them")
+    return found

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..values.checks import whole
-from .schedule import Ints, Phase, Schedule
+from ...values.checks import whole
+from ..schedule import Ints, Phase, Schedule
 
 
 def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:

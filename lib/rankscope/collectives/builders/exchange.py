@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..values.checks import whole
+from ...values.checks import whole
+from ..schedule import Ints, Phase, Schedule
 from .halving import halves
 from .rings import once_round
-from .runs import weights_of, wrapping
-from .schedule import Ints, Phase, Schedule
+from .rooted import weights_of, wrapping
 
 
 def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Schedule:

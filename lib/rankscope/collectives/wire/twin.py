@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-from ..cluster import Cluster, Link
-from ..timeline import Span, Timeline
-from ..values.checks import number, of_type, whole
-from .cards import Cards
-from .cuts import RUNS_IN, chunk_ends
-from .schedule import Schedule
-from .wire_messages import all_rank_steps
-from .wire_plan import LANE, Plan, Post, Transfer, Wait, Write, plan
+from ...cluster import Cluster, Link
+from ...timeline import Span, Timeline
+from ...values.checks import number, of_type, whole
+from ..schedule import RUNS_IN, Schedule
+from .plan import LANE, Plan, Post, Transfer, Wait, Write, all_rank_steps, plan
 
 LinkAt = Callable[[int, int, float], Link]
 Name = tuple[int, int, int]  # a message: from whom, to whom, in which step
@@ -40,7 +38,7 @@ def simulate_executor(
 
     Raises ValueError for a cluster with another number of ranks, and bytes that are no whole number of elements.
 
-    >>> from . import ALGORITHMS
+    >>> from .. import ALGORITHMS
     >>> cluster = Cluster.uniform(4, Link(alpha_s=1.0, bytes_per_s=2.0))
     >>> simulate_executor(ALGORITHMS["allreduce"]["ring"](4), 32, cluster).makespan_s  # 1 + 6·(1 + 8/2)
     31.0
@@ -55,7 +53,7 @@ def simulate_executor(
     num_elements, rest = divmod(number("num_bytes", num_bytes, 0), element_bytes * parts)
     if rest:
         raise ValueError(f"num_bytes must be a multiple of {element_bytes * parts}, got {num_bytes!r}")
-    ends = [0, 1] if schedule.collective == "barrier" else chunk_ends(schedule, int(num_elements))
+    ends = [0, 1] if schedule.collective == "barrier" else schedule.chunk_ends(int(num_elements))
     plans = [plan(steps) for steps in all_rank_steps(schedule, ends)]
     return _Run(plans, cluster, link_at, element_bytes).timeline()
 
@@ -195,3 +193,62 @@ def _cards(cluster: Cluster, name: Name) -> tuple[Hashable, Hashable]:
     if cluster.shared_nic and nodes[0] != nodes[1]:
         return ("node", nodes[0]), ("node", nodes[1])
     return src, dst
+
+
+class Sent(NamedTuple):
+    """A message whose last byte has left, and how long that has still to wait before it is through the other card."""
+
+    number: int
+    queued_s: float
+
+
+class _Queue:
+    """Bytes that wait to get into a card, in seconds of its time; `num_senders` messages come at its full rate each."""
+
+    def __init__(self) -> None:
+        self.left_s = self.at_s = 0.0
+        self.num_senders = 0
+
+    def advance(self, to_s: float) -> None:
+        self.left_s = max(0.0, self.left_s + (self.num_senders - 1) * (to_s - self.at_s))
+        self.at_s = to_s
+
+
+class Cards:
+    """The messages under way. A card is any name; time is told to each call, and never goes back.
+
+    Out of a card goes one message after the other, in the order in which they are added, each as if it were alone. What
+    comes into a card from several others at the same time waits in a queue, as packets do in a switch.
+    """
+
+    def __init__(self) -> None:
+        self._leaving: dict[Hashable, deque[tuple[int, Hashable, float]]] = {}
+        self._free_s: dict[Hashable, float] = {}  # when all that has been added will have left
+        self._queues: dict[Hashable, _Queue] = {}
+
+    def add(self, number: int, out: Hashable, into: Hashable, alone_s: float, now_s: float) -> float | None:
+        """Let a message go that takes `alone_s`; return when it will have left if it begins at once, or None."""
+        line = self._leaving.setdefault(out, deque())
+        line.append((number, into, alone_s))
+        self._free_s[out] = max(now_s, self._free_s.get(out, 0.0)) + alone_s
+        return self._begin(out, now_s) if len(line) == 1 else None
+
+    def free_s(self, out: Hashable, now_s: float) -> float:
+        """Return when a word, of no bytes, would leave this card: behind all that is there."""
+        return max(now_s, self._free_s.get(out, 0.0))
+
+    def leave(self, out: Hashable, now_s: float) -> tuple[Sent, float | None]:
+        """End the message that is leaving this card, and return it with when the next will have left, or None."""
+        line = self._leaving[out]
+        number, into, _ = line.popleft()
+        queue = self._queues[into]
+        queue.advance(now_s)
+        queue.num_senders -= 1
+        return Sent(number, queue.left_s), self._begin(out, now_s) if line else None
+
+    def _begin(self, out: Hashable, now_s: float) -> float:
+        _, into, alone_s = self._leaving[out][0]
+        queue = self._queues.setdefault(into, _Queue())
+        queue.advance(now_s)
+        queue.num_senders += 1
+        return now_s + alone_s
