@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .ranks import launch
 from .values.checks import count_of, number, of_type, truth, whole
-from .zero.measure_zero import storages
+from .zero.run import storages
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 Vector = NDArray[np.float64]  # all parameters, or their gradients, one after the other

@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from rankscope import parameter_server
 from rankscope.gradients import Work
 from rankscope.machine.emulate import emulated
 from rankscope.machine.provenance import of_machine
-from rankscope.training import Passing, measure_calls, measure_passing, simulate_workers, train_workers
+from rankscope.parameter_server import measure_calls, measure_passing
+from rankscope.parameter_server.sharing import Passing
 from rankscope.values.storage import write_atomically
 from rankscope.values.units import bytes_words, rate_words, time_words
 
@@ -63,8 +65,8 @@ def servers() -> list[dict[str, Any]]:
 
 def row(how: str, num_workers: int, link: Any, network: Any) -> dict[str, Any]:
     num_batches = STEPS * num_workers
-    run = train_workers(work(), how, num_workers, num_batches=num_batches, network=network)
-    twin = simulate_workers(how, num_workers, num_batches, run.parameter_bytes, link, run.compute_s())
+    run = parameter_server.train(work(), how, num_workers, num_batches=num_batches, network=network)
+    twin = parameter_server.simulate(how, num_workers, num_batches, run.parameter_bytes, link, run.compute_s())
     seconds = [one.timeline.makespan_s / STEPS for one in (twin, run)]
     error = seconds[0] / seconds[1] - 1
     print(f"{how:13} {num_workers} workers: {seconds[0] * 1e3:6.1f} ms predicted, {seconds[1] * 1e3:6.1f} executed "

@@ -9,7 +9,7 @@ from html import escape
 import pytest
 
 from rankscope.explorers import pipeline_parallel
-from rankscope.training import bubble_share, gpipe, pipeline_traffic, simulate_pipeline
+from rankscope.pipeline_parallel import bubble_share, gpipe, simulate, traffic
 
 from .controls import parts
 
@@ -51,13 +51,13 @@ def test_it_says_what_the_schedule_does():
         "a rank sends 20 MB a step at most",
     ]
     assert bubble_share("gpipe", 3, 5) == Fraction(2, 7)
-    assert max(pipeline_traffic(gpipe(3, 5), 2e6)) == 20e6
+    assert max(traffic(gpipe(3, 5), 2e6)) == 20e6
 
 
 def test_a_link_that_is_not_free_makes_the_step_longer():
     link = module.LINKS["1 GB/s, 50 µs"]
     step = module.predicted(schedule="gpipe", num_ranks=2, num_microbatches=1, link="1 GB/s, 50 µs")
-    assert step.makespan_s == simulate_pipeline(gpipe(2, 1), 0.010, 0.020, link, 4e6).makespan_s
+    assert step.makespan_s == simulate(gpipe(2, 1), 0.010, 0.020, link, 4e6).makespan_s
     assert step.makespan_s == pytest.approx(0.060 + 2 * (50e-6 + 4e-3))
     assert "bubble: 55.9% of the step; 1/2 = 50.0%" in module.report(
         schedule="gpipe", num_ranks=2, num_microbatches=1, link="1 GB/s, 50 µs"

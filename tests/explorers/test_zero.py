@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from rankscope.explorers import zero
-from rankscope.training import zero_memory
+from rankscope.zero.model import memory as zero_memory
 
 from .controls import parts
 

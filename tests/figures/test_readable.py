@@ -12,7 +12,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from rankscope import figures
+from rankscope import figures, zero
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate, traffic, winners
 from rankscope.ddp.buckets import ddp_buckets
@@ -27,7 +27,6 @@ from rankscope.machine.link_facts import stated
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as simulate_pipeline
 from rankscope.sampling import assign
-from rankscope.training import zero_memory
 
 from ..machine.made import profile
 from .readable import figure_problems, svg_problems
@@ -65,7 +64,7 @@ def _costs() -> Axes:
 
 def _zero_curve() -> Axes:
     return figures.zero_curve(
-        {f"stage {s}": [zero_memory(7.5e9, 2**p, s) for p in range(11)] for s in range(4)}, LIMITS
+        {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(11)] for s in range(4)}, LIMITS
     )
 
 
@@ -102,7 +101,7 @@ FIGURES: dict[str, Callable[[], Axes]] = {
         winners(2.0 ** np.arange(10, 31, 2), [Cluster.uniform(n, LINK) for n in (4, 6, 8)])
     ),
     "zero_curve": _zero_curve,
-    "zero_memory": lambda: figures.zero_memory({f"stage {s}": zero_memory(7.5e9, 64, s) for s in range(4)}, LIMITS),
+    "zero_memory": lambda: figures.zero_memory({f"stage {s}": zero.memory(7.5e9, 64, s) for s in range(4)}, LIMITS),
 }
 
 

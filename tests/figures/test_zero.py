@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
-from rankscope import figures
+from rankscope import figures, zero
 from rankscope.figures.zero_memory import COLORS, draw_zero_memory
-from rankscope.training import ZeroMemory, zero_memory
-from rankscope.zero.zero import TERMS
+from rankscope.zero.model import TERMS, ZeroMemory
 
-STAGES = {f"stage {s}": zero_memory(7.5e9, 64, s, largest_layer=128_000_000, activation_bytes=10**9) for s in range(4)}
+STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s, largest_layer=128_000_000, activation_bytes=10**9) for s in range(4)}
 LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "999 GB": 999e9}
 
 
@@ -66,9 +65,9 @@ def test_totals_limits_and_legend() -> None:
 
 
 def test_units_follow_the_longest_bar() -> None:
-    assert draw_zero_memory({"small": zero_memory(1000, 2, 0)}).x_label == "memory of one rank [kB]"
-    assert draw_zero_memory({"small": zero_memory(1000, 2, 0)}).title == "small: 16 kB a rank"
-    assert draw_zero_memory({"all": zero_memory(1e12, 2, 0)}).x_label == "memory of one rank [TB]"
+    assert draw_zero_memory({"small": zero.memory(1000, 2, 0)}).x_label == "memory of one rank [kB]"
+    assert draw_zero_memory({"small": zero.memory(1000, 2, 0)}).title == "small: 16 kB a rank"
+    assert draw_zero_memory({"all": zero.memory(1e12, 2, 0)}).x_label == "memory of one rank [TB]"
 
 
 def test_bars_on_axes_and_their_title() -> None:
@@ -78,7 +77,7 @@ def test_bars_on_axes_and_their_title() -> None:
 
 
 def test_lines_are_the_totals() -> None:
-    lines = {f"stage {s}": [zero_memory(7.5e9, 2**p, s) for p in range(8)] for s in (1, 3)}
+    lines = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(8)] for s in (1, 3)}
     ax = figures.zero_curve(lines, {"24 GB": 24e9})
     for name, line in lines.items():
         (drawn,) = [artist for artist in ax.lines if artist.get_label() == name]
@@ -98,12 +97,12 @@ def test_wrong_input() -> None:
     with pytest.raises(ValueError, match="limits_bytes must be a finite number of at least 0, got nan"):
         figures.zero_memory(STAGES, {"24 GB": math.nan})
     with pytest.raises(ValueError, match="limits_bytes must be a finite number above 0, got 0"):
-        figures.zero_curve({"a": [zero_memory(1000, 2, 1), zero_memory(1000, 4, 1)]}, {"none": 0})
+        figures.zero_curve({"a": [zero.memory(1000, 2, 1), zero.memory(1000, 4, 1)]}, {"none": 0})
     with pytest.raises(ValueError, match=r"memories\['a'\] must be a sequence of ZeroMemory, got \[1, 2\]"):
         figures.zero_curve({"a": [1, 2]})  # type: ignore[list-item]
     with pytest.raises(ValueError, match=r"memories\['a'\] must be a ZeroMemory, got 3"):
         figures.zero_memory({"a": 3})  # type: ignore[dict-item]
-    wrongs: list[dict[str, list[ZeroMemory]]] = [{}, {"a": []}, {"a": [zero_memory(1000, 2, 1)]}]
+    wrongs: list[dict[str, list[ZeroMemory]]] = [{}, {"a": []}, {"a": [zero.memory(1000, 2, 1)]}]
     for wrong in wrongs:
         with pytest.raises(ValueError, match="memories must be lines of at least two numbers of ranks"):
             figures.zero_curve(wrong)

@@ -1,1 +1,24 @@
-"""A training step of DataParallel: which messages it sends, and when."""
+"""DataParallel next to DDP: what a step moves between devices and when, predicted and taken apart for real."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..values.lazy import lazy
+from .model import StepCosts, StepSizes, chunk_sizes, ddp_traffic, simulate, simulate_ddp, traffic
+
+if TYPE_CHECKING:
+    from .run import dissect
+
+__all__ = [
+    "StepCosts",
+    "StepSizes",
+    "chunk_sizes",
+    "ddp_traffic",
+    "dissect",
+    "simulate",
+    "simulate_ddp",
+    "traffic",
+]
+
+__getattr__, __dir__ = lazy(__name__, {"dissect": "run"})

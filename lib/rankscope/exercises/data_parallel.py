@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from ..cluster import Link
-from ..training import StepCosts, StepSizes, chunk_sizes, data_parallel_traffic, ddp_traffic, simulate_data_parallel
+from ..data_parallel import model as data_parallel
 from .answers import Check, is_near, is_number
 
 
 def _devices_used(answer: Any) -> str | None:
     """How many of eight devices have work in DataParallel with 20 samples."""
-    right = len(chunk_sizes(20, 8))
+    right = len(data_parallel.chunk_sizes(20, 8))
     return None if answer == right else f"20 samples over 8 devices do not give {answer!r} chunks"
 
 
 def _busiest_port(answer: Any) -> str | None:
     """How many times a DDP rank's bytes pass device 0 among 16, parameters and gradients alone counted."""
-    sizes = StepSizes(16, 0, 0, 1600)
-    right = data_parallel_traffic(sizes, 16).port_bytes[0] / ddp_traffic(sizes, 16).port_bytes[0]
+    sizes = data_parallel.StepSizes(16, 0, 0, 1600)
+    right = data_parallel.traffic(sizes, 16).port_bytes[0] / data_parallel.ddp_traffic(sizes, 16).port_bytes[0]
     return None if is_near(answer, right) else f"device 0 does not carry {answer!r} times as much"
 
 
@@ -28,8 +28,8 @@ def _least_link(answer: Any) -> str | None:
         return f"a bandwidth above 0 and of at most 1,000,000 GB/s is asked for, got {answer!r}"
 
     def step_s(gb_per_s: float) -> float:
-        costs = StepCosts(Link(0.0, gb_per_s * 1e9), forward_s=0.001, backward_s=0.001)
-        return simulate_data_parallel(StepSizes(100, 0, 0, 10**8), 4, costs).makespan_s
+        costs = data_parallel.StepCosts(Link(0.0, gb_per_s * 1e9), forward_s=0.001, backward_s=0.001)
+        return data_parallel.simulate(data_parallel.StepSizes(100, 0, 0, 10**8), 4, costs).makespan_s
 
     if step_s(answer * 1.005) > 0.2:
         return f"with {answer} GB/s a step of the four takes {step_s(answer) * 1e3:.0f} ms"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pipeline_parallel.pipeline_parallel import PipelineSchedule, activations_in_flight, verify_pipeline
-from ..pipeline_parallel.pipeline_schedules import bubble_share
+from ..pipeline_parallel.schedule import PipelineSchedule, bubble_share, verify
 from .answers import Check, is_near, is_whole
 
 
@@ -29,10 +28,10 @@ def _fewest_microbatches(answer: Any) -> str | None:
 def _one_kept(answer: Any) -> str | None:
     """A schedule as text, of two ranks and three microbatches, in which no rank ever keeps two activations."""
     schedule = PipelineSchedule.from_text(answer)
-    verify_pipeline(schedule)
+    verify(schedule)
     if (schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks) != (2, 3, 1):
         return f"it must have 2 ranks, 3 microbatches and 1 chunk, not those of {schedule.to_text().splitlines()[0]!r}"
-    kept = activations_in_flight(schedule)
+    kept = schedule.activations_in_flight()
     return None if max(kept) == 1 else f"rank {kept.index(max(kept))} keeps {max(kept)}"
 
 

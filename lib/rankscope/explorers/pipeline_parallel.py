@@ -10,9 +10,8 @@ import ipywidgets as widgets
 from ..cluster import Link
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
-from ..pipeline_parallel.pipeline_parallel import PipelineSchedule, activations_in_flight
-from ..pipeline_parallel.pipeline_schedules import PIPELINES, bubble_share
-from ..pipeline_parallel.pipeline_simulate import pipeline_traffic, simulate_pipeline
+from ..pipeline_parallel.model import simulate, traffic
+from ..pipeline_parallel.schedule import PIPELINES, PipelineSchedule, bubble_share
 from ..timeline import Timeline
 from ..values.checks import one_of
 from ..values.units import decimal_words, time_words
@@ -58,8 +57,8 @@ def report(**settings: Any) -> str:
     now = _chosen(settings)
     plan, step = _step(**now)
     formula = bubble_share(plan.name, plan.num_ranks, plan.num_microbatches, plan.num_chunks)
-    kept = [activations / plan.num_chunks for activations in activations_in_flight(plan)]
-    sent_bytes = max(pipeline_traffic(plan, now["activation_mb"] * 1e6))
+    kept = [activations / plan.num_chunks for activations in plan.activations_in_flight()]
+    sent_bytes = max(traffic(plan, now["activation_mb"] * 1e6))
     lines = [
         plan.to_text().splitlines()[0],
         f"bubble: {_idle(plan, step):.1%} of the step; {formula} = {float(formula):.1%} where links are free",
@@ -106,7 +105,7 @@ def _step(
     plan = PIPELINES[schedule](num_ranks, num_microbatches, num_chunks if several else 1)
     forward_s = forward_ms / 1e3
     backward_s = forward_s * backward_percent / 100
-    return plan, simulate_pipeline(plan, forward_s, backward_s, LINKS[link], activation_mb * 1e6)
+    return plan, simulate(plan, forward_s, backward_s, LINKS[link], activation_mb * 1e6)
 
 
 def _idle(plan: PipelineSchedule, step: Timeline) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from ..figures.svg import to_svg
 from ..figures.timelines import COMMUNICATION, draw_timeline
 from ..sampling import Assignment, audit
-from ..uneven.uneven import HANDLINGS, gradient_scale, sample_weights, uneven_reads, uneven_steps
+from ..uneven.model import HANDLINGS, gradient_scale, reads, sample_weights, simulate
 from ..values.checks import count_of, one_of
 from .panel import choice, chosen, panel, slider, switch
 
@@ -25,7 +25,7 @@ _STEP_S, _TIMEOUT_S, _BATCH = 0.1, 1.0, 8
 def picture(**settings: Any) -> str:
     """Return as SVG what runs when: steps of 100 ms, and allreduces that give up after a second."""
     now = _chosen(settings)
-    spans = uneven_steps(_batches(now), now["handling"], _STEP_S, now["allreduce_ms"] * 1e-3, _TIMEOUT_S)
+    spans = simulate(_batches(now), now["handling"], _STEP_S, now["allreduce_ms"] * 1e-3, _TIMEOUT_S)
     return to_svg(draw_timeline(spans, f"{now['handling']}: {_ending(now)}", COMMUNICATION | {"shadow"}))
 
 
@@ -36,7 +36,7 @@ def report(**settings: Any) -> str:
     cuts = np.cumsum([0, *own]) * _BATCH
     shards = tuple(np.arange(*cuts[rank : rank + 2]) for rank in range(3))
     epoch = Assignment(int(cuts[-1]), shards).with_loader(_BATCH)
-    found = audit(uneven_reads(epoch, now["handling"]))
+    found = audit(reads(epoch, now["handling"]))
     weights = sample_weights(epoch, *how)
     relative = weights / weights.sum() * weights.size
     scale = ", ".join(f"{one:.3g}" for one in gradient_scale(own, *how))

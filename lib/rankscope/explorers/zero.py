@@ -10,9 +10,9 @@ from ..figures.svg import to_svg
 from ..figures.zero_memory import draw_zero_memory
 from ..values.checks import one_of
 from ..values.units import decimal_words
-from ..zero.zero import ZeroMemory, zero_memory
-from ..zero.zero_holding import OPTIMIZERS, RECIPES
-from ..zero.zero_traffic import zero_traffic
+from ..zero.model import OPTIMIZERS, RECIPES, ZeroMemory
+from ..zero.model import memory as zero_memory
+from ..zero.model import traffic as zero_traffic
 from .panel import choice, chosen, panel, slider, switch
 
 MODELS = {"125 M": 125_000_000, "1.5 B": 1_500_000_000, "7.5 B": 7_500_000_000, "13 B": 13_000_000_000,

@@ -18,7 +18,7 @@ from ..machine import Profile
 from ..sampling import Assignment
 from ..timeline import Timeline
 from ..values.lazy import lazy
-from ..zero.zero import ZeroMemory
+from ..zero.model import ZeroMemory
 from .ddp_buckets import draw_buckets
 from .peers import draw_peers
 from .samplers import draw_assignment, draw_coverage, draw_label_counts

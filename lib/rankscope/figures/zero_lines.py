@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from ..values.checks import number
-from ..zero.zero import ZeroMemory
+from ..zero.model import ZeroMemory
 from .palette import CATEGORIES, Look
 from .size_lines import dash, name_ends
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..values.checks import number, of_type
 from ..values.units import decimal_unit, decimal_words, round_ticks
-from ..zero.zero import TERMS, ZeroMemory
+from ..zero.model import TERMS, ZeroMemory
 from .crossings import Floats
 from .marks import Drawing, Key, Rects, Texts
 from .palette import CATEGORIES, FAINT, INK, PAPER

@@ -21,7 +21,7 @@ from ..gradients import Vector, Work
 from ..ranks import launch
 from ..timeline import Recorder, Timeline
 from ..values.checks import number, one_of, whole
-from .parameter_server import batches_of, check_work
+from .run import batches_of, check_work
 from .sharing import lines_between, refuse_torchrun
 
 COUNT_HOW = ("free", "in_step", "locked")

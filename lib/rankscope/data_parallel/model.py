@@ -1,0 +1,247 @@
+"""What a step of DataParallel moves between devices and when, beside DDP's step: sizes, messages and timelines.
+
+DataParallel (torch.nn.parallel.data_parallel) is one process: device 0 has the batch, the parameters and the optimizer.
+Each step it scatters the inputs, copies all parameters and buffers to the other devices, gathers their outputs, takes
+the loss alone, scatters the gradients of the outputs, and adds the others' gradients to its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cluster import Link
+from ..collectives import build, closed_form
+from ..collectives import traffic as schedule_traffic
+from ..timeline import Span, Timeline
+from ..values.checks import number, of_type, whole
+
+MOST_DEVICES = 1024
+
+
+@dataclass(frozen=True)
+class StepSizes:
+    """How many samples a step has, and its bytes: inputs and outputs of ONE sample, parameters and buffers of a model.
+
+    `parameter_bytes` are those that get a gradient, of the same size; `frozen_bytes` those that get none.
+    """
+
+    batch_size: int
+    input_bytes: int
+    output_bytes: int
+    parameter_bytes: int
+    frozen_bytes: int = 0
+    buffer_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            least = 1 if field.name == "batch_size" else 0
+            object.__setattr__(self, field.name, whole(field.name, getattr(self, field.name), least))
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """What a step takes: each message α + m/B on `link`, a sample so long forward, backward and in the loss.
+
+    Adding a gradient that has come takes `gamma_s_per_byte` per byte.
+    """
+
+    link: Link
+    forward_s: float
+    backward_s: float
+    loss_s: float = 0.0
+    gamma_s_per_byte: float = 0.0
+
+    def __post_init__(self) -> None:
+        of_type("link", self.link, Link)
+        for name in ("forward_s", "backward_s", "loss_s", "gamma_s_per_byte"):
+            object.__setattr__(self, name, number(name, getattr(self, name), 0))
+
+    def message_s(self, message: Message) -> float:
+        """Return how long a message takes, with the adding where it is a gradient on its way to device 0."""
+        adding = self.gamma_s_per_byte if message.kind == "reduce" else 0.0
+        return self.link.seconds(message.num_bytes) + adding * message.num_bytes
+
+
+class Message(NamedTuple):
+    """One copy from a device to another; `kind` is its collective, `what` the thing that moves."""
+
+    kind: str
+    what: str
+    src: int
+    dst: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class StepTraffic:
+    """Of one step: `link_bytes[src, dst]`, how many messages, and the bytes of each thing that moves."""
+
+    link_bytes: NDArray[np.float64]
+    num_messages: int
+    bytes_of: dict[str, float]
+
+    @property
+    def total_bytes(self) -> float:
+        return float(self.link_bytes.sum())
+
+    @property
+    def port_bytes(self) -> NDArray[np.float64]:
+        """What passes each device's port, out and in."""
+        return np.asarray(self.link_bytes.sum(axis=0) + self.link_bytes.sum(axis=1))
+
+    @property
+    def imbalance(self) -> float:
+        """The busiest port's bytes over the mean of all; 1 where all carry the same, or nothing."""
+        return float(self.port_bytes.max() / self.port_bytes.mean()) if self.total_bytes else 1.0
+
+
+def chunk_sizes(batch_size: int, num_devices: int) -> tuple[int, ...]:
+    """Return how many samples each device gets: as ``torch.chunk`` cuts, in pieces of ⌈batch_size / num_devices⌉.
+
+    Fewer devices than there are may be used. Raises ValueError for numbers below 1.
+
+    >>> chunk_sizes(9, 8)
+    (2, 2, 2, 2, 1)
+    """
+    batch_size = whole("batch_size", batch_size, 1)
+    size = -(-batch_size // whole("num_devices", num_devices, 1, MOST_DEVICES))
+    return tuple(min(size, batch_size - first) for first in range(0, batch_size, size))
+
+
+def messages_of(sizes: StepSizes, num_devices: int) -> tuple[Message, ...]:
+    """Return each copy of a step in its order, from the batch on device 0 to the gradients on device 0.
+
+    Parameters go to those devices only that have samples. NCCL, where torch was built with it, passes parameters and
+    gradients on from device to device instead: the same bytes in all, and less through device 0.
+
+    >>> for message in messages_of(StepSizes(4, 8, 2, 100), 2):
+    ...     print(*message)
+    scatter inputs 0 1 16
+    broadcast parameters 0 1 100
+    gather outputs 1 0 4
+    scatter output gradients 0 1 4
+    reduce gradients 1 0 100
+    """
+    chunks = chunk_sizes(of_type("sizes", sizes, StepSizes).batch_size, num_devices)
+    copied = sizes.parameter_bytes + sizes.frozen_bytes + sizes.buffer_bytes
+    outputs = [chunk * sizes.output_bytes for chunk in chunks]
+    stages = [
+        ("scatter", "inputs", False, [chunk * sizes.input_bytes for chunk in chunks]),
+        ("broadcast", "parameters", False, [copied] * len(chunks)),
+        ("gather", "outputs", True, outputs),
+        ("scatter", "output gradients", False, outputs),
+        ("reduce", "gradients", True, [sizes.parameter_bytes] * len(chunks)),
+    ]
+    return tuple(
+        Message(kind, what, device if home else 0, 0 if home else device, num_bytes[device])
+        for kind, what, home, num_bytes in stages
+        for device in range(1, len(chunks))
+    )
+
+
+def traffic(sizes: StepSizes, num_devices: int) -> StepTraffic:
+    """Return what `messages_of` put on each link.
+
+    >>> traffic(StepSizes(4, 8, 2, 100), 4).port_bytes.tolist()
+    [636.0, 212.0, 212.0, 212.0]
+    """
+    messages = messages_of(sizes, num_devices)
+    link_bytes = np.zeros((num_devices, num_devices))
+    bytes_of: dict[str, float] = {}
+    for message in messages:
+        link_bytes[message.src, message.dst] += message.num_bytes
+        bytes_of[message.what] = bytes_of.get(message.what, 0.0) + message.num_bytes
+    return StepTraffic(link_bytes, len(messages), bytes_of)
+
+
+def ddp_traffic(sizes: StepSizes, num_ranks: int) -> StepTraffic:
+    """Return what a step of DDP puts on each link: a ring allreduce of the gradients, in one bucket.
+
+    Buffers, if there are any, go from rank 0 to the others by a binomial tree. Each rank reads its own inputs.
+
+    >>> ddp_traffic(StepSizes(4, 8, 2, 100), 4).port_bytes.tolist()
+    [300.0, 300.0, 300.0, 300.0]
+    """
+    of_type("sizes", sizes, StepSizes)
+    num_ranks = whole("num_ranks", num_ranks, 1, MOST_DEVICES)
+    parts = {"gradients": ("allreduce", "ring", sizes.parameter_bytes)}
+    if sizes.buffer_bytes:
+        parts["buffers"] = ("broadcast", "binomial", sizes.buffer_bytes)
+    moved = {
+        what: schedule_traffic(build(collective, algorithm, num_ranks), num_bytes)
+        for what, (collective, algorithm, num_bytes) in parts.items()
+    }
+    link_bytes = np.sum([one.link_bytes for one in moved.values()], axis=0)
+    bytes_of = {what: float(one.link_bytes.sum()) for what, one in moved.items()}
+    return StepTraffic(link_bytes, sum(one.num_messages for one in moved.values()), bytes_of)
+
+
+def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts) -> Timeline:
+    """Return what each device does when in a step of DataParallel: lanes "compute" and "link", a rank a device.
+
+    A stage begins when the one before has ended on all devices, as the one process that drives them does it. Device 0
+    sends and receives one message at a time; a message is on the lanes of both its ends, its item the other device.
+
+    >>> step = simulate(StepSizes(4, 0, 0, 100), 4, StepCosts(Link(0.0, 100.0), 0.5, 1.0))
+    >>> step.makespan_s, step.select(rank=0, lane="link").busy_s, step.select(rank=1, lane="link").busy_s
+    (7.5, 6.0, 2.0)
+    """
+    of_type("costs", costs, StepCosts)
+    messages = messages_of(sizes, num_devices)
+    chunks = chunk_sizes(sizes.batch_size, num_devices)
+    spans: list[Span] = []
+    now_s = 0.0
+    for what in ("inputs", "parameters", "forward", "outputs", "loss", "output gradients", "backward", "gradients"):
+        if what == "loss":
+            spans.append(Span(0, "compute", "loss", -1, now_s, now_s + costs.loss_s * sizes.batch_size))
+        elif what in ("forward", "backward"):
+            spans += _computing(what, chunks, costs, now_s)
+        else:
+            spans += _in_turn((message for message in messages if message.what == what), costs, now_s)
+        now_s = max((span.stop_s for span in spans), default=0.0)
+    return Timeline.of(spans)
+
+
+def simulate_ddp(sizes: StepSizes, num_ranks: int, costs: StepCosts) -> Timeline:
+    """Return a step of DDP in the same terms, without any overlap: forward, loss, backward, then one ring allreduce.
+
+    Each rank has ⌈batch_size / num_ranks⌉ samples, some twice where they do not divide. Buffers are left out. See
+    `ddp.simulate` for buckets that are sent while the backward goes on.
+
+    >>> simulate_ddp(StepSizes(4, 0, 0, 100), 4, StepCosts(Link(0.0, 100.0), 0.5, 1.0)).makespan_s
+    3.0
+    """
+    of_type("costs", costs, StepCosts)
+    of_type("sizes", sizes, StepSizes)
+    num_ranks = whole("num_ranks", num_ranks, 1, MOST_DEVICES)
+    share = -(-sizes.batch_size // num_ranks)
+    allreduce_s = float(
+        closed_form("allreduce", "ring", num_ranks, sizes.parameter_bytes, costs.link, costs.gamma_s_per_byte)
+    )
+    parts = [("compute", "forward", costs.forward_s * share), ("compute", "loss", costs.loss_s * share),
+             ("compute", "backward", costs.backward_s * share), ("link", "allreduce", allreduce_s)]  # fmt: skip
+    ends = np.cumsum([0.0, *(seconds for _, _, seconds in parts)]).tolist()
+    return Timeline.of(
+        Span(rank, lane, kind, -1, start_s, stop_s)
+        for rank in range(num_ranks)
+        for (lane, kind, _), start_s, stop_s in zip(parts, ends, ends[1:], strict=False)
+    )
+
+
+def _computing(kind: str, chunks: tuple[int, ...], costs: StepCosts, start_s: float) -> Iterator[Span]:
+    sample_s = costs.forward_s if kind == "forward" else costs.backward_s
+    for device, chunk in enumerate(chunks):
+        yield Span(device, "compute", kind, -1, start_s, start_s + chunk * sample_s)
+
+
+def _in_turn(messages: Iterable[Message], costs: StepCosts, start_s: float) -> Iterator[Span]:
+    for message in messages:
+        stop_s = start_s + costs.message_s(message)
+        yield Span(message.src, "link", message.kind, message.dst, start_s, stop_s)
+        yield Span(message.dst, "link", message.kind, message.src, start_s, stop_s)
+        start_s = stop_s

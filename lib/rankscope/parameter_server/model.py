@@ -1,0 +1,271 @@
+"""`simulate`: what workers around a server, or in a ring, take; `ServerRun`: that, or how it really went."""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..cluster import Link
+from ..timeline import Span, Timeline
+from ..values.checks import number, of_type, one_of, whole
+
+HOW = ("synchronous", "asynchronous", "allreduce")
+MOST_WORKERS, MOST_BATCHES = 255, 1_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class ServerRun:
+    """Updates of one set of parameters by several workers, as predicted or as they ran.
+
+    `timeline` has a lane "work" for each worker (kinds "wait", "pull", "compute", "push"; "allreduce" where there is no
+    server) and "update" for the server, rank 0. `staleness` says of each gradient, in the order of arrival, how many
+    updates it is behind; `pushed_by` whose it is. The bytes are those through the server's port, 0 where there is none.
+    `parameters` are the last ones, flat, empty where nothing was trained.
+    """
+
+    how: str
+    num_workers: int
+    num_batches: int
+    parameter_bytes: int
+    timeline: Timeline
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    staleness: tuple[int, ...] = ()
+    pushed_by: tuple[int, ...] = ()
+    parameters: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+
+    def staleness_counts(self) -> tuple[int, ...]:
+        """Return how many gradients were 0, 1, 2, … updates behind."""
+        return tuple(np.bincount(np.array(self.staleness, dtype=np.int64)).tolist())
+
+    def compute_s(self) -> tuple[float, ...]:
+        """Return what a gradient took each worker, on average; 0 for a worker that got no batch."""
+        first = SERVER if self.how == "allreduce" else SERVER + 1
+        spans = [self.timeline.select(rank=first + worker, kind="compute") for worker in range(self.num_workers)]
+        return tuple(float((one.stop_s - one.start_s).mean()) if len(one) else 0.0 for one in spans)
+
+
+def server_bytes(parameter_bytes: int, num_workers: int) -> int:
+    """Return the bytes through the server's port when each worker pulls and pushes once: W·S out and W·S in.
+
+    >>> server_bytes(100, 4)
+    800
+    """
+    return 2 * whole("num_workers", num_workers, 1, MOST_WORKERS) * whole("parameter_bytes", parameter_bytes, 0)
+
+
+def allreduce_bytes(parameter_bytes: int, num_ranks: int) -> float:
+    """Return what each rank sends, and receives, in a ring allreduce: 2(N-1)/N·S.
+
+    >>> allreduce_bytes(100, 4)
+    150.0
+    """
+    whole("num_ranks", num_ranks, 1)
+    return 2 * (num_ranks - 1) / num_ranks * whole("parameter_bytes", parameter_bytes, 0)
+
+
+def simulate(
+    how: str, num_workers: int, num_batches: int, parameter_bytes: int, link: Link,
+    compute_s: float | Sequence[float], update_s: float = 0.0,
+) -> ServerRun:  # fmt: skip
+    """Return what `train` does, where a call takes ``link.seconds(bytes)``, there and back.
+
+    A worker pulls the parameters, takes `compute_s` (one number, or one for each worker) for the gradient of a batch,
+    and pushes it. Half the latency is on the way there, half on the way back. All messages pass the server's port,
+    which carries one each way at a time, in the order in which they come; questions and answers without parameters
+    take no time there, and wait as others do.
+
+    "synchronous": the server updates once all workers have pushed, in `update_s`, and who asks meanwhile waits.
+    "asynchronous": it updates at every push, which returns when that is done (Dean et al., Large scale distributed deep
+    networks, 2012; Li et al., Scaling distributed machine learning with the parameter server, 2014). "allreduce": no
+    server, a ring of 2(N-1) steps, each a call with an N-th of the bytes, since a message of Gloo's goes when its
+    receiver has said that it may. (Gloo cuts that N-th in two and has both under way, so it is quicker: allreduce.cc.)
+
+    The server's port is lanes "in" and "out" of its timeline, with the worker as item. Raises ValueError for numbers
+    out of range.
+
+    >>> link = Link(0.0, 100.0)
+    >>> run = simulate("synchronous", 4, 4, 100, link, compute_s=2.0)
+    >>> run.timeline.makespan_s, run.received_bytes + run.sent_bytes  # (W + 1)·S/B + compute: pushes overlap pulls
+    (7.0, 800)
+    >>> simulate("asynchronous", 4, 8, 100, link, compute_s=2.5).staleness
+    (0, 1, 2, 3, 3, 3, 3, 3)
+    >>> simulate("allreduce", 4, 4, 100, link, compute_s=2.0).timeline.makespan_s  # 2(N-1)/N·S/B + compute
+    3.5
+    """
+    one_of("how", how, HOW)
+    num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
+    num_batches = checked_batches(how, num_workers, num_batches)
+    parameter_bytes, link = whole("parameter_bytes", parameter_bytes, 0), of_type("link", link, Link)
+    seconds, update_s = each_worker("compute_s", compute_s, num_workers), number("update_s", update_s, 0)
+    if how == "allreduce":
+        ring_s = 2 * (num_workers - 1) * link.seconds(parameter_bytes / num_workers)
+        spans = Timeline.of(_ring_spans(seconds, ring_s, update_s, num_batches // num_workers))
+        return ServerRun(how, num_workers, num_batches, parameter_bytes, spans)
+    game = Game(how, num_workers, num_batches, link, parameter_bytes / link.bytes_per_s, seconds, update_s)
+    return _played(game, how, num_workers, num_batches, parameter_bytes)
+
+
+def _played(game: Game, how: str, num_workers: int, num_batches: int, parameter_bytes: int) -> ServerRun:
+    game.play()
+    moved, spans = num_batches * parameter_bytes, Timeline.of(game.spans)
+    staleness, pushed_by = tuple(game.staleness), tuple(game.pushed_by)
+    return ServerRun(how, num_workers, num_batches, parameter_bytes, spans, moved, moved, staleness, pushed_by)
+
+
+def _ring_spans(compute_s: tuple[float, ...], ring_s: float, update_s: float, num_steps: int) -> Iterator[Span]:
+    """Each rank's steps; the ring is done when the last to come has gone round."""
+    begin_s = 0.0
+    for step in range(num_steps):
+        summed_s = begin_s + max(compute_s) + ring_s
+        for rank, seconds in enumerate(compute_s):
+            yield Span(rank, "work", "compute", step, begin_s, begin_s + seconds)
+            yield Span(rank, "work", "allreduce", step, begin_s + seconds, summed_s)
+            yield Span(rank, "work", "optimizer", step, summed_s, summed_s + update_s)
+        begin_s = summed_s + update_s
+
+
+def checked_batches(how: str, num_workers: int, num_batches: Any) -> int:
+    """Return the number of batches; ValueError where these workers cannot share them."""
+    count = whole("num_batches", num_batches, 1, MOST_BATCHES)
+    if how != "asynchronous" and count % num_workers:
+        raise ValueError(f"num_batches must be a multiple of the {num_workers} workers, got {count}")
+    return count
+
+
+def each_worker(name: str, value: float | Sequence[float], num_workers: int) -> tuple[float, ...]:
+    """Return a number of seconds for each worker; one number is for all.
+
+    >>> each_worker("compute_s", 1, 3)
+    (1.0, 1.0, 1.0)
+    """
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        return (number(name, value, 0),) * num_workers
+    if len(value) != num_workers:
+        raise ValueError(f"{name} must be a number or one for each of {num_workers} workers, got {value!r}")
+    return tuple(number(name, one, 0) for one in value)
+
+
+SERVER = 0  # the server's rank; workers are 1 to W
+
+
+class Event(NamedTuple):
+    """Something that comes to the server's port, has passed it, or is there; events go by time."""
+
+    time_s: float
+    worker: int
+    stage: str
+    version: int = 0
+
+
+class Game:
+    """Workers and a server until all batches are used up: `play`, then read what is public."""
+
+    def __init__(
+        self, how: str, num_workers: int, num_batches: int, link: Link, port_s: float, compute_s: tuple[float, ...],
+        update_s: float,
+    ) -> None:  # fmt: skip
+        self._synchronous, self._num_workers, self._left = how == "synchronous", num_workers, num_batches
+        self._half_s, self._port_s, self._compute_s, self._update_s = link.alpha_s / 2, port_s, compute_s, update_s
+        self._free_s = {"in": 0.0, "out": 0.0}  # when each direction of the port is
+        self._updates_s: list[float] = []  # when each update was done
+        self._num_arrived = 0  # gradients of the round that is under way
+        self._waiting: list[Event] = []
+        self._begun_s = [0.0] * num_workers  # the call that a worker is in
+        self._pulls = [0] * num_workers
+        self._events: list[Event] = []
+        self.spans: list[Span] = []
+        self.staleness: list[int] = []
+        self.pushed_by: list[int] = []
+        for worker in range(1, num_workers + 1):
+            self._call(0.0, worker, "ask", 0)
+
+    def play(self) -> None:
+        acts = {"ask": self._asks, "asked": self._asked, "got": self._got, "push": self._pushes,
+                "pushed": self._pushed, "told": self._told}  # fmt: skip
+        while self._events:
+            event = heapq.heappop(self._events)
+            acts[event.stage](event)
+
+    def _later(self, time_s: float, event: Event, stage: str) -> None:
+        heapq.heappush(self._events, event._replace(time_s=time_s, stage=stage))
+
+    def _call(self, now_s: float, worker: int, stage: str, version: int) -> None:
+        self._begun_s[worker - 1] = now_s
+        heapq.heappush(self._events, Event(now_s + self._half_s, worker, stage, version))
+
+    def _passes(self, event: Event, way: str, port_s: float) -> float:
+        """When a message that is at the port now has passed it."""
+        start_s = max(event.time_s, self._free_s[way])
+        self._free_s[way] = start_s + port_s
+        if port_s:
+            kind = "recv" if way == "in" else "send"
+            self.spans.append(Span(SERVER, way, kind, event.worker, start_s, self._free_s[way]))
+        return self._free_s[way]
+
+    def _asks(self, event: Event) -> None:
+        self._later(self._passes(event, "in", 0.0), event, "asked")
+
+    def _asked(self, event: Event) -> None:
+        """Answer with the parameters if there is a batch left, once the update that is waited for is done."""
+        needed = self._pulls[event.worker - 1] if self._synchronous else 0
+        if needed > len(self._updates_s):
+            self._waiting.append(event)
+        elif self._left and needed and self._updates_s[needed - 1] > event.time_s:
+            self._wait(event, self._updates_s[needed - 1])
+        elif self._left:
+            self._left -= 1
+            self._pulls[event.worker - 1] += 1
+            version = bisect_right(self._updates_s, event.time_s)
+            there_s = self._passes(event, "out", self._port_s) + self._half_s
+            self._later(there_s, event._replace(version=version), "got")
+
+    def _wait(self, event: Event, until_s: float) -> None:
+        self.spans.append(Span(event.worker, "work", "wait", -1, self._begun_s[event.worker - 1], until_s))
+        self._begun_s[event.worker - 1] = until_s
+        self._later(until_s, event, "asked")
+
+    def _got(self, event: Event) -> None:
+        done_s = event.time_s + self._compute_s[event.worker - 1]
+        self._worked(event, "pull")
+        self.spans.append(Span(event.worker, "work", "compute", event.version, event.time_s, done_s))
+        self._call(done_s, event.worker, "push", event.version)
+
+    def _pushes(self, event: Event) -> None:
+        self._later(self._passes(event, "in", self._port_s), event, "pushed")
+
+    def _pushed(self, event: Event) -> None:
+        done_s = event.time_s
+        self.pushed_by.append(event.worker)
+        self.staleness.append(len(self._updates_s) - event.version)
+        self._num_arrived += 1
+        if not self._synchronous:
+            done_s = self._update(event.time_s)
+        elif self._num_arrived % self._num_workers == 0:
+            self._update(event.time_s)
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                heapq.heappush(self._events, one)
+        self._later(done_s, event, "told")
+
+    def _update(self, now_s: float) -> float:
+        """Update when the last update is done; return when this one is."""
+        start_s = max([now_s, *self._updates_s[-1:]])
+        self.spans.append(Span(SERVER, "update", "optimizer", len(self._updates_s), start_s, start_s + self._update_s))
+        self._updates_s.append(start_s + self._update_s)
+        return self._updates_s[-1]
+
+    def _told(self, event: Event) -> None:
+        there_s = self._passes(event, "out", 0.0) + self._half_s
+        self._worked(event._replace(time_s=there_s), "push")
+        self._call(there_s, event.worker, "ask", 0)
+
+    def _worked(self, event: Event, kind: str) -> None:
+        begun_s = self._begun_s[event.worker - 1]
+        self.spans.append(Span(event.worker, "work", kind, event.version, begun_s, event.time_s))

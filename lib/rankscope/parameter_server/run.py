@@ -1,0 +1,385 @@
+"""`train`: one set of parameters updated by several processes, through a server or by allreduce, and watched.
+
+The server is made with `torch.distributed.rpc`, which torch 2.6 to 2.13 have, though torch's overview of distributed
+training no longer lists it (pytorch/tutorials#2913).
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributed import rpc
+from torch.futures import Future
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from ..ddp.measure_steps import launcher
+from ..gradients import Vector, Work, values_of
+from ..machine.fit import LinkFit, fit_link
+from ..ranks import RankError
+from ..sampling import assign
+from ..timeline import Recorder
+from ..values.checks import number, of_type, one_of, whole
+from .model import HOW, MOST_BATCHES, MOST_WORKERS, SERVER, ServerRun, checked_batches, each_worker
+from .sharing import refuse_torchrun, whole_numbers
+
+CALL_BYTES = tuple(4**power for power in range(5, 12))  # 1 KiB to 4 MiB
+
+
+def train(
+    work: Work, how: str = "synchronous", num_workers: int = 2, *, num_batches: int = 20, batch_size: int = 32,
+    learning_rate: float = 0.1, compute_s: float | Sequence[float] = 0.0, seed: int = 0, network: Any = None,
+    timeout_s: float = 60.0,
+) -> ServerRun:  # fmt: skip
+    """Train a copy of the module with plain SGD on `num_batches` batches, shared by `num_workers` processes.
+
+    `how` is "synchronous": workers pull the parameters from a server, a process more, push a gradient, and the server
+    steps by the mean of all of them; "asynchronous": it steps at each gradient, whatever has changed since its pull;
+    "allreduce": no server, each steps by the mean. Batches are those of `batches_of`; synchronously worker w has every
+    W-th, asynchronously who asks has the next. For each gradient a worker also sleeps `compute_s` (one number, or one
+    for each), as if the module were larger. The processes are those of `ranks.launch`, on this machine, and listen on
+    loopback only; or on the hosts of `network`, one of `machine.emulate.emulated`.
+
+    Raises ValueError for bad input; RankError, which names the worker or the server, where one fails, dies, or has not
+    ended after `timeout_s`.
+
+    >>> work = Work(nn.Linear(3, 1), torch.ones(8, 3), torch.zeros(8, 1), nn.functional.mse_loss)
+    >>> run = train(work, "asynchronous", num_batches=6, batch_size=4)
+    >>> run.received_bytes, run.sent_bytes, len(run.staleness)  # 6 · 4 parameters · 4 bytes, in and out
+    (96, 96, 6)
+    """
+    check_work(work)
+    one_of("how", how, HOW)
+    num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
+    num_batches = checked_batches(how, num_workers, num_batches)
+    batches = batches_of(len(work.inputs), num_batches, batch_size, seed)
+    seconds, rate = each_worker("compute_s", compute_s, num_workers), number("learning_rate", learning_rate, above=0)
+    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    refuse_torchrun()
+    start = launcher(num_workers + (how != "allreduce"), "gloo", network, timeout_s)
+    with TemporaryDirectory() as folder:
+        setting = Setting(how, work, batches, rate, seconds, Path(folder), 2 * timeout_s, network is not None)
+        return _started(setting, num_workers, start)
+
+
+def measure_calls(
+    num_bytes: Sequence[int] = CALL_BYTES, iterations: int = 20, network: Any = None, timeout_s: float = 60.0
+) -> LinkFit:
+    """Return what a call takes from a worker to a server and back, with that many bytes on the way there.
+
+    One worker calls, one call after the other: the latency holds what RPC does in Python and in its threads. Raises
+    ValueError for fewer than 5 sizes, and what `train` raises.
+
+    >>> measure_calls(iterations=4).link.alpha_s > 1e-6
+    True
+    """
+    sizes = whole_numbers("num_bytes", num_bytes, 1 << 30, least=5)
+    iterations = whole("iterations", iterations, 1, 10_000)
+    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    start = launcher(getattr(network, "num_hosts", 2), "gloo", network, timeout_s)
+    refuse_torchrun()
+    with TemporaryDirectory() as folder:
+        seconds = start(be_caller, (sizes, iterations, Path(folder), 2 * timeout_s, network is not None))[SERVER + 1]
+    return fit_link(sizes, seconds)
+
+
+def train_alone(
+    work: Work, num_workers: int = 2, *, num_batches: int = 20, batch_size: int = 32, learning_rate: float = 0.1,
+    seed: int = 0,
+) -> Vector:  # fmt: skip
+    """Return the parameters after the steps of a synchronous `train`, taken by this process by itself.
+
+    >>> work = Work(nn.Linear(1, 1, bias=False), torch.ones(4, 1), torch.zeros(4, 1), nn.functional.mse_loss)
+    >>> bool(abs(train_alone(work, num_batches=8, batch_size=2)) < abs(values_of(work.module)))
+    True
+    """
+    check_work(work)
+    num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
+    num_batches = checked_batches("synchronous", num_workers, num_batches)
+    batches = torch.from_numpy(batches_of(len(work.inputs), num_batches, batch_size, seed))
+    module = copy.deepcopy(work.module)
+    optimizer = torch.optim.SGD(module.parameters(), number("learning_rate", learning_rate, above=0))
+    for rows in batches.reshape(-1, num_workers, batch_size):
+        optimizer.zero_grad()
+        for row in rows:
+            (work.loss_fn(module(work.inputs[row]), work.targets[row]) / num_workers).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return values_of(module)
+
+
+def batches_of(num_samples: int, num_batches: int, batch_size: int, seed: int = 0) -> NDArray[np.int64]:
+    """Return which samples are in each batch: epochs shuffled as torch's DistributedSampler does it, one after another.
+
+    >>> batches_of(5, 4, 2).shape, sorted(batches_of(6, 3, 2).ravel().tolist())
+    ((4, 2), [0, 1, 2, 3, 4, 5])
+    """
+    num_samples = whole("num_samples", num_samples, 1)
+    needed = whole("num_batches", num_batches, 1, MOST_BATCHES) * whole("batch_size", batch_size, 1, num_samples)
+    epochs = range(-(-needed // num_samples))
+    order = np.concatenate([assign(num_samples, 1, seed=seed, epoch=epoch).ranks[0] for epoch in epochs])
+    return order[:needed].reshape(num_batches, batch_size).astype(np.int64)
+
+
+def with_parameters(module: nn.Module, parameters: Vector) -> nn.Module:
+    """Return a copy of the module that has these parameters, flat as `ServerRun.parameters` are.
+
+    >>> with_parameters(nn.Linear(1, 1), np.array([2.0, 1.0]))(torch.ones(1, 1)).item()
+    3.0
+    """
+    of_type("module", module, nn.Module)
+    wanted = sum(one.numel() for one in module.parameters())
+    if not wanted:
+        raise ValueError(f"module must have parameters, got {module!r}")
+    if np.shape(parameters) != (wanted,):
+        raise ValueError(f"parameters must be {wanted} numbers, got an array of shape {np.shape(parameters)}")
+    copied = copy.deepcopy(module)
+    dtype = next(module.parameters()).dtype
+    vector_to_parameters(torch.from_numpy(np.asarray(parameters)).to(dtype), copied.parameters())
+    return copied
+
+
+def check_work(work: Work) -> None:
+    """Raise ValueError for what cannot be trained as one flat vector."""
+    frozen = [name for name, one in of_type("work", work, Work).module.named_parameters() if not one.requires_grad]
+    if frozen:
+        raise ValueError(f"module must have parameters that all get a gradient, got {', '.join(frozen)} without one")
+
+
+def _role(rank: int, with_server: bool) -> str:
+    return f"worker {rank + (not with_server)}" if rank != SERVER or not with_server else "the server"
+
+
+def _started(setting: Setting, num_workers: int, start: Callable[..., list[Served]]) -> ServerRun:
+    with_server, recorder = setting.how != "allreduce", Recorder()
+    try:
+        served = start(be_part if with_server else be_peer, (setting, recorder))[SERVER]
+    except RankError as error:
+        raise RankError(f"{_role(error.rank, with_server)}: {error}", error.rank) from error
+    parameter_bytes = sum(one.nbytes for one in setting.work.module.parameters())
+    spans = recorder.timeline()
+    return ServerRun(
+        how=setting.how,
+        num_workers=num_workers,
+        num_batches=len(setting.batches),
+        parameter_bytes=parameter_bytes,
+        timeline=spans.shifted(-spans.begin_s),
+        received_bytes=served.received_bytes,
+        sent_bytes=served.sent_bytes,
+        staleness=served.staleness,
+        pushed_by=served.pushed_by,
+        parameters=served.parameters,
+    )
+
+
+SERVER_NAME = "server"
+_now = time.perf_counter_ns
+_served: Server | None = None  # in the process of rank 0, while it serves
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What all ranks work by; a row of `batches` is the samples of one gradient."""
+
+    how: str
+    work: Work
+    batches: NDArray[np.int64]
+    learning_rate: float
+    compute_s: tuple[float, ...]  # slept by each worker for each gradient
+    folder: Path  # where the ranks meet
+    timeout_s: float  # of calls: longer than the launch's, which names who hangs
+    emulated: bool  # messages go over the network whatever the ranks share
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """What a rank ends with; the counts are the server's, empty elsewhere."""
+
+    parameters: NDArray[np.float64]
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    staleness: tuple[int, ...] = ()
+    pushed_by: tuple[int, ...] = ()
+
+
+class Server:
+    """Flat parameters that workers pull, and to which their gradients are applied; called from threads of RPC."""
+
+    def __init__(self, setting: Setting, num_workers: int, recorder: Recorder) -> None:
+        self._setting, self._num_workers, self._recorder = setting, num_workers, recorder
+        self._lock = threading.Lock()
+        self._flat = parameters_to_vector(setting.work.module.parameters()).detach()
+        self._version = self._given = 0
+        self._round: dict[int, Tensor] = {}
+        self._waiting: list[tuple[int, Future[Any]]] = []
+        self._counts = [0, 0]
+        self._staleness: list[tuple[int, int]] = []
+
+    @rpc.functions.async_execution  # type: ignore[untyped-decorator]
+    def pull(self, worker: int, version: int) -> Future[Any]:
+        """Promise (row of the batch, version, when it was there if it was waited for, parameters), or no row: -1."""
+        future: Future[Any] = Future()
+        with self._lock:
+            if version > self._version:
+                self._waiting.append((worker, future))
+            else:
+                future.set_result(self._answer(worker, 0))
+        return future
+
+    def push(self, worker: int, version: int, gradient: Tensor) -> None:
+        """Take a gradient; asynchronously it is applied at once, else when all workers' are there."""
+        with self._lock:
+            self._counts[0] += gradient.nbytes
+            self._staleness.append((self._version - version, worker))
+            if self._setting.how == "asynchronous":
+                self._update(gradient)
+                return
+            self._round[worker] = gradient
+            if len(self._round) < self._num_workers:
+                return
+            self._update(torch.stack([self._round[one] for one in sorted(self._round)]).mean(0))
+            self._round.clear()
+            ready_ns, waiting, self._waiting = _now(), self._waiting, []
+            answers = [(future, self._answer(one, ready_ns)) for one, future in waiting]
+        for future, answer in answers:
+            future.set_result(answer)
+
+    def served(self) -> Served:
+        with self._lock:
+            staleness, pushed_by = zip(*self._staleness, strict=True)
+            received_bytes, sent_bytes = self._counts
+            return Served(self._flat.double().numpy(), received_bytes, sent_bytes, staleness, pushed_by)
+
+    def _answer(self, worker: int, ready_ns: int) -> tuple[int, int, int, Tensor | None]:
+        if self._given >= len(self._setting.batches):
+            return -1, self._version, ready_ns, None
+        row = self._given
+        if self._setting.how == "synchronous":
+            row = self._version * self._num_workers + worker - 1
+        self._given += 1
+        self._counts[1] += self._flat.nbytes
+        return row, self._version, ready_ns, self._flat.clone()
+
+    def _update(self, gradient: Tensor) -> None:
+        with self._recorder.span("update", "optimizer", self._version):
+            self._flat.sub_(gradient, alpha=self._setting.learning_rate)
+        self._version += 1
+
+
+def be_part(setting: Setting, recorder: Recorder) -> Served:
+    """Serve or work until all batches are used up; in a rank."""
+    torch.set_num_threads(1)
+    rank, num_workers = dist.get_rank(), dist.get_world_size() - 1
+    recorder = recorder.for_rank(rank)
+    global _served
+    if rank == SERVER:
+        _served = Server(setting, num_workers, recorder)
+    with _calls(setting.folder, setting.timeout_s, setting.emulated):
+        if rank != SERVER:
+            _work(setting, rank, recorder)
+        dist.barrier()
+        return Served(np.empty(0)) if _served is None else _served.served()
+
+
+def _work(setting: Setting, worker: int, recorder: Recorder) -> None:
+    server: Any = rpc.remote(SERVER_NAME, _here).rpc_sync(timeout=setting.timeout_s)
+    module, pulls = copy.deepcopy(setting.work.module), 0
+    while True:
+        asked_ns = _now()
+        row, version, ready_ns, flat = server.pull(worker, pulls if setting.how == "synchronous" else 0)
+        there_ns = _now()
+        if row < 0:
+            return
+        pulls += 1
+        if ready_ns > asked_ns:
+            recorder.add("work", "wait", -1, asked_ns, ready_ns)
+        recorder.add("work", "pull", version, max(asked_ns, ready_ns), there_ns)
+        with recorder.span("work", "compute", version):
+            vector_to_parameters(flat, module.parameters())
+            gradient = _gradient(setting, module, row, worker)
+        with recorder.span("work", "push", version):
+            server.push(worker, version, gradient)
+
+
+def _gradient(setting: Setting, module: nn.Module, row: int, worker: int) -> Tensor:
+    """The flat gradient of a batch's loss; what a real model would take longer is slept."""
+    work = setting.work
+    chosen = torch.from_numpy(setting.batches[row])
+    loss = work.loss_fn(module(work.inputs[chosen]), work.targets[chosen])
+    gradients = torch.autograd.grad(loss, list(module.parameters()))
+    if setting.compute_s[worker - 1]:
+        time.sleep(setting.compute_s[worker - 1])
+    return parameters_to_vector(gradients)
+
+
+def _here() -> Server:
+    assert _served is not None
+    return _served
+
+
+@contextmanager
+def _calls(folder: Path, timeout_s: float, emulated: bool) -> Iterator[None]:
+    """RPC between the ranks. They meet in a folder, since a store of their own would listen to the whole network, and
+    listen themselves where Gloo does."""
+    os.environ["TP_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    private: dict[str, Any] = {"_transports": ["uv"], "_channels": ["basic"]} if emulated else {}
+    place = (folder / "store").as_uri()
+    options = rpc.TensorPipeRpcBackendOptions(init_method=place, rpc_timeout=timeout_s, **private)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    name = SERVER_NAME if rank == SERVER else f"worker{rank}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, of how RPC gathers its devices
+        rpc.init_rpc(name, rank=rank, world_size=size, rpc_backend_options=options)  # type: ignore[no-untyped-call]
+    yield
+    rpc.shutdown(timeout=timeout_s)
+
+
+def be_caller(
+    num_bytes: tuple[int, ...], iterations: int, folder: Path, timeout_s: float, emulated: bool
+) -> list[list[float]]:
+    """Return, of rank 1, the seconds of calls that bring rank 0 so many bytes, a list for each size."""
+    torch.set_num_threads(1)
+    seconds: list[list[float]] = []
+    with _calls(folder, timeout_s, emulated):
+        if dist.get_rank() == SERVER + 1:
+            for size in num_bytes:
+                message = torch.zeros(size, dtype=torch.uint8)
+                stamps = [_now()]
+                for _ in range(iterations + 2):  # the first ones connect
+                    rpc.rpc_sync(SERVER_NAME, torch.numel, (message,))
+                    stamps.append(_now())
+                seconds.append((np.diff(stamps)[2:] / 1e9).tolist())
+        dist.barrier()
+    return seconds
+
+
+def be_peer(setting: Setting, recorder: Recorder) -> Served:
+    """Train with an allreduce of the gradients at each step; in a rank, all of which are workers."""
+    torch.set_num_threads(1)
+    rank, num_workers = dist.get_rank(), dist.get_world_size()
+    recorder = recorder.for_rank(rank)
+    module = copy.deepcopy(setting.work.module)
+    flat = parameters_to_vector(module.parameters()).detach()
+    dist.all_reduce(torch.zeros(1))  # connects
+    for step in range(len(setting.batches) // num_workers):
+        with recorder.span("work", "compute", step):
+            vector_to_parameters(flat, module.parameters())
+            gradient = _gradient(setting, module, step * num_workers + rank, rank + 1)
+        with recorder.span("work", "allreduce", step):
+            dist.all_reduce(gradient)
+        with recorder.span("work", "optimizer", step):
+            flat.sub_(gradient, alpha=setting.learning_rate / num_workers)
+    return Served(flat.double().numpy())

@@ -1,0 +1,187 @@
+"""Ranks that run out of batches at different times: what runs when, what is read, and how much each sample counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sampling import Assignment, shard_files
+from ..timeline import Span, Timeline
+from ..values.checks import number, of_type, one_of, several, truth, whole
+
+HANDLINGS = ("hang", "drop", "pad", "throw", "join")
+LANE = "training"
+_MOST_RANKS, _MOST_BATCHES, _MOST_SAMPLES = 1024, 1_000_000, 10**9
+
+
+def simulate(
+    num_batches: Sequence[int],
+    handling: str = "hang",
+    step_s: float = 0.010,
+    allreduce_s: float = 0.002,
+    timeout_s: float = 0.1,
+) -> Timeline:
+    """Return what each rank does in an epoch if rank r has ``num_batches[r]`` batches; a step ends with an allreduce.
+
+    Spans are of kind "step", "allreduce", "shadow" (the same allreduce on a rank that has no batches left and adds
+    zeros) and "wait". What becomes of the ranks that have batches left when the first has none:
+
+    - "hang": nothing is done about it. Their next allreduce waits for one that never comes, until `timeout_s`.
+    - "drop": all ranks stop there. "throw": they do, too, since Join with ``throw_on_early_termination`` raises.
+    - "pad": those without batches begin again with their first.
+    - "join": those without batches shadow the allreduces of the others (torch's Join).
+
+    The time that Join's own words take, two allreduces of one number a step, is not in it. Raises ValueError for no
+    ranks, for numbers out of range, and where a rank has no batch to begin again with.
+
+    >>> [span.kind for span in simulate([1, 2], "join") if span.rank == 0]
+    ['step', 'allreduce', 'wait', 'shadow']
+    >>> [span.kind for span in simulate([1, 2], "hang") if span.rank == 1]
+    ['step', 'allreduce', 'step', 'wait']
+    """
+    own = checked(num_batches, handling)
+    step_s, allreduce_s = number("step_s", step_s, above=0), number("allreduce_s", allreduce_s, 0)
+    timeout_s = number("timeout_s", timeout_s, 0)
+    active = steps_by_rank(own, handling)
+    rows = []
+    for item in range(max(active)):
+        begin_s = item * (step_s + allreduce_s)
+        meet_s, end_s = begin_s + step_s, begin_s + step_s + allreduce_s
+        for rank, num_steps in enumerate(active):
+            works = item < num_steps
+            rows.append(Span(rank, LANE, "step" if works else "wait", item, begin_s, meet_s))
+            rows.append(Span(rank, LANE, "allreduce" if works else "shadow", item, meet_s, end_s))
+    if handling == "hang":
+        rows += _in_vain(own, min(own) * (step_s + allreduce_s), step_s, timeout_s)
+    return Timeline.of(rows).named((), ("step", "allreduce", "shadow", "wait"))
+
+
+def _in_vain(own: Sequence[int], begin_s: float, step_s: float, timeout_s: float) -> list[Span]:
+    """The step after which ranks wait for those that have no batches left."""
+    rows, item, meet_s = [], min(own), begin_s + step_s
+    for rank in (rank for rank, num_batches in enumerate(own) if num_batches > item):
+        rows.append(Span(rank, LANE, "step", item, begin_s, meet_s))
+        rows.append(Span(rank, LANE, "wait", item, meet_s, meet_s + timeout_s))
+    return rows
+
+
+def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
+    """Return how many steps with a batch of its own each rank completes.
+
+    >>> steps_by_rank([2, 3, 4], "join"), steps_by_rank([2, 3, 4], "pad"), steps_by_rank([2, 3, 4], "drop")
+    ((2, 3, 4), (4, 4, 4), (2, 2, 2))
+    """
+    own = checked(num_batches, handling)
+    if handling == "join":
+        return own
+    return (max(own) if handling == "pad" else min(own),) * len(own)
+
+
+def gradient_scale(
+    num_batches: Sequence[int], handling: str = "join", divide_by_initial_world_size: bool = True
+) -> NDArray[np.float64]:
+    """Return for each step the sum of the weights that DDP's average gives to the ranks' gradients.
+
+    It is 1 but for Join, which divides by the number of ranks at the start, finished ones included, unless it is told
+    ``divide_by_initial_world_size=False``: then by that of ranks which still have a batch.
+
+    >>> gradient_scale([2, 3, 4]).round(3).tolist()
+    [1.0, 1.0, 0.667, 0.333]
+    >>> gradient_scale([2, 3, 4], divide_by_initial_world_size=False).tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    active = np.sort(steps_by_rank(num_batches, handling))
+    num_active = active.size - np.searchsorted(active, np.arange(active[-1]), side="right")
+    if not truth("divide_by_initial_world_size", divide_by_initial_world_size):
+        return np.ones(num_active.size)
+    return np.asarray(num_active / active.size)
+
+
+def reads(epoch: Assignment, handling: str) -> Assignment:
+    """Return the samples that each rank's completed steps are about, where `epoch` says what it would read.
+
+    Raises ValueError as `simulate` does, and for an epoch without a loader, whose batches are not known.
+
+    >>> epoch = files_epoch([4, 2, 4], num_ranks=2, batch_size=2)
+    >>> [indices.tolist() for indices in epoch.ranks]
+    [[6, 7, 8, 9, 4, 5], [0, 1, 2, 3]]
+    >>> [indices.tolist() for indices in reads(epoch, "drop").ranks]
+    [[6, 7, 8, 9], [0, 1, 2, 3]]
+    """
+    ranks = [[batch for _, batch in steps] for steps in _steps(epoch, handling)]
+    none = np.empty(0, dtype=np.int64)
+    return replace(epoch, ranks=tuple(np.concatenate([none, *batches]) for batches in ranks))
+
+
+def sample_weights(
+    epoch: Assignment, handling: str = "join", divide_by_initial_world_size: bool = True
+) -> NDArray[np.float64]:
+    """Return how much each sample's gradient counts in the sum of the epoch's gradients: shape (size,).
+
+    A batch counts for the mean over its samples, each rank's batch for its part of DDP's average: a sample in a batch
+    of b has 1/(N·b), and 1/(n·b) where Join divides by the n ranks that still have a batch. If all were to count the
+    same, as in the gradient of the mean loss, all weights would be equal.
+
+    >>> sample_weights(files_epoch([4, 2, 4], num_ranks=2, batch_size=2), "drop").tolist()
+    [0.25, 0.25, 0.25, 0.25, 0.0, 0.0, 0.25, 0.25, 0.25, 0.25]
+    >>> sample_weights(files_epoch([4, 2, 4], num_ranks=2, batch_size=2), "join", False).tolist()
+    [0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
+    """
+    shares = gradient_scale(batches_by_rank(epoch), handling, divide_by_initial_world_size)
+    num_active = gradient_scale(batches_by_rank(epoch), handling) * epoch.num_ranks
+    weights = np.zeros(epoch.size)
+    for steps in _steps(epoch, handling):
+        for step, batch in steps:
+            np.add.at(weights, batch, shares[step] / num_active[step] / batch.size)
+    return weights
+
+
+def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed: int = 0) -> Assignment:
+    """Return an epoch in which each rank reads whole files, those that `shard_files` gives it, batch by batch.
+
+    The samples of file 0 come first in the dataset, then those of file 1. A rank's last batch may be a short one.
+
+    >>> files_epoch([3, 1, 4], num_ranks=2, batch_size=2).ranks[0].tolist()
+    [4, 5, 6, 7, 3]
+    """
+    files = several("file_sizes", file_sizes, "numbers of samples")
+    sizes = [whole("file_sizes", size, 0, _MOST_SAMPLES) for size in files]
+    whole("the samples of all files", sum(sizes), 0, _MOST_SAMPLES)
+    names = [f"{place:09}" for place in range(len(sizes))]
+    firsts = np.cumsum([0, *sizes])
+    ranks = []
+    for rank in range(whole("num_ranks", num_ranks, 1, _MOST_RANKS)):
+        shard = map(int, shard_files(names, num_ranks, rank, seed))
+        parts = [np.arange(firsts[file], firsts[file + 1]) for file in shard]
+        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+    return Assignment(int(firsts[-1]), tuple(ranks), sampler="files", seed=seed).with_loader(batch_size)
+
+
+def batches_by_rank(epoch: Assignment) -> tuple[int, ...]:
+    """Return how many batches each rank has; ValueError for an epoch without a loader."""
+    if of_type("epoch", epoch, Assignment).loader is None:
+        raise ValueError("epoch must have a loader, whose batches its ranks read: epoch.with_loader(batch_size)")
+    return tuple(len(epoch.batches(rank)) for rank in range(epoch.num_ranks))
+
+
+def checked(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
+    """Return the numbers of batches; ValueError where they, or what is to be done about them, cannot be."""
+    one_of("handling", handling, HANDLINGS)
+    ranks = several("num_batches", num_batches, "numbers, one for each rank")
+    own = tuple(whole("num_batches", one, 0, _MOST_BATCHES) for one in ranks)
+    if not 1 <= len(own) <= _MOST_RANKS or not any(own):
+        raise ValueError(f"num_batches must be of 1 to {_MOST_RANKS} ranks, of which one has a batch; got {own!r}")
+    if handling == "pad" and not all(own):
+        raise ValueError(f"num_batches must be at least 1 to be padded, got {own!r}")
+    return own
+
+
+def _steps(epoch: Assignment, handling: str) -> list[list[tuple[int, NDArray[np.int64]]]]:
+    """For each rank its completed steps, with the batch of each."""
+    active = steps_by_rank(batches_by_rank(epoch), handling)
+    own = [epoch.batches(rank) for rank in range(epoch.num_ranks)]
+    pairs = zip(own, active, strict=True)
+    return [[(step, batches[step % len(batches)]) for step in range(num_steps)] for batches, num_steps in pairs]

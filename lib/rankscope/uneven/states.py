@@ -1,0 +1,174 @@
+"""What Join leaves as it was: the state of optimizers, on ranks that ran out of batches before the others."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
+
+from ..gradients import ROUNDING, TIMEOUT_S, DemoError, Vector, apart, values_of
+from ..ranks import launch
+from ..sampling import Assignment
+from ..zero.run import zero_redundancy_class
+from .model import batches_by_rank
+from .run import Losses, Task, checked_task, own_batches
+
+# by name: the optimizer, and whether its state is shared after each epoch
+OPTIMIZERS = {
+    "SGD": ("sgd", False),
+    "Adam": ("adam", False),
+    "Adam, state shared": ("adam", True),
+    "ZeroRedundancyOptimizer": ("zero", False),
+}
+_RATE, _EPOCHS = 0.05, 2
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedTraining:
+    """Parameters of each rank, beside those of one process that trains on the same batches.
+
+    `started` are after the first step of the second epoch, `ended` after each of two epochs: ``ended[epoch][rank]``.
+    """
+
+    started: tuple[Vector, ...]
+    ended: tuple[tuple[Vector, ...], ...]
+    single: tuple[Vector, ...]
+    rounding: float
+
+    @property
+    def ranks_apart(self) -> float:
+        """How far ranks are from each other in the second epoch, as a share of the largest parameter."""
+        return max(apart(one, self.started[-1]) for one in self.started)
+
+    def difference(self, epoch: int) -> float:
+        """Return how far a rank is from the one process after an epoch, as a share of the largest parameter."""
+        return max(apart(one, self.single[epoch]) for one in self.ended[epoch])
+
+
+@dataclass(frozen=True, eq=False)
+class StatesAfterJoin:
+    """What two epochs of Join come to with each of `OPTIMIZERS`."""
+
+    ways: Mapping[str, JoinedTraining]
+
+    def is_right(self, name: str) -> tuple[bool, bool, bool]:
+        """Return whether the first epoch is right, whether ranks agree in the second, and whether that is right."""
+        one = self.ways[name]
+        first, together, second = (
+            off <= one.rounding for off in (one.difference(0), one.ranks_apart, one.difference(1))
+        )
+        return first, together, second
+
+    def check(self) -> None:
+        """Raise DemoError unless each is right or wrong as it is known to be."""
+        known = dict(
+            zip(OPTIMIZERS, [(True,) * 3, (True, False, False), (True,) * 3, (False, True, False)], strict=True)
+        )
+        found = {name: self.is_right(name) for name in self.ways}
+        if found != known:
+            raise DemoError(f"first epoch right, ranks agree, second epoch right should be {known}, but: {found}")
+
+
+def share_state(optimizer: torch.optim.Optimizer, num_steps: int) -> None:
+    """Give every rank the state of one that made most steps, each of which calls this with its own `num_steps`.
+
+    It broadcasts the tensors of the state one by one, of an optimizer that has stepped at least once on every rank.
+
+    Meant for after a Join, which shares the module's parameters and buffers only. Raises RuntimeError on all ranks if
+    one has made no step, and so has no state to receive into.
+    """
+    made = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(made, torch.tensor([num_steps]))
+    steps = [int(one) for one in made]
+    if not all(steps):
+        raise RuntimeError(f"rank {steps.index(0)} has made no step, and its optimizer has no state yet")
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            for _, value in sorted(optimizer.state[parameter].items()):
+                if isinstance(value, Tensor):
+                    dist.broadcast(value, src=steps.index(max(steps)))
+
+
+def states_after_join(
+    module: nn.Module, inputs: Tensor, targets: Tensor, epoch: Assignment, losses_fn: Losses
+) -> StatesAfterJoin:
+    """Train two epochs under Join with each of `OPTIMIZERS`, and in one process that takes the same steps.
+
+    Join lets ranks that have no batches left shadow the allreduces, and at the end gives them the last rank's
+    parameters. Their optimizers have not stepped. Plain SGD has no state; Adam's moments are then older than those of
+    other ranks, and in the next epoch ranks train different models. A ZeroRedundancyOptimizer in the same Join steps on
+    finished ranks, too, but with the gradients of their own last step: DDP's shadows do not set gradients, and
+    "gradients must be properly set before this hook is called", as its `join_hook` says.
+
+    Raises ValueError for bad input, and where a rank has no batch.
+    """
+    task = checked_task(module, inputs, targets, losses_fn, epoch, 0.0, 1.0)
+    own = batches_by_rank(epoch)
+    if not min(own):
+        raise ValueError(f"epoch must have a batch for each rank, got {own}")
+    by_rank = launch(_train_all, len(own), (task,), timeout_s=TIMEOUT_S)
+    rounding = _EPOCHS * max(own) * ROUNDING * max(torch.finfo(one.dtype).eps for one in module.parameters())
+    ways = {}
+    for place, (name, (optimizer, _)) in enumerate(OPTIMIZERS.items()):
+        started, ended = zip(*(rank[place] for rank in by_rank), strict=True)
+        single = _single(task, optimizer)
+        ways[name] = JoinedTraining(started, tuple(zip(*ended, strict=True)), single, rounding)
+    return StatesAfterJoin(ways)
+
+
+def _single(task: Task, optimizer: str) -> tuple[Vector, ...]:
+    """The parameters after each epoch of one process: the batches of all ranks, divided by the number of ranks."""
+    module, epoch = copy.deepcopy(task.module), task.epoch
+    rule = _optimizer(module, "adam" if optimizer == "zero" else optimizer)
+    batches = [epoch.batches(rank) for rank in range(epoch.num_ranks)]
+    ended = []
+    for _ in range(_EPOCHS):
+        for step in range(max(map(len, batches))):
+            rule.zero_grad()
+            for indices in (rank[step].tolist() for rank in batches if step < len(rank)):
+                losses = task.losses_fn(module(task.inputs[indices]), task.targets[indices])
+                (losses.mean() / epoch.num_ranks).backward()  # type: ignore[no-untyped-call]
+            rule.step()
+        ended.append(values_of(module))
+    return tuple(ended)
+
+
+def _train_all(task: Task) -> list[tuple[Vector, tuple[Vector, ...]]]:
+    return [_train(task, *way) for way in OPTIMIZERS.values()]
+
+
+def _train(task: Task, optimizer: str, shared: bool) -> tuple[Vector, tuple[Vector, ...]]:
+    """The parameters after the first step of the last epoch, and after each epoch."""
+    ddp = DistributedDataParallel(copy.deepcopy(task.module))
+    rule = _optimizer(ddp, optimizer)
+    ended = []
+    for _ in range(_EPOCHS):
+        joinables: list[Any] = [ddp, rule] if optimizer == "zero" else [ddp]
+        num_steps = 0
+        with Join(joinables):
+            for _, inputs, targets in own_batches(task, "join"):
+                rule.zero_grad()
+                task.losses_fn(ddp(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
+                rule.step()
+                num_steps += 1
+                if num_steps == 1:
+                    started = values_of(ddp)
+        if shared:
+            share_state(rule, num_steps)
+        ended.append(values_of(ddp))
+    return started, tuple(ended)
+
+
+def _optimizer(module: nn.Module, name: str) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(module.parameters(), lr=_RATE)
+    if name == "adam":
+        return torch.optim.Adam(module.parameters(), lr=_RATE)
+    return zero_redundancy_class()(module.parameters(), optimizer_class=torch.optim.Adam, lr=_RATE)

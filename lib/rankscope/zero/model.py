@@ -1,0 +1,595 @@
+"""What a rank holds and sends under ZeRO, as the paper divides it and as torch does: every term named."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import attrs
+
+from ..cluster import Link
+from ..collectives import closed_form
+from ..values.checks import count_of, is_scalar, of_type, one_of, several, truth, whole
+from ..values.frozen import ReadOnly, checked, frozen
+from ..values.units import decimal_words
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_RANKS = 1_000_000
+_BLOCK = 2048  # elements that share a scale (Dettmers et al., 2022: 8-bit Optimizers via Block-wise Quantization)
+_CONTAINERS = ("ModuleList", "ModuleDict", "Sequential")
+
+TERMS = {
+    "parameters": "as forward and backward read them",
+    "gradients": "of the parameters that are trained",
+    "optimizer_states": "momentum, variance, step counters",
+    "master_copy": "the parameters that the optimizer updates, where those are others",
+    "buffers": "what a module keeps beside its parameters, whole on every rank",
+    "buckets": "DDP's second copy of the gradients",
+    "largest_layer": "of it for a while: gathered parameters, gradients before they are reduced",
+    "activations": "as stated: no stage divides them",
+}
+
+
+class Way(NamedTuple):
+    """How a job divides its tensors: ZeRO's stage, the partition, and whether DDP keeps the gradients twice.
+
+    The partition is "even", the paper's 1/N of everything; "tensors", whole tensors dealt out greedily; or "rows",
+    chunks of dimension 0, padded to equal length.
+    """
+
+    stage: int
+    partition: str
+    buckets: bool
+    what: str
+
+
+# The ways in which torch trains with what ZeRO describes: `memory` and `traffic` predict them, `measure` runs them.
+WAYS = {
+    "ddp": Way(0, "even", True, "DistributedDataParallel as it comes"),
+    "ddp_bucket_view": Way(0, "even", False, "DistributedDataParallel(gradient_as_bucket_view=True)"),
+    "zero_redundancy_optimizer": Way(1, "tensors", False, "the same, with ZeroRedundancyOptimizer"),
+    "fully_shard_keep": Way(2, "rows", False, "fully_shard(reshard_after_forward=False), from forward to backward"),
+    "fully_shard": Way(3, "rows", False, "fully_shard(reshard_after_forward=True)"),
+}
+
+
+class Recipe(NamedTuple):
+    """Bytes of an element: of the parameters, the gradients, the master copy (0: there is none), an optimizer state."""
+
+    parameter: int
+    gradient: int
+    master: int
+    state: int
+
+    @property
+    def shard(self) -> int:
+        """What `fully_shard` keeps: the master copy, or the parameters where they are their own."""
+        return self.master or self.parameter
+
+
+class Optimizer(NamedTuple):
+    """How many states an element has, the bytes of each tensor's step counter, and whether states are in 8 bits."""
+
+    num_states: int
+    counter_bytes: int = 0
+    eight_bit: bool = False
+
+    def element_bytes(self, recipe: Recipe) -> Fraction:
+        """Return the bytes of all states of one element; in 8 bits with a float32 scale for each block.
+
+        >>> float(OPTIMIZERS["adam_8bit"].element_bytes(RECIPES["mixed"]))
+        2.00390625
+        """
+        return self.num_states * (1 + Fraction(4, _BLOCK) if self.eight_bit else Fraction(recipe.state))
+
+
+RECIPES = {"fp32": Recipe(4, 4, 0, 4), "mixed": Recipe(2, 2, 4, 4), "bf16": Recipe(2, 2, 0, 2)}
+OPTIMIZERS = {
+    "sgd": Optimizer(0),
+    "momentum": Optimizer(1),
+    "adam": Optimizer(2, counter_bytes=4),
+    "adam_8bit": Optimizer(2, counter_bytes=4, eight_bit=True),
+}
+
+
+class Estimator(NamedTuple):
+    """Bytes per parameter that a rule of thumb counts, by term; `gradient_copy` is a float32 one beside the gradients.
+
+    >>> ESTIMATORS[3].name, ESTIMATORS[3].total_bytes
+    ('ZeRO paper, mixed', 16)
+    """
+
+    name: str
+    parameters: int
+    gradients: int
+    master_copy: int
+    gradient_copy: int
+    optimizer_states: int
+    source: str
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self[1:6])
+
+
+# Rules of thumb, by rising bytes per parameter: some totals are equal, and count different things.
+ESTIMATORS = (
+    Estimator("Adam's states alone", 0, 0, 0, 0, 8, "Hugging Face, Model training anatomy: optimizer states"),
+    Estimator("all in bfloat16", 2, 2, 0, 0, 4, "torch.optim.Adam: states have the parameters' dtype"),
+    Estimator("all in float32", 4, 4, 0, 0, 8, "torch.optim.Adam; Megatron Core, Distributed Optimizer: fp32, fp32"),
+    Estimator("ZeRO paper, mixed", 2, 2, 4, 0, 8, "Rajbhandari et al., 2020: 2 + 2 + 12"),
+    Estimator("float32 gradients", 2, 4, 4, 0, 8, "Hugging Face, anatomy: 6 + 8 + 4; Megatron Core: bf16, fp32"),
+    Estimator("DeepSpeed stage 3", 2, 0, 4, 4, 8, "DeepSpeed, estimate_zero3_…: 18 (gradients are the layer's)"),
+    Estimator(
+        "float16 gradients and a copy", 2, 2, 4, 4, 8, "DeepSpeed, estimate_zero2_…: 4 + 16/N; Megatron Core: fp16"
+    ),
+)
+
+
+# ---- memory
+
+
+def _all_terms(name: str, terms: Mapping[str, int]) -> ReadOnly:
+    return ReadOnly({term: terms.get(term, 0) for term in TERMS})
+
+
+@frozen
+class ZeroMemory:
+    """The bytes of one rank by term, in the order of `TERMS`: predicted by `memory`, or measured.
+
+    >>> print(memory(7_500_000_000, 64, stage=1))
+    7.5 billion parameters, 64 ranks, stage 1, mixed, adam: 31.4 GB a rank
+      parameters          15 GB
+      gradients           15 GB
+      optimizer_states   938 MB
+      master_copy        469 MB
+    """
+
+    num_parameters: int
+    num_ranks: int
+    stage: int
+    recipe: str
+    optimizer: str
+    terms: Mapping[str, int] = checked(_all_terms, hash=False)
+
+    @property
+    def total_bytes(self) -> int:
+        """All terms together: an upper bound, since what is whole for a while may peak when activations do not."""
+        return sum(self.terms.values())
+
+    def words(self) -> list[str]:
+        """Return a headline, and a line for each term that is not 0."""
+        count = self.num_parameters
+        scale, word = (1e9, " billion") if count >= 1e9 else (1e6, " million") if count >= 1e6 else (1, "")
+        size = f"{count / scale:.4g}{word}" if word else str(count)
+        who = f"{size} parameters, {count_of(self.num_ranks, 'rank')}, stage {self.stage}"
+        head = f"{who}, {self.recipe}, {self.optimizer}: {decimal_words(self.total_bytes)} a rank"
+        return [head, *(f"  {name:<16}{decimal_words(value):>9}" for name, value in self.terms.items() if value)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.words())
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row for each term: its name, its bytes, what it is."""
+        import pandas as pd
+
+        return pd.DataFrame({"term": list(TERMS), "bytes": list(self.terms.values()), "what": list(TERMS.values())})
+
+
+def memory(
+    num_parameters_or_module: Any,
+    num_ranks: int,
+    stage: int | str,
+    recipe: str | None = None,
+    optimizer: str = "adam",
+    *,
+    rank: int | None = None,
+    largest_layer: float = 0,
+    buffer_bytes: float = 0,
+    activation_bytes: float = 0,
+    buckets: bool = False,
+) -> ZeroMemory:
+    """Return what a rank of `num_ranks` holds under ZeRO's `stage` (Rajbhandari et al., 2020), or one of torch's WAYS.
+
+    Stage 1 divides optimizer states and master copy evenly among the ranks, 2 the gradients too, 3 the parameters too.
+    A way of WAYS needs a module, but for DDP's, and gives what `measure` finds: `rank` chooses the rank, by default the
+    fullest. "fully_shard_keep" is stage 2 while a step computes, and as stage 3 from one step to the next: torch has no
+    way that keeps whole parameters and shares of the gradients all the time.
+
+    A `recipe` is one of RECIPES, by default "mixed" for a stage and "fp32" for a way, or "own": each tensor in the
+    module's dtype, as what is no float always has. Frozen parameters have neither gradient nor state; shared ones count
+    once. With a plain number of parameters, `largest_layer` (parameters) and `buffer_bytes` may be stated; a module has
+    its own. With `buckets` (stages 0 and 1) DDP has the gradients twice, as it does without
+    ``gradient_as_bucket_view``.
+
+    ValueError for no ranks, unknown names, negative sizes, and for what does not go together.
+
+    >>> [f"{memory(7.5e9, 64, stage).total_bytes / 1e9:.3g} GB" for stage in range(4)]
+    ['120 GB', '31.4 GB', '16.6 GB', '1.88 GB']
+    >>> import torch.nn as nn
+    >>> module = nn.Linear(256, 3, bias=False)  # three rows on two ranks: two, and one that is padded
+    >>> [memory(module, 2, "fully_shard", rank=rank).terms["parameters"] for rank in (0, 1)]
+    [2048, 2048]
+    """
+    held = _holding(num_parameters_or_module, num_ranks, stage, recipe, optimizer, rank, largest_layer, buffer_bytes)
+    if truth("buckets", buckets) and held.way.stage > 1:
+        raise ValueError(f"buckets are DDP's, in stages 0 and 1, got stage {stage}")
+    terms = held.rows() if held.way.partition == "rows" else held.shares()
+    terms["buckets"] = terms["gradients"] if buckets or held.way.buckets else 0
+    terms["buffers"] = held.sizes.buffer_bytes
+    terms["activations"] = _count("activation_bytes", activation_bytes, 0)
+    return ZeroMemory(held.sizes.num_parameters, held.num_ranks, held.way.stage, held.recipe, optimizer, terms)
+
+
+def _holding(
+    num_parameters_or_module: Any,
+    num_ranks: int,
+    stage: int | str,
+    recipe: str | None,
+    optimizer: str = "adam",
+    rank: int | None = None,
+    largest_layer: float = 0,
+    buffer_bytes: float = 0,
+) -> _Holding:
+    """Return what `memory` and `traffic` count from; ValueError for what is out of range."""
+    num_ranks = whole("num_ranks", num_ranks, 1)
+    if isinstance(stage, str):
+        way, recipe = WAYS[one_of("stage", stage, tuple(WAYS))], recipe or "fp32"
+        if recipe == "mixed" and way.partition != "rows":
+            raise ValueError("recipe 'mixed' needs fully_shard: DistributedDataParallel keeps no master copy")
+    else:
+        way, recipe = Way(whole("stage", stage, 0, 3), "even", False, "as in the paper"), recipe or "mixed"
+    one_of("recipe", recipe, (*RECIPES, "own"))
+    rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
+    place = None if rank is None else whole("rank", rank, 0, num_ranks - 1)
+    if is_scalar(num_parameters_or_module):
+        if way.partition != "even" or recipe == "own":
+            raise ValueError(f"stage {stage!r} with recipe {recipe!r} needs a module: a number has no tensors")
+        total = _count("num_parameters_or_module", num_parameters_or_module, 1)
+        layer = _count("largest_layer", largest_layer, 0, total)
+        parts = (Parameter("largest layer", (layer,), 4), Parameter("the rest", (total - layer,), 4))
+        sizes = ModuleSizes(parts, _count("buffer_bytes", buffer_bytes, 0), ((0,),))
+        rule = rule._replace(counter_bytes=0)
+    elif largest_layer or buffer_bytes:
+        raise ValueError(f"a module has its own largest_layer and buffer_bytes, got {largest_layer}, {buffer_bytes}")
+    else:
+        sizes = sizes_of(num_parameters_or_module)
+    return _Holding(sizes, num_ranks, way, place, recipe, rule)
+
+
+def _count(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """As `whole`, which takes no floats; here 7.5e9 is a whole number too."""
+    return whole(name, int(value) if isinstance(value, float) and value.is_integer() else value, low, high)
+
+
+# ---- what of a module decides its memory
+
+
+class Parameter(NamedTuple):
+    """A parameter's name, shape and bytes per element, whether it is trained, and whether its dtype is a float's."""
+
+    name: str
+    shape: tuple[int, ...]
+    itemsize: int
+    trainable: bool = True
+    floating: bool = True
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+    def rows_bound(self, num_ranks: int) -> int:
+        """How many elements a rank's shard has room for: dimension 0 in equal chunks, rounded up.
+
+        Raises ValueError for a parameter without a dimension, which `fully_shard` refuses, too.
+        """
+        if not self.shape:
+            raise ValueError(f"fully_shard takes parameters of at least one dimension, and {self.name} has none")
+        return self.size and -(-self.shape[0] // num_ranks) * (self.size // self.shape[0])
+
+    def rows_held(self, num_ranks: int, rank: int) -> int:
+        """How many elements of it a rank's shard holds: the last ranks have fewer, or none."""
+        chunk = self.rows_bound(num_ranks)
+        return min(max(self.size - rank * chunk, 0), chunk)
+
+
+class ModuleSizes(NamedTuple):
+    """A module's parameters, each once; the bytes of its buffers; and its layers, as places in the parameters."""
+
+    parameters: tuple[Parameter, ...]
+    buffer_bytes: int
+    layers: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.size for p in self.parameters)
+
+
+def layers(module: Any) -> list[tuple[str, Any]]:
+    """Return the submodules, by name, that are gathered one at a time: children, those of containers on their own.
+
+    One that shares a parameter with another is left to the root, as `fully_shard` needs it, and so is one without any.
+
+    >>> import torch.nn as nn
+    >>> [name for name, _ in layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 3))))]
+    ['0', '2.0']
+    """
+
+    def leaves(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, child in module.named_children():
+            if type(child).__name__ in _CONTAINERS:
+                yield from leaves(child, f"{prefix}{name}.")
+            else:
+                yield prefix + name, child
+
+    found = {name: (child, [id(p) for p in child.parameters()]) for name, child in leaves(module, "")}
+    users = Counter(one for _, own in found.values() for one in own)
+    return [(name, child) for name, (child, own) in found.items() if own and all(users[one] == 1 for one in own)]
+
+
+def sizes_of(module: Any) -> ModuleSizes:
+    """Return what of a ``torch.nn.Module`` decides its memory; ValueError for what is none, or has no parameters.
+
+    >>> import torch.nn as nn
+    >>> sizes = sizes_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> [p.shape for p in sizes.parameters], sizes.buffer_bytes, sizes.layers
+    ([(3, 2), (3,), (3,), (3,)], 32, ((0, 1), (2, 3)))
+    """
+    if not callable(getattr(module, "named_parameters", None)):
+        raise ValueError(f"num_parameters_or_module must be a number of parameters or a torch module, got {module!r}")
+    named = list(module.named_parameters())  # a shared one comes once
+    if not named:
+        raise ValueError("num_parameters_or_module must have parameters, got a module without any")
+    parameters = tuple(
+        Parameter(name, tuple(map(int, p.shape)), p.element_size(), p.requires_grad, p.dtype.is_floating_point)
+        for name, p in named
+    )
+    place = {id(p): number for number, (_, p) in enumerate(named)}
+    units = [tuple(place[id(p)] for p in child.parameters()) for _, child in layers(module)]
+    rest = tuple(sorted(set(place.values()) - {number for unit in units for number in unit}))
+    buffer_bytes = sum(b.numel() * b.element_size() for b in module.buffers())
+    return ModuleSizes(parameters, buffer_bytes, tuple(unit for unit in [*units, rest] if unit))
+
+
+# ---- what a rank holds of it
+
+
+Held = Callable[[Parameter], int | Fraction]
+_size: Held = attrgetter("size")
+
+
+@attrs.frozen
+class _Holding:
+    """A rank's bytes of what ZeRO divides; `rank` is the fullest one where it is None."""
+
+    sizes: ModuleSizes
+    num_ranks: int
+    way: Way
+    rank: int | None
+    recipe: str
+    optimizer: Optimizer
+
+    @property
+    def trained(self) -> list[Parameter]:
+        return [p for p in self.sizes.parameters if p.trainable]
+
+    def total(self, kind: str, parameters: Iterable[Parameter], held: Held) -> int:
+        """Return the bytes of one kind, of as many elements as are held of each of the parameters."""
+        return math.ceil(sum((getattr(self._recipe(p), kind) * held(p) for p in parameters), Fraction(0)))
+
+    def shares(self) -> dict[str, int]:
+        """Return the terms as the paper divides them: evenly, or whole tensors in stage 1."""
+
+        def share(p: Parameter) -> Fraction:
+            return Fraction(p.size, self.num_ranks)
+
+        def whole_tensor(p: Parameter) -> int:
+            return p.size if p.name in self._own else 0
+
+        stage, tensors = self.way.stage, self.way.partition == "tensors"
+        updated = whole_tensor if tensors else share if stage >= 1 else _size
+        num_counters = len(self._own) if tensors else len(self.trained)
+        return {
+            "parameters": self.total("parameter", self.sizes.parameters, share if stage >= 3 else _size),
+            "gradients": self.total("gradient", self.trained, share if stage >= 2 else _size),
+            "optimizer_states": self._states(updated, num_counters),
+            "master_copy": self.total("master", self.trained, updated),
+            "largest_layer": self._largest_layer("gradient", _size),
+        }
+
+    def rows(self) -> dict[str, int]:
+        """Return the terms as `fully_shard` divides them, which keeps its shard beside what it gathers.
+
+        Gradients come in the dtype in which they were computed, and are kept in that of the shard.
+        """
+
+        def bound(p: Parameter) -> int:
+            return p.rows_bound(self.num_ranks)
+
+        everything = self.sizes.parameters
+        shard = self.total("shard", everything, bound)
+        masters = shard if self.way.stage == 2 else self.total("master", everything, bound)
+        parameters = self.total("parameter", everything, self.gathered) if self.way.stage == 2 else shard - masters
+        return {
+            "parameters": parameters,
+            "gradients": self.total("shard", self.trained, bound),
+            "optimizer_states": self._states(lambda p: p.rows_held(self.num_ranks, self.rank or 0), len(self.trained)),
+            "master_copy": masters,
+            "largest_layer": self._largest_layer("parameter", self.gathered),
+        }
+
+    def gathered(self, parameter: Parameter) -> int:
+        """Return how many elements `fully_shard` has of a parameter while it is gathered, padding included."""
+        return self.num_ranks * parameter.rows_bound(self.num_ranks)
+
+    def _states(self, held: Held, num_counters: int) -> int:
+        elements = sum((held(p) * self.optimizer.element_bytes(self._recipe(p)) for p in self.trained), Fraction(0))
+        return math.ceil(elements) + self.optimizer.counter_bytes * num_counters
+
+    def _largest_layer(self, gradient: str, held: Held) -> int:
+        """Gathered parameters in stage 3, and gradients that are still whole in stages 2 and 3."""
+        layers = [[self.sizes.parameters[place] for place in layer] for layer in self.sizes.layers]
+        trained = [[p for p in layer if p.trainable] for layer in layers]
+        gathered = max((self.total("parameter", layer, held) for layer in layers), default=0)
+        reduced = max((self.total(gradient, layer, held) for layer in trained), default=0)
+        return (gathered if self.way.stage >= 3 else 0) + (reduced if self.way.stage >= 2 else 0)
+
+    def _recipe(self, parameter: Parameter) -> Recipe:
+        own = parameter.itemsize
+        return RECIPES[self.recipe] if self.recipe != "own" and parameter.floating else Recipe(own, own, 0, own)
+
+    @cached_property
+    def _own(self) -> frozenset[str]:
+        """The names of the tensors that the rank updates; the fullest is the rank of most states and master copies."""
+
+        def updating_bytes(places: Sequence[int]) -> Fraction | int:
+            mine = [self.trained[place] for place in places]
+            held = sum(p.size * (self.optimizer.element_bytes(self._recipe(p)) + self._recipe(p).master) for p in mine)
+            return held + self.optimizer.counter_bytes * len(mine)
+
+        dealt = partition([p.size for p in self.trained], self.num_ranks)
+        places = max(dealt, key=updating_bytes) if self.rank is None else dealt[self.rank]
+        return frozenset(self.trained[place].name for place in places)
+
+
+def partition(sizes: Sequence[int], num_ranks: int) -> tuple[tuple[int, ...], ...]:
+    """Return the places in `sizes` of the tensors that each rank updates, in the order in which it got them.
+
+    The largest tensor comes first, each goes to the rank that has the fewest elements so far, the first of several: as
+    ``ZeroRedundancyOptimizer._partition_parameters`` (torch 2.6 to 2.13) deals out one parameter group.
+
+    Raises ValueError for sizes that are no whole numbers of at least 0, and for no ranks.
+
+    >>> partition([5, 30, 20, 10], 2)
+    ((1, 0), (2, 3))
+    """
+    num_ranks = whole("num_ranks", num_ranks, 1, _MOST_RANKS)
+    counts = [whole("sizes", size, 0) for size in several("sizes", sizes, "numbers of elements")]
+    held: list[list[int]] = [[] for _ in range(num_ranks)]
+    load = [0] * num_ranks
+    for place in sorted(range(len(counts)), key=lambda place: -counts[place]):
+        rank = load.index(min(load))
+        held[rank].append(place)
+        load[rank] += counts[place]
+    return tuple(map(tuple, held))
+
+
+def imbalance(sizes: Sequence[int], partition: Sequence[Sequence[int]]) -> float:
+    """Return by which share the fullest rank holds more than an even split would give it.
+
+    Raises ValueError for places that are none of `sizes`.
+
+    >>> imbalance([10, 10, 10], partition([10, 10, 10], 4))  # three tensors, four ranks
+    0.33333333333333326
+    """
+    counts = [whole("sizes", size, 0) for size in several("sizes", sizes, "numbers of elements")]
+    held = [
+        several("partition", places, "places") for places in several("partition", partition, "a rank's places each")
+    ]
+    if not held:
+        raise ValueError(f"partition must be of at least one rank, got {partition!r}")
+    loads = [sum(counts[whole("partition", place, 0, len(counts) - 1)] for place in places) for places in held]
+    return max(loads) * len(loads) / sum(loads) - 1 if sum(loads) else 0.0
+
+
+# ---- traffic
+
+
+_ALGORITHM = {"allreduce": "ring", "reduce_scatter": "ring", "allgather": "ring", "broadcast": "binomial"}
+_TIMES = {"allreduce": 2}  # how often (N-1)/N of the bytes passes a rank; once where nothing else is said
+
+
+class Exchange(NamedTuple):
+    """One kind of collective in a step: what it carries, its bytes over all calls, and the number of calls."""
+
+    collective: str
+    what: str
+    num_bytes: int
+    num_calls: int = 1
+
+
+@frozen
+class ZeroTraffic:
+    """The collectives of one step over `num_ranks` ranks.
+
+    >>> print(traffic(7.5e9, 64, stage=3))
+    stage 3, 64 ranks: a rank sends 44.3 GB a step
+      allgather       15 GB  parameters, for the forward pass
+      allgather       15 GB  parameters, for the backward pass
+      reduce_scatter  15 GB  gradients
+    """
+
+    num_ranks: int
+    stage: int
+    exchanges: tuple[Exchange, ...]
+
+    def by_collective(self) -> dict[str, int]:
+        """Return the bytes of each collective's arrays together."""
+        names = dict.fromkeys(one.collective for one in self.exchanges)
+        return {name: sum(one.num_bytes for one in self.exchanges if one.collective == name) for name in names}
+
+    @property
+    def sent_bytes(self) -> int:
+        """What a rank sends, and receives, on average: (N-1)/N of each collective's bytes, of an allreduce's twice."""
+        passes = sum(_TIMES.get(one.collective, 1) * one.num_bytes for one in self.exchanges)
+        return round(passes * (self.num_ranks - 1) / self.num_ranks)
+
+    def seconds(self, link: Link) -> float:
+        """Return how long the step's collectives take one after the other, as rings; broadcasts as binomial trees.
+
+        >>> round(traffic(7.5e9, 64, stage=1).seconds(Link(5e-6, 50e9)), 3)  # 15 GB twice at 50 GB/s
+        0.591
+        """
+        of_type("link", link, Link)
+        total_s = 0.0
+        for one in self.exchanges:
+            form = (one.collective, _ALGORITHM[one.collective], self.num_ranks)
+            latency_s = float(closed_form(*form, 0, link))  # which every call pays
+            total_s += float(closed_form(*form, one.num_bytes, link)) + (one.num_calls - 1) * latency_s
+        return total_s
+
+    def __str__(self) -> str:
+        who = f"stage {self.stage}, {count_of(self.num_ranks, 'rank')}"
+        head = f"{who}: a rank sends {decimal_words(self.sent_bytes)} a step"
+        rows = (f"  {one.collective:<14}{decimal_words(one.num_bytes):>7}  {one.what}" for one in self.exchanges)
+        return "\n".join([head, *rows])
+
+
+def traffic(num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: str | None = None) -> ZeroTraffic:
+    """Return the collectives of a step under ZeRO's `stage` or one of WAYS; arguments and errors are those of `memory`.
+
+    In the paper stages 1 and 2 send what plain data parallelism does (its allreduce is a reduce-scatter and an
+    allgather), 2Ψ, and stage 3 3Ψ. torch's ZeroRedundancyOptimizer keeps DDP's allreduce and broadcasts the updated
+    tensors from their owners, 3Ψ; `fully_shard` gathers and reduces layer by layer, padding included. In the ways of
+    torch that use DDP, rank 0 also broadcasts the buffers in every step.
+    """
+    held = _holding(num_parameters_or_module, num_ranks, stage, recipe)
+    way, rows = held.way, held.way.partition == "rows"
+    size: Held = held.gathered if rows else _size
+    every = held.total("parameter", held.sizes.parameters, size)
+    updated = held.total("parameter", held.trained, size)
+    gradients = held.total("parameter" if rows else "gradient", held.trained, size)
+    calls = len(held.sizes.layers) if rows else 1
+    exchanges = []
+    if isinstance(stage, str) and not rows and held.sizes.buffer_bytes:
+        exchanges.append(Exchange("broadcast", "buffers", held.sizes.buffer_bytes))
+    if way.stage == 0 or way.partition == "tensors":
+        exchanges.append(Exchange("allreduce", "gradients", gradients))
+        if way.stage:
+            exchanges.append(Exchange("broadcast", "updated parameters", updated, len(held.trained)))
+    elif way.stage < 3 and not rows:
+        exchanges.append(Exchange("reduce_scatter", "gradients", gradients))
+        exchanges.append(Exchange("allgather", "updated parameters", updated))
+    else:
+        for one in ("forward", "backward") if way.stage == 3 else ("forward",):
+            exchanges.append(Exchange("allgather", f"parameters, for the {one} pass", every, calls))
+        exchanges.append(Exchange("reduce_scatter", "gradients", gradients, calls))
+    return ZeroTraffic(held.num_ranks, way.stage, tuple(exchanges))

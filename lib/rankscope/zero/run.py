@@ -1,0 +1,284 @@
+"""Real ranks that train with DDP, ZeroRedundancyOptimizer or fully_shard: what they hold, and training resumed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..ranks import launch
+from ..values.checks import of_type, one_of, whole
+from ..values.frozen import checked, frozen, mapping
+from ..values.storage import write_atomically
+from .model import RECIPES, WAYS, ZeroMemory, layers, memory
+
+if TYPE_CHECKING:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+_OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {"lr": 1e-3}),
+    "momentum": (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}),
+    "adam": (torch.optim.Adam, {"lr": 1e-3}),
+}
+# collectives as they pass the dispatcher (torch 2.6 to 2.13), and which argument is the whole array
+_CALLS = {
+    "c10d::allreduce_": ("allreduce", 0),
+    "c10d::broadcast_": ("broadcast", 0),
+    "c10d::_allgather_base_": ("allgather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
+}
+_BATCH, _MOST_RANKS = 48, 16  # of a resumed training: a batch that 1, 2, 3, 4, 6, … ranks share evenly
+
+
+# ---- memory
+
+
+@frozen
+class LiveMemory:
+    """What one rank held, by term, and the bytes that the last step's collectives were about, by collective."""
+
+    way: str
+    rank: int
+    memory: ZeroMemory
+    exchanged: Mapping[str, int] = checked(mapping, hash=False)
+
+
+def measure(
+    make_model: Callable[[], nn.Module],
+    batch: Tensor,
+    num_ranks: int,
+    ways: Sequence[str] = tuple(WAYS),
+    recipe: str = "fp32",
+    optimizer: str = "adam",
+    num_steps: int = 3,
+    backend: str = "gloo",
+    timeout_s: float = 120.0,
+) -> list[LiveMemory]:
+    """Train on `num_ranks` real ranks, one way after the other; return what each held in its last step, way by way.
+
+    It is counted between forward and backward, when all is there: gradients and states of the step before, and what the
+    forward pass has gathered. A storage counts once, with all of its bytes, padding included. "largest_layer" is the
+    largest array that a gather filled (stage 3), and the largest that was reduced (stages 2 and 3). Activations are
+    left out. Every rank trains on `batch`, which the model turns into one tensor; `ways` are some of WAYS. With recipe
+    "bf16" the model is converted, with "mixed" fully_shard gathers and reduces in bfloat16.
+
+    ValueError for bad input, RankError for what fails on a rank.
+
+    >>> import torch
+    >>> live = measure(lambda: torch.nn.Linear(64, 32, bias=False), torch.ones(2, 64), 2, ["fully_shard"])
+    >>> [one.memory.terms["optimizer_states"] for one in live]  # 2048 · 2 · 4 bytes among two, and a counter
+    [8196, 8196]
+    """
+    of_type("batch", batch, Tensor)
+    whole("num_steps", num_steps, 2)
+    whole("num_ranks", num_ranks, 2)
+    if not callable(make_model):
+        raise ValueError(f"make_model must be a function that makes a module, got {make_model!r}")
+    one_of("optimizer", optimizer, tuple(_OPTIMIZERS))
+    one_of("recipe", recipe, tuple(RECIPES))
+    if isinstance(ways, str) or not isinstance(ways, Sequence) or not ways:
+        raise ValueError(f"ways must be some of {', '.join(WAYS)}, got {ways!r}")
+    model = make_model()
+    for way in ways:  # says what is wrong before ranks are started
+        memory(model, num_ranks, one_of("ways", way, tuple(WAYS)), recipe, optimizer)
+    args = (make_model, batch, tuple(ways), recipe, optimizer, num_steps)
+    by_rank = launch(_measure_all, num_ranks, args, backend=backend, timeout_s=timeout_s)
+    return [rank[place] for place in range(len(ways)) for rank in by_rank]
+
+
+class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes of each collective the bytes of its whole array; and of what is summed, the storages."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[tuple[str, int]] = []
+        self.summed: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d" and func._schema.name in _CALLS:
+            name, place = _CALLS[func._schema.name]
+            arrays = args[place] if isinstance(args[place], list | tuple) else [args[place]]
+            self.seen.append((name, sum(array.numel() * array.element_size() for array in arrays)))
+            if name == "allreduce":
+                self.summed |= storages(arrays)
+        return func(*args, **(kwargs or {}))
+
+    def largest(self, name: str) -> int:
+        return max((num_bytes for one, num_bytes in self.seen if one == name), default=0)
+
+    def exchanged(self) -> dict[str, int]:
+        names = dict.fromkeys(name for name, _ in self.seen)
+        return {name: sum(num_bytes for one, num_bytes in self.seen if one == name) for name in names}
+
+
+def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """Return the bytes of each storage behind some tensors, by its address; of a DTensor, of this rank's part.
+
+    >>> tensor = torch.zeros(3, 4)
+    >>> list(storages([tensor, tensor[1], tensor.T]).values())
+    [48]
+    """
+    with torch.no_grad():
+        local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    found = [tensor.untyped_storage() for tensor in local]
+    return {one.data_ptr(): one.nbytes() for one in found if one.nbytes()}
+
+
+def zero_redundancy_class() -> type[ZeroRedundancyOptimizer]:
+    """Return torch's class. Its module warns, when imported, of a deprecation that is torch's own to heed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer
+
+
+def _measure_all(
+    make_model: Callable[[], nn.Module], batch: Tensor, ways: Sequence[str], recipe: str, optimizer: str, num_steps: int
+) -> list[LiveMemory]:
+    return [_measure(make_model, batch, way, recipe, optimizer, num_steps) for way in ways]
+
+
+def _measure(
+    make_model: Callable[[], nn.Module], batch: Tensor, way: str, recipe: str, optimizer: str, num_steps: int
+) -> LiveMemory:
+    torch.manual_seed(0)
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    plain, batch = make_model().to(device), batch.to(device)
+    if recipe == "bf16":
+        plain = plain.to(torch.bfloat16)
+        batch = batch.to(torch.bfloat16) if batch.is_floating_point() else batch
+    num_parameters = sum(p.numel() for p in plain.parameters())
+    model = _wrapped(plain, way, recipe)
+    held = list(model.parameters())
+    rule = _optimizer([p for p in held if p.requires_grad], way, optimizer)
+    for step in range(num_steps):
+        with _Collectives() as watch:
+            loss = model(batch).float().square().mean()
+            if step == num_steps - 1:
+                found = _held(model, held, rule)
+            rule.zero_grad()
+            loss.backward()
+            rule.step()
+    shard = "master_copy" if way == "fully_shard_keep" or recipe == "mixed" else "parameters"
+    found[shard] = found.pop("shard") | found[shard]
+    found["buckets"] = watch.summed
+    terms, seen = {}, set[int]()
+    for name, of_term in found.items():  # a storage counts once, in the first term that has it
+        terms[name] = sum(num_bytes for address, num_bytes in of_term.items() if address not in seen)
+        seen |= set(of_term)
+    stage = WAYS[way].stage
+    terms["largest_layer"] = (watch.largest("allgather") if stage == 3 else 0) + watch.largest("reduce_scatter")
+    memory = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, terms)
+    return LiveMemory(way, dist.get_rank(), memory, watch.exchanged())
+
+
+def _wrapped(module: nn.Module, way: str, recipe: str) -> nn.Module:
+    if WAYS[way].partition != "rows":
+        return DistributedDataParallel(module, gradient_as_bucket_view=not WAYS[way].buckets)
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if recipe == "mixed" else None)
+    outer = nn.Sequential(module)  # a root that has no parameters: older torch never drops the root's after forward
+    for _, one in [*layers(module), ("", module), ("", outer)]:
+        fully_shard(one, reshard_after_forward=WAYS[way].stage == 3, mp_policy=policy)
+        if hasattr(one, "set_force_sum_reduction_for_comms"):  # from torch 2.8 on; older Gloo cannot average
+            one.set_force_sum_reduction_for_comms(True)
+    return outer
+
+
+def _optimizer(parameters: list[nn.Parameter], way: str, name: str) -> torch.optim.Optimizer:
+    kind, options = _OPTIMIZERS[name]
+    if way != "zero_redundancy_optimizer":
+        return kind(parameters, **options)
+    return zero_redundancy_class()(parameters, optimizer_class=kind, **options)
+
+
+def _held(model: nn.Module, held: list[nn.Parameter], rule: torch.optim.Optimizer) -> dict[str, dict[int, int]]:
+    """The storages behind each term; "shard" are DTensors, whether or not the module has whole ones at the moment."""
+    states = getattr(rule, "optim", rule).state.values()
+    return {
+        "parameters": storages(p for p in model.parameters() if not hasattr(p, "to_local")),
+        "master_copy": {},
+        "shard": storages(p for p in held if hasattr(p, "to_local")),
+        "gradients": storages(p.grad for p in held if p.grad is not None),
+        "optimizer_states": storages(s for state in states for s in state.values() if isinstance(s, Tensor)),
+        "buffers": storages(model.buffers()),
+    }
+
+
+# ---- training saved, and resumed on another number of ranks
+
+
+def save_training(path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroRedundancyOptimizer) -> None:
+    """Collect the optimizer's state on rank 0, which writes it and the model's to `path`, whole or not at all.
+
+    Every rank calls it, and goes on when the file is there. It is ``torch.save``'s format: one file, which can take the
+    old one's place in one step, and which ``weights_only`` loads without running what a pickle says.
+    (torch.distributed.checkpoint writes a folder of files, one of which it unpickles.)
+    """
+    optimizer.consolidate_state_dict(to=0)
+    if dist.get_rank() == 0:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        write_atomically(path, lambda file: torch.save(state, file))
+    dist.barrier()
+
+
+def load_training(path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroRedundancyOptimizer) -> None:
+    """Take on what `save_training` has stored: each rank keeps its share of the state, for whatever number of ranks."""
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+
+
+def resume_difference(num_ranks: int, resumed_ranks: int, num_steps: int = 4, timeout_s: float = 120.0) -> float:
+    """Train a small model on `num_ranks`; save it half way, go on with `resumed_ranks`; return the largest difference.
+
+    It is that of any parameter after `num_steps` from a run that nothing interrupted, in float64: 0.0 where the ranks
+    are as many, and rounding where gradients are added up in other groups. The batch is always the same, of 48 samples,
+    each rank taking its stride of it.
+
+    ValueError where the ranks do not share the batch evenly, and for an odd number of steps.
+
+    >>> resume_difference(2, 2)
+    0.0
+    """
+    for name, value in (("num_ranks", num_ranks), ("resumed_ranks", resumed_ranks)):
+        if _BATCH % whole(name, value, 1, _MOST_RANKS):
+            raise ValueError(f"{name} must divide a batch of {_BATCH}, got {value}")
+    if whole("num_steps", num_steps, 2) % 2:
+        raise ValueError(f"num_steps must be even, to be saved half way, got {num_steps}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "training.pt"
+        straight = launch(_train, num_ranks, (num_steps,), timeout_s=timeout_s)[0]
+        launch(_train, num_ranks, (num_steps // 2, None, path), timeout_s=timeout_s)
+        resumed = launch(_train, resumed_ranks, (num_steps // 2, path), timeout_s=timeout_s)
+    return max(float((one - straight).abs().max()) for one in resumed)
+
+
+def _train(num_steps: int, start: Path | None = None, end: Path | None = None) -> Tensor:
+    """Train from `start`, or from the beginning, save to `end`, and return all parameters in one tensor."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+    samples, targets = torch.randn(_BATCH, 8, dtype=torch.float64), torch.randn(_BATCH, 3, dtype=torch.float64)
+    parallel = DistributedDataParallel(model)
+    optimizer = zero_redundancy_class()(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.01)
+    if start is not None:
+        load_training(start, model, optimizer)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(parallel(samples[rank::num_ranks]), targets[rank::num_ranks])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    if end is not None:
+        save_training(end, model, optimizer)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -1,0 +1,330 @@
+"""A parameter server on real processes against DDP, allreduce and one process; its model against closed forms."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import rpc
+from torch.nn.parallel import DistributedDataParallel
+
+from rankscope.cluster import Link
+from rankscope.gradients import Work, values_of
+from rankscope.machine.emulate import Network, emulated
+from rankscope.parameter_server import (
+    allreduce_bytes,
+    measure_calls,
+    server_bytes,
+    simulate,
+    train,
+    train_alone,
+    with_parameters,
+)
+from rankscope.parameter_server.run import batches_of
+from rankscope.ranks import RankError, launch
+
+from ..machine.networks import needs_network
+from ..training.small import CROSS, batch, mlp
+
+WORK = Work(mlp(), *batch(40), CROSS)
+SETTING: dict[str, Any] = {"num_batches": 12, "batch_size": 4, "learning_rate": 0.2, "seed": 3}
+PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "other_ways.json"
+
+
+# ---- the model
+
+
+def test_a_number_in_an_array_is_left_as_it_is() -> None:
+    num_batches = np.array(4)
+    run = simulate("asynchronous", 2, num_batches, 64, Link(0.0, 1.0), 1.0)  # type: ignore[arg-type]
+    assert (int(num_batches), run.num_batches, type(run.num_batches)) == (4, 4, int)
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3, 8])
+def test_a_synchronous_step_in_closed_form(num_workers: int) -> None:
+    """Pulls pass the port one after the other; pushes do so too, each while the next worker still computes."""
+    link, port_s = Link(0.25, 64.0), 1.0
+    times_s = [
+        simulate("synchronous", num_workers, steps * num_workers, 64, link, 2.0, 0.5).timeline.makespan_s
+        for steps in (1, 2, 3)
+    ]
+    step_s = (num_workers + 1) * port_s + link.alpha_s + 2.0 + 0.5
+    assert np.diff(times_s).tolist() == [step_s, step_s]
+
+
+def test_an_asynchronous_server_gives_what_its_port_can_and_no_more() -> None:
+    """With many workers gradients come as quickly as the port takes them; with one, as it can ask."""
+    link = Link(0.0, 100.0)
+    alone = simulate("asynchronous", 1, 50, 100, link, 3.0)
+    assert (alone.timeline.makespan_s, set(alone.staleness)) == (50 * 5.0, {0})
+    many = simulate("asynchronous", 16, 480, 100, link, 3.0).timeline
+    ends_s = np.sort(many.select(rank=0, kind="optimizer").stop_s)
+    assert np.diff(ends_s).min() >= 1.0
+    assert np.median(np.diff(ends_s)) == 1.0
+
+
+@pytest.mark.parametrize("compute_s", [2.5, [1.0, 1.5, 7.25]])
+def test_how_far_behind_a_gradient_is_by_who_pushed_in_between(compute_s: Any) -> None:
+    """The second method: where calls take no time, a worker pulls where it has pushed last."""
+    run = simulate("asynchronous", 3, 60, 100, Link(0.0, float("inf")), compute_s)
+    last = dict.fromkeys((1, 2, 3), -1)
+    for place, (worker, behind) in enumerate(zip(run.pushed_by, run.staleness, strict=True)):
+        pulled = last[worker] + 1
+        ties = sum(one == worker for one in run.pushed_by[pulled:place])
+        assert place - pulled - ties >= behind >= place - pulled - 2  # those that push at the same instant
+        last[worker] = place
+    assert sum(run.staleness_counts()) == 60
+
+
+def test_lanes_of_the_model_are_in_order_and_bytes_add_up() -> None:
+    for how in ("synchronous", "asynchronous", "allreduce"):
+        run = simulate(how, 4, 40, 1000, Link(1e-3, 1e6), [0.01, 0.02, 0.0, 0.005], 1e-3)
+        run.timeline.check()
+        with_server = how != "allreduce"
+        assert run.received_bytes + run.sent_bytes == with_server * 10 * server_bytes(1000, 4)
+    assert run.compute_s() == pytest.approx((0.01, 0.02, 0.0, 0.005))
+    ring_s = 2 * 3 * (1e-3 + 250 / 1e6)
+    assert run.timeline.makespan_s == pytest.approx(10 * (0.02 + ring_s + 1e-3))
+    assert allreduce_bytes(1000, 4) == 1500
+
+
+FROZEN = Work(mlp(), *batch(40), CROSS)
+FROZEN.module[2].weight.requires_grad_(False)  # type: ignore[index]
+
+WRONG: dict[str, tuple[Callable[[], Any], str]] = {
+    "how": (
+        lambda: train(WORK, "lazy"),
+        "how must be one of 'synchronous', 'asynchronous', 'allreduce'",
+    ),
+    "workers": (
+        lambda: train(WORK, num_workers=0),
+        "num_workers must be a whole number from 1 to 255, got 0",
+    ),
+    "work": (lambda: train(mlp()), "work must be a Work"),  # type: ignore[arg-type]
+    "frozen": (
+        lambda: train(FROZEN),
+        "must have parameters that all get a gradient, got 2.weight without",
+    ),
+    "batches": (lambda: train(WORK, num_workers=3), "a multiple of the 3 workers, got 20"),
+    "size": (
+        lambda: train(WORK, batch_size=0),
+        "batch_size must be a whole number from 1 to 40, got 0",
+    ),
+    "rate": (
+        lambda: train(WORK, learning_rate=0),
+        "learning_rate must be a finite number above 0, got 0",
+    ),
+    "sleep": (lambda: train(WORK, compute_s=[1.0]), "one for each of 2 workers, got"),
+    "time": (lambda: train(WORK, timeout_s=0), "timeout_s must be a finite number above 0"),
+    "bytes": (
+        lambda: simulate("allreduce", 2, 2, -1, Link(0, 1), 1),
+        "parameter_bytes must be a whole",
+    ),
+    "link": (lambda: simulate("allreduce", 2, 2, 1, 3, 1), "link must be a Link, got 3"),  # type: ignore[arg-type]
+    "calls": (lambda: measure_calls([0]), "num_bytes must be a whole number from 1"),
+    "few calls": (lambda: measure_calls([1, 2, 3]), "num_bytes must be 5 or more different whole numbers, got"),
+    "network": (lambda: measure_calls(network="lan"), "network must be an emulated one with hosts for 2 ranks"),
+    "nothing": (lambda: with_parameters(torch.nn.ReLU(), np.ones(0)), "module must have parameters, got ReLU()"),
+    "shape": (lambda: with_parameters(mlp(), np.ones(3)), "parameters must be 92 numbers, got an array of shape"),
+    "alone": (lambda: train_alone(WORK, 3, num_batches=4), "num_batches must be a multiple of the 3 workers, got 4"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_one_clear_error(name: str) -> None:
+    call, words = WRONG[name]
+    with pytest.raises(ValueError, match=re.escape(words)):
+        call()
+
+
+# ---- real processes
+
+
+def ddp_parameters(work: Work, rows: np.ndarray[Any, Any], learning_rate: float) -> Any:
+    """What DDP makes of the same batches; in a rank."""
+    ddp = DistributedDataParallel(work.module)
+    optimizer = torch.optim.SGD(ddp.parameters(), learning_rate)
+    for row in rows[dist.get_rank() :: dist.get_world_size()]:
+        optimizer.zero_grad()
+        work.loss_fn(ddp(work.inputs[row]), work.targets[row]).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return values_of(ddp.module)
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_a_synchronous_server_ddp_allreduce_and_one_process_train_alike(num_workers: int) -> None:
+    alone = train_alone(WORK, num_workers, **SETTING)
+    assert np.abs(alone - values_of(WORK.module)).max() > 0.05
+    runs = {how: train(WORK, how, num_workers, **SETTING) for how in ("synchronous", "allreduce")}
+    rows = batches_of(40, 12, 4, seed=3)
+    ddp = launch(ddp_parameters, num_workers, (WORK, rows, 0.2))[0]
+    for found in (ddp, *(run.parameters for run in runs.values())):
+        np.testing.assert_allclose(found, alone, rtol=0, atol=1e-14)
+    run = runs["synchronous"]
+    steps = 12 // num_workers
+    assert run.parameter_bytes == 92 * 8
+    assert run.received_bytes + run.sent_bytes == steps * server_bytes(92 * 8, num_workers)
+    assert set(run.staleness) == {0}
+    for step in range(steps):
+        assert sorted(run.pushed_by[step * num_workers : (step + 1) * num_workers]) == [*range(1, num_workers + 1)]
+    for one in runs.values():
+        one.timeline.check()
+        assert sum(span.kind == "compute" for span in one.timeline) == 12
+
+
+def test_an_asynchronous_server_uses_each_batch_once_and_counts_who_is_behind() -> None:
+    run = train(WORK, "asynchronous", 3, compute_s=[0.001, 0.001, 0.01], **SETTING)
+    assert (len(run.staleness), run.received_bytes, run.sent_bytes) == (12, 12 * 92 * 8, 12 * 92 * 8)
+    assert sum(run.staleness_counts()) == 12
+    assert all(0 <= behind <= place for place, behind in enumerate(run.staleness))
+    updates = run.timeline.select(rank=0, kind="optimizer")
+    assert sorted(updates.item.tolist()) == list(range(12))
+    run.timeline.check()
+
+
+def test_one_asynchronous_worker_is_plain_sgd() -> None:
+    run = train(WORK, "asynchronous", 1, **SETTING)
+    assert set(run.staleness) == {0}
+    np.testing.assert_array_equal(run.parameters, train_alone(WORK, 1, **SETTING))
+    module = with_parameters(WORK.module, run.parameters)
+    np.testing.assert_array_equal(values_of(module), run.parameters)
+
+
+def test_batches_are_whole_epochs_one_after_another() -> None:
+    rows = batches_of(10, 5, 4, seed=1).ravel()
+    assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
+    assert rows[:10].tolist() != rows[10:].tolist()
+
+
+def test_calls_are_measured_between_two_processes() -> None:
+    fit = measure_calls(iterations=5)
+    assert fit.num_held_out == 3
+    assert fit.link.alpha_s >= 0
+
+
+def port_bytes() -> list[int]:
+    """The bytes that this host's card has received and sent, as the kernel counts them."""
+    rows = [line.replace(":", " ").split() for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
+    return next([int(row[1]), int(row[9])] for row in rows if row[0] == Network.device)
+
+
+@needs_network
+def test_the_counted_bytes_are_those_on_the_wire(tmp_path: Path) -> None:
+    place = tmp_path / "port.json"
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        seen = json.loads(place.read_text()) if place.exists() else []
+        place.write_text(json.dumps([*seen, rpc.rpc_sync("server", port_bytes)]))
+        return CROSS(outputs, targets)
+
+    wide = Work(torch.nn.Linear(6, 10_000, dtype=torch.float64), WORK.inputs, WORK.targets, loss)  # 560 kB
+    with emulated(2, 125e6) as network:
+        run = train(wide, "asynchronous", 1, network=network, **SETTING)
+    moved = np.array(json.loads(place.read_text()))
+    calls = run.parameter_bytes * (len(moved) - 1)  # from one gradient to the next: a push in, a pull out
+    for ratio in (moved[-1] - moved[0]) / calls:
+        assert 1.0 <= ratio <= 1.3
+
+
+# ---- what goes wrong
+
+
+def with_loss(loss: Callable[..., torch.Tensor]) -> Work:
+    return Work(WORK.module, WORK.inputs, WORK.targets, loss)
+
+
+def gone(error: BaseException) -> bool:
+    """Whether the process that an error names has ended; the test waits for that, for it is being ended."""
+    pid = int(re.findall(r"process (\d+)", str(error))[0])
+    end = time.monotonic() + 30
+    while os.path.exists(f"/proc/{pid}/cwd") and time.monotonic() < end:
+        time.sleep(0.05)
+    return not os.path.exists(f"/proc/{pid}/cwd")
+
+
+@pytest.mark.parametrize("how", ["synchronous", "asynchronous", "allreduce"])
+def test_a_killed_worker_is_named(how: str) -> None:
+    last = 2 if how != "allreduce" else 1
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if dist.get_rank() == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return CROSS(outputs, targets)
+
+    with pytest.raises(RankError, match=r"^worker 2: rank \d .*was killed by SIGKILL") as caught:
+        train(with_loss(loss), how, 2, timeout_s=60, **SETTING)
+    assert caught.value.rank == last
+    assert gone(caught.value)
+
+
+def test_a_killed_server_is_named() -> None:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        os.kill(rpc.rpc_sync("server", os.getpid), signal.SIGKILL)
+        return CROSS(outputs, targets)
+
+    with pytest.raises(RankError, match=r"^the server: rank 0 .*was killed by SIGKILL") as caught:
+        train(with_loss(loss), "asynchronous", 2, timeout_s=60, **SETTING)
+    assert gone(caught.value)
+
+
+def test_a_worker_that_hangs_ends_with_the_time_given() -> None:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if dist.get_rank() == 1:
+            signal.pause()
+        return CROSS(outputs, targets)
+
+    with pytest.raises(RankError, match=r"not returned after 4 s"):
+        train(with_loss(loss), "synchronous", 2, timeout_s=4, **SETTING)
+
+
+def listening() -> list[str]:
+    """The addresses on which this process listens, as the kernel has them."""
+    links = [f"/proc/self/fd/{one}" for one in os.listdir("/proc/self/fd")]
+    own = {os.readlink(one)[8:-1] for one in links if os.path.islink(one) and os.readlink(one).startswith("socket:")}
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return [row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in own]
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="there is no /proc/net/tcp")
+def test_nobody_listens_beyond_loopback(tmp_path: Path) -> None:
+    place = tmp_path / "listening.json"
+
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if not place.exists():
+            place.write_text(json.dumps([listening(), rpc.rpc_sync("server", listening)]))
+        return CROSS(outputs, targets)
+
+    train(with_loss(loss), "asynchronous", 1, **SETTING)
+    for addresses in json.loads(place.read_text()):
+        assert set(addresses) == {"0100007F"}  # 127.0.0.1, its bytes from the last to the first
+
+
+# ---- what was recorded
+
+
+def test_recorded_servers_take_what_is_predicted() -> None:
+    rows = json.loads(PROFILE.read_text())["servers"]
+    assert {(row["how"], row["num_workers"]) for row in rows} >= {("synchronous", 8), ("asynchronous", 8)}
+    off = {}
+    for row in rows:
+        setting = (row["how"], row["num_workers"], row["num_batches"], row["parameter_bytes"])
+        twin = simulate(*setting, Link(**row["link"]), row["compute_s"])
+        off[row["how"], row["num_workers"]] = twin.timeline.makespan_s / row["executed_s"] - 1
+        assert (twin.received_bytes, twin.sent_bytes) == (row["received_bytes"], row["sent_bytes"])
+        if row["how"] == "asynchronous":
+            behind = np.array(row["behind"]) @ np.arange(len(row["behind"])) / row["num_batches"]
+            assert abs(behind - np.mean(twin.staleness)) < 0.35
+    with_server = [abs(error) for (how, _), error in off.items() if how != "allreduce"]
+    assert np.median(with_server) <= 0.07
+    assert max(with_server) <= 0.12
+    assert max(abs(off["allreduce", num_workers]) for num_workers in (2, 4, 8)) <= 0.25
