@@ -23,12 +23,11 @@ HEAVY = ("torch", "matplotlib", "ipywidgets")
 # Every module is pure but these, and each of these may load one heavy package only.
 RUNNERS = {
     "rankscope.sampling.torch_samplers": "torch",
-    "rankscope.ranks.threads": "torch",
     "rankscope.collectives.local": "torch",
     "rankscope.collectives.wire.group": "torch",
     "rankscope.collectives.wire.run": "torch",
     "rankscope.machine.measure*": "torch",
-    "rankscope.pipeline.parts": "torch",
+    "rankscope.parts.datasets": "torch",
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.pipeline.dataloader_worker": "torch",
     "rankscope.transfer.batches": "torch",
@@ -58,9 +57,9 @@ RUNNERS = {
 
 TOPICS = {"ddp", "gradients", "data_parallel", "zero", "uneven", "parameter_server", "pipeline_parallel"}
 FLOORS = [
-    {"values", "host"},
-    {"timeline", "cluster", "ranks"},
-    {"sampling", "pipeline", "transfer", "collectives"},
+    {"values"},
+    {"timeline", "cluster", "workers", "ranks"},
+    {"sampling", "pipeline", "parts", "transfer", "collectives"},
     {"machine"},
     TOPICS,
     {"figures"},
@@ -69,8 +68,8 @@ FLOORS = [
 ]  # fmt: skip
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[2]  # neighbours that do not import one another…
-# …but a part file is a shard, and a pipeline's items are a rank's indices
-ACQUAINTED = {("pipeline", "sampling"), ("transfer", "pipeline")}
+# …but a part file is a shard, and loads in the times of a `Service`; a pipeline's items are a rank's indices
+ACQUAINTED = {("pipeline", "sampling"), ("transfer", "pipeline"), ("parts", "sampling"), ("parts", "pipeline")}
 ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
 NO_PROCESS_GROUP = {"figures", "explorers"}
 
@@ -273,7 +272,7 @@ def test_a_wrong_arrow_is_caught(tmp_path: Path, name: str, text: str, problem: 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("pipeline/parts.py", "from rankscope.sampling import shard_files"),
+        ("parts/datasets.py", "from rankscope.sampling import shard_files"),
         ("cluster.py", "from .timeline import Timeline\nfrom rankscope import __version__"),
         ("zero/a.py", "import torch.distributed\nfrom ..collectives import verify"),
         ("explorers/a.py", "import ipywidgets\nfrom ..figures import assignment"),

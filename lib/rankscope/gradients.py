@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from .ranks import launch
 from .values.checks import count_of, number, of_type, truth, whole
+from .workers.launch import launch
 from .zero.run import storages
 
 LossFn = Callable[[Tensor, Tensor], Tensor]

@@ -20,7 +20,7 @@ import torch.multiprocessing
 
 from rankscope.ranks import launch
 
-from ..ranks_functions import total
+from ..workers.functions import total
 
 NUM_RANKS, ROUNDS, WARM = 8, 3, 5
 SCRIPT = """

@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from rankscope.pipeline.part_files import DelayedLoad, write_parts
-from rankscope.pipeline.parts import AsyncPartDataset, SyncPartDataset, in_step
-from rankscope.pipeline.parts_twin import idle_share, simulate_parts
+from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
+from rankscope.parts.files import DelayedLoad, write_parts
+from rankscope.parts.simulate import idle_share, simulate
 from rankscope.pipeline.service import Lognormal
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder, Timeline
@@ -102,8 +102,8 @@ def main() -> None:
                 steps = [[rows[int(Path(file).stem[5:])] for file in shard] for shard in shards]
                 for queue_size in QUEUES:
                     measured, barrier_s = train(files, load, queue_size)
-                    blind = simulate_parts(loads, steps, STEP_S, queue_size=queue_size)
-                    informed = simulate_parts(loads, steps, STEP_S, queue_size=queue_size, barrier_s=barrier_s)
+                    blind = simulate(loads, steps, STEP_S, queue_size=queue_size)
+                    informed = simulate(loads, steps, STEP_S, queue_size=queue_size, barrier_s=barrier_s)
                     errors = [twin.makespan_s / measured.makespan_s - 1 for twin in (blind, informed)]
                     worst = max(worst, abs(errors[0]))
                     queue = "none" if queue_size is None else queue_size

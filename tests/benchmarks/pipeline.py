@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.nodes import IterableWrapper, Loader, ParallelMapper, Prefetcher
 
 from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, run, simulate
-from rankscope.pipeline.shared import Exchange, delete_folder, shared_folder
+from rankscope.workers.shared import Exchange, delete_folder, shared_folder
 
 from ..pipeline.simpy_reference import reference
 

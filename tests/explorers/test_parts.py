@@ -8,7 +8,7 @@ import pytest
 
 from rankscope.explorers import parts
 from rankscope.explorers.parts import _LABELS, DEFAULTS, RANGES, picture, predicted, report
-from rankscope.pipeline import idle_share
+from rankscope.parts import idle_share
 
 OTHER = {"load_ms": 90, "step_ms": 30, "steps_per_part": 7, "jitter": 20, "num_trainers": 2, "queue_size": 3,
          "num_loaders": 2, "seed": 5, "aligned": True}  # fmt: skip

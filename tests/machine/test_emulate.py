@@ -18,7 +18,7 @@ from rankscope.machine import emulate_hosts
 from rankscope.machine.emulate import Network, emulated
 from rankscope.machine.emulate_switch import is_bare, processes_in
 
-from ..pipeline.conftest import NOT_HANGING_S, alive, open_files, soon
+from ..processes import NOT_HANGING_S, alive, open_files, soon
 from .host_functions import every_allreduce, messages, who
 from .networks import needs_network
 

@@ -23,10 +23,11 @@ from rankscope.cli_profile import parse_network, parse_sizes
 from rankscope.machine import Point, Profile, measure_rank, measure_run
 from rankscope.machine.measure_plan import Protocol
 from rankscope.machine.measure_run import profile_machine
-from rankscope.ranks import RankError, forker
+from rankscope.ranks import RankError
+from rankscope.workers import forker
 
-from ..pipeline.conftest import NOT_HANGING_S, alive, children, soon
 from ..ports import free_port
+from ..processes import NOT_HANGING_S, alive, children, soon
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--num-ranks", "2", "--sizes", "1KiB,4KiB", "--algorithms", "native,ring", "--iterations", "3"]

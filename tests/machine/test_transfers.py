@@ -577,7 +577,7 @@ def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:
     """CUDA that a process has begun to use cannot be used in a fork of it."""
     code = (
         "import importlib, torch\n"
-        "from rankscope.ranks.server import PRELOADED\n"
+        "from rankscope.workers.server import PRELOADED\n"
         "def asked(*_): raise RuntimeError('asked')\n"
         "for name in ('_lazy_init', 'init', 'is_available', 'device_count', 'current_device'):\n"
         "    assert hasattr(torch.cuda, name)\n"

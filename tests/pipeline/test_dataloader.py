@@ -23,7 +23,7 @@ from rankscope.pipeline.dataloader_profile import LoaderSettings
 from rankscope.pipeline.dataloader_worker import Clock, tensors
 from rankscope.timeline import Recorder
 
-from .conftest import NOT_HANGING_S
+from ..processes import NOT_HANGING_S
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),

@@ -19,11 +19,11 @@ import pytest
 import torch
 
 from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, StageError, run, simulate
-from rankscope.pipeline.lifelines import Watched
 from rankscope.pipeline.processes import WorkerDied
 from rankscope.timeline import Recorder
+from rankscope.workers.lifelines import Watched
 
-from .conftest import NOT_HANGING_S, alive, soon
+from ..processes import NOT_HANGING_S, alive, soon
 from .virtual_time import VirtualTime, run_module
 
 pytestmark = [

@@ -1,5 +1,5 @@
 """The same care as in `tests/pipeline`: nothing hangs, nothing is left behind."""
 
-from ..pipeline.conftest import _no_hang, leaves_nothing
+from ..processes import _no_hang, leaves_nothing
 
 __all__ = ["_no_hang", "leaves_nothing"]

@@ -15,15 +15,16 @@ from torch import nn
 
 from rankscope import uneven
 from rankscope.gradients import DemoError, gradient_of
-from rankscope.ranks import RankError, forker, launch
+from rankscope.ranks import RankError, launch
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Recorder, Span, Timeline
 from rankscope.uneven import files_epoch, gradient_scale, sample_weights
 from rankscope.uneven.model import HANDLINGS, steps_by_rank
 from rankscope.uneven.run import Counts, UnevenComparison, UnevenError, UnevenRun, Watch, settled
 from rankscope.uneven.states import JoinedTraining, StatesAfterJoin, share_state, states_after_join
+from rankscope.workers import forker
 
-from ..pipeline.conftest import children, soon
+from ..processes import children, soon
 from ..training.small import batch, mlp
 
 EPOCH = files_epoch([20, 24, 17], num_ranks=3, batch_size=4, seed=1)  # batches: 6, 5 (the last of one sample), 5

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from ..pipeline import record_dataloader
-from ..ranks import launch
-from ..ranks.launch import MOST_RANKS
 from ..sampling import Assignment
 from ..timeline import Recorder, Timeline
 from ..values.checks import number, whole
+from ..workers.errors import MOST_RANKS
+from ..workers.launch import launch
 from .ddp_run import Buckets
 from .followed import FollowedSteps, Vector
 from .measure_rank import Clock, Optimizer, Record, Setting, Steps, Watch

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from ..machine.measure_plan import node_sizes
 from ..machine.provenance import of_machine, of_run
-from ..ranks import launch
-from ..ranks.launch import MOST_RANKS
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, one_of, truth, whole
+from ..workers.errors import MOST_RANKS
+from ..workers.launch import launch
 from .buckets import parameter_specs
 from .ddp_run import DDPRun, ObservedStep
 from .local_step import MOST_ACCUMULATION, LocalStep

@@ -8,9 +8,9 @@ import socket
 import threading
 from pathlib import Path
 
-from ..host import num_cores
 from ..values.checks import count_of
 from ..values.units import bytes_words
+from ..workers.host import num_cores
 from .diagnosis import PATIENCE_S, Missing
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -47,7 +47,7 @@ def gloo() -> str:
 
     if not (dist.is_available() and dist.is_gloo_available()):
         raise Missing("this torch was built without it")
-    from ..ranks.threads import in_threads
+    from ..workers.threads import in_threads
 
     def total(rank: int, group: object) -> float:
         tensor = torch.tensor([rank + 1.0])

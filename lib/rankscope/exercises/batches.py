@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..pipeline import Pipeline, Stage, idle_share, simulate, simulate_parts
+from .. import parts
+from ..pipeline import Pipeline, Stage, simulate
 from ..sampling import shard_files
 from .answers import Check, is_near, is_whole
 
@@ -43,7 +44,7 @@ def _steps_together(answer: Any) -> str | None:
 
 def _alone_and_loading(answer: Any) -> str | None:
     """The idle share of a trainer that loads for 300 ms and then steps for 200 ms."""
-    right = idle_share(simulate_parts([[0.3] * 10], 4, 0.05))
+    right = parts.idle_share(parts.simulate([[0.3] * 10], 4, 0.05))
     return None if is_near(answer, right) else f"a share of the time is asked for, and it is not {answer!r}"
 
 
@@ -53,7 +54,7 @@ def _enough_loaders(answer: Any) -> str | None:
         return f"a number of loaders from 1 to 64 is asked for, got {answer!r}"
 
     def idle(loaders: int) -> float:
-        return idle_share(simulate_parts([[0.3] * 200], 4, 0.05, queue_size=4, num_loaders=loaders))
+        return parts.idle_share(parts.simulate([[0.3] * 200], 4, 0.05, queue_size=4, num_loaders=loaders))
 
     if idle(answer) >= 0.05:
         return f"with {answer} the trainer waits for {idle(answer):.0%} of the time"

@@ -9,8 +9,8 @@ import ipywidgets as widgets
 
 from ..figures.svg import to_svg
 from ..figures.timelines import draw_timeline
-from ..pipeline import Lognormal, simulate_parts
-from ..pipeline.parts_twin import simulated_idle_share
+from ..parts.simulate import simulate, simulated_idle_share
+from ..pipeline import Lognormal
 from ..timeline import Timeline
 from ..values.checks import count_of
 from .panel import chosen, panel, slider, switch
@@ -40,7 +40,7 @@ def predicted(num_parts: int, **settings: Any) -> Timeline:
     `jitter` is the standard deviation of loading in per cent of its mean. Unless parts end together, the first part of
     each trainer is shorter than that of the one before.
     """
-    return simulate_parts(**_inputs(num_parts, _chosen(settings)))
+    return simulate(**_inputs(num_parts, _chosen(settings)))
 
 
 def picture(**settings: Any) -> str:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any, TypeVar
 
-from ..ranks.launch import launch_in
 from ..values.checks import number, truth, whole
+from ..workers.launch import launch_in
 from . import emulate_hosts as hosts
 from . import emulate_switch
 
@@ -47,7 +47,7 @@ class Network:
         ranks_per_host: int = 1,
         progress: bool = False,
     ) -> list[Result]:
-        """As `rankscope.ranks.launch` on Gloo, with `ranks_per_host` ranks on each host, host by host."""
+        """As `rankscope.workers.launch` on Gloo, with `ranks_per_host` ranks on each host, host by host."""
         each = whole("ranks_per_host", ranks_per_host, 1)
         places = [(path, self.device) for path in self.namespaces for _ in range(each)]
         return launch_in(places, fn, args, timeout_s, progress)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..pipeline.interrupts import Interrupts
-from ..ranks import launch
-from ..ranks.joined import is_joined
 from ..values.checks import of_type, one_of, several, truth
+from ..workers.interrupts import Interrupts
+from ..workers.joined import is_joined
+from ..workers.launch import launch
 from . import measure_plan as plan
 from .measure_guess import guess_s, next_launch
 from .measure_plan import Protocol, Wanted, node_sizes

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from ..ranks.joined import is_joined
-from ..ranks.launch import MOST_RANKS
 from ..values.checks import one_of, whole
+from ..workers.errors import MOST_RANKS
+from ..workers.joined import is_joined
 
 BACKENDS = ("gloo", "nccl", "mpi")
 DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first by default

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..host import num_cores
+from ..workers.host import num_cores
 
 # what two runs must have in common for their points to stand side by side
 _SETTING = ("rankscope", "torch", "backend", "device", "num_ranks", "num_nodes", "ranks_per_node", "network")

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..gradients import Vector, Work
-from ..ranks import launch
 from ..timeline import Recorder, Timeline
 from ..values.checks import number, one_of, whole
+from ..workers.launch import launch
 from .run import batches_of, check_work
 from .sharing import lines_between, refuse_torchrun
 

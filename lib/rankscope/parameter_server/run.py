@@ -30,10 +30,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from ..ddp.measure_steps import launcher
 from ..gradients import Vector, Work, values_of
 from ..machine.fit import LinkFit, fit_link
-from ..ranks import RankError
 from ..sampling import assign
 from ..timeline import Recorder
 from ..values.checks import number, of_type, one_of, whole
+from ..workers.errors import RankError
 from .model import HOW, MOST_BATCHES, MOST_WORKERS, SERVER, ServerRun, checked_batches, each_worker
 from .sharing import refuse_torchrun, whole_numbers
 

@@ -18,10 +18,10 @@ import torch.distributed as dist
 import torch.multiprocessing as torch_mp
 from torch import Tensor
 
-from ..pipeline.shared import Exchange, delete_folder, shared_folder
-from ..ranks import launch
-from ..ranks.joined import is_joined
 from ..values.checks import number, one_of, whole
+from ..workers.joined import is_joined
+from ..workers.launch import launch
+from ..workers.shared import Exchange, delete_folder, shared_folder
 
 PASSED_BYTES = tuple(4**power for power in range(6, 14))  # 4 KiB to 64 MiB
 _PAGE_BYTES = 4096
@@ -31,7 +31,7 @@ PASSED_BY = {
     "file_descriptor": "torch: copied into shared memory, of which the other process gets a file descriptor",
     "file_system": "torch: copied into shared memory, of which the other process gets a name",
     "shared": "torch: as file_descriptor, of a tensor that is in shared memory already",
-    "ring": "pipeline.shared: copied into shared memory that is used again and again",
+    "ring": "workers.shared: copied into shared memory that is used again and again",
 }
 
 

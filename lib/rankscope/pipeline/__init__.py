@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 from ..values.lazy import lazy
 from .advice import advise
 from .dataloader_twin import simulate_dataloader
-from .part_files import DelayedLoad, load_part, write_parts
-from .part_loaders import LoaderDied
-from .parts_twin import idle_share, simulate_parts
 from .processes import StageError
 from .queue_fill import queue_fill
 from .run import run
@@ -24,41 +21,28 @@ from .tries import closest
 
 if TYPE_CHECKING:
     from .dataloader import record_dataloader
-    from .parts import AsyncPartDataset, SyncPartDataset, in_step
 
 __all__ = [
-    "AsyncPartDataset",
-    "DelayedLoad",
     "Exponential",
-    "LoaderDied",
     "Lognormal",
     "Measured",
     "Pipeline",
     "Stage",
     "StageError",
     "StoredImages",
-    "SyncPartDataset",
     "Uniform",
     "advise",
     "closest",
-    "idle_share",
-    "in_step",
-    "load_part",
     "queue_fill",
     "record_dataloader",
     "run",
     "simulate",
     "simulate_dataloader",
-    "simulate_parts",
-    "write_parts",
 ]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        "AsyncPartDataset": "parts",
-        "SyncPartDataset": "parts",
-        "in_step": "parts",
         "record_dataloader": "dataloader",
     },
 )

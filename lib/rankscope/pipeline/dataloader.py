@@ -22,9 +22,9 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from .. import host
 from ..timeline import Recorder, Timeline
 from ..values.checks import of_type, whole
+from ..workers import host
 from .dataloader_profile import BatchCosts, LoaderProfile, LoaderSettings, PinningCosts, profile_columns
 from .dataloader_twin import LOOP
 from .dataloader_worker import Batch, Clock, Hook, Numbering, Reading, TimedFetcher, receivers, tensors

@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..host import how_it_ended
-from .failures import portable
-from .lifelines import Lifeline, Watched
-from .shared import Exchange
+from ..workers.failures import portable
+from ..workers.host import how_it_ended
+from ..workers.lifelines import Lifeline, Watched
+from ..workers.shared import Exchange
 
 
 class StageError(RuntimeError):

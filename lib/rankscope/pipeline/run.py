@@ -14,12 +14,12 @@ from typing import Any
 
 from ..timeline import Recorder, Timeline
 from ..values.checks import of_type, one_of, whole
-from .interrupts import Interrupts
-from .lifelines import Lifeline
+from ..workers.interrupts import Interrupts
+from ..workers.lifelines import Lifeline
+from ..workers.shared import delete_folder, shared_folder
 from .processes import StageError, Worker
 from .queues import End, Item, Queue, Source, Stopped, Turns
 from .service import draw
-from .shared import delete_folder, shared_folder
 from .stages import Pipeline, Stage
 
 _now = time.perf_counter_ns

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn.functional import mse_loss
 
-from ..ranks import launch
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, whole
+from ..workers.launch import launch
 from .model import Seconds, kind_of, stage_seconds
 from .schedule import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, PIPELINES, Action, PipelineSchedule
 

@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..gradients import ROUNDING, Vector, gradient_of
-from ..ranks import launch
 from ..sampling import Assignment, audit
 from ..timeline import Recorder, Span, Timeline
 from ..values.checks import number, of_type, truth
+from ..workers.launch import launch
 from .model import LANE, batches_by_rank, checked, gradient_scale, reads, sample_weights, steps_by_rank
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # of outputs and targets: a loss for each sample

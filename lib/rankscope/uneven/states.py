@@ -14,8 +14,8 @@ from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from ..gradients import ROUNDING, TIMEOUT_S, DemoError, Vector, apart, values_of
-from ..ranks import launch
 from ..sampling import Assignment
+from ..workers.launch import launch
 from ..zero.run import zero_redundancy_class
 from .model import batches_by_rank
 from .run import Losses, Task, checked_task, own_batches

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..ranks import launch
 from ..values.checks import of_type, one_of, whole
 from ..values.frozen import checked, frozen, mapping
 from ..values.storage import write_atomically
+from ..workers.launch import launch
 from .model import RECIPES, WAYS, ZeroMemory, layers, memory
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from torch.utils.data import IterableDataset, get_worker_info
 from ..sampling import shard_files
 from ..timeline import Recorder
 from ..values.checks import of_type, several, truth, whole
-from .part_files import Load, Part, load_part
-from .part_loaders import PartLoaders
-from .part_manager import Setting, loaded
-from .parts_twin import TRAINER
+from .files import Load, Part, load_part
+from .loaders import PartLoaders
+from .manager import Setting, loaded
+from .simulate import TRAINER
 
 Batch = TypeVar("Batch")
 

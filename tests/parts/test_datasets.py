@@ -25,17 +25,18 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
-from rankscope.pipeline import lifelines, part_loaders, parts
-from rankscope.pipeline.part_files import DelayedLoad, load_part, write_parts
-from rankscope.pipeline.part_loaders import LoaderDied
-from rankscope.pipeline.part_manager import PartError
-from rankscope.pipeline.parts import AsyncPartDataset, SyncPartDataset, in_step
-from rankscope.pipeline.parts_twin import idle_share, simulate_parts
+from rankscope.parts import datasets, loaders
+from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
+from rankscope.parts.files import DelayedLoad, load_part, write_parts
+from rankscope.parts.loaders import LoaderDied
+from rankscope.parts.manager import PartError
+from rankscope.parts.simulate import idle_share, simulate
 from rankscope.pipeline.service import Lognormal
 from rankscope.timeline import Recorder
+from rankscope.workers import lifelines
 
-from . import part_loads
-from .conftest import NOT_HANGING_S, alive, children, soon
+from ..processes import NOT_HANGING_S, alive, children, soon
+from . import loads as part_loads
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -49,8 +50,8 @@ def folders(monkeypatch):
         made.append(make())
         return made[-1]
 
-    make = part_loaders.shared_folder
-    monkeypatch.setattr(part_loaders, "shared_folder", shared_folder)
+    make = loaders.shared_folder
+    monkeypatch.setattr(loaders, "shared_folder", shared_folder)
     yield made
     gc.collect()
     assert made
@@ -241,7 +242,7 @@ def test_they_are_iterable_datasets_for_a_data_loader(files, folders):
 
 
 def test_a_data_loader_worker_is_told_that_it_is_the_wrong_place(files, monkeypatch):
-    monkeypatch.setattr(parts, "get_worker_info", lambda: "that of worker 0")
+    monkeypatch.setattr(datasets, "get_worker_info", lambda: "that of worker 0")
     for dataset in (SyncPartDataset(files, 3), AsyncPartDataset(files, 3)):
         with pytest.raises(RuntimeError, match="give the DataLoader num_workers=0"):
             list(DataLoader(dataset, batch_size=None))
@@ -355,7 +356,7 @@ def no_deadline(monkeypatch):
     """No wait that only a deadline ends: each would take longer than a test may."""
     exit_code = lifelines.Watched.exit_code
     monkeypatch.setattr(lifelines.Watched, "exit_code", lambda self, within_s: exit_code(self, 1000 * within_s))
-    monkeypatch.setattr(part_loaders, "_STOP_S", 1000.0)
+    monkeypatch.setattr(loaders, "_STOP_S", 1000.0)
 
 
 def test_a_killed_loader_is_named_each_time(files, folders, no_deadline):
@@ -558,7 +559,7 @@ def test_a_pickled_dataset_starts_processes_of_its_own(files, folders):
 
 
 def test_the_manager_has_one_thread_and_no_torch(files, monkeypatch):
-    for name in part_loaders._ONE_THREAD:
+    for name in loaders._ONE_THREAD:
         monkeypatch.setenv(name, "3")
     (batch,) = AsyncPartDataset(files[:1], 1, load=part_loads.one_thread)
     assert batch["threads"].tolist() == [1]
@@ -706,7 +707,7 @@ def test_a_run_has_the_spans_of_its_twin_and_takes_about_as_long(tmp_path):
     loads = [[load.delay_s(file) for file in shard] for shard in shards]
     idle = {}
     for name, setting in {"sync": {}, "async": {"queue_size": 2, "num_loaders": 1}}.items():
-        expected = simulate_parts(loads, steps, step_s, **setting)
+        expected = simulate(loads, steps, step_s, **setting)
         for _ in range(8):
             timeline = train(files, load, step_s, 4, setting)
             timeline.check()

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import torch
 from rankscope.ranks import launch
-from tests import ranks_functions as functions
+from tests.workers import functions
 
 class Mine:
     pass

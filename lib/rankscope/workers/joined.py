@@ -12,6 +12,7 @@ from typing import Any
 
 from . import parcels
 from .errors import RankError
+from .threads import let_go
 
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MPIRUN = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
@@ -84,8 +85,6 @@ def _join(backend: str, timeout: timedelta) -> Any:
 
 def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
     import torch.distributed as dist
-
-    from .threads import let_go
 
     rank = dist.get_rank()
     try:

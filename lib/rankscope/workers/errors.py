@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+MOST_RANKS = 256
+
 
 class RankError(RuntimeError):
     """A rank failed: `rank` is its number, the cause what it raised."""

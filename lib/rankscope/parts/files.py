@@ -17,9 +17,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..pipeline.service import Distribution, Service, check, draw_one
 from ..values.checks import whole
 from ..values.storage import write_atomically
-from .service import Distribution, Service, check, draw_one
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]

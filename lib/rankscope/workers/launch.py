@@ -26,13 +26,13 @@ from typing import Any, TypeVar
 
 from ..values.checks import number, one_of, truth, whole
 from . import joined, parcels
+from .errors import MOST_RANKS
 from .forker import open_line
 from .output import Output
 from .rank import Setting
 from .watching import Watch
 
 Result = TypeVar("Result")
-MOST_RANKS = 256
 _BACKENDS = ("gloo", "nccl", "mpi")
 
 

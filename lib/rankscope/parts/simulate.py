@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..pipeline.service import Service, check, check_times, draw
 from ..timeline import Span, Timeline
 from ..values.checks import is_scalar, number, of_type, whole
-from .service import Service, check, check_times, draw
 
 TRAINER = "trainer"  # the lane of what a trainer does
 _SEEDS = (-(2**63), 2**64 - 1)
@@ -20,7 +20,7 @@ def loader_lane(loader: int) -> str:
     return f"loader {loader}"
 
 
-def simulate_parts(
+def simulate(
     load_s: Service | Sequence[Sequence[float]],
     steps_per_part: int | Sequence[Sequence[int]],
     step_s: Service,
@@ -45,7 +45,7 @@ def simulate_parts(
 
     Raises ValueError for numbers out of range, shards that do not fit each other, and times that are negative.
 
-    >>> spans = simulate_parts([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
+    >>> spans = simulate([[1.0, 1.0]], 2, 0.5, queue_size=1).select(lane="trainer", kind="wait")
     >>> [(span.item, span.start_s, span.stop_s) for span in spans]
     [(0, 0.0, 1.0), (1, 2.0, 2.0)]
     """
@@ -64,7 +64,7 @@ def simulated_idle_share(
     num_loaders: int = 1,
     seed: int = 0,
 ) -> float:
-    """Return the `idle_share` of what `simulate_parts` returns, several times sooner: without its spans.
+    """Return the `idle_share` of what `simulate` returns, several times sooner: without its spans.
 
     >>> simulated_idle_share([[1.0]], 1, 3.0)
     0.25
@@ -84,7 +84,7 @@ def simulated_idle_share(
 def idle_share(timeline: Timeline) -> float:
     """Return the share of the makespan in which a trainer takes no step: the mean over trainers, 0 for none.
 
-    >>> idle_share(simulate_parts([[1.0]], 1, 3.0))
+    >>> idle_share(simulate([[1.0]], 1, 3.0))
     0.25
     """
     of_type("timeline", timeline, Timeline)

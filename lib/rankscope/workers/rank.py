@@ -26,8 +26,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ..host import num_cores
 from .events import Event, tell
+from .host import num_cores
 from .namespaces import enter
 
 DUMP = signal.SIGUSR1  # lets a rank write where it stands

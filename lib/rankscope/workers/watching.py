@@ -14,11 +14,11 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..host import how_it_ended
 from . import parcels
 from .errors import RankError
 from .events import Event, Events
 from .forker import Forker
+from .host import how_it_ended
 from .output import Output
 from .rank import Failure
 
@@ -178,7 +178,7 @@ class Watch:
         ours = os.path.join(os.path.dirname(__file__), "rank.py")
         lines = []
         for file, line, name in reversed([frame for frame in frames if frame[0] not in (ours, "<string>")]):
-            if not file.endswith(os.path.join("ranks", "server.py")):
+            if not file.endswith(os.path.join("workers", "server.py")):
                 source = linecache.getline(file, int(line)).strip()
                 lines.append(f'  File "{file}", line {line}, in {name}' + (f"\n    {source}" if source else ""))
         return "stands at\n" + "\n".join(lines) if lines else "does not say where it stands"

@@ -8,10 +8,10 @@ import sys
 import time
 from functools import partial
 
-from rankscope.pipeline import part_loaders
-from rankscope.pipeline.part_files import load_part
-from rankscope.pipeline.part_loaders import PartLoaders
-from rankscope.pipeline.part_manager import Setting
+from rankscope.parts import loaders
+from rankscope.parts.files import load_part
+from rankscope.parts.loaders import PartLoaders
+from rankscope.parts.manager import Setting
 
 
 class Awkward(Exception):  # which does not survive a pickle
@@ -88,13 +88,13 @@ def _import_slowly(mark):
 
 def start_slowly(mark):
     """A trainer whose manager takes a while to start, and which tells its folder."""
-    make = part_loaders.shared_folder
+    make = loaders.shared_folder
 
     def told():
         print(folder := make(), flush=True)
         return folder
 
-    part_loaders.shared_folder = told
+    loaders.shared_folder = told
     PartLoaders(Setting(SlowToImport(mark), queue_size=2, num_loaders=2))
 
 
@@ -131,7 +131,7 @@ def rank_process(rank, num_ranks, store, files, queue):
     """A rank in a process of its own, on the default group: what it read in each step."""
     import torch.distributed as dist
 
-    from rankscope.pipeline.parts import AsyncPartDataset, in_step
+    from rankscope.parts.datasets import AsyncPartDataset, in_step
 
     dist.init_process_group("gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks)
     with AsyncPartDataset(files, 2, num_ranks, rank) as dataset:

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from ..host import how_it_ended
+from .host import how_it_ended
 from .server import serve
 
 _BEGIN = (

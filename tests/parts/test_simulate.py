@@ -1,4 +1,4 @@
-"""`simulate_parts` against SimPy: stores, processes and a barrier, span for span."""
+"""`simulate` against SimPy: stores, processes and a barrier, span for span."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.pipeline.parts_twin import idle_share, simulate_parts, simulated_idle_share
+from rankscope.parts.simulate import idle_share, simulate, simulated_idle_share
 from rankscope.pipeline.service import Exponential, Lognormal
 from rankscope.timeline import Span, Timeline
 
@@ -119,7 +119,7 @@ def test_every_span_is_where_simpy_has_it(shards, queue_size, num_loaders, start
     most = max(map(sum, steps))
     step_s = data.draw(st.lists(seconds, min_size=max(most, 1), max_size=max(most, 1)))
     setting = {"queue_size": queue_size, "num_loaders": num_loaders, "startup_s": startup_s, "barrier_s": barrier_s}
-    timeline = simulate_parts(loads, steps, step_s, **setting)
+    timeline = simulate(loads, steps, step_s, **setting)
     timeline.check()
     expected = times(Reference(loads, steps, step_s, *setting.values()).spans)
     found = times(timeline)
@@ -141,7 +141,7 @@ def test_the_reference_tells_queue_sizes_and_loaders_apart():
 def test_what_loading_in_the_trainer_costs_is_known_in_closed_form():
     """Constant loads L and n steps S a part: idle is L / (L + nS), alone and in aligned lock-step."""
     for num_trainers in (1, 4):
-        timeline = simulate_parts([[0.6] * 5] * num_trainers, 2, 0.2)
+        timeline = simulate([[0.6] * 5] * num_trainers, 2, 0.2)
         assert idle_share(timeline) == pytest.approx(0.6 / (0.6 + 0.4))
         assert timeline.makespan_s == pytest.approx(5.0)
 
@@ -153,12 +153,12 @@ def test_the_idle_share_without_spans_is_that_of_the_spans(seed):
     for queue_size, num_loaders in ((None, 1), (1, 1), (2, 3), (8, 2)):
         inputs = Lognormal(0.2, cv=1.0), steps, Lognormal(0.05, cv=0.3)
         how = {"queue_size": queue_size, "num_loaders": num_loaders, "seed": seed}
-        expected = idle_share(simulate_parts(*inputs, **how))
+        expected = idle_share(simulate(*inputs, **how))
         assert simulated_idle_share(*inputs, **how) == pytest.approx(expected, abs=1e-12)
 
 
 def test_loading_ahead_leaves_the_first_load_only_where_loads_are_shorter_than_a_part():
-    timeline = simulate_parts([[0.3] * 5] * 4, 2, 0.2, queue_size=1)
+    timeline = simulate([[0.3] * 5] * 4, 2, 0.2, queue_size=1)
     assert timeline.makespan_s == pytest.approx(0.3 + 5 * 0.4)
 
 
@@ -167,7 +167,7 @@ def test_parts_that_end_at_different_steps_cost_more_and_queues_win_it_back():
     aligned = [[6] * 12] * 4
     apart = [[6 - rank] + [6] * 11 for rank in range(4)]
     idle = {
-        name: [idle_share(simulate_parts(loads, steps, 0.05, queue_size=size)) for size in (None, 1, 2, 4)]
+        name: [idle_share(simulate(loads, steps, 0.05, queue_size=size)) for size in (None, 1, 2, 4)]
         for name, steps in {"aligned": aligned, "apart": apart}.items()
     }
     assert idle["apart"][0] > idle["aligned"][0] > idle["aligned"][1]
@@ -177,7 +177,7 @@ def test_parts_that_end_at_different_steps_cost_more_and_queues_win_it_back():
 
 def test_a_distribution_gives_each_trainer_times_of_its_own_and_the_same_again():
     def loads(seed):
-        timeline = simulate_parts(Exponential(0.1), [[1, 1]] * 3, 0.01, seed=seed)
+        timeline = simulate(Exponential(0.1), [[1, 1]] * 3, 0.01, seed=seed)
         return [round(span.stop_s - span.start_s, 9) for span in timeline.select(kind="load")]
 
     assert loads(0) == loads(0) != loads(1)
@@ -185,14 +185,14 @@ def test_a_distribution_gives_each_trainer_times_of_its_own_and_the_same_again()
 
 
 def test_lanes_come_in_order_whichever_works_first():
-    timeline = simulate_parts([[1.0, 0.1, 0.1]] * 2, 1, 0.5, queue_size=2, num_loaders=3)
+    timeline = simulate([[1.0, 0.1, 0.1]] * 2, 1, 0.5, queue_size=2, num_loaders=3)
     assert timeline.rank_lanes() == [
         (rank, lane) for rank in (0, 1) for lane in ("trainer", "loader 0", "loader 1", "loader 2")
     ]
 
 
 def test_trainers_without_parts_wait_for_the_others():
-    timeline = simulate_parts([[], [1.0]], 2, 0.5)
+    timeline = simulate([[], [1.0]], 2, 0.5)
     assert [tuple(s)[2:] for s in timeline.select(rank=0)] == [
         ("barrier", 0, 0.0, 1.0),
         ("barrier", 1, 1.0, 1.5),
@@ -201,7 +201,7 @@ def test_trainers_without_parts_wait_for_the_others():
 
 
 def test_nothing_to_do_takes_no_time():
-    timeline = simulate_parts([[], []], 2, 0.5, queue_size=2)
+    timeline = simulate([[], []], 2, 0.5, queue_size=2)
     assert timeline.makespan_s == 0.0
     assert idle_share(timeline) == 0.0
 
@@ -230,7 +230,7 @@ def test_nothing_to_do_takes_no_time():
 )
 def test_bad_input_is_named(arguments, options, message):
     with pytest.raises(ValueError, match=message):
-        simulate_parts(*arguments, **options)
+        simulate(*arguments, **options)
     with pytest.raises(ValueError, match="timeline must be a Timeline, got None"):
         idle_share(None)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.pipeline.shared import Exchange, delete_folder, shared_folder
 from rankscope.values import storage
+from rankscope.workers.shared import Exchange, delete_folder, shared_folder
 
 
 @pytest.fixture

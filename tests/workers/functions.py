@@ -1,4 +1,4 @@
-"""What the ranks in test_launch.py do; a module, as a user's functions are, and without torch until a rank needs it."""
+"""What the ranks of the tests do; a module, as a user's functions are, and without torch until a rank needs it."""
 
 from __future__ import annotations
 

@@ -8,11 +8,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import torch.distributed as dist
-
 from ..values.checks import number, whole
-from .errors import RankError
-from .launch import MOST_RANKS
+from .errors import MOST_RANKS, RankError
 
 Result = TypeVar("Result")
 
@@ -35,7 +32,11 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     >>> in_threads(4, total)
     [6, 6, 6, 6]
     """
-    num_ranks = _checked(num_ranks, work)
+    import torch.distributed as dist
+
+    if not callable(work):
+        raise ValueError(f"work must be a function of rank and group, got {work!r}")
+    num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     timeout = timedelta(seconds=number("timeout_s", timeout_s, above=0, high=10**9))
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, and left out of torch's own list
     results: dict[int, Result] = {}
@@ -56,12 +57,6 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     for rank, cause in errors:
         raise RankError(f"rank {rank} failed: {type(cause).__name__}: {cause}", rank) from cause
     return [results[rank] for rank in range(num_ranks)]
-
-
-def _checked(num_ranks: Any, work: Any) -> int:
-    if not callable(work):
-        raise ValueError(f"work must be a function of rank and group, got {work!r}")
-    return whole("num_ranks", num_ranks, 1, MOST_RANKS)
 
 
 def let_go(error: BaseException) -> None:

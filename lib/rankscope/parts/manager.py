@@ -20,13 +20,13 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ..host import how_it_ended
 from ..timeline import Recorder
-from .failures import portable
-from .lifelines import Lifeline, Watched, watch
-from .part_files import Load, Part, check_part
-from .parts_twin import loader_lane
-from .shared import Exchange, delete_folder
+from ..workers.failures import portable
+from ..workers.host import how_it_ended
+from ..workers.lifelines import Lifeline, Watched, watch
+from ..workers.shared import Exchange, delete_folder
+from .files import Load, Part, check_part
+from .simulate import loader_lane
 
 _Pipe: TypeAlias = "Connection[Any, Any]"
 

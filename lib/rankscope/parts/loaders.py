@@ -20,10 +20,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from ..host import how_it_ended
-from .part_files import Part
-from .part_manager import PartError, Setting, exchange_folder, manage
-from .shared import Exchange, delete_folder, shared_folder
+from ..workers.host import how_it_ended
+from ..workers.shared import Exchange, delete_folder, shared_folder
+from .files import Part
+from .manager import PartError, Setting, exchange_folder, manage
 
 _BEGIN = (
     "import json, pathlib, sys; sys.path[:] = json.loads(sys.argv[2]); "

@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope.ranks import RankError, forker, launch, watching
+from rankscope.ranks import RankError, launch
 from rankscope.timeline import Recorder, Timeline
+from rankscope.workers import forker, watching
 
-from . import ranks_functions as functions
-from .pipeline.conftest import NOT_HANGING_S, alive, children, soon
-from .ports import free_port
+from ..ports import free_port
+from ..processes import NOT_HANGING_S, alive, children, soon
+from . import functions
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -405,7 +406,7 @@ def script(tmp_path: Path, text: str) -> list[str]:
     return [sys.executable, str(path)]
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'lib'}", "PYTHONWARNINGS": "error"}
 
 
 def test_a_script_needs_no_guard_and_where_it_is_killed_all_ends(tmp_path):
@@ -415,8 +416,9 @@ def test_a_script_needs_no_guard_and_where_it_is_killed_all_ends(tmp_path):
 import sys
 import torch
 import torch.distributed as dist
-from tests import ranks_functions as functions
-from rankscope.ranks import forker, launch
+from tests.workers import functions
+from rankscope.ranks import launch
+from rankscope.workers import forker
 BASE = 10
 class Sum:
     def __init__(self, value): self.value = value
@@ -450,8 +452,9 @@ def test_a_fork_of_the_caller_has_its_own_server_and_holds_nobody(tmp_path):
         tmp_path,
         """
 import multiprocessing, os, signal, sys, time, warnings
-from tests import ranks_functions as functions
-from rankscope.ranks import forker, launch
+from tests.workers import functions
+from rankscope.ranks import launch
+from rankscope.workers import forker
 warnings.simplefilter("ignore", DeprecationWarning)
 def child(queue):
     queue.put((launch(functions.total, 2), forker._current.pid))
@@ -508,7 +511,7 @@ def test_a_cell_of_a_notebook_launches_its_own_functions(tmp_path):
 
 JOINED = """
 import os
-from tests import ranks_functions as functions
+from tests.workers import functions
 from rankscope.ranks import RankError, launch
 first = launch(functions.total, None, (10,))
 second = launch(functions.rank, int(os.environ["WORLD_SIZE"]))
