@@ -28,21 +28,20 @@ from ..values.storage import reserve
 from .timeline import Timeline
 
 _SLOTS = 1 << 15  # spans a file holds; then the next is begun
-_RECORD = np.dtype([("rank", "<i4"), ("lane", "<i4"), ("kind", "<i4"), ("item", "<i8"), ("start_ns", "<i8"),
-                    ("stop_ns", "<i8"), ("written", "<i4")])  # fmt: skip
-_pack = struct.Struct("<iiiqqqi").pack_into  # `written` comes last: a span cut short by a kill is not read
+_FIELDS = {"rank": "i", "lane": "i", "kind": "i", "item": "q", "start_ns": "q", "stop_ns": "q", "written": "i"}
+_pack = struct.Struct("<" + "".join(_FIELDS.values())).pack_into
+_RECORD = np.dtype([(name, f"<{code}") for name, code in _FIELDS.items()])
 _SIZE = _RECORD.itemsize
 _now = time.perf_counter_ns
 _recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 
 
 class Recorder:
-    """Records spans of this process and of those that inherit it, by fork or by pickle.
+    """Records spans of this process and of those that inherit the recorder, by fork or by pickle.
 
-    `folder` is where the spans go and stay; without one they go to a temporary one, which is deleted with the recorder.
-    Recording is safe from any thread. After a fork, or in a process that got the recorder by pickle, spans go to files
-    of that process; `timeline` gathers all of them, at any time. `rank` is put on the spans; `for_rank` gives a
-    recorder for another one.
+    Spans are written to `folder` and stay there; without a folder they go to a temporary one, which is deleted with the
+    recorder. Recording is safe from any thread, and each process writes files of its own; `timeline` gathers them all
+    at any time. `rank` is put on the spans; `for_rank` gives a recorder for another rank.
 
     >>> recorder = Recorder()
     >>> with recorder.span("loader", "read", item=0):
@@ -156,24 +155,19 @@ class _Running:
 def _load(folder: Path, stem: str) -> Timeline:
     """The spans of one process, also while it goes on recording.
 
-    Spans are read before names: a name is on disk before a span uses it. What is half written is left out.
+    Spans are read before names: a name is on disk before a span uses it. `written` is the last field of a record, so
+    that a span which a kill cut short is left out; of a name cut short no span was written.
     """
     records = np.concatenate([np.fromfile(path, dtype=_RECORD) for path in sorted(folder.glob(f"{stem}.*.spans"))])
-    names = _names((folder / f"{stem}.names").read_text(encoding="utf-8", errors="replace"))
-    rows = records[records["written"] == 1]
-    places = {name: rows[name].astype(np.int64) for name in ("rank", "lane", "kind", "item")}
-    times = {name: rows[f"{name[:-2]}_ns"] / 1e9 for name in ("start_s", "stop_s")}
-    return Timeline(**places, **times, lanes=names, kinds=names)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    """The names in their places; lines that a full disk or a kill cut short hold none that a span uses."""
     found: dict[int, str] = {}
-    for line in text.splitlines():
+    for line in (folder / f"{stem}.names").read_text(encoding="utf-8", errors="replace").splitlines():
         with contextlib.suppress(ValueError):
             place, name = json.loads(line)
             found[place] = name
-    return tuple(found.get(place, "") for place in range(max(found, default=-1) + 1))
+    names = tuple(found.get(place, "") for place in range(max(found, default=-1) + 1))
+    rows = records[records["written"] == 1]
+    rank, lane, kind, item = (rows[name] for name in ("rank", "lane", "kind", "item"))
+    return Timeline(rank, lane, kind, item, rows["start_ns"] / 1e9, rows["stop_ns"] / 1e9, names, names)
 
 
 def _delete(folder: Path, pid: int) -> None:

@@ -1,4 +1,8 @@
-"""`Timeline`: spans as columns, and the figures that a simulation and a real run are compared by."""
+"""`Timeline`: what ran when, on which lane of which rank. A simulation and a real run both give one.
+
+A timeline is stored as a Chrome/Perfetto trace: JSON, in the Trace Event Format, with times in microseconds. A rank is
+a process there, a lane a thread, a kind a category. Traces of others, torch.profiler's say, are read too.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +12,27 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..values.checks import count_of, number, of_type, one_of, several, whole
-from ..values.storage import write_atomically
+from ..values.frozen import checked, evolve, frozen
+from ..values.storage import StorageError, write_atomically
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Kinds of span in which a lane waits: for room, for other ranks, for an item.
-WAITS = ("blocked", "barrier", "wait")
+Times = NDArray[np.float64]
+Intervals = tuple[Times, Times]  # starts and stops
+
+WAITS = ("blocked", "barrier", "wait")  # kinds of span in which a lane waits: for room, for other ranks, for an item
 _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
+_FORMAT, _VERSION = "rankscope.timeline", 1
 
 
 class TimelineError(ValueError):
@@ -41,10 +50,30 @@ class Span(NamedTuple):
     stop_s: float
 
 
-Times = NDArray[np.float64]
+def _column(name: str, values: ArrayLike) -> NDArray[Any]:
+    """A read-only column of the right type that nobody else can write to; it is copied only where somebody could."""
+    given = np.asarray(values)
+    wanted = np.float64 if name.endswith("_s") else np.int64
+    if given.dtype.kind == "u" and wanted is np.int64 and (given > np.iinfo(np.int64).max).any():
+        raise ValueError(f"{name} must hold whole numbers of at most 2**63 - 1, got {given.max()}")
+    if given.ndim != 1 or (given.size and not np.can_cast(given.dtype, wanted, casting="same_kind")):
+        raise ValueError(f"{name} must be a column of {wanted.__name__}, got {given.dtype} of shape {given.shape}")
+    base: Any = given
+    while isinstance(base, np.ndarray) and not base.flags.writeable:
+        base = base.base
+    return _read_only(given.view() if given.dtype == wanted and base is None else given.astype(wanted))
 
 
-@dataclass(frozen=True, eq=False)
+def _read_only(array: NDArray[Any]) -> NDArray[Any]:
+    array.flags.writeable = False
+    return array
+
+
+def _words(name: str, words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(of_type(name, word, str) for word in words)
+
+
+@frozen(eq=False)
 class Timeline:
     """Spans held as columns, an entry a span, in any order; `lane` and `kind` are places in `lanes` and `kinds`.
 
@@ -53,24 +82,20 @@ class Timeline:
     starts.
     """
 
-    rank: NDArray[np.int64]
-    lane: NDArray[np.int64]
-    kind: NDArray[np.int64]
-    item: NDArray[np.int64]
-    start_s: Times
-    stop_s: Times
-    lanes: tuple[str, ...]
-    kinds: tuple[str, ...]
+    rank: NDArray[np.int64] = checked(_column)
+    lane: NDArray[np.int64] = checked(_column)
+    kind: NDArray[np.int64] = checked(_column)
+    item: NDArray[np.int64] = checked(_column)
+    start_s: Times = checked(_column)
+    stop_s: Times = checked(_column)
+    lanes: tuple[str, ...] = checked(_words)
+    kinds: tuple[str, ...] = checked(_words)
 
-    def __post_init__(self) -> None:
-        for name in _COLUMNS:
-            object.__setattr__(self, name, checked(name, getattr(self, name)))
+    def __attrs_post_init__(self) -> None:
         lengths = {name: getattr(self, name).size for name in _COLUMNS}
         if len(set(lengths.values())) != 1:
             raise ValueError(f"a timeline's columns must be of one length, got {lengths}")
-        for name, names in (("lane", self.lanes), ("kind", self.kinds)):
-            object.__setattr__(self, f"{name}s", tuple(of_type(f"{name}s", word, str) for word in names))
-            places = getattr(self, name)
+        for name, places, names in (("lane", self.lane, self.lanes), ("kind", self.kind, self.kinds)):
             if places.size and not 0 <= places.min() <= places.max() < len(names):
                 outside = places[(places < 0) | (places >= len(names))][0]
                 raise ValueError(f"{name} must hold places from 0 to {len(names) - 1} in {name}s, got {outside}")
@@ -85,30 +110,29 @@ class Timeline:
         >>> Timeline.of([Span(0, "gpu", "compute", 0, 1.0, 3.0)]).makespan_s
         2.0
         """
-        rows = list(spans)
-        columns: dict[str, Any] = {name: [row[place] for row in rows] for place, name in enumerate(_COLUMNS)}
-        lanes, columns["lane"] = encoded(columns["lane"])
-        kinds, columns["kind"] = encoded(columns["kind"])
-        return cls(**columns, lanes=lanes, kinds=kinds)
+        columns: list[Any] = list(zip(*spans, strict=True)) or [()] * len(_COLUMNS)
+        rank, lane, kind, item, start_s, stop_s = columns
+        (lanes, lane_places), (kinds, kind_places) = _encoded(lane), _encoded(kind)
+        return cls(rank, lane_places, kind_places, item, start_s, stop_s, lanes, kinds)
 
     @classmethod
     def concat(cls, timelines: Sequence[Timeline]) -> Timeline:
         """Put timelines together, those of several ranks say; all must count seconds from the same origin."""
-        columns: dict[str, Any] = {
-            name: settled(np.concatenate([getattr(timeline, name) for timeline in timelines] or [np.empty(0)]))
-            for name in _COLUMNS
-        }
+        if not timelines:
+            return cls.of([])
+        columns: dict[str, Any] = {name: np.concatenate([getattr(one, name) for one in timelines]) for name in _COLUMNS}
         names: dict[str, Any] = {}
         for name in ("lane", "kind"):
-            known = [getattr(timeline, f"{name}s") for timeline in timelines]
-            names[f"{name}s"], places = encoded([word for words in known for word in words])
-            firsts = np.cumsum([0, *map(len, known)])
-            moved = [places[first + getattr(t, name)] for first, t in zip(firsts, timelines, strict=False)]
-            columns[name] = settled(np.concatenate(moved)) if moved else np.empty(0)
+            known = [getattr(one, f"{name}s") for one in timelines]
+            names[f"{name}s"], places = _encoded([word for words in known for word in words])
+            first = np.repeat(np.cumsum([0, *map(len, known)])[:-1], [len(one) for one in timelines])
+            columns[name] = places[first + columns[name]]
+        for column in columns.values():
+            _read_only(column)
         return cls(**columns, **names)
 
     def __repr__(self) -> str:
-        ranks, lanes = np.unique(self.rank).size, len(set(zip(self.rank.tolist(), self.lane.tolist(), strict=True)))
+        ranks, lanes = np.unique(self.rank).size, len(self.rank_lanes())
         counts = count_of(len(self), "span"), count_of(ranks, "rank"), count_of(lanes, "lane")
         return f"<Timeline: {', '.join(counts)}, {self.makespan_s:.3g} s>"
 
@@ -144,12 +168,13 @@ class Timeline:
         A span without length counts as inside the window where it lies on its edge. Raises ValueError for a window
         that ends before it starts. A lane or kind that no span has gives an empty timeline.
         """
-        rank, item = (None if n is None else whole("rank and item", n) for n in (rank, item))
         keep = np.ones(len(self), dtype=bool)
-        for wanted, column, names in ((rank, self.rank, None), (item, self.item, None), (lane, self.lane, self.lanes),
-                                      (kind, self.kind, self.kinds)):  # fmt: skip
+        for name, wanted in (("rank", rank), ("item", item)):
             if wanted is not None:
-                keep &= column == (wanted if names is None else names.index(wanted) if wanted in names else -1)
+                keep &= getattr(self, name) == whole(name, wanted)
+        for word, column, names in ((lane, self.lane, self.lanes), (kind, self.kind, self.kinds)):
+            if word is not None:
+                keep &= column == (names.index(word) if word in names else -1)
         if between_s is None:
             return self.take(np.flatnonzero(keep))
         low, high = (number("between_s", time, high=math.inf) for time in several("between_s", between_s))
@@ -157,23 +182,20 @@ class Timeline:
             raise ValueError(f"between_s must be a window from earlier to later, got {between_s}")
         start_s, stop_s = np.maximum(self.start_s, low), np.minimum(self.stop_s, high)
         keep &= (start_s < stop_s) | ((self.start_s == self.stop_s) & (start_s == stop_s))
-        found = self.take(np.flatnonzero(keep))
-        return replace(found, start_s=start_s[keep], stop_s=stop_s[keep])
+        return evolve(self.take(np.flatnonzero(keep)), start_s=start_s[keep], stop_s=stop_s[keep])
 
     def take(self, places: NDArray[np.int64]) -> Timeline:
         """Return the spans at these places, in this order."""
-        columns: dict[str, Any] = {name: settled(getattr(self, name)[places]) for name in _COLUMNS}
-        return replace(self, **columns)
+        return evolve(self, **{name: _read_only(getattr(self, name)[places]) for name in _COLUMNS})
 
     def named(self, lanes: Sequence[str], kinds: Sequence[str]) -> Timeline:
         """Return the same spans with these lanes and kinds first, in this order, whether they have spans or not."""
-        none, never = np.empty(0, dtype=np.int64), np.empty(0)
-        return Timeline.concat([Timeline(none, none, none, none, never, never, tuple(lanes), tuple(kinds)), self])
+        return Timeline.concat([evolve(Timeline.of([]), lanes=lanes, kinds=kinds), self])
 
     def shifted(self, seconds: float) -> Timeline:
         """Return the same spans, `seconds` later."""
         seconds = number("seconds", seconds)
-        return replace(self, start_s=self.start_s + seconds, stop_s=self.stop_s + seconds)
+        return evolve(self, start_s=self.start_s + seconds, stop_s=self.stop_s + seconds)
 
     @property
     def begin_s(self) -> float:
@@ -192,27 +214,27 @@ class Timeline:
 
     @property
     def busy_s(self) -> float:
-        """Seconds in which at least one span runs; select a lane, kind or rank before to ask for its own."""
-        return length_s(self._union())
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds of the makespan in which no span runs."""
-        return self.makespan_s - self.busy_s
+        """Seconds in which at least one span runs; select a lane, kind or rank first to ask for its own."""
+        return _length_s(merge(self.start_s, self.stop_s))
 
     def overlap_s(self, one: str, other: str) -> float:
         """Return the seconds in which spans of two kinds run at once, on any lanes of the same rank, over all ranks.
 
         Raises ValueError for a kind that the timeline does not have.
         """
-        one, other = (one_of("kind", kind, self.kinds) for kind in (one, other))
-        ranks = (self.select(rank=int(rank)) for rank in np.unique(self.rank))
-        return sum(length_s(intersect(r.select(kind=one)._union(), r.select(kind=other)._union())) for r in ranks)
+        total_s = 0.0
+        pair = [self.select(kind=one_of("kind", kind, self.kinds)) for kind in (one, other)]
+        for rank in np.unique(self.rank).tolist():
+            own = (spans.select(rank=rank) for spans in pair)
+            total_s += _length_s(intersect(*(merge(spans.start_s, spans.stop_s) for spans in own)))
+        return total_s
 
     def utilisation(self) -> dict[tuple[int, str], float]:
         """Return for each of `rank_lanes` the share of the makespan in which it works, `WAITS` not counted."""
-        whole = self.makespan_s
-        return {(rank, lane): spans.work().busy_s / whole if whole else 0.0 for rank, lane, spans in self.by_lane()}
+        whole_s = self.makespan_s
+        works = (self.take(places).work() for places in self._by_lane())
+        shares = [spans.busy_s / whole_s if whole_s else 0.0 for spans in works]
+        return dict(zip(self.rank_lanes(), shares, strict=True))
 
     def work(self) -> Timeline:
         """Return the spans in which something is done: those of `WAITS` left out."""
@@ -221,18 +243,13 @@ class Timeline:
 
     def rank_lanes(self) -> list[tuple[int, str]]:
         """Return the (rank, lane) that have spans: by rank, then in the order of `lanes`."""
-        return [(rank, lane) for rank, lane, _ in self.by_lane()]
+        return [(int(self.rank[first]), self.lanes[self.lane[first]]) for first, *_ in self._by_lane()]
 
-    def by_lane(self) -> Iterator[tuple[int, str, Timeline]]:
-        """Yield rank, lane and spans of each lane of each rank that has any: by rank, then in the order of `lanes`."""
-        for group in self.grouped(self.lane, np.arange(len(self))):
-            yield int(self.rank[group[0]]), self.lanes[self.lane[group[0]]], self.take(group)
-
-    def grouped(self, key: NDArray[np.int64], order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return the places of the spans of each (rank, value of `key`), each group in the order of `order`."""
-        places = order[np.lexsort((key[order], self.rank[order]))]  # stable
-        cuts = np.flatnonzero((np.diff(self.rank[places]) != 0) | (np.diff(key[places]) != 0)) + 1
-        return np.split(places, cuts) if len(self) else []
+    def _by_lane(self) -> list[NDArray[np.int64]]:
+        """The places of the spans of each lane of each rank."""
+        order = np.lexsort((self.lane, self.rank))
+        cuts = np.flatnonzero((np.diff(self.rank[order]) != 0) | (np.diff(self.lane[order]) != 0)) + 1
+        return np.split(order, cuts) if len(self) else []
 
     def throughput_per_s(self, kind: str) -> float:
         """Return the number of different items of a kind that a second of the makespan finishes, over all ranks.
@@ -251,70 +268,186 @@ class Timeline:
         """
         number("tolerance_s", tolerance_s, 0)
         work = self.take(np.flatnonzero(self.stop_s - self.start_s > tolerance_s))
-        order = np.lexsort((work.stop_s, work.start_s, work.lane, work.rank))
-        same = (np.diff(work.rank[order]) == 0) & (np.diff(work.lane[order]) == 0)
-        early = work.stop_s[order][:-1] - work.start_s[order][1:] > tolerance_s
-        if (same & early).any():
-            place = int((same & early).argmax())
-            raise TimelineError(f"spans overlap on one lane: {work[order[place]]} and {work[order[place + 1]]}")
+        work = work.take(np.lexsort((work.stop_s, work.start_s, work.lane, work.rank)))
+        same = (np.diff(work.rank) == 0) & (np.diff(work.lane) == 0)
+        wrong = same & (work.stop_s[:-1] - work.start_s[1:] > tolerance_s)
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise TimelineError(f"spans overlap on one lane: {work[place]} and {work[place + 1]}")
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row a span: rank, lane, kind, item, start_s, stop_s."""
         import pandas as pd
 
-        words = {"lane": decoded(self.lane, self.lanes), "kind": decoded(self.kind, self.kinds)}
-        return pd.DataFrame({name: words.get(name, getattr(self, name)) for name in _COLUMNS})
+        columns = {name: getattr(self, name) for name in _COLUMNS}
+        for name, words in (("lane", self.lanes), ("kind", self.kinds)):
+            columns[name] = np.array([words[place] for place in columns[name]], dtype=object)
+        return pd.DataFrame(columns)
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
-        """Write a trace that chrome://tracing and Perfetto open (gzipped where the name ends in .gz); see `chrome`."""
-        return write(self, path)
+        """Write a trace that chrome://tracing and Perfetto open, gzipped where the name ends in .gz; return its path.
+
+        It is written whole or not at all, an event a line. Read again, it is the same to the bit.
+        """
+        lanes = self.rank_lanes()
+        events: list[dict[str, Any]] = [
+            {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
+            for rank in sorted({rank for rank, _ in lanes})
+        ]
+        for tid, (rank, lane) in enumerate(lanes):
+            events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}})
+            events.append(
+                {"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}}
+            )
+        thread = {lane: tid for tid, lane in enumerate(lanes)}
+        for span in self:
+            name = span.kind if span.item == -1 else f"{span.kind} {span.item}"
+            place = {"pid": span.rank, "tid": thread[span.rank, span.lane]}
+            times = {"ts": span.start_s * 1e6, "dur": (span.stop_s - span.start_s) * 1e6}
+            args = {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s}
+            events.append({"ph": "X", "name": name, "cat": span.kind, **place, **times, "args": args})
+        head = json.dumps({"format": _FORMAT, "version": _VERSION, "lanes": self.lanes, "kinds": self.kinds})
+        body = ",\n".join(map(json.dumps, events))
+        content = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'.encode()
+        if os.fspath(path).endswith(".gz"):
+            content = gzip.compress(content, mtime=0)
+        return write_atomically(path, lambda file: file.write(content))
 
     @classmethod
     def from_chrome_trace(cls, path: str | os.PathLike[str], kind: str = "category") -> Timeline:
-        """Read a trace, our own or another's (torch.profiler's, say); see `chrome.read` for what becomes what."""
-        return read(path, kind)
+        """Read a trace. Ours comes back as it was.
 
-    def _union(self) -> tuple[Times, Times]:
-        return merge(self.start_s, self.stop_s)
+        Another one, torch.profiler's say, is one rank's: the rank that it names, or 0. Its processes and threads
+        become the lanes, and the category of an event (or with ``kind="name"`` its name) becomes the kind; NCCL's
+        kernels are called by their collective. Complete events and pairs of B and E become spans; the first starts
+        at 0.
+
+        Raises ValueError naming the file where it is no trace, cut short, or of a newer version of ours, and OSError
+        where it cannot be opened.
+        """
+        one_of("kind", kind, ("category", "name"))
+        raw = Path(path).read_bytes()
+        try:
+            trace = _decoded(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+            head = trace.otherData
+            if not isinstance(head, dict) or head.get("format") != _FORMAT:
+                return _foreign(trace, kind)
+            if head.get("version") != _VERSION:
+                raise ValueError(f"version {head.get('version')!r}, this library reads version {_VERSION}")
+            lanes = {(one.pid, one.tid): _given_name(one) for one in trace.traceEvents if one.name == "thread_name"}
+            spans = []
+            for one in trace.traceEvents:
+                if one.ph == "X":
+                    args = of_type("args", one.args, _Args)
+                    lane = lanes[one.pid, one.tid]
+                    spans.append(Span(one.pid, lane, one.cat, args.item, args.start_s, args.stop_s))
+            return cls.of(spans).named(*([str(name) for name in head.get(column, [])] for column in ("lanes", "kinds")))
+        except Exception as error:  # a damaged file can fail in many ways
+            raise StorageError(path, f"not a readable trace: {type(error).__name__}: {error}") from error
 
 
-def checked(name: str, values: ArrayLike) -> NDArray[Any]:
-    """A read-only column of the right type that nobody else can write to; raises ValueError for what is none."""
-    given = np.asarray(values)
-    wanted = np.float64 if name.endswith("_s") else np.int64
-    if given.dtype.kind == "u" and wanted is np.int64 and (given > np.iinfo(np.int64).max).any():
-        raise ValueError(f"{name} must hold whole numbers of at most 2**63 - 1, got {given.max()}")
-    if given.ndim != 1 or (given.size and not np.can_cast(given.dtype, wanted, casting="same_kind")):
-        raise ValueError(f"{name} must be a column of {wanted.__name__}, got {given.dtype} of shape {given.shape}")
-    return settled(given.view() if given.dtype == wanted and _frozen(given) else given.astype(wanted))
+class _Args(msgspec.Struct, gc=False):
+    """Of an event's arguments those that are read: `name` of metadata, the others of our own spans."""
+
+    name: Any = None
+    item: Any = None
+    start_s: Any = None
+    stop_s: Any = None
 
 
-def settled(array: NDArray[Any]) -> NDArray[Any]:
-    """The array, read-only from now on: `checked` need not copy what its maker alone knows."""
-    array.flags.writeable = False
-    return array
+class _Event(msgspec.Struct, gc=False):
+    """Of an event of a trace the fields that are read; decoding only these is several times as fast as all of them."""
+
+    ph: Any = None
+    name: Any = ""
+    cat: Any = None
+    pid: Any = 0
+    tid: Any = 0
+    ts: Any = None
+    dur: Any = 0.0
+    args: _Args | list[Any] | str | float | bool | None = None
 
 
-def _frozen(array: NDArray[Any]) -> bool:
-    """Whether neither the array nor one that it is a view of can be written to."""
-    base: Any = array
-    while isinstance(base, np.ndarray) and not base.flags.writeable:
-        base = base.base
-    return base is None
+class _Trace(msgspec.Struct):
+    traceEvents: list[_Event]
+    otherData: Any = None
+    distributedInfo: Any = None
 
 
-def encoded(texts: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+_decoder = msgspec.json.Decoder(_Trace | list[_Event])
+
+
+def _decoded(raw: bytes) -> _Trace:
+    try:
+        trace = _decoder.decode(raw)
+    except msgspec.DecodeError:  # Python's own reader also takes NaN, which some profilers write
+        trace = msgspec.convert(json.loads(raw), _Trace | list[_Event])
+    return trace if isinstance(trace, _Trace) else _Trace(trace)  # the format allows the bare list of events
+
+
+def _foreign(trace: _Trace, kind: str) -> Timeline:
+    rank = int((trace.distributedInfo or {}).get("rank", 0))
+    names = {
+        (one.pid, one.tid if one.name == "thread_name" else None): _given_name(one)
+        for one in trace.traceEvents
+        if one.ph == "M" and one.name in ("process_name", "thread_name")
+    }
+    begun: dict[tuple[Any, Any], list[_Event]] = {}  # the B events of each thread that have no E yet
+    events, start_us, length_us = list[_Event](), list[float](), list[float]()
+    for one in trace.traceEvents:
+        thread = one.pid, one.tid
+        if one.ph == "B":
+            begun.setdefault(thread, []).append(one)
+        elif one.ph == "X" or (one.ph == "E" and begun.get(thread)):
+            first = one if one.ph == "X" else begun[thread].pop()
+            events.append(first)
+            start_us.append(float(first.ts))
+            length_us.append(float(one.dur) if one.ph == "X" else float(one.ts) - float(first.ts))
+    lane_of = _lane_names({(one.pid, one.tid) for one in events}, names)
+    lanes, lane = _encoded([lane_of[one.pid, one.tid] for one in events])
+    words = (
+        (kind == "category" and _collective(str(one.name))) or (one.name if kind == "name" else one.cat) or one.name
+        for one in events
+    )
+    kinds, kind_places = _encoded(list(map(str, words)))
+    # the first start is taken off before scaling: absolute times have no bits to spare
+    starts_us = np.array(start_us) - min(start_us, default=0.0)
+    stops_us = starts_us + np.array(length_us)
+    zero = np.zeros(len(events), dtype=np.int64)
+    return Timeline(zero + rank, lane, kind_places, zero - 1, starts_us / 1e6, stops_us / 1e6, lanes, kinds)
+
+
+def _given_name(event: _Event) -> str:
+    """The name that a metadata event gives to its process or thread."""
+    if not isinstance(event.args, _Args) or event.args.name is None:
+        raise ValueError(f"{event.name} of process {event.pid!r} must give a name")
+    return str(event.args.name)
+
+
+@lru_cache(maxsize=4096)
+def _collective(name: str) -> str | None:
+    """The collective that one of NCCL's kernels works on: "ncclDevKernel_AllReduce_Sum_f32_RING_LL" is "allreduce"."""
+    plain = name.lower().replace("_", "")
+    known = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send", "recv")
+    return next((word for word in known if word.replace("_", "") in plain), None) if plain.startswith("nccl") else None
+
+
+def _lane_names(threads: set[tuple[Any, Any]], names: dict[tuple[Any, Any], str]) -> dict[tuple[Any, Any], str]:
+    """A lane for each thread: "process, thread", with their numbers where two threads would share it."""
+    plain = {
+        (pid, tid): f"{names.get((pid, None), f'process {pid}')}, {names.get((pid, tid), tid)}" for pid, tid in threads
+    }
+    times = Counter(plain.values())
+    return {(pid, tid): name if times[name] == 1 else f"{name} ({pid}/{tid})" for (pid, tid), name in plain.items()}
+
+
+def _encoded(words: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """The different words in the order they first come in, and the place of each word among them."""
-    names = {word: place for place, word in enumerate(dict.fromkeys(texts))}
-    return tuple(names), np.array([names[word] for word in texts], dtype=np.int64)
+    places = {word: place for place, word in enumerate(dict.fromkeys(words))}
+    return tuple(places), np.array([places[word] for word in words], dtype=np.int64)
 
 
-def decoded(places: NDArray[np.int64], names: tuple[str, ...]) -> NDArray[np.object_]:
-    """The words at these places."""
-    return np.array(names, dtype=object)[places] if names else np.empty(0, dtype=object)
-
-
-def merge(start_s: Times, stop_s: Times) -> tuple[Times, Times]:
+def merge(start_s: Times, stop_s: Times) -> Intervals:
     """Return the union of intervals as disjoint intervals in order; those that touch become one.
 
     >>> start_s, stop_s = merge(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
@@ -328,7 +461,7 @@ def merge(start_s: Times, stop_s: Times) -> tuple[Times, Times]:
     return starts[opens], reach[closes]
 
 
-def intersect(one: tuple[Times, Times], other: tuple[Times, Times]) -> tuple[Times, Times]:
+def intersect(one: Intervals, other: Intervals) -> Intervals:
     """Return where two unions, as `merge` gives them, both are.
 
     >>> a, b = (np.array([0.0, 5.0]), np.array([3.0, 6.0])), (np.array([2.0]), np.array([5.5]))
@@ -336,143 +469,14 @@ def intersect(one: tuple[Times, Times], other: tuple[Times, Times]) -> tuple[Tim
     [[2.0, 5.0], [3.0, 5.5]]
     """
     edges = np.unique(np.concatenate([*one, *other]))
-    if edges.size < 2:
-        return edges[:0], edges[:0]
     starts, stops = edges[:-1], edges[1:]
     middles = (starts + stops) / 2
-    both = _covers(one, middles) & _covers(other, middles)
+    both = np.ones(starts.size, dtype=bool)
+    for begins, ends in (one, other):
+        place = np.searchsorted(begins, middles, side="right") - 1
+        both &= (place >= 0) & (middles < np.append(ends, -np.inf)[place])
     return merge(starts[both], stops[both])
 
 
-def length_s(intervals: tuple[Times, Times]) -> float:
-    """Return the seconds that disjoint intervals cover together."""
+def _length_s(intervals: Intervals) -> float:
     return float((intervals[1] - intervals[0]).sum())
-
-
-def _covers(intervals: tuple[Times, Times], times: Times) -> NDArray[np.bool_]:
-    starts, stops = intervals
-    if not starts.size:
-        return np.zeros(times.size, dtype=bool)
-    place = np.searchsorted(starts, times, side="right") - 1
-    return (place >= 0) & (times < stops[np.maximum(place, 0)])
-
-
-_FORMAT, _VERSION = "rankscope.timeline", 1
-Event = dict[str, Any]
-_COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send", "recv")
-
-
-def write(timeline: Timeline, path: str | os.PathLike[str]) -> Path:
-    """Write the trace whole or not at all, an event a line. Read again, it is the same to the bit."""
-    lanes = timeline.rank_lanes()
-    thread = {lane: number for number, lane in enumerate(lanes)}
-    events: list[Event] = [
-        {"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}}
-        for rank in sorted({rank for rank, _ in lanes})
-    ]
-    for (rank, lane), tid in thread.items():
-        events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": lane}})
-        events.append({"ph": "M", "name": "thread_sort_index", "pid": rank, "tid": tid, "args": {"sort_index": tid}})
-    for span in timeline:
-        name = span.kind if span.item == -1 else f"{span.kind} {span.item}"
-        place = {"pid": span.rank, "tid": thread[span.rank, span.lane]}
-        times = {"ts": span.start_s * 1e6, "dur": (span.stop_s - span.start_s) * 1e6}
-        args = {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s}
-        events.append({"ph": "X", "name": name, "cat": span.kind, **place, **times, "args": args})
-    head = json.dumps({"format": _FORMAT, "version": _VERSION, "lanes": timeline.lanes, "kinds": timeline.kinds})
-    body = ",\n".join(map(json.dumps, events))
-    text = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'
-    packed = gzip.compress(text.encode(), mtime=0) if os.fspath(path).endswith(".gz") else text.encode()
-    return write_atomically(path, lambda file: file.write(packed))
-
-
-def read(path: str | os.PathLike[str], kind: str = "category") -> Timeline:
-    """Read a trace. Ours comes back as it was.
-
-    Another one, torch.profiler's say, is one rank's: the rank that it says it is, 0 where it says none. Its processes
-    and threads are the lanes, the category (or, with ``kind="name"``, the name) of an event the kind, NCCL's kernels
-    being called by their collective, and it starts at 0.
-
-    Raises ValueError naming the file where it is no trace, cut short, or of a newer version of ours, and OSError where
-    it cannot be opened.
-    """
-    one_of("kind", kind, ("category", "name"))
-    raw = Path(path).read_bytes()
-    try:
-        trace = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-        if isinstance(trace, list):  # the format allows the bare list of events
-            trace = {"traceEvents": trace}
-        events = trace["traceEvents"]
-        ours = isinstance(trace.get("otherData"), dict) and trace["otherData"].get("format") == _FORMAT
-        if ours and trace["otherData"].get("version") != _VERSION:
-            raise ValueError(f"version {trace['otherData'].get('version')!r}, this library reads version {_VERSION}")
-        if not ours:
-            return _foreign(trace, events, kind)
-        names = [[str(name) for name in trace["otherData"].get(column, [])] for column in ("lanes", "kinds")]
-        return Timeline.of(_own(events)).named(*names)
-    except Exception as error:  # whatever a damaged file makes of itself
-        raise ValueError(f"{os.fspath(path)} is no readable trace: {type(error).__name__}: {error}") from error
-
-
-def _own(events: list[Event]) -> Iterator[Span]:
-    lanes = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
-    for event in events:
-        if event["ph"] == "X":
-            args = event["args"]
-            lane = lanes[event["pid"], event["tid"]]
-            yield Span(event["pid"], lane, event["cat"], args["item"], args["start_s"], args["stop_s"])
-
-
-def _foreign(trace: dict[str, Any], events: list[Event], kind: str) -> Timeline:
-    rank = int((trace.get("distributedInfo") or {}).get("rank", 0))
-    names = {
-        (event["pid"], event.get("tid") if event["name"] == "thread_name" else None): str(event["args"]["name"])
-        for event in events
-        if event.get("ph") == "M" and event.get("name") in ("process_name", "thread_name")
-    }
-    pieces = list(_complete(events))
-    lanes = _lane_names({(event["pid"], event["tid"]) for event in pieces}, names)
-    begin_us = min((event["ts"] for event in pieces), default=0.0)
-    spans = []
-    for event in pieces:
-        collective = _collective(str(event.get("name", ""))) if kind == "category" else None
-        word = collective or event.get("name" if kind == "name" else "cat") or event.get("name", "")
-        start_us = event["ts"] - begin_us  # taken off before scaling: absolute times have no bits to spare
-        lane = lanes[event["pid"], event["tid"]]
-        spans.append(Span(rank, lane, str(word), -1, start_us / 1e6, (start_us + event["dur"]) / 1e6))
-    return Timeline.of(spans)
-
-
-def _collective(name: str) -> str | None:
-    """The collective that one of NCCL's kernels works on: "ncclDevKernel_AllReduce_Sum_f32_RING_LL" is "allreduce"."""
-    if not name.lower().startswith("nccl"):
-        return None
-    plain = name.lower().replace("_", "")
-    return next((word for word in _COLLECTIVES if word.replace("_", "") in plain), None)
-
-
-def _lane_names(threads: set[tuple[Any, Any]], names: dict[tuple[Any, Any], str]) -> dict[tuple[Any, Any], str]:
-    """A lane for each thread: "process, thread", with their numbers where two threads would share it."""
-    plain = {
-        (pid, tid): f"{names.get((pid, None), f'process {pid}')}, {names.get((pid, tid), tid)}" for pid, tid in threads
-    }
-    times = Counter(plain.values())
-    return {(pid, tid): name if times[name] == 1 else f"{name} ({pid}/{tid})" for (pid, tid), name in plain.items()}
-
-
-def _complete(events: list[Event]) -> Iterator[Event]:
-    """Yield complete events, and pairs of B and E as one; an E without a B, or a B without an E, is left out."""
-    begun: dict[tuple[Any, Any], list[Event]] = {}
-    for event in events:
-        phase = event.get("ph")
-        if phase not in ("X", "B", "E"):
-            continue
-        event = {"tid": 0, "pid": 0} | event | {"ts": float(event["ts"])}
-        thread = (event["pid"], event["tid"])
-        if phase == "X":
-            yield event | {"dur": float(event.get("dur", 0.0))}
-        elif phase == "B":
-            begun.setdefault(thread, []).append(event)
-        elif begun.get(thread):
-            first = begun[thread].pop()
-            yield first | {"dur": event["ts"] - first["ts"]}

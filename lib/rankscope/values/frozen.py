@@ -10,6 +10,7 @@ import attrs
 from .checks import of_type
 
 Class = TypeVar("Class", bound=type)
+Value = TypeVar("Value")
 
 
 class ReadOnly(dict[Any, Any]):
@@ -92,3 +93,13 @@ def frozen(kind: Any = None, *, eq: bool = True) -> Any:
     """
     make = attrs.frozen(eq=eq, hash=None if eq else False)
     return make if kind is None else make(kind)
+
+
+def evolve(value: Value, **changes: Any) -> Value:
+    """Return a copy of a frozen value with some fields changed; they are checked as the first ones were.
+
+    >>> from rankscope.cluster import Link
+    >>> evolve(Link(alpha_s=1.0, bytes_per_s=2.0), alpha_s=0)
+    Link(alpha_s=0.0, bytes_per_s=2.0)
+    """
+    return attrs.evolve(value, **changes)  # type: ignore[misc]  # to mypy it is a dataclass

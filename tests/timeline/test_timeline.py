@@ -1,0 +1,368 @@
+"""Timelines: their figures against time cut into quarter seconds and counted, and traces that come back whole."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from rankscope.timeline import Span, Timeline, TimelineError
+from rankscope.timeline.timeline import WAITS
+
+SPANS = st.lists(
+    st.builds(
+        lambda rank, lane, kind, item, start, length: Span(rank, lane, kind, item, start / 4, (start + length) / 4),
+        st.integers(0, 2),
+        st.sampled_from(["read", "gpu", "comm"]),
+        st.sampled_from(["load", "step", "allreduce"]),
+        st.integers(-1, 4),
+        st.integers(-20, 40),
+        st.integers(0, 12),
+    ),
+    max_size=25,
+)
+PAIR = [Span(0, "b", "y", 0, 0.0, 1.0), Span(0, "a", "x", 1, 1.0, 2.0)]
+
+
+def busy(spans, *conditions):
+    """Quarter seconds in which a span of each condition runs, counted one by one."""
+    quarters = np.arange(-200, 400) / 4 + 0.125
+    never = np.zeros(quarters.size, dtype=bool)
+    running = []
+    for wanted in conditions:
+        each = [(s.start_s < quarters) & (quarters < s.stop_s) for s in spans if wanted(s)]
+        running.append(np.any([never, *each], axis=0))
+    return np.all(running, axis=0).sum() / 4
+
+
+def overlap(spans, one, other):
+    """The same for spans of two kinds at once on one rank, over all ranks."""
+    return sum(
+        busy([s for s in spans if s.rank == rank], lambda s: s.kind == one, lambda s: s.kind == other)
+        for rank in range(3)
+    )
+
+
+# ---- figures
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(SPANS)
+def test_figures_are_what_counting_gives(spans):
+    timeline = Timeline.of(spans)
+    assert list(timeline) == spans
+    assert list(timeline[1:9:2]) == spans[1:9:2]
+    assert len(timeline) == len(spans)
+    end = max((s.stop_s for s in spans), default=0.0)
+    assert timeline.makespan_s == end - min((s.start_s for s in spans), default=0.0)
+    assert timeline.busy_s == busy(spans, lambda s: True)
+    if {"step", "allreduce"} <= {s.kind for s in spans}:
+        assert timeline.overlap_s("step", "allreduce") == overlap(spans, "step", "allreduce")
+    for (rank, lane), share in timeline.utilisation().items():
+        own = busy(spans, lambda s, rank=rank, lane=lane: (s.rank, s.lane) == (rank, lane))
+        assert share == (own / timeline.makespan_s if timeline.makespan_s else 0)
+    assert set(timeline.utilisation()) == {(s.rank, s.lane) for s in spans}
+    loads = [s for s in spans if s.kind == "load"]
+    finished = len({(s.rank, s.item) for s in loads if s.item != -1}) + sum(s.item == -1 for s in loads)
+    if loads and timeline.makespan_s:
+        assert timeline.throughput_per_s("load") == finished / timeline.makespan_s
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(SPANS, st.integers(-20, 40), st.integers(0, 20))
+def test_selecting_and_cutting(spans, low, width):
+    timeline = Timeline.of(spans)
+    assert list(timeline.select(rank=1, kind="load")) == [s for s in spans if s.rank == 1 and s.kind == "load"]
+    assert list(timeline.select(lane="gpu", item=2)) == [s for s in spans if s.lane == "gpu" and s.item == 2]
+    assert list(timeline.select(kind="nothing")) == []
+    window = (low / 4, (low + width) / 4)
+    cut = [
+        s._replace(start_s=max(s.start_s, window[0]), stop_s=min(s.stop_s, window[1]))
+        for s in spans
+        if max(s.start_s, window[0]) < min(s.stop_s, window[1])
+        or (s.start_s == s.stop_s and window[0] <= s.start_s <= window[1])
+    ]
+    assert list(timeline.select(between_s=window)) == cut
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.lists(SPANS, max_size=4))
+def test_concatenation_keeps_every_span(lists):
+    whole = Timeline.concat([Timeline.of(spans) for spans in lists])
+    assert list(whole) == [span for spans in lists for span in spans]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(SPANS)
+def test_check_finds_exactly_the_overlaps_on_a_lane(spans):
+    overlap = any(
+        (a.rank, a.lane) == (b.rank, b.lane) and min(a.stop_s, b.stop_s) > max(a.start_s, b.start_s)
+        for place, a in enumerate(spans)
+        for b in spans[:place]
+        if a.start_s < a.stop_s and b.start_s < b.stop_s  # a mark takes no time from anybody
+    )
+    if overlap:
+        with pytest.raises(TimelineError, match="spans overlap on one lane: Span"):
+            Timeline.of(spans).check()
+    else:
+        Timeline.of(spans).check()
+
+
+def test_a_timeline_is_printed_in_a_line():
+    spans = [Span(rank, "gpu", "step", n, n, n + 0.5) for rank in (0, 3) for n in range(20)]
+    assert repr(Timeline.of([*spans, Span(0, "read", "read", 0, 0.0, 1.25)])) == (
+        "<Timeline: 41 spans, 2 ranks, 3 lanes, 19.5 s>"
+    )
+    assert repr(Timeline.of(spans[:1])) == "<Timeline: 1 span, 1 rank, 1 lane, 0.5 s>"
+    assert repr(Timeline.of([])) == "<Timeline: 0 spans, 0 ranks, 0 lanes, 0 s>"
+
+
+def test_the_frame_and_the_shift():
+    frame = Timeline.of([Span(1, "gpu", "step", 3, 0.5, 1.0)]).shifted(2.0).to_frame()
+    assert list(frame.columns) == list(Span._fields)
+    assert frame.iloc[0].tolist() == [1, "gpu", "step", 3, 2.5, 3.0]
+    assert Timeline.of([]).to_frame().empty
+
+
+def test_lanes_and_kinds_can_be_put_in_an_order():
+    timeline = Timeline.of(PAIR)
+    assert timeline.rank_lanes() == [(0, "b"), (0, "a")]
+    named = timeline.named(["c", "a"], ["x"])
+    assert (named.lanes, named.kinds) == (("c", "a", "b"), ("x", "y"))
+    assert named.rank_lanes() == [(0, "a"), (0, "b")]
+    assert list(named) == PAIR
+
+
+def test_waiting_is_not_work():
+    timeline = Timeline.of([Span(0, "a", "step", 0, 0.0, 1.0), *(Span(0, "a", kind, 0, 1.0, 4.0) for kind in WAITS)])
+    assert [span.kind for span in timeline.work()] == ["step"]
+    assert timeline.utilisation() == {(0, "a"): 0.25}
+
+
+# ---- what is refused
+
+
+COLUMNS = {"rank": [0], "lane": [0], "kind": [0], "item": [0], "start_s": [1.0], "stop_s": [2.0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rank": [0, 0]}, "must be of one length"),
+        ({"lane": [1]}, "lane must hold places from 0 to 0 in lanes, got 1"),
+        ({"kind": [-1]}, "kind must hold places from 0 to 0 in kinds, got -1"),
+        ({"stop_s": [0.5]}, r"must end at or after its start.*start_s=1\.0, stop_s=0\.5"),
+        ({"start_s": [math.nan]}, "at finite times"),
+        ({"stop_s": [math.inf]}, "at finite times"),
+        ({"item": [0.5]}, "item must be a column of int64, got float64"),
+        ({"item": [2**63]}, "item must hold whole numbers of at most"),
+        ({"item": [2**64]}, "item must be a column of int64"),
+        ({"start_s": [["a"]]}, "start_s must be a column of float64"),
+        ({"lanes": (3,)}, "lanes must be a str, got 3"),
+        ({"kinds": (None,)}, "kinds must be a str, got None"),
+    ],
+)
+def test_bad_columns(change, message):
+    assert Timeline(**COLUMNS | {"item": [2**63 - 1]}, lanes=("a",), kinds=("b",))[0].item == 2**63 - 1
+    with pytest.raises(ValueError, match=message):
+        Timeline(**{"lanes": ("a",), "kinds": ("b",)} | COLUMNS | change)
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda t: t.overlap_s("x", "stop"), "kind must be one of 'y', 'x', got 'stop'"),
+        (lambda t: t.throughput_per_s("stop"), "got 'stop'"),
+        (lambda t: t.select(rank="0"), "rank must be a whole number, got '0'"),
+        (lambda t: t.select(between_s=(2, 1)), "between_s must be a window"),
+        (lambda t: t.select(between_s=3), "between_s must be a list, got 3"),
+        (lambda t: t.select(between_s=(math.nan, 1)), "between_s must be .*got nan"),
+        (lambda t: t.select(between_s=("0", 1)), "between_s must be .*got '0'"),
+        (lambda t: t.shifted(None), "seconds must be a finite number, got None"),
+        *(
+            (lambda t, wrong=wrong: t.check(wrong), "tolerance_s must be a finite number of at least 0, got")
+            for wrong in (math.nan, math.inf, -1.0, None, "0")  # they would let all pass
+        ),
+    ],
+)
+def test_bad_questions(ask, message):
+    with pytest.raises(ValueError, match=message):
+        ask(Timeline.of(PAIR))
+    assert len(Timeline.of(PAIR).select(between_s=(-math.inf, math.inf))) == 2
+
+
+def test_columns_stay_as_they_were():
+    with pytest.raises(ValueError, match="read-only"):
+        Timeline.of(PAIR).start_s[0] = 5
+    place, start_s = np.zeros(1, np.int64), np.array([0.0, 9.0])
+    view = start_s[:1]
+    view.flags.writeable = False  # what it is a view of is not
+    timeline = Timeline(place, place, place, place, view, np.array([1.0]), ("a",), ("b",))
+    place[0], start_s[0] = -1, 0.5
+    assert timeline[0] == Span(0, "a", "b", 0, 0.0, 1.0)
+    again = timeline.shifted(0.0)
+    assert np.shares_memory(again.item, timeline.item), "what nobody can write to is not copied"
+
+
+# ---- our own traces
+
+
+def some_spans(count=200):
+    draw = np.random.default_rng(0)
+    words = ["read", "gpu", 'a "quoted" lane', "µ"]
+    for _ in range(count):
+        start = float(draw.uniform(0, 1e5))
+        rank, item = int(draw.integers(4)), int(draw.integers(-1, 10))
+        lane, kind = map(str, draw.choice(words, 2))
+        length = float(draw.choice([0.0, 1e-9, draw.exponential()]))
+        yield Span(rank, lane, kind, item, start, start + length)
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_our_own_trace_comes_back(tmp_path, name):
+    timeline = Timeline.of(some_spans(2000)).named(["idle", "µ", "gpu"], ["none", "gpu"])
+    again = Timeline.from_chrome_trace(timeline.to_chrome_trace(tmp_path / name))
+    assert list(again) == list(timeline)
+    assert (again.lanes, again.kinds) == (timeline.lanes, timeline.kinds)
+    assert again.rank_lanes() == timeline.rank_lanes()
+    assert list(Timeline.from_chrome_trace(Timeline.of([]).to_chrome_trace(tmp_path / "empty.json"))) == []
+
+
+def test_our_own_trace_without_names_of_lanes_and_kinds_in_its_head(tmp_path):
+    timeline = Timeline.of(some_spans())
+    older = json.loads(timeline.to_chrome_trace(tmp_path / "run.json").read_text())
+    del older["otherData"]["lanes"], older["otherData"]["kinds"]
+    assert list(read(tmp_path, older)) == list(timeline)
+
+
+def test_the_trace_is_what_viewers_read(tmp_path):
+    path = Timeline.of([Span(3, "gpu", "step", 7, 1.0, 1.5)]).to_chrome_trace(tmp_path / "run.json")
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {(e["name"], e["pid"]): e["args"] for e in events if e["ph"] == "M"}
+    assert names["process_name", 3] == {"name": "rank 3"}
+    assert names["thread_name", 3] == {"name": "gpu"}
+    (span,) = [e for e in events if e["ph"] == "X"]
+    assert (span["name"], span["cat"], span["ts"], span["dur"]) == ("step 7", "step", 1e6, 5e5)
+
+
+# ---- traces of others
+
+
+def read(folder, trace, kind="category"):
+    (folder / "foreign.json").write_text(json.dumps(trace))
+    return Timeline.from_chrome_trace(folder / "foreign.json", kind)
+
+
+def test_a_trace_of_torch_profiler(tmp_path):
+    with profile(activities=[ProfilerActivity.CPU]) as recorded, record_function("my step"):
+        torch.randn(64, 64) @ torch.randn(64, 64)
+    recorded.export_chrome_trace(str(tmp_path / "torch.json"))
+    timeline = Timeline.from_chrome_trace(tmp_path / "torch.json", kind="name")
+    events = json.loads((tmp_path / "torch.json").read_text())["traceEvents"]
+    assert len(timeline) == sum(event["ph"] == "X" for event in events)
+    assert timeline.begin_s == 0
+    (step,) = timeline.select(kind="my step")
+    (product,) = timeline.select(kind="aten::mm")
+    assert step.start_s <= product.start_s <= product.stop_s <= step.stop_s
+    ours = {event.name: event.time_range.elapsed_us() for event in recorded.events()}
+    assert (product.stop_s - product.start_s) * 1e6 == pytest.approx(ours["aten::mm"], abs=0.01)
+    assert "cpu_op" in Timeline.from_chrome_trace(tmp_path / "torch.json").kinds
+
+
+def test_begin_and_end_pairs_and_the_bare_list(tmp_path):
+    place = {"cat": "c", "pid": 1, "tid": 1}
+    events = [
+        {"ph": "B", "name": "outer", "ts": 1000, **place},
+        {"ph": "B", "name": "inner", "ts": 1200, **place},
+        {"ph": "E", "ts": 1500, **place},
+        {"ph": "i", "name": "an instant", "ts": 1500, **place},
+        {"ph": "E", "ts": 2000, **place},
+        {"ph": "E", "ts": 2500, **place},
+    ]
+    spans = list(read(tmp_path, events, "name"))
+    assert [(s.kind, s.start_s, s.stop_s) for s in spans] == [
+        ("inner", pytest.approx(0.0002), pytest.approx(0.0005)),
+        ("outer", 0.0, 0.001),
+    ]
+
+
+def test_the_rank_that_the_profiler_names(tmp_path):
+    trace = {"distributedInfo": {"rank": 3}, "traceEvents": [{"ph": "X", "name": "a", "ts": 1.7e15, "dur": 2}]}
+    assert list(read(tmp_path, trace)) == [Span(3, "process 0, 0", "a", -1, 0.0, 2e-6)]
+
+
+def test_nccl_kernels_are_called_by_their_collective(tmp_path):
+    names = ["ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_ReduceScatter_RING", "ncclDevKernel_Reduce", "gemm"]
+    events = [{"ph": "X", "cat": "kernel", "name": name, "ts": n, "dur": 1} for n, name in enumerate(names)]
+    assert [span.kind for span in read(tmp_path, events)] == ["allreduce", "reduce_scatter", "reduce", "kernel"]
+    assert [span.kind for span in read(tmp_path, events, "name")] == names
+
+
+def test_threads_of_one_name_keep_lanes_of_their_own(tmp_path):
+    events = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": "python"}} for pid in (0, 1)]
+    events += [{"ph": "M", "name": "thread_name", "pid": pid, "tid": 7, "args": {"name": "stream 7"}} for pid in (0, 1)]
+    events += [{"ph": "X", "name": "a", "pid": pid, "tid": 7, "ts": 0, "dur": 5} for pid in (0, 1)]
+    timeline = read(tmp_path, events)
+    assert timeline.rank_lanes() == [(0, "python, stream 7 (0/7)"), (0, "python, stream 7 (1/7)")]
+    timeline.check()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"args": ["no", "object"]},
+        {"args": {"occupancy": math.nan, "name": 3, "item": []}},
+        {"args": None, "ts": "12.5", "dur": "3"},
+        {"pid": "Spans", "tid": None, "name": 7},
+        {"cat": ["a", "b"]},
+        {"id": 2**70, "name": "\ud800"},
+    ],
+)
+def test_odd_events_are_read_all_the_same(tmp_path, odd):
+    event = {"ph": "X", "cat": "a", "name": "b", "pid": 1, "tid": 2, "ts": 12.5, "dur": 3, **odd}
+    (span,) = read(tmp_path, [event, {"ph": "C", "args": {"memory": 5}}])
+    assert (span.kind, span.start_s, span.stop_s) == (str(odd.get("cat", "a")), 0.0, 3e-6)
+
+
+def test_a_damaged_trace_is_one_clear_error(tmp_path):
+    whole = Timeline.of(some_spans(20)).to_chrome_trace(tmp_path / "run.json").read_bytes()
+    packed = gzip.compress(whole)
+    newer = whole.replace(b'"version": 1', b'"version": 2')
+    itemless = whole.replace(b'"item"', b'"atom"')
+    events = [
+        {"ph": "M", "name": "thread_name", "pid": 0},
+        {"ph": "X", "name": "a", "ts": 1, "dur": -5},
+        {"ph": "X", "name": "a", "dur": 5},
+        {"ph": "X", "name": "a", "ts": math.nan},
+    ]
+    bare = [json.dumps([event]).encode() for event in events]
+    damaged = [
+        b"",
+        whole[:-20],
+        packed[:-20],
+        packed[:60],
+        b"[1, 2]",
+        b'{"events": []}',
+        b"null",
+        newer,
+        itemless,
+        *bare,
+    ]
+    deep = b"[" * 100_000
+    huge = json.dumps({"distributedInfo": {"rank": 1e999}, "traceEvents": []}).encode()
+    for content in [*damaged, deep, huge, b"\x1f\x8b" + b"0" * 50, b"\xff\xfe\x00"]:
+        (tmp_path / "run.json").write_bytes(content)
+        with pytest.raises(ValueError, match=r"run\.json: not a readable trace: ") as caught:
+            Timeline.from_chrome_trace(tmp_path / "run.json")
+        assert len(str(caught.value)) < 500
+    with pytest.raises(ValueError, match="kind must be one of 'category', 'name', got 'size'"):
+        Timeline.from_chrome_trace(tmp_path / "run.json", kind="size")
+    with pytest.raises(FileNotFoundError):
+        Timeline.from_chrome_trace(tmp_path / "nowhere.json")
