@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import simpy
 
 from rankscope.pipeline import Pipeline
-from rankscope.pipeline.service import draw
+from rankscope.pipeline.items import counted, of_ranks
+from rankscope.sampling import Assignment
 
 Times = dict[tuple[int, str, int], tuple[float, float, float]]  # (rank, stage, item): taken, done, left
 
 
-def reference(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int = 1) -> Times:
+def reference(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ranks: int = 1) -> Times:
     """Run the pipeline as SimPy processes."""
     environment = simpy.Environment()
     seen: Times = {}
-    barrier = _Barrier(environment, num_ranks)
-    for rank in range(num_ranks):
+    ranks = of_ranks(items) if isinstance(items, Assignment) else [counted(items)] * num_ranks
+    barrier = _Barrier(environment, [len(own.values) for own in ranks])
+    for rank, own in enumerate(ranks):
         source = simpy.Store(environment)
-        source.items.extend(range(num_items))
+        source.items.extend(enumerate(own.numbers.tolist()))
         for place, stage in enumerate(pipeline.stages):
             last = place == len(pipeline.stages) - 1
             target = simpy.Store(environment, capacity=float("inf") if last else stage.capacity)
-            times = draw(stage.name, stage.known_service_s, num_items, seed, rank, place).tolist()
+            times = stage.times_s(own, seed, rank, place).tolist()
             turns = _Turns(environment)
             for _ in range(stage.num_workers):
-                meet = barrier if last and num_ranks > 1 else None
+                meet = barrier if last and len(ranks) > 1 else None
                 work = _worker(environment, rank, stage, source, target, times, turns, meet, seen)
                 environment.process(work)
             source = target
@@ -55,14 +58,16 @@ class _Turns:
 
 
 class _Barrier:
-    def __init__(self, environment: simpy.Environment, parties: int) -> None:
-        self.environment, self.parties, self.waiting, self.event = environment, parties, 0, environment.event()
+    """In step n, all ranks meet that have more than n items."""
 
-    def arrive(self) -> simpy.Event:
-        event = self.event
-        self.waiting += 1
-        if self.waiting == self.parties:
-            self.waiting, self.event = 0, self.environment.event()
+    def __init__(self, environment: simpy.Environment, num_items: list[int]) -> None:
+        self.environment, self.num_items = environment, num_items
+        self.steps: dict[int, tuple[simpy.Event, list[None]]] = {}
+
+    def arrive(self, step: int) -> simpy.Event:
+        event, arrived = self.steps.setdefault(step, (self.environment.event(), []))
+        arrived.append(None)
+        if len(arrived) == sum(number > step for number in self.num_items):
             event.succeed()
         return event
 
@@ -78,16 +83,16 @@ def _worker(
     barrier: _Barrier | None,
     seen: Times,
 ) -> Iterator[simpy.Event]:
-    while True:
-        item = yield source.get()
+    for step in count():
+        place, item = yield source.get()
         taken, ticket = environment.now, turns.ticket()
-        yield environment.timeout(times[item])
+        yield environment.timeout(times[place])
         done = environment.now
         if stage.ordered:
             yield turns.of(ticket)
-        yield target.put(item)
+        yield target.put((place, item))
         if stage.ordered:
             turns.call(ticket + 1)
         if barrier:
-            yield barrier.arrive()
+            yield barrier.arrive(step)
         seen[rank, stage.name, item] = taken, done, environment.now

@@ -20,6 +20,7 @@ import torch
 
 from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, StageError, run, simulate
 from rankscope.pipeline.processes import WorkerDied
+from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
 from rankscope.workers.lifelines import Watched
 
@@ -182,8 +183,36 @@ def test_a_recorder_gets_the_spans_and_keeps_those_of_other_runs():
 def test_what_cannot_be_run_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         run(Pipeline([Stage("read", 0.1)]), **{"items": range(3), **arguments})
+    with pytest.raises(ValueError, match="in lock-step the last stage must have 1 worker, got 2 for 'read'"):
+        run(Pipeline([Stage("read", fn=double, num_workers=2)]), assign(10, 2))
     with pytest.raises(ValueError, match="items must be something that can be iterated over, got 3"):
         run(Pipeline([Stage("read", fn=double)]), 3)
+
+
+def test_stages_get_the_indices_or_the_batches_of_an_assignment():
+    seen = []
+    road = Pipeline([Stage("read", fn=lambda item: item, num_workers=2), Stage("train", fn=seen.append)])
+    recorder = Recorder(rank=7)
+    assignment = assign(12, 3, seed=1)
+    timeline = run(road, assignment, recorder=recorder)
+    assert sorted(seen) == list(range(12))
+    assert {type(item) for item in seen} == {int}
+    for rank, indices in enumerate(assignment.ranks):
+        assert timeline.select(rank=rank, kind="train").item.tolist() == indices.tolist()
+    assert len(recorder.timeline()) == len(timeline)
+    assert [stage.service_s.size for stage in road.measured(timeline).stages] == [12, 12]
+    seen.clear()
+    batches = assign(12, 3, seed=1).with_loader(3)
+    timeline = run(road, batches)
+    assert sorted(batch.tolist() for batch in seen) == sorted(b.tolist() for r in range(3) for b in batches.batches(r))
+    assert timeline.select(rank=2, kind="train").item.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_an_error_on_one_rank_stops_those_that_wait_for_it(processes):
+    road = Pipeline([Stage("check", fn=fail_at_seven, processes=processes), Stage("train", fn=double)])
+    with pytest.raises(StageError, match="stage 'check' of rank 1 failed on item 7: KeyError: 'seven'"):
+        run(road, assign(1000, 2, shuffle=False))
 
 
 def test_counts_may_be_arrays_and_a_pipeline_is_run_again():
@@ -238,7 +267,8 @@ ROADS = {
 
 def spans_of(timeline):
     """Which item was where from when to when, to the microsecond; any worker of a stage may have it."""
-    return sorted((span.kind, span.item, round(span.start_s, 6), round(span.stop_s, 6)) for span in timeline)
+    rows = ((span.rank, span.kind, span.item, round(span.start_s, 6), round(span.stop_s, 6)) for span in timeline)
+    return sorted(rows)
 
 
 @pytest.mark.parametrize("name", ROADS)
@@ -251,6 +281,27 @@ def test_a_run_takes_the_times_that_were_predicted(monkeypatch, name):
     assert spans_of(executed) == spans_of(simulate(road, 150, seed=9))
     for other in (simulate(road, 150, seed=8), simulate(road.changed("train", service_s=0.012), 150, seed=9)):
         assert spans_of(executed) != spans_of(other)
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        assign(30, 4, seed=2),
+        assign(101, 3).with_loader(4),
+        assign(101, 3, drop_last=True).with_loader(4, drop_last=True),
+        Assignment(20, [[3, 1, 4, 1, 5], [], [9, 2], [6]]),
+        Assignment(20, [[7, 8, 9]]),
+    ],
+)
+def test_a_run_of_an_assignment_takes_the_times_that_were_predicted(monkeypatch, assignment):
+    """All ranks at once, in lock-step, those that run out of items early too; span for span."""
+    decode = Stage("decode", Lognormal(0.010, 0.8), num_workers=2)
+    road = Pipeline([decode, Stage("copy", 0.002, capacity=1), Stage("train", Exponential(0.006))])
+    VirtualTime(monkeypatch, 4 * assignment.num_ranks)
+    executed = run(road, assignment, seed=9)
+    executed.check()
+    assert spans_of(executed) == spans_of(simulate(road, assignment, seed=9))
+    assert spans_of(executed) != spans_of(simulate(road, assignment, seed=8))
 
 
 @pytest.mark.parametrize("name", ROADS)
@@ -278,7 +329,7 @@ def test_who_slept_too_long_sleeps_the_less_the_next_time(monkeypatch):
     monkeypatch.setattr(run_module, "_now", lambda: now_ns)
     monkeypatch.setattr(run_module.time, "sleep", sleep)
     work = run_module._sleep([0.010, 0.010, 0.001, 0.010])
-    stops = [work(number, "item")[2] for number in range(4)]
+    stops = [work(run_module.Item(place, place, "item"))[2] for place in range(4)]
     assert slept == pytest.approx([0.010, 0.008, 0.009])
     assert stops == [12_000_000, 22_000_000, 22_000_000, 33_000_000]
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, Uniform, simulate
+from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Timeline
 
 from .simpy_reference import Times, reference
@@ -68,6 +69,22 @@ def test_ranks_in_lock_step_meet_when_simpy_says(pipeline, num_items, num_ranks)
     assert_equal_times(passages(timeline), reference(pipeline, num_items, 3, num_ranks))
 
 
+@st.composite
+def assignments(draw) -> Assignment:
+    """Ranks that read 0 to 12 of 40 samples each, in any order; with a loader or without one."""
+    ranks = [draw(st.permutations(range(40)))[: draw(st.integers(0, 12))] for _ in range(draw(st.integers(1, 5)))]
+    made = Assignment(40, ranks)
+    return made.with_loader(draw(st.integers(1, 4)), draw(st.booleans())) if draw(st.booleans()) else made
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(pipelines(most_workers_last=1), assignments())
+def test_an_assignment_passes_as_simpy_says(pipeline, assignment):
+    timeline = simulate(pipeline, assignment, seed=5)
+    timeline.check()
+    assert_equal_times(passages(timeline), reference(pipeline, assignment, 5))
+
+
 def test_the_comparison_sees_a_nanosecond_and_a_missing_item():
     pipeline = Pipeline([Stage("read", Exponential(0.1), num_workers=3), Stage("train", 0.1)])
     found, expected = passages(simulate(pipeline, 20)), reference(pipeline, 20)
@@ -113,8 +130,8 @@ def test_ranks_draw_times_of_their_own():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((-1,), "num_items must be a whole number of at least 0, got -1"),
-        ((2.5,), r"num_items must be a whole number of at least 0, got 2\.5"),
+        ((-1,), "items must be a whole number of at least 0, got -1"),
+        ((2.5,), r"items must be a whole number of at least 0, got 2\.5"),
         ((3, 0, 0), "num_ranks must be a whole number from 1 to 65536, got 0"),
         ((3, 0, 10**30), "num_ranks must be a whole number from 1 to 65536, got 1000"),
         ((3, "a"), "seed must be a whole number from .*, got 'a'"),
@@ -135,3 +152,83 @@ def test_a_stage_whose_time_nobody_knows_is_refused():
 def test_nothing_to_do_takes_no_time():
     assert len(simulate(Pipeline([Stage("read", 1.0), Stage("train", 1.0)]), 0)) == 0
     assert len(simulate(Pipeline([Stage("read", 1.0, num_workers=2, ordered=False)]), 0, num_ranks=1)) == 0
+
+
+# ---- a batch index flows on
+
+
+def items_of(timeline: Timeline, kind: str) -> list[list[int]]:
+    """The items of each rank, in the order of their start."""
+    spans = timeline.select(kind=kind)
+    return [spans.select(rank=rank).item.tolist() for rank in range(int(spans.rank.max()) + 1)]
+
+
+ROAD = Pipeline([Stage("read", Lognormal(0.01, 1.0), num_workers=2), Stage("train", Exponential(0.01))])
+
+
+def test_items_are_the_indices_that_each_rank_reads():
+    assignment = assign(42, 4, seed=3)
+    timeline = simulate(ROAD, assignment, seed=1)
+    assert items_of(timeline, "train") == [indices.tolist() for indices in assignment.ranks]
+    counts = simulate(ROAD, 11, seed=1, num_ranks=4)
+    assert (timeline.start_s.tolist(), timeline.stop_s.tolist()) == (counts.start_s.tolist(), counts.stop_s.tolist())
+    assert items_of(simulate(ROAD, assign(42, 4, drop_last=True)), "train") != items_of(timeline, "train")
+    assert len(simulate(ROAD, assign(42, 4, drop_last=True)).select(kind="train")) == 40
+    assert simulate(ROAD, assign(9, 1)).select(kind="barrier").item.size == 0, "one rank waits for nobody"
+
+
+@pytest.mark.parametrize(("drop_last", "num_batches"), [(False, 4), (True, 3)])
+def test_with_a_loader_items_are_batches(drop_last, num_batches):
+    timeline = simulate(ROAD, assign(42, 4).with_loader(3, drop_last), seed=1, num_ranks=4)
+    assert items_of(timeline, "train") == [list(range(num_batches))] * 4
+    assert list(timeline) == list(simulate(ROAD, num_batches, seed=1, num_ranks=4))
+
+
+def test_a_sample_takes_its_own_time_on_whichever_rank_reads_it():
+    size_s = [index / 100 for index in range(10)]
+    assignment = assign(10, 2, seed=4)
+    for service_s in (size_s, lambda index: size_s[index]):
+        spans = simulate(Pipeline([Stage("read", service_s), Stage("train", 0.0)]), assignment).select(kind="read")
+        assert (spans.stop_s - spans.start_s).tolist() == pytest.approx([size_s[index] for index in spans.item])
+    road = Pipeline([Stage("read", lambda batch: sum(size_s[index] for index in batch))])
+    spans = simulate(road, Assignment(10, [[9, 1, 2]]).with_loader(2))
+    assert (spans.stop_s - spans.start_s).tolist() == pytest.approx([0.10, 0.02])
+
+
+def test_a_rank_that_has_no_items_left_is_not_waited_for():
+    seconds = [3.0, 1.0, 1.0, 4.0, 1.0, 2.0]
+    timeline = simulate(Pipeline([Stage("train", seconds)]), Assignment(6, [[0, 1, 2], [3], [4, 5], []]))
+    rows = [(span.rank, span.kind, span.item, span.start_s, span.stop_s) for span in timeline]
+    assert sorted(rows) == [
+        (0, "barrier", 0, 3.0, 4.0),
+        (0, "barrier", 1, 5.0, 6.0),
+        (0, "train", 0, 0.0, 3.0),
+        (0, "train", 1, 4.0, 5.0),
+        (0, "train", 2, 6.0, 7.0),
+        (1, "train", 3, 0.0, 4.0),
+        (2, "barrier", 4, 1.0, 4.0),
+        (2, "train", 4, 0.0, 1.0),
+        (2, "train", 5, 4.0, 6.0),
+    ]
+
+
+def test_a_sample_that_a_rank_reads_twice_is_two_items():
+    spans = simulate(Pipeline([Stage("read", Exponential(1.0))]), Assignment(5, [[3, 3]]))
+    assert spans.item.tolist() == [3, 3]
+    assert len(set((spans.stop_s - spans.start_s).tolist())) == 2
+
+
+@pytest.mark.parametrize(
+    ("assignment", "options", "message"),
+    [
+        (assign(10, 2), {"num_ranks": 3}, "num_ranks must be left out or the assignment's own, 2, got 3"),
+        (Assignment(5, [[1], [2, -3]]), {}, "each index of rank 1 must be a whole number of at least 0, got -3"),
+        (assign(10, 2), {}, "service_s of stage 'read' must have a time for each of .* items, got 4"),
+        ([1, 2], {}, r"items must be a whole number of at least 0, got \[1, 2\]"),
+    ],
+)
+def test_an_assignment_that_does_not_fit_is_refused(assignment, options, message):
+    with pytest.raises(ValueError, match=message):
+        simulate(Pipeline([Stage("read", [1.0] * 4), Stage("train", 1.0)]), assignment, **options)
+    with pytest.raises(ValueError, match="in lock-step the last stage must have 1 worker, got 2 for 'read'"):
+        simulate(Pipeline([Stage("read", 1.0, num_workers=2)]), assign(10, 2))

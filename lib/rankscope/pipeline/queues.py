@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from _thread import LockType, allocate_lock
 from collections.abc import Generator, Iterable, Iterator
+from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -21,12 +22,17 @@ class End(Exception):
 
 
 class Item(NamedTuple):
+    """`place` is the item's among those of its rank, `number` what spans and errors call it."""
+
+    place: int
     number: int
     value: Any
 
 
 class Queue:
     """At most `capacity` items between stages; takes as many ends as there are takers."""
+
+    wait = "blocked"  # the kind of the span of a worker that finds no room
 
     def __init__(self, capacity: int, num_takers: int) -> None:
         self._items: SimpleQueue[Item | None] = SimpleQueue()
@@ -74,13 +80,13 @@ class Queue:
 
 
 class Source:
-    """The items that come in from outside, numbered; taken from one thread at a time, and not asked after their end."""
+    """The items that come in from outside; taken from one thread at a time, and not asked after their end."""
 
-    def __init__(self, items: Iterable[Any]) -> None:
+    def __init__(self, items: Iterable[Any], numbers: Iterable[int] | None = None) -> None:
         if not hasattr(items, "__iter__") and not hasattr(items, "__getitem__"):
             raise ValueError(f"items must be something that can be iterated over, got {items!r}")
         self._given = iter(items)
-        self._items: Iterator[Item] = map(Item._make, enumerate(self._given))
+        self._items: Iterator[Item] = map(Item, count(), count() if numbers is None else numbers, self._given)
         self._lock, self._stopped, self._ended = allocate_lock(), False, False
 
     def take(self) -> Item:
@@ -123,3 +129,59 @@ class Turns:
             item = self._source.take()
             before, self._last = self._last, own
         return item, before, own
+
+
+class Lockstep:
+    """Where ranks meet after each step: nobody goes on before all that have items left have come."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self._lock, self._left, self._stopped = allocate_lock(), num_ranks, False
+        self._waiting: list[SimpleQueue[bool]] = []
+
+    def arrive(self, calls: SimpleQueue[bool]) -> bool:
+        """Say whether all have come now, and call those that wait; else the one who asks will be called."""
+        with self._lock:
+            if self._stopped:
+                raise Stopped
+            if len(self._waiting) + 1 < self._left:
+                self._waiting.append(calls)
+                return False
+            self._call()
+            return True
+
+    def leave(self) -> None:
+        """Wait no longer for one of the ranks: it has no items left."""
+        with self._lock:
+            self._left -= 1
+            if len(self._waiting) >= self._left:
+                self._call()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
+            self._call()
+
+    def _call(self) -> None:
+        for calls in self._waiting:
+            calls.put(not self._stopped)
+        self._waiting.clear()
+
+
+class Door:
+    """What the last stage of a rank hands its items to: nobody takes them, but the other ranks are waited for."""
+
+    wait = "barrier"  # the kind of the span of a worker that waits for other ranks
+
+    def __init__(self, step: Lockstep) -> None:
+        self._step = step
+        self._calls: SimpleQueue[bool] = SimpleQueue()
+
+    def put(self, item: Item) -> None:
+        if not self._calls.get():
+            raise Stopped
+
+    def put_at_once(self, item: Item) -> bool:
+        return self._step.arrive(self._calls)
+
+    def end(self) -> None:
+        self._step.leave()

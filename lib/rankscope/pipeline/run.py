@@ -6,30 +6,34 @@ import contextlib
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import ExitStack
+from itertools import pairwise, product
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from ..sampling.assignment import Assignment
 from ..timeline import Recorder, Timeline
 from ..values.checks import of_type, one_of, whole
 from ..workers.interrupts import Interrupts
 from ..workers.lifelines import Lifeline
 from ..workers.shared import delete_folder, shared_folder
+from .items import Items, counted, of_ranks
 from .processes import StageError, Worker
-from .queues import End, Item, Queue, Source, Stopped, Turns
-from .service import draw
-from .stages import Pipeline, Stage
+from .queues import Door, End, Item, Lockstep, Queue, Source, Stopped, Turns
+from .stages import Pipeline, Stage, check_lockstep
 
 _now = time.perf_counter_ns
 _GRACE_S = 5.0  # for the threads that are in the middle of an item when a run is stopped
-Work = Callable[[int, Any], tuple[Any, int, int]]
+Work = Callable[[Item], tuple[Any, int, int]]  # the result, and when it began and ended
 
 
 def run(
     pipeline: Pipeline,
-    items: Iterable[Any],
+    items: Iterable[Any] | Assignment,
     seed: int = 0,
     recorder: Recorder | None = None,
     start_method: str | None = None,
@@ -39,6 +43,10 @@ def run(
     The timeline has the lanes and kinds of `simulate`, in seconds from the start of the run. Stages without `fn` sleep
     for the very times that `simulate` draws from this seed, and pass items on as they are; `items` must then have a
     length. Spans go to `recorder` where one is given, and carry its rank.
+
+    An `Assignment` is run on all of its ranks at once, each with workers of its own, in lock-step as `simulate` has it.
+    The first stage is given a rank's indices or, where the assignment has a loader, the indices of each batch as an
+    array; spans carry the rank.
 
     Each worker is a thread; where the stage has `processes`, the thread hands its items to a process of its own. Those
     are started by `start_method`, "fork", "forkserver" or "spawn", by default the one that Python prefers; as with a
@@ -56,32 +64,74 @@ def run(
     if start_method is not None:
         one_of("start_method", start_method, tuple(multiprocessing.get_all_start_methods()))
     context = multiprocessing.get_context(start_method)
-    spans = None if recorder is None else of_type("recorder", recorder, Recorder)
+    spans = Recorder() if recorder is None else of_type("recorder", recorder, Recorder)
     prepared = [_Run(pipeline, items, seed, spans)]
+    del spans
     with Interrupts() as interrupts:  # until all that belongs to the run alone, its recorder say, is gone
         return _executed(prepared.pop(), context, interrupts)
 
 
 def _executed(running: _Run, context: Any, interrupts: Interrupts) -> Timeline:
     begin_s = running.to_the_end(context, interrupts)
-    spans, stages = running.recorder, running.stages
-    mine = spans.timeline().select(rank=spans.rank, between_s=(begin_s, time.perf_counter()))
-    lanes = [lane for stage in stages for lane in stage.lanes()]
-    return mine.shifted(-begin_s).named(lanes, [stage.name for stage in stages])
+    spans = running.recorder.timeline().select(between_s=(begin_s, time.perf_counter()))
+    mine = spans.take(np.flatnonzero(np.isin(spans.rank, [road.recorder.rank for road in running.roads])))
+    lanes = [lane for stage in running.stages for lane in stage.lanes()]
+    return mine.shifted(-begin_s).named(lanes, [stage.name for stage in running.stages])
+
+
+class _Road:
+    """One rank's way through the stages: its items, the queues between, and how many workers have not ended."""
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        items: Iterable[Any] | Items,
+        seed: int,
+        recorder: Recorder,
+        step: Lockstep | None,
+    ) -> None:
+        own = items if isinstance(items, Items) else counted(len(items)) if isinstance(items, Sized) else None
+        self.times_s: list[list[float]] = []
+        for place, stage in enumerate(stages):
+            if stage.fn:
+                self.times_s.append([])
+            elif own is not None:
+                self.times_s.append(stage.times_s(own, seed, recorder.rank, place).tolist())
+            else:
+                where = f"where a stage sleeps, as {stage.name!r} does"
+                raise ValueError(f"items must have a length {where}, got {items!r}")
+        self.recorder, self.num_workers = recorder, sum(stage.num_workers for stage in stages)
+        self.items = Source(items.values, items.numbers.tolist()) if isinstance(items, Items) else Source(items)
+        queues = [Queue(stage.capacity, after.num_workers) for stage, after in pairwise(stages)]
+        self.sources: list[Source | Queue] = [self.items, *queues]
+        self.targets: list[Queue | Door | None] = [*queues, Door(step) if step else None]
+        self.left = [stage.num_workers for stage in stages]
+
+
+class _Lane(NamedTuple):
+    """What one worker's thread works with."""
+
+    recorder: Recorder
+    stage: str
+    name: str
+    work: Work
+    target: Queue | Door | None
 
 
 class _Run:
     """One run: its queues and threads, its processes, and the error that ended it."""
 
-    def __init__(self, pipeline: Pipeline, items: Iterable[Any], seed: int, recorder: Recorder | None) -> None:
-        self.stages, self.recorder = pipeline.stages, recorder or Recorder()
-        self._times_s = [_times(stage, items, seed, self.recorder.rank, n) for n, stage in enumerate(self.stages)]
-        takers = [stage.num_workers for stage in self.stages]
-        queues = [Queue(stage.capacity, num) for stage, num in zip(self.stages, takers[1:], strict=False)]
-        self._items = Source(items)
-        self._sources: list[Source | Queue] = [self._items, *queues]
-        self._targets: list[Queue | None] = [*queues, None]
-        self._left = takers  # how many workers of each stage have not ended
+    def __init__(self, pipeline: Pipeline, items: Iterable[Any] | Assignment, seed: int, recorder: Recorder) -> None:
+        self.stages, self.recorder = pipeline.stages, recorder
+        given: list[tuple[Recorder, Iterable[Any] | Items]]
+        if isinstance(items, Assignment):
+            given = [(recorder.for_rank(rank), own) for rank, own in enumerate(of_ranks(items))]
+        else:
+            given = [(recorder, items)]
+        check_lockstep(pipeline, len(given))
+        self._step = Lockstep(len(given)) if len(given) > 1 else None
+        self.roads = [_Road(self.stages, own, seed, spans, self._step) for spans, own in given]
+        self._left = len(self.roads)  # how many of them have not ended
         self._workers: list[Worker] = []
         self._lifeline: Lifeline | None = None
         self._lock, self._heard, self._wake = threading.Lock(), *multiprocessing.Pipe(duplex=False)
@@ -119,74 +169,87 @@ class _Run:
     def _threads(self, context: Any, folder: Path | None) -> Iterator[threading.Thread]:
         """A thread for each worker, not started yet; the processes are: one should not fork beside running threads."""
         lifeline = self._lifeline = Lifeline(folder) if folder else None
-        for place, (stage, source) in enumerate(zip(self.stages, self._sources, strict=True)):
+        for road, (place, stage) in product(self.roads, enumerate(self.stages)):
+            source = road.sources[place]
             turns = Turns(source) if stage.ordered and stage.num_workers > 1 else None
-            for number, lane in enumerate(stage.lanes()):
-                work: Work = _call(stage.fn) if stage.fn else _sleep(self._times_s[place])
+            for number, name in enumerate(stage.lanes()):
+                work: Work = _call(stage.fn) if stage.fn else _sleep(road.times_s[place])
                 if stage.processes and stage.fn and folder and lifeline:
-                    own = folder / f"{place}-{number}"
-                    work = Worker(context, stage.name, number, stage.fn, own, lifeline, self._workers)
-                    self._workers.append(work)
+                    own = folder / f"{road.recorder.rank}-{place}-{number}"
+                    worker = Worker(context, stage.name, number, stage.fn, own, lifeline, self._workers)
+                    self._workers.append(worker)
+                    work = _ask(worker)
+                lane = _Lane(road.recorder, stage.name, name, work, road.targets[place])
                 loop = (self._in_turn, turns) if turns else (self._as_done, source)
-                arguments = (place, *loop, stage.name, lane, work, self._targets[place])
-                yield threading.Thread(target=self._serve, args=arguments, name=lane, daemon=True)
+                yield threading.Thread(target=self._serve, args=(road, place, *loop, lane), name=name, daemon=True)
 
-    def _serve(self, place: int, loop: Callable[..., None], *arguments: Any) -> None:
+    def _serve(self, road: _Road, place: int, loop: Callable[[Any, _Lane], None], source: Any, lane: _Lane) -> None:
         """What a thread does until there are no more items or the run is stopped."""
         try:
-            loop(*arguments)
+            loop(source, lane)
         except Stopped:
             pass
         except End:
             with self._lock:
-                self._left[place] -= 1
-                last = not self._left[place]
-            if last:
-                self._end(self._targets[place])
+                road.left[place] -= 1
+                if road.left[place]:
+                    return
+                ended = place == len(self.stages) - 1
+                self._left -= ended
+                self._finished = not self._left
+            if lane.target is not None:
+                lane.target.end()
+            if self._finished:
+                self._wake_up()
         except BaseException as error:
             self._fail(_items_failed(error), error)
 
-    def _as_done(self, source: Source | Queue, name: str, lane: str, work: Work, target: Queue | None) -> None:
-        add = self._add
+    def _as_done(self, source: Source | Queue, lane: _Lane) -> None:
+        target = lane.target
         while True:
-            number, value = source.take()
-            try:
-                value, start_ns, stop_ns = work(number, value)
-            except BaseException as error:
-                self._fail(_failed(name, number, error), error)
-                raise Stopped from None
-            add(lane, name, number, start_ns, stop_ns)
-            if target is not None and not target.put_at_once(Item(number, value)):
-                target.put(Item(number, value))
-                add(lane, "blocked", number, stop_ns, _now())
+            item, stop_ns = self._done(source.take(), lane)
+            if target is not None and not target.put_at_once(item):
+                target.put(item)
+                self._add(lane, target.wait, item.number, stop_ns, _now())
 
-    def _in_turn(self, turns: Turns, name: str, lane: str, work: Work, target: Queue | None) -> None:
-        add = self._add
+    def _in_turn(self, turns: Turns, lane: _Lane) -> None:
+        target = lane.target
         while True:
-            (number, value), before, own = turns.take()
+            taken, before, own = turns.take()
             try:
-                try:
-                    value, start_ns, stop_ns = work(number, value)
-                except BaseException as error:
-                    self._fail(_failed(name, number, error), error)
-                    raise Stopped from None
-                add(lane, name, number, start_ns, stop_ns)
+                item, stop_ns = self._done(taken, lane)
                 at_once = before.acquire(False)
                 if not at_once:
                     before.acquire()
                 if self._stopped:
                     raise Stopped
-                if target is not None and not target.put_at_once(Item(number, value)):
+                if target is not None and not target.put_at_once(item):
                     at_once = False
-                    target.put(Item(number, value))
+                    target.put(item)
                 if not at_once:
-                    add(lane, "blocked", number, stop_ns, _now())
+                    self._add(lane, "blocked", item.number, stop_ns, _now())
             finally:
                 own.release()
 
-    def _add(self, lane: str, kind: str, number: int, start_ns: int, stop_ns: int) -> None:
+    def _done(self, item: Item, lane: _Lane) -> tuple[Item, int]:
+        """The item as the stage hands it on, and when it was done."""
         try:
-            self.recorder.add(lane, kind, number, start_ns, stop_ns)
+            value, start_ns, stop_ns = lane.work(item)
+        except BaseException as error:
+            self._fail(self._failed(lane, item.number, error), error)
+            raise Stopped from None
+        self._add(lane, lane.stage, item.number, start_ns, stop_ns)
+        return Item(item.place, item.number, value), stop_ns
+
+    def _failed(self, lane: _Lane, number: int, error: BaseException) -> StageError:
+        if isinstance(error, StageError):
+            return error
+        name = f"stage {lane.stage!r}" + (f" of rank {lane.recorder.rank}" if self._step else "")
+        return StageError(f"{name} failed on item {number}: {type(error).__name__}: {error}", lane.stage, number)
+
+    def _add(self, lane: _Lane, kind: str, number: int, start_ns: int, stop_ns: int) -> None:
+        try:
+            lane.recorder.add(lane.name, kind, number, start_ns, stop_ns)
         except BaseException as error:
             self._fail(StageError(f"recorder failed: {type(error).__name__}: {error}", "recorder", number), error)
             raise Stopped from None
@@ -198,13 +261,6 @@ class _Run:
         while self._heard not in (ready := wait([self._heard, *workers], 1.0)):
             for death in ready:
                 self._fail(workers[death].died(), None)
-
-    def _end(self, target: Queue | None) -> None:
-        if target is not None:
-            target.end()
-        else:
-            self._finished = True
-            self._wake_up()
 
     def _fail(self, error: StageError, cause: BaseException | None) -> None:
         """Stop everything; the first error is the one that is told."""
@@ -222,8 +278,11 @@ class _Run:
 
     def _stop(self) -> None:
         self._stopped = True
-        for source in self._sources:
-            source.stop(sum(stage.num_workers for stage in self.stages))
+        for road in self.roads:
+            for source in road.sources:
+                source.stop(road.num_workers)
+        if self._step:
+            self._step.stop()
 
     def _halt(self) -> None:
         if not self._finished:
@@ -237,7 +296,8 @@ class _Run:
             if thread.ident:
                 thread.join(max(deadline - time.monotonic(), 0))
         try:
-            self._items.close()
+            for road in self.roads:
+                road.items.close()
         except BaseException as error:
             self._fail(_items_failed(error), error)
 
@@ -252,48 +312,34 @@ class _Run:
 
 
 def _call(fn: Callable[[Any], Any]) -> Work:
-    def work(number: int, value: Any) -> tuple[Any, int, int]:
+    def work(item: Item) -> tuple[Any, int, int]:
         start_ns = _now()
-        result = fn(value)
+        result = fn(item.value)
         return result, start_ns, _now()
 
     return work
 
 
-def _times(stage: Stage, items: Iterable[Any], seed: int, rank: int, place: int) -> list[float]:
-    """How long a stage without fn sleeps for each item."""
-    if stage.fn:
-        return []
-    if not isinstance(items, Sized):
-        raise ValueError(f"items must have a length where a stage sleeps, as {stage.name!r} does, got {items!r}")
-    times_s: list[float] = draw(
-        f"service_s of stage {stage.name!r}", stage.known_service_s, len(items), seed, rank, place
-    ).tolist()
-    return times_s
+def _ask(worker: Worker) -> Work:
+    return lambda item: worker(item.number, item.value)
 
 
 def _sleep(times_s: list[float]) -> Work:
     """Sleep for these times. Threads wake late, by 0.1 ms or more: a worker sleeps the less the next time."""
     late_ns = 0
 
-    def work(number: int, value: Any) -> tuple[Any, int, int]:
+    def work(item: Item) -> tuple[Any, int, int]:
         nonlocal late_ns
         start_ns = _now()
-        due_ns = start_ns + round(times_s[number] * 1e9) - late_ns
+        due_ns = start_ns + round(times_s[item.place] * 1e9) - late_ns
         if due_ns > start_ns:
             time.sleep((due_ns - start_ns) / 1e9)
         stop_ns = _now()
         late_ns = stop_ns - due_ns
-        return value, start_ns, stop_ns
+        return item.value, start_ns, stop_ns
 
     return work
 
 
 def _items_failed(error: BaseException) -> StageError:
     return StageError(f"items failed: {type(error).__name__}: {error}", "items", None)
-
-
-def _failed(name: str, number: int, error: BaseException) -> StageError:
-    if isinstance(error, StageError):
-        return error
-    return StageError(f"stage {name!r} failed on item {number}: {type(error).__name__}: {error}", name, number)

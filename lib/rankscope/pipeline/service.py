@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..values.checks import is_scalar, number
+from ..values.frozen import checked, frozen
 
 Seconds: TypeAlias = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ _KINDS = "seconds, a list of them, a distribution or a function"
 Service: TypeAlias = float | Sequence[float] | Seconds | Distribution | Callable[[int], float]
 
 
-@dataclass(frozen=True)
+@frozen
 class Lognormal:
     """Times with a long tail, as reads from shared storage have; `cv` is the standard deviation over the mean.
 
@@ -43,39 +43,32 @@ class Lognormal:
     [0.0095, 0.0084, 0.0121]
     """
 
-    mean_s: float
-    cv: float
-
-    def __post_init__(self) -> None:
-        _settle(self, "mean_s", "cv")
+    mean_s: float = checked(number, 0)
+    cv: float = checked(number, 0)
 
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
         sigma = math.sqrt(math.log1p(self.cv**2) if self.cv < 1e100 else 2 * math.log(self.cv))
         return self.mean_s * np.exp(sigma * rng.standard_normal(num_items) - sigma**2 / 2)
 
 
-@dataclass(frozen=True)
+@frozen
 class Exponential:
     """Memoryless times: their standard deviation is their mean. Raises ValueError for a mean that is negative."""
 
-    mean_s: float
-
-    def __post_init__(self) -> None:
-        _settle(self, "mean_s")
+    mean_s: float = checked(number, 0)
 
     def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
         return self.mean_s * rng.standard_exponential(num_items)
 
 
-@dataclass(frozen=True)
+@frozen
 class Uniform:
     """Times anywhere between two. Raises ValueError where they are negative or the first is above the second."""
 
-    low_s: float
-    high_s: float
+    low_s: float = checked(number, 0)
+    high_s: float = checked(number, 0)
 
-    def __post_init__(self) -> None:
-        _settle(self, "low_s", "high_s")
+    def __attrs_post_init__(self) -> None:
         if self.low_s > self.high_s:
             raise ValueError(f"low_s must be at most high_s, got {self.low_s} and {self.high_s}")
 
@@ -87,20 +80,21 @@ class Uniform:
         return self.low_s + (self.high_s - self.low_s) * rng.random(num_items)
 
 
-@dataclass(frozen=True)
+def _measured(name: str, value: Any) -> tuple[float, ...]:
+    times_s = check_times(name, value)
+    if not times_s.size:
+        raise ValueError("measured times must be at least one, got none")
+    return tuple(times_s.tolist())
+
+
+@frozen
 class Measured:
     """Times drawn, with replacement, from those that were measured: their mean and their whole distribution.
 
     Raises ValueError for no times at all and for times that are negative or not finite.
     """
 
-    times_s: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        times_s = check_times("times_s", self.times_s)
-        if not times_s.size:
-            raise ValueError("measured times must be at least one, got none")
-        object.__setattr__(self, "times_s", tuple(times_s.tolist()))
+    times_s: tuple[float, ...] = checked(_measured)
 
     @property
     def mean_s(self) -> float:
@@ -125,9 +119,10 @@ def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds
         return check_times(name, [service_s(item) for item in range(num_items)])
     if isinstance(service_s, float):
         return np.full(num_items, service_s)
-    if len(service_s) < num_items:
-        raise ValueError(f"{name} must have a time for each of {num_items} items, got {len(service_s)}")
-    return check_times(name, service_s)[:num_items]
+    assert isinstance(service_s, np.ndarray)
+    if service_s.size < num_items:
+        raise ValueError(f"{name} must have a time for each of {num_items} items, got {service_s.size}")
+    return service_s[:num_items]
 
 
 def draw_one(name: str, service_s: Service, item: int, *stream: int) -> float:
@@ -144,13 +139,11 @@ def mean_s(name: str, service_s: Service) -> float:
     service_s = check(name, service_s)
     if isinstance(service_s, Distribution):
         return service_s.mean_s
-    if isinstance(service_s, float):
-        return service_s
-    return float(draw(name, service_s, 1000 if callable(service_s) else len(service_s)).mean())
+    return float(np.mean(draw(name, service_s, 1000) if callable(service_s) else service_s))
 
 
 def check(name: str, service_s: Service) -> Service:
-    """Return a time as a float, and anything else as it is.
+    """Return a time as a float, a list as a column of seconds, and anything else as it is.
 
     Raises ValueError, naming the work, for what is none of a time, a list, a distribution or a function.
     """
@@ -158,9 +151,13 @@ def check(name: str, service_s: Service) -> Service:
         raise ValueError(f"{name} must be {_KINDS}, got {service_s!r}")
     if is_scalar(service_s):
         return number(name, service_s, 0)
-    if not (isinstance(service_s, Distribution) or callable(service_s) or len(check_times(name, service_s))):
+    if isinstance(service_s, Distribution) or callable(service_s):
+        return service_s
+    times_s = np.array(check_times(name, service_s))  # a copy: whose list it was may change it
+    if not times_s.size:
         raise ValueError(f"{name} must have at least one time, got none")
-    return service_s
+    times_s.flags.writeable = False
+    return times_s
 
 
 def check_times(name: str, times_s: Any) -> Seconds:
@@ -179,8 +176,3 @@ def check_times(name: str, times_s: Any) -> Seconds:
         place = int(bad.argmax())
         raise ValueError(f"{name} must be finite seconds of at least 0, got {column[place]} for item {place}")
     return column
-
-
-def _settle(distribution: Any, *names: str) -> None:
-    for name in names:
-        object.__setattr__(distribution, name, number(name, getattr(distribution, name), 0))

@@ -11,29 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
-from itertools import chain, count, islice, pairwise, repeat
+from itertools import chain, count, islice, pairwise, repeat, zip_longest
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..sampling.assignment import Assignment
 from ..timeline import Timeline
 from ..values.checks import of_type, whole
-from .service import draw
-from .stages import Pipeline, Stage
+from .items import Items, counted, of_ranks
+from .service import Seconds
+from .stages import Pipeline, Stage, check_lockstep
 
 _MOST_RANKS = 65_536
 
 
-def simulate(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int = 1) -> Timeline:
-    """Return what happens when items 0 … num_items-1 pass through the pipeline, all of them there at time 0.
+def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ranks: int | None = None) -> Timeline:
+    """Return what happens when items pass through the pipeline, all of them there at time 0.
+
+    `items` is how many there are, or an `Assignment`: then the ranks are its ranks, and the items of each are its
+    batches, numbered from 0, where the assignment has a loader, else its indices, which the spans have as their `item`.
 
     A span whose kind is the stage's name is work; kind "blocked" follows it where the worker cannot hand on at once,
     for want of room or because it is not its turn. The lanes are `Stage.lanes()`.
 
     With several ranks each has such a pipeline and times of its own, and the last stage keeps lock-step: in each step
-    every rank waits for the slowest, kind "barrier". What is drawn depends on seed, rank, place of the stage and number
-    of the item alone, so pipelines that differ in workers or queues are compared on the same times.
+    every rank that has items left waits for the slowest, kind "barrier". What is drawn depends on seed, rank, place of
+    the stage and place of the item alone, so pipelines that differ in workers or queues are compared on the same times.
 
     Raises ValueError for a stage without `service_s`, for numbers out of range, and for a last stage with several
     workers where ranks keep lock-step.
@@ -41,36 +46,47 @@ def simulate(pipeline: Pipeline, num_items: int, seed: int = 0, num_ranks: int =
     >>> spans = simulate(Pipeline([Stage("read", 1.0), Stage("train", 3.0)]), 2)
     >>> [(span.kind, span.item, span.start_s, span.stop_s) for span in spans]
     [('read', 0, 0.0, 1.0), ('read', 1, 1.0, 2.0), ('train', 0, 1.0, 4.0), ('train', 1, 4.0, 7.0)]
+    >>> from rankscope.sampling import assign
+    >>> spans = simulate(Pipeline([Stage("read", 1.0)]), assign(6, 2, shuffle=False))
+    >>> [(span.rank, span.item, span.start_s) for span in spans]
+    [(0, 0, 0.0), (0, 2, 1.0), (0, 4, 2.0), (1, 1, 0.0), (1, 3, 1.0), (1, 5, 2.0)]
     """
     last = of_type("pipeline", pipeline, Pipeline).stages[-1]
-    num_items = whole("num_items", num_items, 0)
-    num_ranks = whole("num_ranks", num_ranks, 1, _MOST_RANKS)
+    given = _given(items, num_ranks)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
-    if num_ranks > 1 and last.num_workers > 1:
-        raise ValueError(f"in lock-step the last stage must have 1 worker, got {last.num_workers} for {last.name!r}")
+    check_lockstep(pipeline, len(given))
     ranks = []
-    for rank in range(num_ranks):
-        items: Sequence[int] = range(num_items)
+    for rank, own in enumerate(given):
+        order: Sequence[int] = range(len(own.values))
         passages = []
         for place, stage in enumerate(pipeline.stages):
-            times = draw(f"service_s of stage {stage.name!r}", stage.known_service_s, num_items, seed, rank, place)
-            passages.append(_Passage(stage, times, items))
-            items = passages[-1].items_out
+            passages.append(_Passage(stage, stage.times_s(own, seed, rank, place), order))
+            order = passages[-1].items_out
         ranks.append(passages)
-    arrivals = [_arrivals(passages, num_items) for passages in ranks]
-    if num_ranks == 1:
+    arrivals = [_arrivals(passages) for passages in ranks]
+    if len(ranks) == 1:
         for _ in _flow(ranks[0][-1], arrivals[0], repeat(0.0)):
             pass
     else:
         _keep_step([passages[-1] for passages in ranks], arrivals)
-    waits = ["barrier" if num_ranks > 1 and stage is last else "blocked" for stage in pipeline.stages]
-    return Timeline.concat([_timeline(rank, passages, waits) for rank, passages in enumerate(ranks)])
+    waits = ["barrier" if len(ranks) > 1 and stage is last else "blocked" for stage in pipeline.stages]
+    pairs = enumerate(zip(ranks, given, strict=True))
+    return Timeline.concat([_timeline(rank, passages, own.numbers, waits) for rank, (passages, own) in pairs])
+
+
+def _given(items: int | Assignment, num_ranks: int | None) -> list[Items]:
+    if not isinstance(items, Assignment):
+        own = counted(whole("items", items, 0))
+        return [own] * whole("num_ranks", 1 if num_ranks is None else num_ranks, 1, _MOST_RANKS)
+    if num_ranks not in (None, items.num_ranks):
+        raise ValueError(f"num_ranks must be left out or the assignment's own, {items.num_ranks}, got {num_ranks!r}")
+    return of_ranks(items)
 
 
 class _Passage:
-    """What happens at one stage: when items are taken, in that order, and when they leave, in that order."""
+    """What happens at one stage: when items 0, 1, … are taken, in that order, and when they leave, in that order."""
 
-    def __init__(self, stage: Stage, service_s: Any, items: Sequence[int]) -> None:
+    def __init__(self, stage: Stage, service_s: Seconds, items: Sequence[int]) -> None:
         self.stage, self.items = stage, items  # in the order of arrival, which is that of taking
         self.keeps_order = stage.ordered or stage.num_workers == 1
         self.drawn_s = service_s
@@ -94,9 +110,9 @@ class _Passage:
         return np.fromiter(workers, np.int64, item.size), taken_s, taken_s + self.drawn_s[item], stop_s, gone
 
 
-def _arrivals(passages: list[_Passage], num_items: int) -> Iterator[float]:
+def _arrivals(passages: list[_Passage]) -> Iterator[float]:
     """When items reach the last stage, worked out as they are asked for."""
-    flow: Iterator[float] = repeat(0.0, num_items)
+    flow: Iterator[float] = repeat(0.0, len(passages[0].service_s))
     for passage, after in pairwise(passages):
         room = chain(repeat(0.0, passage.stage.capacity), after.taken_s)  # grows ahead of who reads it
         flow = _flow(passage, flow, room)
@@ -157,18 +173,23 @@ def _as_done(passage: _Passage, arrivals: Iterator[float], room: Iterable[float]
 
 
 def _keep_step(lasts: list[_Passage], arrivals: list[Iterator[float]]) -> None:
-    """The last stage of all ranks, a step at a time: nobody goes on before the slowest is done."""
+    """The last stage of all ranks, a step at a time: of those with items left, nobody goes on before the slowest."""
     together = 0.0
-    for step in zip(*arrivals, strict=True):
-        starts = [max(arrival, together) for arrival in step]
-        items = [passage.items[len(passage.taken_s)] for passage in lasts]
-        together = max(s + passage.service_s[i] for s, i, passage in zip(starts, items, lasts, strict=True))
-        for start, passage in zip(starts, lasts, strict=True):
+    for place, step in enumerate(zip_longest(*arrivals)):
+        before, left = together, []
+        for passage, start in zip(lasts, step, strict=True):
+            if start is None:
+                continue
+            if before > start:
+                start = before
             passage.taken_s.append(start)
-            passage.left_s.append(together)
+            together = max(together, start + passage.service_s[passage.items[place]])
+            left.append(passage.left_s)
+        for left_s in left:
+            left_s.append(together)
 
 
-def _timeline(rank: int, passages: list[_Passage], waits: list[str]) -> Timeline:
+def _timeline(rank: int, passages: list[_Passage], numbers: NDArray[np.int64], waits: list[str]) -> Timeline:
     lanes = [lane for passage in passages for lane in passage.stage.lanes()]
     kinds = list(dict.fromkeys([*(passage.stage.name for passage in passages), *waits]))
     parts: list[tuple[Any, ...]] = []
@@ -180,4 +201,4 @@ def _timeline(rank: int, passages: list[_Passage], waits: list[str]) -> Timeline
         parts.append((lane, np.full(item.size, kinds.index(passage.stage.name)), item, start_s, done_s))
         parts.append((lane[late], np.full(late.sum(), kinds.index(wait)), item[late], done_s[late], stop_s[late]))
     lane, kind, item, start_s, stop_s = map(np.concatenate, zip(*parts, strict=True))
-    return Timeline(np.full(lane.size, rank), lane, kind, item, start_s, stop_s, tuple(lanes), tuple(kinds))
+    return Timeline(np.full(lane.size, rank), lane, kind, numbers[item], start_s, stop_s, tuple(lanes), tuple(kinds))

@@ -4,24 +4,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+import attrs
 import numpy as np
 
 from ..timeline.timeline import WAITS, Timeline
 from ..values.checks import of_type, truth, whole
-from .service import Service, check, mean_s
+from ..values.frozen import checked, frozen, optional
+from .items import Items
+from .service import Distribution, Seconds, Service, check, check_times, draw, mean_s
 
-_MOST = {"num_workers": 4096, "capacity": 1_000_000}  # what a run can start, and count places for
+
+def _word(name: str, value: Any) -> str:
+    if not (isinstance(value, str) and value) or value in WAITS:
+        raise ValueError(f"a stage's name must be a word, and none of {', '.join(WAITS)}; got {value!r}")
+    return value
 
 
-@dataclass(frozen=True, eq=False)
+def _function(name: str, value: Any) -> Callable[[Any], Any]:
+    if not callable(value):
+        raise ValueError(f"{name} must be a function, got {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+@frozen(eq=False)
 class Stage:
     """One kind of work on each item, done by `num_workers` at once, and the queue in which its results wait.
 
-    `service_s` is how long it takes: seconds, one number for each item, a distribution (`Lognormal`, `Exponential`,
-    `Uniform`, `Measured`) or a function of the item's number. `fn` does the work: it takes what the stage before gave
+    `service_s` is how long it takes: seconds, a list of times that is looked up by the item's number, a distribution
+    (`Lognormal`, `Exponential`, `Uniform`, `Measured`) or a function of the item: of its number or, where an
+    `Assignment` passes, of the index or of the batch's indices. `fn` does the work: it takes what the stage before gave
     and returns what the next one takes. A model needs `service_s`, a run needs either: without `fn` it sleeps.
 
     `capacity` results wait for the next stage at most. A worker whose result finds no room keeps it, and starts nothing
@@ -32,27 +45,17 @@ class Stage:
     Raises ValueError for a stage without a name, with neither `service_s` nor `fn`, and for numbers out of range.
     """
 
-    name: str
-    service_s: Service | None = None
-    fn: Callable[[Any], Any] | None = None
-    num_workers: int = 1
-    capacity: int = 2
-    ordered: bool = True
-    processes: bool = False
+    name: str = checked(_word)
+    service_s: Service | None = checked(optional, check, default=None)
+    fn: Callable[[Any], Any] | None = checked(optional, _function, default=None)
+    num_workers: int = checked(whole, 1, 4096, default=1)
+    capacity: int = checked(whole, 1, 1_000_000, default=2)
+    ordered: bool = checked(truth, default=True)
+    processes: bool = checked(truth, default=False)
 
-    def __post_init__(self) -> None:
-        if not (isinstance(self.name, str) and self.name) or self.name in WAITS:
-            raise ValueError(f"a stage's name must be a word, and none of {', '.join(WAITS)}; got {self.name!r}")
+    def __attrs_post_init__(self) -> None:
         if self.service_s is None and self.fn is None:
             raise ValueError(f"stage {self.name!r} must have a service_s, a fn or both")
-        if self.service_s is not None:
-            object.__setattr__(self, "service_s", check(f"service_s of stage {self.name!r}", self.service_s))
-        if self.fn is not None and not callable(self.fn):
-            raise ValueError(f"fn of stage {self.name!r} must be a function, got {self.fn!r}")
-        for field, most in _MOST.items():
-            object.__setattr__(self, field, whole(f"{field} of stage {self.name!r}", getattr(self, field), 1, most))
-        for field in ("ordered", "processes"):
-            object.__setattr__(self, field, truth(f"{field} of stage {self.name!r}", getattr(self, field)))
 
     @property
     def mean_s(self) -> float:
@@ -66,6 +69,19 @@ class Stage:
             raise ValueError(f"stage {self.name!r} has no service_s: run it, and ask Pipeline.measured for it")
         return self.service_s
 
+    def times_s(self, items: Items, *stream: int) -> Seconds:
+        """Return how long each of a rank's items takes, the same each time for the same `stream` (seed, rank, place).
+
+        Raises ValueError where the times are not known, too few, negative or not finite.
+        """
+        name, service_s = f"service_s of stage {self.name!r}", self.known_service_s
+        if isinstance(service_s, Distribution | float):
+            return draw(name, service_s, len(items.values), *stream)
+        if callable(service_s):
+            return check_times(name, [service_s(value) for value in items.values])
+        most = int(items.numbers.max(initial=-1)) + 1
+        return draw(name, service_s, most)[items.numbers]
+
     def lanes(self) -> list[str]:
         """Return the names of its workers' lanes in a timeline.
 
@@ -75,7 +91,24 @@ class Stage:
         return [self.name] if self.num_workers == 1 else [f"{self.name} {worker}" for worker in range(self.num_workers)]
 
 
-@dataclass(frozen=True, eq=False)
+def _stages(name: str, value: Any) -> tuple[Stage, ...]:
+    if not isinstance(value, Iterable):
+        raise ValueError(
+            f"a pipeline must be a list of one Stage or more, got a {type(value).__name__} outside any list"
+        )
+    stages = tuple(value)
+    wrong = [stage for stage in stages if not isinstance(stage, Stage)]
+    if not stages or wrong:
+        raise ValueError(f"a pipeline must be a list of one Stage or more, got {wrong[0] if stages else 'none'!r}")
+    names = {"name": [stage.name for stage in stages], "lane": [lane for stage in stages for lane in stage.lanes()]}
+    for what, words in names.items():
+        twice = next((word for word, times in Counter(words).items() if times > 1), None)
+        if twice is not None:
+            raise ValueError(f"stages must differ in {what}, got {twice!r} twice")
+    return stages
+
+
+@frozen(eq=False)
 class Pipeline:
     """Stages in the order in which an item passes them.
 
@@ -88,31 +121,19 @@ class Pipeline:
     'train'
     """
 
-    stages: tuple[Stage, ...]
-
-    def __init__(self, stages: Sequence[Stage]) -> None:
-        if not isinstance(stages, Iterable):
-            given = type(stages).__name__
-            raise ValueError(f"a pipeline must be a list of one Stage or more, got a {given} outside any list")
-        stages = tuple(stages)
-        wrong = [stage for stage in stages if not isinstance(stage, Stage)]
-        if not stages or wrong:
-            raise ValueError(f"a pipeline must be a list of one Stage or more, got {wrong[0] if stages else 'none'!r}")
-        names = [[stage.name for stage in stages], [lane for stage in stages for lane in stage.lanes()]]
-        for what, words in zip(("name", "lane"), names, strict=True):
-            twice = next((word for word, times in Counter(words).items() if times > 1), None)
-            if twice is not None:
-                raise ValueError(f"stages must differ in {what}, got {twice!r} twice")
-        object.__setattr__(self, "stages", stages)
+    stages: Sequence[Stage] = checked(_stages)
 
     def __getitem__(self, name: str) -> Stage:
         """Return a stage by its name; raises KeyError for a name that does not exist."""
-        return next((stage for stage in self.stages if stage.name == name), None) or _missing(name, self.stages)
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(f"stages are {', '.join(stage.name for stage in self.stages)}; got {name!r}")
 
     def changed(self, name: str, **changes: Any) -> Pipeline:
         """Return a pipeline in which one stage is different, `num_workers=4` say; the question "what if"."""
-        self[name]
-        return Pipeline([replace(stage, **changes) if stage.name == name else stage for stage in self.stages])
+        changed = attrs.evolve(self[name], **changes)  # type: ignore[misc]
+        return Pipeline([changed if stage.name == name else stage for stage in self.stages])
 
     def bounds_per_s(self) -> dict[str, float]:
         """Return for each stage the items a second that it could deliver if it never waited: workers / mean time."""
@@ -136,16 +157,20 @@ class Pipeline:
         Raises ValueError for a stage of which the timeline has no span, or not one of each item from 0 onwards.
         """
         of_type("timeline", timeline, Timeline)
-        return Pipeline([replace(stage, service_s=_times(stage.name, timeline)) for stage in self.stages])
+        stages = []
+        for stage in self.stages:
+            spans = timeline.select(kind=stage.name)
+            order = np.argsort(spans.item, kind="stable")
+            if not len(spans) or not np.array_equal(spans.item[order], np.arange(len(spans))):
+                found = f"{stage.name!r} for each item from 0, got {len(spans)} spans"
+                raise ValueError(f"a timeline must have one span of {found}")
+            times_s = (spans.stop_s - spans.start_s)[order]
+            stages.append(attrs.evolve(stage, service_s=times_s))  # type: ignore[misc]
+        return Pipeline(stages)
 
 
-def _times(name: str, timeline: Timeline) -> list[float]:
-    spans = timeline.select(kind=name)
-    order = np.argsort(spans.item, kind="stable")
-    if not len(spans) or not np.array_equal(spans.item[order], np.arange(len(spans))):
-        raise ValueError(f"a timeline must have one span of {name!r} for each item from 0, got {len(spans)} spans")
-    return [float(seconds) for seconds in (spans.stop_s - spans.start_s)[order]]
-
-
-def _missing(name: str, stages: Sequence[Stage]) -> Stage:
-    raise KeyError(f"stages are {', '.join(stage.name for stage in stages)}; got {name!r}")
+def check_lockstep(pipeline: Pipeline, num_ranks: int) -> None:
+    """Raise ValueError where several ranks cannot keep lock-step in the last stage."""
+    last = pipeline.stages[-1]
+    if num_ranks > 1 and last.num_workers > 1:
+        raise ValueError(f"in lock-step the last stage must have 1 worker, got {last.num_workers} for {last.name!r}")

@@ -52,13 +52,14 @@ class Recorder:
 
     def __init__(self, rank: int = 0, folder: str | os.PathLike[str] | None = None) -> None:
         self.rank = whole("rank", rank, 0, 2**31 - 1)
+        self._temporary: _Temporary | None = None
         if folder is None:
             self.folder = Path(tempfile.mkdtemp(prefix="rankscope-"))
-            weakref.finalize(self, _delete, self.folder, os.getpid())
+            self._temporary = _Temporary()  # which also those for other ranks hold
+            weakref.finalize(self._temporary, _delete, self.folder, os.getpid())
         else:
             self.folder = Path(folder)
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._owner: Recorder | None = None  # a temporary folder lives as long as whoever writes to it
         self._others: dict[int, Recorder] = {}
         self._begin()
 
@@ -67,7 +68,7 @@ class Recorder:
         rank = whole("rank", rank, 0, 2**31 - 1)
         if rank not in self._others:
             other = Recorder(rank, self.folder)
-            other._owner = self
+            other._temporary = self._temporary
             self._others.setdefault(rank, other)
         return self._others[rank]
 
@@ -107,7 +108,7 @@ class Recorder:
         return {"rank": self.rank, "folder": self.folder}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.rank, self.folder, self._owner, self._others = state["rank"], state["folder"], None, {}
+        self.rank, self.folder, self._temporary, self._others = state["rank"], state["folder"], None, {}
         self._begin()
 
     def _begin(self) -> None:
@@ -137,6 +138,10 @@ class Recorder:
                     reserve(file.fileno(), _SLOTS * _SIZE)
                     self._files.append(mmap.mmap(file.fileno(), 0))
             return self._names[lane], self._names[kind], self._files[number]
+
+
+class _Temporary:
+    """A temporary folder lives as long as this does: as long as any recorder that writes to it."""
 
 
 class _Running:

@@ -1,0 +1,46 @@
+"""What passes through a pipeline on each rank: a number of items, or what an `Assignment` hands to the rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sampling.assignment import Assignment
+from ..values.checks import whole
+
+
+class Items(NamedTuple):
+    """The items of one rank in their order: the number by which a timeline knows each, and what a stage is given."""
+
+    numbers: NDArray[np.int64]
+    values: Sequence[Any]
+
+
+def counted(num_items: int) -> Items:
+    """Return items 0 … num_items-1, which are their numbers."""
+    return Items(np.arange(num_items), range(num_items))
+
+
+def of_ranks(assignment: Assignment) -> list[Items]:
+    """Return the items of each rank: its batches, numbered from 0, where there is a loader, else its indices.
+
+    Raises ValueError for an index below 0, which no timeline can hold.
+
+    >>> from rankscope.sampling import assign
+    >>> [items.values for items in of_ranks(assign(5, 2, shuffle=False))]
+    [[0, 2, 4], [1, 3, 0]]
+    >>> of_ranks(assign(5, 2, shuffle=False).with_loader(2))[1]
+    Items(numbers=array([0, 1]), values=[array([1, 3]), array([0])])
+    """
+    ranks = []
+    for rank, indices in enumerate(assignment.ranks):
+        if assignment.loader:
+            batches = assignment.batches(rank)
+            ranks.append(Items(np.arange(len(batches)), batches))
+        else:
+            whole(f"each index of rank {rank}", int(indices.min(initial=0)), 0)
+            ranks.append(Items(indices.astype(np.int64, copy=False), indices.tolist()))
+    return ranks
