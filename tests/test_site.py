@@ -16,8 +16,7 @@ from pages.docstrings import as_rst, is_left_out
 from typer.testing import CliRunner
 
 from rankscope.cli import app
-from rankscope.explorers.catalogue import CATALOGUE
-from rankscope.explorers.multiples import Multiple
+from rankscope.explorers.catalogue import CATALOGUE, Multiple
 
 ROOT = Path(__file__).parents[1]
 PNG = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}

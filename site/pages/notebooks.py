@@ -12,8 +12,7 @@ from html import unescape
 from typing import Any
 
 from rankscope import figures
-from rankscope.explorers.catalogue import CATALOGUE
-from rankscope.explorers.multiples import Multiple
+from rankscope.explorers.catalogue import CATALOGUE, Multiple
 
 Cell = dict[str, Any]
 Notebook = dict[str, Any]

@@ -9,7 +9,7 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from rankscope.explorers.multiples import multiples
+from rankscope.explorers.catalogue import multiples
 from rankscope.machine import Profile
 from tests.tools.execute_notebooks import WIDGET_TEXT, read
 

@@ -87,14 +87,20 @@ def explorer_picture(kind, size, num_replicas):
     """Seconds from parameters to the picture, SVG string against matplotlib PNG, after a first one."""
     import io
 
-    from rankscope.explorers.samplers import picture
+    from rankscope.explorers import samplers
+    from rankscope.explorers.panel import explorer_of
     from rankscope.figures import assignment as paint
     from rankscope.sampling import assign
 
     def by_matplotlib(seed):
         paint(assign(size, num_replicas, seed=seed).with_loader(4)).figure.savefig(io.BytesIO(), format="png")
 
-    draw = (lambda seed: picture(size=size, num_ranks=num_replicas, seed=seed)) if kind == "ours" else by_matplotlib
+    explorer = explorer_of(samplers)
+
+    def as_svg(seed):
+        explorer.svg("picture", explorer.at(size=size, num_ranks=num_replicas, seed=seed))
+
+    draw = as_svg if kind == "ours" else by_matplotlib
     draw(0)
     start = time.perf_counter()
     for seed in range(1, 6):

@@ -162,9 +162,10 @@ def open_and_run_all(page: Page, address: str, name: str) -> None:
     )
 
 
-def explorer(page: Page) -> Locator:
+def explorer(within: Page | Locator) -> Locator:
     """The first widget box that holds a picture."""
-    return page.locator(".widget-vbox", has=page.locator(".widget-html svg.rankscope")).first
+    page = within if isinstance(within, Page) else within.page
+    return within.locator(".widget-vbox", has=page.locator(".widget-html svg.rankscope")).first
 
 
 def slider_labels(box: Locator) -> list[str]:

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import rankscope.explorers  # noqa: F401  (its modules are looked up by name: their functions have the same names)
+from rankscope import explorers
+from rankscope.explorers.panel import Explorer, explorer_of
 from rankscope.machine import Profile
 
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
-
-
-class Slider(NamedTuple):
-    """What it says beside it, and the name of what it sets."""
-
-    label: str
-    setting: str
-
-
-SLIDERS = {
-    "samplers": Slider("ranks", "num_ranks"),
-    "pipeline": Slider("decoders", "num_workers"),
-    "parts": Slider("queue", "queue_size"),
-    "allreduce": Slider("step", "step"),
-    "machine": Slider("ranks", "num_ranks"),
-    "transfers": Slider("log₂ bytes", "log2_bytes"),
-    "ddp": Slider("accumulation", "accumulation"),
-    "zero": Slider("log₂ ranks", "log2_ranks"),
-    "uneven": Slider("rank 0", "rank_0"),
-    "pipeline_parallel": Slider("microbatches", "num_microbatches"),
+SLIDERS = {  # the setting that each sets
+    "samplers": "num_ranks",
+    "pipeline": "num_workers",
+    "parts": "queue_size",
+    "allreduce": "step",
+    "machine": "num_ranks",
+    "transfers": "log2_bytes",
+    "ddp": "accumulation",
+    "zero": "log2_ranks",
+    "uneven": "rank_0",
+    "pipeline_parallel": "num_microbatches",
 }
 
 
@@ -44,17 +34,18 @@ def source(name: str) -> str:
     )
 
 
-def picture(name: str) -> Callable[..., str]:
-    """The function that paints the explorer's first picture, of settings."""
-    module: Any = sys.modules[f"rankscope.explorers.{name}"]
-    if name == "machine":
-        ranking: Callable[..., str] = module.Machines({"slow": Profile.load(PROFILE)}).ranking
-        return ranking
-    found: Callable[..., str] = module.Copies().ranking if name == "transfers" else module.picture
-    return found
+def made(name: str) -> Explorer:
+    inputs: list[Any] = [{"slow": Profile.load(PROFILE)}] if name == "machine" else []
+    return explorer_of(getattr(explorers, name), *inputs)
 
 
-def moved(name: str) -> dict[str, int]:
-    """The setting after one step of the slider to the right."""
-    setting = SLIDERS[name].setting
-    return {setting: sys.modules[f"rankscope.explorers.{name}"].DEFAULTS[setting] + 1}
+def label(name: str) -> str:
+    """What stands next to the slider."""
+    return {setting.name: setting.label for setting in made(name).settings}[SLIDERS[name]]
+
+
+def picture(name: str, steps: int = 0) -> str:
+    """The explorer's first picture, after so many steps of the slider to the right."""
+    explorer, setting = made(name), SLIDERS[name]
+    start = getattr(explorer.at(), setting)
+    return explorer.svg(next(iter(explorer.pictures)), explorer.at(**{setting: start + steps}))

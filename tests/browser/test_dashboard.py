@@ -28,7 +28,7 @@ from tests.browser.jupyterlab import (
     picture_after,
     running,
 )
-from tests.browser.sliders import SLIDERS, moved, picture
+from tests.browser.sliders import label, picture
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -76,11 +76,11 @@ def drive(page: Page, entry: Entry, previous: list[Mark]) -> list[Mark]:
     box = explorer(page).locator(".widget-vbox", has=page.locator("svg.rankscope")).last
     before = picture_after(box, previous)
     exact = entry.name != "machine"  # which has other profiles here
-    assert not exact or before == marks(picture(entry.name)())
-    move_right(box, SLIDERS[entry.name].label)
+    assert not exact or before == marks(picture(entry.name))
+    move_right(box, label(entry.name))
     after = picture_after(box, before)
     assert after != before
-    assert not exact or after == marks(picture(entry.name)(**moved(entry.name)))
+    assert not exact or after == marks(picture(entry.name, steps=1))
     return after
 
 

@@ -13,8 +13,7 @@ from make_site import build
 from pages.links import problems
 from playwright.sync_api import Page
 
-from rankscope.explorers.catalogue import CATALOGUE, Entry
-from rankscope.explorers.multiples import multiples
+from rankscope.explorers.catalogue import CATALOGUE, Entry, multiples
 from tests.browser.jupyterlab import browser_page
 from tests.tools.execute_notebooks import WIDGET_TEXT
 

@@ -1,9 +1,10 @@
-"""The gallery, driven without a browser: every explorer is in it, made when it is picked and not before."""
+"""The gallery and the still pictures, and that explorers need nothing but numpy and ipywidgets."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -12,109 +13,102 @@ import nbformat
 import pytest
 
 from rankscope import explorers
-from rankscope.explorers.catalogue import CATALOGUE
-from rankscope.explorers.gallery import NEEDS_PROFILES
+from rankscope.explorers import catalogue
+from rankscope.explorers.catalogue import CATALOGUE, NEEDS_PROFILES, Entry, multiples
 from rankscope.machine import Profile
 
 from ..machine.made import links, profile
+from .cases import CASES, controls, shown
 
 ROOT = Path(__file__).parents[2]
-NAMES = [entry.name for entry in CATALOGUE]
+NOTEBOOKS = ROOT / "notebooks"
+PROFILES = {
+    name: Profile.load(NOTEBOOKS / "profiles" / f"{name}_4_ranks.json")
+    for name in ("emulated_100mbit_5ms", "loopback_2_cores")
+}
+each_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
 
 
-@pytest.fixture(scope="module")
-def profiles() -> dict[str, Profile]:
-    return {"one": profile(links())}
-
-
-def shown(box: widgets.VBox) -> Any:
+def inside(box: widgets.VBox) -> Any:
+    """The explorer that was picked."""
     (explorer,) = box.children[2].children
     return explorer
 
 
-def fresh(name: str, profiles: dict[str, Profile]) -> Any:
-    return getattr(explorers, name)(*([profiles] if name == "machine" else []))
+# ---- the catalogue and the gallery
 
 
-def uncatalogued(names: list[str]) -> set[str]:
-    """The explorers among the names of the room, which are those with a module of their own and settings."""
-    modules = {name: sys.modules.get(f"rankscope.explorers.{name}") for name in names}
-    return {name for name, module in modules.items() if hasattr(module, "DEFAULTS")} - set(NAMES)
-
-
-def test_every_explorer_is_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert uncatalogued(explorers.__all__) == set()
-    assert set(NAMES) <= set(explorers.__all__)
-    monkeypatch.setitem(sys.modules, "rankscope.explorers.newest", sys.modules["rankscope.explorers.zero"])
-    assert uncatalogued([*explorers.__all__, "newest"]) == {"newest"}
-
-
-def test_each_is_of_a_notebook_that_shows_it() -> None:
-    for entry in CATALOGUE:
-        notebook = nbformat.read(ROOT / "notebooks" / f"{entry.notebook}.ipynb", as_version=4)
-        assert any(f"{entry.name}(" in cell.source for cell in notebook.cells if cell.cell_type == "code"), entry
+@each_entry
+def test_each_is_of_a_notebook_that_shows_it(entry: Entry) -> None:
+    notebook = nbformat.read(NOTEBOOKS / f"{entry.notebook}.ipynb", as_version=4)
+    assert any(f"{entry.name}(" in cell.source for cell in notebook.cells if cell.cell_type == "code")
+    assert entry.show is getattr(explorers, entry.name)
     assert len({entry.title for entry in CATALOGUE}) == len(CATALOGUE)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_picked_is_what_the_explorer_itself_shows(name: str, profiles: dict[str, Profile]) -> None:
-    box = explorers.gallery(profiles)
-    box.children[0].value = name
-    picked, expected = shown(box), fresh(name, profiles)
-    assert [part.value for part in picked.children[1:]] == [part.value for part in expected.children[1:]]
-    assert "<svg" in picked.children[1].value
-    (entry,) = (entry for entry in CATALOGUE if entry.name == name)
+@each_entry
+def test_what_is_picked_is_what_the_explorer_itself_shows(entry: Entry) -> None:
+    one = {"one": profile(links())}
+    box = explorers.gallery(one)
+    box.children[0].value = entry.name
+    assert shown(inside(box)) == shown(entry.show(*([one] if entry.name == "machine" else [])))
+    assert "<svg" in shown(inside(box))[0]
+    assert entry.title in box.children[1].value.replace("&#x27;", "'")
     assert entry.notebook in box.children[1].value
 
 
-def test_it_opens_with_one_explorer_and_makes_the_others_when_they_are_picked(
-    profiles: dict[str, Profile], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = []
-    for name in NAMES:
-        module: Any = sys.modules[f"rankscope.explorers.{name}"]
-        make = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *given, name=name, make=make: (made.append(name), make(*given))[1])
-    box = explorers.gallery(profiles, opened="zero")
+def test_it_makes_explorers_when_they_are_picked_and_keeps_their_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def counted(entry: Entry) -> Entry:
+        def show(*inputs: Any) -> widgets.VBox:
+            made.append(entry.name)
+            return entry.show(*inputs)
+
+        show.__name__ = entry.name
+        return entry._replace(show=show)
+
+    monkeypatch.setattr(catalogue, "_ENTRIES", {entry.name: counted(entry) for entry in CATALOGUE})
+    box = explorers.gallery(opened="zero")
     assert made == ["zero"]
-    box.children[0].value = "parts"
-    assert made == ["zero", "parts"]
-    box.children[0].value = "zero"
-    assert made == ["zero", "parts"]
-
-
-def test_an_explorer_that_was_left_keeps_its_settings() -> None:
-    box = explorers.gallery()
-    slider = next(one for one in shown(box).children[0].children if one.description == "ranks")
-    slider.value = 7
-    before = shown(box).children[1].value
+    box.children[0].value = "samplers"
+    controls(inside(box))["ranks"].value = 7
+    before = shown(inside(box))
     box.children[0].value = "zero"
     box.children[0].value = "samplers"
-    assert shown(box).children[1].value == before
-    assert next(one for one in shown(box).children[0].children if one.description == "ranks").value == 7
+    assert made == ["zero", "samplers"]
+    assert shown(inside(box)) == before
+    assert controls(inside(box))["ranks"].value == 7
 
 
-def test_without_profiles_the_one_that_needs_them_says_so() -> None:
+def test_profiles_are_for_those_that_take_them() -> None:
     box = explorers.gallery(opened="machine")
-    assert NEEDS_PROFILES.replace("'", "&#x27;") in shown(box).value
+    assert NEEDS_PROFILES.replace("'", "&#x27;") in inside(box).value
     box.children[0].value = "transfers"
-    assert "<svg" in shown(box).children[1].value
+    assert controls(inside(box))["link"].value == "PCIe 5 x16"
+    (gpu,) = CASES["transfers of a profile"].inputs
+    box = explorers.gallery(PROFILES, gpu, "transfers")
+    assert controls(inside(box))["link"].value == "measured: made up"
+    box.children[0].value = "machine"
+    assert controls(inside(box))["profile"].options == tuple(PROFILES)
 
 
-def test_wrong_input() -> None:
-    with pytest.raises(ValueError, match="opened must be one of 'samplers', .*, got 'abacus'"):
-        explorers.gallery(opened="abacus")
-    with pytest.raises(ValueError, match=r"profiles\['a'\] must be a Profile, got 3"):
-        explorers.gallery({"a": 3})  # type: ignore[dict-item]
-    for opens in (explorers.gallery, explorers.machine):
-        with pytest.raises(ValueError, match="profiles must be Profiles by name, got 'box.json'"):
-            opens("box.json")  # type: ignore[operator]
-    with pytest.raises(ValueError, match="gpu must be a Profile, got 'gpu.json'"):
-        explorers.gallery(gpu="gpu.json")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"opened": "abacus"}, "opened must be one of 'samplers', .*, got 'abacus'"),
+        ({"profiles": {"a": 3}}, r"profiles\['a'\] must be a Profile, got 3"),
+        ({"profiles": "box.json"}, "profiles must be Profiles by name, got 'box.json'"),
+        ({"gpu": "gpu.json"}, "gpu must be a Profile, got 'gpu.json'"),
+    ],
+)
+def test_the_gallery_refuses_what_is_no_profile_and_no_explorer(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        explorers.gallery(**given)
 
 
 def test_the_dashboards_notebook_runs_where_it_lies() -> None:
-    path = ROOT / "notebooks" / "dashboard" / "explorers.ipynb"
+    path = NOTEBOOKS / "dashboard" / "explorers.ipynb"
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
@@ -123,3 +117,90 @@ def test_the_dashboards_notebook_runs_where_it_lies() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=path.parent, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(sorted((entry.title, entry.name) for entry in CATALOGUE))
+
+
+# ---- with numpy and ipywidgets alone
+
+BARE = """
+import sys
+
+MISSING = {"torch", "pandas", "matplotlib", "cloudpickle", "typer", "rich", "sklearn"}
+
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in MISSING:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Missing())
+
+from rankscope import explorers
+from rankscope.machine import Profile
+
+box = explorers.gallery({"a machine": Profile.load(sys.argv[1])})
+for _, name in box.children[0].options:
+    box.children[0].value = name
+    (panel,) = box.children[2].children
+    controls, picture, _ = panel.children
+    before = picture.value
+    slider = next(one for one in controls.children if one.description == sys.argv[2].split(",")[box.children[0].index])
+    slider.value += 1
+    print(name, "<svg" in before, before != picture.value)
+print(sorted(MISSING & set(sys.modules)))
+"""
+
+
+def test_all_explorers_open_and_move_with_numpy_and_ipywidgets_alone() -> None:
+    moved = [
+        "ranks",
+        "decoders",
+        "queue",
+        "step",
+        "ranks",
+        "log₂ bytes",
+        "accumulation",
+        "log₂ ranks",
+        "rank 0",
+        "ranks",
+    ]
+    machine = NOTEBOOKS / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
+    command = [sys.executable, "-c", BARE, str(machine), ",".join(moved)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [*(f"{entry.name} True True" for entry in CATALOGUE), "[]"]
+    hidden = BARE.replace('{"torch"', '{"numpy", "torch"')
+    done = subprocess.run([*command[:2], hidden, *command[3:]], capture_output=True, text=True, timeout=200)
+    assert "No module named 'numpy'" in done.stderr
+
+
+# ---- still pictures
+
+
+@each_entry
+def test_still_pictures_are_what_the_explorer_shows_and_differ(entry: Entry) -> None:
+    stills = multiples(entry.name, PROFILES)
+    assert len(stills) >= 4
+    assert len({one.svg for one in stills}) == len({one.caption for one in stills}) == len(stills)
+    for one in stills:
+        assert ET.fromstring(one.svg).tag.endswith("svg")
+        assert one.svg in shown(entry.show(*([PROFILES] if entry.name == "machine" else []), **one.settings))[0]
+
+
+def test_settings_of_a_still_pictures_start_are_kept_and_said() -> None:
+    stills = multiples("zero", stage=2)
+    assert {one.settings["stage"] for one in stills} == {2}
+    assert stills[0].caption == "stage=2, model='7.5 B', log2_ranks=3"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("nothing", {}, "name must be one of 'samplers', .*, got 'nothing'"),
+        ("machine", {}, "profiles must be at least one"),
+        ("samplers", {"speed": 1}, "settings are .* got speed"),
+    ],
+)
+def test_what_has_no_still_picture_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        multiples(name, **settings)

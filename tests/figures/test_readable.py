@@ -18,8 +18,7 @@ from rankscope.collectives import build, simulate, traffic, winners
 from rankscope.ddp.buckets import ddp_buckets
 from rankscope.ddp.local_step import LocalStep, ParameterSpec
 from rankscope.ddp.recommend import recommend_bucket_cap
-from rankscope.explorers.catalogue import CATALOGUE
-from rankscope.explorers.multiples import multiples
+from rankscope.explorers.catalogue import CATALOGUE, multiples
 from rankscope.figures.marks import Drawing, Texts
 from rankscope.figures.svg import to_svg
 from rankscope.machine import Point, Profile

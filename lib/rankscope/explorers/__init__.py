@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .allreduce import allreduce
+from .catalogue import gallery
 from .ddp import ddp
-from .gallery import gallery
 from .machine import machine
 from .parts import parts
 from .pipeline import pipeline

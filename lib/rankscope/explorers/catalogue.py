@@ -1,32 +1,148 @@
-"""`CATALOGUE`: every explorer with the line that names it and its notebook, for the gallery and the site."""
+"""All explorers: `CATALOGUE` names them, `gallery` opens them in one place, `multiples` makes still pictures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from html import escape
+from itertools import product
+from typing import Any, NamedTuple
+
+import ipywidgets as widgets
+
+from ..machine import Profile
+from ..values.checks import of_type, one_of
+from .allreduce import allreduce
+from .ddp import ddp
+from .machine import by_name, machine
+from .panel import explorer_of
+from .parts import parts
+from .pipeline import pipeline
+from .pipeline_parallel import pipeline_parallel
+from .samplers import samplers
+from .transfers import transfers
+from .uneven import uneven
+from .zero import zero
 
 
-@dataclass(frozen=True)
-class Entry:
-    """`explorers.<name>`: what one explores there, and the notebook (its file's stem) that ends in it.
+class Entry(NamedTuple):
+    """The function that opens an explorer, a title, and the notebook (its file's stem) that ends in it.
 
-    >>> CATALOGUE[0]
-    Entry(name='samplers', title='Which rank reads which sample', notebook='01_who_reads_what')
+    >>> CATALOGUE[0].name
+    'samplers'
     """
 
-    name: str
+    show: Callable[..., widgets.VBox]
     title: str
     notebook: str
 
+    @property
+    def name(self) -> str:
+        return self.show.__name__
+
 
 CATALOGUE = (
-    Entry("samplers", "Which rank reads which sample", "01_who_reads_what"),
-    Entry("pipeline", "How a batch arrives", "03_how_a_batch_arrives"),
-    Entry("parts", "Trainers on part files", "04_part_files"),
-    Entry("allreduce", "An allreduce, step by step", "06_allreduce_variants"),
-    Entry("machine", "Recorded machines against the model", "07_model_and_machine"),
-    Entry("transfers", "Copies to the GPU, and the loop", "08_transfers"),
-    Entry("ddp", "DDP's buckets and overlap", "09_ddp_buckets_and_overlap"),
-    Entry("zero", "What ZeRO leaves on a rank", "11_zero_memory"),
-    Entry("uneven", "Ranks that run out of batches", "12_uneven_inputs"),
-    Entry("pipeline_parallel", "Pipelines and their bubbles", "13_other_ways"),
+    Entry(samplers, "Which rank reads which sample", "01_who_reads_what"),
+    Entry(pipeline, "How a batch arrives", "03_how_a_batch_arrives"),
+    Entry(parts, "Trainers on part files", "04_part_files"),
+    Entry(allreduce, "An allreduce, step by step", "06_allreduce_variants"),
+    Entry(machine, "Recorded machines against the model", "07_model_and_machine"),
+    Entry(transfers, "Copies to the GPU, and the loop", "08_transfers"),
+    Entry(ddp, "DDP's buckets and overlap", "09_ddp_buckets_and_overlap"),
+    Entry(zero, "What ZeRO leaves on a rank", "11_zero_memory"),
+    Entry(uneven, "Ranks that run out of batches", "12_uneven_inputs"),
+    Entry(pipeline_parallel, "Pipelines and their bubbles", "13_other_ways"),
 )
+_ENTRIES = {entry.name: entry for entry in CATALOGUE}
+# Still pictures of each explorer: by picture, the values of some settings, at all combinations of which it is shown.
+_STILLS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
+    "samplers": {"picture": {"num_ranks": (4, 6), "drop_last": (False, True)}},
+    "pipeline": {"picture": {"num_workers": (2, 4), "ordered": (True, False)}},
+    "parts": {"picture": {"queue_size": (0, 2), "aligned": (False, True)}},
+    "allreduce": {
+        "picture": {"algorithm": ("ring", "halving_doubling"), "step": (1, 3)},
+        "ranking": {"log2_bytes": (12, 26), "shared_nic": (False, True)},
+    },
+    "machine": {"ranking": {"log2_bytes": (12, 22)}},  # of each profile
+    "transfers": {"timeline": {"method": ("pageable", "pinned"), "prefetched": (False, True)}},
+    "ddp": {"picture": {"default_cap": (False,), "log2_cap_mb": (3, 5), "overlap": (True, False)}},
+    "zero": {"picture": {"model": ("7.5 B", "70 B"), "log2_ranks": (3, 6)}},
+    "uneven": {"picture": {"handling": ("hang", "drop", "pad", "join")}},
+    "pipeline_parallel": {"picture": {"schedule": ("gpipe", "interleaved_1f1b"), "num_ranks": (2, 4)}},
+}
+NEEDS_PROFILES = "This one shows machines that were recorded: gallery(profiles={'a name': Profile.load('a file')})"
+
+
+def gallery(
+    profiles: Mapping[str, Profile] | None = None, gpu: Profile | None = None, opened: str = "samplers"
+) -> widgets.VBox:
+    """Return a button for each explorer of `CATALOGUE` over the one that was picked, at first `opened`.
+
+    `profiles`, by name, are for `machine`, which says so where there are none; `gpu`, a profile with copies to a GPU,
+    for `transfers`. An explorer is made when it is first picked, and keeps its settings when another one is. Raises
+    ValueError for what is no profile and no explorer.
+
+    >>> box = gallery()
+    >>> [label for label, _ in box.children[0].options][:2]
+    ['Which rank reads which sample', 'How a batch arrives']
+    """
+    inputs: dict[str, Any] = {
+        "machine": by_name(profiles or {}),
+        "transfers": None if gpu is None else of_type("gpu", gpu, Profile),
+    }
+    made: dict[str, widgets.Widget] = {}
+    picked = widgets.ToggleButtons(
+        options=[(entry.title, entry.name) for entry in CATALOGUE],
+        value=one_of("opened", opened, tuple(_ENTRIES)),
+        style={"button_width": "auto"},
+        layout=widgets.Layout(max_width="1000px"),
+    )
+    heading, place = widgets.HTML(), widgets.VBox()
+
+    def opened_anew(name: str) -> widgets.Widget:
+        if name == "machine" and not inputs[name]:
+            return widgets.HTML(f"<p>{escape(NEEDS_PROFILES)}</p>")
+        return _ENTRIES[name].show(*([inputs[name]] if name in inputs else []))
+
+    def show(_: object = None) -> None:
+        entry = _ENTRIES[picked.value]
+        if entry.name not in made:
+            made[entry.name] = opened_anew(entry.name)
+        call = f"<code>explorers.{entry.name}</code>"
+        heading.value = f"<p><b>{escape(entry.title)}</b>: {call}, of notebook {entry.notebook}</p>"
+        place.children = (made[entry.name],)
+
+    picked.observe(show, names="value")
+    show()
+    return widgets.VBox([picked, heading, place])
+
+
+class Multiple(NamedTuple):
+    """A picture of an explorer, as SVG, with `settings`; those that are not named are as the explorer starts."""
+
+    settings: dict[str, Any]
+    svg: str
+
+    @property
+    def caption(self) -> str:
+        """The settings as one writes them: ``num_workers=2, ordered=True``."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
+
+
+def multiples(name: str, profiles: Mapping[str, Profile] | None = None, **settings: Any) -> tuple[Multiple, ...]:
+    """Return still pictures of an explorer, each with other values of one or two of its settings.
+
+    `settings` replace those with which the explorer starts. `machine` needs `profiles`, by name. Raises ValueError for
+    an unknown explorer, and for settings as the explorer itself does.
+
+    >>> [one.caption for one in multiples("samplers", size=10)][:2]
+    ['size=10, num_ranks=4, drop_last=False', 'size=10, num_ranks=4, drop_last=True']
+    """
+    entry = _ENTRIES[one_of("name", name, tuple(_ENTRIES))]
+    explorer = explorer_of(entry.show, *([profiles or {}] if name == "machine" else []))
+    found = []
+    for picture, axes in _STILLS[name].items():
+        axes = {"profile": tuple(profiles or {}), **axes} if name == "machine" else axes
+        for values in product(*axes.values()):
+            now = {**settings, **dict(zip(axes, values, strict=True))}
+            found.append(Multiple(now, explorer.svg(picture, explorer.at(**now))))
+    return tuple(found)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import ipywidgets as widgets
-
 from ..cluster import Link
 from ..ddp.architectures import ARCHITECTURES, architecture_step
 from ..ddp.cost import allreduce_cost
@@ -14,71 +12,82 @@ from ..ddp.local_step import Contention, LocalStep
 from ..ddp.overlap import simulate_step
 from ..ddp.recommend import Recommendation, recommend_bucket_cap
 from ..figures.cap_bars import draw_bucket_caps
-from ..figures.svg import to_svg
+from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..timeline import Timeline
-from ..values.checks import count_of, one_of
+from ..values.checks import count_of
 from ..values.units import bytes_words, time_words
-from .panel import choice, chosen, panel, slider, switch
+from .panel import Explorer, Now, Setting, shows
 
-DEFAULTS: dict[str, Any] = {
-    "model": "ResNet-50",
-    "num_samples": 32,
-    "tflops": 40,
-    "log2_cap_mb": 3,
-    "log2_ranks": 5,
-    "alpha_us": 50,
-    "gb_per_s": 25,
-    "slower": 0,
-    "accumulation": 1,
-    "default_cap": True,
-    "overlap": True,
-}
-RANGES = {"num_samples": (1, 256), "tflops": (1, 500), "log2_cap_mb": (0, 15), "log2_ranks": (1, 12),
-          "alpha_us": (0, 500), "gb_per_s": (1, 400), "slower": (0, 200), "accumulation": (1, 8)}  # fmt: skip
-_LABELS = {"model": "model", "num_samples": "batch a rank", "tflops": "TFLOP/s", "log2_cap_mb": "log₂ cap [MiB]",
-           "log2_ranks": "log₂ ranks", "alpha_us": "α [µs]", "gb_per_s": "B [GB/s]", "slower": "contention [%]",
-           "accumulation": "accumulation", "default_cap": "DDP's default cap", "overlap": "overlap"}  # fmt: skip
-_CAPS_MB = tuple(2.0**power for power in range(RANGES["log2_cap_mb"][1] + 1))
+_MOST_LOG2_CAP = 15
+SETTINGS = (
+    Setting("model", "ResNet-50", ARCHITECTURES, "model"),
+    Setting("num_samples", 32, (1, 256), "batch a rank"),
+    Setting("tflops", 40, (1, 500), "TFLOP/s"),
+    Setting("log2_cap_mb", 3, (0, _MOST_LOG2_CAP), "log₂ cap [MiB]"),
+    Setting("log2_ranks", 5, (1, 12), "log₂ ranks"),
+    Setting("alpha_us", 50, (0, 500), "α [µs]"),
+    Setting("gb_per_s", 25, (1, 400), "B [GB/s]"),
+    Setting("slower", 0, (0, 200), "contention [%]"),
+    Setting("accumulation", 1, (1, 8), "accumulation"),
+    Setting("default_cap", True, (False, True), "DDP's default cap"),
+    Setting("overlap", True, (False, True), "overlap"),
+)
+_CAPS_MB = tuple(2.0**power for power in range(_MOST_LOG2_CAP + 1))
+_local = lru_cache(maxsize=8)(architecture_step)
 
 
-def timeline(**settings: Any) -> Timeline:
-    """Return the step of these settings, those of `DEFAULTS` where not given.
-
-    `tflops` is what a rank gets through, and `slower` by how many per cent computing and communicating hold each other
-    up. An allreduce is a ring over links of `alpha_us` and `gb_per_s`.
-    """
-    now = _chosen(settings)
-    return simulate_step(_local(now), _cost(now), bucket_cap_mb=_cap(now), **_options(now))
+def timeline(now: Now) -> Timeline:
+    """Return one step: allreduces are rings over links of `alpha_us` and `gb_per_s`."""
+    return simulate_step(local(now), cost(now), bucket_cap_mb=cap_mb(now), **options(now))
 
 
-def picture(**settings: Any) -> str:
-    """Return the step as SVG."""
-    now = _chosen(settings)
-    step = timeline(**now)
-    cap = "DDP's default cap" if _cap(now) is None else f"a cap of {_cap(now):g} MiB"
-    return to_svg(draw_timeline(step, title=f"{now['model']} with {cap}: {time_words(step.makespan_s)} a step"))
+def local(now: Now) -> LocalStep:
+    return _local(now.model, now.num_samples, now.tflops * 1e12)
 
 
-def caps(**settings: Any) -> str:
-    """Return the steps with DDP's default and with other caps as SVG."""
-    now = _chosen(settings)
-    return to_svg(draw_bucket_caps(_recommendation(now), _cap(now)))
+def cost(now: Now) -> Any:
+    return allreduce_cost(Link(now.alpha_us / 1e6, now.gb_per_s * 1e9), 2**now.log2_ranks)
 
 
-def report(**settings: Any) -> str:
-    """Return as text what the step is made of, and what is recommended."""
-    now = _chosen(settings)
-    local, found = _local(now), _recommendation(now)
-    mine = next(one for one in (found.default, *found.candidates) if one.bucket_cap_mb == _cap(now))
+def cap_mb(now: Now) -> float | None:
+    return None if now.default_cap else float(2**now.log2_cap_mb)
+
+
+def options(now: Now) -> dict[str, Any]:
+    slower = 1 + now.slower / 100
+    return {"contention": Contention(slower, slower), "accumulation": now.accumulation, "overlap": now.overlap}
+
+
+@lru_cache(maxsize=1)
+def recommended(now: Now) -> Recommendation:
+    return recommend_bucket_cap(local(now), cost(now), caps_mb=_CAPS_MB, **options(now))
+
+
+def picture(now: Now) -> Drawing:
+    """One step."""
+    spans, cap = timeline(now), cap_mb(now)
+    words = "DDP's default cap" if cap is None else f"a cap of {cap:g} MiB"
+    return draw_timeline(spans, title=f"{now.model} with {words}: {time_words(spans.makespan_s)} a step")
+
+
+def caps(now: Now) -> Drawing:
+    """A step with DDP's default and with other caps."""
+    return draw_bucket_caps(recommended(now), cap_mb(now))
+
+
+def report(now: Now) -> str:
+    """What the step is made of, and what is recommended."""
+    step, found = local(now), recommended(now)
+    mine = next(one for one in (found.default, *found.candidates) if one.bucket_cap_mb == cap_mb(now))
     held_s = max(mine.step_s - mine.wait_s - found.alone_s, 0.0)
-    whole_s = float(_cost(now)(local.num_bytes))
-    gradients = f"{count_of(len(local.parameters), 'gradient')} of {bytes_words(local.num_bytes)}"
-    what = f"{now['model']}: {gradients}, {time_words(local.backward_s)} of backward a micro-batch"
+    whole_s = float(cost(now)(step.num_bytes))
+    gradients = f"{count_of(len(step.parameters), 'gradient')} of {bytes_words(step.num_bytes)}"
+    what = f"{now.model}: {gradients}, {time_words(step.backward_s)} of backward a micro-batch"
     parts = f"computing alone {time_words(found.alone_s)}, held up {time_words(held_s)}"
     return "\n".join(
         [
-            f"{what}; {2 ** now['log2_ranks']} ranks",
+            f"{what}; {2**now.log2_ranks} ranks",
             f"{time_words(mine.step_s)} a step: {parts}, waiting {time_words(mine.wait_s)} (exposed communication)",
             f"one allreduce of all gradients would take {time_words(whole_s)} by itself",
             str(found),
@@ -86,43 +95,11 @@ def report(**settings: Any) -> str:
     )
 
 
-def ddp(**settings: Any) -> widgets.VBox:
-    """Return controls for `DEFAULTS` (`settings` replaces some) over the step, the caps and the report.
+@shows(SETTINGS)
+def ddp() -> Explorer:
+    """Return controls over one step, its time with other caps, what it is made of, and the cap that is recommended.
 
-    Raises ValueError for a setting that does not exist or lies outside its slider.
+    `tflops` is what a rank computes per second, and `slower` by how many per cent computing and communicating slow each
+    other down.
     """
-    initial = _chosen(settings)
-    controls: dict[str, Any] = {"model": choice(initial["model"], list(ARCHITECTURES), _LABELS["model"])}
-    controls |= {name: slider(initial[name], RANGES[name], _LABELS[name]) for name in RANGES}
-    controls |= {name: switch(initial[name], _LABELS[name]) for name in ("default_cap", "overlap")}
-    return panel(controls, lambda now: (picture(**now) + caps(**now), report(**now)))
-
-
-def _local(now: dict[str, Any]) -> LocalStep:
-    return _step(now["model"], now["num_samples"], now["tflops"] * 1e12)
-
-
-_step = lru_cache(maxsize=8)(architecture_step)
-
-
-def _cost(now: dict[str, Any]) -> Any:
-    return allreduce_cost(Link(now["alpha_us"] / 1e6, now["gb_per_s"] * 1e9), 2 ** now["log2_ranks"])
-
-
-def _cap(now: dict[str, Any]) -> float | None:
-    return None if now["default_cap"] else float(2 ** now["log2_cap_mb"])
-
-
-def _options(now: dict[str, Any]) -> dict[str, Any]:
-    held = Contention(*[1 + now["slower"] / 100] * 2)
-    return {"contention": held, "accumulation": now["accumulation"], "overlap": now["overlap"]}
-
-
-def _recommendation(now: dict[str, Any]) -> Recommendation:
-    return recommend_bucket_cap(_local(now), _cost(now), caps_mb=_CAPS_MB, **_options(now))
-
-
-def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    current = chosen(settings, DEFAULTS, RANGES)
-    one_of("model", current["model"], tuple(ARCHITECTURES))
-    return current
+    return Explorer(SETTINGS, {"picture": picture, "caps": caps}, report)

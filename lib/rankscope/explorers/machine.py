@@ -5,131 +5,95 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from html import escape
 from typing import Any
 
-import ipywidgets as widgets
-
 from ..collectives import ALGORITHMS
-from ..figures.svg import to_svg
+from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..figures.winner_map import draw_ranking
 from ..machine import Point, Profile
 from ..machine.groups import NATIVE, bounds
 from ..machine.measure_plan import builder_options
 from ..timeline import Timeline
-from ..values.checks import of_type, one_of
+from ..values.checks import of_type
 from ..values.units import bytes_words, time_words
-from .panel import choice, chosen, panel, slider
+from .panel import Explorer, Now, Setting, shows
 
-DEFAULTS: dict[str, Any] = {"profile": "", "algorithm": "ring", "num_ranks": 4, "log2_bytes": 18, "num_segments": 1}
-RANGES = {"num_ranks": (2, 8), "log2_bytes": (10, 26), "num_segments": (1, 8)}
-_LABELS = {"profile": "profile", "algorithm": "algorithm", "num_ranks": "ranks", "log2_bytes": "log₂ bytes",
-           "num_segments": "segments"}  # fmt: skip
+SETTINGS = (
+    Setting("profile", "", (), "profile"),  # one of those that are given
+    Setting("algorithm", "ring", ALGORITHMS["allreduce"], "algorithm"),
+    Setting("num_ranks", 4, (2, 8), "ranks"),
+    Setting("log2_bytes", 18, (10, 26), "log₂ bytes"),
+    Setting("num_segments", 1, (1, 8), "segments"),
+)
 
 
 class Machines:
-    """What the explorer shows of some profiles, by name, as text; `settings` are those of `DEFAULTS`.
-
-    Raises ValueError for no profile, and for settings that do not exist or lie outside their ranges.
-    """
+    """What the explorer shows of some profiles, by name."""
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
         self.profiles = by_name(profiles)
         if not self.profiles:
             raise ValueError("profiles must be at least one, by name, got none")
-        self._predicted = lru_cache(maxsize=512)(self._predict)
         self._cluster = lru_cache(maxsize=32)(lambda name, num_ranks: self.profiles[name].cluster(num_ranks))
+        self._timeline = lru_cache(maxsize=512)(self._predict)
 
-    def chosen(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return all settings, the first profile where none is named."""
-        first = next(iter(self.profiles))
-        now = chosen(settings, DEFAULTS | {"profile": first}, RANGES)
-        one_of("profile", now["profile"], tuple(self.profiles))
-        one_of("algorithm", now["algorithm"], tuple(ALGORITHMS["allreduce"]))
-        return now
-
-    def ranking(self, **settings: Any) -> str:
-        """Return as SVG what each algorithm would take, and beside it what was measured where that was."""
-        now = self.chosen(settings)
+    def ranking(self, now: Now) -> Drawing | None:
+        """What each algorithm would take, and what was measured."""
         seconds = {}
         for name in ALGORITHMS["allreduce"]:
             with suppress(ValueError):  # not for so many ranks
-                seconds[name] = self._of(now, name).makespan_s
+                seconds[name] = self.predicted(now, name).makespan_s
         if not seconds:
-            return ""  # the timeline says why
-        measured = {name: point.median_s for name, point in self._measured(now).items() if name in seconds}
-        title = f"{bytes_words(_size(now))} over {now['num_ranks']} ranks of “{now['profile']}”"
-        return to_svg(draw_ranking(seconds, self._bound_s(now), now["algorithm"], title, measured))
+            return None  # the timeline says why
+        measured = {name: point.median_s for name, point in self.measured(now).items() if name in seconds}
+        title = f"{bytes_words(1 << now.log2_bytes)} over {now.num_ranks} ranks of “{now.profile}”"
+        return draw_ranking(seconds, self.bound_s(now), now.algorithm, title, measured)
 
-    def timeline(self, **settings: Any) -> str:
-        """Return as SVG what each rank would wait for, or a sentence on why it cannot be."""
-        now = self.chosen(settings)
-        try:
-            spans = self._of(now, now["algorithm"])
-        except ValueError as error:
-            return f"<p>{escape(str(error))}</p>"
-        title = f"{now['algorithm']}: what each rank waits for, step by step"
-        return to_svg(draw_timeline(spans, title))
+    def timeline(self, now: Now) -> Drawing:
+        """What each rank would wait for."""
+        title = f"{now.algorithm}: what each rank waits for, step by step"
+        return draw_timeline(self.predicted(now, now.algorithm), title)
 
-    def report(self, **settings: Any) -> str:
-        """Return as text what is predicted, what was measured, and where the numbers come from."""
-        now = self.chosen(settings)
-        profile, measured = self.profiles[now["profile"]], self._measured(now)
+    def report(self, now: Now) -> str:
+        """What is predicted, what was measured, and where the numbers come from."""
+        profile, measured = self.profiles[now.profile], self.measured(now)
         try:
-            predicted_s = self._of(now, now["algorithm"]).makespan_s
-            bound_s = self._bound_s(now)
+            predicted_s, bound_s = self.predicted(now, now.algorithm).makespan_s, self.bound_s(now)
         except ValueError as error:
-            return f"{now['algorithm']}: {error}"
+            return f"{now.algorithm}: {error}"
         lines = [f"predicted: {time_words(predicted_s)}, {predicted_s / bound_s:.2f} times the lower bound"]
-        if now["algorithm"] in measured:
-            point = measured[now["algorithm"]]
+        if point := measured.get(now.algorithm):
             off = predicted_s / point.median_s - 1
             lines.append(f"measured:  {time_words(point.median_s)}; predicted {off:+.1%}")
         else:
-            lines.append(f"not measured at this size, on {now['num_ranks']} ranks")
-        if NATIVE in measured:
-            lines.append(f"{profile.backend}'s own: {time_words(measured[NATIVE].median_s)}")
+            lines.append(f"not measured at this size, on {now.num_ranks} ranks")
+        if native := measured.get(NATIVE):
+            lines.append(f"{profile.backend}'s own: {time_words(native.median_s)}")
         place = "inter" if profile.num_nodes > 1 else "intra"
         return "\n".join([*lines, f"link: {profile.best_link(place)}"])
 
-    def _of(self, now: dict[str, Any], algorithm: str) -> Timeline:
-        cluster = self._cluster(now["profile"], now["num_ranks"])
-        options = builder_options(algorithm, _size(now), [cluster.gpus_per_node] * cluster.num_nodes)
+    def predicted(self, now: Now, algorithm: str) -> Timeline:
+        cluster, num_bytes = self._cluster(now.profile, now.num_ranks), 1 << now.log2_bytes
+        options = builder_options(algorithm, num_bytes, [cluster.gpus_per_node] * cluster.num_nodes)
         if "num_segments" in options:
-            options["num_segments"] = now["num_segments"]
-        return self._predicted(now["profile"], algorithm, now["num_ranks"], _size(now), **options)
+            options["num_segments"] = now.num_segments
+        return self._timeline(now.profile, algorithm, num_bytes, num_ranks=now.num_ranks, **options)
 
-    def _predict(self, profile: str, algorithm: str, num_ranks: int, num_bytes: int, **options: Any) -> Timeline:
-        return self.profiles[profile].predict("allreduce", algorithm, num_bytes, num_ranks=num_ranks, **options)
+    def _predict(self, profile: str, algorithm: str, num_bytes: int, **options: Any) -> Timeline:
+        return self.profiles[profile].predict("allreduce", algorithm, num_bytes, **options)
 
-    def _measured(self, now: dict[str, Any]) -> dict[str, Point]:
-        profile = self.profiles[now["profile"]]
-        if now["num_ranks"] != profile.num_ranks:
+    def measured(self, now: Now) -> dict[str, Point]:
+        """The points of this size and number of segments, by algorithm; none for another number of ranks."""
+        profile = self.profiles[now.profile]
+        if now.num_ranks != profile.num_ranks:
             return {}
-        points = profile.select("allreduce", _size(now), in_place=True)
-        same = (p for p in points if p.options.get("num_segments", now["num_segments"]) == now["num_segments"])
+        points = profile.select("allreduce", 1 << now.log2_bytes, in_place=True)
+        same = (point for point in points if point.options.get("num_segments", now.num_segments) == now.num_segments)
         return {str(point.options["algorithm"]): point for point in same}
 
-    def _bound_s(self, now: dict[str, Any]) -> float:
-        return float(bounds(self.profiles[now["profile"]], "allreduce", _size(now), now["num_ranks"]).seconds)
-
-
-def machine(profiles: Mapping[str, Profile], **settings: Any) -> widgets.VBox:
-    """Return controls for `DEFAULTS` (`settings` replaces some) over the ranking, the timeline and the report.
-
-    Raises ValueError as `Machines` does.
-    """
-    shown = Machines(profiles)
-    initial = shown.chosen(settings)
-    options = {"profile": list(shown.profiles), "algorithm": list(ALGORITHMS["allreduce"])}
-    controls: dict[str, Any] = {name: choice(initial[name], names, _LABELS[name]) for name, names in options.items()}
-    controls |= {name: slider(initial[name], RANGES[name], _LABELS[name]) for name in RANGES}
-
-    def paint(now: dict[str, Any]) -> tuple[str, str]:
-        return shown.ranking(**now) + shown.timeline(**now), shown.report(**now)
-
-    return panel(controls, paint)
+    def bound_s(self, now: Now) -> float:
+        return float(bounds(self.profiles[now.profile], "allreduce", 1 << now.log2_bytes, now.num_ranks).seconds)
 
 
 def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
@@ -139,5 +103,13 @@ def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     return {str(name): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
 
 
-def _size(now: dict[str, Any]) -> int:
-    return 1 << int(now["log2_bytes"])
+@shows(SETTINGS)
+def machine(profiles: Mapping[str, Profile]) -> Explorer:
+    """Return controls over what each algorithm would take on a machine, what its ranks wait for, and what was measured.
+
+    `profiles` are the machines, by the names that they have in the list. Raises ValueError for what is no profile.
+    """
+    shown = Machines(profiles)
+    names = tuple(shown.profiles)
+    settings = (Setting("profile", names[0], names, "profile"), *SETTINGS[1:])
+    return Explorer(settings, {"ranking": shown.ranking, "timeline": shown.timeline}, shown.report)

@@ -2,120 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
 
-import ipywidgets as widgets
-
+from ..figures.marks import Drawing
 from ..figures.samplers import draw_assignment
-from ..figures.svg import to_svg
 from ..sampling import Assignment, assign, audit
-from ..values.checks import one_of
-from .panel import choice, chosen, panel, slider, switch
+from .panel import Controls, Explorer, Now, Setting, shows
 
-SAMPLERS = {
-    "torch DistributedSampler": "torch",
-    "libtorch DistributedRandomSampler": "libtorch_random",
-    "libtorch DistributedSequentialSampler": "libtorch_sequential",
-}
-
-DEFAULTS: dict[str, Any] = {
-    "sampler": "torch",
-    "num_ranks": 4,
-    "size": 50,
-    "batch_size": 4,
-    "epoch": 0,
-    "seed": 0,
-    "shuffle": True,
-    "drop_last": False,
-    "forget_set_epoch": False,
-    "color_by": "rank",
-}
+SAMPLERS = (
+    ("torch DistributedSampler", "torch"),
+    ("libtorch DistributedRandomSampler", "libtorch_random"),
+    ("libtorch DistributedSequentialSampler", "libtorch_sequential"),
+)
+SETTINGS = (
+    Setting("sampler", "torch", SAMPLERS, "sampler"),
+    Setting("num_ranks", 4, (1, 64), "ranks"),
+    Setting("size", 50, (0, 2048), "samples"),
+    Setting("batch_size", 4, (1, 64), "batch size"),
+    Setting("epoch", 0, (0, 9), "epoch"),
+    Setting("seed", 0, (0, 20), "seed"),
+    Setting("color_by", "rank", ("rank", "position"), "colour by"),
+    Setting("shuffle", True, (False, True), "shuffle"),
+    Setting("drop_last", False, (False, True), "drop_last"),
+    Setting("forget_set_epoch", False, (False, True), "forget set_epoch"),
+)
 
 
-RANGES = {"num_ranks": (1, 64), "size": (0, 2048), "batch_size": (1, 64), "epoch": (0, 9), "seed": (0, 20)}
-COLORINGS = ("rank", "position")
-
-
-def epochs(
-    *,
-    sampler: str,
-    num_ranks: int,
-    size: int,
-    batch_size: int,
-    epoch: int,
-    seed: int,
-    shuffle: bool,
-    drop_last: bool,
-    forget_set_epoch: bool,
-    color_by: str = "rank",
-) -> list[Assignment]:
-    """Return what is read in epochs 0 … `epoch` under these settings; all of them epoch 0 where set_epoch is forgotten.
-
-    libtorch's samplers take neither seed nor shuffle, so these two settings do nothing there. `color_by` does nothing
-    here: it is one of the picture's settings.
-    """
-    recipe: dict[str, Any] = {"seed": seed, "shuffle": shuffle} if sampler == "torch" else {}
-    return [
-        assign(
-            size, num_ranks, sampler=sampler, epoch=0 if forget_set_epoch else number, drop_last=drop_last, **recipe
-        ).with_loader(batch_size)
-        for number in range(epoch + 1)
+@lru_cache(maxsize=1)  # the picture and the report ask for the same
+def epochs(now: Now) -> list[Assignment]:
+    """Return what is read in the epochs up to the one that is set; without set_epoch all of them are epoch 0."""
+    own = {"seed": now.seed, "shuffle": now.shuffle} if now.sampler == "torch" else {}  # libtorch's take neither
+    numbers = [0 if now.forget_set_epoch else number for number in range(now.epoch + 1)]
+    read = [
+        assign(now.size, now.num_ranks, sampler=now.sampler, epoch=number, drop_last=now.drop_last, **own)
+        for number in numbers
     ]
+    return [epoch.with_loader(now.batch_size) for epoch in read]
 
 
-def picture(**settings: Any) -> str:
-    """Return the grid of the last of the `epochs` as SVG; the settings are those of `DEFAULTS`, where not given."""
-    current = _chosen(settings)
-    return _picture(epochs(**current)[-1], current["color_by"])
+def picture(now: Now) -> Drawing:
+    """The last epoch: which rank reads which sample at which step."""
+    return draw_assignment(epochs(now)[-1], now.color_by)
 
 
-def report(**settings: Any) -> str:
-    """Return the audit of the `epochs` as text; the settings are those of `DEFAULTS`, where not given."""
-    return str(audit(epochs(**_chosen(settings))))
+def report(now: Now) -> str:
+    """The audit of all epochs so far."""
+    return str(audit(epochs(now)))
 
 
-def samplers(**settings: Any) -> widgets.VBox:
-    """Return sliders for `DEFAULTS` (`settings` replaces some) over the picture and the audit of all epochs so far.
-
-    Raises ValueError for a setting that does not exist or lies outside its slider.
-    """
-    controls = _controls(_chosen(settings))
-
-    def paint(current: dict[str, Any]) -> tuple[str, str]:
-        is_torch = current["sampler"] == "torch"
-        controls["drop_last"].description = "drop_last" if is_torch else "no allow_duplicates"
-        for name in ("seed", "shuffle"):
-            controls[name].disabled = not is_torch
-        run = epochs(**current)
-        return _picture(run[-1], current["color_by"]), str(audit(run))
-
-    return panel(controls, paint)
+def follow(controls: Controls, now: Now) -> None:
+    """Switch off what libtorch's samplers do not have, and call `drop_last` what it is there."""
+    is_torch = now.sampler == "torch"
+    controls["drop_last"].description = "drop_last" if is_torch else "no allow_duplicates"
+    for name in ("seed", "shuffle"):
+        controls[name].disabled = not is_torch
 
 
-def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    current = chosen(settings, DEFAULTS, RANGES)
-    one_of("sampler", current["sampler"], tuple(SAMPLERS.values()))
-    one_of("color_by", current["color_by"], COLORINGS)
-    return current
-
-
-def _picture(assignment: Assignment, color_by: str) -> str:
-    return to_svg(draw_assignment(assignment, color_by))
-
-
-def _controls(initial: dict[str, Any]) -> dict[str, Any]:
-    def numbers(name: str, label: str) -> widgets.IntSlider:
-        return slider(initial[name], RANGES[name], label)
-
-    return {
-        "sampler": choice(initial["sampler"], list(SAMPLERS.items()), "sampler"),
-        "num_ranks": numbers("num_ranks", "ranks"),
-        "size": numbers("size", "samples"),
-        "batch_size": numbers("batch_size", "batch size"),
-        "epoch": numbers("epoch", "epoch"),
-        "seed": numbers("seed", "seed"),
-        "color_by": choice(initial["color_by"], list(COLORINGS), "colour by"),
-        "shuffle": switch(initial["shuffle"], "shuffle"),
-        "drop_last": switch(initial["drop_last"], "drop_last"),
-        "forget_set_epoch": switch(initial["forget_set_epoch"], "forget set_epoch"),
-    }
+@shows(SETTINGS)
+def samplers() -> Explorer:
+    """Return controls over which rank reads which sample in an epoch, and the audit of all epochs up to it."""
+    return Explorer(SETTINGS, {"picture": picture}, report, follow)

@@ -4,47 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
-import ipywidgets as widgets
 import numpy as np
 
-from ..figures.svg import to_svg
+from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..figures.winner_map import draw_ranking
 from ..machine import Point, Profile
 from ..machine.link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
 from ..timeline import Timeline
 from ..transfer import overlap_share, simulate
-from ..values.checks import of_type, one_of
+from ..values.checks import of_type
 from ..values.units import bytes_words, rate_words, time_words
-from .panel import choice, chosen, panel, slider, switch
+from .panel import Explorer, Now, Setting, shows
 
-LINKS = {facts.name: facts for facts in (stated(generation) for generation in (3, 4, 5, 6))}
-DEFAULTS: dict[str, Any] = {
-    "link": "PCIe 5 x16",
-    "direction": "h2d",
-    "method": "pageable",
-    "log2_bytes": 26,
-    "load_ms": 12,
-    "num_workers": 2,
-    "step_ms": 8,
-    "prefetched": False,
-}
-RANGES = {"log2_bytes": (10, 30), "load_ms": (0, 60), "num_workers": (1, 16), "step_ms": (0, 60)}
-_LABELS = {"link": "link", "direction": "direction", "method": "method", "log2_bytes": "log₂ bytes",
-           "load_ms": "load [ms]", "num_workers": "workers", "step_ms": "step [ms]",
-           "prefetched": "prefetched"}  # fmt: skip
-_WAYS = ("h2d", "d2h")
+LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}
+SETTINGS = (
+    Setting("link", "PCIe 5 x16", LINKS, "link"),
+    Setting("direction", "h2d", ("h2d", "d2h"), "direction"),
+    Setting("method", "pageable", METHODS, "method"),
+    Setting("log2_bytes", 26, (10, 30), "log₂ bytes"),
+    Setting("load_ms", 12, (0, 60), "load [ms]"),
+    Setting("num_workers", 2, (1, 16), "workers"),
+    Setting("step_ms", 8, (0, 60), "step [ms]"),
+    Setting("prefetched", False, (False, True), "prefetched"),
+)
 _SHOWN, _LONG = 16, 300  # batches in the picture; batches that the report counts
 
 
 class Copies:
-    """What the explorer shows of facts and of a profile; `settings` are those of `DEFAULTS`.
-
-    Links are those of `LINKS` and, first where there is one, the profile's own, whose measured times are taken.
-    Raises ValueError for a profile without copies, and for settings that do not exist or lie outside their ranges.
-    """
+    """What the explorer shows of links: those of `LINKS`, by facts, and, of a profile, its own, as measured."""
 
     def __init__(self, profile: Profile | None = None) -> None:
         self.profile = None if profile is None else of_type("profile", profile, Profile)
@@ -53,108 +42,90 @@ class Copies:
             if not self.profile.select("transfer"):
                 raise ValueError("profile must have copies to or from a GPU (what 'transfer'), got none")
             self.links = {f"measured: {self.profile.provenance['name']}": facts_of(self.profile), **LINKS}
-        self._looped = lru_cache(maxsize=256)(simulate)
+        self._simulated = lru_cache(maxsize=256)(simulate)
 
-    def chosen(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return all settings; with a profile its link is the default."""
-        first = next(iter(self.links)) if self.profile else DEFAULTS["link"]
-        now = chosen(settings, DEFAULTS | {"link": first}, RANGES)
-        for name, known in (("link", tuple(self.links)), ("direction", _WAYS), ("method", METHODS)):
-            one_of(name, now[name], known)
-        return now
+    def seconds(self, now: Now, direction: str, method: str) -> float | None:
+        """Return what a copy takes, by facts or as measured; None where it was not measured."""
+        facts, num_bytes = self.links[now.link], 1 << now.log2_bytes
+        if self.profile and now.link not in LINKS:
+            return between(transfers_of(self.profile, direction, method), num_bytes)
+        return facts.seconds(num_bytes, direction, method) if facts else None
 
-    def seconds(self, now: dict[str, Any], method: str) -> float | None:
-        """Return what a copy takes: measured where the link is the profile's, else at best; None where it was not."""
-        facts = self.links[now["link"]]
-        if not self._is_measured(now):
-            return facts.seconds(_size(now), now["direction"], method) if facts else None
-        assert self.profile
-        return between(transfers_of(self.profile, now["direction"], method), _size(now))
+    def pinning_s(self, now: Now) -> float:
+        """Return what pinning a batch takes, which a thread of the loader does; 0 for a method that needs none."""
+        facts, num_bytes = self.links[now.link], 1 << now.log2_bytes
+        if not now.method.startswith("pinned"):
+            return 0.0
+        if self.profile and now.link not in LINKS:
+            pins = sorted(self.profile.select("pin", cached=True), key=lambda point: point.num_bytes)
+            return between(pins, num_bytes) or 0.0
+        return num_bytes / facts.host_copy_bytes_per_s if facts else 0.0
 
-    def ranking(self, **settings: Any) -> str:
-        """Return as SVG what each method takes, the chosen one framed, and the link's own time."""
-        now = self.chosen(settings)
-        found = {method: self.seconds(now, method) for method in METHODS}
-        known = {method: seconds for method, seconds in found.items() if seconds is not None}
-        if not known:
-            return ""  # the report says so
-        facts = self.links[now["link"]]
-        bound_s = _size(now) / facts.bytes_per_s(now["direction"]) if facts else None
-        how = "measured" if self._is_measured(now) else "at best, by facts"
-        way = "to the GPU" if now["direction"] == "h2d" else "to the host"
-        return to_svg(draw_ranking(known, bound_s, now["method"], f"{bytes_words(_size(now))} {way}, {how}"))
-
-    def timeline(self, **settings: Any) -> str:
-        """Return as SVG the first batches of a loop whose batches are copied so."""
-        now = self.chosen(settings)
-        loop = self._loop(now, _SHOWN)
-        if loop is None or not loop.makespan_s:
-            return ""
-        how = "prefetched" if now["prefetched"] else "copied in turn"
-        return to_svg(draw_timeline(loop, f"The first {_SHOWN} batches of {bytes_words(_size(now))}, {how}"))
-
-    def report(self, **settings: Any) -> str:
-        """Return as text where times come from, the copy's share of the link, a batch's time and what bounds it."""
-        now = self.chosen(settings)
-        facts, copy_s = self.links[now["link"]], self.seconds(now, now["method"])
+    def loop(self, now: Now, num_batches: int) -> Timeline | None:
+        """Return a training loop of batches that are copied so; None where the copy was not measured."""
+        copy_s = self.seconds(now, "h2d", now.method)
         if copy_s is None:
-            return f"the profile has no copies of {now['direction']} by {now['method']}"
-        carried = f", which carries {rate_words(facts.bytes_per_s(now['direction']))}" if facts else ""
-        name = f"{now['link']}{carried}" if facts else f"{now['link']}; how its GPU is joined is not known"
-        origin = "" if self._is_measured(now) else "; from facts, nothing here is measured"
-        share = f", {_size(now) / copy_s / facts.bytes_per_s(now['direction']):.0%} of the link" if facts else ""
-        rate = rate_words(_size(now) / copy_s)
-        return "\n".join(
-            [
-                f"link: {name}{origin}",
-                f"copy: {bytes_words(_size(now))} by {now['method']} in {time_words(copy_s)}, {rate}{share}",
-                *self._loop_words(now),
-            ]
+            return None
+        return self._simulated(
+            num_batches,
+            now.load_ms / 1e3,
+            copy_s,
+            now.step_ms / 1e3,
+            now.num_workers,
+            now.prefetched,
+            pin_s=self.pinning_s(now),
         )
 
-    def _loop_words(self, now: dict[str, Any]) -> list[str]:
-        loop = self._loop(now, _LONG)
-        if loop is None:
+    def ranking(self, now: Now) -> Drawing | None:
+        """What each method takes, the chosen one framed, and the link's own time."""
+        found = {method: self.seconds(now, now.direction, method) for method in METHODS}
+        known = {method: seconds for method, seconds in found.items() if seconds is not None}
+        if not known:
+            return None  # the report says why
+        facts, size = self.links[now.link], bytes_words(1 << now.log2_bytes)
+        bound_s = (1 << now.log2_bytes) / facts.bytes_per_s(now.direction) if facts else None
+        origin = "at best, by facts" if now.link in LINKS else "measured"
+        way = "to the GPU" if now.direction == "h2d" else "to the host"
+        return draw_ranking(known, bound_s, now.method, f"{size} {way}, {origin}")
+
+    def timeline(self, now: Now) -> Drawing | None:
+        """The first batches of the loop."""
+        loop = self.loop(now, _SHOWN)
+        if loop is None or not loop.makespan_s:
+            return None
+        how = "prefetched" if now.prefetched else "copied in turn"
+        return draw_timeline(loop, f"The first {_SHOWN} batches of {bytes_words(1 << now.log2_bytes)}, {how}")
+
+    def report(self, now: Now) -> str:
+        """Where times come from, the copy's share of the link, a batch's time and what bounds it."""
+        facts, copy_s = self.links[now.link], self.seconds(now, now.direction, now.method)
+        if copy_s is None:
+            return f"the profile has no copies of {now.direction} by {now.method}"
+        num_bytes = 1 << now.log2_bytes
+        link, share = f"{now.link}; how its GPU is joined is not known", ""
+        if facts:
+            bytes_per_s = facts.bytes_per_s(now.direction)
+            link = f"{now.link}, which carries {rate_words(bytes_per_s)}"
+            share = f", {num_bytes / copy_s / bytes_per_s:.0%} of the link"
+        origin = "; from facts, nothing here is measured" if now.link in LINKS else ""
+        copied = f"{bytes_words(num_bytes)} by {now.method} in {time_words(copy_s)}, {rate_words(num_bytes / copy_s)}"
+        return "\n".join([f"link: {link}{origin}", f"copy: {copied}{share}", *self._loop_words(now)])
+
+    def _loop_words(self, now: Now) -> list[str]:
+        copy_s, step_s = self.seconds(now, "h2d", now.method), now.step_ms / 1e3
+        loop = self.loop(now, _LONG)
+        if loop is None or copy_s is None:
             return ["loop: batches go to the GPU, and the profile has no such copies by this method"]
-        times_s = self._times_s(now)
         steps = loop.select(kind="compute")
         batch_s = float(steps.start_s.max() - steps.start_s.min()) / (_LONG - 1)
-        bounds = {"loading": times_s["load"] / now["num_workers"], "pinning": times_s["pin"]}
-        if now["prefetched"]:
-            bounds |= {"copies": times_s["copy"], "steps": times_s["compute"]}
-        else:
-            bounds["copy + step"] = times_s["copy"] + times_s["compute"]
+        bounds = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
+        bounds |= {"copies": copy_s, "steps": step_s} if now.prefetched else {"copy + step": copy_s + step_s}
         worst = max(bounds, key=bounds.__getitem__)
-        words = f"loop: {time_words(batch_s)} a batch; {worst} alone would take {time_words(bounds[worst])}"
-        best_s = max(times_s["copy"], times_s["compute"])
-        if not steps.makespan_s:
-            return [words]
-        return [words, f"      max(copy, step) is {time_words(best_s)}, achieved to {overlap_share(loop):.0%}"]
-
-    def _times_s(self, now: dict[str, Any]) -> dict[str, float]:
-        """What a batch takes of each; memory is pinned by a thread of the loader's where it comes pinned."""
-        copy_s = self.seconds(now | {"direction": "h2d"}, now["method"]) or 0.0
-        pin_s = self._pin_s(now) if now["method"].startswith("pinned") else 0.0
-        return {"load": now["load_ms"] / 1e3, "pin": pin_s, "copy": copy_s, "compute": now["step_ms"] / 1e3}
-
-    def _pin_s(self, now: dict[str, Any]) -> float:
-        if self.profile and self._is_measured(now):
-            pins = sorted(self.profile.select("pin", cached=True), key=lambda point: point.num_bytes)
-            return between(pins, _size(now)) or 0.0
-        facts = self.links[now["link"]]
-        return _size(now) / facts.host_copy_bytes_per_s if facts else 0.0
-
-    def _loop(self, now: dict[str, Any], num_batches: int) -> Timeline | None:
-        if self.seconds(now | {"direction": "h2d"}, now["method"]) is None:
-            return None
-        times_s = self._times_s(now)
-        return self._looped(
-            num_batches, times_s["load"], times_s["copy"], times_s["compute"], now["num_workers"], now["prefetched"],
-            pin_s=times_s["pin"],
-        )  # fmt: skip
-
-    def _is_measured(self, now: dict[str, Any]) -> bool:
-        return now["link"] not in LINKS
+        words = [f"loop: {time_words(batch_s)} a batch; {worst} alone would take {time_words(bounds[worst])}"]
+        if steps.makespan_s:
+            best = time_words(max(copy_s, step_s))
+            words.append(f"      max(copy, step) is {best}, achieved to {overlap_share(loop):.0%}")
+        return words
 
 
 def between(points: Sequence[Point], num_bytes: int) -> float | None:
@@ -174,23 +145,14 @@ def between(points: Sequence[Point], num_bytes: int) -> float | None:
     return float(np.exp(np.interp(np.log(num_bytes), sizes, seconds)) * beyond)
 
 
-def transfers(profile: Profile | None = None, **settings: Any) -> widgets.VBox:
-    """Return controls for `DEFAULTS` (`settings` replaces some) over the methods, the loop and the report.
+@shows(SETTINGS)
+def transfers(profile: Profile | None = None) -> Explorer:
+    """Return controls over what each way to copy takes, the first batches of a loop that copies so, and its bounds.
 
-    Raises ValueError as `Copies` does.
+    With a `profile` its own link, as measured, is the first in the list, and the default. Raises ValueError for one
+    without copies to or from a GPU.
     """
-    shown = Copies(profile)
-    initial = shown.chosen(settings)
-    options = {"link": tuple(shown.links), "direction": _WAYS, "method": METHODS}
-    controls: dict[str, Any] = {name: choice(initial[name], names, _LABELS[name]) for name, names in options.items()}
-    controls |= {name: slider(initial[name], RANGES[name], _LABELS[name]) for name in RANGES}
-    controls["prefetched"] = switch(initial["prefetched"], _LABELS["prefetched"])
-
-    def paint(now: dict[str, Any]) -> tuple[str, str]:
-        return shown.ranking(**now) + shown.timeline(**now), shown.report(**now)
-
-    return panel(controls, paint)
-
-
-def _size(now: dict[str, Any]) -> int:
-    return 1 << int(now["log2_bytes"])
+    shown, settings = Copies(profile), SETTINGS
+    if shown.profile:
+        settings = (Setting("link", next(iter(shown.links)), shown.links, "link"), *SETTINGS[1:])
+    return Explorer(settings, {"ranking": shown.ranking, "timeline": shown.timeline}, shown.report)

@@ -2,76 +2,60 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import ipywidgets as widgets
 import numpy as np
 
-from ..figures.svg import to_svg
+from ..figures.marks import Drawing
 from ..figures.timelines import COMMUNICATION, draw_timeline
 from ..sampling import Assignment, audit
 from ..uneven.model import HANDLINGS, gradient_scale, reads, sample_weights, simulate
-from ..values.checks import count_of, one_of
-from .panel import choice, chosen, panel, slider, switch
+from ..values.checks import count_of
+from .panel import Explorer, Now, Setting, shows
 
-DEFAULTS: dict[str, Any] = {"rank_0": 2, "rank_1": 3, "rank_2": 5, "handling": "hang", "allreduce_ms": 20,
-                            "divide_by_initial": True}  # fmt: skip
-RANGES = {"rank_0": (1, 12), "rank_1": (1, 12), "rank_2": (1, 12), "allreduce_ms": (0, 200)}
-_LABELS = {"rank_0": "rank 0", "rank_1": "rank 1", "rank_2": "rank 2", "handling": "handling",
-           "allreduce_ms": "allreduce [ms]", "divide_by_initial": "divide by all"}  # fmt: skip
-_STEP_S, _TIMEOUT_S, _BATCH = 0.1, 1.0, 8
-
-
-def picture(**settings: Any) -> str:
-    """Return as SVG what runs when: steps of 100 ms, and allreduces that give up after a second."""
-    now = _chosen(settings)
-    spans = simulate(_batches(now), now["handling"], _STEP_S, now["allreduce_ms"] * 1e-3, _TIMEOUT_S)
-    return to_svg(draw_timeline(spans, f"{now['handling']}: {_ending(now)}", COMMUNICATION | {"shadow"}))
+SETTINGS = (
+    Setting("rank_0", 2, (1, 12), "rank 0"),
+    Setting("rank_1", 3, (1, 12), "rank 1"),
+    Setting("rank_2", 5, (1, 12), "rank 2"),
+    Setting("allreduce_ms", 20, (0, 200), "allreduce [ms]"),
+    Setting("handling", "hang", HANDLINGS, "handling"),
+    Setting("divide_by_initial", True, (False, True), "divide by all"),
+)
+_STEP_S, _TIMEOUT_S, _BATCH_SIZE = 0.1, 1.0, 8
 
 
-def report(**settings: Any) -> str:
-    """Return as text what becomes of samples and gradients, with batches of eight."""
-    now = _chosen(settings)
-    own, how = _batches(now), (now["handling"], now["divide_by_initial"])
-    cuts = np.cumsum([0, *own]) * _BATCH
-    shards = tuple(np.arange(*cuts[rank : rank + 2]) for rank in range(3))
-    epoch = Assignment(int(cuts[-1]), shards).with_loader(_BATCH)
-    found = audit(reads(epoch, now["handling"]))
-    weights = sample_weights(epoch, *how)
+def picture(now: Now) -> Drawing:
+    """What runs when: steps of 100 ms, and allreduces that give up after a second."""
+    batches = _batches(now)
+    late = [str(rank) for rank, number in enumerate(batches) if number > min(batches)]
+    ending = "the epoch comes to its end"
+    if now.handling == "hang" and late:
+        ending = f"{'rank' if len(late) == 1 else 'ranks'} {' and '.join(late)} cannot go on"
+    spans = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
+    return draw_timeline(spans, f"{now.handling}: {ending}", COMMUNICATION | {"shadow"})
+
+
+def report(now: Now) -> str:
+    """What becomes of samples and gradients, with batches of eight."""
+    batches = _batches(now)
+    shards = np.split(np.arange(sum(batches) * _BATCH_SIZE), np.cumsum(batches)[:-1] * _BATCH_SIZE)
+    epoch = Assignment(sum(batches) * _BATCH_SIZE, tuple(shards)).with_loader(_BATCH_SIZE)
+    found = audit(reads(epoch, now.handling))
+    weights = sample_weights(epoch, now.handling, now.divide_by_initial)
     relative = weights / weights.sum() * weights.size
-    scale = ", ".join(f"{one:.3g}" for one in gradient_scale(own, *how))
-    return "\n".join([
-        f"{count_of(epoch.size, 'sample')}: {found.dropped} lost, {found.duplicates} repeated",
-        f"the ranks' weights in each step add up to {scale}",
-        f"a sample counts {relative.min():.2f} to {relative.max():.2f} times as much as in the mean over all",
-    ])  # fmt: skip
+    scale = gradient_scale(batches, now.handling, now.divide_by_initial)
+    return "\n".join(
+        [
+            f"{count_of(epoch.size, 'sample')}: {found.dropped} lost, {found.duplicates} repeated",
+            f"the ranks' weights in each step add up to {', '.join(f'{one:.3g}' for one in scale)}",
+            f"a sample counts {relative.min():.2f} to {relative.max():.2f} times as much as in the mean over all",
+        ]
+    )
 
 
-def uneven(**settings: Any) -> widgets.VBox:
-    """Return controls for `DEFAULTS` (`settings` replaces some) over the picture and the report.
-
-    Raises ValueError for a setting that does not exist or lies outside its range.
-    """
-    initial = _chosen(settings)
-    controls: dict[str, Any] = {name: slider(initial[name], RANGES[name], _LABELS[name]) for name in RANGES}
-    controls["handling"] = choice(initial["handling"], list(HANDLINGS), _LABELS["handling"])
-    controls["divide_by_initial"] = switch(initial["divide_by_initial"], _LABELS["divide_by_initial"])
-    return panel(controls, lambda now: (picture(**now), report(**now)))
+def _batches(now: Now) -> list[int]:
+    return [now.rank_0, now.rank_1, now.rank_2]
 
 
-def _batches(now: dict[str, Any]) -> list[int]:
-    return [now[f"rank_{rank}"] for rank in range(3)]
-
-
-def _ending(now: dict[str, Any]) -> str:
-    own = _batches(now)
-    late = [rank for rank, num_batches in enumerate(own) if num_batches > min(own)]
-    if now["handling"] != "hang" or not late:
-        return "the epoch comes to its end"
-    return f"{'rank' if len(late) == 1 else 'ranks'} {' and '.join(map(str, late))} cannot go on"
-
-
-def _chosen(settings: dict[str, Any]) -> dict[str, Any]:
-    now = chosen(settings, DEFAULTS, RANGES)
-    one_of("handling", now["handling"], HANDLINGS)
-    return now
+@shows(SETTINGS)
+def uneven() -> Explorer:
+    """Return controls over an epoch in which three ranks have different numbers of batches, and what that does."""
+    return Explorer(SETTINGS, {"picture": picture}, report)

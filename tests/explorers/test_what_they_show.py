@@ -1,0 +1,475 @@
+"""What is particular to each explorer: its pictures and reports are what the library predicts, in the right words."""
+
+from __future__ import annotations
+
+import sys
+from fractions import Fraction
+from html import escape
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.collectives import ALGORITHMS, Schedule, best, simulate, verify
+from rankscope.ddp.architectures import ARCHITECTURES
+from rankscope.explorers import ddp, machine, pipeline_parallel, transfers, uneven, zero
+from rankscope.explorers.allreduce import cluster, recipe, schedule
+from rankscope.explorers.ddp import timeline
+from rankscope.explorers.parts import predicted
+from rankscope.explorers.pipeline import road
+from rankscope.explorers.pipeline_parallel import LINKS, plan, step
+from rankscope.explorers.samplers import epochs
+from rankscope.explorers.transfers import LINKS as PCIE
+from rankscope.explorers.transfers import between
+from rankscope.explorers.zero import memory
+from rankscope.figures.samplers import draw_assignment
+from rankscope.figures.svg import to_svg
+from rankscope.machine import Profile
+from rankscope.machine.link_facts import METHODS
+from rankscope.parts import idle_share
+from rankscope.pipeline import simulate as simulate_pipeline
+from rankscope.pipeline_parallel import bubble_share, gpipe, traffic
+from rankscope.pipeline_parallel import simulate as simulate_schedule
+from rankscope.sampling import assign
+from rankscope.transfer import overlap_share
+from rankscope.transfer import simulate as simulate_loop
+from rankscope.values.units import time_words
+from rankscope.zero.model import memory as zero_memory
+
+from ..machine.made import links, point, profile
+from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, report, shown, svg
+
+SAMPLERS, PIPELINE, PARTS, ALLREDUCE, MACHINE, TRANSFERS, MEASURED, DDP, ZERO, OWN, UNEVEN, SCHEDULES = (
+    case.made() for case in CASES.values()
+)
+
+# ---- samplers
+
+
+def test_samplers_draws_the_assignment_and_audits_the_epochs_so_far() -> None:
+    assert svg(SAMPLERS) == to_svg(draw_assignment(assign(50, 4).with_loader(4)))
+    assert [one.epoch for one in epochs(SAMPLERS.at(epoch=3))] == [0, 1, 2, 3]
+    assert [one.epoch for one in epochs(SAMPLERS.at(epoch=2, forget_set_epoch=True))] == [0, 0, 0]
+    assert "was set_epoch forgotten?" in "\n".join(report(SAMPLERS, epoch=2, forget_set_epoch=True))
+    assert "was set_epoch forgotten?" not in "\n".join(report(SAMPLERS, epoch=2))
+
+
+def test_samplers_switches_off_what_libtorch_does_not_have() -> None:
+    panel = controls(CASES["samplers"].open())
+    dropping = panel["drop_last"]
+    for sampler, is_torch in (("libtorch_random", False), ("torch", True), ("libtorch_sequential", False)):
+        panel["sampler"].value = sampler
+        assert [panel[name].disabled for name in ("seed", "shuffle")] == [not is_torch] * 2
+        assert dropping.description == ("drop_last" if is_torch else "no allow_duplicates")
+
+
+# ---- pipeline
+
+
+@pytest.mark.parametrize(
+    ("settings", "line", "words"),
+    [
+        ({"jitter": 0}, 0, "bottleneck: decode, which bounds the pipeline to 66.7 batches/s; next is train, at 83.3"),
+        ({"jitter": 0}, 1, "delivered over 500 batches: 66.4 batches/s, 100% of that bound"),
+        ({"jitter": 0, "num_workers": 4}, 0, "bottleneck: train, which bounds the pipeline to 83.3 batches/s"),
+        ({"read_ms": 0, "decode_ms": 0, "copy_ms": 0}, 0, "next is read, at any rate"),
+        (dict.fromkeys(["read_ms", "decode_ms", "copy_ms", "train_ms"], 0), 0,
+         "every stage takes no time: nothing bounds this pipeline"),
+        ({"num_ranks": 2}, 5, "at the barrier"),
+        # what notebook 03 says to look for
+        ({"num_workers": 3, "jitter": 0}, 1, ", 99% of that bound"),
+        ({"num_workers": 3, "jitter": 150}, 1, ", 70% of that bound"),
+        ({"num_workers": 3, "jitter": 150, "capacity": 16}, 1, ", 74% of that bound"),
+        ({"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False}, 1, ", 100% of that bound"),
+    ],
+)  # fmt: skip
+def test_pipeline_names_what_bounds_it(settings: dict[str, Any], line: int, words: str) -> None:
+    assert words in report(PIPELINE, **settings)[line]
+
+
+def test_pipeline_varies_reading_and_decoding_alone() -> None:
+    for num_ranks in (1, 4):
+        spans = simulate_pipeline(road(PIPELINE.at(jitter=150, num_ranks=num_ranks)), 20, num_ranks=num_ranks)
+        seconds = {kind: spans.select(kind=kind) for kind in ("read", "decode", "copy", "train")}
+        spread = {kind for kind, some in seconds.items() if np.ptp(some.stop_s - some.start_s) > 1e-9}
+        assert spread == {"read", "decode"}
+
+
+def test_pipelines_shares_are_those_of_the_simulation() -> None:
+    spans = simulate_pipeline(road(PIPELINE.at()), 500)
+    train = spans.select(kind="train").busy_s / spans.makespan_s
+    assert report(PIPELINE)[-1].startswith(f"  {'train':<7}{train:>5.0%} at work")
+
+
+# ---- parts
+
+
+def test_parts_counts_what_the_simulation_gives() -> None:
+    share = idle_share(predicted(PARTS.at(queue_size=2), 60))
+    lines = report(PARTS, queue_size=2)
+    bound = "bound by training, if the queue is long enough"
+    assert lines[0] == f"over 60 parts each, 4 trainers: {share:.0%} of the time without a step"
+    assert lines[1] == f"loading ahead, the loaders bring a part every 160 ms, it lasts 200 ms: {bound}"
+    assert f"  queue of 2  {share:>5.0%} idle" in lines
+    assert report(PARTS, load_ms=300)[1].endswith("by loading: in the long run no queue gets below 33%")
+    assert "every 150 ms" in report(PARTS, load_ms=300, num_loaders=2)[1]
+    assert "every 53.3 ms" in report(PARTS, num_loaders=3)[1]
+
+
+def test_what_no_queue_of_parts_gets_below_a_long_one_comes_near_to() -> None:
+    share = idle_share(predicted(PARTS.at(load_ms=300, queue_size=8, jitter=20), 300))
+    assert 1 - 200 / 300 < share < 1 - 200 / 300 + 0.02
+
+
+@pytest.mark.parametrize(("aligned", "num_starts"), [(True, 1), (False, 4)])
+def test_parts_end_together_or_not(aligned: bool, num_starts: int) -> None:
+    second = predicted(PARTS.at(jitter=0, load_ms=100, aligned=aligned), 2).select(kind="load", item=1)
+    assert len(np.unique(second.start_s.round(3))) == num_starts
+
+
+# ---- allreduce
+
+
+@pytest.mark.parametrize("name", ALGORITHMS["allreduce"])
+def test_allreduce_draws_what_it_verifies_and_simulates(name: str) -> None:
+    settings = {"algorithm": name, "num_nodes": 3, "gpus_per_node": 4, "num_segments": 3}
+    now = ALLREDUCE.at(**settings)
+    drawn = schedule(recipe(now))
+    lines = report(ALLREDUCE, **settings)
+    seconds = simulate(drawn, 2**20, cluster(now)).makespan_s
+    assert lines[0] == f"verified: {verify(drawn)}"
+    assert lines[1].startswith(f"predicted: {time_words(seconds)}; lower bound on the quickest link: ")
+    assert f"allreduce {name}, 12 ranks, step 0 of" in svg(ALLREDUCE, **settings)
+
+
+def test_allreduces_shapes_follow_the_nodes_and_its_segments_the_slider() -> None:
+    def built(algorithm: str, **settings: Any) -> Schedule:
+        return schedule(recipe(ALLREDUCE.at(algorithm=algorithm, **settings)))
+
+    assert built("torus_2d", num_nodes=2, gpus_per_node=4) == ALGORITHMS["allreduce"]["torus_2d"](8, shape=(2, 4))
+    assert built("segmented_ring", num_segments=5).num_chunks == 8 * 5
+    assert built("double_binary_tree", num_segments=5).num_chunks == 2 * 5
+
+
+def test_allreduce_names_the_quickest() -> None:
+    now = {"num_nodes": 4, "log2_bytes": 12}
+    ranked = best(2**12, cluster(ALLREDUCE.at(**now)))
+    quickest = f"quickest here: {ranked.algorithm}, {time_words(ranked.seconds)}"
+    following = f"then {ranked.candidates[1].algorithm}, {ranked.margin:.0%} more"
+    assert report(ALLREDUCE, **now)[-1] == f"{quickest}; {following}"
+
+
+def test_allreduces_step_goes_to_the_end_and_no_further() -> None:
+    box = CASES["allreduce"].open(step=14)
+    panel = controls(box)
+    assert panel["step"].max == 14
+    assert "after 14 steps" in shown(box)[0]
+    panel["algorithm"].value = "recursive_doubling"
+    assert (panel["step"].max, panel["step"].value) == (3, 3)
+    assert svg(ALLREDUCE, algorithm="recursive_doubling", step=3) in shown(box)[0]
+    panel["nodes"].value = panel["GPUs a node"].value = 1
+    assert (panel["step"].max, panel["step"].value) == (0, 0)
+
+
+def test_allreduce_says_what_is_too_much_to_draw_and_shows_all_else() -> None:
+    now = ALLREDUCE.at(num_nodes=8, gpus_per_node=8)
+    pictures, words = ALLREDUCE.html(now)
+    said = "<p>64 ranks with 64 chunks each are too many to draw here: at most 1024 cells</p><svg"
+    assert pictures.startswith(said)
+    assert "verified: 126 steps" in words
+    assert "<svg" in svg(ALLREDUCE, num_nodes=8, gpus_per_node=8, algorithm="recursive_doubling")
+
+
+def picky(num_ranks: int) -> Schedule:
+    """An algorithm for 8 ranks alone."""
+    if num_ranks != 8:
+        raise ValueError(f"num_ranks must not be < 8, got {num_ranks}")
+    ring: Schedule = ALGORITHMS["allreduce"]["ring"](num_ranks)
+    return ring
+
+
+def test_an_algorithm_that_refuses_says_so_in_place_of_the_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "picky", picky)
+    box = CASES["allreduce"].open(algorithm="picky")
+    assert "num_ranks must" not in shown(box)[0]
+    controls(box)["nodes"].value = 3
+    said = "num_ranks must not be &lt; 8, got 12"
+    assert shown(box)[0].startswith(f"<p>{said}</p><svg")
+    assert ">picky<" not in shown(box)[0]
+    assert f"picky: {said}\nquickest here: " in shown(box)[1]
+    one = CASES["machine"].made()
+    assert one.html(one.at(algorithm="picky"))[0].endswith("</svg><p>num_ranks must not be &lt; 8, got 4</p>")
+    assert report(one, algorithm="picky") == ["picky: num_ranks must not be < 8, got 4"]
+    assert ">picky<" not in svg(one, "ranking", algorithm="picky")
+
+
+def test_an_algorithm_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "idle", lambda n: Schedule("allreduce", "idle", n, 1, lambda: ()))
+    lines = report(ALLREDUCE, algorithm="idle")
+    assert lines[0].startswith("idle: rank 0, chunk 0: ends without the shares of ranks 1, 2, 3")
+
+
+def test_another_step_is_painted_without_a_new_search_for_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = sys.modules["rankscope.explorers.allreduce"]
+    searches: list[int] = []
+    monkeypatch.setattr(module, "best", lambda *given, **options: searches.append(1) or best(*given, **options))
+    module._ranked.cache_clear()
+    box = CASES["allreduce"].open(num_nodes=4, algorithm="double_binary_tree", inter_us=13)
+    seen = {shown(box)[0]}
+    for number in range(2, 6):
+        controls(box)["step"].value = number
+        seen.add(shown(box)[0])
+    assert (len(seen), len(searches)) == (5, 1)
+    controls(box)["α inter [µs]"].value = 14
+    assert len(searches) == 2
+
+
+# ---- machine
+
+
+def test_machine_says_what_the_profile_predicts_and_what_was_measured() -> None:
+    one = profiles()["one"]
+    expected_s = one.predict("allreduce", "ring", 2**18).makespan_s
+    lines = report(MACHINE, algorithm="ring", log2_bytes=18)
+    assert lines[0].startswith(f"predicted: {time_words(expected_s)}, ")
+    assert lines[1] == f"measured:  {time_words(0.8 * expected_s)}; predicted +25.0%"
+    assert lines[2] == f"gloo's own: {time_words(NATIVE_S)}"
+    assert lines[3] == f"link: {one.best_link('intra')}"
+    ranking = svg(MACHINE, "ranking", log2_bytes=18)
+    assert ranking.count(", measured ") == 3
+    assert "dark ticks: measured" in ranking
+
+
+def test_machine_predicts_other_numbers_of_ranks_and_says_that_they_were_not_measured() -> None:
+    lines = report(MACHINE, num_ranks=6)
+    expected_s = profiles()["one"].predict("allreduce", "ring", 2**18, num_ranks=6).makespan_s
+    assert lines[0].startswith(f"predicted: {time_words(expected_s)}, ")
+    assert lines[1] == "not measured at this size, on 6 ranks"
+    assert ", measured " not in svg(MACHINE, "ranking", num_ranks=6)
+
+
+def test_ranks_that_do_not_fill_their_nodes_are_refused_and_nothing_is_drawn() -> None:
+    box = machine({"two nodes": profile(links(), num_nodes=2, ranks_per_node=[2, 2])})
+    assert "<svg" in shown(box)[0]
+    controls(box)["ranks"].value = 3
+    said = "num_ranks must be a multiple of the 2 ranks on a node, got 3"
+    assert shown(box)[0] == f"<p>{said}</p>"
+    assert said in shown(box)[1]
+    controls(box)["ranks"].value = 6
+    assert "<svg" in shown(box)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "profiles must be at least one, by name, got none"),
+        ({"box": "box.json"}, r"profiles\['box'\] must be a Profile, got 'box.json'"),
+        ("box.json", "profiles must be Profiles by name, got 'box.json'"),
+    ],
+)
+def test_what_is_no_profile_is_no_machine(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        machine(given)
+
+
+# ---- transfers
+
+
+def test_transfers_opens_on_facts_and_says_so() -> None:
+    assert "from facts, nothing here is measured" in report(TRANSFERS)[0]
+    assert "at best, by facts" in svg(TRANSFERS, "ranking")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+def test_a_copy_takes_what_the_facts_say(method: str, direction: str) -> None:
+    line = report(TRANSFERS, link="PCIe 4 x16", method=method, direction=direction, log2_bytes=24)[1]
+    seconds = PCIE["PCIe 4 x16"].seconds(2**24, direction, method)
+    share = 2**24 / seconds / PCIE["PCIe 4 x16"].bytes_per_s(direction)
+    assert line.startswith(f"copy: 16 MiB by {method} in {time_words(seconds)}, ")
+    assert line.endswith(f", {share:.0%} of the link")
+
+
+@pytest.mark.parametrize("prefetched", [False, True])
+def test_a_batch_takes_what_the_loop_does(prefetched: bool) -> None:
+    lines = report(TRANSFERS, load_ms=0, step_ms=5, prefetched=prefetched)
+    copy_s = PCIE["PCIe 5 x16"].seconds(2**26, "h2d", "pageable")
+    batch_s = max(copy_s, 0.005) if prefetched else copy_s + 0.005
+    bound = "copies" if prefetched else "copy + step"
+    assert lines[2] == f"loop: {time_words(batch_s)} a batch; {bound} alone would take {time_words(batch_s)}"
+    loop = simulate_loop(300, 0.0, copy_s, 0.005, num_workers=2, prefetched=prefetched)
+    assert lines[3].endswith(f"max(copy, step) is {time_words(copy_s)}, achieved to {overlap_share(loop):.0%}")
+
+
+def test_loading_and_pinning_can_bound_the_loop() -> None:
+    slow = report(TRANSFERS, load_ms=60, num_workers=1)[2]
+    assert slow == "loop: 60 ms a batch; loading alone would take 60 ms"
+    free = {"load_ms": 0, "step_ms": 0, "prefetched": True, "method": "pinned"}
+    pin_s = 2**26 / PCIE["PCIe 5 x16"].host_copy_bytes_per_s
+    assert report(TRANSFERS, **free)[2].endswith(f"pinning alone would take {time_words(pin_s)}")
+    assert report(MEASURED, **free)[2].endswith(f"pinning alone would take {time_words(2**26 / 4e9)}")
+
+
+def test_with_a_profile_times_are_the_measured_ones() -> None:
+    box = transfers(gpu())
+    assert controls(box)["link"].value == "measured: made up"
+    assert "64 MiB to the GPU, measured" in shown(box)[0]
+    assert "nothing here is measured" not in shown(box)[1]
+    assert report(MEASURED)[1].startswith(f"copy: 64 MiB by pageable in {time_words(2**26 / 8e9)}, 8 GB/s, ")
+    controls(box)["link"].value = "PCIe 5 x16"
+    assert "by facts" in shown(box)[0]
+
+
+def test_what_a_profile_does_not_have_is_said() -> None:
+    assert report(MEASURED, direction="d2h") == ["the profile has no copies of d2h by pageable"]
+    assert svg(MEASURED, "ranking", direction="d2h") == ""
+    assert svg(MEASURED, "ranking").count("pin_on_the_fly") == 0
+    measured = gpu()
+    unknown = transfers(Profile(dict(measured.provenance) | {"topology": ""}, {}, measured.points))
+    assert "how its GPU is joined is not known" in shown(unknown)[1]
+    assert "of the link" not in shown(unknown)[1]
+
+
+def test_times_lie_on_lines_between_measured_sizes() -> None:
+    points = [point("pin", size, size / 1e9, cached=True) for size in SIZES]
+    for size in (2**12, 2**15, 2**21, 2**28, 2**30):
+        assert between(points, size) == pytest.approx(size / 1e9, rel=1e-5)
+    assert between(points, 2**4) == pytest.approx(2**12 / 1e9)
+    assert between([], 1024) is None
+    times = [between(points, 2**power) for power in range(10, 31)]
+    assert (np.diff(np.array(times, dtype=float)) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (profile([]), "profile must have copies to or from a GPU .*, got none"),
+        ("gpu.json", "profile must be a Profile, got 'gpu.json'"),
+    ],
+)
+def test_a_profile_without_copies_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        transfers(given)
+
+
+# ---- ddp
+
+
+def test_ddps_cap_counts_once_the_default_is_left() -> None:
+    box = ddp()
+    before = shown(box)
+    controls(box)["log₂ cap [MiB]"].value = 6
+    assert shown(box) == before
+    controls(box)["DDP's default cap"].value = False
+    assert shown(box) == DDP.html(DDP.at(default_cap=False, log2_cap_mb=6))
+    assert "a cap of 64 MiB" in shown(box)[0]
+
+
+def test_ddps_report_is_of_the_step_that_is_drawn() -> None:
+    held = report(DDP, slower=50)[1]
+    assert held.startswith(f"{timeline(DDP.at(slower=50)).makespan_s * 1e3:.3g} ms a step: computing alone ")
+    lines = report(DDP)
+    assert lines[0] == "ResNet-50: 161 gradients of 97.5 MiB, 13.1 ms of backward a micro-batch; 32 ranks"
+    waiting_ms = timeline(DDP.at()).select(kind="wait").busy_s * 1e3
+    assert f"held up 0 s, waiting {waiting_ms:.3g} ms (exposed communication)" in lines[1]
+    assert lines[3].startswith("write DistributedDataParallel(module, bucket_cap_mb=32)")
+
+
+@pytest.mark.parametrize("model", ARCHITECTURES)
+@pytest.mark.parametrize("end", [0, 1])
+def test_every_model_is_drawn_with_all_sliders_at_one_end(model: str, end: int) -> None:
+    ends = {setting.name: setting.choices[end] for setting in DDP.settings if setting.kind is int}  # type: ignore[index]
+    pictures, _ = DDP.html(DDP.at(model=model, default_cap=False, **ends))
+    assert pictures.count("<svg") == 2
+
+
+# ---- zero
+
+
+def test_zero_says_what_its_memory_does() -> None:
+    expected = zero_memory(7.5e9, 16, 2, largest_layer=300_000_000, activation_bytes=7 * 10**9)
+    lines = report(ZERO, stage=2, layer_millions=300, activations_gb=7, log2_ranks=4)
+    fits, traffic, *_ = lines[len(expected.words()) :]
+    assert "\n".join(lines).startswith(str(expected))
+    assert fits == "24 GB: does not fit; 80 GB: fits; 141 GB: fits"
+    assert traffic.startswith("stage 2, 16 ranks: a rank sends 28.1 GB a step")
+
+
+def test_a_layer_is_no_larger_than_its_model_and_buckets_are_ddps() -> None:
+    now = ZERO.at(model="125 M", layer_millions=2000, buckets=True)
+    found = [memory(None, now, stage) for stage in range(4)]
+    assert found[3].terms["largest_layer"] == 125_000_000 * 4
+    assert [one.terms["buckets"] > 0 for one in found] == [True, True, False, False]
+
+
+def test_zero_of_your_own_module() -> None:
+    box = zero(MODULE, log2_ranks=1, stage=3)
+    assert controls(box)["parameters"].value == "your module"
+    assert escape(str(zero_memory(MODULE, 2, 3))) in shown(box)[1]
+    models = controls(zero())["parameters"].options
+    assert controls(zero(module=MODULE))["parameters"].options == ("your module", *models)
+    controls(box)["parameters"].value = "1.5 B"
+    assert shown(box) == OWN.html(OWN.at(model="1.5 B", log2_ranks=1, stage=3))
+
+
+# ---- uneven
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({"handling": "drop"}, ["80 samples: 32 lost, 0 repeated", "up to 1, 1", "0.00 to 1.67 times"]),
+        ({"handling": "pad"}, ["80 samples: 0 lost, 40 repeated", "up to 1, 1, 1, 1, 1", "0.67 to 2.00 times"]),
+        ({"handling": "join"}, ["0 lost, 0 repeated", "up to 1, 1, 0.667, 0.333, 0.333", "1.00 to 1.00 times"]),
+        ({"handling": "join", "divide_by_initial": False}, ["0 lost", "up to 1, 1, 1, 1, 1", "0.67 to 2.00 times"]),
+    ],
+)
+def test_uneven_says_what_becomes_of_the_samples(settings: dict[str, Any], lines: list[str]) -> None:
+    for line, found in zip(lines, report(UNEVEN, **settings), strict=True):
+        assert line in found
+
+
+@pytest.mark.parametrize(
+    ("settings", "ending"),
+    [
+        ({}, "hang: ranks 1 and 2 cannot go on"),
+        ({"rank_0": 4, "rank_1": 2, "rank_2": 2}, "hang: rank 0 cannot go on"),
+        ({"handling": "join"}, "join: the epoch comes to its end"),
+        ({"rank_0": 5, "rank_1": 5}, "hang: the epoch comes to its end"),
+    ],
+)
+def test_uneven_says_who_cannot_go_on(settings: dict[str, Any], ending: str) -> None:
+    assert f">{ending}<" in shown(uneven(**settings))[0]
+
+
+# ---- pipeline_parallel
+
+
+def test_pipeline_parallel_says_what_the_schedule_does() -> None:
+    assert report(SCHEDULES, schedule="gpipe", num_ranks=3, num_microbatches=5, activation_mb=2) == [
+        "gpipe ranks=3 microbatches=5 chunks=1",
+        "bubble: 28.6% of the step; 2/7 = 28.6% where links are free",
+        "activations kept, in microbatches of a whole rank: 5, 5, 5",
+        "a rank sends 20 MB a step at most",
+    ]
+    assert bubble_share("gpipe", 3, 5) == Fraction(2, 7)
+    assert max(traffic(gpipe(3, 5), 2e6)) == 20e6
+
+
+def test_a_link_that_is_not_free_makes_the_step_longer() -> None:
+    settings = {"schedule": "gpipe", "num_ranks": 2, "num_microbatches": 1, "link": "1 GB/s, 50 µs"}
+    _, spans, _ = step(SCHEDULES.at(**settings))
+    assert spans.makespan_s == simulate_schedule(gpipe(2, 1), 0.010, 0.020, LINKS["1 GB/s, 50 µs"], 4e6).makespan_s
+    assert spans.makespan_s == pytest.approx(0.060 + 2 * (50e-6 + 4e-3))
+    assert report(SCHEDULES, **settings)[1].startswith("bubble: 55.9% of the step; 1/2 = 50.0%")
+
+
+def test_microbatches_that_rounds_do_not_fit_become_the_next_number_that_does() -> None:
+    now = {"schedule": "interleaved_1f1b", "num_ranks": 4, "num_microbatches": 9}
+    assert plan(SCHEDULES.at(**now)).num_microbatches == 10
+    assert report(SCHEDULES, **now)[-1] == "(its rounds do not fit 9 microbatches)"
+    for num_ranks in range(1, 9):
+        for number in (1, 2, 7, 13, 31, 32):
+            now = {"num_ranks": num_ranks, "num_microbatches": number, "schedule": "interleaved_1f1b"}
+            assert "bubble" in report(SCHEDULES, **now, num_chunks=3, backward_percent=0)[1]
+    assert "<svg" in shown(pipeline_parallel(**now))[0]
