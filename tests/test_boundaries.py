@@ -26,7 +26,9 @@ RUNNERS = {
     "rankscope.collectives.local": "torch",
     "rankscope.collectives.wire.group": "torch",
     "rankscope.collectives.wire.run": "torch",
-    "rankscope.machine.measure*": "torch",
+    "rankscope.machine.measuring.experiments": "torch",
+    "rankscope.machine.measuring.rank": "torch",
+    "rankscope.machine.measuring.t*": "torch",
     "rankscope.parts.datasets": "torch",
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.pipeline.dataloader_worker": "torch",
@@ -63,8 +65,7 @@ FLOORS = [
     {"machine"},
     TOPICS,
     {"figures"},
-    {"explorers", "cli", "cli_copies", "cli_doctor", "cli_parts", "cli_profile", "cli_tables", "doctor", "exercises",
-     "yours"},
+    {"explorers", "cli", "doctor", "exercises", "yours"},
 ]  # fmt: skip
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[2]  # neighbours that do not import one another…

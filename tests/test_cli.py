@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from rankscope.cli import app, main
 from rankscope.machine import Point, Profile
-from rankscope.machine.measure_plan import Protocol
-from rankscope.machine.measure_transfer_traps import measure_traps
-from rankscope.machine.measure_transfers import measure_transfers
+from rankscope.machine.measuring.experiments import measure_traps
+from rankscope.machine.measuring.plan import Protocol
+from rankscope.machine.measuring.transfers import measure_transfers
 from rankscope.timeline import Timeline
 from rankscope.values.units import rate_words, time_words
 from tests.machine.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made
@@ -189,9 +189,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(saved: str) -> None:
 
 WRONG: dict[str, tuple[list[str], str]] = {
     "no such file": (["show", "none.json"], "none.json: No such file or directory"),
-    "a folder": (["show", "."], ". is no readable profile: it is not a file"),
-    "damaged": (["predict", "damaged.json"], "damaged.json is no readable profile: .*cut short"),
-    "damaged, compared": (["compare", "{}", "damaged.json"], "damaged.json is no readable profile"),
+    "a folder": (["show", "."], ". not a readable rankscope profile: it is not a file"),
+    "damaged": (["predict", "damaged.json"], "damaged.json: not a readable rankscope profile: .*cut short"),
+    "damaged, compared": (["compare", "{}", "damaged.json"], "damaged.json: not a readable rankscope profile"),
     "no path": (["show"], "Missing argument 'PATH'"),
     "no such command": (["sow", "{}"], "No such command 'sow'"),
     "no such option": (["show", "{}", "--size", "4"], "No such option: --size"),

@@ -12,7 +12,7 @@ import pytest
 
 from rankscope.collectives import build, simulate
 from rankscope.machine import Point, Profile
-from rankscope.machine.measure_plan import builder_options
+from rankscope.machine.measuring.plan import builder_options
 
 FOLDER = Path(__file__).parents[1] / "notebooks" / "profiles"
 MACHINES = ["emulated_100mbit_5ms_4_ranks", "emulated_100mbit_5ms_8_ranks", "loopback_2_cores_4_ranks"]

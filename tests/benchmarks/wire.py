@@ -20,9 +20,8 @@ from typing import Any
 
 from rankscope.machine import Point, Protocol
 from rankscope.machine.emulate import emulated
-from rankscope.machine.groups import NATIVE
-from rankscope.machine.measure_plan import collective_keys
-from rankscope.machine.points import LEAST_CLEAN
+from rankscope.machine.measuring.plan import collective_keys
+from rankscope.machine.profile import LEAST_CLEAN, NATIVE
 from rankscope.ranks import launch
 from rankscope.values.units import bytes_words
 
@@ -42,7 +41,7 @@ def bar(num_bytes: int) -> float:
 
 
 def be_rank(num_bytes: int, nodes: list[int], names: list[str] | None, protocol: Protocol) -> list[Point]:
-    from rankscope.machine.measure_rank import measure_keys
+    from rankscope.machine.measuring.rank import measure_keys
 
     sizes = [nodes.count(node) for node in dict.fromkeys(nodes)]
     return measure_keys(collective_keys("allreduce", num_bytes, sizes, names), nodes, "cpu", protocol)

@@ -22,7 +22,8 @@ import torch
 import torch.distributed as dist
 import yaml
 
-from rankscope import cli, cli_doctor
+from rankscope import cli
+from rankscope.cli import doctor as cli_doctor
 from rankscope.doctor import CHECKS, Check, Diagnosis, Missing, examine, lacking, machine, packages, programs, remedy
 
 ROOT = Path(__file__).parents[2]

@@ -43,7 +43,7 @@ def messages(addresses: tuple[str, ...], pairs: list[tuple[int, int]], num_bytes
     import torch
     import torch.distributed as dist
 
-    from rankscope.machine.measure import go_first
+    from rankscope.machine.measuring.timing import go_first
 
     with suppress(RuntimeError):  # not allowed
         go_first()

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from rankscope.machine import emulate_hosts
 from rankscope.machine.emulate import Network, emulated
-from rankscope.machine.emulate_switch import is_bare, processes_in
+from rankscope.machine.emulate import hosts as emulate_hosts
+from rankscope.machine.emulate.switch import is_bare, processes_in
 
 from ..processes import NOT_HANGING_S, alive, open_files, soon
 from .host_functions import every_allreduce, messages, who

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope.machine import LinkFit, fit_link
-from rankscope.machine.fit import slope_s_per_byte
+from rankscope.machine.fit import LinkFit, fit_link, slope_s_per_byte
 
 SIZES = [2**power for power in range(8, 25)]
 ALPHA_S, BYTES_PER_S = 20e-6, 1e9

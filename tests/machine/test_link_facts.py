@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
-from rankscope.machine import Profile, ProfileError
-from rankscope.machine.folklore import CLAIMS, folklore
-from rankscope.machine.folklore_model import folklore_words, predicted_folklore
-from rankscope.machine.link_facts import METHODS, PCIE, LinkFacts, facts_of, pcie_bytes_per_s, stated, transfers_of
-from rankscope.machine.measure_plan import Protocol
-from rankscope.machine.measure_transfer_traps import measure_traps
-from rankscope.machine.measure_transfers import measure_transfers
-from rankscope.machine.recorded import recorded_transfers, recorded_words
+from rankscope.machine import Profile, measure_traps
+from rankscope.machine.claims import CLAIMS, claims
+from rankscope.machine.link_facts import (
+    PCIE,
+    LinkFacts,
+    facts_of,
+    pcie_bytes_per_s,
+    recorded_transfers,
+    stated,
+    transfers_of,
+)
+from rankscope.machine.measuring.plan import Protocol
+from rankscope.machine.measuring.transfers import measure_transfers
 from rankscope.pipeline import Pipeline, Stage, simulate
+from rankscope.values.storage import StorageError
 
 from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made
 from .made import PROVENANCE, point, profile
@@ -108,7 +114,7 @@ def test_in_pieces_both_ways_and_on_the_gpu_too(known: Profile) -> None:
 
 def test_no_point_is_quicker_than_its_facts(known: Profile) -> None:
     """What pins on the fly takes its copy and its pinning, too, which the bound leaves out."""
-    facts = dataclasses.replace(LIKE_MADE, start_s=LATENCY_S, host_copy_bytes_per_s=HOST_BYTES_PER_S)
+    facts = attrs.evolve(LIKE_MADE, start_s=LATENCY_S, host_copy_bytes_per_s=HOST_BYTES_PER_S)
     for one in known.select("transfer"):
         told = {name: one.options[name] for name in ("direction", "method", "pieces", "both")}
         assert one.median_s >= facts.seconds(one.num_bytes, **told) * (1 - 1e-5)
@@ -152,32 +158,28 @@ def test_a_profile_that_does_not_tell_its_link_has_no_facts(topology: str) -> No
     assert facts_of(profile([], topology=topology)) is None
 
 
-# ---- what is said, predicted
+# ---- claims, predicted
 
 
 @pytest.mark.parametrize("generation", PCIE)
 def test_what_is_predicted_holds_on_the_gpu_that_was_made(known: Profile, generation: int) -> None:
-    predicted = predicted_folklore(stated(generation))
-    assert [one.claim for one in predicted] == list(CLAIMS)
-    seen = folklore(Profile(known.provenance, {}, (*known.points, *measure_traps(Made(), 2**22))))
-    assert [one.holds for one in predicted[2:4]] == [one.holds for one in seen[2:4]] == [True, True]
-    assert predicted[0].holds is seen[0].holds is True
+    both = claims(known.add(*measure_traps(Made(), 2**22)), stated(generation))
+    assert [(one.predicted.holds, one.measured.holds) for one in (both[0], *both[2:4])] == [(True, True)] * 3
 
 
 def test_a_prediction_may_turn_out_wrong() -> None:
     """Where the host copies no slower than the link carries and nothing is lost to a start, pinning gains nothing."""
-    slow_link = LinkFacts("", 1e9, 1e9, 100e9)
-    loader = predicted_folklore(slow_link)[-1]
-    assert loader.holds is False
+    assert claims(facts=LinkFacts("", 1e9, 1e9, 100e9))[-1].predicted.holds is False
 
 
-def test_words_hold_prediction_and_measurement_beside_each_other(known: Profile) -> None:
-    bare, full = folklore_words(stated(4)), folklore_words(stated(4), known)
+def test_a_claim_prints_with_prediction_and_measurement(known: Profile) -> None:
+    bare, full = ("\n".join(map(str, claims(one, stated(4)))) for one in (None, known))
     assert bare.count("not measured yet") == len(CLAIMS)
     assert full.count("not measured yet") == len(CLAIMS) - 1
-    for claim in CLAIMS:
-        assert claim in bare
-    assert f"measured   yes: {folklore(known)[0].words}" in full
+    assert all(claim in bare for claim in CLAIMS)
+    assert f"measured   yes: {claims(known)[0].measured.words}" in full
+    with pytest.raises(ValueError, match="facts must be a LinkFacts, got 4"):
+        claims(known, 4)
 
 
 # ---- the profile that was recorded
@@ -195,14 +197,5 @@ def test_the_latest_profile_with_copies_is_found(tmp_path: Path) -> None:
     assert found.provenance["name"] == "c"
     text = (tmp_path / "c.json").read_text()
     (tmp_path / "c.json").write_text(text.replace("4096", "4097"))
-    with pytest.raises(ProfileError, match=r"c\.json is no readable profile: crc32"):
+    with pytest.raises(StorageError, match=r"c\.json: not a readable rankscope profile: crc32"):
         recorded_transfers(tmp_path)
-
-
-def test_words_on_the_recorded_profile() -> None:
-    copies = [point("transfer", 4096, 1e-6, direction="h2d", method=one, pieces=1, both=False) for one in METHODS]
-    words = recorded_words(profile(copies))
-    assert words == "made up, 2030-01-02T03:04:05+00:00: 6 copies were measured.\na card, a processor, torch 2.13.0"
-    assert recorded_words(None).startswith("No copies were measured yet")
-    command = recorded_words(None).split("python ")[1].split()[0]
-    assert (NOTEBOOKS.parent / command).exists()

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankscope.collectives import ALGORITHMS
-from rankscope.machine import measure_collectives, measure_plan
-from rankscope.machine.measure import Ranks, Task, go_first, measure, measure_all, stolen_ticks
-from rankscope.machine.measure_collectives import Buffers, check, collective_tasks, method
-from rankscope.machine.measure_links import neighbours, pair
-from rankscope.machine.measure_plan import MEASURED, Protocol, Wanted, collective_keys, key_of, link_keys
-from rankscope.machine.measure_rank import points_of
-from rankscope.machine.measure_run import profile_machine
+from rankscope.machine.measuring import plan as measure_plan
+from rankscope.machine.measuring import tasks as measure_collectives
+from rankscope.machine.measuring.plan import MEASURED, Protocol, Wanted, collective_keys, key_of, link_keys
+from rankscope.machine.measuring.rank import points_of
+from rankscope.machine.measuring.run import measure
+from rankscope.machine.measuring.tasks import Buffers, check, collective_tasks, method, neighbours, pair
+from rankscope.machine.measuring.timing import Ranks, Task, go_first, measure_all, stolen_ticks
 from rankscope.ranks import RankError, in_threads
 
 QUICK = Protocol(iterations=6, budget_s=0.02)
@@ -33,7 +33,7 @@ NODES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 def test_the_slowest_rank_of_each_iteration_counts() -> None:
     def work(rank: int, group: Any) -> Any:
-        return measure(Task(lambda: time.sleep(0.05 * (rank + 1))), Ranks(group), QUICK)
+        return measure_all({"": Task(lambda: time.sleep(0.05 * (rank + 1)))}, Ranks(group), QUICK)[""]
 
     (seconds, clean), *others = in_threads(3, work)
     assert all(other == (seconds, clean) for other in others)
@@ -50,7 +50,7 @@ def test_only_what_is_to_be_timed_is() -> None:
 
     def work(rank: int, group: Any) -> Any:
         ranks = Ranks(group, clock=lambda: time.monotonic() + slept_s[0])
-        return measure(Task(lambda: None, before=slow, after=slow), ranks, QUICK)
+        return measure_all({"": Task(lambda: None, before=slow, after=slow)}, ranks, QUICK)[""]
 
     ((seconds, _),) = in_threads(1, work)
     assert max(seconds) < 500
@@ -80,7 +80,7 @@ def test_an_iteration_from_which_the_host_took_time_is_not_clean_on_any_rank(vic
         ticks = itertools.count()
         ranks = Ranks(group, stolen=stolen, clock=lambda: next(ticks) * 1e-3)  # a clock by which nobody is late
         ranks.margin_s = 0.02
-        return measure(Task(lambda: None), ranks, Protocol(iterations=3, budget_s=0.1))
+        return measure_all({"": Task(lambda: None)}, ranks, Protocol(iterations=3, budget_s=0.1))[""]
 
     for _, clean in in_threads(2, work):
         assert clean == (True, False, True)
@@ -90,7 +90,7 @@ def test_an_iteration_that_some_rank_starts_too_late_is_not_clean() -> None:
     def work(rank: int, group: Any) -> Any:
         ranks = Ranks(group, stolen=lambda: 0)
         ranks.margin_s = -0.001
-        return measure(Task(lambda: None), ranks, Protocol(iterations=3))
+        return measure_all({"": Task(lambda: None)}, ranks, Protocol(iterations=3))[""]
 
     assert [clean for _, clean in in_threads(2, work)] == [(False,) * 3] * 2
 
@@ -205,7 +205,7 @@ def test_links_and_memory_are_measured_on_nodes_of_any_size() -> None:
 
 def test_a_ping_pong_is_one_way_and_an_exchange_one_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a wire whose receives take 30 ms, a message takes 30 ms, and so does each of a chain of exchanges."""
-    from rankscope.machine import measure_links
+    from rankscope.machine.measuring import tasks as measure_links
 
     def slow(group: Any, tensor: Tensor) -> Any:
         start = ORIGINAL(group, tensor)
@@ -375,6 +375,6 @@ def test_names_that_are_not_there_are_refused(names: Any, message: str) -> None:
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_nccl(tmp_path: Any) -> None:
     some = {"sizes": [4096, 2**22], "algorithms": ["native", "ring"], "collectives": MEASURED}
-    profile = profile_machine(tmp_path / "gpu.json", num_ranks=2, backend="nccl", protocol=QUICK, **some)
+    profile = measure(tmp_path / "gpu.json", num_ranks=2, backend="nccl", protocol=QUICK, **some)
     assert profile.protocol["clock"] == "cuda events"
     assert len(profile.select("allreduce", in_place=True)) == 4

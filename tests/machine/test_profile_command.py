@@ -1,4 +1,4 @@
-"""`profile_machine` and `rankscope profile`: what is in the file when, whatever happens meanwhile."""
+"""`measure` and `rankscope profile`: what is in the file when, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ import pytest
 import torch
 
 from rankscope import cli
-from rankscope.cli_profile import parse_network, parse_sizes
-from rankscope.machine import Point, Profile, measure_rank, measure_run
-from rankscope.machine.measure_plan import Protocol
-from rankscope.machine.measure_run import profile_machine
+from rankscope.cli.profile import parse_network, parse_sizes
+from rankscope.machine import Point, Profile
+from rankscope.machine.measuring import rank as measure_rank
+from rankscope.machine.measuring import run as measure_run
+from rankscope.machine.measuring.plan import Protocol
+from rankscope.machine.measuring.run import measure
 from rankscope.ranks import RankError
 from rankscope.workers import forker
 
@@ -40,9 +42,9 @@ SETTING: dict[str, Any] = {
 NUM_POINTS = 2 * 8 + 2 * 2 + 6 * 2  # messages up to 32 KiB, memory up to 16 KiB, collectives
 DRIVER = """
 import sys
-from tests.machine.test_profile_command import SETTING, one_at_a_time, profile_machine
+from tests.machine.test_profile_command import SETTING, one_at_a_time, measure
 one_at_a_time()
-profile_machine(sys.argv[1], report=lambda progress: print(progress.num_done, flush=True), **SETTING)
+measure(sys.argv[1], report=lambda progress: print(progress.num_done, flush=True), **SETTING)
 """
 
 
@@ -66,9 +68,9 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 def one_at_a_time() -> None:
     """Let each launch measure as little as can be, so that there are many."""
-    from rankscope.machine import measure_guess
+    from rankscope.machine.measuring import plan
 
-    measure_guess.LAUNCH_S = 0.0
+    plan.LAUNCH_S = 0.0
 
 
 # ---- the command
@@ -118,7 +120,7 @@ def test_a_file_of_another_setting_or_of_something_else_is_left_alone(run: Any, 
     path.write_bytes(before[:-20])
     code, _, err = run(*SMALL)
     assert code == 2
-    assert "is no readable profile" in err
+    assert "not a readable rankscope profile" in err
     assert path.read_bytes() == before[:-20]
     assert run(*SMALL, "--fresh")[0] == 0
     assert len(Profile.load(path).points) == 16
@@ -127,7 +129,7 @@ def test_a_file_of_another_setting_or_of_something_else_is_left_alone(run: Any, 
 def test_what_is_no_protocol_and_no_report_is_refused(tmp_path: Path) -> None:
     for name, wrong in (("protocol", 0), ("protocol", {}), ("report", 3)):
         with pytest.raises(ValueError, match=f"{name} must be .*, got {wrong!r}"):
-            profile_machine(tmp_path / "a.json", **{name: wrong})  # type: ignore[arg-type]
+            measure(tmp_path / "a.json", **{name: wrong})  # type: ignore[arg-type]
     assert not (tmp_path / "a.json").exists()
 
 
@@ -198,21 +200,21 @@ def test_a_gpu_that_is_not_there_is_named_before_any_rank_starts(run: Any, tmp_p
 
 def survey_on_host(device: str) -> dict[str, Any]:
     on_host(device)
-    from rankscope.machine import measure_rank
+    from rankscope.machine.measuring import rank as measure_rank
 
     return measure_rank.survey(device)
 
 
 def measured_on_host(*args: Any) -> list[Point]:
     on_host(args[2])
-    from rankscope.machine import measure_rank
+    from rankscope.machine.measuring import rank as measure_rank
 
     return measure_rank.measure_keys(*args)
 
 
 def on_host(device: str) -> None:
     """In a rank: let the host's memory stand for a GPU's."""
-    from rankscope.machine import measure_rank
+    from rankscope.machine.measuring import rank as measure_rank
 
     assert device == "cuda"
     measure_rank._own = lambda device: "cpu"
@@ -295,7 +297,7 @@ def test_ranks_share_gpus_in_turn_where_the_backend_lets_them(
 def test_gloo_on_a_real_gpu(tmp_path: Path) -> None:
     setting: dict[str, Any] = SETTING | {"sizes": [4096, 2**20], "transfers": False}
     every = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
-    profile = profile_machine(tmp_path / "a.json", device="cuda", collectives=every, **setting)
+    profile = measure(tmp_path / "a.json", device="cuda", collectives=every, **setting)
     for what in every:
         assert {point.num_bytes for point in profile.select(what, algorithm="native")} == {4096, 2**20}
         assert profile.select(what, algorithm="ring") or what == "all_to_all"
@@ -306,7 +308,8 @@ def test_gloo_on_a_real_gpu(tmp_path: Path) -> None:
 
 def wrong_on_rank_1(*args: Any) -> list[Point]:
     """What a rank does, with an executor that gives rank 1 a wrong sum."""
-    from rankscope.machine import measure_collectives, measure_rank
+    from rankscope.machine.measuring import rank as measure_rank
+    from rankscope.machine.measuring import tasks as measure_collectives
 
     class Wrong(measure_collectives.Executor):
         def run(self, tensor: Any) -> Any:
@@ -320,10 +323,10 @@ def wrong_on_rank_1(*args: Any) -> list[Point]:
 
 def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure_run, "_measure_keys", wrong_on_rank_1)
-    monkeypatch.setattr("rankscope.machine.measure_guess.LAUNCH_S", 0.0)
+    monkeypatch.setattr("rankscope.machine.measuring.plan.LAUNCH_S", 0.0)
     right = r"rank 1 failed: RuntimeError: allreduce by ring of 1 KiB gave a wrong result: element 5 is 91 and not 90"
     with pytest.raises(RankError, match=right):
-        profile_machine(tmp_path / "a.json", **SETTING | {"sizes": [1024]})
+        measure(tmp_path / "a.json", **SETTING | {"sizes": [1024]})
     assert {point.what for point in Profile.load(tmp_path / "a.json").points} == {
         "ping_pong",
         "together",
@@ -333,7 +336,7 @@ def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, mo
 
 
 def test_what_another_run_has_written_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.machine.measure_guess.LAUNCH_S", 0.0)
+    monkeypatch.setattr("rankscope.machine.measuring.plan.LAUNCH_S", 0.0)
     path, theirs = tmp_path / "a.json", Point("add", 8, (1.0,), (True,))
 
     def another(progress: measure_run.Progress) -> None:
@@ -342,9 +345,9 @@ def test_what_another_run_has_written_meanwhile_stays(tmp_path: Path, monkeypatc
 
     few = SETTING | {"sizes": [1024]}
     with pytest.raises(ValueError, match=r"a.json was written by another run meanwhile, and is left as it is"):
-        profile_machine(path, report=another, **few)
+        measure(path, report=another, **few)
     assert Profile.load(path).points[4:] == (theirs,)
-    found = profile_machine(path, report=lambda progress: progress.num_done == 6 and path.unlink(), **few)
+    found = measure(path, report=lambda progress: progress.num_done == 6 and path.unlink(), **few)
     assert theirs in found.points
     assert found == Profile.load(path)
 
@@ -375,7 +378,7 @@ def test_a_rank_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(measure_run, "LENIENCE", 0.0)
 
     with pytest.raises(RankError, match="have not returned after 1 s"):
-        profile_machine(tmp_path / "a.json", report=impatient, **SETTING)
+        measure(tmp_path / "a.json", report=impatient, **SETTING)
     assert Profile.load(tmp_path / "a.json").points == ()
 
 
@@ -393,7 +396,7 @@ def intact(path: Path, num_done: int, known: dict[Any, Point]) -> None:
 
 
 def finish(path: Path, known: dict[Any, Point]) -> None:
-    profile = profile_machine(path, **SETTING)
+    profile = measure(path, **SETTING)
     assert len(profile.points) == NUM_POINTS
     intact(path, NUM_POINTS, known)
     assert profile == Profile.load(path)
@@ -403,7 +406,7 @@ def finish(path: Path, known: dict[Any, Point]) -> None:
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C, fifteen times; a run that was not hit in time begins anew, so that all instants have their turn."""
-    monkeypatch.setattr("rankscope.machine.measure_guess.LAUNCH_S", 0.0)
+    monkeypatch.setattr("rankscope.machine.measuring.plan.LAUNCH_S", 0.0)
     chance, path = random.Random(5), tmp_path / "machine.json"
     known: dict[Any, Point] = {}
     for _ in range(15):
@@ -412,7 +415,7 @@ def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.M
         timer.start()
         try:
             try:
-                profile_machine(path, report=lambda progress, done=done: done.append(progress.num_done), **SETTING)
+                measure(path, report=lambda progress, done=done: done.append(progress.num_done), **SETTING)
             finally:
                 timer.cancel()
                 timer.join()
@@ -432,7 +435,8 @@ def test_kills_at_random_lose_nothing_and_leave_nobody(tmp_path: Path) -> None:
     known: dict[Any, Point] = {}
     for turn in range(5):
         mark = f"PROFILE_TEST={tmp_path}/{turn}"
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), **dict([mark.split("=")]), "TMPDIR": str(tmp_path)}
+        environment = {**os.environ, **dict([mark.split("=")]), "TMPDIR": str(tmp_path)}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "lib")])
         driver = subprocess.Popen(
             [sys.executable, "-c", DRIVER, str(path)], env=environment, stdout=subprocess.PIPE, text=True
         )

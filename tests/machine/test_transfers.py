@@ -18,14 +18,13 @@ import pytest
 import torch
 
 from rankscope import cli
-from rankscope.machine import Profile, measure_run, profile_machine, provenance, verdict
-from rankscope.machine.groups import groups
-from rankscope.machine.measure_plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys, words_of
-from rankscope.machine.measure_transfer_device import Cuda
-from rankscope.machine.measure_transfer_loader import BATCH_SIZE, measure_loader
-from rankscope.machine.measure_transfer_traps import LOOKED_AT, TRIES, measure_traps
-from rankscope.machine.measure_transfers import Buffers, check, in_turns, measure_transfers, most_bytes, move_of
-from rankscope.machine.points import Point
+from rankscope.machine import Profile, measure, provenance, verdict
+from rankscope.machine.measuring import run as measure_run
+from rankscope.machine.measuring.experiments import BATCH_SIZE, LOOKED_AT, TRIES, measure_loader, measure_traps
+from rankscope.machine.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys, words_of
+from rankscope.machine.measuring.transfers import Buffers, Cuda, check, in_turns, measure_transfers, most_bytes, move_of
+from rankscope.machine.profile import Point
+from rankscope.machine.verdict import groups
 from rankscope.ranks import launch
 from rankscope.transfer.agreement import Agreement, DisagreementError
 from rankscope.values.units import rate_words, time_words
@@ -156,7 +155,7 @@ def test_copies_take_turns_and_those_that_warm_up_do_not_count() -> None:
 
 def test_iterations_from_which_the_host_took_time_are_not_clean(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = itertools.count()
-    monkeypatch.setattr("rankscope.machine.measure_transfers.stolen_ticks", lambda: int(next(reads) >= 2 * 4 + 1))
+    monkeypatch.setattr("rankscope.machine.measuring.transfers.stolen_ticks", lambda: int(next(reads) >= 2 * 4 + 1))
     device = Made()
     key = key_of("pin", 4096, cached=True)
     samples = in_turns({key: move_of(key, Buffers(4096, device))}, device, Protocol(0, 6, 1.0))[key]
@@ -317,7 +316,7 @@ def test_a_batch_with_wrong_data_is_caught() -> None:
 
 def on_made(*args: Any) -> list[Point]:
     """What a rank does, with a made GPU in the place of one of torch's."""
-    from rankscope.machine import measure_rank
+    from rankscope.machine.measuring import rank as measure_rank
 
     measure_rank.Cuda = lambda _: Made()  # type: ignore[assignment,misc]
     measure_rank._gpu = lambda: "cuda:0"
@@ -325,7 +324,7 @@ def on_made(*args: Any) -> list[Point]:
 
 
 def survey_with_a_gpu(backend: str) -> dict[str, Any]:
-    from rankscope.machine import measure_rank
+    from rankscope.machine.measuring import rank as measure_rank
 
     return measure_rank.survey(backend) | {"gpus": PROVENANCE["gpus"], "transfer_bytes": 2**17}
 
@@ -344,15 +343,15 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
     monkeypatch.setattr(measure_run, "_measure_keys", on_made)
     monkeypatch.setattr(measure_run, "_experiment", two_traps)
     setting: dict[str, Any] = {"num_ranks": 2, "sizes": [2**16], "algorithms": ["native"], "protocol": QUICK}
-    plain = profile_machine(tmp_path / "a.json", transfers=False, **setting)
+    plain = measure(tmp_path / "a.json", transfers=False, **setting)
     assert not [point for point in plain.points if point.what in ("transfer", "too_early")]
     told: list[Any] = []
-    profile = profile_machine(tmp_path / "a.json", report=told.append, **setting)
+    profile = measure(tmp_path / "a.json", report=told.append, **setting)
     assert profile.points[: len(plain.points)] == plain.points
     assert {point.num_bytes for point in profile.select("transfer")} == {2**12, 2**14, 2**16}
     assert (told[-1].num_done, told[-1].num_points) == (len(plain.points) + 3 * 23, len(plain.points) + 3 * 23)
     assert Profile.load(tmp_path / "a.json") == profile
-    assert profile_machine(tmp_path / "a.json", **setting) == profile
+    assert measure(tmp_path / "a.json", **setting) == profile
     words = "\n".join(verdict(profile))
     assert "Copies to the GPU: 4.94 GB/s with pinned memory at 64 KiB" in words
     assert "That DataLoader(pin_memory=True) makes batches quicker: yes" in words
@@ -363,7 +362,7 @@ def test_where_there_is_no_gpu_there_are_no_copies(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
     setting: dict[str, Any] = {"num_ranks": 2, "sizes": [4096], "algorithms": ["native"], "protocol": QUICK}
-    assert not profile_machine(tmp_path / "a.json", **setting).select("transfer")
+    assert not measure(tmp_path / "a.json", **setting).select("transfer")
 
 
 def test_keys_of_copies_are_told_apart_in_words() -> None:
@@ -410,8 +409,9 @@ def test_the_tables_hold_what_was_measured(known: Profile) -> None:
     pinned = one(known, "transfer", 2**20, direction="h2d", method="pinned_non_blocking")
     assert f" {rate_words(2**20 / pinned.median_s)} " in copies
     assert f" {time_words(one(known, 'pin', 2**20, cached=False).median_s)} " in more
-    words = "\n".join(measure_gpu.folklore_table(known, Profile(known.provenance, {}, ())))
-    assert "copied once: True; then None" in words
+    words = "\n".join(measure_gpu.claims_table(known, Profile(known.provenance, {}, ())))
+    assert "copied once\n  yes: " in words
+    assert words.count("  again: not measured") == 5
 
 
 def test_the_script_says_that_there_is_no_gpu(
@@ -478,7 +478,7 @@ def test_the_script_prints_every_table_and_writes_every_point(
     assert "failed" not in said.err
     profile = Profile.load(dry)
     assert f"{len(profile.points)} points in gpu.json, " in said.out
-    for word in ("h2d, bytes/s", "pin, cached", "copied once: True", "2 ranks, gloo (cpu)", "8 ranks, in process"):
+    for word in ("h2d, bytes/s", "pin, cached", "copied once\n  yes: ", "2 ranks, gloo (cpu)", "8 ranks, in process"):
         assert word in said.out
     assert said.out.count("\nthe two agree\n") == 2
     executors = {point.options.get("executor") for point in profile.select("allreduce")}

@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 
 from rankscope.machine import Point, Profile, verdict
-from rankscope.machine.doubts import (
+from rankscope.machine.verdict import (
+    above_the_bound,
+    against_native,
+    bounds,
     far_under_the_link,
+    fastest,
     few_clean,
     fit_is_off,
+    groups,
+    joining,
     native_falls_off,
     no_prediction,
     prediction_is_off,
     wide_spread,
 )
-from rankscope.machine.groups import bounds, groups, joining
-from rankscope.machine.verdict import above_the_bound, against_native, quickest
 from tests.machine.made import ALPHA_S, BYTES_PER_S, SIZES, as_predicted, collective, links, point, profile
 
 NAMES = ("recursive_doubling", "halving_doubling", "ring")
@@ -42,7 +46,7 @@ def test_of_a_collective_the_quickest_point_of_each_algorithm_in_place_counts() 
     one, other = groups(made)
     assert (one.collective, list(one.by_size)) == ("allreduce", [8, 64])
     assert one.by_size[8] == {"ring": made.points[2], "swing": made.points[4]}
-    assert one.quickest(8) == made.points[2]
+    assert one.fastest(8) == made.points[2]
     assert other.by_size == {8: {"chain": made.points[5]}}
 
 
@@ -67,10 +71,10 @@ def test_ranges_of_the_quickest() -> None:
         "native": lambda size: 2.05 if size < 16384 else 1.98,
     }
     made = collective(profile(), times, sizes=[1024, 2048, 4096, 8192, 16384], noise=0.0)
-    said = list(quickest(made))  # native's 1 % at the end is no reason to change
+    said = list(fastest(made))  # native's 1 % at the end is no reason to change
     words = "ring from 1 KiB to 2 KiB, swing from 4 KiB to 16 KiB"
     assert said == [f"allreduce: use {words}; no other is quicker by more than 5 % or the noise."]
-    assert list(quickest(profile(links()))) == []
+    assert list(fastest(profile(links()))) == []
 
 
 def test_against_native_where_ours_is_best_and_worst() -> None:

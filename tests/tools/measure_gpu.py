@@ -15,17 +15,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import attrs
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
-from rankscope.machine import Point, Profile, Protocol, profile_machine, verdict  # noqa: E402
-from rankscope.machine.folklore import folklore  # noqa: E402
-from rankscope.machine.measure_plan import NUM_PIECES, powers_of_two  # noqa: E402
-from rankscope.machine.measure_run import Progress  # noqa: E402
+from rankscope.machine import Point, Profile, Protocol, claims, measure, verdict  # noqa: E402
+from rankscope.machine.measuring.plan import NUM_PIECES, powers_of_two  # noqa: E402
+from rankscope.machine.measuring.run import Progress  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
 from rankscope.transfer import agree, prefetched, record_steps  # noqa: E402
 from rankscope.transfer.agreement import DisagreementError  # noqa: E402
@@ -33,7 +33,7 @@ from rankscope.values.units import bytes_words, rate_words, time_words  # noqa: 
 
 PROTOCOL = Protocol(iterations=30, budget_s=0.12)
 SIZES = powers_of_two(2**10, 2**30, 4)
-AGAIN = tuple(2**power for power in (12, 16, 20, 22, 24, 26, 28))  # at which folklore is judged a second time
+AGAIN = tuple(2**power for power in (12, 16, 20, 22, 24, 26, 28))  # at which claims are judged a second time
 GLOO_RANKS, GLOO_SIZES = 2, powers_of_two(2**12, 2**26, 16)
 VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), powers_of_two(2**16, 2**26, 16), ("ring", "halving_doubling")
 RUNS, STEPS = 10, 10
@@ -46,11 +46,11 @@ def gloo_points(device: str, sizes: Sequence[int], protocol: Protocol) -> list[P
     """Return what Gloo's own collectives take on tensors of a device that all ranks share."""
     what: dict[str, Any] = {"collectives": ("allreduce", "broadcast"), "algorithms": ["native"], "transfers": False}
     with tempfile.TemporaryDirectory() as folder:
-        found = profile_machine(
+        found = measure(
             f"{folder}/gloo.json", num_ranks=GLOO_RANKS, device=device, sizes=sizes, protocol=protocol, **what
         )
     options = {"executor": "gloo", "schedule": "native", "device": device, "num_ranks": GLOO_RANKS}
-    return [replace(point, options=options) for point in found.select(algorithm="native")]
+    return [attrs.evolve(point, options=options) for point in found.select(algorithm="native")]
 
 
 def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[Point]:
@@ -58,7 +58,7 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
     import torch
 
     from rankscope.collectives import build, run_local
-    from rankscope.machine.measure import stolen_ticks
+    from rankscope.machine.measuring.timing import stolen_ticks
 
     points = []
     for num_ranks in VIRTUAL:
@@ -83,10 +83,9 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
 
 
 def again(profile: Profile) -> Profile:
-    """Measure a second time, in this process, what folklore is judged by."""
-    from rankscope.machine.measure_transfer_loader import measure_loader
-    from rankscope.machine.measure_transfer_traps import measure_traps
-    from rankscope.machine.measure_transfers import measure_transfers
+    """Measure a second time, in this process, what claims are judged by."""
+    from rankscope.machine.measuring.experiments import measure_loader, measure_traps
+    from rankscope.machine.measuring.transfers import measure_transfers
 
     points = [*measure_transfers(PROTOCOL, AGAIN), *measure_traps(), *measure_loader()]
     return Profile(profile.provenance, profile.protocol, tuple(points))
@@ -156,14 +155,17 @@ def more_table(profile: Profile) -> Iterator[str]:
         yield _row(bytes_words(size), [time_words(points[0].median_s) if points else "" for points in found])
 
 
-def folklore_table(first: Profile, second: Profile | None) -> Iterator[str]:
-    """The verdicts, and whether they came out the same twice."""
-    others = folklore(second) if second else [None] * len(folklore(first))
-    for one, other in zip(folklore(first), others, strict=True):
-        twice = "" if other is None else "; the same again" if one.holds == other.holds else f"; then {other.holds}"
-        yield f"\n{one.claim}: {one.holds}{twice}\n  {one.words}"
-        if other is not None:
-            yield f"  {other.words}"
+def claims_table(first: Profile, second: Profile | None) -> Iterator[str]:
+    """What was measured about each claim, and what came out the second time."""
+    for one, again in zip(claims(first), claims(second or first), strict=True):
+        yield f"\n{one.claim}\n  {_answer(one)}"
+        if second:
+            yield f"  again: {_answer(again)}"
+
+
+def _answer(claim: Any) -> str:
+    found = claim.measured
+    return f"{'yes' if found.holds else 'no'}: {found.words}" if found else "not measured"
 
 
 def collectives_table(profile: Profile) -> Iterator[str]:
@@ -208,7 +210,7 @@ def main() -> int:
     command = command_words(["python", *sys.argv])
     setting: dict[str, Any] = {"collectives": ("allreduce", "allgather"), "sizes": SIZES, "protocol": PROTOCOL, **NCCL}
     setting |= {"name": told.name, "command": command, "report": _reporter(start)}
-    profile = _tried("copies and NCCL", lambda: profile_machine(told.output, **setting), start)
+    profile = _tried("copies and NCCL", lambda: measure(told.output, **setting), start)
     if profile is None and not told.output.exists():
         return 1
     profile = profile or Profile.load(told.output)  # what was measured before something failed
@@ -216,13 +218,12 @@ def main() -> int:
         "gloo": lambda: gloo_points(DEVICE, GLOO_SIZES, PROTOCOL),
         "virtual ranks": lambda: virtual_points(DEVICE, VIRTUAL_SIZES),
     }
-    for name, measure in more.items():
-        for point in _tried(name, measure, start) or []:
-            profile = profile.add(point)
+    for name, part in more.items():
+        profile = profile.add(*(_tried(name, part, start) or []))
         profile.save(told.output)
-    second = _tried("folklore again", lambda: again(profile), start)
+    second = _tried("claims again", lambda: again(profile), start)
     steps = _tried("steps of training", lambda: list(steps_table(DEVICE)), start)
-    tables = (copies_table(profile), more_table(profile), folklore_table(profile, second), collectives_table(profile))
+    tables = (copies_table(profile), more_table(profile), claims_table(profile, second), collectives_table(profile))
     for table in (*tables, steps or []):
         print("\n".join(table))
     print("", *verdict(profile), f"\n{profile.provenance['topology']}", sep="\n")
@@ -248,14 +249,14 @@ def _reporter(start: float) -> Callable[[Progress], None]:
     return report
 
 
-def _tried(name: str, measure: Callable[[], Any], start: float) -> Any:
+def _tried(name: str, part: Callable[[], Any], start: float) -> Any:
     """What a part measures; None, and a word on it, where it fails or time is up: the rest shall not be lost."""
     if time.monotonic() - start > ENOUGH_S:
         print(f"{name}: left out, for want of time", file=sys.stderr)
         return None
     print(f"{time.monotonic() - start:4.0f} s: {name}", file=sys.stderr, flush=True)
     try:
-        return measure()
+        return part()
     except Exception as error:  # of a torch that nobody has tried this with, say
         print(f"{name}: failed: {type(error).__name__}: {error}", file=sys.stderr)
         return None

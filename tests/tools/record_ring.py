@@ -21,7 +21,7 @@ def be_rank(recorder: Recorder) -> list[float]:
 
     from rankscope.collectives import build
     from rankscope.collectives.wire.run import Executor
-    from rankscope.machine.measure import Ranks, go_first
+    from rankscope.machine.measuring.timing import Ranks, go_first
 
     go_first()
     ranks = Ranks()

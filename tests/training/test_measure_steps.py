@@ -210,7 +210,7 @@ def test_ranks_may_be_on_an_emulated_network() -> None:
     with emulated(2, 12.5e6) as network:
         run = measure_ddp(stack(), square, iterations=2, network=network)
     assert run.provenance["network"] == "emulated: 100 Mbit/s"
-    assert run.provenance["ranks_per_node"] == [1, 1]
+    assert run.provenance["ranks_per_node"] == (1, 1)
 
 
 def test_ranks_of_torchrun_all_get_the_run(tmp_path: Path) -> None:

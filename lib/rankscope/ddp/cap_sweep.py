@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.points import used_places
-from ..machine.profile_file import check_provenance, exactly, parsed
+from ..machine.profile import used_places
+from ..machine.profile_file import exactly, parsed
+from ..machine.provenance import checked_provenance
 from ..values.checks import number, of_type, several, truth
-from ..values.frozen import ReadOnly
 from ..values.storage import write_atomically
 from .cost import CostTable
 from .launches import bucket_places
@@ -72,7 +72,7 @@ class CapSweep:
 
     def __post_init__(self) -> None:
         of_type("name", self.name, str)
-        object.__setattr__(self, "provenance", ReadOnly(check_provenance(self.provenance)))
+        object.__setattr__(self, "provenance", checked_provenance("provenance", self.provenance))
         for name, kind in (("local", LocalStep), ("cost", CostTable), ("contention", Contention)):
             of_type(name, getattr(self, name), kind)
         object.__setattr__(self, "measured", tuple(of_type("measured", one, MeasuredCap) for one in self.measured))

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..machine.points import used_places
-from ..machine.profile_file import check_provenance
+from ..machine.profile import used_places
+from ..machine.provenance import checked_provenance
 from ..timeline import Timeline
 from ..values.checks import number, of_type, truth, whole
 from ..values.frozen import ReadOnly
@@ -80,7 +80,7 @@ class DDPRun:
     steps: tuple[ObservedStep, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "provenance", ReadOnly(check_provenance(self.provenance)))
+        object.__setattr__(self, "provenance", checked_provenance("provenance", self.provenance))
         if not isinstance(self.setting, Mapping) or set(self.setting) != set(SETTING):
             raise ValueError(f"setting must say {', '.join(SETTING)} and nothing else, got {self.setting!r}")
         setting = {name: check(name, self.setting[name]) for name, check in SETTING.items()}

@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ..machine.measure import Ranks, Task
-from ..machine.measure_clocks import network_id
+from ..machine.measuring.timing import Ranks, Task, network_id
 from .buckets import parameter_specs
 from .local_step import ParameterSpec
 

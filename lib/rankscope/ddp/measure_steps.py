@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from ..machine.measure_plan import node_sizes
+from ..machine.measuring.plan import node_sizes
 from ..machine.provenance import of_machine, of_run
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, one_of, truth, whole

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..machine.measure_plan import Protocol, collective_keys
-from ..machine.points import Point
+from ..machine.measuring.plan import Protocol, collective_keys
+from ..machine.profile import Point
 from ..values.checks import number, several, whole
 from .cap_sweep import CapSweep, MeasuredCap
 from .contention import fit_contention
@@ -122,7 +122,7 @@ def _allreduces(num_ranks: int, network: Any) -> tuple[Point, ...]:
 
 
 def _points(keys: Any, num_ranks: int, protocol: Protocol) -> list[Point]:
-    from ..machine.measure_rank import measure_keys
+    from ..machine.measuring.rank import measure_keys
 
     return measure_keys(keys, [0] * num_ranks, "cpu", protocol)
 

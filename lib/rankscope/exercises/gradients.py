@@ -7,7 +7,7 @@ from typing import Any
 
 from ..cluster import Cluster, Link
 from ..collectives import Schedule, build, closed_form, lower_bounds, simulate_executor, verify
-from ..machine.rows import busbw_factor
+from ..machine.profile import busbw_factor
 from .answers import Check, is_near, is_whole
 
 

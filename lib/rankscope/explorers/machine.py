@@ -12,8 +12,9 @@ from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..figures.winner_map import draw_ranking
 from ..machine import Point, Profile
-from ..machine.groups import NATIVE, bounds
-from ..machine.measure_plan import builder_options
+from ..machine.measuring.plan import builder_options
+from ..machine.profile import NATIVE
+from ..machine.verdict import bounds
 from ..timeline import Timeline
 from ..values.checks import of_type
 from ..values.units import bytes_words, time_words

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from ..machine import Point, Profile
-from ..machine.groups import NATIVE, groups
-from ..machine.rows import busbw_factor
+from ..machine.profile import NATIVE, busbw_factor
+from ..machine.verdict import groups
 from ..values.checks import of_type
 from ..values.units import rate_unit, rate_words
 from .palette import INK, Look, looks

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from ..machine import Point, Profile
 from ..machine.link_facts import METHODS, LinkFacts, transfers_of
-from ..machine.measure_plan import LEAST_PIECE_BYTES, NUM_PIECES
+from ..machine.measuring.plan import LEAST_PIECE_BYTES, NUM_PIECES
 from ..values.checks import of_type, one_of
 from ..values.units import bytes_words, rate_words
 from .crossings import Floats

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from ..values.lazy import lazy
+from .claims import claims
 from .compare import compare
-from .fit import LinkFit, fit_link
-from .measure_plan import Protocol
-from .measure_run import Emulation, profile_machine
-from .points import Point
-from .profile import Profile
-from .profile_file import ProfileError
+from .fit import fit_link
+from .link_facts import facts_of, pcie_bytes_per_s, recorded_transfers, stated
+from .measuring.plan import Protocol
+from .measuring.run import Emulation, measure
+from .profile import Point, Profile
 from .verdict import verdict
 
 __all__ = [
     "Emulation",
-    "LinkFit",
     "Point",
     "Profile",
-    "ProfileError",
     "Protocol",
+    "claims",
     "compare",
+    "facts_of",
     "fit_link",
-    "profile_machine",
+    "measure",
+    "measure_traps",
+    "pcie_bytes_per_s",
+    "recorded_transfers",
+    "stated",
     "verdict",
 ]
+__getattr__, __dir__ = lazy(__name__, {"measure_traps": "measuring.experiments"})

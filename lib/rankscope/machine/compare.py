@@ -6,12 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from ..values.checks import of_type
-from .rows import NAMED, options_words
+from .profile import NAMED, Profile
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from .profile import Profile
 
 
 def compare(before: Profile, after: Profile) -> pd.DataFrame:
@@ -23,8 +21,6 @@ def compare(before: Profile, after: Profile) -> pd.DataFrame:
     """
     import pandas as pd
 
-    from .profile import Profile
-
     of_type("before", before, Profile), of_type("after", after, Profile)
     one, other = ({point.key: point for point in profile.points} for profile in (before, after))
     rows = []
@@ -35,7 +31,7 @@ def compare(before: Profile, after: Profile) -> pd.DataFrame:
         rows.append({
             "what": point.what,
             **{name: point.options.get(name) for name in NAMED},
-            "options": options_words(point),
+            "options": point.builder_words,
             "num_bytes": point.num_bytes,
             "before_s": old.median_s if old else math.nan,
             "after_s": new.median_s if new else math.nan,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 from ..values.checks import number, of_type, one_of, truth, whole
-from .measure_plan import ON_THE_FLY, TRANSFER_METHODS
-from .points import Point
-from .profile import Profile
+from ..values.frozen import checked, frozen
+from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
+from .profile import FORMAT, Point, Profile
 
 # transfers/s of a lane, the share of its bits that is packets, and the bytes that frame one (PCI Express Base
 # Specification: 8b/10b, 128b/130b; from 6 on flits of 256 bytes, of which 236 are packets)
@@ -38,7 +39,7 @@ DIRECTIONS = ("h2d", "d2h", "d2d")
 METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
 
 
-@dataclass(frozen=True)
+@frozen
 class LinkFacts:
     """The rates that bound a copy: of the link each way, of a copy in the host's memory, of the GPU's own memory.
 
@@ -52,17 +53,12 @@ class LinkFacts:
     [2.31, 6.72, 9.02]
     """
 
-    name: str
-    h2d_bytes_per_s: float
-    d2h_bytes_per_s: float
-    host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S
-    gpu_memory_bytes_per_s: float = math.inf
-    start_s: float = START_S
-
-    def __post_init__(self) -> None:
-        for name in ("h2d_bytes_per_s", "d2h_bytes_per_s", "host_copy_bytes_per_s", "gpu_memory_bytes_per_s"):
-            object.__setattr__(self, name, number(name, getattr(self, name), above=0, high=math.inf))
-        object.__setattr__(self, "start_s", number("start_s", self.start_s, 0))
+    name: str = checked(str)
+    h2d_bytes_per_s: float = checked(number, above=0, high=math.inf)
+    d2h_bytes_per_s: float = checked(number, above=0, high=math.inf)
+    host_copy_bytes_per_s: float = checked(number, above=0, high=math.inf, default=HOST_COPY_BYTES_PER_S)
+    gpu_memory_bytes_per_s: float = checked(number, above=0, high=math.inf, default=math.inf)
+    start_s: float = checked(number, 0, default=START_S)
 
     def bytes_per_s(self, direction: str) -> float:
         """Return what no copy in this direction, one of `DIRECTIONS`, can exceed."""
@@ -157,3 +153,21 @@ def transfers_of(
     """Return a profile's points of one way to copy, small to large."""
     points = profile.select(what, direction=direction, method=method, pieces=pieces, both=both)
     return sorted(points, key=lambda point: point.num_bytes)
+
+
+def recorded_transfers(folder: str | os.PathLike[str]) -> Profile | None:
+    """Return the latest profile in a folder that has "transfer" points, None where there is none.
+
+    Files of other kinds are passed over. Raises StorageError for a damaged profile, OSError for a folder that cannot
+    be read.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(recorded_transfers(folder))
+    None
+    """
+    paths = [Path(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".json")]
+    texts = ((path, path.read_text(encoding="utf-8", errors="replace")) for path in paths)
+    head, copy = f'{{"format": "{FORMAT}"', '{"what":"transfer"'
+    found = [Profile.load(path) for path, text in texts if text.startswith(head) and copy in text]
+    return max(found, key=lambda profile: str(profile.provenance["date"]), default=None)

@@ -1,73 +1,243 @@
-"""`Profile`: what a machine was measured to do, and what the model makes of it."""
+"""`Point`, `Profile`: what a machine was measured to do, its file, and what the model makes of it."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ..cluster import Cluster, Link
-from ..collectives import build, simulate_executor
-from ..values.checks import of_type, one_of, whole
-from ..values.frozen import ReadOnly
+from ..collectives import ALGORITHMS, build, simulate_executor
+from ..collectives.schedule import COLLECTIVES
+from ..values import storage
+from ..values.checks import count_of, number, of_type, one_of, truth, whole
+from ..values.frozen import ReadOnly, checked, frozen, mapping
+from ..values.units import bytes_words
 from .fit import LinkFit, fit_link, slope_s_per_byte
-from .points import Key, Point
-from .profile_file import ProfileError, check_protocol, check_provenance, read, write
+from .provenance import PROTOCOL, checked_provenance
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from ..timeline import Timeline
 
-WHERE, HOW = ("inter", "intra"), ("together", "ping_pong")
+FORMAT, VERSION = "rankscope profile", 1
+LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
+NATIVE = "native"  # the backend's own collective, in the place of an algorithm's name
+TRANSFERS = ("transfer", "transfer_host", "pin")
+EXPERIMENTS = ("too_early", "changed_source", "loader")
+WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *EXPERIMENTS)
+LINKS, PATTERNS = ("inter", "intra"), ("together", "ping_pong")
+NAMED = ("algorithm", "in_place", "link")  # options with columns of their own
+COLUMNS = (
+    "what",
+    *NAMED,
+    "options",
+    "num_bytes",
+    "median_s",
+    "iqr_s",
+    "p99_s",
+    "num_iterations",
+    "num_clean",
+    "algbw_bytes_per_s",
+    "busbw_bytes_per_s",
+    "predicted_s",
+)
+Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 
 
-@dataclass(frozen=True)
+# ---- points
+
+
+def _seconds(name: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"{name} must be those of at least one iteration, got {value!r}")
+    return tuple(float(f"{number(name, one, 1e-9, 1e6):.6g}") for one in value)
+
+
+def _options(name: str, value: Any) -> ReadOnly:
+    options = mapping(name, value)
+    for key, one in options.items():
+        texts = [key, one] if isinstance(one, str) else [key]
+        printable = all(isinstance(text, str) and text.isprintable() for text in texts)
+        if not printable or not isinstance(one, str | int | bool):
+            known = "printable texts, whole numbers or truths by name"
+            raise ValueError(f"{name} must be {known}, got {key!r}: {one!r}")
+    return options
+
+
+def _truths(name: str, value: Any) -> tuple[bool, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name} must be a list of True or False, got {value!r}")
+    return tuple(truth(name, one) for one in value)
+
+
+@frozen
+class Point:
+    """The seconds of each iteration (the slowest rank's) of one thing that was measured, at one size.
+
+    `what` is a collective ("allreduce", …), "ping_pong" (a one-way message, while nothing else is under way),
+    "together" (a message of each rank to the next, all at once), "add" or "copy" (in memory), or one of TRANSFERS and
+    EXPERIMENTS (see `measuring.transfers`, `measuring.experiments`). `num_bytes` is the whole buffer of a collective,
+    and otherwise the message. `options` holds what else differs: for a collective ``algorithm`` (one of ALGORITHMS, or
+    "native": the backend's own), ``in_place`` and what its builder takes; for messages ``link``, "intra" or "inter".
+    `clean` says of each iteration whether the host left this machine its time meanwhile. Seconds are kept to six
+    digits.
+
+    Raises ValueError for what no measurement can have given.
+
+    >>> point = Point("allreduce", 1024, (3e-3, 1e-3, 2e-3), (True, False, True), {"algorithm": "ring"})
+    >>> point.median_s, point.num_clean
+    (0.002, 2)
+    """
+
+    what: str = checked(one_of, WHAT)
+    num_bytes: int = checked(whole, 0, 1 << 60)
+    seconds: tuple[float, ...] = checked(_seconds)
+    clean: tuple[bool, ...] = checked(_truths)
+    options: Mapping[str, Any] = checked(_options, factory=dict, hash=False)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.clean) != len(self.seconds):
+            raise ValueError(f"clean must say something of each of {len(self.seconds)} iterations, got {self.clean!r}")
+
+    @property
+    def key(self) -> Key:
+        """What no two points of a profile have in common."""
+        return self.what, self.num_bytes, tuple(sorted(self.options.items()))
+
+    @property
+    def num_clean(self) -> int:
+        return sum(self.clean)
+
+    @property
+    def used_s(self) -> tuple[float, ...]:
+        """The seconds of the iterations that are used; see `used_places`."""
+        return tuple(self.seconds[place] for place in used_places(self.clean))
+
+    def percentile_s(self, percent: float) -> float:
+        """Return a percentile of the seconds that are used."""
+        return float(np.percentile(self.used_s, number("percent", percent, 0, 100)))
+
+    @property
+    def median_s(self) -> float:
+        return self.percentile_s(50)
+
+    @property
+    def iqr_s(self) -> float:
+        """The interquartile range."""
+        return self.percentile_s(75) - self.percentile_s(25)
+
+    @property
+    def p99_s(self) -> float:
+        return self.percentile_s(99)
+
+    def differs(self, other: Point) -> bool:
+        """Return whether the interquartile ranges of the two have nothing in common."""
+        low, high = sorted((self, other), key=lambda point: point.median_s)
+        return low.percentile_s(75) < high.percentile_s(25)
+
+    @property
+    def algbw_bytes_per_s(self) -> float:
+        """The point's bytes by its median time, not a number where there are none."""
+        return self.num_bytes / self.median_s if self.num_bytes else math.nan
+
+    def busbw_bytes_per_s(self, num_ranks: int) -> float:
+        """Return algbw by `busbw_factor`."""
+        return self.algbw_bytes_per_s * busbw_factor(self.what, num_ranks)
+
+    @property
+    def builder_options(self) -> dict[str, Any]:
+        """What the builder of the point's algorithm takes."""
+        return {name: value for name, value in self.options.items() if name not in NAMED}
+
+    @property
+    def builder_words(self) -> str:
+        """What the builder of the point's algorithm takes as one text."""
+        return ", ".join(f"{name}={value}" for name, value in sorted(self.builder_options.items()))
+
+
+def used_places(clean: Sequence[bool]) -> tuple[int, ...]:
+    """Return the places of the clean iterations, or of all where there are fewer than `LEAST_CLEAN` clean ones.
+
+    >>> used_places([True, False, True, True, True]), used_places([True, False, True])
+    ((0, 2, 3, 4), (0, 1, 2))
+    """
+    places = tuple(place for place, one in enumerate(clean) if one)
+    return places if len(places) >= LEAST_CLEAN else tuple(range(len(clean)))
+
+
+def busbw_factor(what: str, num_ranks: int) -> float:
+    """Return the factor from algbw to the bytes per second on a link of a ring; not a number where it has no meaning.
+
+    >>> busbw_factor("allreduce", 4), busbw_factor("allgather", 4), busbw_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    share = (num_ranks - 1) / num_ranks
+    shared = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")
+    factors = {"allreduce": 2 * share, "broadcast": 1.0, "reduce": 1.0} | dict.fromkeys(shared, share)
+    return factors.get(what, math.nan)
+
+
+# ---- profiles
+
+
+def _points(name: str, value: Any) -> tuple[Point, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name} must be a list, got {value!r}")
+    known: set[Key] = set()
+    for place, point in enumerate(value):
+        if of_type(f"{name}[{place}]", point, Point).key in known:
+            options = ", ".join(f"{key}={one}" for key, one in point.options.items())
+            what = f"{point.what} of {point.num_bytes} bytes ({options})"
+            raise ValueError(f"{name}[{place}] must be another than those before, got {what} again")
+        known.add(point.key)
+    return tuple(value)
+
+
+@frozen
 class Profile:
     """Where, with what and how a machine was measured (`provenance`, `protocol`), and the points, no key twice.
 
-    `PROVENANCE` and `PROTOCOL` say what the two hold. Raises ProfileError, a ValueError, for anything else.
+    Raises ValueError for anything else.
     """
 
-    provenance: Mapping[str, Any] = field(hash=False)
-    protocol: Mapping[str, Any] = field(hash=False)
-    points: tuple[Point, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "provenance", ReadOnly(check_provenance(self.provenance)))
-        object.__setattr__(self, "protocol", ReadOnly(check_protocol(self.protocol)))
-        if not isinstance(self.points, list | tuple):
-            raise ProfileError(f"points must be a list, got {self.points!r}")
-        object.__setattr__(self, "points", tuple(self.points))
-        known: set[Key] = set()
-        for place, point in enumerate(self.points):
-            of_type(f"points[{place}]", point, Point)
-            if point.key in known:
-                raise ProfileError(f"points[{place}] must be another than those before, got {_words(point)} again")
-            known.add(point.key)
+    provenance: Mapping[str, Any] = checked(checked_provenance, hash=False)
+    protocol: Mapping[str, Any] = checked(mapping, PROTOCOL, hash=False)
+    points: tuple[Point, ...] = checked(_points, default=())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Read a profile that `save` wrote, the same again.
 
-        Raises ProfileError, in one line that names the file and the place in it, for any other file and for one that
-        was damaged, cut short, changed or written by a newer version; OSError where it cannot be opened.
+        Raises StorageError, a ValueError of one line that names the file and the place in it, for any other file and
+        for one that was damaged, cut short, changed or written by a newer version; OSError where it cannot be opened.
         """
-        return read(path, cls)
+        return storage.load(path, FORMAT, VERSION, ("provenance", "protocol", "points"), _profile)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the profile as JSON, a point a line, whole or not at all. Raises OSError where that cannot be."""
-        return write(self, path)
+        """Write the profile as JSON, one point per line, whole or not at all. Raises OSError where that fails."""
+        points = [
+            {
+                "what": point.what,
+                "num_bytes": point.num_bytes,
+                "options": point.options,
+                "seconds": point.seconds,
+                "clean": list(map(int, point.clean)),
+            }
+            for point in self.points
+        ]
+        return storage.save(path, FORMAT, VERSION, provenance=self.provenance, protocol=self.protocol, points=points)
 
-    def add(self, point: Point) -> Profile:
-        """Return the profile with one more point, or with it in the place of the one that has its key."""
-        of_type("point", point, Point)
-        places = {one.key: place for place, one in enumerate(self.points)}
-        place = places.get(point.key, len(self.points))
-        return Profile(self.provenance, self.protocol, (*self.points[:place], point, *self.points[place + 1 :]))
+    def add(self, *points: Point) -> Profile:
+        """Return the profile with these points: each in the place of the one that has its key, or after the others."""
+        by_key = {of_type("point", point, Point).key: point for point in (*self.points, *points)}
+        return Profile(self.provenance, self.protocol, tuple(by_key.values()))
 
     def select(self, what: str | None = None, num_bytes: int | None = None, **options: Any) -> tuple[Point, ...]:
         """Return the points that fit everything asked for, in their order."""
@@ -78,6 +248,28 @@ class Profile:
             and num_bytes in (None, point.num_bytes)
             and all(name in point.options and point.options[name] == value for name, value in options.items())
         )
+
+    def __str__(self) -> str:
+        """Say in a few lines which machine this is of, and how it was measured."""
+        told, protocol = self.provenance, self.protocol
+        where = "".join(f", {told[name]}" for name in ("device", "network") if told.get(name))
+        ranks = f"{count_of(self.num_ranks, 'rank')} on {count_of(self.num_nodes, 'node')}"
+        cores = count_of(told["num_cores"], "core") if "num_cores" in told else ""
+        memory = bytes_words(told["memory_bytes"]) if "memory_bytes" in told else ""
+        gpus = [one["name"] for one in told.get("gpus", ()) if "name" in one]
+        cards = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
+        machine = ", ".join(filter(None, [told.get("cpu"), cores, memory, *cards, told.get("system")]))
+        versions = [f"{name} {told[name]}" for name in ("rankscope", "torch", "python") if name in told]
+        how = [protocol[name] for name in ("dtype", "statistic") if name in protocol]
+        if {"warm_up", "iterations"} <= set(protocol):
+            how.insert(0, f"{protocol['warm_up']} + {protocol['iterations']} iterations")
+        lines = [
+            f"{told['name']}: {ranks}, {self.backend}{where}",
+            machine,
+            ", ".join([told["date"], *versions]),
+            "; ".join([count_of(len(self.points), "point"), *how]),
+        ]
+        return "\n".join(filter(None, lines))
 
     @property
     def num_ranks(self) -> int:
@@ -97,8 +289,8 @@ class Profile:
         `how` is "together", all ranks sending at once, or "ping_pong". Raises ValueError where no such messages were
         measured, and where they were at too few sizes.
         """
-        one_of("where", where, WHERE)
-        one_of("how", how, HOW)
+        one_of("where", where, LINKS)
+        one_of("how", how, PATTERNS)
         if (where, how) not in self._fits:
             points = self.select(how, link=where)
             if not points:
@@ -114,41 +306,31 @@ class Profile:
     def _fits(self) -> dict[tuple[str, str], LinkFit]:
         return {}
 
-    @cached_property
-    def gamma_s_per_byte(self) -> float:
-        """Seconds that adding up takes a byte, from the "add" points; 0 where there are none."""
-        points = self.select("add")
-        return slope_s_per_byte([p.num_bytes for p in points], [p.used_s for p in points]) if points else 0.0
-
     def best_link(self, where: str) -> LinkFit:
-        """Return the fit that tells most of a link: of all ranks at once, else of ping-pong, else the other link's.
+        """Return the fit that says most about a link: of all ranks at once, else of ping-pong, else the other link's.
 
         Raises ValueError where no link was measured, or none at enough sizes.
         """
-        one_of("where", where, WHERE)
-        if where not in self._best:
-            self._best[where] = self._chosen(where)
-        return self._best[where]
-
-    @cached_property
-    def _best(self) -> dict[str, LinkFit]:
-        return {}
-
-    def _chosen(self, where: str) -> LinkFit:
-        places = [(place, how) for place in sorted(WHERE, key=where.__ne__) for how in HOW]
+        one_of("where", where, LINKS)
         problems = []
-        for place, how in places:
-            if self.select(how, link=place):
+        for place in sorted(LINKS, key=where.__ne__):
+            for how in PATTERNS:
                 try:
                     return self.link(place, how)
-                except ValueError as error:  # at too few sizes
-                    problems.append(error)
+                except ValueError as error:
+                    problems += [error] if self.select(how, link=place) else []  # at too few sizes
         if problems:
             raise problems[0]
         raise ValueError("this profile has no link: neither together nor ping_pong points were measured")
 
+    @cached_property
+    def gamma_s_per_byte(self) -> float:
+        """Seconds that adding up takes per byte, from the "add" points; 0 where there are none."""
+        points = self.select("add")
+        return slope_s_per_byte([p.num_bytes for p in points], [p.used_s for p in points]) if points else 0.0
+
     def cluster(self, num_ranks: int | None = None) -> Cluster:
-        """Return the model's cluster: these nodes and ranks, links as `best_link` tells, and `gamma_s_per_byte`.
+        """Return the model's cluster: these nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
 
         With another number of ranks it has more or fewer nodes like these, or, of one node, more or fewer ranks on it.
         Raises ValueError where no link was measured, where nodes have different numbers of ranks, and for a number of
@@ -185,21 +367,52 @@ class Profile:
 
     @cached_property
     def predicted_s(self) -> Mapping[Key, float]:
-        """The seconds that the model has for each point; see `rows.predictions`."""
-        from .rows import predictions
+        """The seconds that the model predicts for each point, by its key; no entry where it predicts nothing.
 
-        return ReadOnly(predictions(self))
+        Collectives by an algorithm of ALGORITHMS are predicted from the links, messages by the fit of their own kind.
+        """
+
+        @cache
+        def makespan_s(what: str, name: str, num_bytes: int, options: tuple[tuple[str, Any], ...]) -> float:
+            return self.predict(what, name, num_bytes, **dict(options)).makespan_s
+
+        found: dict[Key, float] = {}
+        for point in self.points:
+            name = point.options.get("algorithm")
+            try:
+                if point.what in PATTERNS:
+                    found[point.key] = self.link(str(point.options.get("link")), point.what).seconds(point.num_bytes)
+                elif name in ALGORITHMS.get(point.what, {}):
+                    options = tuple(sorted(point.builder_options.items()))
+                    found[point.key] = makespan_s(point.what, str(name), point.num_bytes, options)
+            except ValueError:  # no such link, too few sizes, an algorithm that does not exist for so many ranks
+                continue
+        return ReadOnly(found)
 
     def to_frame(self, predicted: bool = False) -> pd.DataFrame:
-        """Return a row a point: what it is of, its times and rates and, where asked for, what the model predicts.
+        """Return a row per point: what it is of, its times and rates and, where asked for, what the model predicts.
 
         Not a number stands where busbw has no meaning, or nothing can be predicted.
         """
-        from .rows import to_frame
+        import pandas as pd
 
-        return to_frame(self, predicted)
+        rows = []
+        for point in self.points:
+            named = (point.options.get(name) for name in NAMED)
+            times_s = point.median_s, point.iqr_s, point.p99_s
+            counts = len(point.seconds), point.num_clean
+            rates = point.algbw_bytes_per_s, point.busbw_bytes_per_s(self.num_ranks)
+            predicted_s = self.predicted_s.get(point.key, math.nan) if predicted else math.nan
+            words = point.builder_words
+            rows.append((point.what, *named, words, point.num_bytes, *times_s, *counts, *rates, predicted_s))
+        frame = pd.DataFrame(rows, columns=COLUMNS)
+        return frame if predicted else frame.drop(columns="predicted_s")
 
 
-def _words(point: Point) -> str:
-    options = ", ".join(f"{name}={value}" for name, value in point.options.items())
-    return f"{point.what} of {point.num_bytes} bytes ({options})"
+def _profile(fields: dict[str, Any]) -> Profile:
+    points = []
+    for place, one in enumerate(fields["points"]):
+        storage.exactly(f"points[{place}]", one, ("what", "num_bytes", "options", "seconds", "clean"))
+        clean = [bool(whole(f"points[{place}]: clean", mark, 0, 1)) for mark in one["clean"]]
+        points.append(storage.rebuild(Point, f"points[{place}]", one | {"clean": clean}))
+    return Profile(fields["provenance"], fields["protocol"], tuple(points))

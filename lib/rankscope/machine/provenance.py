@@ -1,4 +1,4 @@
-"""Where and how something was measured, without names of hosts, users or folders."""
+"""Provenance: where, how and when something was measured, without names of hosts, users or folders."""
 
 from __future__ import annotations
 
@@ -10,20 +10,132 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..values.checks import number, truth, whole
+from ..values.frozen import ReadOnly, mapping
 from ..workers.host import num_cores
 
-# what two runs must have in common for their points to stand side by side
-_SETTING = ("rankscope", "torch", "backend", "device", "num_ranks", "num_nodes", "ranks_per_node", "network")
-SAME = (*_SETTING, "system", "cpu", "num_cores", "gpus", "topology")
 _PATIENCE_S = 20.0
 
 
+# ---- what it may hold
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str) and all(one.isprintable() or one in "\n\t" for one in value):
+        return value
+    raise ValueError(f"{name} must be a printable text, got {value!r}")
+
+
+def _terminal_text(name: str, value: Any) -> str:
+    """What another program printed, without control sequences for a terminal (nvidia-smi underlines)."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a text, got {value!r}")
+    return "".join(one for one in re.sub(r"\x1b\[[0-9;]*m", "", value) if one.isprintable() or one in "\n\t")
+
+
+def _date(name: str, value: Any) -> str:
+    try:
+        datetime.fromisoformat(_text(name, value))
+    except ValueError:
+        raise ValueError(f"{name} must be a date in ISO form, got {value!r}") from None
+    return str(value)
+
+
+def _items(name: str, value: Any, check: Any) -> tuple[Any, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name} must be a list, got {value!r}")
+    return tuple(check(f"{name}[{place}]", one) for place, one in enumerate(value))
+
+
+_count = partial(whole, low=1, high=1 << 20)
+_size = partial(whole, low=0, high=1 << 60)
+_GPU: dict[str, Any] = {"name": _text, "memory_bytes": _size, "driver": _text, "cuda": _text, "nccl": _text}
+FIELDS: dict[str, Any] = {
+    "name": _text,
+    "date": _date,  # UTC
+    "command": _text,
+    "rankscope": _text,
+    "python": _text,
+    "torch": _text,
+    "backend": _text,
+    "device": _text,  # of the buffers, where the backend does not say it
+    "num_ranks": _count,
+    "num_nodes": _count,
+    "ranks_per_node": partial(_items, check=_count),
+    "network": _text,
+    "system": _text,
+    "cpu": _text,
+    "num_cores": _count,
+    "memory_bytes": _size,
+    "gpus": partial(_items, check=partial(mapping, checks=_GPU)),
+    "topology": _terminal_text,
+}
+PROTOCOL: dict[str, Any] = {  # how a profile's points were measured
+    "warm_up": _size,
+    "iterations": _count,
+    "budget_s": number,
+    "real_time": truth,
+    "dtype": _text,
+    "start": _text,
+    "statistic": _text,
+    "clock": _text,
+    "clock_offset_s": number,
+    "verified": truth,
+}
+_NEEDED = ("name", "date", "backend", "num_ranks", "num_nodes", "ranks_per_node")
+# what two runs must have in common for their points to stand side by side
+SAME = (
+    "rankscope",
+    "torch",
+    "backend",
+    "device",
+    "num_ranks",
+    "num_nodes",
+    "ranks_per_node",
+    "network",
+    "system",
+    "cpu",
+    "num_cores",
+    "gpus",
+    "topology",
+)
+
+
+def checked_provenance(name: str, value: Any) -> ReadOnly:
+    """Return a read-only provenance, for fields of frozen values: `FIELDS` and nothing else, the needed ones all there.
+
+    >>> checked_provenance("provenance", {"name": "a box"})
+    Traceback (most recent call last):
+    ValueError: provenance must have 'date', and has not
+    """
+    found = mapping(name, value, FIELDS, _NEEDED)
+    ranks, num_nodes, num_ranks = found["ranks_per_node"], found["num_nodes"], found["num_ranks"]
+    if (len(ranks), sum(ranks)) != (num_nodes, num_ranks):
+        expected = f"{num_ranks} ranks on {num_nodes} nodes"
+        raise ValueError(f"{name}: ranks_per_node must be of {expected}, got {list(ranks)}")
+    return found
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Say in which of what must be the same two provenances differ; an empty text where they do not.
+
+    >>> difference({"torch": "2.6.0", "num_ranks": 4}, {"torch": "2.13.0", "num_ranks": 4})
+    "torch is '2.6.0' there and '2.13.0' here"
+    """
+    pairs = [(key, one.get(key), other.get(key)) for key in SAME]
+    return "; ".join(f"{key} is {there!r} there and {here!r} here" for key, there, here in pairs if there != here)
+
+
+# ---- what this machine and this run say
+
+
 def of_machine() -> dict[str, Any]:
-    """Return what this machine is, and what runs on it; called where torch is wanted anyway.
+    """Return what this machine is, and what runs on it; called where torch is loaded anyway.
 
     >>> sorted(of_machine())
     ['cpu', 'gpus', 'memory_bytes', 'num_cores', 'python', 'rankscope', 'system', 'topology', 'torch']
@@ -44,7 +156,7 @@ def of_machine() -> dict[str, Any]:
 
 
 def of_run(name: str, command: str, network: str) -> dict[str, Any]:
-    """Return what belongs to one run: the date is that of now.
+    """Return what belongs to one run, with the present date.
 
     >>> of_run("mine", "rankscope profile", "loopback")["network"]
     'loopback'
@@ -53,20 +165,8 @@ def of_run(name: str, command: str, network: str) -> dict[str, Any]:
     return {"name": name, "date": date, "command": command, "network": network}
 
 
-def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Say in which of what must be the same two provenances differ; an empty text where in nothing.
-
-    >>> difference({"torch": "2.6.0", "num_ranks": 4}, {"torch": "2.13.0", "num_ranks": 4})
-    "torch is '2.6.0' there and '2.13.0' here"
-    """
-    found = [
-        f"{key} is {one.get(key)!r} there and {other.get(key)!r} here" for key in SAME if one.get(key) != other.get(key)
-    ]
-    return "; ".join(found)
-
-
 def command_words(words: Sequence[str]) -> str:
-    """Return a command in a line, its paths without their folders.
+    """Return a command as one line, its paths without their folders.
 
     >>> command_words(["/usr/bin/rankscope", "profile", "-o", "/tmp/machine.json", "--emulate", "100Mbit/s,5ms"])
     'rankscope profile -o machine.json --emulate 100Mbit/s,5ms'
@@ -95,7 +195,7 @@ def cpu() -> str:
         text = ""
     found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
     if found is None and sys.platform == "darwin":
-        return _told(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
+        return _output(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
     return found[1].strip() if found else platform.processor() or platform.machine()
 
 
@@ -104,24 +204,46 @@ def free_bytes() -> int:
     return _meminfo("MemAvailable")
 
 
-def topology(told: str) -> str:
-    """Return the table that ``nvidia-smi topo -m`` prints, without its legend and without what underlines.
+def _meminfo(name: str) -> int:
+    try:
+        found = re.search(rf"^{name}:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Return the GPUs that torch sees."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    drivers = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]).split()
+    version: Any = torch.cuda.nccl.version
+    nccl = ".".join(map(str, version())) if torch.distributed.is_nccl_available() else ""
+    versions = {"driver": drivers[0] if drivers else "", "cuda": str(torch.version.cuda or ""), "nccl": nccl}
+    cards = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [{"name": card.name, "memory_bytes": int(card.total_memory), **versions} for card in cards]
+
+
+def gpu_links() -> str:
+    """Return how GPUs are joined to each other and to the host, as far as the system says."""
+    names = ("index", "pcie.link.gen.max", "pcie.link.width.max", "pci.bus_id")
+    rows = _output(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"])
+    return f"{topology(_output(['nvidia-smi', 'topo', '-m']))}\n\n{pcie(rows)}".strip()
+
+
+def topology(output: str) -> str:
+    """Return the table that ``nvidia-smi topo -m`` prints, without its legend and its underlines.
 
     >>> topology("\\x1b[4mGPU0\\tGPU1\\x1b[0m\\nX\\tNV18\\n\\nLegend:\\n\\n  X = Self")
     'GPU0\\tGPU1\\nX\\tNV18'
     """
-    return re.sub(r"\x1b\[[0-9;]*m", "", told).partition("\nLegend:")[0].strip()
-
-
-def gpu_links() -> str:
-    """Return how GPUs are joined to each other and to the host, as far as the system tells."""
-    names = ("index", "pcie.link.gen.max", "pcie.link.width.max", "pci.bus_id")
-    rows = _told(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"])
-    return f"{topology(_told(['nvidia-smi', 'topo', '-m']))}\n\n{pcie(rows)}".strip()
+    return _terminal_text("output", output).partition("\nLegend:")[0].strip()
 
 
 def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
-    """Return a line a GPU, from rows of its number, PCIe generation, lanes and bus id: the greatest that it has.
+    """Return a line per GPU, from rows of its number and the greatest PCIe generation, lanes and bus id that it has.
 
     >>> pcie("0, 5, 16, 00000000:FF:1F.7")
     'GPU0: PCIe 5 x16'
@@ -139,35 +261,8 @@ def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
     return "\n".join(lines)
 
 
-def gpus() -> list[dict[str, Any]]:
-    """Return the GPUs that torch sees."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return []
-    drivers = _told(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]).split()
-    version: Any = torch.cuda.nccl.version
-    nccl = ".".join(map(str, version())) if torch.distributed.is_nccl_available() else ""
-    versions = {"driver": drivers[0] if drivers else "", "cuda": str(torch.version.cuda or ""), "nccl": nccl}
-    found = []
-    for number in range(torch.cuda.device_count()):
-        one = torch.cuda.get_device_properties(number)
-        found.append({"name": one.name, "memory_bytes": int(one.total_memory), **versions})
-    return found
-
-
-def _meminfo(name: str) -> int:
-    try:
-        found = re.search(rf"^{name}:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
-    if found:
-        return int(found[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _told(command: list[str]) -> str:
-    """What a program prints, or nothing where there is none such or it fails."""
+def _output(command: list[str]) -> str:
+    """What a program prints; an empty text where it does not exist or fails."""
     if shutil.which(command[0]) is None:
         return ""
     try:

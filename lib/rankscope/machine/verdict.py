@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterator, Mapping
+from itertools import groupby, pairwise
 
-from ..values.checks import of_type
-from ..values.units import bytes_words, rate_words
-from .doubts import DOUBTS
-from .folklore import folklore
-from .groups import NATIVE, bounds, groups
-from .profile import Profile
-from .rows import algbw_bytes_per_s
+import attrs
+import numpy as np
 
-_AS_QUICK = 1.05  # as the sentence says
+from ..cluster import Link
+from ..collectives import lower_bounds
+from ..collectives.cost import Bounds
+from ..values.checks import count_of, of_type
+from ..values.units import bytes_words, rate_words, time_words
+from .claims import claims
+from .fit import LinkFit
+from .profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, Profile, busbw_factor
+
+_AS_FAST = 1.05  # as the sentence says
+_FAR_UNDER = 0.5  # of the link's rate
+_MOSTLY_BYTES = 5  # times as long on the wire as in latency: a large size
+_FALLS_TO = 0.7  # of the rate at the size before
+_WIDE = 0.25  # of the median
+_FIT_OFF, _PREDICTED_OFF = 0.10, 0.25
+_CROWDED = 1.5  # times as long a latency with all ranks sending as with one
 
 
 def verdict(profile: Profile) -> list[str]:
-    """Return sentences: of each collective what is quickest, by how much and how near to the bound; then what is wrong.
+    """Return sentences: for each collective what is fastest, by how much, how near to the bound; then what looks wrong.
 
     >>> from . import Point
     >>> provenance = dict(name="a", date="2030-01-01", backend="gloo", num_ranks=4, num_nodes=1, ranks_per_node=[4])
@@ -30,17 +40,69 @@ def verdict(profile: Profile) -> list[str]:
     No link was measured, so nothing can be predicted or compared with a bound.
     """
     of_type("profile", profile, Profile)
-    return [sentence for rule in (*USES, *DOUBTS) for sentence in rule(profile)]
+    return [sentence for rule in (*FINDINGS, *WARNINGS) for sentence in rule(profile)]
 
 
-def quickest(profile: Profile) -> Iterator[str]:
-    """Which algorithm at which sizes; one goes on where it is within 5 % of the quickest, or within the noise."""
+# ---- the collectives of a profile
+
+
+@attrs.frozen
+class Group:
+    """One collective: by size, small to large, the fastest point of each algorithm; in place where there are any."""
+
+    collective: str
+    by_size: Mapping[int, Mapping[str, Point]]
+
+    def fastest(self, num_bytes: int) -> Point:
+        """Return the fastest point of a size."""
+        return min(self.by_size[num_bytes].values(), key=lambda point: point.median_s)
+
+
+def groups(profile: Profile) -> list[Group]:
+    """Return the collectives that were measured, in the order of their first points."""
+    found = []
+    named = [point for point in profile.points if "algorithm" in point.options]
+    for collective in dict.fromkeys(point.what for point in named):
+        points = [point for point in named if point.what == collective]
+        points = [point for point in points if point.options.get("in_place")] or points
+        by_size: dict[int, dict[str, Point]] = {}
+        for point in sorted(points, key=lambda point: -point.median_s):  # the fastest comes last, and stays
+            by_size.setdefault(point.num_bytes, {})[str(point.options["algorithm"])] = point
+        found.append(Group(collective, dict(sorted(by_size.items()))))
+    return found
+
+
+def joining(profile: Profile) -> dict[str, LinkFit]:
+    """Return the links that join ranks of the profile, "inter" and "intra", where there are any.
+
+    Raises ValueError where none was measured.
+    """
+    several = {"inter": profile.num_nodes > 1, "intra": max(profile.provenance["ranks_per_node"]) > 1}
+    return {where: profile.best_link(where) for where, there in several.items() if there}
+
+
+def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> Bounds:
+    """Return the lower bounds as if all links were as good as the best one, by its piece for this size.
+
+    They are for the profile's ranks, or for another number of them. Raises ValueError where no link was measured.
+    """
+    fits = list(joining(profile).values()) or [profile.best_link("intra")]
+    alpha_s, rate = min(fit.at(0).alpha_s for fit in fits), max(fit.at(num_bytes).bytes_per_s for fit in fits)
+    number = profile.num_ranks if num_ranks is None else num_ranks
+    return lower_bounds(collective, number, num_bytes, Link(alpha_s, rate), profile.gamma_s_per_byte)
+
+
+# ---- what was found
+
+
+def fastest(profile: Profile) -> Iterator[str]:
+    """Which algorithm at which sizes; one is kept where it is within 5 % of the fastest, or within the noise."""
     for group in groups(profile):
         chosen: list[tuple[str, int]] = []
         for size, points in group.by_size.items():
-            best = group.quickest(size)
+            best = group.fastest(size)
             last = points.get(chosen[-1][0]) if chosen else None
-            stays = last and (last.median_s <= best.median_s * _AS_QUICK or not last.differs(best))
+            stays = last and (last.median_s <= best.median_s * _AS_FAST or not last.differs(best))
             point = last if last and stays else best
             chosen.append((str(point.options["algorithm"]), size))
         runs = [(name, [size for _, size in run]) for name, run in groupby(chosen, lambda one: one[0])]
@@ -48,8 +110,13 @@ def quickest(profile: Profile) -> Iterator[str]:
         yield f"{group.collective}: use {words}; no other is quicker by more than 5 % or the noise."
 
 
+def _range(sizes: list[int]) -> str:
+    low, high = bytes_words(sizes[0]), bytes_words(sizes[-1])
+    return f"at {low}" if low == high else f"from {low} to {high}"
+
+
 def against_native(profile: Profile) -> Iterator[str]:
-    """How long the quickest of ours takes against the backend's own, where it is best and where it is worst."""
+    """How long the fastest of ours takes against the backend's own, where it is best and where it is worst."""
     for group in groups(profile):
         shares: dict[int, tuple[float, str]] = {}
         for size, points in group.by_size.items():
@@ -64,40 +131,145 @@ def against_native(profile: Profile) -> Iterator[str]:
 
 
 def above_the_bound(profile: Profile) -> Iterator[str]:
-    """How far the quickest is from the lower bound at the smallest and at the largest size."""
-    try:
-        profile.best_link("inter")
-    except ValueError:  # no link was measured, or at too few sizes
-        return
-    for group in groups(profile):
+    """How far the fastest is from the lower bound at the smallest and at the largest size."""
+    for group in groups(profile) if _has_link(profile) else []:
         ends = dict.fromkeys([min(group.by_size), max(group.by_size)])
         bound_s = {size: float(bounds(profile, group.collective, size).seconds) for size in ends}
-        times = [(group.quickest(size).median_s / bound_s[size], size) for size in ends if bound_s[size]]
+        times = [(group.fastest(size).median_s / bound_s[size], size) for size in ends if bound_s[size]]
         words = [f"{many:.2f} times the lower bound at {bytes_words(size)}" for many, size in times]
         if words:
             yield f"{group.collective}: the quickest takes {', '.join(words)}."
 
 
 def copies(profile: Profile) -> Iterator[str]:
-    """What copies to and from the GPU reach, and which of the things that are said about them hold."""
+    """What copies to and from the GPU reach, and which of the claims about them hold."""
     for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
         rates = []
         for method in ("pinned_non_blocking", "pageable"):
             points = profile.select("transfer", direction=direction, method=method, pieces=1, both=False)
             if points:
                 point = max(points, key=lambda point: point.num_bytes)
-                rate, size = rate_words(algbw_bytes_per_s(point)), bytes_words(point.num_bytes)
+                rate, size = rate_words(point.algbw_bytes_per_s), bytes_words(point.num_bytes)
                 rates.append(f"{rate} with {method.split('_')[0]} memory at {size}")
         if rates:
             yield f"Copies {name}: {', '.join(rates)}."
-    for one in folklore(profile):
-        if one.holds is not None:
-            yield f"That {one.claim}: {'yes' if one.holds else 'no'}; {one.words}."
+    for one in claims(profile):
+        if one.measured is not None:
+            yield f"That {one.claim}: {'yes' if one.measured.holds else 'no'}; {one.measured.words}."
 
 
-USES = (quickest, against_native, above_the_bound, copies)
+FINDINGS = (fastest, against_native, above_the_bound, copies)
 
 
-def _range(sizes: list[int]) -> str:
-    low, high = bytes_words(sizes[0]), bytes_words(sizes[-1])
-    return f"at {low}" if low == high else f"from {low} to {high}"
+# ---- what looks wrong: rules that say so in a sentence, and say nothing otherwise
+
+
+def no_prediction(profile: Profile) -> Iterator[str]:
+    """No link was measured, or the nodes are uneven."""
+    if not any(profile.select(how) for how in PATTERNS):
+        yield "No link was measured, so nothing can be predicted or compared with a bound."
+        return
+    try:
+        profile.cluster()
+    except ValueError as error:
+        yield f"Nothing can be predicted: {error}."
+
+
+def far_under_the_link(profile: Profile) -> Iterator[str]:
+    """The busbw at the largest size is far under what the slowest of the links carries."""
+    for group in groups(profile) if _has_link(profile) and profile.num_ranks > 1 else []:
+        size = max(group.by_size)
+        link_rate = min(fit.at(size).bytes_per_s for fit in joining(profile).values())
+        bound = bounds(profile, group.collective, size)
+        busbw = group.fastest(size).busbw_bytes_per_s(profile.num_ranks)
+        if bound.bandwidth_s > _MOSTLY_BYTES * bound.latency_s and busbw < _FAR_UNDER * link_rate:
+            rates = f"busbw is {rate_words(busbw)}, and a link carries {rate_words(link_rate)}"
+            yield f"{group.collective}: even the quickest is far under the link at {bytes_words(size)}: {rates}."
+
+
+def native_falls_off(profile: Profile) -> Iterator[str]:
+    """Native has much less bandwidth at a size than at the size before."""
+    for group in groups(profile) if profile.num_ranks > 1 else []:
+        points = [group.by_size[size][NATIVE] for size in group.by_size if NATIVE in group.by_size[size]]
+        for before, after in pairwise(points):
+            rates = before.algbw_bytes_per_s, after.algbw_bytes_per_s
+            if rates[1] < _FALLS_TO * rates[0]:
+                factor = busbw_factor(group.collective, profile.num_ranks)
+                words = " to ".join(rate_words(rate * factor) for rate in rates)
+                sizes = f"from {bytes_words(before.num_bytes)} to {bytes_words(after.num_bytes)}"
+                yield f"{group.collective}: native falls off {sizes}: busbw goes from {words}."
+
+
+def few_clean(profile: Profile) -> Iterator[str]:
+    """Some points have so few clean iterations that all of theirs were used."""
+    few = [point for point in profile.points if point.num_clean < min(LEAST_CLEAN, len(point.seconds))]
+    if few:
+        yield f"{_some(few, profile)} fewer than {LEAST_CLEAN} clean iterations: their times hold what the host took."
+
+
+def wide_spread(profile: Profile) -> Iterator[str]:
+    """Repetitions of some points differ much."""
+    wide = [point for point in profile.points if point.iqr_s > _WIDE * point.median_s]
+    if wide:
+        worst = max(wide, key=lambda point: point.iqr_s / point.median_s)
+        names = [str(worst.options[name]) for name in ("algorithm", "link") if name in worst.options]
+        words = " ".join([worst.what, *names, "at", bytes_words(worst.num_bytes)])
+        most = f"{words}: {time_words(worst.iqr_s)} round {time_words(worst.median_s)}"
+        yield f"{_some(wide, profile)} an interquartile range above {_WIDE:.0%} of the median, the widest {most}."
+
+
+def _some(points: list[Point], profile: Profile) -> str:
+    return f"Of {count_of(len(profile.points), 'point')} {len(points)} {'has' if len(points) == 1 else 'have'}"
+
+
+def fit_is_off(profile: Profile) -> Iterator[str]:
+    """The fit of a link does not hold on the sizes that were held out."""
+    for where in LINKS:
+        fit = _fit(profile, where, "together") or _fit(profile, where, "ping_pong")
+        if fit and fit.held_out_error > _FIT_OFF:
+            off = f"{fit.held_out_error:.0%} off on the sizes held out"
+            yield f"The fit of link {where} is {off}: messages do not follow α + bytes/B, predictions will not hold."
+
+
+def prediction_is_off(profile: Profile) -> Iterator[str]:
+    """The model does not predict some algorithms well; with a likely cause."""
+    seconds = profile.predicted_s
+    for group in groups(profile):
+        wrong = []
+        for name in dict.fromkeys(name for points in group.by_size.values() for name in points):
+            points = [points[name] for points in group.by_size.values() if name in points]
+            off = [seconds[point.key] / point.median_s - 1 for point in points if point.key in seconds]
+            if off and float(np.median(np.abs(off))) > _PREDICTED_OFF:
+                wrong.append(f"{name} ({float(np.median(off)):+.0%})")
+        if wrong:
+            names = f"{', '.join(wrong)} at the median of sizes"
+            yield f"{group.collective}: predictions are off for {names}{_cause(profile)}."
+
+
+def _cause(profile: Profile) -> str:
+    cores, most = profile.provenance.get("num_cores"), max(profile.provenance["ranks_per_node"])
+    if cores and most > cores:
+        return f"; likely ranks share cores: {most} of them have {cores}"
+    for where in LINKS:
+        alone, together = _fit(profile, where, "ping_pong"), _fit(profile, where, "together")
+        if alone and together and together.link.alpha_s > _CROWDED * alone.link.alpha_s:
+            times = together.link.alpha_s / alone.link.alpha_s if alone.link.alpha_s else np.inf
+            return f"; likely ranks share cores: with all of them sending the latency is {times:.2g} times that of one"
+    return ""
+
+
+def _fit(profile: Profile, where: str, how: str) -> LinkFit | None:
+    try:
+        return profile.link(where, how)
+    except ValueError:  # not measured, or at too few sizes
+        return None
+
+
+def _has_link(profile: Profile) -> bool:
+    try:
+        return bool(profile.best_link("inter"))
+    except ValueError:  # not measured, or at too few sizes
+        return False
+
+
+WARNINGS = (no_prediction, far_under_the_link, native_falls_off, few_clean, wide_spread, fit_is_off, prediction_is_off)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, dataclass_transform, overload
 
 import attrs
@@ -30,8 +30,12 @@ class ReadOnly(dict[Any, Any]):
         return ReadOnly, (dict(self),)
 
 
-def mapping(name: str, value: Any) -> ReadOnly:
-    """Return a read-only copy of a mapping.
+def mapping(
+    name: str, value: Any, checks: Mapping[str, Callable[[str, Any], Any]] | None = None, needed: Iterable[str] = ()
+) -> ReadOnly:
+    """Return a read-only copy of a mapping, with `checks` of these keys only, in this order, each value checked.
+
+    Raises ValueError for anything else, and where a `needed` key is missing.
 
     >>> mapping("options", [1])
     Traceback (most recent call last):
@@ -39,7 +43,15 @@ def mapping(name: str, value: Any) -> ReadOnly:
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"{name} must be a mapping, got {value!r}")
-    return ReadOnly(value)
+    if checks is None:
+        return ReadOnly(value)
+    for key in value:
+        if key not in checks:
+            raise ValueError(f"{name} must hold nothing but {', '.join(checks)}, got {key!r}")
+    for key in needed:
+        if key not in value:
+            raise ValueError(f"{name} must have {key!r}, and has not")
+    return ReadOnly({key: check(f"{name}: {key}", value[key]) for key, check in checks.items() if key in value})
 
 
 def optional(name: str, value: Any, check: Callable[..., Any], *limits: Any, **more: Any) -> Any:

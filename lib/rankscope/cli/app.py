@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from .cli_doctor import doctor
-from .cli_profile import profile
+from .doctor import doctor
+from .profile import profile
 
 app = typer.Typer(
     help="What this machine does: measure it, show it, predict from it, compare it.",
@@ -34,12 +34,12 @@ def show(path: ProfilePath, num_bytes: Sizes = None) -> None:
 
     With --num-bytes: every algorithm at that size, measured and predicted.
     """
-    from . import cli_tables
-    from .machine import Profile
+    from ..machine import Profile
+    from . import tables
 
     profile = Profile.load(path)
     sizes = _sizes(num_bytes)
-    cli_tables.show(*(cli_tables.at_sizes(profile, sizes) if sizes else cli_tables.overview(profile)))
+    tables.show(*(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile)))
 
 
 @app.command()
@@ -50,12 +50,12 @@ def predict(
     num_bytes: Sizes = None,
 ) -> None:
     """Predict what each algorithm takes on the machine of a profile, the quickest first, beside the lower bound."""
-    from . import cli_tables
-    from .machine import Profile
+    from ..machine import Profile
+    from . import tables
 
     profile = Profile.load(path)
     sizes = _sizes(num_bytes or ["1KiB", "64KiB", "1MiB", "64MiB"])
-    cli_tables.show(*cli_tables.predictions(profile, collective, algorithm, sizes))
+    tables.show(*tables.predictions(profile, collective, algorithm, sizes))
 
 
 @app.command()
@@ -65,10 +65,10 @@ def compare(
     everything: Annotated[bool, typer.Option("--all", help="Show what is within the noise, too.")] = False,
 ) -> None:
     """Say what takes longer or shorter in profile B than in profile A, by more than the noise."""
-    from . import cli_tables
-    from .machine import Profile
+    from ..machine import Profile
+    from . import tables
 
-    cli_tables.show(*cli_tables.comparison(Profile.load(before), Profile.load(after), everything))
+    tables.show(*tables.comparison(Profile.load(before), Profile.load(after), everything))
 
 
 @app.command()
@@ -80,12 +80,12 @@ def trace(
     collective: Collective = "allreduce",
 ) -> None:
     """Write when each rank would send, receive and add, as a trace that chrome://tracing and Perfetto open."""
-    from . import cli_tables
-    from .machine import Profile
+    from ..machine import Profile
+    from . import tables
 
     profile = Profile.load(path)
     (size,) = _sizes([num_bytes])
-    timeline = cli_tables.predicted(profile, collective, algorithm, size)
+    timeline = tables.predicted(profile, collective, algorithm, size)
     if output.exists() and not output.is_file():  # a folder, or a device, whose place a file must not take
         raise ValueError(f"--output must be a file, got {str(output)!r}")
     try:
@@ -94,7 +94,7 @@ def trace(
         if error.errno:
             error.filename = str(output)
         raise
-    cli_tables.show(cli_tables.traced(timeline, collective, algorithm, size, output))
+    tables.show(tables.traced(timeline, collective, algorithm, size, output))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _expected(error: Exception) -> str | None:
     """What a failed rank or a word that typer does not understand says of itself; None for any other error."""
-    from .ranks import RankError
+    from ..ranks import RankError
 
     if isinstance(error, RankError):
         return str(error).split("\n")[0]  # the rest is the rank's traceback
@@ -134,8 +134,8 @@ def _expected(error: Exception) -> str | None:
 
 
 def _sizes(texts: Sequence[str] | None) -> list[int]:
-    from .machine.measure_plan import MOST_BYTES
-    from .values.checks import whole
-    from .values.units import parse_bytes
+    from ..machine.measuring.plan import MOST_BYTES
+    from ..values.checks import whole
+    from ..values.units import parse_bytes
 
     return [whole("--num-bytes", parse_bytes("--num-bytes", text), 1, MOST_BYTES) for text in texts or ()]

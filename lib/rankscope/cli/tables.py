@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,15 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .cli_copies import copies_tables
-from .cli_parts import heading, marked, table_of
-from .collectives import ALGORITHMS
-from .machine import Point, Profile, verdict
-from .machine.groups import NATIVE, Group, bounds, groups
-from .machine.measure_plan import ITEM_BYTES, builder_options, num_elements
-from .machine.profile import HOW, WHERE
-from .machine.rows import busbw_bytes_per_s
-from .machine.rows import predictions as predicted_points
-from .timeline import Timeline
-from .values.checks import count_of, one_of
-from .values.units import bytes_words, rate_words, time_words
+from ..collectives import ALGORITHMS
+from ..machine import Point, Profile, claims, compare, verdict
+from ..machine.link_facts import facts_of
+from ..machine.measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
+from ..machine.profile import LINKS, NATIVE, PATTERNS
+from ..machine.verdict import Group, bounds, groups
+from ..timeline import Timeline
+from ..values.checks import count_of, one_of
+from ..values.units import bytes_words, rate_words, three_digits, time_words
 
 QUICKEST = "bold green"
 _CLEAR = 0.005  # of a ratio: what two digits after the point tell apart
@@ -50,7 +48,7 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
 
 def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]:
     """Yield a table for each collective and size: every algorithm, the quickest first, and what was predicted."""
-    seconds = predicted_points(profile)
+    seconds = profile.predicted_s
     for size in sizes:
         found = [(group, group.by_size[size]) for group in groups(profile) if size in group.by_size]
         if not found:
@@ -129,8 +127,6 @@ def traced(timeline: Timeline, collective: str, algorithm: str, num_bytes: int, 
 
 def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[RenderableType]:
     """Yield the points whose times differ by more than the noise, or all, and what only one profile has."""
-    from .machine import compare
-
     frame = compare(before, after)
     both = frame[frame.only_in == ""]
     chosen = both if everything else both[both.beyond_noise]
@@ -161,32 +157,15 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
 
 
 def _origin(profile: Profile) -> Iterator[RenderableType]:
-    told = profile.provenance
-    nodes = count_of(profile.num_nodes, "node")
-    where = "".join(f", {told[name]}" for name in ("device", "network") if told.get(name))
-    yield Text(f"{told['name']}: {count_of(profile.num_ranks, 'rank')} on {nodes}, {profile.backend}{where}", "bold")
-    cores = count_of(told["num_cores"], "core") if "num_cores" in told else ""
-    memory = bytes_words(told["memory_bytes"]) if "memory_bytes" in told else ""
-    gpus = [f"{one['name']}" for one in told.get("gpus", []) if "name" in one]
-    cards = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
-    machine = ", ".join(filter(None, [told.get("cpu", ""), cores, memory, *cards, told.get("system", "")]))
-    if machine:
-        yield Text(machine)
-    versions = [f"{name} {told[name]}" for name in ("rankscope", "torch", "python") if name in told]
-    yield Text(", ".join([told["date"], *versions]))
-    yield Text(count_of(len(profile.points), "point") + _protocol_words(profile))
-
-
-def _protocol_words(profile: Profile) -> str:
-    told = profile.protocol
-    words = [f"{told['warm_up']} + {told['iterations']} iterations"] if {"warm_up", "iterations"} <= set(told) else []
-    return "".join(f"; {word}" for word in [*words, *(told[name] for name in ("dtype", "statistic") if name in told)])
+    first, *lines = str(profile).splitlines()
+    yield Text(first, "bold")
+    yield from map(Text, lines)
 
 
 def _links(profile: Profile) -> Iterator[RenderableType]:
     lines = []
-    for where in WHERE:
-        for how in HOW:
+    for where in LINKS:
+        for how in PATTERNS:
             if profile.select(how, link=where):
                 try:
                     lines.append((f"{where}, {how}", str(profile.link(where, how))))
@@ -203,7 +182,7 @@ def _by_size(profile: Profile, group: Group) -> Table:
     table = table_of(group.collective, "size", "quickest", "median", "busbw", "native", "gain", "×bound", "clean")
     table.caption = "gain: native's time over that of ours; ×bound: the time over the lower bound"
     for size, points in group.by_size.items():
-        best, native = group.quickest(size), points.get(NATIVE)
+        best, native = group.fastest(size), points.get(NATIVE)
         ours = [point.median_s for name, point in points.items() if name != NATIVE]
         ratio = native.median_s / min(ours) if native and ours else math.nan
         table.add_row(
@@ -236,7 +215,7 @@ def _named(point: Point) -> str:
 
 
 def _busbw(profile: Profile, point: Point) -> str:
-    rate = busbw_bytes_per_s(point, profile.num_ranks)
+    rate = point.busbw_bytes_per_s(profile.num_ranks)
     return rate_words(rate) if rate == rate else ""
 
 
@@ -244,3 +223,119 @@ def _what(row: Any) -> str:
     place = " out of place" if row.what == "allreduce" and row.in_place is False else ""
     words = [row.what, *(one for one in (row.algorithm, row.link) if isinstance(one, str)), row.options]
     return " ".join(filter(None, words)) + place
+
+
+WRAPPED = ("what", "claim")  # columns whose words may go on in the next line
+
+
+def table_of(title: str, *columns: str) -> Table:
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    made.caption_justify, made.caption_style = "left", "dim"
+    for name in columns:
+        words = name in ("algorithm", "quickest", *WRAPPED, "")
+        made.add_column(name, justify="left" if words else "right", no_wrap=name not in WRAPPED, header_style="dim")
+    return made
+
+
+def marked(lines: Iterable[tuple[str, str]]) -> Table:
+    """Texts beside their marks, so that what does not fit into a line goes on below its beginning."""
+    table = Table.grid(padding=(0, 1))
+    for mark, text in lines:
+        table.add_row(Text(mark, "dim"), Text(text))
+    return table
+
+
+def heading(text: str) -> Text:
+    return Text(f"\n{text}", "bold")
+
+
+_PLAIN = {"pieces": 1, "both": False}
+_METHODS = {
+    "pageable": "pageable",
+    "pinned": "pinned",
+    "non_blocking": "pinned_non_blocking",
+    "on the fly": "pin_on_the_fly",
+    "cached": "pin_on_the_fly_cached",
+}
+_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "to GPU": ("transfer", {"direction": "h2d", "method": "pinned_non_blocking", **_PLAIN}),
+    "both ways": ("transfer", {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": True}),
+    "in pieces": (
+        "transfer",
+        {"direction": "h2d", "method": "pinned_non_blocking", "pieces": NUM_PIECES, "both": False},
+    ),
+    "on GPU": ("transfer", {"direction": "d2d"}),
+    "pin": ("pin", {"cached": False}),
+    "cached": ("pin", {"cached": True}),
+}
+
+
+def copies_tables(profile: Profile) -> Iterator[Table]:
+    """Yield what copies reach by method and size, what else was measured of them, and what is said about them.
+
+    Nothing for a profile without copies.
+    """
+    for direction, words in (("h2d", "to the GPU"), ("d2h", "to the host")):
+        if profile.select("transfer", direction=direction):
+            yield _by_method(profile, direction, f"copies {words}")
+    if profile.select("transfer"):
+        yield _in_other_ways(profile)
+    if profile.select("transfer", direction="p2p"):
+        yield _between_gpus(profile)
+    if any(one.measured for one in claims(profile)):
+        yield _said(profile)
+
+
+def _by_method(profile: Profile, direction: str, title: str) -> Table:
+    table = table_of(title, "size", *_METHODS, "call")
+    table.caption = "call: for how long one with non_blocking held the host; on the fly: pinned for the copy"
+    for size in _sizes(profile, "transfer", direction=direction):
+        row = [
+            _told(profile, size, "transfer", {"direction": direction, "method": method, **_PLAIN}, rate=True)
+            for method in _METHODS.values()
+        ]
+        held = {"direction": direction, "method": "pinned_non_blocking", **_PLAIN}
+        table.add_row(bytes_words(size), *row, _told(profile, size, "transfer_host", held))
+    return table
+
+
+def _in_other_ways(profile: Profile) -> Table:
+    table = table_of("copies in other ways", "size", *_OTHERS)
+    table.caption = (
+        f"from pinned memory; both ways at once; in {NUM_PIECES} pieces; pin: the host's time of pin_memory()"
+    )
+    for size in _sizes(profile, "transfer"):
+        table.add_row(bytes_words(size), *(_told(profile, size, *wanted) for wanted in _OTHERS.values()))
+    return table
+
+
+def _between_gpus(profile: Profile) -> Table:
+    points = profile.select("transfer", direction="p2p", both=False)
+    size = max((point.num_bytes for point in points), default=0)
+    rates = {(p.options["src"], p.options["dst"]): p.num_bytes / p.median_s for p in points if p.num_bytes == size}
+    gpus = sorted(set(chain.from_iterable(rates)))
+    table = table_of(f"copies between GPUs, {bytes_words(size)} [GB/s]", "from", *map(str, gpus))
+    for src in gpus:
+        cells = [three_digits(rates[src, dst] / 1e9) if (src, dst) in rates else "" for dst in gpus]
+        table.add_row(str(src), *cells)
+    return table
+
+
+def _said(profile: Profile) -> Table:
+    table = table_of("what is said about copies", "claim", "predicted", "measured")
+    for claim, predicted, measured in claims(profile, facts_of(profile)):
+        expected, found = (("yes" if one.holds else "no") if one else "" for one in (predicted, measured))
+        table.add_row(claim, expected, found or "not measured")
+    return table
+
+
+def _sizes(profile: Profile, what: str, **options: Any) -> list[int]:
+    return sorted({point.num_bytes for point in profile.select(what, **options)})
+
+
+def _told(profile: Profile, num_bytes: int, what: str, options: Mapping[str, Any], rate: bool = False) -> str:
+    """The median of the one such point, as time or rate; nothing where there is none."""
+    found: tuple[Point, ...] = profile.select(what, num_bytes, **options)
+    if not found:
+        return ""
+    return rate_words(num_bytes / found[0].median_s) if rate else time_words(found[0].median_s)

@@ -10,17 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .measure import Ranks, Task, go_first, measure_all
-from .measure_clocks import network_id
-from .measure_collectives import collective_tasks
-from .measure_links import link_task
-from .measure_plan import Protocol, node_sizes
-from .measure_transfer_device import Cuda
-from .measure_transfer_loader import measure_loader
-from .measure_transfer_traps import measure_traps
-from .measure_transfers import most_bytes, transfer_points
-from .points import TRANSFERS, Key, Point
-from .provenance import free_bytes, of_machine
+from ..profile import TRANSFERS, Key, Point
+from ..provenance import free_bytes, of_machine
+from .experiments import measure_loader, measure_traps
+from .plan import Protocol, node_sizes
+from .tasks import collective_tasks, link_task
+from .timing import Ranks, Task, go_first, measure_all, network_id
+from .transfers import Cuda, most_bytes, transfer_points
 
 
 def survey(device: str) -> dict[str, Any]:

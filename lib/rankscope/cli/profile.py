@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from .machine.measure_run import Emulation, Progress
+    from ..machine.measuring.run import Emulation, Progress
 
 Report = Callable[["Progress"], None]
 _PLACES = {"in": (True,), "out": (False,), "both": (True, False)}
@@ -51,15 +51,14 @@ def profile(
 
     Under torchrun its processes are the ranks. Ctrl-C loses nothing that was finished: the same command goes on.
     """
-    from .machine.measure_plan import Protocol
-    from .machine.measure_run import profile_machine
-    from .machine.measure_where import writes
-    from .values.checks import one_of
+    from ..machine.measuring.plan import Protocol
+    from ..machine.measuring.run import measure, writes
+    from ..values.checks import one_of
 
     last: list[Progress] = []
     try:
         with _reporting(last, writes(backend)) as report:
-            found = profile_machine(
+            found = measure(
                 output,
                 num_ranks=num_ranks,
                 backend=backend,
@@ -89,8 +88,8 @@ def parse_sizes(text: str) -> list[int]:
     >>> parse_sizes("1KiB:4KiB"), parse_sizes("512,1.5MiB")
     ([1024, 2048, 4096], [512, 1572864])
     """
-    from .machine.measure_plan import powers_of_two
-    from .values.units import parse_bytes
+    from ..machine.measuring.plan import powers_of_two
+    from ..values.units import parse_bytes
 
     if ":" not in text:
         return [parse_bytes("--sizes", each) for each in text.split(",")]
@@ -109,7 +108,7 @@ def parse_network(text: str) -> Emulation:
     Traceback (most recent call last):
     ValueError: --emulate must be a rate and a latency like 100Mbit/s,5ms or 1Gbit/s alone, got 'fast'
     """
-    from .machine.measure_run import Emulation
+    from ..machine.measuring.run import Emulation
 
     number = r"(\d+(?:\.\d+)?) ?"
     found = re.fullmatch(rf"{number}([kMG])bit/s(?:, ?{number}(us|ms|s))?", text.strip())
@@ -125,7 +124,7 @@ def _names(text: str) -> list[str]:
 
 def _command(context: typer.Context) -> str:
     """The command as it was given, its file without the folder."""
-    from .machine.provenance import command_words
+    from ..machine.provenance import command_words
 
     words = ["rankscope", "profile"]
     for parameter in context.command.params:
@@ -198,10 +197,10 @@ def _how_to_go_on(last: list[Progress], output: Path, fresh: bool) -> str:
 
 
 def _show(found: Any, output: Path, left_out: tuple[int, ...]) -> None:
-    from . import cli_tables
-    from .values.units import bytes_words
+    from ..values.units import bytes_words
+    from . import tables
 
     if left_out:
         print(f"left out, for want of memory: {', '.join(map(bytes_words, left_out))}")
-    cli_tables.show(*cli_tables.overview(found))
+    tables.show(*tables.overview(found))
     print(f"\n{output} holds all of it; `rankscope show {output}` shows it again")

@@ -14,8 +14,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .doctor import CHECKS, Diagnosis, examine, lacking
-from .values.checks import count_of
+from ..doctor import CHECKS, Diagnosis, examine, lacking
+from ..values.checks import count_of
 
 AsJSON = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
@@ -25,7 +25,7 @@ def doctor(as_json: AsJSON = False) -> None:
 
     Each thing is tried, not looked up. The exit code is 1 where something is missing that nothing works without.
     """
-    from .cli_tables import show
+    from .tables import show
 
     with _said() as said:
         diagnoses = examine(CHECKS, said)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rankscope.machine import Point, Profile, verdict
-from rankscope.machine.folklore import CLAIMS, Verdict, folklore
+from rankscope.machine.claims import CLAIMS, claims
 from rankscope.machine.link_facts import facts_of
 
 from .made import point, profile
@@ -47,9 +47,9 @@ def loader(with_s: float, without_s: float, num_workers: int = 2, noise: float =
     return [point("loader", 2**23, s, noise, pin_memory=pin, num_workers=num_workers) for pin, s in times.items()]
 
 
-def judged(claim: str, found: Profile) -> Verdict:
-    (one,) = [one for one in folklore(found) if one.claim == claim]
-    return one
+def judged(claim: str, found: Profile) -> Any:
+    (one,) = [one for one in claims(found) if one.claim == claim]
+    return one.measured
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_claim_holds_or_not_by_its_points(claim: str, found: Profile, holds: b
     one = judged(claim, found)
     assert one.holds is holds
     assert words in one.words
-    assert [other.holds for other in folklore(found) if other.claim != claim] == [None] * 4
+    assert [other.measured for other in claims(found) if other.claim != claim] == [None] * 4
 
 
 def test_what_was_kept_pinned_and_what_pinned_copies_do_is_told_beside_it() -> None:
@@ -106,7 +106,7 @@ def test_what_was_kept_pinned_and_what_pinned_copies_do_is_told_beside_it() -> N
     ],
 )
 def test_what_was_not_measured_is_not_judged(points: list[Point]) -> None:
-    assert [(one.holds, one.words) for one in folklore(profile(points))] == [(None, "not measured")] * 5
+    assert [one.measured for one in claims(profile(points))] == [None] * 5
 
 
 def test_copies_in_pieces_or_both_directions_are_not_mixed_in() -> None:
@@ -120,14 +120,14 @@ def test_copies_in_pieces_or_both_directions_are_not_mixed_in() -> None:
 
 
 def test_what_is_no_profile_is_refused() -> None:
-    for ask in (folklore, facts_of):
-        with pytest.raises(ValueError, match="profile must be a Profile, got None"):
-            ask(None)  # type: ignore[arg-type]
+    for ask in (claims, facts_of):
+        with pytest.raises(ValueError, match="profile must be a Profile, got 3"):
+            ask(3)  # type: ignore[arg-type]
 
 
 def test_verdicts_are_plain_values_and_stand_in_the_profiles_own() -> None:
     found = profile(loader(3e-3, 6e-3))
-    assert pickle.loads(pickle.dumps(folklore(found))) == folklore(found)
+    assert pickle.loads(pickle.dumps(claims(found))) == claims(found)
     said = [one for one in verdict(found) if one.startswith("That ")]
     assert said == [
         "That DataLoader(pin_memory=True) makes batches quicker: yes; "

@@ -1,4 +1,4 @@
-"""`profile_machine`: all is measured in small launches, and the points of each are on the disk before the next."""
+"""`measure`: all is measured in small launches, and the points of each are on the disk before the next."""
 
 from __future__ import annotations
 
@@ -10,18 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..values.checks import of_type, one_of, several, truth
-from ..workers.interrupts import Interrupts
-from ..workers.joined import is_joined
-from ..workers.launch import launch
-from . import measure_plan as plan
-from .measure_guess import guess_s, next_launch
-from .measure_plan import Protocol, Wanted, node_sizes
-from .measure_where import BACKENDS, device_of, is_gloo_on_gpu, num_ranks_of, writes
-from .points import EXPERIMENTS, Key, Point
-from .profile import Profile
-from .profile_file import PROVENANCE
-from .provenance import difference, of_run
+from ...values.checks import of_type, one_of, several, truth, whole
+from ...workers.errors import MOST_RANKS
+from ...workers.interrupts import Interrupts
+from ...workers.joined import is_joined
+from ...workers.launch import launch
+from ..profile import EXPERIMENTS, Key, Point, Profile
+from ..provenance import FIELDS, difference, of_run
+from . import plan
+from .plan import Protocol, Wanted, guess_s, next_launch, node_sizes
 
 SIZES = {"nccl": plan.powers_of_two(2**10, 2**30)}
 LEAST_TRANSFER_BYTES, MOST_TRANSFER_BYTES = 2**12, 2**30
@@ -53,12 +50,12 @@ class Emulation:
     latency_s: float = 0.0
 
 
-def profile_machine(
+def measure(
     path: str | os.PathLike[str], *, num_ranks: int | None = None, backend: str = "gloo", device: str | None = None,
     sizes: Sequence[int] | None = None, collectives: Sequence[str] = ("allreduce",),
     algorithms: Sequence[str] | None = None, in_place: Sequence[bool] = (True,), protocol: Protocol | None = None,
     emulate: Emulation | None = None, transfers: bool = True, fresh: bool = False, name: str = "",
-    command: str = "profile_machine", report: Callable[[Progress], object] = lambda progress: None,
+    command: str = "measure", report: Callable[[Progress], object] = lambda progress: None,
 ) -> Profile:  # fmt: skip
     """Measure this machine and return its `Profile`, which is stored at `path` after every few points.
 
@@ -76,7 +73,7 @@ def profile_machine(
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     some = {"algorithms": ["ring"], "sizes": [4096], "protocol": Protocol(iterations=6, budget_s=0.1)}
-    ...     profile = profile_machine(f"{folder}/machine.json", num_ranks=2, **some)
+    ...     profile = measure(f"{folder}/machine.json", num_ranks=2, **some)
     >>> [point.what for point in profile.select(algorithm="ring")]
     ['allreduce']
     """
@@ -117,7 +114,7 @@ def _launcher(number: int, backend: str, device: str, emulate: Emulation | None)
     of_type("emulate", emulate, Emulation)
     if backend != "gloo" or device != "cpu" or is_joined(backend):
         raise ValueError("emulate goes with backend='gloo' and device='cpu', and not with torchrun")
-    from .emulate import emulated
+    from ..emulate import emulated
 
     with emulated(number, emulate.bytes_per_s, emulate.latency_s) as network:
         yield _Launcher(network.launch, str(network))
@@ -163,7 +160,7 @@ class _Run:
     def _opened(self, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> Profile:
         sizes = node_sizes(found["nodes"])
         network = about["network"] or ("loopback" if len(sizes) == 1 else f"between {len(sizes)} nodes")
-        machine = {name: value for name, value in found.items() if name in PROVENANCE}
+        machine = {name: value for name, value in found.items() if name in FIELDS}
         ranks = {"num_ranks": sum(sizes), "num_nodes": len(sizes), "ranks_per_node": sizes}
         where = {"backend": self.backend, "network": network}
         if self.through_host:  # elsewhere the backend says where buffers are
@@ -265,22 +262,80 @@ def _other_protocol(stored: Profile, profile: Profile) -> str:
 
 
 def _survey(device: str) -> dict[str, Any]:
-    from .measure_rank import survey
+    from .rank import survey
 
     return survey(device)
 
 
 def _measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protocol: Protocol) -> list[Point]:
-    from .measure_rank import measure_keys
+    from .rank import measure_keys
 
     return measure_keys(keys, nodes, device, protocol)
 
 
 def _experiment() -> list[Point]:
-    from .measure_rank import experiment
+    from .rank import experiment
 
     return experiment()
 
 
 def _same(value: Any) -> Any:
     return value
+
+
+BACKENDS = ("gloo", "nccl", "mpi")
+DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first by default
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+def writes(backend: str) -> bool:
+    """Whether this process is the one that writes the file: any but the other ranks of torchrun or mpirun."""
+    return not is_joined(one_of("backend", backend, BACKENDS)) or _told_by(_RANK) == 0
+
+
+def num_ranks_of(num_ranks: int | None, backend: str) -> int:
+    """How many ranks there are to be: as many as asked for, as torchrun or mpirun has, as there are GPUs, or 4."""
+    if num_ranks is None and is_joined(backend):
+        num_ranks = _told_by(_NUM_RANKS)
+    if num_ranks is not None:
+        return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2, 10**6 if is_joined(backend) else MOST_RANKS)
+    if backend == "nccl":
+        import torch
+
+        return whole("num_ranks, the GPUs that there are,", torch.cuda.device_count(), 1)
+    return 4
+
+
+def device_of(device: str | None, backend: str) -> str:
+    """Return "cpu" or "cuda", whichever the buffers are to be on.
+
+    Raises ValueError for one that the backend does not take, and for Gloo on a GPU that is not there (NCCL's ranks say
+    so themselves).
+
+    >>> device_of(None, "nccl"), device_of(None, "gloo")
+    ('cuda', 'cpu')
+    >>> device_of("cpu", "nccl")
+    Traceback (most recent call last):
+    ValueError: device with backend='nccl' must be one of 'cuda', got 'cpu'
+    """
+    allowed = DEVICES[backend]
+    if device is None:
+        return allowed[0]
+    one_of(f"device with backend={backend!r}", device, allowed)
+    if is_gloo_on_gpu(device, backend):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError("device='cuda' needs a GPU that torch can use, and there is none")
+    return device
+
+
+def is_gloo_on_gpu(device: str, backend: str) -> bool:
+    """Whether collectives go from a GPU's memory through the host's."""
+    return (device, backend) == ("cuda", "gloo")
+
+
+def _told_by(names: Sequence[str]) -> int:
+    """What the launcher that made this process a rank says under one of these names."""
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from threading import Thread
 from typing import TypeVar
 
-from ..workers import namespaces
+from ...workers import namespaces
 
 Result = TypeVar("Result")
 DEVICE = "host0"

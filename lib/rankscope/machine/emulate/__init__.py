@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import IO, Any, TypeVar
 
-from ..values.checks import number, truth, whole
-from ..workers.launch import launch_in
-from . import emulate_hosts as hosts
-from . import emulate_switch
+from ...values.checks import number, truth, whole
+from ...workers.launch import launch_in
+from . import hosts
+from . import switch as switching
 
 Result = TypeVar("Result")
 MOST_HOSTS = 64
@@ -67,7 +67,7 @@ class Network:
         return f"emulated: {self.bytes_per_s * 8 / 1e6:g} Mbit/s{latency}"
 
     def _end(self) -> None:
-        emulate_switch.end_processes({os.fstat(namespace).st_ino for namespace in self._namespaces})
+        switching.end_processes({os.fstat(namespace).st_ino for namespace in self._namespaces})
         for process in self._started:
             process.kill()
             process.wait()
@@ -126,7 +126,7 @@ def _keeper(tuns: list[int], namespaces: list[int], bytes_per_s: float, latency_
     lists = [",".join(map(str, descriptors)) for descriptors in (tuns, namespaces)]
     numbers = map(str, (os.getpid(), bytes_per_s, latency_s))
     process = subprocess.Popen(
-        [sys.executable, "-I", emulate_switch.__file__, *numbers, *lists],
+        [sys.executable, "-I", switching.__file__, *numbers, *lists],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         pass_fds=[*tuns, *namespaces],

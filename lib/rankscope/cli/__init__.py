@@ -1,0 +1,7 @@
+"""The command line: `rankscope profile`, `show`, `predict`, `compare`, `trace` and `doctor`."""
+
+from __future__ import annotations
+
+from .app import app, main
+
+__all__ = ["app", "main"]

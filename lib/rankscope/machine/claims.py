@@ -1,0 +1,224 @@
+"""`claims`: what is said about copies to and from a GPU, held to the facts of a link and to measured points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from ..values.checks import count_of, of_type
+from ..values.units import bytes_words, time_words
+from .link_facts import LinkFacts
+from .profile import Point, Profile
+
+EARLY = 0.5  # of the copy's time: a call that holds the host for less has returned early
+LARGE_BYTES = 2**22  # from here on a copy takes much longer than to start it
+ONE_BYTES, TRAP_BYTES, BATCH_BYTES = 2**26, 2**28, 2**23  # of predictions: as large as those that are measured
+
+
+class Answer(NamedTuple):
+    """Whether a claim holds, and the figures that say so."""
+
+    holds: bool
+    words: str
+
+
+class Claim(NamedTuple):
+    """A claim, and what facts and points say about it; None where there are none. It prints as three lines."""
+
+    claim: str
+    predicted: Answer | None
+    measured: Answer | None
+
+    def __str__(self) -> str:
+        answers = {"predicted": self.predicted, "measured": self.measured}
+        words = {name: f"{'yes' if one.holds else 'no'}: {one.words}" for name, one in answers.items() if one}
+        lines = (f"  {name:9}  {words.get(name, f'not {name} yet')}" for name in answers)
+        return "\n".join([self.claim, *lines])
+
+
+def claims(profile: Profile | None = None, facts: LinkFacts | None = None) -> list[Claim]:
+    """Return each claim with what the points of a profile, and the facts of a link, say about it.
+
+    Predictions have the times that the facts give at one size. What a call waits for is CUDA's word (CUDA Driver API,
+    "API synchronization behavior"). Raises ValueError for anything but a profile and facts.
+
+    >>> from rankscope.machine import Point, stated
+    >>> provenance = dict(name="a", date="2030-01-01", backend="gloo", num_ranks=1, num_nodes=1, ranks_per_node=[1])
+    >>> found = {"method": "pinned_non_blocking", "num_wrong": 16384, "num_looked_at": 16384}
+    >>> early = Point("too_early", 2**28, [5e-3] * 5, [True] * 5, found)
+    >>> print(claims(Profile(provenance, {}, [early]), stated(4))[2])
+    a non_blocking copy to the host that is read too early gives wrong data
+      predicted  yes: the call is back after some 10 µs, the last of 256 MiB comes after 9.33 ms
+      measured   yes: pinned: 16384 of the last 16384 elements were wrong, in a copy of 256 MiB that takes 5 ms
+    """
+    if profile is not None:
+        of_type("profile", profile, Profile)
+    if facts is not None:
+        of_type("facts", facts, LinkFacts)
+    return [
+        Claim(claim, predicted(facts) if facts else None, measured(profile) if profile else None)
+        for claim, (predicted, measured) in CLAIMS.items()
+    ]
+
+
+# ---- pin_memory().to() of a tensor that is copied once
+
+
+def pinning_once_expected(facts: LinkFacts) -> Answer:
+    pinned, plain = (facts.seconds(ONE_BYTES, "h2d", method) for method in ("pin_on_the_fly", "pageable"))
+    return Answer(
+        pinned > plain,
+        f"at {bytes_words(ONE_BYTES)} a copy into pinned memory and then the link's take {time_words(pinned)} "
+        f"and the pinning itself; .to() does both at once, in {time_words(plain)} at best",
+    )
+
+
+def pinning_once(profile: Profile) -> Answer | None:
+    """Slower, by more than the noise, at most sizes; memory that PyTorch kept is in the words only."""
+    cold, kept = (_against_pageable(profile, method) for method in ("pin_on_the_fly", "pin_on_the_fly_cached"))
+    if not cold:
+        return None
+    words = _words_of_pairs("memory pinned for it", cold)
+    if kept:
+        words += f"; {_words_of_pairs('pinned memory that PyTorch has kept', kept)}"
+    return Answer(2 * _num_slower(cold) > len(cold), words)
+
+
+Pair = tuple[Point, Point]
+
+
+def _against_pageable(profile: Profile, method: str) -> list[Pair]:
+    """Copies to the GPU by this method, each with that from pageable memory, small to large."""
+    ours, plain = (_plain(profile, "transfer", "h2d", name) for name in (method, "pageable"))
+    return [(ours[size], plain[size]) for size in sorted(set(ours) & set(plain))]
+
+
+def _plain(profile: Profile, what: str, direction: str, method: str) -> dict[int, Point]:
+    """The copies in one piece and one direction at a time, by size."""
+    points = profile.select(what, direction=direction, method=method, pieces=1, both=False)
+    return {point.num_bytes: point for point in points}
+
+
+def _num_slower(pairs: Sequence[Pair]) -> int:
+    return sum(one.differs(plain) and one.median_s > plain.median_s for one, plain in pairs)
+
+
+def _words_of_pairs(name: str, pairs: Sequence[Pair]) -> str:
+    one, plain = pairs[-1]
+    times = f"{time_words(one.median_s)} against {time_words(plain.median_s)} at {bytes_words(one.num_bytes)}"
+    return f"through {name} slower at {_num_slower(pairs)} of {count_of(len(pairs), 'size')}, {times}"
+
+
+# ---- non_blocking=True without pinned memory
+
+
+def pageable_early_expected(facts: LinkFacts) -> Answer:
+    return Answer(
+        False,
+        "to the GPU the call first copies all bytes into pinned memory of the driver's, "
+        "to the host it may return only when they are there",
+    )
+
+
+def pageable_early(profile: Profile) -> Answer | None:
+    """The call holds the host for less than `EARLY` of the copy at most of the large sizes, of both directions."""
+    shares = _shares(profile, "pageable_non_blocking")
+    if not shares:
+        return None
+    early = sum(share < EARLY for share in shares)
+    words = f"at {early} of {count_of(len(shares), 'large copy').replace('copys', 'copies')}; {_held(shares)}"
+    pinned = _shares(profile, "pinned_non_blocking")
+    return Answer(2 * early > len(shares), words + (f"; from or to pinned memory {_held(pinned)}" if pinned else ""))
+
+
+def _shares(profile: Profile, method: str) -> list[float]:
+    """The share of each large copy's time for which the call held the host."""
+    found = []
+    for direction in ("h2d", "d2h"):
+        copies, held = (_plain(profile, what, direction, method) for what in ("transfer", "transfer_host"))
+        sizes = [size for size in sorted(set(copies) & set(held)) if size >= LARGE_BYTES]
+        found += [held[size].median_s / copies[size].median_s for size in sizes]
+    return found
+
+
+def _held(shares: Sequence[float]) -> str:
+    return f"the call holds the host for {min(shares):.0%} to {max(shares):.0%} of the copy"
+
+
+# ---- the two traps
+
+
+def too_early_expected(facts: LinkFacts) -> Answer:
+    copy_s = time_words(facts.seconds(TRAP_BYTES, "d2h"))
+    last = f"the last of {bytes_words(TRAP_BYTES)} comes after {copy_s}"
+    return Answer(True, f"the call is back after some {time_words(facts.start_s)}, {last}")
+
+
+def changed_source_expected(facts: LinkFacts) -> Answer:
+    copy_s = time_words(facts.seconds(TRAP_BYTES, "h2d"))
+    return Answer(True, f"the last of {bytes_words(TRAP_BYTES)} is fetched {copy_s} after the call")
+
+
+def too_early(profile: Profile) -> Answer | None:
+    """Some of what was read right after the call was wrong, in each try."""
+    return _wrong(profile, "too_early")
+
+
+def changed_source(profile: Profile) -> Answer | None:
+    """Some of what arrived was what the source was set to after the call, in each try."""
+    return _wrong(profile, "changed_source")
+
+
+def _wrong(profile: Profile, what: str) -> Answer | None:
+    points = {str(point.options["method"]): point for point in profile.select(what)}
+    if "pinned_non_blocking" not in points:
+        return None
+    words = []
+    for method, point in points.items():
+        wrong, looked_at = point.options["num_wrong"], point.options.get("num_looked_at", "")
+        copy = f"in a copy of {bytes_words(point.num_bytes)} that takes {time_words(point.median_s)}"
+        elements = f"{wrong} of the last {looked_at} elements were wrong"
+        words.append(f"{method.removesuffix('_non_blocking')}: {elements}, {copy}")
+    return Answer(int(points["pinned_non_blocking"].options["num_wrong"]) > 0, "; ".join(words))
+
+
+# ---- DataLoader(pin_memory=True)
+
+
+def pinning_loader_expected(facts: LinkFacts) -> Answer:
+    pinned, plain = (facts.seconds(BATCH_BYTES, "h2d", method) for method in ("pinned", "pageable"))
+    return Answer(
+        pinned < plain,
+        f"the loop waits {time_words(pinned)} for {bytes_words(BATCH_BYTES)} instead of {time_words(plain)}; "
+        "a thread of the loader's pins them meanwhile, if it has workers",
+    )
+
+
+def pinning_loader(profile: Profile) -> Answer | None:
+    """A batch takes less, by more than the noise, with each number of workers."""
+    on, off = (
+        {point.options["num_workers"]: point for point in profile.select("loader", pin_memory=pin)}
+        for pin in (True, False)
+    )
+    pairs = [(count_of(int(workers), "worker"), on[workers], off[workers]) for workers in on if workers in off]
+    if not pairs:
+        return None
+    words = (
+        f"{workers}: {time_words(with_it.median_s)} a batch with pin_memory, {time_words(without.median_s)} without"
+        for workers, with_it, without in pairs
+    )
+    helps = all(one.differs(without) and one.median_s < without.median_s for _, one, without in pairs)
+    return Answer(helps, "; ".join(words))
+
+
+Rules = tuple[Callable[[LinkFacts], Answer], Callable[[Profile], Answer | None]]
+CLAIMS: dict[str, Rules] = {
+    "pin_memory().to() is slower than .to() for a tensor that is copied once": (pinning_once_expected, pinning_once),
+    "non_blocking=True returns early without pinned memory, too": (pageable_early_expected, pageable_early),
+    "a non_blocking copy to the host that is read too early gives wrong data": (too_early_expected, too_early),
+    "a pinned source that is changed before the copy has ended arrives changed": (
+        changed_source_expected,
+        changed_source,
+    ),
+    "DataLoader(pin_memory=True) makes batches quicker": (pinning_loader_expected, pinning_loader),
+}
