@@ -101,7 +101,7 @@ def test_what_is_tested_is_what_ci_and_the_project_say() -> None:
     assert (versions[0], versions[-1]) == packages.TESTED_PYTHON
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["requires-python"] == f">={packages.TESTED_PYTHON[0]}"
-    assert f"torch>={packages.TESTED_TORCH[0]}" in project["dependencies"]
+    assert f"torch>={packages.TESTED_TORCH[0]}" in project["optional-dependencies"]["torch"]
     assert f"torch=={packages.TESTED_TORCH[1]}." in (ROOT / "constraints.txt").read_text()
 
 

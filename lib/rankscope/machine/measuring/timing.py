@@ -200,7 +200,7 @@ def network_id() -> str:
 def numbered(group: Any, mine: str) -> list[int]:
     """Return for each rank the number of its text, in the order in which they first come by rank.
 
-    >>> from ..ranks import in_threads
+    >>> from rankscope.ranks import in_threads
     >>> in_threads(3, lambda rank, group: numbered(group, ["b", "a", "b"][rank]))[0]
     [0, 1, 0]
     """
