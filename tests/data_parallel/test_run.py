@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 
 from rankscope.cluster import Link
@@ -155,19 +155,21 @@ def test_with_costs_each_piece_takes_as_long_as_predicted_at_least() -> None:
 
 def test_what_is_wrong_is_caught() -> None:
     step = dissect(mlp(), *batch(8), CROSS, 4)
-    doubled = {name: gradient * 2 for name, gradient in step.gradients.items()}
-    with pytest.raises(DataParallelError, match="gradients differ by 1 of the largest"):
-        replace(step, gradients=doubled).check()
-    nan = {name: gradient * float("nan") for name, gradient in step.gradients.items()}
-    with pytest.raises(DataParallelError, match="gradients differ by nan"):
-        replace(step, gradients=nan).check()
-    with pytest.raises(DataParallelError, match="message None moved where the model has Message.*'reduce'.*src=3"):
-        replace(step, messages=step.messages[:-1]).check()
-    with pytest.raises(DataParallelError, match="message Message.*num_bytes=9\\) moved where the model has None"):
-        replace(step, messages=(*step.messages, Message("reduce", "gradients", 3, 0, 9))).check()
+    extra = Message("reduce", "gradients", 3, 0, 9)
+    wrong = {
+        "gradients differ by 1 of the largest": {"gradients": {n: 2 * one for n, one in step.gradients.items()}},
+        "gradients differ by nan": {"gradients": {n: one * float("nan") for n, one in step.gradients.items()}},
+        "message None moved where the model has Message.*'reduce'.*src=3": {"messages": step.messages[:-1]},
+        "message Message.*num_bytes=9\\) moved where the model has None": {"messages": (*step.messages, extra)},
+    }
+    for message, changed in wrong.items():
+        with pytest.raises(DataParallelError, match=message):
+            evolve(step, **changed).check()
     twice = step.timeline.concat([step.timeline, step.timeline])
     with pytest.raises(TimelineError):
-        replace(step, timeline=twice.shifted(1.0)).check()
+        evolve(step, timeline=twice.shifted(1.0)).check()
+    with pytest.raises(ValueError, match="costs must be a StepCosts, got None"):
+        step.predicted()
 
 
 @pytest.mark.parametrize(
@@ -175,8 +177,8 @@ def test_what_is_wrong_is_caught() -> None:
     [
         ({"module": 3}, "module must be a Module, got 3"),
         ({"module": nn.Tanh()}, "module must have a parameter that gets a gradient, got Tanh"),
-        ({"inputs": [1, 2]}, r"inputs must be a tensor with a row a sample, and one row at least, got \[1, 2\]"),
-        ({"inputs": torch.zeros(0, 6)}, r"inputs must be .* got \(0, 6\)"),
+        ({"inputs": [1, 2]}, r"inputs must be a Tensor, got \[1, 2\]"),
+        ({"inputs": torch.zeros(0, 6)}, "inputs must have a row a sample, and one at least"),
         ({"targets": torch.zeros(7)}, "targets must have the 8 samples of the inputs, got 7"),
         ({"devices": 0}, "devices must be a whole number from 1 to 64, got 0"),
         ({"devices": "cuda"}, "devices must be a whole number from 1 to 64, got 'cuda'"),
@@ -194,11 +196,6 @@ def test_bad_input_is_refused(changes: dict[str, Any], message: str) -> None:
     given = {"module": mlp(), "inputs": inputs, "targets": targets, "loss_fn": CROSS, "devices": 4, "costs": None}
     with pytest.raises(ValueError, match=message):
         dissect(**{**given, **changes})
-
-
-def test_a_prediction_needs_costs() -> None:
-    with pytest.raises(ValueError, match="costs must be a StepCosts, got None"):
-        dissect(mlp(), *batch(8), CROSS, 2).predicted()
 
 
 def test_an_error_in_one_device_surfaces() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 
 from rankscope import uneven
@@ -20,7 +21,7 @@ from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Recorder, Span, Timeline
 from rankscope.uneven import files_epoch, gradient_scale, sample_weights
 from rankscope.uneven.model import HANDLINGS, steps_by_rank
-from rankscope.uneven.run import Counts, UnevenComparison, UnevenError, UnevenRun, Watch, settled
+from rankscope.uneven.run import Counts, UnevenComparison, UnevenError, UnevenRun, Watch, split_waits
 from rankscope.uneven.states import JoinedTraining, StatesAfterJoin, share_state, states_after_join
 from rankscope.workers import forker
 
@@ -317,17 +318,17 @@ def test_a_run_that_is_not_as_predicted_is_caught(
 ) -> None:
     good = compared["join"].run
     with pytest.raises(UnevenError, match=message):
-        replace(good, **change(good)).check()
+        evolve(good, **change(good)).check()
 
 
 def test_a_gradient_that_is_not_as_predicted_is_caught(compared: UnevenComparison) -> None:
     good = compared["join"]
-    other = replace(good, predicted=compared["pad"].predicted)
+    other = evolve(good, predicted=compared["pad"].predicted)
     with pytest.raises(UnevenError, match="join: the gradient is 0.* from the predicted one"):
         UnevenComparison((other,)).check()
-    twice = replace(good.run, divide_by_initial_world_size=False)
+    twice = evolve(good.run, divide_by_initial_world_size=False)
     with pytest.raises(UnevenError, match="join: the gradient is"):
-        replace(good, run=twice).check()
+        evolve(good, run=twice).check()
 
 
 def test_spans_settle_where_the_last_rank_comes() -> None:
@@ -337,7 +338,7 @@ def test_spans_settle_where_the_last_rank_comes() -> None:
         Span(1, lane, "wait", 0, 0.0, 0.5), Span(1, lane, "shadow", 0, 0.5, 4.5),
         Span(2, lane, "step", 0, 0.0, 3.0), Span(2, lane, "allreduce", 0, 3.0, 4.0),
     ])  # fmt: skip
-    assert [(span.rank, span.kind, span.start_s, span.stop_s) for span in settled(raw)] == [
+    assert [(span.rank, span.kind, span.start_s, span.stop_s) for span in split_waits(raw)] == [
         (0, "step", 0.0, 1.0),
         (0, "wait", 1.0, 3.0),
         (0, "allreduce", 3.0, 4.0),
@@ -358,7 +359,7 @@ def states() -> StatesAfterJoin:
 
 def test_adams_state_is_old_after_join_unless_it_is_shared(states: StatesAfterJoin) -> None:
     states.check()
-    assert states.ways["Adam"].ranks_apart > 1e-4
+    assert states.ways["Adam"].rank_difference > 1e-4
     assert states.ways["Adam, state shared"].difference(1) < 1e-11 < 1e-4 < states.ways["Adam"].difference(1)
 
 

@@ -1,4 +1,4 @@
-"""What a step of DataParallel moves between devices and when, beside DDP's step: sizes, messages and timelines.
+"""What a step of DataParallel moves between devices and when, next to DDP's step: sizes, messages and timelines.
 
 DataParallel (torch.nn.parallel.data_parallel) is one process: device 0 has the batch, the parameters and the optimizer.
 Each step it scatters the inputs, copies all parameters and buffers to the other devices, gathers their outputs, takes
@@ -7,8 +7,7 @@ the loss alone, scatters the gradients of the outputs, and adds the others' grad
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -19,52 +18,25 @@ from ..collectives import build, closed_form
 from ..collectives import traffic as schedule_traffic
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, whole
+from ..values.frozen import checked, frozen
 
 MOST_DEVICES = 1024
 
 
-@dataclass(frozen=True)
+@frozen
 class StepSizes:
     """How many samples a step has, and its bytes: inputs and outputs of ONE sample, parameters and buffers of a model.
 
-    `parameter_bytes` are those that get a gradient, of the same size; `frozen_bytes` those that get none.
+    `parameter_bytes` are those that get a gradient, of the same size; `frozen_bytes` those that get none. Raises
+    ValueError for what is no whole number, for a batch without samples and for bytes below 0.
     """
 
-    batch_size: int
-    input_bytes: int
-    output_bytes: int
-    parameter_bytes: int
-    frozen_bytes: int = 0
-    buffer_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            least = 1 if field.name == "batch_size" else 0
-            object.__setattr__(self, field.name, whole(field.name, getattr(self, field.name), least))
-
-
-@dataclass(frozen=True)
-class StepCosts:
-    """What a step takes: each message α + m/B on `link`, a sample so long forward, backward and in the loss.
-
-    Adding a gradient that has come takes `gamma_s_per_byte` per byte.
-    """
-
-    link: Link
-    forward_s: float
-    backward_s: float
-    loss_s: float = 0.0
-    gamma_s_per_byte: float = 0.0
-
-    def __post_init__(self) -> None:
-        of_type("link", self.link, Link)
-        for name in ("forward_s", "backward_s", "loss_s", "gamma_s_per_byte"):
-            object.__setattr__(self, name, number(name, getattr(self, name), 0))
-
-    def message_s(self, message: Message) -> float:
-        """Return how long a message takes, with the adding where it is a gradient on its way to device 0."""
-        adding = self.gamma_s_per_byte if message.kind == "reduce" else 0.0
-        return self.link.seconds(message.num_bytes) + adding * message.num_bytes
+    batch_size: int = checked(whole, 1)
+    input_bytes: int = checked(whole, 0)
+    output_bytes: int = checked(whole, 0)
+    parameter_bytes: int = checked(whole, 0)
+    frozen_bytes: int = checked(whole, 0, default=0)
+    buffer_bytes: int = checked(whole, 0, default=0)
 
 
 class Message(NamedTuple):
@@ -77,7 +49,26 @@ class Message(NamedTuple):
     num_bytes: int
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
+class StepCosts:
+    """What a step takes: each message α + m/B on `link`; forward, backward and loss so many seconds for each sample.
+
+    Adding a gradient that has come takes `gamma_s_per_byte` per byte. Raises ValueError for numbers below 0.
+    """
+
+    link: Link = checked(Link)
+    forward_s: float = checked(number, 0)
+    backward_s: float = checked(number, 0)
+    loss_s: float = checked(number, 0, default=0.0)
+    gamma_s_per_byte: float = checked(number, 0, default=0.0)
+
+    def message_s(self, message: Message) -> float:
+        """Return how long a message takes, with the adding where it is a gradient on its way to device 0."""
+        adding = self.gamma_s_per_byte if message.kind == "reduce" else 0.0
+        return self.link.seconds(message.num_bytes) + adding * message.num_bytes
+
+
+@frozen(eq=False)
 class StepTraffic:
     """Of one step: `link_bytes[src, dst]`, how many messages, and the bytes of each thing that moves."""
 
@@ -145,7 +136,7 @@ def messages_of(sizes: StepSizes, num_devices: int) -> tuple[Message, ...]:
 
 
 def traffic(sizes: StepSizes, num_devices: int) -> StepTraffic:
-    """Return what `messages_of` put on each link.
+    """Return what a step of DataParallel puts on each link.
 
     >>> traffic(StepSizes(4, 8, 2, 100), 4).port_bytes.tolist()
     [636.0, 212.0, 212.0, 212.0]
@@ -169,20 +160,16 @@ def ddp_traffic(sizes: StepSizes, num_ranks: int) -> StepTraffic:
     """
     of_type("sizes", sizes, StepSizes)
     num_ranks = whole("num_ranks", num_ranks, 1, MOST_DEVICES)
-    parts = {"gradients": ("allreduce", "ring", sizes.parameter_bytes)}
+    moved = {"gradients": schedule_traffic(build("allreduce", "ring", num_ranks), sizes.parameter_bytes)}
     if sizes.buffer_bytes:
-        parts["buffers"] = ("broadcast", "binomial", sizes.buffer_bytes)
-    moved = {
-        what: schedule_traffic(build(collective, algorithm, num_ranks), num_bytes)
-        for what, (collective, algorithm, num_bytes) in parts.items()
-    }
+        moved["buffers"] = schedule_traffic(build("broadcast", "binomial", num_ranks), sizes.buffer_bytes)
     link_bytes = np.sum([one.link_bytes for one in moved.values()], axis=0)
     bytes_of = {what: float(one.link_bytes.sum()) for what, one in moved.items()}
     return StepTraffic(link_bytes, sum(one.num_messages for one in moved.values()), bytes_of)
 
 
 def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts) -> Timeline:
-    """Return what each device does when in a step of DataParallel: lanes "compute" and "link", a rank a device.
+    """Return what each device does when in a step of DataParallel: a rank for each device, lanes "compute" and "link".
 
     A stage begins when the one before has ended on all devices, as the one process that drives them does it. Device 0
     sends and receives one message at a time; a message is on the lanes of both its ends, its item the other device.
@@ -194,16 +181,24 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts) -> Timeline:
     of_type("costs", costs, StepCosts)
     messages = messages_of(sizes, num_devices)
     chunks = chunk_sizes(sizes.batch_size, num_devices)
+    computing = {
+        "forward": [chunk * costs.forward_s for chunk in chunks],
+        "loss": [sizes.batch_size * costs.loss_s],  # device 0 alone
+        "backward": [chunk * costs.backward_s for chunk in chunks],
+    }
+
+    def stage(what: str, start_s: float) -> Iterator[Span]:
+        for device, seconds in enumerate(computing.get(what, ())):
+            yield Span(device, "compute", what, -1, start_s, start_s + seconds)
+        for message in (message for message in messages if message.what == what):
+            stop_s = start_s + costs.message_s(message)
+            yield Span(message.src, "link", message.kind, message.dst, start_s, stop_s)
+            yield Span(message.dst, "link", message.kind, message.src, start_s, stop_s)
+            start_s = stop_s
+
     spans: list[Span] = []
-    now_s = 0.0
     for what in ("inputs", "parameters", "forward", "outputs", "loss", "output gradients", "backward", "gradients"):
-        if what == "loss":
-            spans.append(Span(0, "compute", "loss", -1, now_s, now_s + costs.loss_s * sizes.batch_size))
-        elif what in ("forward", "backward"):
-            spans += _computing(what, chunks, costs, now_s)
-        else:
-            spans += _in_turn((message for message in messages if message.what == what), costs, now_s)
-        now_s = max((span.stop_s for span in spans), default=0.0)
+        spans += stage(what, max((span.stop_s for span in spans), default=0.0))
     return Timeline.of(spans)
 
 
@@ -220,28 +215,14 @@ def simulate_ddp(sizes: StepSizes, num_ranks: int, costs: StepCosts) -> Timeline
     of_type("sizes", sizes, StepSizes)
     num_ranks = whole("num_ranks", num_ranks, 1, MOST_DEVICES)
     share = -(-sizes.batch_size // num_ranks)
-    allreduce_s = float(
-        closed_form("allreduce", "ring", num_ranks, sizes.parameter_bytes, costs.link, costs.gamma_s_per_byte)
-    )
-    parts = [("compute", "forward", costs.forward_s * share), ("compute", "loss", costs.loss_s * share),
-             ("compute", "backward", costs.backward_s * share), ("link", "allreduce", allreduce_s)]  # fmt: skip
-    ends = np.cumsum([0.0, *(seconds for _, _, seconds in parts)]).tolist()
-    return Timeline.of(
-        Span(rank, lane, kind, -1, start_s, stop_s)
-        for rank in range(num_ranks)
-        for (lane, kind, _), start_s, stop_s in zip(parts, ends, ends[1:], strict=False)
-    )
-
-
-def _computing(kind: str, chunks: tuple[int, ...], costs: StepCosts, start_s: float) -> Iterator[Span]:
-    sample_s = costs.forward_s if kind == "forward" else costs.backward_s
-    for device, chunk in enumerate(chunks):
-        yield Span(device, "compute", kind, -1, start_s, start_s + chunk * sample_s)
-
-
-def _in_turn(messages: Iterable[Message], costs: StepCosts, start_s: float) -> Iterator[Span]:
-    for message in messages:
-        stop_s = start_s + costs.message_s(message)
-        yield Span(message.src, "link", message.kind, message.dst, start_s, stop_s)
-        yield Span(message.dst, "link", message.kind, message.src, start_s, stop_s)
-        start_s = stop_s
+    form = ("allreduce", "ring", num_ranks, sizes.parameter_bytes)
+    spans, now_s = [], 0.0
+    for lane, kind, seconds in (
+        ("compute", "forward", costs.forward_s * share),
+        ("compute", "loss", costs.loss_s * share),
+        ("compute", "backward", costs.backward_s * share),
+        ("link", "allreduce", float(closed_form(*form, costs.link, costs.gamma_s_per_byte))),
+    ):
+        spans += [Span(rank, lane, kind, -1, now_s, now_s + seconds) for rank in range(num_ranks)]
+        now_s += seconds
+    return Timeline.of(spans)

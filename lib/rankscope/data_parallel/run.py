@@ -1,4 +1,7 @@
-"""`dissect`: a step of DataParallel taken apart, stage by stage, on tensors that really move."""
+"""A step of DataParallel taken apart, stage by stage, on tensors that really move between devices.
+
+The devices are virtual, of this process, each with memory and a thread of its own; or GPUs, driven by torch itself.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,27 +17,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import parallel
 
-from ..gradients import ROUNDING, LossFn
+from ..gradients import ROUNDING, LossFn, Work
 from ..timeline import Span, Timeline
 from ..values.checks import of_type, whole
-from ..values.frozen import ReadOnly
-from .model import (
-    Message,
-    StepCosts,
-    StepSizes,
-    chunk_sizes,
-    messages_of,
-    simulate,
-)
+from ..values.frozen import ReadOnly, frozen
+from .model import Message, StepCosts, StepSizes, chunk_sizes, messages_of, simulate
+
+Replica = list[Tensor]  # the parameters that get a gradient, in the order of the module's
 
 
 class DataParallelError(RuntimeError):
     """A step on several devices moved or computed something else than it should."""
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class DissectedStep:
-    """A step that ran: what moved, when, and its gradients, beside those of one device with the whole batch.
+    """A step that ran: what moved, when, and its gradients, next to those of one device with the whole batch.
 
     `messages` are the copies as they were made. `timeline` has a rank for each device, with lanes "compute" and "link".
     Gradients are by the names of ``module.named_parameters()``.
@@ -115,23 +112,21 @@ def dissect(
     ((2, 2, 2, 2, 1), ['inputs', 'parameters', 'outputs', 'output gradients', 'gradients'])
     """
     place = _devices(devices, costs)
-    _check(module, inputs, targets, loss_fn)
-    return _dissect(place, module, inputs, targets, loss_fn)
-
-
-def _dissect(
-    place: VirtualDevices | Gpus, module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn
-) -> DissectedStep:
+    work = Work(module, inputs, targets, loss_fn)
     inputs, targets = (tensor.detach().to(place.home) for tensor in (inputs, targets))
-    module, single = (copy.deepcopy(module).to(place.home) for _ in range(2))
+    module, single = (copy.deepcopy(work.module).to(place.home) for _ in range(2))
     for one in (module, single):
         one.zero_grad()
     with _one_core_each():
         outputs, loss = _step(place, module, inputs, targets, loss_fn)
         single_loss = loss_fn(single(inputs), targets)
         single_loss.backward()  # type: ignore[no-untyped-call]
+    trained, frozen = (
+        sum(one.nbytes for one in module.parameters() if one.requires_grad is wanted) for wanted in (True, False)
+    )
+    buffer_bytes = sum(one.nbytes for one in module.buffers())
     return DissectedStep(
-        sizes=_sizes(module, inputs, outputs),
+        sizes=StepSizes(len(inputs), inputs[0].nbytes, outputs[0].nbytes, trained, frozen, buffer_bytes),
         num_devices=place.num_devices,
         costs=place.costs,
         messages=tuple(place.messages),
@@ -141,6 +136,35 @@ def _dissect(
         gradients=_gradients(module),
         single_gradients=_gradients(single),
     )
+
+
+def _devices(devices: int | Sequence[str | torch.device], costs: StepCosts | None) -> VirtualDevices | Gpus:
+    if costs is not None:
+        of_type("costs", costs, StepCosts)
+    if isinstance(devices, str) or not isinstance(devices, Sequence):
+        return VirtualDevices(whole("devices", devices, 1, 64), costs)
+    try:
+        gpus = [torch.device(device) for device in devices]
+    except (RuntimeError, TypeError):  # no device's name
+        gpus = []
+    if not gpus or any(gpu.type != "cuda" or gpu.index is None for gpu in gpus):
+        raise ValueError(f"devices must be a number of virtual ones, or CUDA devices by number, got {devices!r}")
+    if costs is not None:
+        raise ValueError(f"costs must be None on GPUs, which take what they take, got {costs!r}")
+    if max(gpu.index for gpu in gpus) >= torch.cuda.device_count():
+        raise ValueError(f"devices must be of the {torch.cuda.device_count()} GPUs that torch finds, got {devices!r}")
+    return Gpus(gpus)
+
+
+@contextlib.contextmanager
+def _one_core_each() -> Iterator[None]:
+    """A virtual device has one core: torch's own threads, one team a device, would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _step(
@@ -162,76 +186,36 @@ def _step(
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    loss = place.compute(0, "loss", place.sample_s("loss") * len(inputs), loss_and_gradient)
+    loss = place.compute(0, "loss", len(inputs), loss_and_gradient)
     assert outputs.grad is not None
     back = zip(parts, place.scatter("output gradients", outputs.grad), strict=True)
     place.work("backward", sizes, [partial(part.backward, gradient) for part, gradient in back])
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    place.reduce([[tensor_of(replica, name) for name in names] for replica in replicas])
+    place.reduce([[_tensor_of(replica, name) for name in names] for replica in replicas])
     return outputs, loss
 
 
-@contextlib.contextmanager
-def _one_core_each() -> Iterator[None]:
-    """A virtual device has one core: torch's own threads, one team a device, would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _tensor_of(module: nn.Module, name: str) -> Tensor:
+    """A module's tensor by its dotted name, also where it is a replica's, which torch does not list."""
+    path, _, last = name.rpartition(".")
+    found: Tensor = getattr(module.get_submodule(path), last)
+    return found
 
 
-def _devices(devices: int | Sequence[str | torch.device], costs: StepCosts | None) -> VirtualDevices | Gpus:
-    if costs is not None:
-        of_type("costs", costs, StepCosts)
-    if isinstance(devices, str) or not isinstance(devices, Sequence):
-        return VirtualDevices(whole("devices", devices, 1, 64), costs)
-    try:
-        gpus = [torch.device(device) for device in devices]
-    except (RuntimeError, TypeError):  # no device's name
-        gpus = []
-    if not gpus or any(gpu.type != "cuda" or gpu.index is None for gpu in gpus):
-        raise ValueError(f"devices must be a number of virtual ones, or CUDA devices by number, got {devices!r}")
-    if costs is not None:
-        raise ValueError(f"costs must be None on GPUs, which take what they take, got {costs!r}")
-    if max(gpu.index for gpu in gpus) >= torch.cuda.device_count():
-        raise ValueError(f"devices must be of the {torch.cuda.device_count()} GPUs that torch finds, got {devices!r}")
-    return Gpus(gpus)
-
-
-def _check(module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn) -> None:
-    of_type("module", module, nn.Module)
-    if not callable(loss_fn):
-        raise ValueError(f"loss_fn must be a function of outputs and targets, got {loss_fn!r}")
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ValueError(f"module must have a parameter that gets a gradient, got {module!r}")
-    for name, tensor in (("inputs", inputs), ("targets", targets)):
-        if not (isinstance(tensor, Tensor) and tensor.ndim and len(tensor)):
-            shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else tensor
-            raise ValueError(f"{name} must be a tensor with a row a sample, and one row at least, got {shape!r}")
-    if len(inputs) != len(targets):
-        raise ValueError(f"targets must have the {len(inputs)} samples of the inputs, got {len(targets)}")
-
-
-def _sizes(module: nn.Module, inputs: Tensor, outputs: Tensor) -> StepSizes:
-    trained, frozen = (
-        sum(one.nbytes for one in module.parameters() if one.requires_grad is wanted) for wanted in (True, False)
-    )
-    buffer_bytes = sum(one.nbytes for one in module.buffers())
-    return StepSizes(len(inputs), inputs[0].nbytes, outputs[0].nbytes, trained, frozen, buffer_bytes)
+def _gradient_of(parameter: Tensor) -> Tensor:
+    """Its gradient, zeros where it has got none."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def _gradients(module: nn.Module) -> Mapping[str, Tensor]:
-    trained = {name: one for name, one in module.named_parameters() if one.requires_grad}
-    return ReadOnly({name: gradient_of(parameter) for name, parameter in trained.items()})
+    return ReadOnly({name: _gradient_of(one) for name, one in module.named_parameters() if one.requires_grad})
 
 
-Replica = list[Tensor]  # the parameters that get a gradient, in the order of the module's
+# ---- devices: they note each copy as a Message and each piece of work as a Span
 
 
 class Devices:
-    """What both kinds have: the notes, and the loss on device 0."""
+    """What both kinds have: the notes, and the loss on device 0, whose torch device is `home`."""
 
     def __init__(self, num_devices: int, home: torch.device, costs: StepCosts | None) -> None:
         self.num_devices, self.home, self.costs = num_devices, home, costs
@@ -243,20 +227,18 @@ class Devices:
         spans = Timeline.of(sorted(self._spans, key=lambda span: span.start_s))
         return spans.shifted(-spans.begin_s)
 
-    def compute(self, device: int, kind: str, seconds: float, work: Callable[[], Any]) -> Any:
-        """Do work on a device, which takes `seconds` at least."""
+    def compute(self, device: int, kind: str, num_samples: int, work: Callable[[], Any]) -> Any:
+        """Do work on a device, which takes what `costs` say of so many samples, at least."""
         start_s = time.perf_counter()
         result = work()
-        self._settle(start_s + seconds)
+        if self.costs is not None:
+            _wait_until(start_s + num_samples * getattr(self.costs, f"{kind}_s"))
         self._spans.append(Span(device, "compute", kind, -1, start_s, time.perf_counter()))
         return result
 
-    def sample_s(self, kind: str) -> float:
-        """How long a sample takes at least."""
-        return 0.0 if self.costs is None else float(getattr(self.costs, f"{kind}_s"))
 
-    def _settle(self, until_s: float) -> None:
-        time.sleep(max(0.0, until_s - time.perf_counter()))
+def _wait_until(stop_s: float) -> None:
+    time.sleep(max(0.0, stop_s - time.perf_counter()))
 
 
 class VirtualDevices(Devices):
@@ -273,23 +255,22 @@ class VirtualDevices(Devices):
 
     def replicate(self, module: nn.Module, num_replicas: int) -> list[nn.Module]:
         """Copy the module; device 0 works with the module itself."""
-        return [module, *(self._copy_of(module, device) for device in range(1, num_replicas))]
-
-    def _copy_of(self, module: nn.Module, device: int) -> nn.Module:
         ours = [*module.parameters(), *module.buffers()]
-        sent = self._send("broadcast", "parameters", 0, device, ours)
-        theirs = (
-            nn.Parameter(copied, own.requires_grad) if isinstance(own, nn.Parameter) else copied
-            for own, copied in zip(ours, sent, strict=True)
-        )
-        return copy.deepcopy(module, {id(own): copied for own, copied in zip(ours, theirs, strict=True)})
+        replicas = [module]
+        for device in range(1, num_replicas):
+            sent = self._send("broadcast", "parameters", 0, device, ours)
+            theirs = {
+                id(own): nn.Parameter(copied, own.requires_grad) if isinstance(own, nn.Parameter) else copied
+                for own, copied in zip(ours, sent, strict=True)
+            }
+            replicas.append(copy.deepcopy(module, theirs))
+        return replicas
 
-    def work(self, kind: str, chunks: Iterable[int], works: Sequence[Callable[[], Any]]) -> list[Any]:
+    def work(self, kind: str, sizes: Iterable[int], works: Sequence[Callable[[], Any]]) -> list[Any]:
         """Do something on each device at once, in a thread each, as torch's parallel_apply does."""
         with ThreadPoolExecutor(len(works)) as pool:
-            seconds = [chunk * self.sample_s(kind) for chunk in chunks]
-            each = enumerate(zip(seconds, works, strict=True))
-            futures = [pool.submit(self.compute, place, kind, *one) for place, one in each]
+            each = enumerate(zip(sizes, works, strict=True))
+            futures = [pool.submit(self.compute, device, kind, *one) for device, one in each]
             return [future.result() for future in futures]
 
     def gather(self, outputs: Sequence[Tensor]) -> Tensor:
@@ -300,7 +281,7 @@ class VirtualDevices(Devices):
     def reduce(self, replicas: Sequence[Replica]) -> None:
         """Add the gradients of all to those of device 0, one device after the other."""
         for device, replica in enumerate(replicas[1:], 1):
-            gradients = [gradient_of(parameter) for parameter in replica]
+            gradients = [_gradient_of(parameter) for parameter in replica]
             self._send("reduce", "gradients", device, 0, gradients, replicas[0])
 
     def _send(
@@ -311,13 +292,13 @@ class VirtualDevices(Devices):
         start_s = time.perf_counter()
         copies = [tensor.detach().clone() for tensor in tensors]
         for parameter, gradient in zip(onto or [], copies, strict=onto is not None):
-            parameter.grad = gradient_of(parameter).add_(gradient)
+            parameter.grad = _gradient_of(parameter).add_(gradient)
         if self.costs is not None:
-            self._settle(start_s + self.costs.message_s(message))
+            _wait_until(start_s + self.costs.message_s(message))
         stop_s = time.perf_counter()
         self.messages.append(message)
-        for device, other in ((src, dst), (dst, src)):
-            self._spans.append(Span(device, "link", kind, other, start_s, stop_s))
+        self._spans.append(Span(src, "link", kind, dst, start_s, stop_s))
+        self._spans.append(Span(dst, "link", kind, src, start_s, stop_s))
         return copies
 
 
@@ -340,10 +321,10 @@ class Gpus(Devices):
         replicas: list[nn.Module] = self._stage("broadcast", lambda: parallel.replicate(module, devices, detach=True))
         for name, parameter in module.named_parameters():
             for replica in replicas:
-                tensor_of(replica, name).requires_grad_(parameter.requires_grad)
+                _tensor_of(replica, name).requires_grad_(parameter.requires_grad)
         return replicas
 
-    def work(self, kind: str, chunks: Iterable[int], works: Sequence[Callable[[], Any]]) -> list[Any]:
+    def work(self, kind: str, sizes: Sequence[int], works: Sequence[Callable[[], Any]]) -> list[Any]:
         def on(device: int) -> Any:
             def synchronised() -> Any:
                 result = works[device]()
@@ -351,7 +332,7 @@ class Gpus(Devices):
                 return result
 
             with torch.cuda.device(self._devices[device]):
-                return self.compute(device, kind, 0.0, synchronised)
+                return self.compute(device, kind, sizes[device], synchronised)
 
         with ThreadPoolExecutor(len(works)) as pool:
             return list(pool.map(on, range(len(works))))
@@ -362,7 +343,7 @@ class Gpus(Devices):
         return gathered
 
     def reduce(self, replicas: Sequence[Replica]) -> None:
-        gradients = [[gradient_of(parameter) for parameter in replica] for replica in replicas]
+        gradients = [[_gradient_of(parameter) for parameter in replica] for replica in replicas]
         self._note("reduce", "gradients", [sum(one.nbytes for one in each) for each in gradients], home=True)
         if len(replicas) > 1:
             reduce: Any = parallel.comm.reduce_add_coalesced
@@ -382,15 +363,3 @@ class Gpus(Devices):
     def _note(self, kind: str, what: str, num_bytes: Sequence[int], home: bool = False) -> None:
         for device, size in list(enumerate(num_bytes))[1:]:
             self.messages.append(Message(kind, what, *((device, 0) if home else (0, device)), size))
-
-
-def tensor_of(module: nn.Module, name: str) -> Tensor:
-    """Return a module's tensor by its dotted name, also where it is a replica's, which torch does not list."""
-    path, _, last = name.rpartition(".")
-    found: Tensor = getattr(module.get_submodule(path), last)
-    return found
-
-
-def gradient_of(parameter: Tensor) -> Tensor:
-    """Return its gradient, zeros where it has got none."""
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

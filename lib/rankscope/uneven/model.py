@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,25 +28,25 @@ def simulate(
     """Return what each rank does in an epoch if rank r has ``num_batches[r]`` batches; a step ends with an allreduce.
 
     Spans are of kind "step", "allreduce", "shadow" (the same allreduce on a rank that has no batches left and adds
-    zeros) and "wait". What becomes of the ranks that have batches left when the first has none:
+    zeros) and "wait". When the first rank has no batches left, the others
 
     - "hang": nothing is done about it. Their next allreduce waits for one that never comes, until `timeout_s`.
     - "drop": all ranks stop there. "throw": they do, too, since Join with ``throw_on_early_termination`` raises.
     - "pad": those without batches begin again with their first.
     - "join": those without batches shadow the allreduces of the others (torch's Join).
 
-    The time that Join's own words take, two allreduces of one number a step, is not in it. Raises ValueError for no
-    ranks, for numbers out of range, and where a rank has no batch to begin again with.
+    The time of Join's own messages, two allreduces of one number a step, is not in it. Raises ValueError for no ranks,
+    for numbers out of range, and where a rank has no batch to begin again with.
 
     >>> [span.kind for span in simulate([1, 2], "join") if span.rank == 0]
     ['step', 'allreduce', 'wait', 'shadow']
     >>> [span.kind for span in simulate([1, 2], "hang") if span.rank == 1]
     ['step', 'allreduce', 'step', 'wait']
     """
-    own = checked(num_batches, handling)
+    own = steps_by_rank(num_batches, "join")
+    active = steps_by_rank(own, handling)
     step_s, allreduce_s = number("step_s", step_s, above=0), number("allreduce_s", allreduce_s, 0)
     timeout_s = number("timeout_s", timeout_s, 0)
-    active = steps_by_rank(own, handling)
     rows = []
     for item in range(max(active)):
         begin_s = item * (step_s + allreduce_s)
@@ -55,26 +56,29 @@ def simulate(
             rows.append(Span(rank, LANE, "step" if works else "wait", item, begin_s, meet_s))
             rows.append(Span(rank, LANE, "allreduce" if works else "shadow", item, meet_s, end_s))
     if handling == "hang":
-        rows += _in_vain(own, min(own) * (step_s + allreduce_s), step_s, timeout_s)
+        item = max(active)
+        begin_s = item * (step_s + allreduce_s)
+        meet_s = begin_s + step_s
+        for rank, num_own in enumerate(own):
+            if num_own > item:  # one more step, whose allreduce never ends
+                rows.append(Span(rank, LANE, "step", item, begin_s, meet_s))
+                rows.append(Span(rank, LANE, "wait", item, meet_s, meet_s + timeout_s))
     return Timeline.of(rows).named((), ("step", "allreduce", "shadow", "wait"))
 
 
-def _in_vain(own: Sequence[int], begin_s: float, step_s: float, timeout_s: float) -> list[Span]:
-    """The step after which ranks wait for those that have no batches left."""
-    rows, item, meet_s = [], min(own), begin_s + step_s
-    for rank in (rank for rank, num_batches in enumerate(own) if num_batches > item):
-        rows.append(Span(rank, LANE, "step", item, begin_s, meet_s))
-        rows.append(Span(rank, LANE, "wait", item, meet_s, meet_s + timeout_s))
-    return rows
-
-
 def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
-    """Return how many steps with a batch of its own each rank completes.
+    """Return how many steps with a batch of its own each rank completes; ValueError as `simulate`.
 
     >>> steps_by_rank([2, 3, 4], "join"), steps_by_rank([2, 3, 4], "pad"), steps_by_rank([2, 3, 4], "drop")
     ((2, 3, 4), (4, 4, 4), (2, 2, 2))
     """
-    own = checked(num_batches, handling)
+    one_of("handling", handling, HANDLINGS)
+    ranks = several("num_batches", num_batches, "numbers, one for each rank")
+    own = tuple(whole("num_batches", one, 0, _MOST_BATCHES) for one in ranks)
+    if not 1 <= len(own) <= _MOST_RANKS or not any(own):
+        raise ValueError(f"num_batches must be of 1 to {_MOST_RANKS} ranks, of which one has a batch; got {own!r}")
+    if handling == "pad" and not all(own):
+        raise ValueError(f"num_batches must be at least 1 to be padded, got {own!r}")
     if handling == "join":
         return own
     return (max(own) if handling == "pad" else min(own),) * len(own)
@@ -85,8 +89,8 @@ def gradient_scale(
 ) -> NDArray[np.float64]:
     """Return for each step the sum of the weights that DDP's average gives to the ranks' gradients.
 
-    It is 1 but for Join, which divides by the number of ranks at the start, finished ones included, unless it is told
-    ``divide_by_initial_world_size=False``: then by that of ranks which still have a batch.
+    It is 1 except for Join, which divides by the number of ranks at the start, finished ones included; with
+    ``divide_by_initial_world_size=False`` by that of ranks which still have a batch.
 
     >>> gradient_scale([2, 3, 4]).round(3).tolist()
     [1.0, 1.0, 0.667, 0.333]
@@ -101,7 +105,7 @@ def gradient_scale(
 
 
 def reads(epoch: Assignment, handling: str) -> Assignment:
-    """Return the samples that each rank's completed steps are about, where `epoch` says what it would read.
+    """Return the samples in each rank's completed steps, where `epoch` says what it would read.
 
     Raises ValueError as `simulate` does, and for an epoch without a loader, whose batches are not known.
 
@@ -111,9 +115,8 @@ def reads(epoch: Assignment, handling: str) -> Assignment:
     >>> [indices.tolist() for indices in reads(epoch, "drop").ranks]
     [[6, 7, 8, 9], [0, 1, 2, 3]]
     """
-    ranks = [[batch for _, batch in steps] for steps in _steps(epoch, handling)]
     none = np.empty(0, dtype=np.int64)
-    return replace(epoch, ranks=tuple(np.concatenate([none, *batches]) for batches in ranks))
+    return replace(epoch, ranks=tuple(np.concatenate([none, *batches]) for batches in _completed(epoch, handling)))
 
 
 def sample_weights(
@@ -130,12 +133,13 @@ def sample_weights(
     >>> sample_weights(files_epoch([4, 2, 4], num_ranks=2, batch_size=2), "join", False).tolist()
     [0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
     """
-    shares = gradient_scale(batches_by_rank(epoch), handling, divide_by_initial_world_size)
-    num_active = gradient_scale(batches_by_rank(epoch), handling) * epoch.num_ranks
+    own = batches_by_rank(epoch)
+    num_active = gradient_scale(own, handling) * epoch.num_ranks
+    shares = gradient_scale(own, handling, divide_by_initial_world_size) / num_active
     weights = np.zeros(epoch.size)
-    for steps in _steps(epoch, handling):
-        for step, batch in steps:
-            np.add.at(weights, batch, shares[step] / num_active[step] / batch.size)
+    for batches in _completed(epoch, handling):
+        for share, batch in zip(shares, batches, strict=False):
+            np.add.at(weights, batch, share / batch.size)
     return weights
 
 
@@ -167,21 +171,41 @@ def batches_by_rank(epoch: Assignment) -> tuple[int, ...]:
     return tuple(len(epoch.batches(rank)) for rank in range(epoch.num_ranks))
 
 
-def checked(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
-    """Return the numbers of batches; ValueError where they, or what is to be done about them, cannot be."""
-    one_of("handling", handling, HANDLINGS)
-    ranks = several("num_batches", num_batches, "numbers, one for each rank")
-    own = tuple(whole("num_batches", one, 0, _MOST_BATCHES) for one in ranks)
-    if not 1 <= len(own) <= _MOST_RANKS or not any(own):
-        raise ValueError(f"num_batches must be of 1 to {_MOST_RANKS} ranks, of which one has a batch; got {own!r}")
-    if handling == "pad" and not all(own):
-        raise ValueError(f"num_batches must be at least 1 to be padded, got {own!r}")
-    return own
-
-
-def _steps(epoch: Assignment, handling: str) -> list[list[tuple[int, NDArray[np.int64]]]]:
-    """For each rank its completed steps, with the batch of each."""
+def _completed(epoch: Assignment, handling: str) -> list[list[NDArray[np.int64]]]:
+    """For each rank the batches of the steps that it completes."""
     active = steps_by_rank(batches_by_rank(epoch), handling)
     own = [epoch.batches(rank) for rank in range(epoch.num_ranks)]
     pairs = zip(own, active, strict=True)
-    return [[(step, batches[step % len(batches)]) for step in range(num_steps)] for batches, num_steps in pairs]
+    return [[batches[step % len(batches)] for step in range(num_steps)] for batches, num_steps in pairs]
+
+
+class Counts(NamedTuple):
+    """What one rank took part in: steps whose gradients it helped to reduce, allreduces of Join's single numbers."""
+
+    gradients: int
+    words: int
+
+
+def predicted_counts(num_batches: Sequence[int], handling: str) -> tuple[Counts, ...]:
+    """Return what each rank takes part in, for a module without buffers, about which Join has messages of their own.
+
+    Join asks in each step how many ranks still have a batch and whether gradients are to be reduced, once more when
+    none has, and then who has the final model. To throw, it asks a third time, and stops half way.
+
+    >>> predicted_counts([2, 3], "join")
+    (Counts(gradients=3, words=8), Counts(gradients=3, words=8))
+    """
+    num_steps = max(steps_by_rank(num_batches, handling))
+    tries = [num_steps + (handling == "hang" and own > num_steps) for own in num_batches]
+    if handling == "throw":
+        return (Counts(num_steps, 3 * num_steps + 2),) * len(num_batches)
+    return tuple(Counts(tried, 2 * num_steps + 2 if handling == "join" else 0) for tried in tries)
+
+
+def predicted_errors(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
+    """Return the ranks that end with an error: those with batches left where it hangs, all where Join throws."""
+    least = min(num_batches)
+    if handling == "hang":
+        return tuple(rank for rank, own in enumerate(num_batches) if own > least)
+    thrown = handling == "throw" and max(num_batches) > least
+    return tuple(range(len(num_batches))) if thrown else ()

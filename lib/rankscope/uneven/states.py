@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..gradients import ROUNDING, TIMEOUT_S, DemoError, Vector, apart, values_of
 from ..sampling import Assignment
+from ..values.frozen import frozen
 from ..workers.launch import launch
 from ..zero.run import zero_redundancy_class
 from .model import batches_by_rank
@@ -27,12 +27,19 @@ OPTIMIZERS = {
     "Adam, state shared": ("adam", True),
     "ZeroRedundancyOptimizer": ("zero", False),
 }
+# whether the first epoch is right, whether ranks agree in the second, and whether that is right
+KNOWN = {
+    "SGD": (True, True, True),
+    "Adam": (True, False, False),
+    "Adam, state shared": (True, True, True),
+    "ZeroRedundancyOptimizer": (False, True, False),
+}
 _RATE, _EPOCHS = 0.05, 2
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class JoinedTraining:
-    """Parameters of each rank, beside those of one process that trains on the same batches.
+    """Parameters of each rank, next to those of one process that trains on the same batches.
 
     `started` are after the first step of the second epoch, `ended` after each of two epochs: ``ended[epoch][rank]``.
     """
@@ -43,7 +50,7 @@ class JoinedTraining:
     rounding: float
 
     @property
-    def ranks_apart(self) -> float:
+    def rank_difference(self) -> float:
         """How far ranks are from each other in the second epoch, as a share of the largest parameter."""
         return max(apart(one, self.started[-1]) for one in self.started)
 
@@ -52,7 +59,7 @@ class JoinedTraining:
         return max(apart(one, self.single[epoch]) for one in self.ended[epoch])
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class StatesAfterJoin:
     """What two epochs of Join come to with each of `OPTIMIZERS`."""
 
@@ -61,19 +68,16 @@ class StatesAfterJoin:
     def is_right(self, name: str) -> tuple[bool, bool, bool]:
         """Return whether the first epoch is right, whether ranks agree in the second, and whether that is right."""
         one = self.ways[name]
-        first, together, second = (
-            off <= one.rounding for off in (one.difference(0), one.ranks_apart, one.difference(1))
+        first, agree, second = (
+            off <= one.rounding for off in (one.difference(0), one.rank_difference, one.difference(1))
         )
-        return first, together, second
+        return first, agree, second
 
     def check(self) -> None:
         """Raise DemoError unless each is right or wrong as it is known to be."""
-        known = dict(
-            zip(OPTIMIZERS, [(True,) * 3, (True, False, False), (True,) * 3, (False, True, False)], strict=True)
-        )
         found = {name: self.is_right(name) for name in self.ways}
-        if found != known:
-            raise DemoError(f"first epoch right, ranks agree, second epoch right should be {known}, but: {found}")
+        if found != KNOWN:
+            raise DemoError(f"first epoch right, ranks agree, second epoch right should be {KNOWN}, but: {found}")
 
 
 def share_state(optimizer: torch.optim.Optimizer, num_steps: int) -> None:
@@ -109,16 +113,16 @@ def states_after_join(
 
     Raises ValueError for bad input, and where a rank has no batch.
     """
-    task = checked_task(module, inputs, targets, losses_fn, epoch, 0.0, 1.0)
+    task = checked_task(module, inputs, targets, losses_fn, epoch)
     own = batches_by_rank(epoch)
     if not min(own):
         raise ValueError(f"epoch must have a batch for each rank, got {own}")
     by_rank = launch(_train_all, len(own), (task,), timeout_s=TIMEOUT_S)
     rounding = _EPOCHS * max(own) * ROUNDING * max(torch.finfo(one.dtype).eps for one in module.parameters())
     ways = {}
-    for place, (name, (optimizer, _)) in enumerate(OPTIMIZERS.items()):
-        started, ended = zip(*(rank[place] for rank in by_rank), strict=True)
-        single = _single(task, optimizer)
+    for name, *ranks in zip(OPTIMIZERS, *by_rank, strict=True):
+        started, ended = zip(*ranks, strict=True)
+        single = _single(task, OPTIMIZERS[name][0])
         ways[name] = JoinedTraining(started, tuple(zip(*ended, strict=True)), single, rounding)
     return StatesAfterJoin(ways)
 
