@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from fractions import Fraction
 from itertools import product
 from typing import Any
@@ -179,6 +180,7 @@ def test_whole_tensors_are_dealt_out_as_torch_does() -> None:
         num_ranks = draw.randint(1, 9)
         sizes = [draw.choice([0, 1, 2, 3, 100, 1000, draw.randint(0, 5000)]) for _ in range(draw.randint(1, 40))]
         assert zero.partition(sizes, num_ranks) == torchs_partition(sizes, num_ranks), (sizes, num_ranks)
+    assert torchs_partition([5, 30, 20, 10], 2) != ((0, 1), (2, 3))  # the oracle sees another order
 
 
 def test_the_fullest_rank_is_the_one_of_most_bytes() -> None:
@@ -193,18 +195,13 @@ def test_the_fullest_rank_is_the_one_of_most_bytes() -> None:
         assert total_bytes(module, None, 2) == max(total_bytes(module, rank, 2) for rank in range(2))
 
 
-def test_the_oracle_tells_another_order_apart() -> None:
-    assert torchs_partition([5, 30, 20, 10], 2) != ((0, 1), (2, 3))
-
-
 def test_three_equal_tensors_on_four_ranks_are_a_third_over() -> None:
     module = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(3)))
     sizes = [p.numel() for p in module.parameters()]
     assert zero.imbalance(sizes, zero.partition(sizes, 4)) == pytest.approx(1 / 3)
     way = "zero_redundancy_optimizer"
     by_rank = [
-        zero.memory(module, 4, way, "fp32", "momentum", rank=rank).terms["optimizer_states"]
-        for rank in range(4)
+        zero.memory(module, 4, way, "fp32", "momentum", rank=rank).terms["optimizer_states"] for rank in range(4)
     ]
     assert by_rank == [64 * 64 * 4] * 3 + [0]
     fullest = zero.memory(module, 4, way, "fp32", "momentum").terms["optimizer_states"]
@@ -288,33 +285,29 @@ def test_wrong_input(args: tuple[Any, ...], more: dict[str, Any], message: str) 
         zero.memory(*args, **more)
 
 
-def test_a_parameter_without_a_dimension_is_refused_where_fully_shard_refuses_it() -> None:
-    scaled = nn.Linear(2, 2)
-    scaled.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
-    assert zero.memory(scaled, 2, "ddp").terms["parameters"] == 4 * 7
-    with pytest.raises(ValueError, match="fully_shard takes parameters of at least one dimension, and scale has none"):
-        zero.memory(scaled, 2, "fully_shard")
+SCALED = nn.Linear(2, 2)
+SCALED.register_parameter("scale", nn.Parameter(torch.tensor(1.0)))
+MORE_WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: zero.memory(SCALED, 2, "fully_shard"), "takes parameters of at least one dimension, and scale has none"),
+    (lambda: zero.traffic(MODULE, 2, "ddp", "mixed"), "recipe 'mixed' needs fully_shard"),
+    (lambda: zero.traffic(1000, 2, 1).seconds(10), "link must be a Link, got 10"),
+    (lambda: zero.partition([3, -1], 2), "sizes must be a whole number of at least 0, got -1"),
+    (lambda: zero.partition([3], 0), "num_ranks must be a whole number from 1 to 1000000, got 0"),
+    (lambda: zero.partition(3, 1), "sizes must be a list of numbers of elements, got 3"),
+    (lambda: zero.imbalance([3], [[0], [1]]), "partition must be a whole number from 0 to 0, got 1"),
+    (lambda: zero.imbalance([3], None), "partition must be a list of a rank's places each, got None"),
+    (lambda: zero.imbalance([3], []), "partition must be of at least one rank, got"),
+]
 
 
-def test_wrong_sizes_ways_and_links() -> None:
-    with pytest.raises(ValueError, match="sizes must be a whole number of at least 0, got -1"):
-        zero.partition([3, -1], 2)
-    with pytest.raises(ValueError, match="num_ranks must be a whole number from 1 to 1000000, got 0"):
-        zero.partition([3], 0)
-    with pytest.raises(ValueError, match="sizes must be a list of numbers of elements, got 3"):
-        zero.partition(3, 1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="partition must be a whole number from 0 to 0, got 1"):
-        zero.imbalance([3], [[0], [1]])
-    with pytest.raises(ValueError, match="partition must be a list of a rank's places each, got None"):
-        zero.imbalance([3], None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="partition must be of at least one rank, got"):
-        zero.imbalance([3], [])
-    with pytest.raises(ValueError, match="stage must be one of 'ddp', .*, got 'fsdp1'"):
-        zero.memory(MODULE, 2, "fsdp1")
-    with pytest.raises(ValueError, match="recipe 'mixed' needs fully_shard"):
-        zero.traffic(MODULE, 2, "ddp", "mixed")
-    with pytest.raises(ValueError, match="link must be a Link, got 10"):
-        zero.traffic(1000, 2, 1).seconds(10)  # type: ignore[arg-type]
+@pytest.mark.parametrize(("call", "message"), MORE_WRONG)
+def test_more_wrong_input(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_ddp_takes_a_parameter_without_a_dimension() -> None:
+    assert zero.memory(SCALED, 2, "ddp").terms["parameters"] == 4 * 7
 
 
 def test_words_and_table() -> None:
