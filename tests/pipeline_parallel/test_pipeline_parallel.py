@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.pipelining.schedules import _Action
@@ -32,7 +33,7 @@ from rankscope.pipeline_parallel import (
     traffic,
     verify,
 )
-from rankscope.pipeline_parallel.schedule import Action, most_in_flight
+from rankscope.pipeline_parallel.schedule import Action
 from rankscope.ranks import RankError
 
 TIMEOUT_S = 240.0
@@ -54,10 +55,8 @@ def every_schedule() -> list[PipelineSchedule]:
 
 
 def with_row(schedule: PipelineSchedule, rank: int, row: list[Action]) -> PipelineSchedule:
-    rows = [*schedule.actions[:rank], tuple(row), *schedule.actions[rank + 1 :]]
-    return PipelineSchedule(
-        "corrupted", schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks, tuple(rows)
-    )
+    rows = [*schedule.actions[:rank], row, *schedule.actions[rank + 1 :]]
+    return evolve(schedule, name="corrupted", actions=rows)
 
 
 # ---- against torch's own tables
@@ -77,18 +76,17 @@ def own_order(schedule: PipelineSchedule) -> list[list[str]]:
     return [[schedule.word(rank, action) for action in row] for rank, row in enumerate(schedule.actions)]
 
 
-@pytest.mark.parametrize(("num_ranks", "num_microbatches"), [(1, 1), (2, 3), (4, 4), (4, 8), (5, 2), (8, 9)])
-def test_gpipe_is_torchs(num_ranks: int, num_microbatches: int) -> None:
-    assert own_order(gpipe(num_ranks, num_microbatches)) == torch_order("gpipe", num_ranks, num_microbatches, 1)
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 3), (4, 4), (4, 8), (5, 2), (8, 9)])
+def test_gpipe_is_torchs(sizes: tuple[int, int]) -> None:
+    assert own_order(gpipe(*sizes)) == torch_order("gpipe", *sizes, 1)
 
 
 @pytest.mark.parametrize(
-    ("num_ranks", "num_microbatches", "num_chunks"),
+    "sizes",
     [(2, 2, 2), (2, 4, 2), (4, 8, 2), (4, 8, 3), (4, 10, 2), (4, 3, 2), (3, 8, 2), (4, 5, 4), (1, 3, 2), (8, 16, 4)],
 )
-def test_interleaved_is_torchs(num_ranks: int, num_microbatches: int, num_chunks: int) -> None:
-    found = own_order(interleaved_1f1b(num_ranks, num_microbatches, num_chunks))
-    assert found == torch_order("interleaved_1f1b", num_ranks, num_microbatches, num_chunks)
+def test_interleaved_is_torchs(sizes: tuple[int, int, int]) -> None:
+    assert own_order(interleaved_1f1b(*sizes)) == torch_order("interleaved_1f1b", *sizes)
 
 
 @pytest.mark.parametrize(("num_ranks", "num_microbatches"), [(2, 3), (4, 4), (4, 8), (8, 9)])
@@ -138,11 +136,27 @@ def test_the_papers_forms() -> None:
     assert bubble_share("gpipe", 6, 1) == Fraction(5, 6)  # plain model parallelism
 
 
+def most_in_flight(schedule: PipelineSchedule) -> list[int]:
+    """The papers' closed forms, for each rank.
+
+    GPipe keeps all m, 1F1B min(p-r, m) on rank r. Interleaved 1F1B keeps min(v·m, (v-1)·k + 2(p-1-r) + 1) activations
+    of a v-th of a rank's layers each, k being the microbatches of a round: p where m is a multiple of p.
+    """
+    p, m, v = schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks
+    ahead = (v - 1) * (m // max(1, m // p)) + 1
+    of_rank = {
+        "gpipe": lambda rank: m,
+        "one_f_one_b": lambda rank: min(p - rank, m),
+        "interleaved_1f1b": lambda rank: min(v * m, ahead + 2 * (p - 1 - rank)),
+    }[schedule.name]
+    return [of_rank(rank) for rank in range(p)]
+
+
 def test_activations_in_flight_are_the_closed_forms() -> None:
     for one in every_schedule():
-        sizes = one.num_ranks, one.num_microbatches, one.num_chunks
-        assert one.activations_in_flight() == most_in_flight(one.name, *sizes), one.to_text()
-    assert max(most_in_flight("one_f_one_b", 4, 2)) == 2
+        assert list(one.activations_in_flight()) == most_in_flight(one), one.to_text()
+    assert most_in_flight(one_f_one_b(4, 8)) == [4, 3, 2, 1]
+    assert most_in_flight(interleaved_1f1b(4, 8, 2)) == [11, 9, 7, 5]
 
 
 def test_a_timeline_is_the_exact_simulation_and_no_rank_does_two_things() -> None:
@@ -219,12 +233,9 @@ def test_bytes_sent_are_counted_and_in_closed_form() -> None:
 # ---- text
 
 
-def test_text_reads_back() -> None:
+def test_text_reads_back_and_may_have_comments_and_empty_lines() -> None:
     for one in every_schedule():
         assert PipelineSchedule.from_text(one.to_text()) == one
-
-
-def test_text_may_have_comments_and_empty_lines() -> None:
     text = "# by hand\n\nmine ranks=1 microbatches=1 chunks=2\n\n0: 0F0 1F0 1B0 0B0\n"
     schedule = PipelineSchedule.from_text(text)
     verify(schedule)
@@ -239,7 +250,7 @@ def test_text_may_have_comments_and_empty_lines() -> None:
         ("mine ranks=2 microbatches=1", "line 1: expected"),
         ("mine ranks=-2 microbatches=1 chunks=1", "line 1: expected"),
         ("mine ranks=0 microbatches=1 chunks=1", "num_ranks must be a whole number from 1 to 256, got 0"),
-        ("mine ranks=2 microbatches=1 chunks=1\n0: 0F0", "expected 2 lines, one a rank, got 1"),
+        ("mine ranks=2 microbatches=1 chunks=1\n0: 0F0", "expected 2 lines, one for each rank, got 1"),
         ("mine ranks=1 microbatches=1 chunks=1\n1: 0F0", "line 2: expected rank 0:, got '1:'"),
         ("mine ranks=1 microbatches=1 chunks=1\n0: 0F0 0W0", "line 2: expected an action like 0F0 or 3B1, got '0W0'"),
         ("mine ranks=2 microbatches=1 chunks=1\n0: 1F0\n1: 0F0", "line 2: rank 0 has no stage 1, in '1F0'"),
@@ -321,49 +332,29 @@ TWO = gpipe(2, 2)
         (interleaved_1f1b, (4, 8, 0), "num_chunks must be a whole number from 1 to 64, got 0"),
         (interleaved_1f1b, (4, 9), "num_microbatches of interleaved_1f1b must be a multiple of 2, .*, got 9"),
         (bubble_share, ("1f1b", 4, 8), "name must be one of 'gpipe', 'one_f_one_b', .*, got '1f1b'"),
-        (most_in_flight, ("interleaved_1f1b", 4, 9, 2), "must be a multiple of 2"),
+        (bubble_share, ("interleaved_1f1b", 4, 9, 2), "must be a multiple of 2"),
         (simulate, (TWO, -1, 1), "forward_s must be a finite number of at least 0, got -1"),
-        (
-            simulate,
-            (TWO, 1, [1]),
-            r"backward_s must be a number or one for each of 2 stages, got \[1\]",
-        ),
+        (simulate, (TWO, 1, [1]), r"backward_s must be a number or one for each of 2 stages, got \[1\]"),
         (simulate, (TWO, "1", 1), "forward_s must be a number or one for each of 2 stages, got '1'"),
         (simulate, (TWO, 1, 1, 3), "link must be a Link, got 3"),
-        (
-            simulate,
-            (TWO, 1, 1, Link(0, 1), -1),
-            "activation_bytes must be a finite number of at least 0",
-        ),
-        (
-            simulate,
-            (TWO, 1, 1, None, -1),
-            "activation_bytes must be a finite number of at least 0, got -1",
-        ),
-        (
-            simulate,
-            (TWO, {0: 1, 1: 1}, 1),
-            "forward_s must be a number or one for each of 2 stages, got {",
-        ),
+        (simulate, (TWO, 1, 1, Link(0, 1), -1), "activation_bytes must be a finite number of at least 0"),
+        (simulate, (TWO, 1, 1, None, -1), "activation_bytes must be a finite number of at least 0, got -1"),
+        (simulate, (TWO, {0: 1, 1: 1}, 1), "forward_s must be a number or one for each of 2 stages, got {"),
         (make_model, (2, 0), "width must be a whole number of at least 1, got 0"),
         (make_model, (10**30, 1), "num_stages must be a whole number from 1 to 16384, got 1000"),
-        (PipelineSchedule, ("a", 1, 1, 1, (7,)), "a row of actions must be a sequence of them, got 7"),
+        (PipelineSchedule, ("a", 1, 1, 1, (7,)), "a row of actions must be a list, got 7"),
         (simulated_bubble, (TWO, 0, 0), "forward and backward must take time on some stage, got 0 and 0"),
         (simulated_bubble, (TWO, Fraction(-1)), "forward must be a finite number of at least 0"),
         (traffic, (TWO, None), "activation_bytes must be a finite number"),
         (verify, ([],), "schedule must be a PipelineSchedule"),
         (PipelineSchedule, ("a b", 1, 1, 1, ((),)), "name must be a name without spaces, got 'a b'"),
-        (PipelineSchedule, ("a", 2, 1, 1, ((),)), "actions must be 2 rows, one a rank"),
+        (PipelineSchedule, ("a", 2, 1, 1, ((),)), "actions must be 2 rows, one for each rank"),
         (PipelineSchedule, ("a", 1, 1, 1, ((("X", 0, 0),),)), "an action must be"),
         (measure, ([],), "schedules must be one or more schedules"),
         (measure, ([TWO, gpipe(3, 3)],), "schedules must be of as many ranks, got 2 and 3"),
         (measure, ([with_row(TWO, 0, [])],), "schedules must be of gpipe, .*, got corrupted"),
         (measure, ([one_f_one_b(4, 3)],), "Schedule1F1B must be a whole number of at least 4, got 3"),
-        (
-            measure,
-            ([interleaved_1f1b(2, 2, 1)],),
-            "num_chunks of .* must be a whole number of at least 2",
-        ),
+        (measure, ([interleaved_1f1b(2, 2, 1)],), "num_chunks of .* must be a whole number of at least 2"),
         (measure, ([TWO], 0, 0, 32, 0), "num_steps must be a whole number of at least 1, got 0"),
         (measure, ([TWO], 0, 0, 32, 1, 0), "timeout_s must be a finite number above 0, got 0"),
     ],
@@ -395,23 +386,14 @@ def test_real_ranks_keep_to_the_schedule(runs: dict[str, Any]) -> None:
                 assert begun[rank, "backward", microbatch] >= ended[rank + 1, "backward", microbatch]
 
 
-def test_gradients_of_real_ranks_are_those_of_one_process(runs: dict[str, Any]) -> None:
+def test_real_ranks_compute_what_one_process_does_and_send_what_is_predicted(runs: dict[str, Any]) -> None:
     for run in runs.values():
         model = make_model(run.executed.num_stages, 32)
         assert [g.shape for g in run.gradients] == [p.shape for p in model.parameters()]
         assert run.gradients_off < 1e-12
         assert max(float(gradient.abs().max()) for gradient in run.gradients) > 1e-4
-
-
-def test_gradients_that_are_wrong_are_seen(runs: dict[str, Any]) -> None:
-    run = next(iter(runs.values()))
-    gradients = (run.gradients[0] * (1 + 1e-6), *run.gradients[1:])
-    wrong = type(run)(run.executed, run.timeline, run.sent_bytes, gradients, run.whole_batch)
-    assert wrong.gradients_off > 1e-9
-
-
-def test_real_ranks_send_what_is_predicted(runs: dict[str, Any]) -> None:
-    for run in runs.values():
+        wrong = evolve(run, gradients=(run.gradients[0] * (1 + 1e-6), *run.gradients[1:]))
+        assert wrong.gradients_off > 1e-9
         assert run.sent_bytes == traffic(run.executed, 4 * 32 * 8)
 
 

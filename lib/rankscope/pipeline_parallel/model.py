@@ -1,4 +1,4 @@
-"""`simulate`: when each pass of a pipeline's schedule runs, how much bubble there is, what is sent."""
+"""When each pass of a pipeline's schedule runs, how much bubble there is, and what is sent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from ..values.checks import is_scalar, number, of_type
 from .schedule import FORWARD, Action, PipelineSchedule, in_order, verify
 
 Seconds: TypeAlias = float | Sequence[float]  # on each rank, or on each stage
-
-
-class _Pass(NamedTuple):
-    rank: int
-    action: Action
-    start: Any
-    stop: Any
-    sent: tuple[Any, Any] | None  # from when, until when
 
 
 def simulate(
@@ -48,7 +40,7 @@ def simulate(
     verify(schedule)
     forward = stage_seconds("forward_s", forward_s, schedule)
     backward = stage_seconds("backward_s", backward_s, schedule)
-    num_bytes = _bytes(activation_bytes)
+    num_bytes = number("activation_bytes", activation_bytes, 0)
     message_s = 0.0 if link is None else of_type("link", link, Link).seconds(num_bytes)
     spans = []
     for one in _passes(schedule, forward, backward, message_s):
@@ -90,9 +82,9 @@ def traffic(schedule: PipelineSchedule, activation_bytes: float) -> tuple[float,
     (800.0, 1600.0, 1600.0, 800.0)
     """
     verify(schedule)
-    activation_bytes = _bytes(activation_bytes)
+    activation_bytes = number("activation_bytes", activation_bytes, 0)
     return tuple(
-        activation_bytes * sum(_receiver(schedule, rank, action) is not None for action in row)
+        activation_bytes * sum(_leaves(schedule, rank, action) for action in row)
         for rank, row in enumerate(schedule.actions)
     )
 
@@ -108,6 +100,14 @@ def kind_of(action: Action) -> str:
     return f"{name} {action.chunk}" if action.chunk else name
 
 
+class _Pass(NamedTuple):
+    rank: int
+    action: Action
+    start: Any
+    stop: Any
+    sent: tuple[Any, Any] | None  # from when, until when
+
+
 def _passes(
     schedule: PipelineSchedule, forward: Sequence[Any], backward: Sequence[Any], message: Any
 ) -> Iterator[_Pass]:
@@ -119,38 +119,33 @@ def _passes(
         start = max(free[rank], came.pop((stage, action.kind, action.microbatch), 0))
         stop = free[rank] = start + (forward if action.kind == FORWARD else backward)[stage]
         sent = None
-        if _receiver(schedule, rank, action) is not None:
+        if _leaves(schedule, rank, action):
             begin = max(stop, port[rank])
             port[rank] = begin + message
             sent = begin, port[rank]
-        came[_onward(stage, action), action.kind, action.microbatch] = port[rank] if sent else stop
+        came[_next_stage(stage, action), action.kind, action.microbatch] = port[rank] if sent else stop
         yield _Pass(rank, action, start, stop, sent)
 
 
-def _onward(stage: int, action: Action) -> int:
+def _next_stage(stage: int, action: Action) -> int:
     return stage + (1 if action.kind == FORWARD else -1)
 
 
-def _receiver(schedule: PipelineSchedule, rank: int, action: Action) -> int | None:
-    """To which rank the result of a pass goes; None where it stays or ends here."""
-    onward = _onward(schedule.stage(rank, action), action)
-    to = onward % schedule.num_ranks
-    return to if 0 <= onward < schedule.num_stages and to != rank else None
+def _leaves(schedule: PipelineSchedule, rank: int, action: Action) -> bool:
+    """Whether the result of a pass goes to another rank."""
+    onward = _next_stage(schedule.stage(rank, action), action)
+    return 0 <= onward < schedule.num_stages and onward % schedule.num_ranks != rank
 
 
 def _exact(name: str, seconds: Any, schedule: PipelineSchedule) -> list[Fraction]:
     """The time of each stage: those given, or the v-th part of what a rank's v chunks take together."""
+
+    def fraction(seconds: Any) -> Fraction:
+        return seconds if isinstance(seconds, Fraction) and seconds >= 0 else Fraction(number(name, seconds, 0))
+
     num_stages = schedule.num_stages
     if is_scalar(seconds) or isinstance(seconds, Fraction):
-        return [_fraction(name, seconds) / schedule.num_chunks] * num_stages
+        return [fraction(seconds) / schedule.num_chunks] * num_stages
     if isinstance(seconds, str) or not isinstance(seconds, Sequence | np.ndarray) or len(seconds) != num_stages:
         raise ValueError(f"{name} must be a number or one for each of {num_stages} stages, got {seconds!r}")
-    return [_fraction(name, one) for one in seconds]
-
-
-def _fraction(name: str, seconds: Any) -> Fraction:
-    return seconds if isinstance(seconds, Fraction) and seconds >= 0 else Fraction(number(name, seconds, 0))
-
-
-def _bytes(activation_bytes: Any) -> float:
-    return number("activation_bytes", activation_bytes, 0)
+    return [fraction(one) for one in seconds]

@@ -1,11 +1,10 @@
-"""`measure`: steps of GPipe, 1F1B or interleaved 1F1B on real ranks, through torch.distributed.pipelining."""
+"""Steps of GPipe, 1F1B or interleaved 1F1B on real ranks, through torch.distributed.pipelining."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from torch.nn.functional import mse_loss
 
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, whole
+from ..values.frozen import frozen
 from ..workers.launch import launch
 from .model import Seconds, kind_of, stage_seconds
 from .schedule import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, PIPELINES, Action, PipelineSchedule
@@ -24,7 +24,7 @@ _MARGIN_NS = 20_000_000  # from when the ranks agree on a start to the start
 _SAMPLES = 4  # of a microbatch
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class PipelineRun:
     """One step on real ranks: what ran when, the gradients of all layers, the bytes that each rank sent.
 
@@ -47,7 +47,7 @@ class PipelineRun:
 
 
 def make_model(num_stages: int, width: int) -> nn.Sequential:
-    """Return the model that `measure` cuts: a layer of `width` by `width` and a tanh a stage, in float64.
+    """Return the model that `measure` cuts: a layer of `width` by `width` and a tanh for each stage, in float64.
 
     >>> [tuple(p.shape) for p in make_model(2, 3).parameters()]
     [(3, 3), (3,), (3, 3), (3,)]
@@ -57,11 +57,12 @@ def make_model(num_stages: int, width: int) -> nn.Sequential:
         nn.Sequential(nn.Linear(width, width, dtype=torch.float64), nn.Tanh())
         for _ in range(whole("num_stages", num_stages, 1, MOST_RANKS * MOST_CHUNKS))
     ]
+    model = nn.Sequential(*layers)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(0)
-        for parameter in nn.Sequential(*layers).parameters():
+        for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.float64) / width**0.5)
-    return nn.Sequential(*layers)
+    return model
 
 
 def measure(
@@ -75,13 +76,13 @@ def measure(
     """Run steps of `make_model` by each of these schedules, on as many processes on Gloo as they have ranks.
 
     Of `num_steps` steps a schedule the quickest is returned, after one that is not recorded. A microbatch is of 4
-    samples, so that 4·width float64 cross a cut. Each pass sleeps for the rest of its time, given as to
-    `simulate`, so that more ranks than cores are no slower. The timelines have that function's lane "compute"
-    and its kinds, and count from the instant at which all ranks start.
+    samples, so that 4·width float64 cross a cut. Each pass sleeps for the rest of its time, given as to `simulate`, so
+    that more ranks than cores are no slower. The timelines have that function's lane "compute" and its kinds, and
+    count from the instant at which all ranks start.
 
-    ValueError for bad input, schedules of different numbers of ranks, ones that torch has not (those of `PIPELINES`
-    it has), and what it refuses: 1F1B of fewer microbatches than ranks, interleaved 1F1B of one chunk. RankError for
-    what fails on a rank.
+    ValueError for bad input, schedules of different numbers of ranks, ones that torch does not have (it has those of
+    `PIPELINES`), and what it refuses: 1F1B of fewer microbatches than ranks, interleaved 1F1B of one chunk. RankError
+    for what fails on a rank.
 
     >>> from rankscope.pipeline_parallel import one_f_one_b
     >>> (run,) = measure([one_f_one_b(2, 3)])
@@ -93,33 +94,31 @@ def measure(
     >>> run.gradients_off < 1e-12, run.sent_bytes
     (True, (3072, 3072))
     """
-    planned = _checked(schedules)
-    width, num_steps = whole("width", width, 1), whole("num_steps", num_steps, 1)
-    plans = [
-        _Plan(one, stage_seconds("forward_s", forward_s, one), stage_seconds("backward_s", backward_s, one))
-        for one in planned
-    ]
-    timeout_s = number("timeout_s", timeout_s, above=0)
-    by_rank = launch(_run_rank, planned[0].num_ranks, (plans, width, num_steps), timeout_s=timeout_s)
-    return [_run(one, width, ranks) for one, ranks in zip(planned, zip(*by_rank, strict=True), strict=True)]
-
-
-def _checked(schedules: Any) -> list[PipelineSchedule]:
-    """Say what is wrong before ranks are started."""
     if not isinstance(schedules, Sequence) or not schedules:
         raise ValueError(f"schedules must be one or more schedules, got {schedules!r}")
     for one in schedules:
-        of_type("schedules", one, PipelineSchedule)
-        sizes = one.num_ranks, one.num_microbatches, one.num_chunks
-        if one.name not in PIPELINES or PIPELINES[one.name](*sizes) != one:
-            raise ValueError(f"schedules must be of {', '.join(PIPELINES)}, which torch has, got {one.name} as written")
+        _check_torch_has(one)
         if one.num_ranks != schedules[0].num_ranks:
             raise ValueError(f"schedules must be of as many ranks, got {schedules[0].num_ranks} and {one.num_ranks}")
-        if one.name == "one_f_one_b":
-            whole("num_microbatches of torch's Schedule1F1B", one.num_microbatches, one.num_ranks)
-        if one.name == "interleaved_1f1b":
-            whole("num_chunks of torch's ScheduleInterleaved1F1B", one.num_chunks, 2)
-    return list(schedules)
+    width, num_steps = whole("width", width, 1), whole("num_steps", num_steps, 1)
+    plans = [
+        _Plan(one, stage_seconds("forward_s", forward_s, one), stage_seconds("backward_s", backward_s, one))
+        for one in schedules
+    ]
+    timeout_s = number("timeout_s", timeout_s, above=0)
+    by_rank = launch(_run_rank, schedules[0].num_ranks, (plans, width, num_steps), timeout_s=timeout_s)
+    return [_quickest(one, width, ranks) for one, ranks in zip(schedules, zip(*by_rank, strict=True), strict=True)]
+
+
+def _check_torch_has(schedule: PipelineSchedule) -> None:
+    of_type("schedules", schedule, PipelineSchedule)
+    name, sizes = schedule.name, (schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
+    if name not in PIPELINES or PIPELINES[name](*sizes) != schedule:
+        raise ValueError(f"schedules must be of {', '.join(PIPELINES)}, which torch has, got {name} as written")
+    if name == "one_f_one_b":
+        whole("num_microbatches of torch's Schedule1F1B", schedule.num_microbatches, schedule.num_ranks)
+    if name == "interleaved_1f1b":
+        whole("num_chunks of torch's ScheduleInterleaved1F1B", schedule.num_chunks, 2)
 
 
 class _Plan(NamedTuple):
@@ -136,32 +135,49 @@ class _Step(NamedTuple):
     sent_bytes: list[int]
 
 
-def _run(
+def _quickest(
     planned: PipelineSchedule, width: int, by_rank: Sequence[tuple[list[_Step], list[list[Tensor]]]]
 ) -> PipelineRun:
-    """Put together what the ranks say of one schedule, of the quickest of its steps."""
-    steps = list(zip(*(steps for steps, _ in by_rank), strict=True))
-    step = min(
-        steps, key=lambda ranks: max(stop_ns for one in ranks for _, _, stop_ns in one.passes) - ranks[0].start_ns
-    )
+    """Put together what the ranks saw of the quickest step of one schedule."""
+
+    def took_ns(ranks: tuple[_Step, ...]) -> int:
+        return max(stop_ns for one in ranks for _, _, stop_ns in one.passes) - ranks[0].start_ns
+
+    step = min(zip(*(steps for steps, _ in by_rank), strict=True), key=took_ns)
     begin_ns = step[0].start_ns
     spans = [
         Span(rank, "compute", kind_of(action), action.microbatch, (start - begin_ns) / 1e9, (stop - begin_ns) / 1e9)
         for rank, one in enumerate(step)
         for action, start, stop in one.passes
     ]
-    timeline = Timeline.of(spans).named(("compute",), ("forward", "backward"))
-    rows = tuple(tuple(action for action, _, _ in one.passes) for one in step)
-    # chunk by chunk, and in each rank by rank: the order of the stages
-    gradients = [one for chunk in range(planned.num_chunks) for _, chunks in by_rank for one in chunks[chunk]]
-    sent_bytes = tuple(sum(one.sent_bytes) for one in step)
+    model = make_model(planned.num_stages, width)
+    inputs, targets = _batch(planned, width)
+    mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+    passes = tuple(tuple(action for action, _, _ in one.passes) for one in step)
     return PipelineRun(
-        replace(planned, actions=rows), timeline, sent_bytes, tuple(gradients), _whole_batch(planned, width)
+        executed=PipelineSchedule(
+            planned.name, planned.num_ranks, planned.num_microbatches, planned.num_chunks, passes
+        ),
+        timeline=Timeline.of(spans).named(("compute",), ("forward", "backward")),
+        sent_bytes=tuple(sum(one.sent_bytes) for one in step),
+        # chunk by chunk, and in each rank by rank: the order of the stages
+        gradients=tuple(one for chunk in range(planned.num_chunks) for _, own in by_rank for one in own[chunk]),
+        whole_batch=tuple(parameter.grad for parameter in model.parameters() if parameter.grad is not None),
     )
 
 
+def _batch(planned: PipelineSchedule, width: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shape = (2, planned.num_microbatches * _SAMPLES, width)
+    inputs, targets = torch.randn(shape, generator=generator, dtype=torch.float64)
+    return inputs, targets
+
+
+# ---- in a rank
+
+
 class _RecordedStage(PipelineStage):
-    """A stage that takes the time it is told to, and notes its passes and the bytes it sends."""
+    """A stage whose passes take the planned time, and which notes them and the bytes it sends."""
 
     def __init__(self, model: nn.Sequential, plan: _Plan, chunk: int) -> None:
         place = chunk * plan.schedule.num_ranks + dist.get_rank()
@@ -170,11 +186,11 @@ class _RecordedStage(PipelineStage):
         self.step: _Step | None = None
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with self._taking(Action(FORWARD, fwd_chunk_id, self.chunk)):
+        with self._recorded(Action(FORWARD, fwd_chunk_id, self.chunk)):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with self._taking(Action(BACKWARD, bwd_chunk_id, self.chunk)):
+        with self._recorded(Action(BACKWARD, bwd_chunk_id, self.chunk)):
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
@@ -189,7 +205,7 @@ class _RecordedStage(PipelineStage):
         return sends
 
     @contextmanager
-    def _taking(self, action: Action) -> Iterator[None]:
+    def _recorded(self, action: Action) -> Iterator[None]:
         """Let a pass last until its time is over, and note it."""
         start_ns = time.perf_counter_ns()
         yield
@@ -207,12 +223,16 @@ def _run_plan(plan: _Plan, width: int, num_steps: int) -> tuple[list[_Step], lis
     planned, rank = plan.schedule, dist.get_rank()
     model = make_model(planned.num_stages, width)
     stages = [_RecordedStage(model, plan, chunk) for chunk in range(planned.num_chunks)]
-    schedule = _torch_schedule(planned, stages)
+    schedule: Any
+    if planned.name == "interleaved_1f1b":
+        schedule = ScheduleInterleaved1F1B(list(stages), planned.num_microbatches, loss_fn=mse_loss)
+    else:
+        kind = ScheduleGPipe if planned.name == "gpipe" else Schedule1F1B
+        schedule = kind(stages[0], planned.num_microbatches, loss_fn=mse_loss)
     inputs, targets = _batch(planned, width)
     steps = []
     for number_of_step in range(num_steps + 1):
-        start_ns = _agreed_start_ns()
-        step = _Step(start_ns, [], [])
+        step = _Step(_agreed_start_ns(), [], [])
         for stage in stages:
             stage.submod.zero_grad()
             stage.step = step if number_of_step else None  # the first is not recorded
@@ -222,30 +242,9 @@ def _run_plan(plan: _Plan, width: int, num_steps: int) -> tuple[list[_Step], lis
     return steps[1:], gradients
 
 
-def _torch_schedule(planned: PipelineSchedule, stages: list[_RecordedStage]) -> Any:
-    if planned.name == "interleaved_1f1b":
-        return ScheduleInterleaved1F1B(list(stages), planned.num_microbatches, loss_fn=mse_loss)
-    kind = ScheduleGPipe if planned.name == "gpipe" else Schedule1F1B
-    return kind(stages[0], planned.num_microbatches, loss_fn=mse_loss)
-
-
 def _agreed_start_ns() -> int:
     """Wait for the instant that all ranks agree on, and return it."""
     start = torch.tensor([time.perf_counter_ns() + _MARGIN_NS])
     dist.all_reduce(start, op=dist.ReduceOp.MAX)
     time.sleep(max(0.0, (int(start) - time.perf_counter_ns()) / 1e9))
     return int(start)
-
-
-def _batch(planned: PipelineSchedule, width: int) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    shape = (2, planned.num_microbatches * _SAMPLES, width)
-    inputs, targets = torch.randn(shape, generator=generator, dtype=torch.float64)
-    return inputs, targets
-
-
-def _whole_batch(planned: PipelineSchedule, width: int) -> tuple[Tensor, ...]:
-    model = make_model(planned.num_stages, width)
-    inputs, targets = _batch(planned, width)
-    mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
-    return tuple(parameter.grad for parameter in model.parameters() if parameter.grad is not None)

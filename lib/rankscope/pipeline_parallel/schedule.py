@@ -1,25 +1,25 @@
 """`PipelineSchedule`: in which order each rank of a pipeline runs forward and backward of which microbatch, as a table.
 
 A model is cut into stages, rank r holding stages r, r + num_ranks, …: its chunks 0, 1, …. A microbatch goes through all
-stages forward, then back. What a rank does next is written down beforehand, and is all that kinds of pipelines differ
-in.
+stages forward, then back. What a rank does next is written down beforehand, and is all in which kinds of pipelines
+differ: GPipe, 1F1B and interleaved 1F1B are made here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from ..values.checks import of_type, one_of, whole
+from ..values.checks import of_type, one_of, several, whole
+from ..values.frozen import checked, frozen
 
 MOST_RANKS, MOST_MICROBATCHES, MOST_CHUNKS = 256, 4096, 64
 FORWARD, BACKWARD = "F", "B"
 _ACTION = re.compile(r"([0-9]{1,6})([FB])([0-9]{1,6})")
-_SIZES = {"ranks": "num_ranks", "microbatches": "num_microbatches", "chunks": "num_chunks"}
+_HEAD = re.compile(r"(\S+) ranks=([0-9]{1,6}) microbatches=([0-9]{1,6}) chunks=([0-9]{1,6})")
 
 
 class PipelineError(ValueError):
@@ -38,32 +38,41 @@ class Action(NamedTuple):
     chunk: int = 0
 
 
-@dataclass(frozen=True)
+def _one_word(name: str, value: Any) -> str:
+    if not isinstance(value, str) or value.split() != [value]:
+        raise ValueError(f"{name} must be a name without spaces, got {value!r}")
+    return value
+
+
+def _rows(name: str, value: Any) -> tuple[tuple[Action, ...], ...]:
+    def action(value: Any) -> Action:
+        if not isinstance(value, tuple) or len(value) != 3 or value[0] not in (FORWARD, BACKWARD):
+            raise ValueError(f"an action must be ('F' or 'B', microbatch, chunk), got {value!r}")
+        return Action(value[0], whole("microbatch", value[1], 0), whole("chunk", value[2], 0))
+
+    return tuple(tuple(map(action, several("a row of actions", row))) for row in several(name, value, "rows"))
+
+
+@frozen
 class PipelineSchedule:
     """What each rank does, one action after the other: `actions[rank]`.
 
-    ValueError for sizes out of range and for as many rows as there are not ranks; whether the actions do the work is
-    what `verify` says.
+    ValueError for sizes out of range and for another number of rows than ranks; `verify` says whether the actions do
+    the work.
     """
 
-    name: str
-    num_ranks: int
-    num_microbatches: int
-    num_chunks: int
-    actions: tuple[tuple[Action, ...], ...]
+    name: str = checked(_one_word)
+    num_ranks: int = checked(whole, 1, MOST_RANKS)
+    num_microbatches: int = checked(whole, 1, MOST_MICROBATCHES)
+    num_chunks: int = checked(whole, 1, MOST_CHUNKS)
+    actions: tuple[tuple[Action, ...], ...] = checked(_rows)
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or self.name.split() != [self.name]:
-            raise ValueError(f"name must be a name without spaces, got {self.name!r}")
-        sizes = checked_sizes(self.num_ranks, self.num_microbatches, self.num_chunks)
-        for field, size in zip(_SIZES.values(), sizes, strict=True):
-            object.__setattr__(self, field, size)
-        if not isinstance(self.actions, Sequence) or len(self.actions) != self.num_ranks:
-            raise ValueError(f"actions must be {self.num_ranks} rows, one a rank, got {self.actions!r}")
-        for row in self.actions:
-            if isinstance(row, str) or not isinstance(row, Sequence):
-                raise ValueError(f"a row of actions must be a sequence of them, got {row!r}")
-        object.__setattr__(self, "actions", tuple(tuple(map(self._checked, row)) for row in self.actions))
+    def __attrs_post_init__(self) -> None:
+        if len(self.actions) != self.num_ranks:
+            raise ValueError(f"actions must be {self.num_ranks} rows, one for each rank, got {len(self.actions)}")
+        for _, microbatch, chunk in {action for row in self.actions for action in row}:
+            whole("microbatch", microbatch, 0, self.num_microbatches - 1)
+            whole("chunk", chunk, 0, self.num_chunks - 1)
 
     @property
     def num_stages(self) -> int:
@@ -99,12 +108,12 @@ class PipelineSchedule:
         1: 1F0 1B0
         <BLANKLINE>
         """
-        head = [self.name, *(f"{word}={getattr(self, field)}" for word, field in _SIZES.items())]
-        rows = [
+        sizes = f"ranks={self.num_ranks} microbatches={self.num_microbatches} chunks={self.num_chunks}"
+        rows = (
             " ".join([f"{rank}:", *(self.word(rank, action) for action in row)])
             for rank, row in enumerate(self.actions)
-        ]
-        return "\n".join([" ".join(head), *rows]) + "\n"
+        )
+        return "\n".join([f"{self.name} {sizes}", *rows]) + "\n"
 
     @classmethod
     def from_text(cls, text: str) -> PipelineSchedule:
@@ -112,113 +121,20 @@ class PipelineSchedule:
 
         Raises PipelineError naming the line, counted from 1, and what is wrong in it.
         """
-        of_type("text", text, str)
-        lines = [(place, line.split()) for place, line in enumerate(text.splitlines(), 1)]
+        lines = [(place, line.split()) for place, line in enumerate(of_type("text", text, str).splitlines(), 1)]
         lines = [(place, words) for place, words in lines if words and not words[0].startswith("#")]
         if not lines:
             raise PipelineError("the text of a pipeline must start with a line of its sizes, and this one is empty")
-        sizes = _read_sizes(*lines[0])
-        if len(lines) - 1 != sizes["num_ranks"]:
-            raise PipelineError(f"expected {sizes['num_ranks']} lines, one a rank, got {len(lines) - 1}")
-        rows = [
-            _read_row(place, words, rank, sizes["num_ranks"], sizes["num_chunks"])
-            for rank, (place, words) in enumerate(lines[1:])
-        ]
-        return cls(lines[0][1][0], **sizes, actions=tuple(rows))
-
-    def _checked(self, action: Any) -> Action:
-        if not isinstance(action, tuple) or len(action) != 3 or action[0] not in (FORWARD, BACKWARD):
-            raise ValueError(f"an action must be ('F' or 'B', microbatch, chunk), got {action!r}")
-        microbatch = whole("microbatch", action[1], 0, self.num_microbatches - 1)
-        return Action(action[0], microbatch, whole("chunk", action[2], 0, self.num_chunks - 1))
-
-
-def checked_sizes(num_ranks: Any, num_microbatches: Any, num_chunks: Any) -> tuple[int, int, int]:
-    """Return the sizes of a pipeline as ints; ValueError where one is out of range."""
-    return (
-        whole("num_ranks", num_ranks, 1, MOST_RANKS),
-        whole("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES),
-        whole("num_chunks", num_chunks, 1, MOST_CHUNKS),
-    )
-
-
-def verify(schedule: PipelineSchedule) -> None:
-    """Raise PipelineError unless each stage runs each microbatch forward and backward once, and no rank waits for ever.
-
-    Messages are taken to be sent as soon as they are computed and kept until they are asked for.
-
-    >>> wrong = "mine ranks=2 microbatches=1 chunks=1\\n0: 0F0 0B0\\n1: 1B0 1F0"
-    >>> verify(PipelineSchedule.from_text(wrong))
-    Traceback (most recent call last):
-    rankscope.pipeline_parallel.schedule.PipelineError: rank 1, 1B0: comes before 1F0
-    """
-    of_type("schedule", schedule, PipelineSchedule)
-    for rank, row in enumerate(schedule.actions):
-        done = set[Action]()
-        for action in row:
-            word = schedule.word(rank, action)
-            if action in done:
-                raise PipelineError(f"rank {rank}, {word}: comes twice", rank, word)
-            forward = action._replace(kind=FORWARD)
-            if action.kind == BACKWARD and forward not in done:
-                message = f"rank {rank}, {word}: comes before {schedule.word(rank, forward)}"
-                raise PipelineError(message, rank, word)
-            done.add(action)
-        for chunk in range(schedule.num_chunks):
-            for microbatch in range(schedule.num_microbatches):
-                for kind in (FORWARD, BACKWARD):
-                    if (missing := Action(kind, microbatch, chunk)) not in done:
-                        word = schedule.word(rank, missing)
-                        raise PipelineError(f"rank {rank}, {word}: is missing", rank, word)
-    for _ in in_order(schedule):
-        pass
-
-
-def in_order(schedule: PipelineSchedule) -> Iterator[tuple[int, Action]]:
-    """Yield rank and action of all, each after what it needs and after what its rank does before it.
-
-    Raises PipelineError where every rank that is left waits: the first of them is named.
-    """
-    done = set[tuple[int, str, int]]()
-    places = [0] * schedule.num_ranks
-    left = sum(map(len, schedule.actions))
-    while left:
-        before = left
-        for rank, row in enumerate(schedule.actions):
-            while places[rank] < len(row) and needed(schedule, rank, row[places[rank]]) <= done:
-                action = row[places[rank]]
-                yield rank, action
-                done.add((schedule.stage(rank, action), action.kind, action.microbatch))
-                places[rank] += 1
-                left -= 1
-        if left == before:
-            raise _stuck(schedule, places, done)
-
-
-def needed(schedule: PipelineSchedule, rank: int, action: Action) -> set[tuple[int, str, int]]:
-    """Return what an action waits for, as (stage, kind, microbatch): nothing for a forward pass of the first stage."""
-    stage, last = schedule.stage(rank, action), schedule.num_stages - 1
-    if action.kind == FORWARD:
-        return {(stage - 1, FORWARD, action.microbatch)} if stage else set()
-    after = {(stage + 1, BACKWARD, action.microbatch)} if stage < last else set()
-    return {(stage, FORWARD, action.microbatch)} | after
-
-
-def _stuck(schedule: PipelineSchedule, places: list[int], done: set[tuple[int, str, int]]) -> PipelineError:
-    rank = next(rank for rank, row in enumerate(schedule.actions) if places[rank] < len(row))
-    action = schedule.actions[rank][places[rank]]
-    word = schedule.word(rank, action)
-    stage, kind, microbatch = min(needed(schedule, rank, action) - done)
-    return PipelineError(f"rank {rank}, {word}: waits for {stage}{kind}{microbatch}, which never comes", rank, word)
-
-
-def _read_sizes(place: int, words: list[str]) -> dict[str, int]:
-    found = [word.partition("=") for word in words[1:]]
-    if [name for name, _, _ in found] != list(_SIZES) or not all(re.fullmatch("[0-9]{1,6}", n) for _, _, n in found):
-        raise PipelineError(
-            f"line {place}: expected 'name ranks=… microbatches=… chunks=…' with whole numbers, got {' '.join(words)!r}"
-        )
-    return {_SIZES[name]: int(number) for name, _, number in found}
+        place, words = lines[0]
+        head = _HEAD.fullmatch(" ".join(words))
+        if head is None:
+            expected = "'name ranks=… microbatches=… chunks=…' with whole numbers"
+            raise PipelineError(f"line {place}: expected {expected}, got {' '.join(words)!r}")
+        num_ranks, num_microbatches, num_chunks = map(int, head.groups()[1:])
+        if len(lines) - 1 != num_ranks:
+            raise PipelineError(f"expected {num_ranks} lines, one for each rank, got {len(lines) - 1}")
+        rows = [_read_row(*line, rank, num_ranks, num_chunks) for rank, line in enumerate(lines[1:])]
+        return cls(head[1], num_ranks, num_microbatches, num_chunks, tuple(rows))
 
 
 def _read_row(place: int, words: list[str], rank: int, num_ranks: int, num_chunks: int) -> tuple[Action, ...]:
@@ -236,6 +152,81 @@ def _read_row(place: int, words: list[str], rank: int, num_ranks: int, num_chunk
     return tuple(row)
 
 
+# ---- whether a schedule does the work
+
+
+def verify(schedule: PipelineSchedule) -> None:
+    """Raise PipelineError unless each stage runs each microbatch forward and backward once, and no rank waits for ever.
+
+    Messages are taken to be sent as soon as they are computed and kept until they are asked for.
+
+    >>> wrong = "mine ranks=2 microbatches=1 chunks=1\\n0: 0F0 0B0\\n1: 1B0 1F0"
+    >>> verify(PipelineSchedule.from_text(wrong))
+    Traceback (most recent call last):
+    rankscope.pipeline_parallel.schedule.PipelineError: rank 1, 1B0: comes before 1F0
+    """
+    of_type("schedule", schedule, PipelineSchedule)
+
+    def error(rank: int, action: Action, what: str) -> PipelineError:
+        word = schedule.word(rank, action)
+        return PipelineError(f"rank {rank}, {word}: {what}", rank, word)
+
+    for rank, row in enumerate(schedule.actions):
+        done = set[Action]()
+        for action in row:
+            if action in done:
+                raise error(rank, action, "comes twice")
+            forward = action._replace(kind=FORWARD)
+            if action.kind == BACKWARD and forward not in done:
+                raise error(rank, action, f"comes before {schedule.word(rank, forward)}")
+            done.add(action)
+        for chunk in range(schedule.num_chunks):
+            for microbatch in range(schedule.num_microbatches):
+                for kind in (FORWARD, BACKWARD):
+                    if (missing := Action(kind, microbatch, chunk)) not in done:
+                        raise error(rank, missing, "is missing")
+    for _ in in_order(schedule):
+        pass
+
+
+def in_order(schedule: PipelineSchedule) -> Iterator[tuple[int, Action]]:
+    """Yield rank and action of all, each after what it needs and after what its rank does before it.
+
+    Raises PipelineError where every rank that is left waits: the first of them is named.
+    """
+    done = set[tuple[int, str, int]]()
+    places = [0] * schedule.num_ranks
+    left = sum(map(len, schedule.actions))
+    while left:
+        before = left
+        for rank, row in enumerate(schedule.actions):
+            while places[rank] < len(row) and _needed(schedule, rank, row[places[rank]]) <= done:
+                action = row[places[rank]]
+                yield rank, action
+                done.add((schedule.stage(rank, action), action.kind, action.microbatch))
+                places[rank] += 1
+                left -= 1
+        if left == before:
+            rank = next(rank for rank, row in enumerate(schedule.actions) if places[rank] < len(row))
+            action = schedule.actions[rank][places[rank]]
+            word = schedule.word(rank, action)
+            stage, kind, microbatch = min(_needed(schedule, rank, action) - done)
+            message = f"rank {rank}, {word}: waits for {stage}{kind}{microbatch}, which never comes"
+            raise PipelineError(message, rank, word)
+
+
+def _needed(schedule: PipelineSchedule, rank: int, action: Action) -> set[tuple[int, str, int]]:
+    """What an action waits for, as (stage, kind, microbatch): nothing for a forward pass of the first stage."""
+    stage, last = schedule.stage(rank, action), schedule.num_stages - 1
+    if action.kind == FORWARD:
+        return {(stage - 1, FORWARD, action.microbatch)} if stage else set()
+    after = {(stage + 1, BACKWARD, action.microbatch)} if stage < last else set()
+    return {(stage, FORWARD, action.microbatch)} | after
+
+
+# ---- the three kinds
+
+
 def gpipe(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
     """Return the schedule of GPipe (Huang et al., 2019): all microbatches forward, then all backward.
 
@@ -248,9 +239,8 @@ def gpipe(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> Pipelin
     1: 1F0 1F1 1F2 1B0 1B1 1B2
     <BLANKLINE>
     """
-    num_ranks, num_microbatches = _one_chunk("gpipe", num_ranks, num_microbatches, num_chunks)
-    row = _warmed_up(*_orders(num_microbatches, 1, num_microbatches), num_microbatches)
-    return PipelineSchedule("gpipe", num_ranks, num_microbatches, 1, (row,) * num_ranks)
+    p, m, _ = _sizes("gpipe", num_ranks, num_microbatches, num_chunks)
+    return _scheduled("gpipe", p, m, 1, m, lambda rank: m)
 
 
 def one_f_one_b(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
@@ -265,10 +255,8 @@ def one_f_one_b(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> P
     1: 1F0 1B0 1F1 1B1 1F2 1B2
     <BLANKLINE>
     """
-    num_ranks, num_microbatches = _one_chunk("one_f_one_b", num_ranks, num_microbatches, num_chunks)
-    orders = _orders(num_microbatches, 1, num_microbatches)
-    rows = tuple(_warmed_up(*orders, num_ranks - 1 - rank) for rank in range(num_ranks))
-    return PipelineSchedule("one_f_one_b", num_ranks, num_microbatches, 1, rows)
+    p, m, _ = _sizes("one_f_one_b", num_ranks, num_microbatches, num_chunks)
+    return _scheduled("one_f_one_b", p, m, 1, m, lambda rank: p - 1 - rank)
 
 
 def interleaved_1f1b(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
@@ -284,11 +272,9 @@ def interleaved_1f1b(num_ranks: int, num_microbatches: int, num_chunks: int = 2)
     1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     <BLANKLINE>
     """
-    num_ranks, num_microbatches, num_chunks = checked_sizes(num_ranks, num_microbatches, num_chunks)
-    length = _round_length(num_ranks, num_microbatches)
-    orders = _orders(num_microbatches, num_chunks, length)
-    rows = (_warmed_up(*orders, (num_chunks - 1) * length + 2 * (num_ranks - 1 - rank)) for rank in range(num_ranks))
-    return PipelineSchedule("interleaved_1f1b", num_ranks, num_microbatches, num_chunks, tuple(rows))
+    p, m, v = _sizes("interleaved_1f1b", num_ranks, num_microbatches, num_chunks)
+    length = m // max(1, m // p)
+    return _scheduled("interleaved_1f1b", p, m, v, length, lambda rank: (v - 1) * length + 2 * (p - 1 - rank))
 
 
 PIPELINES: dict[str, Callable[..., PipelineSchedule]] = {
@@ -301,78 +287,51 @@ PIPELINES: dict[str, Callable[..., PipelineSchedule]] = {
 def bubble_share(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> Fraction:
     """Return the share of a step that a rank stands idle, where all stages take equally long and messages nothing.
 
-    For GPipe and 1F1B it is (p-1)/(m+p-1), whatever a backward takes beside a forward; for interleaved 1F1B
-    (p-1)/(v·m+p-1), with at least as many microbatches as ranks. That is of the time that the step takes, as Huang et
-    al., 2019, have it. Of the time that it would take without any bubble, as Narayanan et al., 2021, have it, it is
-    (p-1)/m and (p-1)/(v·m). With m < p microbatches the one round of interleaved 1F1B has gaps of its own:
-    (v·(p-m)+m-1)/(v·p+m-1).
+    For GPipe and 1F1B it is (p-1)/(m+p-1), however long a backward takes; for interleaved 1F1B (p-1)/(v·m+p-1), with at
+    least as many microbatches as ranks. That is of the time that the step takes, as Huang et al., 2019, have it. Of the
+    time that it would take without any bubble, as Narayanan et al., 2021, have it, it is (p-1)/m and (p-1)/(v·m). With
+    m < p microbatches the one round of interleaved 1F1B has gaps of its own: (v·(p-m)+m-1)/(v·p+m-1).
 
     ValueError for what the schedule of this name refuses.
 
     >>> bubble_share("gpipe", 4, 8), bubble_share("one_f_one_b", 4, 8), bubble_share("interleaved_1f1b", 4, 8, 2)
     (Fraction(3, 11), Fraction(3, 11), Fraction(3, 19))
     """
-    p, m, v = _sizes_of(name, num_ranks, num_microbatches, num_chunks)
+    p, m, v = _sizes(name, num_ranks, num_microbatches, num_chunks)
     # gpipe and 1F1B have v = 1, where both forms below are the same
     return Fraction(p - 1, v * m + p - 1) if m >= p else Fraction(v * (p - m) + m - 1, v * p + m - 1)
 
 
-def most_in_flight(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> tuple[int, ...]:
-    """Return in closed form what `PipelineSchedule.activations_in_flight` counts: the most activations each rank keeps.
-
-    GPipe keeps all m, 1F1B min(p-r, m) on rank r. Interleaved 1F1B keeps min(v·m, (v-1)·k + 2(p-1-r) + 1) activations
-    of a v-th of a rank's layers each, k being the microbatches of a round: p where m is a multiple of p.
-
-    >>> most_in_flight("one_f_one_b", 4, 8), most_in_flight("interleaved_1f1b", 4, 8, 2)
-    ((4, 3, 2, 1), (11, 9, 7, 5))
-    """
-    p, m, v = _sizes_of(name, num_ranks, num_microbatches, num_chunks)
-    if name == "gpipe":
-        return (m,) * p
-    if name == "one_f_one_b":
-        return tuple(min(p - rank, m) for rank in range(p))
-    ahead = (v - 1) * _round_length(p, m) + 1
-    return tuple(min(v * m, ahead + 2 * (p - 1 - rank)) for rank in range(p))
-
-
-def _sizes_of(name: str, *sizes: Any) -> tuple[int, int, int]:
+def _sizes(name: str, num_ranks: Any, num_microbatches: Any, num_chunks: Any) -> tuple[int, int, int]:
+    """The sizes as ints; ValueError for those that the schedule of this name cannot have."""
     one_of("name", name, tuple(PIPELINES))
-    p, m, v = checked_sizes(*sizes)
-    if name == "interleaved_1f1b":
-        _round_length(p, m)
-        return p, m, v
-    return (*_one_chunk(name, p, m, v), 1)
+    p = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    m = whole("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES)
+    v = whole("num_chunks", num_chunks, 1, MOST_CHUNKS)
+    if name != "interleaved_1f1b" and v != 1:
+        raise ValueError(f"num_chunks of {name} must be 1, got {v}: interleaved_1f1b takes several")
+    rounds = max(1, m // p)
+    if name == "interleaved_1f1b" and m % rounds:
+        of_rounds = f"a multiple of {rounds}, the rounds of {p} ranks"
+        raise ValueError(f"num_microbatches of interleaved_1f1b must be {of_rounds}, got {m}")
+    return p, m, v
 
 
-def _one_chunk(name: str, num_ranks: Any, num_microbatches: Any, num_chunks: Any) -> tuple[int, int]:
-    num_ranks, num_microbatches, num_chunks = checked_sizes(num_ranks, num_microbatches, num_chunks)
-    if num_chunks != 1:
-        raise ValueError(f"num_chunks of {name} must be 1, got {num_chunks}: interleaved_1f1b takes several")
-    return num_ranks, num_microbatches
+def _scheduled(
+    name: str, num_ranks: int, num_microbatches: int, num_chunks: int, length: int, ahead: Callable[[int], int]
+) -> PipelineSchedule:
+    """Rank r runs ``ahead(r)`` forward passes, then a forward and a backward in turn, then the backwards that are left.
 
-
-def _round_length(num_ranks: int, num_microbatches: int) -> int:
-    """How many microbatches a round of interleaved 1F1B has."""
-    rounds = max(1, num_microbatches // num_ranks)
-    if num_microbatches % rounds:
-        raise ValueError(
-            f"num_microbatches of interleaved_1f1b must be a multiple of {rounds}, the rounds of {num_ranks} ranks, "
-            f"got {num_microbatches}"
-        )
-    return num_microbatches // rounds
-
-
-def _orders(num_microbatches: int, num_chunks: int, length: int) -> tuple[list[Action], list[Action]]:
-    """All forward and all backward passes of a rank in their order: by round, then chunk, then microbatch."""
+    Both go by rounds of `length` microbatches, in a round by chunk, backwards from the last.
+    """
     rounds = [range(first, first + length) for first in range(0, num_microbatches, length)]
     chunks = range(num_chunks)
     forward = [Action(FORWARD, one, chunk) for each in rounds for chunk in chunks for one in each]
     backward = [Action(BACKWARD, one, chunk) for each in rounds for chunk in reversed(chunks) for one in each]
-    return forward, backward
-
-
-def _warmed_up(forward: Sequence[Action], backward: Sequence[Action], ahead: int) -> tuple[Action, ...]:
-    """`ahead` forward passes, then a forward and a backward in turn, then the backwards that are left."""
-    pairs = zip(forward[ahead:], backward, strict=False)
-    paired = [action for pair in pairs for action in pair]
-    return (*forward[:ahead], *paired, *backward[max(0, len(forward) - ahead) :])
+    rows = []
+    for rank in range(num_ranks):
+        first = ahead(rank)
+        pairs = zip(forward[first:], backward, strict=False)
+        paired = [action for pair in pairs for action in pair]
+        rows.append((*forward[:first], *paired, *backward[max(0, len(forward) - first) :]))
+    return PipelineSchedule(name, num_ranks, num_microbatches, num_chunks, tuple(rows))
