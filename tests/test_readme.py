@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.figures.samplers import draw_assignment
+from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import assign
 

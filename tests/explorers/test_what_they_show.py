@@ -22,7 +22,7 @@ from rankscope.explorers.samplers import epochs
 from rankscope.explorers.transfers import LINKS as PCIE
 from rankscope.explorers.transfers import between
 from rankscope.explorers.zero import memory
-from rankscope.figures.samplers import draw_assignment
+from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.svg import to_svg
 from rankscope.machine import Profile
 from rankscope.machine.link_facts import METHODS

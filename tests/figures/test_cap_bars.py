@@ -8,7 +8,7 @@ import pytest
 from rankscope.cluster import Link
 from rankscope.ddp.local_step import Contention, LocalStep
 from rankscope.ddp.recommend import Recommendation, recommend_bucket_cap
-from rankscope.figures.cap_bars import PARTS, draw_bucket_caps
+from rankscope.figures.ddp import PARTS, draw_caps
 
 
 def recommendation(backward_s: float = 0.064) -> Recommendation:
@@ -18,7 +18,7 @@ def recommendation(backward_s: float = 0.064) -> Recommendation:
 
 def test_each_bar_is_a_step_in_its_parts() -> None:
     found = recommendation()
-    drawn = draw_bucket_caps(found, bucket_cap_mb=8)
+    drawn = draw_caps(found, bucket_cap_mb=8)
     rows = [found.default, *found.candidates]
     frame, alone, held, wait = drawn.rects
     assert [name for _, name in drawn.y_ticks][:3] == ["default", "1 MiB", "2 MiB"]
@@ -34,12 +34,12 @@ def test_each_bar_is_a_step_in_its_parts() -> None:
 
 
 def test_the_default_is_framed_where_no_cap_is_chosen_and_a_cap_that_is_not_there_frames_none() -> None:
-    assert draw_bucket_caps(recommendation()).rects[0].y.round().tolist() == [0]
-    assert draw_bucket_caps(recommendation(), bucket_cap_mb=3).rects[0].y.size == 0
+    assert draw_caps(recommendation()).rects[0].y.round().tolist() == [0]
+    assert draw_caps(recommendation(), bucket_cap_mb=3).rects[0].y.size == 0
 
 
 def test_a_step_without_anything_is_drawn_too() -> None:
     nothing = recommend_bucket_cap(LocalStep((), np.empty(0), 0.0, 0.0), Link(0.0, 1e9), num_ranks=2)
-    assert draw_bucket_caps(nothing).title == "Best: default"
+    assert draw_caps(nothing).title == "Best: default"
     with pytest.raises(ValueError, match="recommendation must be a Recommendation, got None"):
-        draw_bucket_caps(None)  # type: ignore[arg-type]
+        draw_caps(None)  # type: ignore[arg-type]

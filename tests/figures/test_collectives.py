@@ -18,14 +18,12 @@ from rankscope.collectives import ALGORITHMS, Schedule, Step, build, closed_form
 from rankscope.collectives.best import Winners
 from rankscope.collectives.verify import holdings
 from rankscope.figures.axes import to_axes
-from rankscope.figures.crossings import lowest
+from rankscope.figures.cost_lines import lowest
 from rankscope.figures.marks import Drawing, Key, Lines
-from rankscope.figures.messages import messages
 from rankscope.figures.palette import CATEGORIES, INK, looks, ramp, rank_colors
-from rankscope.figures.schedules import draw_schedule_step
+from rankscope.figures.rankings import draw_ranking, draw_winners
+from rankscope.figures.schedules import draw_link_load, draw_schedule, messages
 from rankscope.figures.svg import to_svg
-from rankscope.figures.traffic import draw_link_load, draw_space_time
-from rankscope.figures.winner_map import draw_ranking, draw_winners
 from rankscope.values.units import bytes_words, time_words
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -68,7 +66,7 @@ def cell_at(drawing, num_ranks, num_chunks):
 @pytest.mark.parametrize("step", [0, 1, 3])
 def test_stripes_say_whose_shares_are_where_before_and_after_the_step(step):
     ring = build("allreduce", "ring", 4)
-    drawing = draw_schedule_step(ring, step)
+    drawing = draw_schedule(ring, step)
     where, colors = cell_at(drawing, 4, 4), rank_colors(4)
     shown = np.zeros((2, 4, 4, 4), dtype=bool)
     for stripes in (drawing.rects[2], drawing.rects[5]):
@@ -82,7 +80,7 @@ def test_stripes_say_whose_shares_are_where_before_and_after_the_step(step):
 def test_arrows_are_the_messages_and_frames_their_chunks(name, num_ranks):
     schedule = build("allreduce", name, num_ranks)
     for step, transfers in enumerate(schedule.steps()):
-        drawing = draw_schedule_step(schedule, step)
+        drawing = draw_schedule(schedule, step)
         sent = messages(transfers)
         assert arrows_of(drawing) == {(m.src, m.dst): not m.reduce for m in sent}
         where = cell_at(drawing, num_ranks, schedule.num_chunks)
@@ -97,17 +95,17 @@ def test_arrows_are_the_messages_and_frames_their_chunks(name, num_ranks):
 
 def test_arrows_name_their_chunks_without_covering_each_other():
     for name, num_ranks, step in (("halving_doubling", 8, 0), ("bidirectional_ring", 8, 1), ("swing", 16, 0)):
-        drawing = draw_schedule_step(build("allreduce", name, num_ranks), step)
+        drawing = draw_schedule(build("allreduce", name, num_ranks), step)
         (labels,) = (texts for texts in drawing.texts if texts.text[:1] == ("chunk",))
         transfers = next(s for number, s in enumerate(build("allreduce", name, num_ranks).steps()) if number == step)
         assert sorted(labels.text[1:]) == sorted(m.words() for m in messages(transfers))
         assert np.diff(np.sort(labels.y)).min() * 27 > 10  # px between two of them, each 10 high
         assert len(set(labels.x.tolist())) == 1
-    assert "chunk" not in words_of(draw_schedule_step(build("allreduce", "flat", 4), 0))  # there is one
+    assert "chunk" not in words_of(draw_schedule(build("allreduce", "flat", 4), 0))  # there is one
 
 
 def test_the_root_of_a_scatter_names_chunks_where_they_arrive():
-    drawing = draw_schedule_step(build("scatter", "flat", 4), 0)
+    drawing = draw_schedule(build("scatter", "flat", 4), 0)
     (labels,) = (texts for texts in drawing.texts if texts.text[:1] == ("chunk",))
     assert labels.text == ("chunk", "1", "2", "3")
     assert labels.x[0] > drawing.lines[0].x1.max()
@@ -115,7 +113,7 @@ def test_the_root_of_a_scatter_names_chunks_where_they_arrive():
 
 def test_more_than_eight_ranks_are_counted():
     schedule = build("allreduce", "recursive_doubling", 16)
-    drawing = draw_schedule_step(schedule, 2)
+    drawing = draw_schedule(schedule, 2)
     counts = holdings(schedule, 2).sum(axis=2).ravel()
     cells = drawing.rects[1]
     assert cells.fill == tuple(ramp(np.sqrt(counts / 16)))
@@ -130,18 +128,18 @@ def test_more_than_eight_ranks_are_counted():
 
 
 def test_lines_part_the_nodes():
-    drawing = draw_schedule_step(build("allreduce", "ring", 6), 0, gpus_per_node=2)
+    drawing = draw_schedule(build("allreduce", "ring", 6), 0, gpus_per_node=2)
     arrows, nodes = drawing.lines
     assert arrows.arrows
     assert not nodes.arrows
     assert nodes.y0.tolist() == nodes.y1.tolist() == [2.8, 4.8]  # after ranks 1 and 3, below the heading
     assert (nodes.x0.tolist(), nodes.x1.tolist()) == ([0, 0], [drawing.width] * 2)
-    assert len(draw_schedule_step(build("allreduce", "ring", 6), 0).lines) == 1
+    assert len(draw_schedule(build("allreduce", "ring", 6), 0).lines) == 1
 
 
 def test_cells_too_small_for_stripes_are_shaded():
     segmented = build("allreduce", "segmented_ring", 8, num_segments=8)
-    drawing = draw_schedule_step(segmented, 20)
+    drawing = draw_schedule(segmented, 20)
     counts = holdings(segmented, 20).sum(axis=2).ravel()
     assert drawing.rects[1].fill == tuple(ramp(np.sqrt(counts / 8)))
     assert "shade" in drawing.x_label
@@ -149,7 +147,7 @@ def test_cells_too_small_for_stripes_are_shaded():
 
 def test_what_is_passed_on_has_the_colour_and_number_of_its_origin():
     allgather = build("allgather", "ring", 4)
-    drawing = draw_schedule_step(allgather, 1)
+    drawing = draw_schedule(allgather, 1)
     _, before, _, after = drawing.rects
     for cells, step in ((before, 1), (after, 2)):
         there = holdings(allgather, step)
@@ -164,46 +162,46 @@ def test_what_is_passed_on_has_the_colour_and_number_of_its_origin():
 
 def test_the_end_has_one_grid_and_no_arrows():
     ring = build("allreduce", "ring", 4)
-    drawing = draw_schedule_step(ring, 6)
+    drawing = draw_schedule(ring, 6)
     assert drawing.lines == ()
     assert len(drawing.rects[2].fill) == 64
     assert drawing.title == "allreduce ring, 4 ranks, after 6 steps"
     assert "in the end" in words_of(drawing)
-    assert draw_schedule_step(build("allreduce", "ring", 1), 0).title == "allreduce ring, 1 rank, after 0 steps"
+    assert draw_schedule(build("allreduce", "ring", 1), 0).title == "allreduce ring, 1 rank, after 0 steps"
 
 
 def test_titles_count_what_is_added_and_copied():
     mixed = Step.of([0, 1], [1, 2], [0, 1], 1, [True, False])
     mine = Schedule.of_steps([mixed, Step.of([], [], [], [])], collective="allreduce", algorithm="mine", num_ranks=3,
                              num_chunks=2)  # fmt: skip
-    assert draw_schedule_step(mine, 0).title == "allreduce mine, 3 ranks, step 0 of 0–1: 2 messages, 1 added, 1 copied"
-    assert draw_schedule_step(mine, 1).title.endswith("step 1 of 0–1: no messages")
-    assert draw_schedule_step(build("scatter", "flat", 3), 0).title.endswith("its only step: 2 messages, copied")
+    assert draw_schedule(mine, 0).title == "allreduce mine, 3 ranks, step 0 of 0–1: 2 messages, 1 added, 1 copied"
+    assert draw_schedule(mine, 1).title.endswith("step 1 of 0–1: no messages")
+    assert draw_schedule(build("scatter", "flat", 3), 0).title.endswith("its only step: 2 messages, copied")
 
 
 def test_steps_that_cannot_be_drawn():
     ring = build("allreduce", "ring", 4)
     with pytest.raises(ValueError, match="step must be a whole number from 0 to 6, got 7"):
-        draw_schedule_step(ring, 7)
+        draw_schedule(ring, 7)
     with pytest.raises(ValueError, match="at most 4096 cells, ranks × chunks, got 4225: take fewer"):
-        draw_schedule_step(build("allreduce", "ring", 65), 0)
+        draw_schedule(build("allreduce", "ring", 65), 0)
     with pytest.raises(ValueError, match="gpus_per_node must be a whole number of at least 1, got -2"):
-        draw_schedule_step(ring, 0, gpus_per_node=-2)
+        draw_schedule(ring, 0, gpus_per_node=-2)
     with pytest.raises(ValueError, match="schedule must be a Schedule, got 'ring'"):
-        draw_schedule_step("ring", 0)
+        draw_schedule("ring", 0)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS["allreduce"])
 def test_every_allreduce_can_be_drawn_by_both_painters(name):
     for num_ranks in (1, 2, 6, 8, 16):
         schedule = build("allreduce", name, num_ranks)
-        drawing = draw_schedule_step(schedule, schedule.num_steps // 2)
+        drawing = draw_schedule(schedule, schedule.num_steps // 2)
         ElementTree.fromstring(to_svg(drawing))
-    figures.schedule_step(schedule, 0).figure.canvas.draw()
+    figures.schedule(schedule, 0).figure.canvas.draw()
 
 
 def test_the_same_step_gives_the_same_picture():
-    first, second = (to_svg(draw_schedule_step(build("allreduce", "swing", 8), 2)) for _ in range(2))
+    first, second = (to_svg(draw_schedule(build("allreduce", "swing", 8), 2)) for _ in range(2))
     assert first == second
 
 
@@ -258,7 +256,7 @@ def test_panels_of_one_figure_share_one_legend():
     ring = build("allreduce", "ring", 4)
     _, axes = plt.subplots(1, 2, layout="constrained")
     for step, ax in zip((0, 5), axes, strict=True):
-        assert figures.schedule_step(ring, step, ax=ax, title=f"step {step}") is ax
+        assert figures.schedule(ring, step, ax=ax, title=f"step {step}") is ax
     (legend,) = axes[0].figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == [*(f"rank {rank}" for rank in range(4)), "sent, received", "is added", "replaces"]
@@ -272,7 +270,7 @@ def test_panels_of_one_figure_share_one_legend():
 def test_each_message_runs_from_its_sender_to_its_receiver(name):
     schedule = build("allreduce", name, 8)
     spans = simulate(schedule, 1e6, Cluster(2, 4, Link(1e-6, 1e11), LINK, gamma_s_per_byte=1e-11))
-    drawing = draw_space_time(schedule, spans)
+    drawing = draw_schedule(schedule, timeline=spans)
     (lines,) = drawing.lines
     sent = [m for step in schedule.steps() for m in messages(step)]
     assert (lines.y0 - 0.5).tolist() == [m.src for m in sent]
@@ -292,7 +290,7 @@ def test_each_message_runs_from_its_sender_to_its_receiver(name):
 
 def test_messages_name_their_chunks_where_there_is_room():
     ring = build("allreduce", "ring", 4)
-    drawing = draw_space_time(ring, simulate(ring, 1e6, Cluster.uniform(4, LINK)))
+    drawing = draw_schedule(ring, timeline=simulate(ring, 1e6, Cluster.uniform(4, LINK)))
     assert sorted(words_of(drawing)) == sorted(m.words() for step in ring.steps() for m in messages(step))
     assert drawing.title == "allreduce ring, 4 ranks: 24 messages in 90 µs"
     (labels,) = drawing.texts
@@ -301,29 +299,29 @@ def test_messages_name_their_chunks_where_there_is_room():
                        np.abs(np.subtract.outer(labels.y, labels.y)) * down)  # fmt: skip
     assert apart[~np.eye(len(labels.text), dtype=bool)].min() > 10
     whole = build("allreduce", "recursive_doubling", 4)
-    assert words_of(draw_space_time(whole, simulate(whole, 1e6, Cluster.uniform(4, LINK)))) == []
+    assert words_of(draw_schedule(whole, timeline=simulate(whole, 1e6, Cluster.uniform(4, LINK)))) == []
     many = build("allreduce", "ring", 16)
-    assert words_of(draw_space_time(many, simulate(many, 1e6, Cluster.uniform(16, LINK)))) == []
+    assert words_of(draw_schedule(many, timeline=simulate(many, 1e6, Cluster.uniform(16, LINK)))) == []
 
 
 def test_messages_that_cannot_be_drawn():
     ring, cluster = build("allreduce", "ring", 4), Cluster.uniform(4, LINK)
     with pytest.raises(ValueError, match=r"simulate's of this schedule, with its 24 messages .*, got 0 sends"):
-        draw_space_time(ring, simulate(ring, 1e6, cluster, detail="ranks"))
+        draw_schedule(ring, timeline=simulate(ring, 1e6, cluster, detail="ranks"))
     with pytest.raises(ValueError, match="with its 24 messages .*, got 8 sends and 8 receives of others"):
-        draw_space_time(ring, simulate(build("allreduce", "recursive_doubling", 4), 1e6, cluster))
+        draw_schedule(ring, timeline=simulate(build("allreduce", "recursive_doubling", 4), 1e6, cluster))
     many = build("allreduce", "ring", 64)
     with pytest.raises(ValueError, match="at most 5000 messages, got 8064: take fewer ranks"):
-        draw_space_time(many, simulate(many, 1e6, Cluster.uniform(64, LINK)))
+        draw_schedule(many, timeline=simulate(many, 1e6, Cluster.uniform(64, LINK)))
     with pytest.raises(ValueError, match="schedule must be a Schedule, got None"):
-        draw_space_time(None, simulate(ring, 1e6, cluster))
+        draw_schedule(None, timeline=simulate(ring, 1e6, cluster))
     with pytest.raises(ValueError, match="timeline must be a Timeline, got 3"):
-        draw_space_time(ring, 3)
+        draw_schedule(ring, timeline=3)
 
 
 def test_nothing_to_send_can_be_drawn():
     alone = build("allreduce", "ring", 1)
-    drawing = draw_space_time(alone, simulate(alone, 1e6, Cluster.uniform(1, LINK)))
+    drawing = draw_schedule(alone, timeline=simulate(alone, 1e6, Cluster.uniform(1, LINK)))
     assert drawing.title == "allreduce ring, 1 rank: 0 messages in 0 s"
     to_axes(drawing)
     to_svg(drawing)
@@ -497,7 +495,7 @@ def test_figures_draw_on_the_axes_they_are_given():
     table = winners([1e3, 1e6], [Cluster.uniform(4, LINK)])
     for draw in (
         lambda ax: figures.costs(SIZES, TIMES, ax=ax, title="mine"),
-        lambda ax: figures.space_time(ring, spans, ax=ax, title="mine"),
+        lambda ax: figures.schedule(ring, timeline=spans, ax=ax, title="mine"),
         lambda ax: figures.link_load(np.ones((2, 2)), ax=ax, title="mine"),
         lambda ax: figures.winners(table, ax=ax, title="mine"),
     ):

@@ -10,7 +10,7 @@ import pytest
 from rankscope import figures
 from rankscope.ddp.buckets import DDPBuckets, ddp_buckets
 from rankscope.ddp.local_step import ParameterSpec
-from rankscope.figures.ddp_buckets import draw_buckets
+from rankscope.figures.ddp import draw_buckets
 from rankscope.figures.marks import Drawing
 from rankscope.figures.palette import rank_colors
 from rankscope.figures.svg import to_svg

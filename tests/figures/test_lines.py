@@ -37,7 +37,8 @@ def test_what_exists_only_at_whole_numbers_is_drawn_as_dashes_and_not_joined():
 
 
 def test_a_queue_is_drawn_in_steps_under_its_capacity():
-    ax = figures.queue_fill({"predicted": ([0, 1, 3], [1, 2, 0]), "executed": ([0, 2], [1, 0])}, "title", capacity=2)
+    fills = {"predicted": ([0, 1, 3], [1, 2, 0]), "executed": ([0, 2], [1, 0])}
+    ax = figures.queue_fill(fills, capacity=2, title="title")
     predicted, executed, capacity = ax.lines
     assert (predicted.get_xdata().tolist(), predicted.get_ydata().tolist()) == ([0, 1, 3], [1, 2, 0])
     assert predicted.get_drawstyle() == executed.get_drawstyle() == "steps-post"
@@ -59,7 +60,7 @@ def test_a_queue_is_drawn_in_steps_under_its_capacity():
 )
 def test_fills_that_cannot_be_drawn(fills, capacity, message):
     with pytest.raises(ValueError, match=message):
-        figures.queue_fill(fills, "title", capacity=capacity)
+        figures.queue_fill(fills, capacity)
 
 
 def test_it_draws_on_the_axes_it_is_given():

@@ -52,7 +52,7 @@ def _close():
 
 
 def test_busbw_is_in_the_links_units_and_predicted_beside_measured() -> None:
-    ax = figures.busbw(profile())
+    ax = figures.profile(profile())
     sizes = np.array(SIZES)
     took_s = np.array([p.median_s for p in profile().select("allreduce", algorithm="ring")])
     shown = [text.get_text() for text in ax.texts]
@@ -65,21 +65,21 @@ def test_busbw_is_in_the_links_units_and_predicted_beside_measured() -> None:
     assert ax.get_ylabel() == "bus bandwidth (busbw) [MB/s]"
     assert line(ax, "link") == pytest.approx([12.5, 12.5], rel=0.01)
     assert "one link: 12.5 MB/s" in shown
-    only = figures.busbw(profile(), algorithms=["ring"])
+    only = figures.profile(profile(), algorithms=["ring"])
     assert line(only, "ring, measured") == pytest.approx(1.5 * sizes / took_s / 1e6)
     assert [text.get_text() for text in only.texts].count("native") == 0
 
 
 def test_busbw_titles_what_was_measured() -> None:
     ring = profile().select("allreduce", SIZES[-1], algorithm="ring")[0]
-    ax = figures.busbw(profile(native=False))
+    ax = figures.profile(profile(native=False))
     share = 1.5 * SIZES[-1] / ring.median_s / 12.5e6
     assert ax.get_title("left") == f"ring gets {share:.0%} of a link's bandwidth"
 
 
 @pytest.mark.parametrize("scale", [1.0, 1.1, 0.8])
 def test_residuals_are_those_of_the_prediction(scale: float) -> None:
-    ax = figures.residuals(profile(scale))
+    ax = figures.profile(profile(scale), "residuals")
     expected = 100 * (1 / scale - 1)
     for name in ALGORITHMS:
         assert line(ax, name) == pytest.approx([expected] * len(SIZES), abs=0.3)
@@ -94,21 +94,21 @@ def test_residuals_are_those_of_the_prediction(scale: float) -> None:
 
 @pytest.mark.parametrize(("clean", "filled"), [(8, True), (5, True), (2, False)])
 def test_markers_with_few_clean_iterations_are_hollow(clean: int, filled: bool) -> None:
-    ax = figures.residuals(profile(clean=clean), algorithms=["ring"])
+    ax = figures.profile(profile(clean=clean), "residuals", algorithms=["ring"])
     fills = {str(one.get_markerfacecolor()) for one in ax.lines if one.get_marker() not in ("None", None, "")}
     assert (fills != {"none"}) is filled
 
 
 def test_wrong_input() -> None:
     with pytest.raises(ValueError, match="collective must be one that this profile has points of, got 'gather'"):
-        figures.busbw(profile(), "gather")
+        figures.profile(profile(), collective="gather")
     with pytest.raises(ValueError, match="algorithms must be some of .*, got 'star'"):
-        figures.residuals(profile(), algorithms=["star"])
-    for figure in (figures.busbw, figures.residuals):
+        figures.profile(profile(), "residuals", algorithms=["star"])
+    for view in ("busbw", "residuals"):
         with pytest.raises(ValueError, match="algorithms must be some of .*, got none"):
-            figure(profile(), algorithms=[])
+            figures.profile(profile(), view, algorithms=[])
     of_native = Profile(profile().provenance, {}, profile().select("allreduce", algorithm="native"))
     with pytest.raises(ValueError, match="profile must have points of allreduce that can be predicted"):
-        figures.residuals(of_native)
+        figures.profile(of_native, "residuals")
     with pytest.raises(ValueError, match="profile must be a Profile"):
-        figures.busbw("box")  # type: ignore[arg-type]
+        figures.profile("box")  # type: ignore[arg-type]

@@ -11,10 +11,10 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 
 from rankscope import figures
+from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing, Rects, whole_ticks
 from rankscope.figures.palette import ALARM, CATEGORIES, LEGIBLE, PAPER, contrast, hatch_on, ink_on, ramp, rank_colors
-from rankscope.figures.samplers import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.svg import to_svg
 from rankscope.sampling import Assignment, assign
 
@@ -141,7 +141,7 @@ def test_coverage_hatches_what_is_read_twice():
 
 
 def test_label_counts_write_and_shade_the_counts():
-    drawing = draw_label_counts([[1, 2], [3, 4]], "rank 1 has more", "digit")
+    drawing = draw_label_counts([[1, 2], [3, 4]], "digit", title="rank 1 has more")
     assert numbers(drawing) == {(0, 0): 1, (1, 0): 2, (0, 1): 3, (1, 1): 4}
     assert cells(drawing)[0, 0][0] == ramp(0)[0]
     assert cells(drawing)[1, 1][0] == ramp(1)[0]
@@ -149,7 +149,7 @@ def test_label_counts_write_and_shade_the_counts():
 
 
 def test_label_counts_share_their_shades_where_limits_are_given():
-    one, other = (draw_label_counts(counts, "", limits=(0, 10)) for counts in ([[0, 5]], [[5, 10]]))
+    one, other = (draw_label_counts(counts, limits=(0, 10)) for counts in ([[0, 5]], [[5, 10]]))
     assert cells(one)[1, 0] == cells(other)[0, 0]
     assert cells(one)[0, 0][0] == ramp(0)[0]
     assert cells(other)[1, 0][0] == ramp(1)[0]
@@ -161,7 +161,7 @@ DRAWINGS = [
     draw_assignment(assign(3, 8, drop_last=True)),
     draw_assignment(assign(0, 2)),
     draw_coverage([assign(30, 12, epoch=epoch) for epoch in range(2)]),
-    draw_label_counts([[1, 2], [3, 4]], "<&>"),
+    draw_label_counts([[1, 2], [3, 4]], title="<&>"),
 ]
 
 
@@ -205,7 +205,7 @@ def test_figure_functions_draw_on_the_axes_they_are_given():
     epoch = assign(10, 4)
     assert figures.assignment(epoch, ax=axes[0]) is axes[0]
     assert figures.coverage([epoch], ax=axes[1]) is axes[1]
-    assert figures.label_counts([[1]], "one", ax=axes[2]) is axes[2]
+    assert figures.label_counts([[1]], ax=axes[2]) is axes[2]
     assert axes[0].get_title(loc="left") == "10 samples over 4 ranks, epoch 0: 2 read again"
 
 
@@ -244,13 +244,13 @@ def test_eight_ranks_stay_apart_for_the_colour_blind(matrix):
         (lambda: draw_assignment(None), "assignment must be an Assignment, got None"),
         (lambda: draw_coverage(3), "epochs must be a sequence of Assignments, got 3"),
         (lambda: draw_coverage([assign(4, 2), "x"]), r"epochs\[1\] must be an Assignment, got 'x'"),
-        (lambda: draw_label_counts(np.ones((300, 300), int), "many"), "at most 65536 cells, got 90000"),
-        (lambda: draw_label_counts([[1, 2]], "one", limits=(1,)), r"limits must be two whole numbers, got \(1,\)"),
-        (lambda: draw_label_counts([[1, 2]], "one", limits=(0, np.nan)), "limits must be a whole number, got nan"),
+        (lambda: draw_label_counts(np.ones((300, 300), int)), "at most 65536 cells, got 90000"),
+        (lambda: draw_label_counts([[1, 2]], limits=(1,)), r"limits must be two whole numbers, got \(1,\)"),
+        (lambda: draw_label_counts([[1, 2]], limits=(0, np.nan)), "limits must be a whole number, got nan"),
         (lambda: draw_coverage([]), "at least one epoch"),
         (lambda: draw_coverage([assign(40_000, 2)]), "at most 65536 cells"),
-        (lambda: draw_label_counts([1, 2], "flat"), r"ranks by labels, got int64 of shape \(2,\)"),
-        (lambda: draw_label_counts([[0.5]], "halves"), "whole numbers"),
+        (lambda: draw_label_counts([1, 2]), r"ranks by labels, got int64 of shape \(2,\)"),
+        (lambda: draw_label_counts([[0.5]]), "whole numbers"),
         (lambda: Rects.of([0, 1], 0, ["#000000"]), "2 rectangles need 2 fills, got 1"),
     ],
 )

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from rankscope import figures
 from rankscope.figures.palette import looks
-from rankscope.figures.peers import draw_peers
+from rankscope.figures.profiles import draw_peers
 from rankscope.machine import Point, Profile
 from rankscope.machine.link_facts import METHODS, stated
 from rankscope.values.units import bytes_words, rate_words
@@ -77,7 +77,7 @@ def test_half_of_the_link_is_reached_at_the_size_that_is_marked() -> None:
 
 @pytest.mark.parametrize("quantity", ["rate", "time"])
 def test_markers_are_medians_with_their_quartiles(measured: Profile, quantity: str) -> None:
-    ax = figures.copies(FACTS, measured, quantity=quantity)
+    ax = figures.copies(FACTS, measured, view=quantity)
     for method, times in SLOWER.items():
         predicted, seen = (line(ax, f"{method}, {kind}") for kind in ("predicted", "measured"))
         assert seen == pytest.approx(predicted / times if quantity == "rate" else predicted * times, rel=1e-5)
@@ -105,14 +105,14 @@ def test_a_profile_alone_has_markers_and_no_lines(measured: Profile) -> None:
 
 
 def test_a_direction_that_was_not_measured_is_predicted_only(measured: Profile) -> None:
-    ax = figures.copies(FACTS, measured, "d2h", methods=METHODS)
+    ax = figures.copies(FACTS, measured, direction="d2h", methods=METHODS)
     labels = ax.get_legend_handles_labels()[1]
     assert set(labels) == {"the link alone", "n½", *(f"{method}, predicted" for method in METHODS)}
     assert line(ax, "the link alone")[-1] == pytest.approx(FACTS.bytes_per_s("d2h") / 1e9)
 
 
 def test_both_ways_halve_pageable_copies_and_not_pinned_ones(measured: Profile) -> None:
-    ax = figures.both_ways(FACTS, measured)
+    ax = figures.copies(FACTS, measured, "both_ways")
     pinned, pageable = (
         line(ax, f"{name}, both ways, predicted")[-1] / line(ax, f"{name}, predicted")[-1]
         for name in ("pinned", "pageable")
@@ -125,7 +125,7 @@ def test_both_ways_halve_pageable_copies_and_not_pinned_ones(measured: Profile) 
 
 
 def test_pieces_pay_for_their_starts(measured: Profile) -> None:
-    ax = figures.pieces(FACTS, measured)
+    ax = figures.copies(FACTS, measured, "pieces")
     one, many = (line(ax, f"pinned, {words}, predicted") for words in ("one copy", "256 copies"))
     assert many - one == pytest.approx(np.full(one.size, 255 * FACTS.start_s * 1e6))
     assert line(ax, "pageable, 256 copies, measured").size == one.size == sum(size >= 2**20 for size in SIZES)
@@ -143,7 +143,7 @@ def test_peers_are_a_matrix_of_rates_at_the_largest_size() -> None:
     cells = {(int(y), int(x)): word for x, y, word in zip(texts.x, texts.y, texts.text, strict=True)}
     assert cells == {(src, dst): f"{1 + src + 10 * dst:.3g}" for src, dst in ends}
     assert drawing.title == "16 MiB from GPU to GPU: 2 GB/s to 22 GB/s"
-    assert figures.peers(profile(points)).get_title("left") == drawing.title
+    assert figures.copies(None, profile(points), "peers").get_title("left") == drawing.title
 
 
 @pytest.mark.parametrize(
@@ -152,13 +152,13 @@ def test_peers_are_a_matrix_of_rates_at_the_largest_size() -> None:
         (lambda: figures.copies(None), "facts or profile must be given, got None for both"),
         (lambda: figures.copies(None, profile([])), "profile must have copies by .*, as no facts are given, got none"),
         (lambda: figures.copies(FACTS, direction="up"), "direction must be one of 'h2d', 'd2h', got 'up'"),
-        (lambda: figures.copies(FACTS, quantity="cost"), "quantity must be one of 'rate', 'time', got 'cost'"),
+        (lambda: figures.copies(FACTS, view="cost"), "view must be one of 'rate', .*, got 'cost'"),
         (lambda: figures.copies(FACTS, methods=["magic"]), "methods must be one of .*, got 'magic'"),
         (lambda: figures.copies(FACTS, methods=[]), "methods must be at least one of pageable, .*, got none"),
-        (lambda: figures.pieces("PCIe"), "facts must be a LinkFacts, got 'PCIe'"),  # type: ignore[arg-type]
-        (lambda: figures.both_ways(FACTS, 3), "profile must be a Profile, got 3"),  # type: ignore[arg-type]
-        (lambda: figures.peers(None), "profile must be a Profile, got None"),  # type: ignore[arg-type]
-        (lambda: figures.peers(profile([])), "profile must have copies between GPUs .*, got none"),
+        (lambda: figures.copies("PCIe", view="pieces"), "facts must be a LinkFacts, got 'PCIe'"),  # type: ignore[arg-type]
+        (lambda: figures.copies(FACTS, 3, "both_ways"), "profile must be a Profile, got 3"),  # type: ignore[arg-type]
+        (lambda: figures.copies(None, None, "peers"), "profile must be a Profile, got None"),  # type: ignore[arg-type]
+        (lambda: figures.copies(None, profile([]), "peers"), "profile must have copies between GPUs .*, got none"),
     ],
 )
 def test_bad_input_is_one_sentence(call: Any, message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from matplotlib import pyplot as plt
 
 from rankscope import figures, zero
-from rankscope.figures.zero_memory import COLORS, draw_zero_memory
+from rankscope.figures.memory import COLORS, draw_memory
 from rankscope.zero.model import TERMS, ZeroMemory
 
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s, largest_layer=128_000_000, activation_bytes=10**9) for s in range(4)}
@@ -26,7 +26,7 @@ def _close() -> Iterator[None]:
 
 def pieces(memories: dict[str, ZeroMemory]) -> dict[tuple[int, str], tuple[float, float]]:
     """Where the piece of each row and colour begins, and how long it is."""
-    drawing = draw_zero_memory(memories)
+    drawing = draw_memory(memories)
     found = {}
     for rects in drawing.rects:
         for x, y, width, fill in zip(rects.x, rects.y, rects.width, rects.fill, strict=True):
@@ -52,7 +52,7 @@ def test_colours_tell_all_terms_apart() -> None:
 
 
 def test_totals_limits_and_legend() -> None:
-    drawing = draw_zero_memory(STAGES, LIMITS, chosen="stage 2")
+    drawing = draw_memory(STAGES, LIMITS, chosen="stage 2")
     totals, *limits = drawing.texts
     assert totals.text == ("121 GB", "32.4 GB", "17.9 GB", "3.39 GB")
     assert [one.text for one in limits] == [("24 GB",), ("80 GB",)]
@@ -65,9 +65,9 @@ def test_totals_limits_and_legend() -> None:
 
 
 def test_units_follow_the_longest_bar() -> None:
-    assert draw_zero_memory({"small": zero.memory(1000, 2, 0)}).x_label == "memory of one rank [kB]"
-    assert draw_zero_memory({"small": zero.memory(1000, 2, 0)}).title == "small: 16 kB a rank"
-    assert draw_zero_memory({"all": zero.memory(1e12, 2, 0)}).x_label == "memory of one rank [TB]"
+    assert draw_memory({"small": zero.memory(1000, 2, 0)}).x_label == "memory of one rank [kB]"
+    assert draw_memory({"small": zero.memory(1000, 2, 0)}).title == "small: 16 kB a rank"
+    assert draw_memory({"all": zero.memory(1e12, 2, 0)}).x_label == "memory of one rank [TB]"
 
 
 def test_bars_on_axes_and_their_title() -> None:
@@ -78,7 +78,7 @@ def test_bars_on_axes_and_their_title() -> None:
 
 def test_lines_are_the_totals() -> None:
     lines = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(8)] for s in (1, 3)}
-    ax = figures.zero_curve(lines, {"24 GB": 24e9})
+    ax = figures.zero_memory(lines, {"24 GB": 24e9})
     for name, line in lines.items():
         (drawn,) = [artist for artist in ax.lines if artist.get_label() == name]
         assert drawn.get_xdata() == pytest.approx([one.num_ranks for one in line])
@@ -97,12 +97,12 @@ def test_wrong_input() -> None:
     with pytest.raises(ValueError, match="limits_bytes must be a finite number of at least 0, got nan"):
         figures.zero_memory(STAGES, {"24 GB": math.nan})
     with pytest.raises(ValueError, match="limits_bytes must be a finite number above 0, got 0"):
-        figures.zero_curve({"a": [zero.memory(1000, 2, 1), zero.memory(1000, 4, 1)]}, {"none": 0})
+        figures.zero_memory({"a": [zero.memory(1000, 2, 1), zero.memory(1000, 4, 1)]}, {"none": 0})
     with pytest.raises(ValueError, match=r"memories\['a'\] must be a sequence of ZeroMemory, got \[1, 2\]"):
-        figures.zero_curve({"a": [1, 2]})  # type: ignore[list-item]
+        figures.zero_memory({"a": [1, 2]})  # type: ignore[list-item]
     with pytest.raises(ValueError, match=r"memories\['a'\] must be a ZeroMemory, got 3"):
         figures.zero_memory({"a": 3})  # type: ignore[dict-item]
-    wrongs: list[dict[str, list[ZeroMemory]]] = [{}, {"a": []}, {"a": [zero.memory(1000, 2, 1)]}]
+    wrongs: list[dict[str, list[ZeroMemory]]] = [{"a": []}, {"a": [zero.memory(1000, 2, 1)]}]
     for wrong in wrongs:
         with pytest.raises(ValueError, match="memories must be lines of at least two numbers of ranks"):
-            figures.zero_curve(wrong)
+            figures.zero_memory(wrong)

@@ -13,8 +13,8 @@ from ..collectives.best import Best
 from ..collectives.builders import SHIPPED
 from ..collectives.verify import Verified
 from ..figures.marks import Drawing
-from ..figures.schedules import draw_schedule_step
-from ..figures.winner_map import draw_ranking
+from ..figures.rankings import draw_ranking
+from ..figures.schedules import draw_schedule
 from ..values.checks import count_of
 from ..values.units import bytes_words, time_words
 from .panel import Controls, Explorer, Now, Setting, shows
@@ -99,7 +99,7 @@ def picture(now: Now) -> Drawing:
     if drawn.num_ranks * drawn.num_chunks > _MOST_CELLS:
         size = f"{count_of(drawn.num_ranks, 'rank')} with {count_of(drawn.num_chunks, 'chunk')} each"
         raise ValueError(f"{size} are too many to draw here: at most {_MOST_CELLS} cells")
-    return draw_schedule_step(drawn, min(now.step, drawn.num_steps), gpus_per_node=now.gpus_per_node)
+    return draw_schedule(drawn, min(now.step, drawn.num_steps), gpus_per_node=now.gpus_per_node)
 
 
 def ranking(now: Now) -> Drawing:

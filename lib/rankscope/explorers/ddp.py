@@ -11,7 +11,7 @@ from ..ddp.cost import allreduce_cost
 from ..ddp.local_step import Contention, LocalStep
 from ..ddp.overlap import simulate_step
 from ..ddp.recommend import Recommendation, recommend_bucket_cap
-from ..figures.cap_bars import draw_bucket_caps
+from ..figures.ddp import draw_caps
 from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..timeline import Timeline
@@ -73,7 +73,7 @@ def picture(now: Now) -> Drawing:
 
 def caps(now: Now) -> Drawing:
     """A step with DDP's default and with other caps."""
-    return draw_bucket_caps(recommended(now), cap_mb(now))
+    return draw_caps(recommended(now), cap_mb(now))
 
 
 def report(now: Now) -> str:

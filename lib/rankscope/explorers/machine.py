@@ -9,8 +9,8 @@ from typing import Any
 
 from ..collectives import ALGORITHMS
 from ..figures.marks import Drawing
+from ..figures.rankings import draw_ranking
 from ..figures.timelines import draw_timeline
-from ..figures.winner_map import draw_ranking
 from ..machine import Point, Profile
 from ..machine.measuring.plan import builder_options
 from ..machine.profile import NATIVE

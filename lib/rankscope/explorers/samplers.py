@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from ..figures.assignments import draw_assignment
 from ..figures.marks import Drawing
-from ..figures.samplers import draw_assignment
 from ..sampling import Assignment, assign, audit
 from .panel import Controls, Explorer, Now, Setting, shows
 

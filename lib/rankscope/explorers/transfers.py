@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 
 from ..figures.marks import Drawing
+from ..figures.rankings import draw_ranking
 from ..figures.timelines import draw_timeline
-from ..figures.winner_map import draw_ranking
 from ..machine import Point, Profile
 from ..machine.link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
 from ..timeline import Timeline

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ..figures.marks import Drawing
-from ..figures.zero_memory import draw_zero_memory
+from ..figures.memory import draw_memory
 from ..values.units import decimal_words
 from ..zero import model
 from ..zero.model import OPTIMIZERS, RECIPES, ZeroMemory
@@ -55,7 +55,7 @@ def picture(module: Any, now: Now) -> Drawing:
     found = {f"stage {stage}": memory(module, now, stage) for stage in range(4)}
     name = f"stage {now.stage}"
     title = f"{now.model} on {2**now.log2_ranks} ranks: {decimal_words(found[name].total_bytes)} a rank in {name}"
-    return draw_zero_memory(found, LIMITS_BYTES, name, title)
+    return draw_memory(found, LIMITS_BYTES, name, title)
 
 
 def report(module: Any, now: Now) -> str:

@@ -1,26 +1,25 @@
-"""What algorithms take, size by size: lines that are labelled where they end, over the lower bound."""
+"""What algorithms take, size by size: lines that are named where they end, over the lower bound."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
 from ..values.checks import number
 from ..values.units import bytes_words
-from .crossings import Change, Floats, lowest
+from .lines import GREY, LABEL_PT, Floats, axes_of, dash, markers, name_ends, note, over_sizes
 from .palette import INK, PAPER, Look, looks
-from .size_lines import LABEL_PT, dash, dress, name_ends, note
 
-_BOUND, _GROUND = "#8a8a8a", "#ededed"
+_GROUND = "#ededed"
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"))
+_SAME = 1e-9  # lines as close as this, in logarithms, are one
 
 
-def to_costs(
+def costs(
     num_bytes: ArrayLike,
     seconds: Mapping[str, ArrayLike],
     bound_s: ArrayLike | None = None,
@@ -31,7 +30,7 @@ def to_costs(
 ) -> Axes:
     """Draw ``seconds[algorithm]`` over `num_bytes`, both axes logarithmic, each line named at its right end.
 
-    Below `bound_s` it is grey. A dot, with its size, marks where another algorithm becomes the quickest. `measured`
+    Below `bound_s` it is grey. A dot, with its size, marks where another algorithm becomes the fastest. `measured`
     holds ``(num_bytes, seconds)`` of an algorithm, of shape (sizes,) or (sizes, repeats): markers at the median with a
     bar from least to most. `half_bytes` marks n½, where latency and bandwidth take the same time.
 
@@ -39,62 +38,54 @@ def to_costs(
     0, and lengths that differ.
     """
     sizes, lines, below, points = _checked(num_bytes, seconds, bound_s, measured or {})
-    if ax is None:
-        _, ax = plt.subplots(figsize=(9, 5), layout="constrained")
     values = np.concatenate([*lines.values(), *(y.ravel() for _, y in points.values())])
     scale, unit = next((pair for pair in _UNITS if values.min() >= pair[0]), _UNITS[-1])
-    low, high = values.min() / scale, values.max() / scale
-    ax.set(xscale="log", yscale="log", xlim=(sizes[0], sizes[-1]), ylim=(low / 2, high * 1.6), ylabel=f"time [{unit}]")
-    first, changes = lowest(sizes, np.stack(list(lines.values())) / scale)
-    ends = {name: (float(y[-1]) / scale, looks(lines)[name]) for name, y in lines.items()}
+    lowest_y, highest_y = values.min() / scale, values.max() / scale
+    ax = axes_of(ax, 9, 5)
+    ax.set(xscale="log", yscale="log", xlim=(sizes[0], sizes[-1]), ylim=(lowest_y / 2, highest_y * 1.6))
+    ax.set_ylabel(f"time [{unit}]")
     if below is not None:
-        ax.fill_between(sizes, np.full(sizes.size, low / 1e3), below / scale, color=_GROUND, zorder=0)
-        ax.plot(sizes, below / scale, color=_BOUND, linewidth=1.2, label="lower bound", zorder=1)
-        ends["lower bound"] = float(below[-1]) / scale, Look(_BOUND, False, "")
-    _draw_lines(ax, sizes, {name: y / scale for name, y in lines.items()})
-    _draw_points(ax, {name: (x, y / scale) for name, (x, y) in points.items()}, [*lines, *points])
-    _draw_changes(ax, changes)
-    name_ends(ax, ends)
-    if half_bytes is not None:
-        ax.axvline(number("half_bytes", half_bytes, above=0), color=INK, linewidth=0.8, linestyle=":", label="n½")
-        note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, high * 1.45), (4, 0), va="top")
-    dress(ax, sizes, title or _title([list(lines)[place] for place in (first, *(c.leader for c in changes))]))
-    return ax
-
-
-def _draw_lines(ax: Axes, sizes: Floats, lines: Mapping[str, Floats]) -> None:
+        ax.fill_between(sizes, np.full(sizes.size, lowest_y / 1e3), below / scale, color=_GROUND, zorder=0)
+        ax.plot(sizes, below / scale, color=GREY, linewidth=1.2, label="lower bound", zorder=1)
+    ends = {}
     for (name, y), look in zip(lines.items(), looks(lines).values(), strict=True):
-        ax.plot(sizes, y, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=2 + look.dashed / 2)
-
-
-def _draw_points(ax: Axes, points: Mapping[str, tuple[Floats, Floats]], names: list[str]) -> None:
+        order = 2 + look.dashed / 2
+        ax.plot(sizes, y / scale, color=look.color, linestyle=dash(look), linewidth=1.8, label=name, zorder=order)
+        ends[name] = float(y[-1]) / scale, look
+    if below is not None:
+        ends["lower bound"] = float(below[-1]) / scale, Look(GREY, False, "")
+    styles = looks([*lines, *points])
     for name, (x, y) in points.items():
-        look, middle = looks(names)[name], np.median(y, axis=1)
-        spread = np.stack([middle - y.min(axis=1), y.max(axis=1) - middle])
-        style: dict[str, Any] = {"color": look.color, "marker": look.marker, "linestyle": "none", "zorder": 3}
-        ax.errorbar(x, middle, spread, label=f"{name}, measured", markersize=6, elinewidth=1, clip_on=False, **style)
+        low, middle, high = (found(y, axis=1) / scale for found in (np.min, np.median, np.max))
+        markers(ax, name, styles[name], x, low, middle, high)
     if points:
         shown = {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
         named = [f"{name}, measured" for name in points]
         ax.legend([shown[label] for label in named], named, loc="upper left", frameon=False, fontsize=LABEL_PT)
+    first, changes = lowest(sizes, np.stack(list(lines.values())) / scale)
+    _draw_changes(ax, changes)
+    name_ends(ax, ends)
+    if half_bytes is not None:
+        ax.axvline(number("half_bytes", half_bytes, above=0), color=INK, linewidth=0.8, linestyle=":", label="n½")
+        note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, highest_y * 1.45), (4, 0), va="top")
+    leaders = [list(lines)[place] for place in (first, *(change.leader for change in changes))]
+    finding = f"Quickest, from small to large: {', '.join(leaders)}"
+    if len(leaders) == 1:
+        finding = f"{leaders[0]} is the quickest at every size"
+    over_sizes(ax, sizes, title or finding)
+    return ax
 
 
 def _draw_changes(ax: Axes, changes: list[Change]) -> None:
-    """A dot for each change of the quickest; its size stands below, where the dots leave room."""
-    ax.plot([change.x for change in changes], [change.y for change in changes], "o", color=INK, markersize=5,
-            markerfacecolor=PAPER, label="crossover", zorder=4)  # fmt: skip
+    """A dot for each change of the fastest; its size stands below, where the dots leave room."""
+    x, y = [change.x for change in changes], [change.y for change in changes]
+    ax.plot(x, y, "o", color=INK, markersize=5, markerfacecolor=PAPER, label="crossover", zorder=4)
     last = -np.inf
     for change in changes:
         at = float(ax.transAxes.inverted().transform(ax.transData.transform((change.x, change.y)))[0])
         if at - last > 0.07:
             note(ax, bytes_words(change.x), (change.x, change.y), (0, -7), va="top", ha="center")
             last = at
-
-
-def _title(leaders: list[str]) -> str:
-    if len(leaders) == 1:
-        return f"{leaders[0]} is the quickest at every size"
-    return f"Quickest, from small to large: {', '.join(leaders)}"
 
 
 def _checked(
@@ -131,3 +122,49 @@ def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1) -> F
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise ValueError(f"{name}: times must be finite and above 0 on a logarithmic axis")
     return times
+
+
+# ---- where lines cross
+
+
+class Change(NamedTuple):
+    """From `x` on, where the lines are at `y`, line `leader` is the lowest."""
+
+    x: float
+    y: float
+    leader: int
+
+
+def lowest(x: Floats, y: Floats) -> tuple[int, list[Change]]:
+    """Return the lowest line at the left, and each change of it, for lines that are straight on logarithmic axes.
+
+    `y` has a row a line, all above 0. Of lines that coincide the one that led keeps the lead, else the first has it.
+
+    >>> first, changes = lowest(np.array([1.0, 100.0]), np.array([[1.0, 100.0], [10.0, 10.0]]))
+    >>> first, [(round(change.x, 9), round(change.y, 9), change.leader) for change in changes]
+    (0, [(10.0, 10.0, 1)])
+    """
+    across, down = np.log(x), np.log(y)
+    first = leader = int((down[:, 0] <= down[:, 0].min() + _SAME).argmax())
+    changes: list[Change] = []
+    for place in range(x.size - 1):
+        left, rise = down[:, place], down[:, place + 1] - down[:, place]
+        part = 0.0
+        while (step := _overtaken(left, rise, leader, part)) is not None:
+            part, leader = step
+            at = across[place] + part * (across[place + 1] - across[place])
+            changes.append(Change(float(np.exp(at)), float(np.exp(left[leader] + part * rise[leader])), leader))
+    return first, changes
+
+
+def _overtaken(left: Floats, rise: Floats, leader: int, part: float) -> tuple[float, int] | None:
+    """The next part of the interval in which a line gets below the leader, and which; None if none does."""
+    above = np.maximum(left - left[leader] + part * (rise - rise[leader]), 0)
+    faster = rise[leader] - rise > _SAME
+    if not faster.any():
+        return None
+    wait = np.full(left.size, np.inf)
+    wait[faster] = above[faster] / (rise[leader] - rise[faster])
+    soonest = np.flatnonzero(wait <= wait.min() + _SAME)
+    after = part + float(wait.min())
+    return (after, int(soonest[rise[soonest].argmin()])) if after < 1 - _SAME else None

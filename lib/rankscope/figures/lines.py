@@ -1,24 +1,116 @@
-"""Prediction against execution: a line and markers of the same hue, per curve."""
+"""Figures that go straight onto matplotlib Axes: what they have in common, and those over any quantity."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any
+from typing import Any, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import whole
-from .palette import CATEGORIES
+from ..ddp.recommend import Recommendation
+from ..values.checks import count_of, number, of_type, whole
+from ..values.units import bytes_words, time_unit
+from ..zero.model import ZeroMemory
+from .axes import to_axes
+from .memory import draw_memory
+from .palette import CATEGORIES, INK, PAPER, Look
 
+Floats = NDArray[np.float64]
+
+LABEL_PT = 8.0
+GREY = "#8a8a8a"
 _DASHES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D")
+_DEFAULT_CAP_MB = 25.0  # where DDP's default stands
+_PARTS = {"computing alone": "#ededed", "held up by allreduces": "#f7d9a8", "waiting for allreduces": "#b9d6ea"}
+_HATCH = "#b07a10"
 
 
-def to_curves(
+# ---- in common
+
+
+def axes_of(ax: Axes | None, wide: float, high: float) -> Axes:
+    """Return the Axes given, or those of a new figure of that size in inches."""
+    return plt.subplots(figsize=(wide, high), layout="constrained")[1] if ax is None else ax
+
+
+def dress(ax: Axes, title: str, grid: Any = "y", color: str = "#e6e6e6") -> None:
+    ax.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(axis=grid, color=color, linewidth=0.7)
+
+
+def over_sizes(ax: Axes, sizes: Floats, title: str, label: str = "size of each rank's buffer") -> None:
+    """Dress Axes whose x is the size of a message: ticks at powers of two, in their units."""
+    powers = np.arange(np.ceil(np.log2(sizes[0]) - 1e-9), np.floor(np.log2(sizes[-1]) + 1e-9) + 1)
+    every = next(step for step in (1, 2, 5, 10, 20, 50) if powers.size <= 8 * step)
+    shown = 2.0 ** powers[powers % every == 0]
+    ax.set_xticks(shown, [bytes_words(size) for size in shown.tolist()])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel(label)
+    dress(ax, title, grid="both")
+    ax.set_axisbelow(True)
+
+
+def dash(look: Look) -> Any:
+    return (0, (4, 2.5)) if look.dashed else "-"
+
+
+def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats, high: Floats) -> None:
+    """A marker for each thing measured, with a bar from low to high."""
+    style: dict[str, Any] = {"color": look.color, "marker": look.marker, "linestyle": "none", "zorder": 3}
+    spread = np.stack([middle - low, high - middle])
+    ax.errorbar(x, middle, spread, label=f"{name}, measured", markersize=6, elinewidth=1, clip_on=False, **style)
+
+
+def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
+    halo = [withStroke(linewidth=3, foreground=PAPER)]
+    ax.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=LABEL_PT, path_effects=halo, **style)
+
+
+def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
+    """A piece of each line with its name next to the line's end, and a hair to it; no name covers another."""
+    x, into = ax.get_xlim()[1], ax.transData + ax.transAxes.inverted()
+    wanted = {name: float(into.transform((x, y))[1]) for name, (y, _) in ends.items()}  # 0 bottom … 1 top of the axes
+    names = sorted(wanted, key=lambda name: wanted[name])
+    tall = 1.3 * LABEL_PT / (ax.bbox.height / ax.figure.dpi * 72)
+    for name, to in zip(names, spread_out([wanted[name] for name in names], tall), strict=True):
+        look = ends[name][1]
+        style: dict[str, Any] = {"color": look.color, "transform": ax.transAxes, "clip_on": False}
+        ax.plot([1, 1.02], [wanted[name], to], linewidth=0.7, **style)
+        ax.plot([1.02, 1.05], [to, to], linestyle=dash(look), linewidth=1.8, **style)
+        ax.text(1.055, to, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK)
+
+
+def spread_out(places: Sequence[float], least: float) -> list[float]:
+    """Rising places moved as little as it takes to stand at least so far apart, groups about their middle, up to 1.
+
+    >>> [round(place, 3) for place in spread_out([0.0, 0.0, 1.0], 0.1)]
+    [-0.05, 0.05, 1.0]
+    """
+
+    def middle(group: list[float]) -> float:
+        return sum(group) / len(group)
+
+    groups: list[list[float]] = []
+    for place in places:
+        groups.append([place])
+        while len(groups) > 1 and middle(groups[-1]) - middle(groups[-2]) < least / 2 * sum(map(len, groups[-2:])):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    moved = [middle(g) + (place - (len(g) - 1) / 2) * least for g in groups for place in range(len(g))]
+    top = [1 - least * place for place in reversed(range(len(moved)))]
+    return [min(pair) for pair in zip(moved, top, strict=True)]
+
+
+# ---- over any quantity
+
+
+def curves(
     x: ArrayLike,
     curves: Mapping[str, tuple[ArrayLike | None, ArrayLike | None]],
     title: str,
@@ -36,48 +128,47 @@ def to_curves(
     _check_pairs("curves", curves)
     if empty := [name for name, pair in curves.items() if pair[0] is None and pair[1] is None]:
         raise ValueError(f"curves must have a prediction or an execution each, got neither for {empty[0]!r}")
-    places = np.asarray(x)
-    if ax is None:
-        _, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    looks = zip(CATEGORIES, cycle(_DASHES), cycle(_MARKERS), strict=False)
-    for (name, (predicted, executed)), (color, dash, marker) in zip(curves.items(), looks, strict=False):
-        for values, kind in ((predicted, "predicted"), (executed, "executed")):
+    places, ax = np.asarray(x), axes_of(ax, 8, 3.6)
+    styles = zip(CATEGORIES, cycle(_DASHES), cycle(_MARKERS), strict=False)
+    for (name, (predicted, executed)), (color, line, marker) in zip(curves.items(), styles, strict=False):
+        look: dict[str, Any] = {"linestyle": line, "linewidth": 1.6}
+        if discrete:
+            look = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 1.8}
+        dots: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": 4, "zorder": 3}
+        for values, kind, style in ((predicted, "predicted", look), (executed, "executed", dots)):
             if values is None:
                 continue
             if np.shape(values) != places.shape:
                 raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
-            if kind == "predicted":
-                look: dict[str, Any] = {"linestyle": dash, "linewidth": 1.6}
-                if discrete:
-                    look = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 1.8}
-            else:
-                look = {"linestyle": "none", "marker": marker, "markersize": 4, "zorder": 3}
-            ax.plot(places, values, color=color, label=f"{name}, {kind}", **look)
-    return _dressed(ax, title, x_label, y_label)
+            ax.plot(places, values, color=color, label=f"{name}, {kind}", **style)
+    return _finished(ax, title, x_label, y_label)
 
 
-def to_fills(
-    fills: Mapping[str, tuple[ArrayLike, ArrayLike]], title: str, capacity: int | None = None, ax: Axes | None = None
+def queue_fill(
+    fills: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    capacity: int | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
 ) -> Axes:
-    """Draw how many items wait over time, ``fills[name] = (times_s, number)`` as `queue_fill` gives them, in steps.
+    """Draw how many items wait over time, ``fills[name] = (times_s, number)`` as `pipeline.queue_fill` gives them.
 
     `capacity` is drawn as a line. Raises ValueError for more curves than there are hues, for lengths that differ, and
     for a capacity below 0.
     """
     _check_pairs("fills", fills)
-    for name, (times_s, number) in fills.items():
-        if np.shape(times_s) != np.shape(number):
-            raise ValueError(f"{name}: {np.shape(number)} numbers over times of shape {np.shape(times_s)}")
-    if ax is None:
-        _, ax = plt.subplots(figsize=(8, 2.6), layout="constrained")
-    for (name, (times_s, number)), color, dash in zip(fills.items(), CATEGORIES, cycle(_DASHES), strict=False):
-        ax.step(np.asarray(times_s), np.asarray(number), dash, where="post", color=color, label=name, linewidth=1.4)
+    for name, (times_s, waiting) in fills.items():
+        if np.shape(times_s) != np.shape(waiting):
+            raise ValueError(f"{name}: {np.shape(waiting)} numbers over times of shape {np.shape(times_s)}")
+    ax = axes_of(ax, 8, 2.6)
+    for (name, (times_s, waiting)), color, line in zip(fills.items(), CATEGORIES, cycle(_DASHES), strict=False):
+        ax.step(np.asarray(times_s), np.asarray(waiting), line, where="post", color=color, label=name, linewidth=1.4)
     if capacity is not None:
-        ax.axhline(whole("capacity", capacity, 0), color="#8a8a8a", linewidth=0.8)
+        ax.axhline(whole("capacity", capacity, 0), color=GREY, linewidth=0.8)
         ax.annotate("capacity", (1, capacity), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_ylim(bottom=0)
-    return _dressed(ax, title, "time [s]", "items in the queue")
+    most = max(int(np.max(waiting, initial=0)) for _, waiting in fills.values())
+    return _finished(ax, title or f"At most {count_of(most, 'item')} in the queue", "time [s]", "items in the queue")
 
 
 def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
@@ -89,10 +180,131 @@ def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}[{one!r}] must be a pair of columns, got {pair!r}")
 
 
-def _dressed(ax: Axes, title: str, x_label: str, y_label: str) -> Axes:
+def _finished(ax: Axes, title: str, x_label: str, y_label: str) -> Axes:
     ax.set(xlabel=x_label, ylabel=y_label)
-    ax.set_title(title, loc="left", fontsize=11, fontweight="bold")
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(axis="y", color="#e6e6e6", linewidth=0.7)
-    ax.legend(frameon=False, fontsize=8)
+    dress(ax, title)
+    ax.legend(frameon=False, fontsize=LABEL_PT)
+    return ax
+
+
+# ---- over caps and ranks
+
+
+def bucket_caps(
+    recommendation: Recommendation,
+    measured: Mapping[float | None, Sequence[float]] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Draw the predicted step over the cap: computing alone, what allreduces hold it up, and waiting for them.
+
+    A ring marks the recommended cap; DDP's default, whose first bucket is smaller, is a diamond at 25 MiB. `measured`
+    has the seconds of steps for some caps (None is the default): markers at the median with the quartiles.
+
+    Raises ValueError for fewer than two caps, for a cap that is not above 0, and for one measured without a step.
+    """
+    found = of_type("recommendation", recommendation, Recommendation)
+    caps = np.array([one.bucket_cap_mb for one in found.candidates], dtype=float)
+    if caps.size < 2 or not (caps > 0).all():
+        raise ValueError(f"recommendation must have at least two caps above 0 to be drawn, got {caps.tolist()}")
+    for cap in measured or ():
+        if cap is not None:
+            number("a cap of measured", cap, above=0)
+    seen = {cap: np.array([number("measured", s, 0) for s in steps]) for cap, steps in (measured or {}).items()}
+    if empty := [cap for cap, steps in seen.items() if not steps.size]:
+        raise ValueError(f"measured must have at least one step for each cap, got none for {empty[0]}")
+    steps_s = np.array([one.step_s for one in found.candidates])
+    waits_s = np.array([one.wait_s for one in found.candidates])
+    quartiles_s = {cap: np.percentile(steps, (25, 50, 75)) for cap, steps in seen.items()}
+    top_s = max([float(steps_s.max()), found.default.step_s, *(high for _, _, high in quartiles_s.values())])
+    scale, unit = time_unit(top_s)
+
+    ax = axes_of(ax, 9, 4.2)
+    edges = [np.zeros(caps.size), np.full(caps.size, found.alone_s), steps_s - waits_s, steps_s]
+    for low, high, (name, color) in zip(edges[:-1], edges[1:], _PARTS.items(), strict=True):
+        style: dict[str, Any] = {"hatch": "///", "edgecolor": _HATCH} if name.startswith("held") else {}
+        ax.fill_between(caps, low / scale, high / scale, facecolor=color, linewidth=0, label=name, **style)
+    blue = CATEGORIES[0]
+    ax.plot(caps, steps_s / scale, color=blue, linewidth=1.8, label="step, predicted")
+    hollow: dict[str, Any] = {"linestyle": "none", "color": blue, "markerfacecolor": "none", "zorder": 4}
+    ax.plot([_DEFAULT_CAP_MB], [found.default.step_s / scale], "D", label="DDP's default, predicted", **hollow)
+    if found.bucket_cap_mb is not None:
+        place = found.bucket_cap_mb, found.chosen.step_s / scale
+        ax.plot(*place, "o", markersize=11, label="recommended", **hollow)
+        note(ax, f"{found.bucket_cap_mb:g} MiB", place, (0, -16), ha="center", va="top")
+    solid: dict[str, Any] = {"color": INK, "markersize": 5, "zorder": 5, "elinewidth": 1, "clip_on": False}
+    given = {cap: quartiles for cap, quartiles in quartiles_s.items() if cap is not None}
+    default = {_DEFAULT_CAP_MB: quartiles_s[None]} if None in quartiles_s else {}
+    for quartiles, fmt, label in (
+        (given, "s", "measured: median and quartiles"),
+        (default, "D", "DDP's default, measured"),
+    ):
+        if quartiles:
+            low, middle, high = np.array(list(quartiles.values())).T / scale
+            ax.errorbar(list(quartiles), middle, [middle - low, high - middle], fmt=fmt, label=label, **solid)
+
+    ax.set(xscale="log", xlim=(caps[0] / 1.3, caps[-1] * 1.3), ylim=(0, 1.12 * top_s / scale), ylabel=f"step [{unit}]")
+    powers = 2.0 ** np.arange(np.ceil(np.log2(caps[0])), np.floor(np.log2(caps[-1])) + 1)
+    ax.set_xticks(powers, [f"{power:g}" for power in powers.tolist()])
+    ax.set_xticks([], minor=True)
+    ax.set_xlabel("bucket_cap_mb [MiB]")
+    finding = "No cap is predicted to be worth leaving the default for"
+    if found.bucket_cap_mb is not None:
+        words = f"With {found.bucket_cap_mb:g} MiB a step is predicted to take"
+        finding = f"{words} {found.gain:.1%} less than by default"
+    dress(ax, title or finding, color="#e0e0e0")
+    ax.legend(frameon=False, fontsize=LABEL_PT, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return ax
+
+
+def zero_memory(
+    memories: Mapping[str, ZeroMemory | Sequence[ZeroMemory]],
+    limits_bytes: Mapping[str, float] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Draw what a rank's memory is made of, a bar for each stage or way, or its total over the number of ranks.
+
+    Of one `zero.memory` for each name, the terms: see `draw_memory`. Of several each, which must differ in their
+    number of ranks, the totals as lines, both axes logarithmic, named at their ends. `limits_bytes` are marked by
+    lines.
+
+    Raises ValueError for no memory, for a line of fewer than two numbers of ranks, and for limits below 0, or of lines
+    not above 0.
+    """
+    if isinstance(memories, Mapping) and any(isinstance(one, Sequence) for one in memories.values()):
+        return _memory_lines(memories, limits_bytes or {}, ax, title)
+    return to_axes(draw_memory(cast(Mapping[str, ZeroMemory], memories), limits_bytes, title=title), ax)
+
+
+def _memory_lines(
+    memories: Mapping[str, Any], limits_bytes: Mapping[str, float], ax: Axes | None, title: str | None
+) -> Axes:
+    for name, line in memories.items():
+        if not isinstance(line, Sequence) or not all(isinstance(one, ZeroMemory) for one in line):
+            raise ValueError(f"memories[{name!r}] must be a sequence of ZeroMemory, got {line!r}")
+    if any(len({one.num_ranks for one in line}) < 2 for line in memories.values()):
+        raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
+    limits = {name: number("limits_bytes", value, above=0) for name, value in limits_bytes.items()}
+    ax = axes_of(ax, 8, 4)
+    ax.set(xscale="log", yscale="log", xlabel="ranks", ylabel="memory of one rank [GB]")
+    ends = {}
+    for place, (name, line) in enumerate(memories.items()):
+        look = Look(CATEGORIES[place % len(CATEGORIES)], place >= len(CATEGORIES), "")
+        ranks, gigabytes = [one.num_ranks for one in line], [one.total_bytes / 1e9 for one in line]
+        ax.plot(ranks, gigabytes, color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
+        ends[name] = gigabytes[-1], look
+    counts = sorted({one.num_ranks for line in memories.values() for one in line})
+    every = [one.total_bytes for line in memories.values() for one in line] + list(limits.values())
+    ax.set(xlim=(counts[0], counts[-1]), ylim=(min(every) / 1.3e9, max(every) * 1.4e-9))
+    for name, value in limits.items():
+        ax.axhline(value / 1e9, color=GREY, linewidth=0.8, zorder=0, label=name)
+        ends[name] = value / 1e9, Look(GREY, False, "")
+    powers = 2 ** np.arange(int(np.ceil(np.log2(counts[0]))), int(np.log2(counts[-1])) + 1)
+    ax.set_xticks(powers.tolist(), [str(power) for power in powers])
+    ax.set_xticks([], minor=True)
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    name_ends(ax, ends)
+    least = min(memories, key=lambda name: ends[name][0])
+    dress(ax, title or f"With {counts[-1]} ranks, {least} needs {ends[least][0]:.3g} GB a rank")
     return ax

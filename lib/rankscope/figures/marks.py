@@ -9,9 +9,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .palette import ink_on
+from .palette import INK, ink_on
 
 FloatArray = NDArray[np.floating[Any]]
+
+
+def _columns(*values: ArrayLike) -> list[FloatArray]:
+    """The values as columns of one length."""
+    return [column.ravel() for column in np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in values))]
+
+
+def _each(marks: str, what: str, values: Sequence[str] | str, size: int) -> tuple[str, ...]:
+    """One value for each mark: those given, or the one that all share."""
+    found = (values,) * size if isinstance(values, str) else tuple(values)
+    if len(found) != size:
+        raise ValueError(f"{size} {marks} need {size} {what}, got {len(found)}")
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,13 +53,9 @@ class Rects:
         edge: str = "#ffffff",
     ) -> Rects:
         """Make rectangles from columns and from values that all share."""
-        columns = np.broadcast_arrays(*(np.asarray(c, dtype=float) for c in (x, y, width, height)))
-        left, top, wide, high = (column.ravel() for column in columns)
-        fills = (fill,) * left.size if isinstance(fill, str) else tuple(fill)
-        if len(fills) != left.size:
-            raise ValueError(f"{left.size} rectangles need {left.size} fills, got {len(fills)}")
-        marked = np.broadcast_to(np.asarray(hatched, dtype=bool), left.shape)
-        return cls(left, top, wide, high, fills, marked, edge)
+        left, top, wide, high = _columns(x, y, width, height)
+        fills = _each("rectangles", "fills", fill, left.size)
+        return cls(left, top, wide, high, fills, np.broadcast_to(np.asarray(hatched, dtype=bool), left.shape), edge)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +69,23 @@ class Texts:
     size_px: float = 11.0
     anchor: str = "middle"
     halo: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        x: ArrayLike,
+        y: ArrayLike,
+        text: Sequence[str],
+        color: Sequence[str] | str = INK,
+        *,
+        size_px: float = 11.0,
+        anchor: str = "middle",
+        halo: Sequence[str] | str = (),
+    ) -> Texts:
+        """Make texts from columns and from values that all share."""
+        x, y, _ = _columns(x, y, np.zeros(len(text)))
+        colors = _each("texts", "colours", color, x.size)
+        return cls(x, y, tuple(text), colors, size_px, anchor, _each("texts", "halos", halo, x.size) if halo else ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +115,8 @@ class Lines:
         width_px: float = 1.5,
     ) -> Lines:
         """Make lines from columns and from values that all share."""
-        columns = np.broadcast_arrays(*(np.asarray(c, dtype=float) for c in (x0, y0, x1, y1)))
-        from_x, from_y, to_x, to_y = (column.ravel() for column in columns)
-        colors = (color,) * from_x.size if isinstance(color, str) else tuple(color)
-        if len(colors) != from_x.size:
-            raise ValueError(f"{from_x.size} lines need {from_x.size} colours, got {len(colors)}")
+        from_x, from_y, to_x, to_y = _columns(x0, y0, x1, y1)
+        colors = _each("lines", "colours", color, from_x.size)
         marked = np.broadcast_to(np.asarray(dashed, dtype=bool), from_x.shape)
         return cls(from_x, from_y, to_x, to_y, colors, marked, arrows, width_px)
 
@@ -135,7 +158,11 @@ class Drawing:
 
 
 def numbers_on(
-    rects: Rects, numbers: NDArray[Any], color: str | None = None, wanted: NDArray[np.bool_] | None = None
+    rects: Rects,
+    numbers: NDArray[Any],
+    color: str | None = None,
+    size_px: float = 11.0,
+    wanted: NDArray[np.bool_] | None = None,
 ) -> tuple[Texts, ...]:
     """Write a number in the middle of each rectangle, or of the `wanted` ones.
 
@@ -146,11 +173,18 @@ def numbers_on(
     texts = []
     for hatched in (False, True):
         places = np.flatnonzero(keep & (rects.hatched == hatched))
-        fills = tuple(rects.fill[place] for place in places.tolist())
-        ink = (color or ink_on(fill) for fill in fills)
+        fills = [rects.fill[place] for place in places.tolist()]
+        ink = [color or ink_on(fill) for fill in fills]
         x, y = rects.x[places] + rects.width[places] / 2, rects.y[places] + rects.height[places] / 2
-        texts.append(Texts(x, y, tuple(map(str, numbers[places].tolist())), tuple(ink), halo=fills if hatched else ()))
+        words = [str(number) for number in numbers[places].tolist()]
+        texts.append(Texts.of(x, y, words, ink, size_px=size_px, halo=fills if hatched else ()))
     return tuple(texts)
+
+
+def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.003) -> Rects:
+    """Return frames around the horizontal bars of these rows and lengths, for a drawing of that width."""
+    more = margin * width
+    return Rects.of(-more, np.add(rows, 0.04), INK, width=np.add(length, 2 * more), height=0.92, edge=INK)
 
 
 def whole_ticks(count: int, most: int = 12, offset: float = 0.5) -> tuple[tuple[float, str], ...]:

@@ -15,35 +15,57 @@ from .marks import Drawing, Key, Rects, numbers_on
 from .palette import CATEGORIES
 
 COMMUNICATION = frozenset(
-    {"allgather", "allreduce", "alltoall", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
-     "scatter", "send"}
-)  # fmt: skip
+    (
+        "allgather",
+        "allreduce",
+        "alltoall",
+        "barrier",
+        "broadcast",
+        "gather",
+        "recv",
+        "reduce",
+        "reduce_scatter",
+        "scatter",
+        "send",
+    )
+)
 _WIDE_PX, _ROW_PX, _GAP = 860.0, 22.0, 0.5
 _DIGIT_PX, _WORDS_PX = 6.4, 8.0  # the latter with room for Axes that are narrower than the drawing
 _MOST_SPANS = 20_000
 _OTHER, _WAITING = "#b0b0b0", "#e2e2e2"
-_BLUE, _ORANGE, _GREEN, _PINK, _SKY, _VERMILLION, _YELLOW, _BLACK = CATEGORIES
-_KNOWN = {
-    "read": _BLUE, "load": _BLUE, "decode": _ORANGE, "collate": _GREEN, "pin": _PINK, "copy": _SKY,
-    "compute": _VERMILLION, "train": _VERMILLION, "step": _VERMILLION, "start": _YELLOW, "stop": _BLACK,
-    "forward": _ORANGE, "backward": _VERMILLION, "allreduce": _BLUE, "unpack": _GREEN, "optimizer": _PINK,
-}  # fmt: skip
+_KINDS = (  # those known, by the hue in `CATEGORIES` that they have
+    "read load allreduce",
+    "decode forward",
+    "collate unpack",
+    "pin optimizer",
+    "copy",
+    "compute train step backward",
+    "start",
+    "stop",
+)
+_KNOWN = {kind: hue for hue, kinds in zip(CATEGORIES, _KINDS, strict=True) for kind in kinds.split()}
 
 
 def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collection[str] = COMMUNICATION) -> Drawing:
-    """Draw a row for each lane, ranks from 0 downwards; colour is the kind of work, the number its item.
+    """Draw what ran when, on which lane of which rank.
 
-    In a lane with several kinds their names are written, too, where they fit.
-
-    Waiting is light grey, and left out where it is shorter than a pixel; of more than eight kinds of work those that
-    take least time are grey. Kinds in `hatched` are hatched, which is for communication. Time counts from the first
-    span. Raises ValueError for more than 20,000 spans: select a window, `timeline.select(between_s=(from, to))`, or
-    some ranks.
+    A row is a lane, ranks from 0 downwards; colour is the kind of work, the number its item. In a lane with several
+    kinds their names are written, too, where they fit. Waiting is light grey, and left out
+    where it is shorter than a pixel; of more than eight kinds of work those that take least time are grey. Kinds in
+    `hatched` are hatched, which is for communication. Time counts from the first span. Raises ValueError for more than
+    20,000 spans: select a window, `timeline.select(between_s=(from, to))`, or some ranks.
     """
     if len(of_type("timeline", timeline, Timeline)) > _MOST_SPANS:
         raise ValueError(f"a drawing has at most {_MOST_SPANS} spans, got {len(timeline)}: select a window or a rank")
-    timeline = _visible(timeline)
-    rows = _rows(timeline)
+    waits = np.isin(timeline.kind, [place for place, kind in enumerate(timeline.kinds) if kind in WAITS])
+    long = (timeline.stop_s - timeline.start_s) * _WIDE_PX >= timeline.makespan_s
+    timeline = timeline.take(np.flatnonzero(~waits | long))
+    rows: dict[tuple[int, str], float] = {}  # the top edge of each lane, with a gap between ranks
+    top, previous = 0.0, None
+    for rank, lane in timeline.rank_lanes():
+        top += _GAP if previous not in (None, rank) else 0.0
+        rows[rank, lane] = top
+        top, previous = top + 1, rank
     scale, unit = time_unit(timeline.makespan_s)
     width = timeline.makespan_s / scale or 1.0
     start = (timeline.start_s - timeline.begin_s) / scale
@@ -56,6 +78,9 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
     rects = Rects.of(start, y + 0.06, fill, width=length, height=0.88, hatched=marked)
     words = _words(timeline, rects.width * _WIDE_PX / width)
     height = max(rows.values(), default=0.0) + 1
+    keys = [Key(kind, color, hatched=kind in hatched) for kind, color in colors.items() if color != _OTHER]
+    if _OTHER in colors.values():
+        keys.append(Key("other", _OTHER))
     return Drawing(
         title=title or _title(timeline, scale, unit),
         x_label=f"time [{unit}]",
@@ -67,26 +92,8 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
         texts=numbers_on(rects, words, wanted=words != ""),
         x_ticks=round_ticks(width),
         y_ticks=tuple((row + 0.5, f"{rank} {lane}") for (rank, lane), row in rows.items()),
-        legend=_legend(colors, hatched),
+        legend=tuple(keys),
     )
-
-
-def _visible(timeline: Timeline) -> Timeline:
-    """All work, and the waiting that is as long as a pixel is wide."""
-    waits = np.isin(timeline.kind, [place for place, kind in enumerate(timeline.kinds) if kind in WAITS])
-    long = (timeline.stop_s - timeline.start_s) * _WIDE_PX >= timeline.makespan_s
-    return timeline.take(np.flatnonzero(~waits | long))
-
-
-def _rows(timeline: Timeline) -> dict[tuple[int, str], float]:
-    """The top edge of each lane, with a gap between ranks."""
-    rows: dict[tuple[int, str], float] = {}
-    y, previous = 0.0, None
-    for rank, lane in timeline.rank_lanes():
-        y += _GAP if previous not in (None, rank) else 0.0
-        rows[rank, lane] = y
-        y, previous = y + 1, rank
-    return rows
 
 
 def _words(timeline: Timeline, wide_px: NDArray[np.floating[Any]]) -> NDArray[np.str_]:
@@ -106,33 +113,22 @@ def _words(timeline: Timeline, wide_px: NDArray[np.floating[Any]]) -> NDArray[np
 def _kind_colors(timeline: Timeline) -> dict[str, str]:
     """A hue for each kind of work, that of `_KNOWN` where it is known and free; of more than eight kinds, for the seven
     that take most time, the others being grey."""
-    present = [timeline.kinds[kind] for kind in np.unique(timeline.kind)]
-    kinds = [kind for kind in present if kind not in WAITS]
-    if len(kinds) > len(CATEGORIES):
-        seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
-        seconds[[timeline.kinds.index(kind) for kind in present if kind in WAITS]] = -1
-        longest = {timeline.kinds[kind] for kind in np.argsort(-seconds, kind="stable")[: len(CATEGORIES) - 1].tolist()}
-        shown, others = ([kind for kind in kinds if (kind in longest) is wanted] for wanted in (True, False))
-    else:
-        shown, others = kinds, []
-    work = _hues(shown) | dict.fromkeys(others, _OTHER)
-    return work | {kind: _WAITING for kind in present if kind in WAITS}
-
-
-def _hues(kinds: list[str]) -> dict[str, str]:
-    """A different hue for each of at most eight kinds: of two that are known by the same one the first has it."""
-    taken: dict[str, str] = {}
+    present = np.unique(timeline.kind).tolist()
+    work = [place for place in present if timeline.kinds[place] not in WAITS]
+    shown = work
+    if len(work) > len(CATEGORIES):
+        seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s)
+        shown = sorted(sorted(work, key=lambda place: -seconds[place])[: len(CATEGORIES) - 1])
+    kinds = [timeline.kinds[place] for place in shown]
+    taken: dict[str, str] = {}  # of two kinds that are known by the same hue the first has it
     for kind in kinds:
         if kind in _KNOWN:
             taken.setdefault(_KNOWN[kind], kind)
     own = {kind: hue for hue, kind in taken.items()}
     free = (hue for hue in CATEGORIES if hue not in taken)
-    return {kind: own[kind] if kind in own else next(free) for kind in kinds}
-
-
-def _legend(colors: dict[str, str], hatched: Collection[str]) -> tuple[Key, ...]:
-    keys = [Key(kind, color, hatched=kind in hatched) for kind, color in colors.items() if color != _OTHER]
-    return (*keys, Key("other", _OTHER)) if _OTHER in colors.values() else tuple(keys)
+    hues = {kind: own[kind] if kind in own else next(free) for kind in kinds}
+    others = {timeline.kinds[place]: _OTHER for place in work if place not in shown}
+    return hues | others | {timeline.kinds[place]: _WAITING for place in present if place not in work}
 
 
 def _title(timeline: Timeline, scale: float, unit: str) -> str:

@@ -14,9 +14,9 @@ def lazy(room: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], C
     `modules` maps each lazy name to the module of the room that defines it. After a colon comes the name it has
     there, if that is another one.
 
-    >>> getattribute, names = lazy("rankscope.figures", {"curves": "lines:to_curves"})
+    >>> getattribute, names = lazy("rankscope.figures", {"curves": "lines"})
     >>> getattribute("curves").__name__
-    'to_curves'
+    'curves'
     >>> getattribute("squares")
     Traceback (most recent call last):
     AttributeError: module 'rankscope.figures' has no attribute 'squares'

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..sampling import Assignment, audit
-from ..sampling.audit import Audit, EpochAudit
+from ..sampling.assignment import Assignment
+from ..sampling.audit import EpochAudit, audit
 from ..values.checks import count_of, of_type, one_of, whole
 from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, ramp, rank_colors
@@ -20,37 +18,53 @@ _MOST_CELLS = 65_536
 
 
 def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str | None = None) -> Drawing:
-    """Draw one epoch as a grid: a row a rank, a column a read, the sample's index in the cell where it fits.
+    """Draw which rank reads which sample at which step of an epoch.
 
-    Colour says which rank reads (`color_by` "rank") or where in the dataset the sample lies ("position"). Reads of a
-    sample already read are hatched; samples that nobody reads stand in a row of their own; lines part the batches.
-    Raises ValueError for an unknown `color_by` and for more than 65,536 cells.
+    A row is a rank, a column a read, the number in a cell the sample's index, where it fits. Colour says which rank
+    reads (`color_by` "rank") or where in the dataset the sample lies ("position"). Reads of a sample already read are
+    hatched; samples that nobody reads stand in a row of their own; lines part the batches. Raises ValueError for an
+    unknown `color_by` and for more than 65,536 cells.
     """
     one_of("color_by", color_by, ("rank", "position"))
     epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
-    num_ranks = assignment.num_ranks
+    num_ranks, size = assignment.num_ranks, assignment.size
     steps = max(assignment.num_steps, min(epoch.dropped.size, 24), 1)
     _check_cells(num_ranks * steps)
     unread = epoch.dropped[:steps]
     height = num_ranks + 1.5 if unread.size else num_ranks
     row_px, cell_px = 20.0 if num_ranks <= 32 else 13.0, _cell_px(steps)
-    rects, texts = _reads(assignment, color_by)
-    empty = np.flatnonzero([not indices.size for indices in assignment.ranks]) if assignment.size else np.empty(0, int)
-    blank = Texts(np.full(empty.size, 0.1), empty + 0.5, ("reads nothing",) * empty.size, (ALARM,) * empty.size,
-                  anchor="start")  # fmt: skip
-    below = Rects.of(np.arange(unread.size), np.full(unread.size, num_ranks + 0.5), PAPER, edge=ALARM)
-    texts = (*texts, *numbers_on(below, unread, ALARM))
-    legible = cell_px >= 6.4 * len(str(max(assignment.size - 1, 0))) + 3
-    rules = _batch_rules(assignment, cell_px)
+    size_px = min(11.0, row_px - 3)
+
+    rank, step = assignment.coordinates()
+    sample = np.concatenate(assignment.ranks)
+    colors = rank_colors(num_ranks)
+    fill = [colors[one] for one in rank.tolist()] if color_by == "rank" else ramp(sample / max(size - 1, 1))
+    stray = (sample < 0) | (sample >= size)
+    inside = [color for color, strays in zip(fill, stray.tolist(), strict=True) if not strays]
+    repeated = np.concatenate(assignment.repeats())[~stray]
+    reads = Rects.of(step[~stray], rank[~stray], inside, hatched=repeated)
+    strays = Rects.of(step[stray], rank[stray], PAPER, hatched=True, edge=ALARM)
+    below = Rects.of(np.arange(unread.size), num_ranks + 0.5, PAPER, edge=ALARM)
+    texts: tuple[Texts, ...] = ()
+    if cell_px >= 6.4 * len(str(max(size - 1, 0))) + 3:
+        alarmed = (numbers_on(strays, sample[stray], ALARM, size_px), numbers_on(below, unread, ALARM, size_px))
+        texts = (*numbers_on(reads, sample[~stray], size_px=size_px), *alarmed[0], *alarmed[1])
+    empty = [one for one, indices in enumerate(assignment.ranks) if size and not indices.size]
+    nothing = ["reads nothing"] * len(empty)
+    blank = Texts.of(0.1, np.array(empty) + 0.5, nothing, ALARM, anchor="start", size_px=size_px)
+
+    batch_size = assignment.loader.batch_size if assignment.loader else 1
+    parted = batch_size > 1 and batch_size * cell_px >= 8  # closer lines would hide the cells
+    rules = tuple(float(x) for x in range(batch_size, assignment.num_steps, batch_size)) if parted else ()
     return Drawing(
         title=title or _reading_title(assignment, epoch),
-        x_label=f"read of the epoch [step]{_batch_words(rules, assignment)}",
+        x_label="read of the epoch [step]" + f"; lines part the batches of {batch_size}" * bool(rules),
         y_label="rank",
         width=steps,
         height=height,
         size_px=(cell_px * steps, row_px * height),
-        rects=(*rects, below),
-        texts=tuple(replace(t, size_px=min(11.0, row_px - 3)) for t in ((*texts, blank) if legible else (blank,))),
+        rects=(reads, strays, below),
+        texts=(*texts, blank),
         rules=rules,
         rules_to=num_ranks,
         x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * steps / 30))),
@@ -60,34 +74,43 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
 
 
 def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Drawing:
-    """Draw which rank reads each sample of the dataset, a row an epoch; white with a red edge is read by nobody.
+    """Draw which rank reads each sample of the dataset, epoch by epoch.
 
-    The rank is the colour, and the number in the cell where it fits. Samples read more than once in an epoch are
-    hatched and take the lowest rank that reads them. The last row is grey where any of the epochs read the sample.
-    Raises ValueError for no epochs, for epochs of different datasets or world sizes, and for more than 65,536 cells.
+    A row is an epoch; white with a red edge is read by nobody. The rank is the colour, and the number in the cell where
+    it fits. Samples read more than once in an epoch are hatched and take the lowest rank that reads them. The last row
+    is grey where any of the epochs read the sample. Raises ValueError for no epochs, for epochs of different datasets
+    or world sizes, and for more than 65,536 cells.
     """
     if not isinstance(epochs, Sequence):
         raise ValueError(f"epochs must be a sequence of Assignments, got {epochs!r}")
     report = audit(of_type(f"epochs[{place}]", one, Assignment) for place, one in enumerate(epochs))
-    size = max(report.size, 1)
+    size, num_ranks = max(report.size, 1), report.num_ranks
     _check_cells(size * (len(epochs) + 1))
-    colors = rank_colors(report.num_ranks)
+    colors = rank_colors(num_ranks)
     rects: list[Rects] = []
     texts: list[Texts] = []
-    legible = _cell_px(size) >= 6.4 * len(str(report.num_ranks - 1)) + 3
+    legible = _cell_px(size) >= 6.4 * len(str(num_ranks - 1)) + 3
     for row, assignment in enumerate(epochs):
         reader, reads = _readers(assignment)
         read = np.flatnonzero(reads)
         fill = [colors[rank] for rank in reader[read].tolist()]
-        rects.append(_row(read, row, fill, hatched=reads[read] > 1))
+        rects.append(Rects.of(read, row, fill, height=0.92, hatched=reads[read] > 1))
         texts += numbers_on(rects[-1], reader[read]) if legible else ()
-        rects.append(_row(np.flatnonzero(reads == 0), row, PAPER, edge=ALARM))
-    last = len(epochs) + 0.25
-    rects.append(_row(np.setdiff1d(np.arange(report.size), report.never_seen), last, "#777777"))
-    rects.append(_row(report.never_seen, last, PAPER, edge=ALARM))
+        rects.append(Rects.of(np.flatnonzero(reads == 0), row, PAPER, height=0.92, edge=ALARM))
+    last, never = len(epochs) + 0.25, report.never_seen
+    rects.append(Rects.of(np.setdiff1d(np.arange(report.size), never), last, "#777777", height=0.92))
+    rects.append(Rects.of(never, last, PAPER, height=0.92, edge=ALARM))
+    shown = range(num_ranks) if num_ranks <= 8 else (0, num_ranks // 2, num_ranks - 1)
+    keys = [Key(f"rank {rank}", colors[rank]) for rank in shown]
+    if report.duplicates:
+        keys.append(Key("read more than once", PAPER, hatched=True))
+    if report.dropped:
+        keys.append(Key("read by nobody", PAPER, edge=ALARM))
+    samples, within = count_of(report.size, "sample"), count_of(len(epochs), "epoch")
+    all_read = f"All of {samples} read within {within}"
     labels = [(row + 0.5, str(assignment.epoch)) for row, assignment in enumerate(epochs)]
     return Drawing(
-        title=title or _coverage_title(report),
+        title=title or (f"{never.size} of {samples} never read in {within}" if never.size else all_read),
         x_label="sample [index in the dataset]",
         y_label="epoch",
         width=size,
@@ -97,12 +120,12 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
         texts=tuple(texts),
         x_ticks=whole_ticks(size, most=20),
         y_ticks=(*labels, (last + 0.5, "any")),
-        legend=_coverage_legend(report),
+        legend=tuple(keys),
     )
 
 
 def draw_label_counts(
-    counts: ArrayLike, title: str, label_name: str = "label", limits: tuple[int, int] | None = None
+    counts: ArrayLike, label_name: str = "label", limits: tuple[int, int] | None = None, title: str | None = None
 ) -> Drawing:
     """Draw how many samples of each label each rank reads, from `Assignment.count_labels`: darker is fewer.
 
@@ -118,12 +141,11 @@ def draw_label_counts(
     if limits is not None and np.shape(limits) != (2,):
         raise ValueError(f"limits must be two whole numbers, got {limits!r}")
     low, high = (whole("limits", limit) for limit in limits or (table.min(), table.max()))
-    fill = ramp((table - low) / max(high - low, 1))
     y, x = np.indices(table.shape)
-    rects = Rects.of(x, y, fill)
+    rects = Rects.of(x, y, ramp((table - low) / max(high - low, 1)))
     cell_px = max(34.0, 420.0 / num_labels)
     return Drawing(
-        title=title,
+        title=title or f"A rank reads from {table.min()} to {count_of(int(table.max()), 'sample')} of a {label_name}",
         x_label=f"{label_name} [number in the cell: samples read]",
         y_label="rank",
         width=num_labels,
@@ -137,10 +159,6 @@ def draw_label_counts(
     )
 
 
-def _row(x: NDArray[Any], y: float, fill: list[str] | str, **style: Any) -> Rects:
-    return Rects.of(x, np.full(x.size, y), fill, height=0.92, **style)
-
-
 def _cell_px(columns: int) -> float:
     return min(_WIDE_PX / columns, max(34.0, 420.0 / columns))
 
@@ -148,23 +166,6 @@ def _cell_px(columns: int) -> float:
 def _check_cells(cells: int) -> None:
     if cells > _MOST_CELLS:
         raise ValueError(f"a drawing has at most {_MOST_CELLS} cells, got {cells}: take fewer samples, ranks or epochs")
-
-
-def _reads(assignment: Assignment, color_by: str) -> tuple[tuple[Rects, Rects], tuple[Texts, ...]]:
-    """Return the cells of all reads, those of indices that the dataset does not have apart, and their numbers."""
-    ranks, steps = assignment.coordinates()
-    flat = np.concatenate(assignment.ranks)
-    if color_by == "rank":
-        colors = rank_colors(assignment.num_ranks)
-        fill = tuple(colors[rank] for rank in ranks.tolist())
-    else:
-        fill = ramp(flat / max(assignment.size - 1, 1))
-    stray = (flat < 0) | (flat >= assignment.size)
-    repeated = np.concatenate(assignment.repeats())[~stray]
-    inside = [color for color, strays in zip(fill, stray.tolist(), strict=True) if not strays]
-    real = Rects.of(steps[~stray], ranks[~stray], inside, hatched=repeated)
-    strays = Rects.of(steps[stray], ranks[stray], PAPER, hatched=True, edge=ALARM)
-    return (real, strays), (*numbers_on(real, flat[~stray]), *numbers_on(strays, flat[stray], ALARM))
 
 
 def _readers(assignment: Assignment) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -175,36 +176,6 @@ def _readers(assignment: Assignment) -> tuple[NDArray[np.int64], NDArray[np.int6
     reader = np.full(assignment.size, assignment.num_ranks)
     np.minimum.at(reader, flat[inside], ranks[inside])
     return reader, np.bincount(flat[inside], minlength=assignment.size)
-
-
-def _batch_rules(assignment: Assignment, cell_px: float) -> tuple[float, ...]:
-    """Return where one batch ends and the next begins, unless the lines would hide the cells."""
-    size = assignment.loader.batch_size if assignment.loader else 1
-    if size == 1 or size * cell_px < 8:
-        return ()
-    return tuple(float(x) for x in range(size, assignment.num_steps, size))
-
-
-def _batch_words(rules: tuple[float, ...], assignment: Assignment) -> str:
-    return f"; lines part the batches of {assignment.loader.batch_size}" if rules and assignment.loader else ""
-
-
-def _coverage_legend(report: Audit) -> tuple[Key, ...]:
-    colors = rank_colors(report.num_ranks)
-    shown = range(report.num_ranks) if report.num_ranks <= 8 else (0, report.num_ranks // 2, report.num_ranks - 1)
-    keys = [Key(f"rank {rank}", colors[rank]) for rank in shown]
-    if report.duplicates:
-        keys.append(Key("read more than once", PAPER, hatched=True))
-    if report.dropped:
-        keys.append(Key("read by nobody", PAPER, edge=ALARM))
-    return tuple(keys)
-
-
-def _coverage_title(report: Audit) -> str:
-    within = count_of(len(report.epochs), "epoch")
-    if not report.never_seen.size:
-        return f"All of {count_of(report.size, 'sample')} read within {within}"
-    return f"{report.never_seen.size} of {count_of(report.size, 'sample')} never read in {within}"
 
 
 def _reading_title(assignment: Assignment, epoch: EpochAudit) -> str:

@@ -1,0 +1,124 @@
+"""Drawings of DDP's buckets: which gradients share an allreduce, and what a step takes with other caps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from ..ddp.buckets import DDPBuckets
+from ..ddp.recommend import Recommendation
+from ..values.checks import count_of, of_type
+from ..values.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit
+from .marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, whole_ticks
+from .palette import CATEGORIES, INK, PAPER, rank_colors
+
+_WIDE_PX = 640.0
+_MOST_BUCKETS = 256
+PARTS = {"computing alone": "#c9c9c9", "held up by allreduces": CATEGORIES[1], "waiting for allreduces": CATEGORIES[0]}
+
+
+def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str | None = None) -> Drawing:
+    """Draw which gradients share an allreduce, in launch order, and the cap they met.
+
+    The buckets are those of an `iteration`, by default those after the rebuild; the first is on top. Each piece is the
+    gradient of one parameter, as wide as it has bytes, with the parameter's number where it fits; a colour is a bucket.
+    A dashed line is the cap at which the bucket is closed, the number behind a row its bytes. A sparse gradient is
+    hatched. Raises ValueError for more than 256 buckets.
+    """
+    of_type("buckets", buckets, DDPBuckets)
+    shown = buckets.rebuilt if iteration is None else buckets.at(iteration)
+    if len(shown) > _MOST_BUCKETS:
+        raise ValueError(f"a drawing has at most {_MOST_BUCKETS} buckets, got {len(shown)}: take a larger cap")
+    roomy = len(shown) <= 32
+    totals = np.array([bucket.num_bytes for bucket in shown])
+    widest = max(1, int(totals.max()))
+    extent = max([widest, *(cap for bucket in shown if (cap := bucket.cap_bytes or 0) < 1.5 * widest)])
+    width = 1.16 * extent if roomy else extent
+    scale, unit = bytes_unit(extent)
+
+    sizes = [[buckets.parameters[place].num_bytes for place in bucket.indices] for bucket in shown]
+    rows = np.repeat(np.arange(len(shown)), [len(row) for row in sizes])
+    left = np.concatenate([np.cumsum([0, *row[:-1]]) for row in sizes])
+    fill = np.array(rank_colors(len(shown)))[rows].tolist()
+    sparse = np.array([bucket.closed == "sparse" for bucket in shown])
+    pieces = Rects.of(left, rows + 0.1, fill, width=np.concatenate(sizes), height=0.8, hatched=sparse[rows])
+    places = np.concatenate([bucket.indices for bucket in shown])
+    legible = pieces.width / width * _WIDE_PX >= np.array([6.4 * len(str(place)) + 3 for place in places.tolist()])
+    haloed = replace(pieces, hatched=np.ones(rows.size, dtype=bool))  # as a cap may run through a number
+    numbers = numbers_on(haloed, places, wanted=legible)
+    words = [bytes_words(total) for total in totals.tolist()]
+    ends = Texts.of(totals + 0.012 * extent, np.arange(len(shown)) + 0.5, words, anchor="start", halo=PAPER)
+
+    caps = {row: bucket.cap_bytes for row, bucket in enumerate(shown) if bucket.cap_bytes is not None}
+    drawn = [row for row, cap in caps.items() if cap <= extent]
+    at, tops = [caps[row] for row in drawn], np.array(drawn, dtype=float)
+    keys = [Key(f"cap of {bytes_words(cap)}", INK, line="dashed") for cap in sorted({*at})]
+    beyond = sorted({cap for cap in caps.values() if cap > extent})
+    keys += [Key(f"cap of {bytes_words(cap)}, beyond the picture", PAPER) for cap in beyond]
+    if sparse.any():
+        keys.append(Key("sparse gradient, always alone", PAPER, hatched=True))
+    return Drawing(
+        title=title or _title(buckets, len(shown), int(totals.sum()), iteration),
+        x_label=f"bytes of gradients [{unit}]{'; in a piece its parameter' if roomy else ''}",
+        y_label="bucket",
+        width=width,
+        height=len(shown),
+        size_px=(_WIDE_PX, 22.0 * len(shown) if roomy else 4.0 * len(shown)),
+        rects=(pieces,),
+        lines=(Lines.of(at, tops, at, tops + 1.0, INK, dashed=True),),
+        texts=(*numbers, ends) if roomy else (),
+        x_ticks=tuple((tick * scale, label) for tick, label in round_ticks(extent / scale)),
+        y_ticks=whole_ticks(len(shown), most=32),
+        legend=tuple(keys),
+    )
+
+
+def _title(buckets: DDPBuckets, number: int, num_bytes: int, iteration: int | None) -> str:
+    if buckets.rebuilt_at is None:
+        when = "at every iteration"
+    elif iteration is not None and iteration < buckets.rebuilt_at:
+        when = f"before the rebuild at iteration {buckets.rebuilt_at}"
+    else:
+        when = f"from iteration {buckets.rebuilt_at} on"
+    what = f"{bytes_words(num_bytes)} of gradients, {count_of(len(buckets.parameters), 'parameter')}"
+    return f"{what}: {count_of(number, 'allreduce')} {when}"
+
+
+def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None, title: str | None = None) -> Drawing:
+    """Draw a bar for DDP's default and for each cap, from computing alone to the end of the step.
+
+    Behind a bar stand its time and its number of buckets. The bar of `bucket_cap_mb`, the default where it is None, is
+    framed.
+    """
+    found = of_type("recommendation", recommendation, Recommendation)
+    rows = [found.default, *found.candidates]
+    names = ["default" if row.bucket_cap_mb is None else f"{row.bucket_cap_mb:g} MiB" for row in rows]
+    longest = max(row.step_s for row in rows)
+    scale, unit = time_unit(longest)
+    width = 1.3 * longest / scale or 1.0
+    ends = np.array([row.step_s for row in rows]) / scale
+    waits = ends - np.array([row.wait_s for row in rows]) / scale
+    alone = np.minimum(found.alone_s / scale, waits)
+    y = np.arange(len(rows))
+    edges = zip((0.0 * ends, alone, waits), (alone, waits, ends), PARTS.items(), strict=True)
+    bars = [
+        Rects.of(x, y + 0.12, color, width=to - x, height=0.76, edge=color, hatched=name.startswith("held"))
+        for x, to, (name, color) in edges
+    ]
+    framed = np.flatnonzero([row.bucket_cap_mb == bucket_cap_mb for row in rows])
+    words = [f"{three_digits(row.step_s / scale)} · {row.num_buckets}" for row in rows]
+    gain = f", {found.gain:.1%} less than the default" if found.gain else ""
+    return Drawing(
+        title=title or f"Best: {names[rows.index(found.chosen)]}{gain}",
+        x_label=f"step [{unit}]; behind it how many buckets; framed: yours",
+        y_label="bucket_cap_mb",
+        width=width,
+        height=len(rows),
+        size_px=(560.0, 19.0 * len(rows)),
+        rects=(frame(framed, ends[framed], width), *bars),
+        texts=(Texts.of(ends + 0.01 * width, y + 0.5, words, anchor="start"),),
+        x_ticks=round_ticks(longest / scale) if longest else (),
+        y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
+        legend=tuple(Key(name, color, hatched=name.startswith("held")) for name, color in PARTS.items()),
+    )

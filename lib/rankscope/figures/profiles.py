@@ -1,0 +1,362 @@
+"""What a machine was measured to do, size by size, next to what is predicted from its links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from ..machine import Point, Profile
+from ..machine.link_facts import METHODS, LinkFacts, transfers_of
+from ..machine.measuring.plan import LEAST_PIECE_BYTES, NUM_PIECES
+from ..machine.profile import NATIVE, busbw_factor
+from ..machine.verdict import groups
+from ..values.checks import of_type, one_of
+from ..values.units import bytes_words, rate_unit, rate_words, three_digits
+from .axes import to_axes
+from .lines import LABEL_PT, Floats, axes_of, dash, markers, name_ends, note, over_sizes
+from .marks import Drawing, Rects, numbers_on, whole_ticks
+from .palette import EMPTY, INK, Look, looks, ramp
+
+_DASHES = (0, (5, 4))  # of what the link itself would give
+
+
+def _explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]], place: str) -> None:
+    """Say what markers and lines are."""
+    handles = [Line2D([], [], **{"color": INK, "label": label, **style}) for label, style in kinds.items()]
+    options: dict[str, Any] = {"loc": place, "frameon": False, "fontsize": LABEL_PT}
+    ax.legend(handles=handles, **options)
+
+
+# ---- collectives
+
+
+class Measured(NamedTuple):
+    """An algorithm's points by size, and what is predicted for each; NaN for the backend's own."""
+
+    points: list[Point]
+    predicted_s: list[float]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [point.num_bytes for point in self.points]
+
+
+def profile(
+    profile: Profile,
+    view: str = "busbw",
+    collective: str = "allreduce",
+    algorithms: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Draw what a machine was measured to do, size by size, next to what is predicted from its links.
+
+    The view "busbw" is the bus bandwidth: markers are medians with their quartiles, lines are predicted, dashes the
+    link. `algorithms` are drawn and named, by default the backend's own and those that are the fastest at some size;
+    all others are grey dots.
+
+    The view "residuals" says by how much the prediction is over or under the measured median, in percent, a line an
+    algorithm; `algorithms` are by default all that were predicted. Hollow markers have few iterations in which the host
+    took no time.
+
+    Raises ValueError for an unknown view, and where none of that was measured.
+    """
+    draw = _busbw if one_of("view", view, ("busbw", "residuals")) == "busbw" else _residuals
+    return draw(of_type("profile", profile, Profile), collective, algorithms, ax, title)
+
+
+def _busbw(
+    profile: Profile, collective: str, algorithms: Sequence[str] | None, ax: Axes | None, title: str | None
+) -> Axes:
+    found = _measured(profile, collective)
+    shown = _shown(found, algorithms)
+    factor = busbw_factor(collective, profile.num_ranks)
+    rates = {name: [factor * p.num_bytes / p.median_s for p in one.points] for name, one in found.items()}
+    peak = max(max(values) for values in rates.values())
+    top_rate, best = max((max(rates[name]), name) for name in shown)
+    link = profile.best_link("inter" if profile.num_nodes > 1 else "intra").link.bytes_per_s
+    scale, unit = rate_unit(max(peak, link))
+    ax, top = axes_of(ax, 9, 4.6), 1.12 * max(peak, min(link, 2 * peak)) / scale
+    sizes = np.array(sorted({size for one in found.values() for size in one.sizes}), dtype=float)
+    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(0, top))
+    ax.set_ylabel(f"bus bandwidth (busbw) [{unit}]")
+    kinds: dict[str, dict[str, Any]] = {
+        "measured: median and quartiles": {"marker": "D", "linestyle": "none"},
+        "predicted": {"linewidth": 1.5},
+    }
+    if len(found) > len(shown):
+        dots: dict[str, Any] = {"color": "#b5b5b5", "marker": ".", "markersize": 3, "linestyle": "none"}
+        kinds["other algorithms, measured"] = dots
+        for name in (name for name in found if name not in shown):
+            ax.plot(found[name].sizes, np.array(rates[name]) / scale, zorder=1, **dots)
+    for name in shown:
+        look, one = looks([name])[name], found[name]
+        moved = factor / scale * np.array(one.sizes)
+        markers(ax, name, look, one.sizes, *(moved / _percentiles_s(one.points, percent) for percent in (75, 50, 25)))
+        if name != NATIVE:
+            style: dict[str, Any] = {"color": look.color, "linestyle": dash(look), "linewidth": 1.5}
+            ax.plot(one.sizes, moved / np.array(one.predicted_s), label=f"{name}, predicted", **style)
+    if link / scale < top:
+        ax.axhline(link / scale, color=INK, linewidth=1, linestyle=_DASHES, label="link")
+        note(ax, f"one link: {rate_words(link)}", (sizes[0], link / scale), (4, 4), va="bottom")
+    _explain(ax, kinds, "center left")
+    over_sizes(ax, sizes, title or f"{best} gets {top_rate / link:.0%} of a link's bandwidth")
+    name_ends(ax, {name: (rates[name][-1] / scale, looks([name])[name]) for name in shown})
+    return ax
+
+
+def _residuals(
+    profile: Profile, collective: str, algorithms: Sequence[str] | None, ax: Axes | None, title: str | None
+) -> Axes:
+    everything = _measured(profile, collective).items()
+    found = {name: one for name, one in everything if not any(map(math.isnan, one.predicted_s))}
+    if not found:
+        raise ValueError(f"profile must have points of {collective} that can be predicted")
+    shown = _shown(found, list(found) if algorithms is None else algorithms)
+    errors = {n: [100 * (s / p.median_s - 1) for p, s in zip(*found[n], strict=True)] for n in shown}
+    off = np.abs(np.concatenate(list(errors.values())))
+    reach = max(5.0, 1.15 * float(off.max()))
+    sizes = sorted({size for name in shown for size in found[name].sizes})
+    ax = axes_of(ax, 9, 4.6)
+    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(-min(reach, 100), reach))
+    ax.set_ylabel("predicted − measured [% of measured]")
+    ax.axhline(0, color=INK, linewidth=1)
+    ends = {}
+    for name, percent in errors.items():
+        look, one = looks(shown)[name], found[name]
+        ax.plot(one.sizes, percent, color=look.color, linestyle=dash(look), linewidth=1.2, label=name)
+        for size, y, point in zip(one.sizes, percent, one.points, strict=True):
+            fill = look.color if point.used_s != point.seconds or all(point.clean) else "none"
+            ax.plot(size, y, marker=look.marker, markersize=6, color=look.color, markerfacecolor=fill, clip_on=False)
+        ends[name] = percent[-1], look
+    median, p90 = np.percentile(off, [50, 90])
+    words = f"Prediction against measurement: half within {median:.1f} %, nine in ten within {p90:.1f} %"
+    over_sizes(ax, np.array(sizes, dtype=float), title or words)
+    name_ends(ax, ends)
+    return ax
+
+
+def _percentiles_s(points: Sequence[Point], percent: float) -> Floats:
+    return np.array([point.percentile_s(percent) for point in points])
+
+
+def _measured(profile: Profile, collective: str) -> dict[str, Measured]:
+    """What was measured of a collective, by algorithm, sizes rising; ValueError where nothing was."""
+    group = next((one for one in groups(profile) if one.collective == collective), None)
+    if group is None:
+        raise ValueError(f"collective must be one that this profile has points of, got {collective!r}")
+    seconds, found = profile.predicted_s, dict[str, Measured]()
+    for point in (point for points in group.by_size.values() for point in points.values()):
+        one = found.setdefault(str(point.options["algorithm"]), Measured([], []))
+        one.points.append(point)
+        one.predicted_s.append(seconds.get(point.key, math.nan))
+    return found
+
+
+def _shown(found: dict[str, Measured], algorithms: Sequence[str] | None) -> list[str]:
+    if algorithms is not None:
+        if not algorithms:
+            raise ValueError(f"algorithms must be some of {', '.join(found)}, got none")
+        for name in algorithms:
+            if name not in found:
+                raise ValueError(f"algorithms must be some of {', '.join(found)}, got {name!r}")
+        return list(algorithms)
+    fastest: dict[int, tuple[float, str]] = {}
+    for name, one in found.items():
+        for point in one.points:
+            fastest[point.num_bytes] = min(fastest.get(point.num_bytes, (np.inf, "")), (point.median_s, name))
+    return [name for name in found if name == NATIVE or name in {best for _, best in fastest.values()}]
+
+
+# ---- copies
+
+
+VIEWS = ("rate", "time", "both_ways", "pieces", "peers")
+_SHOWN = ("pinned_non_blocking", "pageable", "pin_on_the_fly")
+_SIZES = tuple(2**power for power in range(10, 31))
+_TWO = {"pinned": ("pinned_non_blocking", "s"), "pageable": ("pageable", "d")}
+_LINK = "the link alone"
+_CALLED = {"h2d": "to the GPU", "d2h": "to the host"}
+
+
+class Way(NamedTuple):
+    """A way to copy: how it looks, and the options of its points."""
+
+    look: Look
+    options: Mapping[str, Any]
+
+
+def copies(
+    facts: LinkFacts | None,
+    profile: Profile | None = None,
+    view: str = "rate",
+    direction: str = "h2d",
+    methods: Sequence[str] | None = None,
+    ax: Axes | None = None,
+    title: str | None = None,
+) -> Axes:
+    """Draw how fast copies to and from a GPU are, over their size.
+
+    Lines are what the `facts` of the link allow at best, markers what the `profile` measured: medians with their
+    quartiles. Dashes are the link itself. Either may be None. The `direction` is "h2d" or "d2h". The view is
+
+    - "rate" [GB/s] or "time" [µs]: of each of the `methods`;
+    - "both_ways": the rate of a direction alone and while as much goes the other way;
+    - "pieces": the time of one copy next to that of as many bytes in 256 equal copies;
+    - "peers": the rate from each GPU to each other in the profile, at its largest size, one at a time; paler is more.
+
+    Raises ValueError where there is nothing to draw, for no method, for methods of another view than the first two, and
+    for unknown words.
+    """
+    one_of("view", view, VIEWS)
+    one_of("direction", direction, tuple(_CALLED))
+    if methods is not None and view not in ("rate", "time"):
+        raise ValueError(f"methods can be chosen for the views 'rate' and 'time' only, got {view!r}")
+    if view == "peers":
+        return to_axes(draw_peers(of_type("profile", profile, Profile), title), ax)
+    if facts is None and profile is None:
+        raise ValueError("facts or profile must be given, got None for both")
+    if facts is not None:
+        of_type("facts", facts, LinkFacts)
+    if profile is not None:
+        of_type("profile", profile, Profile)
+    ways = _ways(view, direction, _SHOWN if methods is None else methods)
+    least = NUM_PIECES * LEAST_PIECE_BYTES if view == "pieces" else 0
+    points: dict[str, list[Point]] = {}
+    if profile is not None:
+        found = {name: transfers_of(profile, **way.options) for name, way in ways.items()}
+        kept = {name: [point for point in some if point.num_bytes >= least] for name, some in found.items()}
+        points = {name: some for name, some in kept.items() if some}
+    if facts is None and not points:
+        raise ValueError(f"profile must have copies by {', '.join(ways)}, as no facts are given, got none")
+    measured = {point.num_bytes for some in points.values() for point in some}
+    sizes = np.array([size for size in sorted(measured) or _SIZES if size >= least], dtype=float)
+    in_rates = view in ("rate", "both_ways")
+
+    def shown(num_bytes: Any, seconds: Any) -> Any:
+        return num_bytes / seconds / 1e9 if in_rates else seconds * 1e6
+
+    lines: dict[str, Floats] = {}
+    bound = np.empty(0)
+    if facts is not None:
+        for name, way in ways.items():
+            lines[name] = shown(sizes, np.array([facts.seconds(size, **way.options) for size in sizes.tolist()]))
+        bound = shown(sizes, sizes / facts.bytes_per_s(direction))
+    medians = {name: shown(_sizes(some), _percentiles_s(some, 50)) for name, some in points.items()}
+    heights = np.concatenate([*lines.values(), *medians.values()])
+    high = max([float(heights.max()), *bound.tolist()])
+    low, high = (0.0, 1.12 * high) if in_rates else (float(heights.min()) / 2, 2 * high)
+
+    ax = axes_of(ax, 9, 4.4)
+    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), yscale="linear" if in_rates else "log")
+    ax.set(ylim=(low, high), ylabel="bandwidth, one way [GB/s]" if in_rates else "time [µs]")
+    if bound.size:
+        ax.plot(sizes, bound, color=INK, linewidth=1, linestyle=_DASHES, label=_LINK)
+    for name, line in lines.items():
+        look = ways[name].look
+        ax.plot(sizes, line, color=look.color, linestyle=dash(look), linewidth=1.6, label=f"{name}, predicted")
+    for name, some in points.items():
+        quartiles = [shown(_sizes(some), _percentiles_s(some, percent)) for percent in (25, 50, 75)]
+        low_y, middle, high_y = quartiles[::-1] if in_rates else quartiles
+        markers(ax, name, ways[name].look, _sizes(some), low_y, middle, high_y)
+    over_sizes(ax, sizes, title or _finding(view, direction, ways, facts, points), "size of the copy")
+    if facts is not None and in_rates:
+        half = facts.start_s * facts.bytes_per_s(direction)
+        ax.axvline(half, color=INK, linewidth=0.8, linestyle=":", label="n½")
+        note(ax, f"n½ = {bytes_words(half)}", (half, high), (4, -2), va="top")
+    kinds: dict[str, dict[str, Any]] = {}
+    if lines:
+        kinds["predicted from facts: at best"] = {"linewidth": 1.6}
+    if points:
+        kinds["measured: median and quartiles"] = {"marker": "o", "linestyle": "none"}
+    _explain(ax, kinds, "center left" if in_rates else "upper left")
+    last = {name: float((lines if name in lines else medians)[name][-1]) for name in ways if name in lines | medians}
+    ends = {name: (y, ways[name].look) for name, y in last.items()}
+    if bound.size:
+        ends[_LINK] = float(bound[-1]), Look(INK, True, "")
+    name_ends(ax, ends)
+    return ax
+
+
+def _ways(view: str, direction: str, methods: Sequence[str]) -> dict[str, Way]:
+    """The ways to copy that a view compares: those of its methods, or the plain one and one with an option, dashed."""
+    if view in ("rate", "time"):
+        if not methods:
+            raise ValueError(f"methods must be at least one of {', '.join(METHODS)}, got none")
+        for method in methods:
+            one_of("methods", method, METHODS)
+        return {method: Way(looks([method])[method], {"direction": direction, "method": method}) for method in methods}
+    found = {}
+    for name, (method, marker) in _TWO.items():
+        look, plain = looks([method])[method], {"direction": direction, "method": method}
+        dashed = Look(look.color, True, marker)
+        if view == "both_ways":
+            found[name] = Way(look, plain)
+            found[f"{name}, both ways"] = Way(dashed, {**plain, "both": True})
+        else:
+            found[f"{name}, one copy"] = Way(look, plain)
+            found[f"{name}, {NUM_PIECES} copies"] = Way(dashed, {**plain, "pieces": NUM_PIECES})
+    return found
+
+
+def _sizes(points: Sequence[Point]) -> Floats:
+    return np.array([point.num_bytes for point in points], dtype=float)
+
+
+def _finding(
+    view: str, direction: str, ways: Mapping[str, Way], facts: LinkFacts | None, points: Mapping[str, Sequence[Point]]
+) -> str:
+    """What a view is about; of methods, what the first two reach at the largest size, and of how much."""
+    if view == "both_ways":
+        return f"A link has lanes each way: {_CALLED[direction]}, alone and while as much goes back"
+    if view == "pieces":
+        return f"{NUM_PIECES} small copies pay for {NUM_PIECES} starts"
+    rates = {name: some[-1].num_bytes / some[-1].median_s for name, some in points.items()}
+    if facts is not None and not rates:
+        rates = {name: _SIZES[-1] / facts.seconds(_SIZES[-1], **way.options) for name, way in ways.items()}
+    words = [f"{name.removesuffix('_non_blocking')} {rate_words(rate)}" for name, rate in rates.items()]
+    link = f"; {facts.name} carries {rate_words(facts.bytes_per_s(direction))}" if facts else ""
+    return f"{'Measured' if points else 'Predicted'}, {_CALLED[direction]}: {', '.join(words[:2])}{link}"
+
+
+_CELL_PX, _LEAST_PX = 46.0, 400.0  # a title has to fit
+
+
+def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
+    """Draw the bandwidth of copies from each GPU to each other at the largest size that a profile has; paler is more.
+
+    Copies go one at a time. Raises ValueError for a profile without copies between GPUs.
+    """
+    found = profile.select("transfer", direction="p2p", both=False)
+    size = max((point.num_bytes for point in found), default=0)
+    points = [point for point in found if point.num_bytes == size]
+    if not points:
+        raise ValueError("profile must have copies between GPUs (direction 'p2p'), got none")
+    number = 1 + max(int(point.options[end]) for point in points for end in ("src", "dst"))
+    rates = np.zeros((number, number))
+    for point in points:
+        rates[int(point.options["src"]), int(point.options["dst"])] = size / point.median_s
+    there = rates > 0
+    shades = ramp(rates / rates.max())
+    fill = [shade if known else EMPTY for shade, known in zip(shades, there.ravel().tolist(), strict=True)]
+    src, dst = np.indices(rates.shape)
+    rects = Rects.of(dst, src, fill)
+    words = np.array([three_digits(rate / 1e9) for rate in rates.ravel().tolist()])
+    slow, fast = float(rates[there].min()), float(rates.max())
+    return Drawing(
+        title=title or f"{bytes_words(size)} from GPU to GPU: {rate_words(slow)} to {rate_words(fast)}",
+        x_label="target [GPU; number: GB/s]",
+        y_label="source [GPU]",
+        width=number,
+        height=number,
+        size_px=(max(_CELL_PX * number, _LEAST_PX), 26.0 * number),
+        rects=(rects,),
+        texts=numbers_on(rects, words, wanted=there.ravel()),
+        x_ticks=whole_ticks(number),
+        y_ticks=whole_ticks(number),
+    )
