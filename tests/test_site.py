@@ -8,15 +8,19 @@ import re
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
+from xml.etree import ElementTree
 
 import pytest
 import typer
 from pages import api, commands, links, notebooks, sources
+from pages import stills as still_pictures
 from pages.docstrings import as_rst, is_left_out
+from pages.stills import Still, stills
 from typer.testing import CliRunner
 
 from rankscope.cli import app
-from rankscope.explorers.catalogue import CATALOGUE, Multiple
+from rankscope.explorers.catalogue import CATALOGUE, Entry
+from rankscope.machine import Profile
 
 ROOT = Path(__file__).parents[1]
 PNG = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
@@ -27,8 +31,8 @@ def cell(source: str, *outputs: dict[str, Any], kind: str = "code") -> dict[str,
     return {"cell_type": kind, "id": "one", "metadata": {}, "source": source, "outputs": list(outputs)}
 
 
-def two_pictures(name: str, **settings: Any) -> list[Multiple]:
-    return [Multiple({**settings, "rank": rank}, f"<svg><title>{name} &amp; so on</title></svg>") for rank in (0, 1)]
+def two_pictures(name: str, **settings: Any) -> list[Still]:
+    return [Still({**settings, "rank": rank}, f"<svg><title>{name} &amp; so on</title></svg>") for rank in (0, 1)]
 
 
 def page(*cells: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -93,8 +97,43 @@ def test_words_for_a_figure(source: str, alt: str) -> None:
     assert notebooks.described(source, "## 2. The `road`") == alt
 
 
-def test_its_examples() -> None:
+def test_their_examples() -> None:
     assert doctest.testmod(notebooks) == (0, 2)
+    assert doctest.testmod(still_pictures) == (0, 1)
+
+
+# ---- still pictures
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+def test_still_pictures_are_what_the_explorer_shows_and_differ(entry: Entry) -> None:
+    profiles = {name: Profile.load(ROOT / "notebooks" / "profiles" / file) for name, file in sources.PROFILES.items()}
+    shown = stills(entry.name, profiles)
+    assert len(shown) >= 4
+    assert len({one.svg for one in shown}) == len({one.caption for one in shown}) == len(shown)
+    for one in shown:
+        assert ElementTree.fromstring(one.svg).tag.endswith("svg")
+        box = entry.show(*([profiles] if entry.name == "machine" else []), **one.settings)
+        assert one.svg in box.children[1].value
+
+
+def test_settings_of_a_still_pictures_start_are_kept_and_said() -> None:
+    shown = stills("zero", stage=2)
+    assert {one.settings["stage"] for one in shown} == {2}
+    assert shown[0].caption == "stage=2, model='7.5 B', log2_ranks=3"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("nothing", {}, "name must be one of 'samplers', .*, got 'nothing'"),
+        ("machine", {}, "profiles must be at least one"),
+        ("samplers", {"speed": 1}, "settings are .* got speed"),
+    ],
+)
+def test_what_has_no_still_picture_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stills(name, **settings)
 
 
 # ---- docstrings and the API

@@ -12,11 +12,13 @@ from html import unescape
 from typing import Any
 
 from rankscope import figures
-from rankscope.explorers.catalogue import CATALOGUE, Multiple
+from rankscope.explorers.catalogue import CATALOGUE
+
+from .stills import Still
 
 Cell = dict[str, Any]
 Notebook = dict[str, Any]
-Multiples = Callable[..., Iterable[Multiple]]
+Stills = Callable[..., Iterable[Still]]
 
 _EXPLORERS = {entry.name for entry in CATALOGUE} | {"gallery"}
 _SLIDERS = "In JupyterLab (`make lab`) these are sliders. This is what they show at some of their settings."
@@ -24,10 +26,10 @@ _GALLERY = "In JupyterLab (`make lab`) all explorers are here. What each shows s
 _WIDGET = "In JupyterLab (`make lab`) there is something to move here."
 
 
-def page(nb: Notebook, stem: str, widget_text: str, multiples: Multiples) -> tuple[Notebook, dict[str, str]]:
+def page(nb: Notebook, stem: str, widget_text: str, stills: Stills) -> tuple[Notebook, dict[str, str]]:
     """The notebook's page, and the pictures that it needs beside it, by file name.
 
-    In a widget's place, which the notebook stores as `widget_text`, come ``multiples(name, **settings)`` where it is an
+    In a widget's place, which the notebook stores as `widget_text`, come ``stills(name, **settings)`` where it is an
     explorer, a sentence where it is not.
     """
     made = copy.deepcopy(nb)
@@ -44,21 +46,21 @@ def page(nb: Notebook, stem: str, widget_text: str, multiples: Multiples) -> tup
             cell["metadata"]["mystnb"] = {"image": {"alt": described(source, heading)}}
         if any(_text(output) == widget_text for output in cell["outputs"]):
             cell["outputs"] = []
-            text, shown = _in_place_of(source, stem, multiples)
+            text, shown = _in_place_of(source, stem, stills)
             pictures |= shown
             cells.append({"cell_type": "markdown", "id": f"{cell['id']}-still", "metadata": {}, "source": text})
     made["cells"] = cells
     return made, pictures
 
 
-def _in_place_of(source: str, stem: str, multiples: Multiples) -> tuple[str, dict[str, str]]:
+def _in_place_of(source: str, stem: str, stills: Stills) -> tuple[str, dict[str, str]]:
     """What stands on the page for the widget that a cell shows, and its pictures by file name."""
     name, settings = explorer_call(source)
     if name == "gallery":
         return _GALLERY + "\n".join(f"- [{entry.title}]({entry.notebook}.ipynb)" for entry in CATALOGUE), {}
     if name is None:
         return _WIDGET, {}
-    shown = {f"{stem}_{name}_{number}.svg": one for number, one in enumerate(multiples(name, **settings), start=1)}
+    shown = {f"{stem}_{name}_{number}.svg": one for number, one in enumerate(stills(name, **settings), start=1)}
     text = "\n\n".join([_SLIDERS, *(_figure(file, one) for file, one in shown.items())])
     return text, {file: one.svg for file, one in shown.items()}
 
@@ -128,7 +130,7 @@ def _strings(value: ast.expr | None, assigned: dict[str, ast.expr]) -> Iterator[
         yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in value.values)
 
 
-def _figure(file: str, one: Multiple) -> str:
+def _figure(file: str, one: Still) -> str:
     title = re.search(r"<title>(.*?)</title>", one.svg, re.S)
     shows = unescape(title[1]) if title else "picture"
     alt = json.dumps(f"{shows}, with {one.caption}", ensure_ascii=False)

@@ -9,11 +9,11 @@ import shutil
 from functools import partial
 from pathlib import Path
 
-from rankscope.explorers.catalogue import multiples
 from rankscope.machine import Profile
 from tests.tools.execute_notebooks import WIDGET_TEXT, read
 
 from . import api, commands, notebooks
+from .stills import stills
 
 PROFILES = {
     "emulated, 100 Mbit/s, 5 ms": "emulated_100mbit_5ms_4_ranks.json",
@@ -28,7 +28,7 @@ def lay_out(root: Path, to: Path) -> None:
     profiles = {name: Profile.load(root / "notebooks" / "profiles" / file) for name, file in PROFILES.items()}
     titles = {}
     for path in sorted((root / "notebooks").glob("*.ipynb")):
-        nb, pictures = notebooks.page(read(path), path.stem, WIDGET_TEXT, partial(multiples, profiles=profiles))
+        nb, pictures = notebooks.page(read(path), path.stem, WIDGET_TEXT, partial(stills, profiles=profiles))
         for cell in nb["cells"]:
             if cell["cell_type"] == "markdown":
                 cell["source"] = linked(cell["source"], root, path.parent)

@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 import pytest
 from make_site import build
 from pages.links import problems
+from pages.stills import stills
 from playwright.sync_api import Page
 
-from rankscope.explorers.catalogue import CATALOGUE, Entry, multiples
+from rankscope.explorers.catalogue import CATALOGUE, Entry
 from tests.browser.jupyterlab import browser_page
 from tests.tools.execute_notebooks import WIDGET_TEXT
 
@@ -158,6 +159,6 @@ def test_an_explorer_is_shown_as_pictures(site: Path, page: Page, entry: Entry) 
     assert min(widths) > 100  # 0 where there is no picture
     assert WIDGET_TEXT not in page.locator("article").inner_text()
     if entry.name != "machine":
-        captions = [one.caption for one in multiples(entry.name)]
+        captions = [one.caption for one in stills(entry.name)]
         shown = figures.locator("figcaption code").all_inner_texts()
         assert all(any(text.endswith(caption) for text in shown) for caption in captions)

@@ -90,7 +90,7 @@ def others(setting: Setting, now: Any) -> list[Any]:
 
 def report(explorer: Explorer, **settings: Any) -> list[str]:
     """The lines of its report."""
-    return explorer.report(explorer.at(**settings)).splitlines()
+    return explorer.report(explorer.at(**settings))
 
 
 def svg(explorer: Explorer, picture: str = "picture", **settings: Any) -> str:

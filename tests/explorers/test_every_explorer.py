@@ -49,8 +49,8 @@ def test_what_is_asked_for_is_where_it_starts(case: Case) -> None:
     now = explorer.at(**case.start)
     assert [control.value for control in box.children[0].children] == list(now)
     assert shown(box) == explorer.html(now)
-    assert escape(explorer.report(now)) in shown(box)[1]
-    assert all(line.strip() for line in explorer.report(now).splitlines())
+    assert escape("\n".join(explorer.report(now))) in shown(box)[1]
+    assert all(line.strip() and "\n" not in line for line in explorer.report(now))
 
 
 @each_case
@@ -141,9 +141,9 @@ def test_a_table_makes_a_panel() -> None:
         if now.size > 4:
             raise ValueError(f"{now.size} > 4")
 
-    def report(now: Any) -> str:
+    def report(now: Any) -> list[str]:
         reported.append(tuple(now))
-        return f"{now.size} & {now.most}"
+        return [f"{now.size} & {now.most}"]
 
     def follow(panel: dict[str, Any], now: Any) -> None:
         panel["size"].max = now.most

@@ -1,10 +1,9 @@
-"""The gallery and the still pictures, and that explorers need nothing but numpy and ipywidgets."""
+"""The gallery, and that explorers need nothing but numpy and ipywidgets."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from rankscope import explorers
 from rankscope.explorers import catalogue
-from rankscope.explorers.catalogue import CATALOGUE, NEEDS_PROFILES, Entry, multiples
+from rankscope.explorers.catalogue import CATALOGUE, NEEDS_PROFILES, Entry
 from rankscope.machine import Profile
 
 from ..machine.made import links, profile
@@ -172,35 +171,3 @@ def test_all_explorers_open_and_move_with_numpy_and_ipywidgets_alone() -> None:
     hidden = BARE.replace('{"torch"', '{"numpy", "torch"')
     done = subprocess.run([*command[:2], hidden, *command[3:]], capture_output=True, text=True, timeout=200)
     assert "No module named 'numpy'" in done.stderr
-
-
-# ---- still pictures
-
-
-@each_entry
-def test_still_pictures_are_what_the_explorer_shows_and_differ(entry: Entry) -> None:
-    stills = multiples(entry.name, PROFILES)
-    assert len(stills) >= 4
-    assert len({one.svg for one in stills}) == len({one.caption for one in stills}) == len(stills)
-    for one in stills:
-        assert ET.fromstring(one.svg).tag.endswith("svg")
-        assert one.svg in shown(entry.show(*([PROFILES] if entry.name == "machine" else []), **one.settings))[0]
-
-
-def test_settings_of_a_still_pictures_start_are_kept_and_said() -> None:
-    stills = multiples("zero", stage=2)
-    assert {one.settings["stage"] for one in stills} == {2}
-    assert stills[0].caption == "stage=2, model='7.5 B', log2_ranks=3"
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("nothing", {}, "name must be one of 'samplers', .*, got 'nothing'"),
-        ("machine", {}, "profiles must be at least one"),
-        ("samplers", {"speed": 1}, "settings are .* got speed"),
-    ],
-)
-def test_what_has_no_still_picture_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        multiples(name, **settings)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from pages.stills import stills
 
 from rankscope import figures, zero
 from rankscope.cluster import Cluster, Link
@@ -18,7 +19,7 @@ from rankscope.collectives import build, simulate, traffic, winners
 from rankscope.ddp.buckets import ddp_buckets
 from rankscope.ddp.local_step import LocalStep, ParameterSpec
 from rankscope.ddp.recommend import recommend_bucket_cap
-from rankscope.explorers.catalogue import CATALOGUE, multiples
+from rankscope.explorers.catalogue import CATALOGUE
 from rankscope.figures.marks import Drawing, Texts
 from rankscope.figures.svg import to_svg
 from rankscope.machine import Point, Profile
@@ -118,7 +119,7 @@ def test_every_text_of_a_figure_can_be_read(name: str) -> None:
 @pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE])
 def test_every_text_of_an_explorer_can_be_read(name: str) -> None:
     profiles = {"emulated": recorded()} if name == "machine" else None
-    problems = [f"{one.caption}: {problem}" for one in multiples(name, profiles) for problem in svg_problems(one.svg)]
+    problems = [f"{one.caption}: {problem}" for one in stills(name, profiles) for problem in svg_problems(one.svg)]
     assert not problems, "\n".join(problems)
 
 

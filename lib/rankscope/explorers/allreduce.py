@@ -112,7 +112,7 @@ def ranking(now: Now) -> Drawing:
     return draw_ranking(seconds, found.bound_s, now.algorithm, f"{bytes_words(1 << now.log2_bytes)} on {shape}")
 
 
-def report(now: Now) -> str:
+def report(now: Now) -> list[str]:
     """What `verify` says, what the simulation predicts, and which algorithm is the quickest."""
     found = ranked(now)
     others = f"quickest here: {found.algorithm}, {time_words(found.seconds)}"
@@ -122,14 +122,14 @@ def report(now: Now) -> str:
     try:
         correct, seconds = verified(recipe(now)), predicted_s(now)
     except ValueError as error:
-        return f"{now.algorithm}: {error}\n{others}"
+        return [f"{now.algorithm}: {error}", others]
     bound = f"lower bound on the quickest link: {time_words(found.bound_s)}"
     if found.bound_s:
         bound += f", {seconds / found.bound_s:.3g} times that"
     lines = [f"verified: {correct}", f"predicted: {time_words(seconds)}; {bound}"]
     if num_segments := _best_options(now).get("num_segments"):
         lines.append(f"segments: {now.num_segments} as set, {num_segments} would be best")
-    return "\n".join([*lines, others])
+    return [*lines, others]
 
 
 def follow(controls: Controls, now: Now) -> None:

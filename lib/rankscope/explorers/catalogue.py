@@ -1,10 +1,9 @@
-"""All explorers: `CATALOGUE` names them, `gallery` opens them in one place, `multiples` makes still pictures."""
+"""All explorers: `CATALOGUE` names them, `gallery` opens them in one place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from html import escape
-from itertools import product
 from typing import Any, NamedTuple
 
 import ipywidgets as widgets
@@ -14,7 +13,6 @@ from ..values.checks import of_type, one_of
 from .allreduce import allreduce
 from .ddp import ddp
 from .machine import by_name, machine
-from .panel import explorer_of
 from .parts import parts
 from .pipeline import pipeline
 from .pipeline_parallel import pipeline_parallel
@@ -53,22 +51,6 @@ CATALOGUE = (
     Entry(pipeline_parallel, "Pipelines and their bubbles", "13_other_ways"),
 )
 _ENTRIES = {entry.name: entry for entry in CATALOGUE}
-# Still pictures of each explorer: by picture, the values of some settings, at all combinations of which it is shown.
-_STILLS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
-    "samplers": {"picture": {"num_ranks": (4, 6), "drop_last": (False, True)}},
-    "pipeline": {"picture": {"num_workers": (2, 4), "ordered": (True, False)}},
-    "parts": {"picture": {"queue_size": (0, 2), "aligned": (False, True)}},
-    "allreduce": {
-        "picture": {"algorithm": ("ring", "halving_doubling"), "step": (1, 3)},
-        "ranking": {"log2_bytes": (12, 26), "shared_nic": (False, True)},
-    },
-    "machine": {"ranking": {"log2_bytes": (12, 22)}},  # of each profile
-    "transfers": {"timeline": {"method": ("pageable", "pinned"), "prefetched": (False, True)}},
-    "ddp": {"picture": {"default_cap": (False,), "log2_cap_mb": (3, 5), "overlap": (True, False)}},
-    "zero": {"picture": {"model": ("7.5 B", "70 B"), "log2_ranks": (3, 6)}},
-    "uneven": {"picture": {"handling": ("hang", "drop", "pad", "join")}},
-    "pipeline_parallel": {"picture": {"schedule": ("gpipe", "interleaved_1f1b"), "num_ranks": (2, 4)}},
-}
 NEEDS_PROFILES = "This one shows machines that were recorded: gallery(profiles={'a name': Profile.load('a file')})"
 
 
@@ -114,35 +96,3 @@ def gallery(
     picked.observe(show, names="value")
     show()
     return widgets.VBox([picked, heading, place])
-
-
-class Multiple(NamedTuple):
-    """A picture of an explorer, as SVG, with `settings`; those that are not named are as the explorer starts."""
-
-    settings: dict[str, Any]
-    svg: str
-
-    @property
-    def caption(self) -> str:
-        """The settings as one writes them: ``num_workers=2, ordered=True``."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
-
-
-def multiples(name: str, profiles: Mapping[str, Profile] | None = None, **settings: Any) -> tuple[Multiple, ...]:
-    """Return still pictures of an explorer, each with other values of one or two of its settings.
-
-    `settings` replace those with which the explorer starts. `machine` needs `profiles`, by name. Raises ValueError for
-    an unknown explorer, and for settings as the explorer itself does.
-
-    >>> [one.caption for one in multiples("samplers", size=10)][:2]
-    ['size=10, num_ranks=4, drop_last=False', 'size=10, num_ranks=4, drop_last=True']
-    """
-    entry = _ENTRIES[one_of("name", name, tuple(_ENTRIES))]
-    explorer = explorer_of(entry.show, *([profiles or {}] if name == "machine" else []))
-    found = []
-    for picture, axes in _STILLS[name].items():
-        axes = {"profile": tuple(profiles or {}), **axes} if name == "machine" else axes
-        for values in product(*axes.values()):
-            now = {**settings, **dict(zip(axes, values, strict=True))}
-            found.append(Multiple(now, explorer.svg(picture, explorer.at(**now))))
-    return tuple(found)

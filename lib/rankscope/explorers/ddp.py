@@ -76,7 +76,7 @@ def caps(now: Now) -> Drawing:
     return draw_caps(recommended(now), cap_mb(now))
 
 
-def report(now: Now) -> str:
+def report(now: Now) -> list[str]:
     """What the step is made of, and what is recommended."""
     step, found = local(now), recommended(now)
     mine = next(one for one in (found.default, *found.candidates) if one.bucket_cap_mb == cap_mb(now))
@@ -85,14 +85,12 @@ def report(now: Now) -> str:
     gradients = f"{count_of(len(step.parameters), 'gradient')} of {bytes_words(step.num_bytes)}"
     what = f"{now.model}: {gradients}, {time_words(step.backward_s)} of backward a micro-batch"
     parts = f"computing alone {time_words(found.alone_s)}, held up {time_words(held_s)}"
-    return "\n".join(
-        [
-            f"{what}; {2**now.log2_ranks} ranks",
-            f"{time_words(mine.step_s)} a step: {parts}, waiting {time_words(mine.wait_s)} (exposed communication)",
-            f"one allreduce of all gradients would take {time_words(whole_s)} by itself",
-            str(found),
-        ]
-    )
+    return [
+        f"{what}; {2**now.log2_ranks} ranks",
+        f"{time_words(mine.step_s)} a step: {parts}, waiting {time_words(mine.wait_s)} (exposed communication)",
+        f"one allreduce of all gradients would take {time_words(whole_s)} by itself",
+        *str(found).splitlines(),
+    ]
 
 
 @shows(SETTINGS)

@@ -56,13 +56,13 @@ class Machines:
         title = f"{now.algorithm}: what each rank waits for, step by step"
         return draw_timeline(self.predicted(now, now.algorithm), title)
 
-    def report(self, now: Now) -> str:
+    def report(self, now: Now) -> list[str]:
         """What is predicted, what was measured, and where the numbers come from."""
         profile, measured = self.profiles[now.profile], self.measured(now)
         try:
             predicted_s, bound_s = self.predicted(now, now.algorithm).makespan_s, self.bound_s(now)
         except ValueError as error:
-            return f"{now.algorithm}: {error}"
+            return [f"{now.algorithm}: {error}"]
         lines = [f"predicted: {time_words(predicted_s)}, {predicted_s / bound_s:.2f} times the lower bound"]
         if point := measured.get(now.algorithm):
             off = predicted_s / point.median_s - 1
@@ -72,7 +72,7 @@ class Machines:
         if native := measured.get(NATIVE):
             lines.append(f"{profile.backend}'s own: {time_words(native.median_s)}")
         place = "inter" if profile.num_nodes > 1 else "intra"
-        return "\n".join([*lines, f"link: {profile.best_link(place)}"])
+        return [*lines, f"link: {profile.best_link(place)}"]
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
         cluster, num_bytes = self._cluster(now.profile, now.num_ranks), 1 << now.log2_bytes

@@ -75,7 +75,7 @@ class Setting(NamedTuple):
 
 
 class Explorer:
-    """A table of settings, and what is shown of them: pictures, each with a name, and a report.
+    """A table of settings, and what is shown of them: pictures, each with a name, and the lines of a report.
 
     Pictures and report are pure functions of the settings. A picture may be None, and may raise ValueError, whose
     message then stands in its place. `follow` adjusts controls to the settings before they are painted.
@@ -85,7 +85,7 @@ class Explorer:
         self,
         settings: Sequence[Setting],
         pictures: Mapping[str, Callable[[Now], Drawing | None]],
-        report: Callable[[Now], str],
+        report: Callable[[Now], list[str]],
         follow: Callable[[Controls, Now], None] = lambda controls, now: None,
     ) -> None:
         self.settings, self.pictures, self.report, self.follow = settings, pictures, report, follow
@@ -105,13 +105,13 @@ class Explorer:
 
     def html(self, now: Now) -> tuple[str, str]:
         """Return all pictures, and the report, as the panel shows them."""
-        pictures = ""
+        pictures, words = "", escape("\n".join(self.report(now)))
         for picture in self.pictures:
             try:
                 pictures += self.svg(picture, now)
             except ValueError as error:
                 pictures += f"<p>{escape(str(error))}</p>"
-        return pictures, f"<pre style='line-height:1.35;font-family:monospace'>{escape(self.report(now))}</pre>"
+        return pictures, f"<pre style='line-height:1.35;font-family:monospace'>{words}</pre>"
 
     def panel(self, **given: Any) -> widgets.VBox:
         """Return controls, set to these settings, over the pictures and the report, which change with them."""

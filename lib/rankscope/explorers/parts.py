@@ -37,7 +37,7 @@ def picture(now: Now) -> Drawing:
     return draw_timeline(predicted(now, _SHOWN), title=f"The first {_SHOWN} parts of each trainer")
 
 
-def report(now: Now) -> str:
+def report(now: Now) -> list[str]:
     """How idle the trainers are, what bounds them, and how idle they would be with other queues."""
     trainers = count_of(now.num_trainers, "trainer")
     loading_ms, stepping_ms = now.load_ms / now.num_loaders, now.step_ms * now.steps_per_part
@@ -52,7 +52,7 @@ def report(now: Now) -> str:
     for size in (0, 1, 2, 4, 8):
         name = f"queue of {size}" if size else "synchronous"
         lines.append(f"  {name:<12}{_idle_share(now._replace(queue_size=size)):>5.0%} idle")
-    return "\n".join(lines)
+    return lines
 
 
 @lru_cache(maxsize=64)

@@ -46,24 +46,22 @@ def picture(now: Now) -> Drawing:
     return draw_timeline(timeline, title=f"The first {_SHOWN} batches")
 
 
-def report(now: Now) -> str:
+def report(now: Now) -> list[str]:
     """What bounds the pipeline, what it delivers, what would bound it next, and who waits."""
     pipeline = road(now)
     bounds = pipeline.bounds_per_s()
     first, second, *_ = sorted(bounds, key=bounds.__getitem__)
     timeline = simulate(pipeline, _LONG, now.seed, now.num_ranks)
     if not timeline.makespan_s:
-        return "every stage takes no time: nothing bounds this pipeline"
+        return ["every stage takes no time: nothing bounds this pipeline"]
     rate = _LONG / timeline.makespan_s
     following = f"{second}, at " + (f"{bounds[second]:.1f}" if bounds[second] < float("inf") else "any rate")
     each = " by each rank" if now.num_ranks > 1 else ""
-    return "\n".join(
-        [
-            f"bottleneck: {first}, which bounds the pipeline to {bounds[first]:.1f} batches/s; next is {following}",
-            f"delivered over {_LONG} batches: {rate:.1f} batches/s{each}, {rate / bounds[first]:.0%} of that bound",
-            *(_shares(timeline, stage) for stage in pipeline.stages),
-        ]
-    )
+    return [
+        f"bottleneck: {first}, which bounds the pipeline to {bounds[first]:.1f} batches/s; next is {following}",
+        f"delivered over {_LONG} batches: {rate:.1f} batches/s{each}, {rate / bounds[first]:.0%} of that bound",
+        *(_shares(timeline, stage) for stage in pipeline.stages),
+    ]
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:

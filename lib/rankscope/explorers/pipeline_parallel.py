@@ -58,7 +58,7 @@ def picture(now: Now) -> Drawing:
     return draw_timeline(spans, title=title)
 
 
-def report(now: Now) -> str:
+def report(now: Now) -> list[str]:
     """The bubble, next to what it would be with free links, what is kept and what is sent."""
     schedule, _, bubble = step(now)
     formula = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
@@ -72,7 +72,7 @@ def report(now: Now) -> str:
     ]
     if schedule.num_microbatches != now.num_microbatches:
         lines.append(f"(its rounds do not fit {now.num_microbatches} microbatches)")
-    return "\n".join(lines)
+    return lines
 
 
 @shows(SETTINGS)

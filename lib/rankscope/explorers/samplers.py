@@ -45,9 +45,9 @@ def picture(now: Now) -> Drawing:
     return draw_assignment(epochs(now)[-1], now.color_by)
 
 
-def report(now: Now) -> str:
+def report(now: Now) -> list[str]:
     """The audit of all epochs so far."""
-    return str(audit(epochs(now)))
+    return str(audit(epochs(now))).splitlines()
 
 
 def follow(controls: Controls, now: Now) -> None:

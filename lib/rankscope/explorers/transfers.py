@@ -96,11 +96,11 @@ class Copies:
         how = "prefetched" if now.prefetched else "copied in turn"
         return draw_timeline(loop, f"The first {_SHOWN} batches of {bytes_words(1 << now.log2_bytes)}, {how}")
 
-    def report(self, now: Now) -> str:
+    def report(self, now: Now) -> list[str]:
         """Where times come from, the copy's share of the link, a batch's time and what bounds it."""
         facts, copy_s = self.links[now.link], self.seconds(now, now.direction, now.method)
         if copy_s is None:
-            return f"the profile has no copies of {now.direction} by {now.method}"
+            return [f"the profile has no copies of {now.direction} by {now.method}"]
         num_bytes = 1 << now.log2_bytes
         link, share = f"{now.link}; how its GPU is joined is not known", ""
         if facts:
@@ -109,7 +109,7 @@ class Copies:
             share = f", {num_bytes / copy_s / bytes_per_s:.0%} of the link"
         origin = "; from facts, nothing here is measured" if now.link in LINKS else ""
         copied = f"{bytes_words(num_bytes)} by {now.method} in {time_words(copy_s)}, {rate_words(num_bytes / copy_s)}"
-        return "\n".join([f"link: {link}{origin}", f"copy: {copied}{share}", *self._loop_words(now)])
+        return [f"link: {link}{origin}", f"copy: {copied}{share}", *self._loop_words(now)]
 
     def _loop_words(self, now: Now) -> list[str]:
         copy_s, step_s = self.seconds(now, "h2d", now.method), now.step_ms / 1e3

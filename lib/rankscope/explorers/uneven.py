@@ -33,7 +33,7 @@ def picture(now: Now) -> Drawing:
     return draw_timeline(spans, f"{now.handling}: {ending}", COMMUNICATION | {"shadow"})
 
 
-def report(now: Now) -> str:
+def report(now: Now) -> list[str]:
     """What becomes of samples and gradients, with batches of eight."""
     batches = _batches(now)
     shards = np.split(np.arange(sum(batches) * _BATCH_SIZE), np.cumsum(batches)[:-1] * _BATCH_SIZE)
@@ -42,13 +42,11 @@ def report(now: Now) -> str:
     weights = sample_weights(epoch, now.handling, now.divide_by_initial)
     relative = weights / weights.sum() * weights.size
     scale = gradient_scale(batches, now.handling, now.divide_by_initial)
-    return "\n".join(
-        [
-            f"{count_of(epoch.size, 'sample')}: {found.dropped} lost, {found.duplicates} repeated",
-            f"the ranks' weights in each step add up to {', '.join(f'{one:.3g}' for one in scale)}",
-            f"a sample counts {relative.min():.2f} to {relative.max():.2f} times as much as in the mean over all",
-        ]
-    )
+    return [
+        f"{count_of(epoch.size, 'sample')}: {found.dropped} lost, {found.duplicates} repeated",
+        f"the ranks' weights in each step add up to {', '.join(f'{one:.3g}' for one in scale)}",
+        f"a sample counts {relative.min():.2f} to {relative.max():.2f} times as much as in the mean over all",
+    ]
 
 
 def _batches(now: Now) -> list[int]:

@@ -58,12 +58,12 @@ def picture(module: Any, now: Now) -> Drawing:
     return draw_memory(found, LIMITS_BYTES, name, title)
 
 
-def report(module: Any, now: Now) -> str:
+def report(module: Any, now: Now) -> list[str]:
     """The terms of the stage that is set, what it fits into, and what its step sends."""
     own = memory(module, now, now.stage)
     fits = [f"{name}: {'fits' if own.total_bytes <= limit else 'does not fit'}" for name, limit in LIMITS_BYTES.items()]
     traffic = model.traffic(_size(module, now), own.num_ranks, own.stage, own.recipe)
-    return "\n".join([str(own), "; ".join(fits), str(traffic)])
+    return [*own.words(), "; ".join(fits), *str(traffic).splitlines()]
 
 
 def _size(module: Any, now: Now) -> Any:
