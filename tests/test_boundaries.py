@@ -31,7 +31,6 @@ RUNNERS = {
     "rankscope.machine.measuring.t*": "torch",
     "rankscope.parts.datasets": "torch",
     "rankscope.pipeline.dataloader": "torch",
-    "rankscope.pipeline.dataloader_worker": "torch",
     "rankscope.transfer.batches": "torch",
     "rankscope.transfer.pre*": "torch",
     "rankscope.transfer.record": "torch",

@@ -23,11 +23,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from rankscope.pipeline.advice import advise
-from rankscope.pipeline.dataloader import record_dataloader
-from rankscope.pipeline.dataloader_profile import LoaderProfile, LoaderSettings, simulate_profile
-from rankscope.pipeline.dataloader_twin import simulate_dataloader
-from rankscope.pipeline.service import Lognormal, draw
+from rankscope.pipeline import Lognormal, advise, record_dataloader, simulate_dataloader
+from rankscope.pipeline.advice import LoaderProfile, LoaderSettings, simulate_profile
+from rankscope.pipeline.service import draw
 from rankscope.values.storage import write_atomically
 
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "dataloader_twin.json"
@@ -105,18 +103,26 @@ def compare(
         measured_s = real_s[f"{cv}{settings}"]
         predicted_s = simulate_profile(profiles[cv], settings).makespan_s
         nominal_s = simulate_dataloader(
-            datasets[cv].times_s, STEP_S, BATCHES, num_workers=settings.num_workers,
-            prefetch_factor=settings.prefetch_factor, in_order=settings.in_order,
-        ).makespan_s  # fmt: skip
+            datasets[cv].times_s,
+            STEP_S,
+            BATCHES,
+            num_workers=settings.num_workers,
+            prefetch_factor=settings.prefetch_factor,
+            in_order=settings.in_order,
+        ).makespan_s
         errors.append(100 * (predicted_s / measured_s - 1))
         blind.append(100 * (nominal_s / measured_s - 1))
-        print(f"  {settings!s:<50}{cv:>5}{measured_s * 1e3:>10.1f}{predicted_s * 1e3:>10.1f}{errors[-1]:>9.1f}"
-              f"{blind[-1]:>18.1f}")  # fmt: skip
+        print(
+            f"  {settings!s:<50}{cv:>5}{measured_s * 1e3:>10.1f}{predicted_s * 1e3:>10.1f}{errors[-1]:>9.1f}"
+            f"{blind[-1]:>18.1f}"
+        )
         chosen = {name: getattr(settings, name) for name in ("num_workers", "prefetch_factor", "in_order")}
         rows.append({"cv": cv, **chosen, "measured_s": round(measured_s, 4), "predicted_s": round(predicted_s, 4)})
     off = np.abs([errors, blind])
-    print(f"  {'median (bar: 6) and worst |error| %':<50}{'':>25}{np.median(off[0]):>5.1f}{off[0].max():>5.1f}"
-          f"{np.median(off[1]):>12.1f}{off[1].max():>5.1f}")  # fmt: skip
+    print(
+        f"  {'median (bar: 6) and worst |error| %':<50}{'':>25}{np.median(off[0]):>5.1f}{off[0].max():>5.1f}"
+        f"{np.median(off[1]):>12.1f}{off[1].max():>5.1f}"
+    )
     return rows
 
 
@@ -138,10 +144,12 @@ def follow(title: str, dataset: Sleeping) -> None:
     """Record with one worker, take the advice, run it."""
     measured = profile(dataset)
     advice = advise(measured, num_batches=BATCHES)
-    real_s = medians({
-        "before": lambda: epoch_s(loader(dataset, measured.settings)),
-        "after": lambda: epoch_s(loader(dataset, advice.best.settings)),
-    })  # fmt: skip
+    real_s = medians(
+        {
+            "before": lambda: epoch_s(loader(dataset, measured.settings)),
+            "after": lambda: epoch_s(loader(dataset, advice.best.settings)),
+        }
+    )
     gained = real_s["before"] / real_s["after"]
     print(f"\n{title}\n{advice}\n  so it was: {real_s['after']:.3g} s, {gained:.2f} times as fast")
 

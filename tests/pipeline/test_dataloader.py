@@ -18,9 +18,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, RandomSampler, get_worker_info
 
-from rankscope.pipeline.dataloader import measure_pinning, record_dataloader
-from rankscope.pipeline.dataloader_profile import LoaderSettings
-from rankscope.pipeline.dataloader_worker import Clock, tensors
+from rankscope.pipeline.advice import LoaderSettings
+from rankscope.pipeline.dataloader import Clock, pinning_costs, record_dataloader, tensors
 from rankscope.timeline import Recorder
 
 from ..processes import NOT_HANGING_S
@@ -392,8 +391,12 @@ def test_it_stands_in_for_the_loader_and_goes_with_its_last_user():
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_pinning_is_recorded_where_it_happens(monkeypatch, num_workers):
     """The pin thread of torch, on a machine that says it has an accelerator."""
-    for name, answer in {"is_available": True, "current_accelerator": torch.device("cpu"), "current_device_index": 0,
-                         "set_device_index": None}.items():  # fmt: skip
+    for name, answer in {
+        "is_available": True,
+        "current_accelerator": torch.device("cpu"),
+        "current_device_index": 0,
+        "set_device_index": None,
+    }.items():
         monkeypatch.setattr(torch.accelerator, name, lambda *_, answer=answer: answer)
     loader = DataLoader(Augmented(), num_workers=num_workers, pin_memory=True, collate_fn=pinnable)
     recorded = record_dataloader(loader)
@@ -411,14 +414,12 @@ def test_pinning_is_recorded_where_it_happens(monkeypatch, num_workers):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_what_pinning_costs():
-    costs = measure_pinning({"image": torch.zeros(64, 3, 224, 224), "label": [torch.zeros(64)]})
+    costs = pinning_costs(64 * 3 * 224 * 224 * 4)
     assert 0 < costs.pinned_copy_s < costs.pageable_copy_s
     assert costs.pin_s > 0
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="repeats must be a whole number of at least 1, got 0"):
-        measure_pinning(torch.zeros(3), repeats=0)
     with pytest.raises(ValueError, match="recorder must be a Recorder, got 3"):
         record_dataloader(DataLoader(Augmented()), recorder=3)
     with pytest.raises(ValueError, match="in_order must be True or False, got 'no'"):

@@ -50,8 +50,10 @@ def test_it_is_never_negative_whatever_spans_there_are():
     for _ in range(50):
         starts = rng.integers(0, 20, 30)
         items, kinds = rng.integers(-1, 6, 30), rng.choice(["read", "train", "blocked", "other"], 30)
-        spans = [Span(0, kind, str(kind), int(item), float(start), float(start) + rng.integers(5))
-                 for kind, item, start in zip(kinds, items, starts, strict=True)]  # fmt: skip
+        spans = [
+            Span(0, kind, str(kind), int(item), float(start), float(start) + rng.integers(5))
+            for kind, item, start in zip(kinds, items, starts, strict=True)
+        ]
         _, number = queue_fill(Timeline.of(spans).named([], ["read", "train"]), "read", "train")
         assert (number >= 0).all()
 

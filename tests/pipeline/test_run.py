@@ -257,12 +257,18 @@ def test_torch_has_one_thread_in_a_worker_process():
 
 
 ROADS = {
-    "in order": [Stage("read", Lognormal(0.006, 0.5), num_workers=2), Stage("decode", Lognormal(0.010, 0.8),
-                 num_workers=4), Stage("train", 0.003)],
-    "as done": [Stage("read", Lognormal(0.006, 0.5), num_workers=2, ordered=False), Stage("decode",
-                Lognormal(0.010, 0.8), num_workers=4, ordered=False), Stage("train", 0.003)],
+    "in order": [
+        Stage("read", Lognormal(0.006, 0.5), num_workers=2),
+        Stage("decode", Lognormal(0.010, 0.8), num_workers=4),
+        Stage("train", 0.003),
+    ],
+    "as done": [
+        Stage("read", Lognormal(0.006, 0.5), num_workers=2, ordered=False),
+        Stage("decode", Lognormal(0.010, 0.8), num_workers=4, ordered=False),
+        Stage("train", 0.003),
+    ],
     "one after the other": [Stage("read", Exponential(0.005), capacity=1), Stage("train", Exponential(0.005))],
-}  # fmt: skip
+}
 
 
 def spans_of(timeline):
@@ -510,8 +516,9 @@ def test_ctrl_c_and_a_kill_leave_nothing_running(tmp_path, ending, items):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, script, items], stdout=subprocess.PIPE, text=True, env=environment,
-                               start_new_session=True)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, script, items], stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
     with process:
         assert process.stdout is not None
         folder, pids = Path(process.stdout.readline().strip()), set()

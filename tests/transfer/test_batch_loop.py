@@ -43,8 +43,9 @@ def test_prefetched_is_the_road_of_workers_with_a_pin_thread_in_it() -> None:
     road = simulate(preprocess_on_workers(3.0, 0.0, 1.0, 2.0, num_workers=2), 60)
     assert plain.end_s == road.end_s
     pinned = simulate_loop(60, 0.0, 0.5, 1.0, pin_s=2.0)
-    by_hand = Pipeline([Stage("load", 0.0, capacity=1), Stage("pin", 2.0), Stage("copy", 0.5, capacity=1),
-                        Stage("compute", 1.0)])  # fmt: skip
+    by_hand = Pipeline(
+        [Stage("load", 0.0, capacity=1), Stage("pin", 2.0), Stage("copy", 0.5, capacity=1), Stage("compute", 1.0)]
+    )
     assert columns(pinned, "compute") == columns(simulate(by_hand, 60), "compute")
     assert "pin" not in plain.kinds
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
 from .advice import advise
-from .dataloader_twin import simulate_dataloader
+from .dataloader_model import simulate_dataloader
 from .processes import StageError
 from .queue_fill import queue_fill
 from .run import run
@@ -17,7 +17,7 @@ from .service import Exponential, Lognormal, Measured, Uniform
 from .simulate import simulate
 from .stages import Pipeline, Stage
 from .stored_images import StoredImages
-from .tries import closest
+from .closest import closest
 
 if TYPE_CHECKING:
     from .dataloader import record_dataloader
@@ -40,9 +40,4 @@ __all__ = [
     "simulate_dataloader",
 ]
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "record_dataloader": "dataloader",
-    },
-)
+__getattr__, __dir__ = lazy(__name__, {"record_dataloader": "dataloader"})

@@ -1,25 +1,119 @@
-"""`advise`: what holds a DataLoader back, and what other settings of it would give, by the twin of `dataloader_twin`.
+"""`advise`: what holds a DataLoader back, and what other settings of it would give.
 
-Predictions take in what was recorded of each batch, one after the other: its mean and its whole distribution.
+Predictions are those of `dataloader_model`, which takes what was recorded of each batch, one after the other: their
+mean and their whole distribution.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import TYPE_CHECKING, Protocol
 
-from ..values.checks import count_of, several, whole
-from .dataloader_profile import PARTS, LoaderProfile, LoaderSettings, simulate_profile
-from .dataloader_twin import LOOP
+import attrs
+import numpy as np
+
+from ..timeline import Timeline
+from ..values.checks import count_of, number, of_type, one_of, several, truth, whole
+from ..values.frozen import checked, frozen, optional
+from .dataloader_model import LOOP, Cores, Handover, simulate_dataloader
+from .service import Seconds, check_times
 
 if TYPE_CHECKING:
     import pandas as pd
 
+PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
+COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s")
 _CLEAR = 1.05  # a prediction is within a few percent: less than this is no gain
 _WORTH_THE_ORDER = 1.10
 _FEW = 20  # batches
+
+
+@frozen
+class LoaderSettings:
+    """What a DataLoader was made with; `pin_memory` is true only where there is an accelerator to pin for.
+
+    Raises ValueError for fewer than 0 workers and a prefetch_factor below 1.
+    """
+
+    num_workers: int = checked(whole, 0)
+    prefetch_factor: int = checked(whole, 1, default=2)
+    in_order: bool = checked(truth, default=True)
+    pin_memory: bool = checked(truth, default=False)
+    persistent_workers: bool = checked(truth, default=False)
+
+    def __str__(self) -> str:
+        pinned = ", pinned" if self.pin_memory else ""
+        if not self.num_workers:
+            return f"no workers{pinned}"
+        order = "in order" if self.in_order else "in_order=False"
+        return f"{count_of(self.num_workers, 'worker')}, prefetch_factor {self.prefetch_factor}, {order}{pinned}"
+
+
+@frozen
+class PinningCosts:
+    """Seconds to copy one batch to the accelerator, as it is and from pinned memory, and to pin it (a copy, too).
+
+    Raises ValueError for times that are negative or not finite.
+    """
+
+    pageable_copy_s: float = checked(number, 0)
+    pin_s: float = checked(number, 0)
+    pinned_copy_s: float = checked(number, 0)
+
+
+@frozen(eq=False)
+class LoaderProfile:
+    """What a loader and its training loop cost, measured: a time of each batch in each of the columns, in seconds.
+
+    `read_s` is the dataset access and `collate_s` the collate_fn, `cpu_s` the CPU time of both and of sending the
+    batch. `receive_s` is what taking it in costs the training loop, or the pin thread, which then pins for `pin_s`.
+    `wait_s` is the training loop's wait for the batch, `step_s` its step, `step_cpu_s` the CPU time of that. Times are
+    without waits for a core, where the system reports them. `handover_s` holds, for as many batches as show it, the
+    seconds from the end of the fetch to the arrival at a loop that waited. Workers, of which each takes
+    `startup_each_s` to make, first read `startup_s` after the last was made. `num_batches` is an epoch's.
+
+    Raises ValueError for no batch, columns of different lengths, and times that are negative or not finite.
+    """
+
+    settings: LoaderSettings = checked(LoaderSettings)
+    num_batches: int = checked(whole, 1)
+    num_cores: int = checked(whole, 1)
+    batch_bytes: int = checked(whole, 0)
+    accelerator: bool = checked(truth)
+    read_s: Seconds = checked(check_times)
+    collate_s: Seconds = checked(check_times)
+    cpu_s: Seconds = checked(check_times)
+    receive_s: Seconds = checked(check_times)
+    pin_s: Seconds = checked(check_times)
+    wait_s: Seconds = checked(check_times)
+    step_s: Seconds = checked(check_times)
+    step_cpu_s: Seconds = checked(check_times)
+    handover_s: Seconds = checked(check_times)
+    startup_s: float = checked(number, 0, default=0.0)
+    startup_each_s: float = checked(number, 0, default=0.0)
+    pinning: PinningCosts | None = checked(optional, of_type, PinningCosts, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        sizes = {name: getattr(self, name).size for name in COLUMNS if name != "handover_s"}
+        if len(set(sizes.values())) != 1 or not self.read_s.size:
+            raise ValueError(f"a profile must have at least one batch and a time of each in every column, got {sizes}")
+
+    @property
+    def waiting_share(self) -> float:
+        """The share of the recorded time in which the training loop waited for its batch."""
+        spent_s = float(self.wait_s.sum() + self.step_s.sum())
+        return float(self.wait_s.sum()) / spent_s if spent_s else 0.0
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of an epoch of `num_batches`, as recorded."""
+        return float(self.wait_s.mean() + self.step_s.mean()) * self.num_batches
+
+    @property
+    def cpu_bound_s(self) -> float:
+        """The least seconds of an epoch that these cores allow, however it is loaded."""
+        return float(self.cpu_s.mean() + self.step_cpu_s.mean()) * self.num_batches / self.num_cores
 
 
 class Recorded(Protocol):
@@ -28,7 +122,7 @@ class Recorded(Protocol):
     def profile(self) -> LoaderProfile: ...
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class WhatIf:
     """One setting and what the twin predicts: seconds of an epoch, how many times as fast as the recorded setting,
     the training loop's share of waiting, and the bytes of batches that are prefetched at most."""
@@ -40,7 +134,7 @@ class WhatIf:
     prefetched_bytes: int
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Advice:
     """What `advise` found; ``str()`` is the report.
 
@@ -62,8 +156,8 @@ class Advice:
         """Return a row a setting, quickest first: the settings, predicted_s, speedup, waiting_share, …"""
         import pandas as pd
 
-        rest = [spec.name for spec in fields(WhatIf)][1:]
-        return pd.DataFrame([vars(row.settings) | {name: getattr(row, name) for name in rest} for row in self.rows])
+        rows = [attrs.asdict(row) for row in self.rows]
+        return pd.DataFrame([row.pop("settings") | row for row in rows])
 
     def __str__(self) -> str:
         predicted = _seconds(self.current.predicted_s)
@@ -73,12 +167,9 @@ class Advice:
         best = f"{best}; the bottleneck is then: {self.bottleneck_next}"
         if self.best is self.current:
             best = "nothing: no other settings are clearly faster"
-        return "\n".join([
-            f"bottleneck: {self.bottleneck}; the training loop waits for {self.waiting_share:.0%} of the epoch",
-            f"  recorded: {current}",
-            f"  recommended: {best}",
-            *(f"  note: {note}" for note in self.notes),
-        ])  # fmt: skip
+        head = f"bottleneck: {self.bottleneck}; the training loop waits for {self.waiting_share:.0%} of the epoch"
+        notes = [f"  note: {note}" for note in self.notes]
+        return "\n".join([head, f"  recorded: {current}", f"  recommended: {best}", *notes])
 
 
 def advise(
@@ -98,17 +189,22 @@ def advise(
 
     Raises ValueError for what has no profile or no batch in it, and for counts that are too small.
     """
-    profile = _profile(recorded)
+    if not isinstance(recorded, LoaderProfile) and not hasattr(recorded, "profile"):
+        raise ValueError(f"advise takes a recorded loader or its profile, got a {type(recorded).__name__}")
+    profile = recorded if isinstance(recorded, LoaderProfile) else recorded.profile()
     if num_batches is not None:
-        profile = replace(profile, num_batches=whole("num_batches", num_batches, 1))
+        profile = attrs.evolve(profile, num_batches=num_batches)  # type: ignore[misc]
     most = max(8, 2 * profile.num_cores)
     numbers = [number for number in (0, *(2**power for power in range(16))) if number <= most]
     numbers = numbers if num_workers is None else _counts("num_workers", num_workers, 0)
     factors = _counts("prefetch_factors", prefetch_factors, 1)
-    now_s = simulate_profile(profile, profile.settings).makespan_s
-    current = _what_if(profile, profile.settings, now_s)
-    tried = dict.fromkeys(_settings(profile, numbers, factors))
-    others = [_what_if(profile, settings, now_s) for settings in tried if settings != _normal(profile.settings)]
+    now, persistent = profile.settings, profile.settings.persistent_workers
+    pins = (False, True) if profile.accelerator and profile.pinning else (now.pin_memory,)
+    tried = product(numbers, factors, (True, False), pins)
+    different = dict.fromkeys(_normal(LoaderSettings(*one, persistent)) for one in tried)
+    now_s = simulate_profile(profile, now).makespan_s
+    current = _what_if(profile, now, now_s)
+    others = [_what_if(profile, settings, now_s) for settings in different if settings != _normal(now)]
     rows = tuple(sorted((current, *others), key=lambda row: row.predicted_s))
     best = _best(rows, current)
     return Advice(
@@ -123,26 +219,12 @@ def advise(
     )
 
 
-def _profile(recorded: Recorded | LoaderProfile) -> LoaderProfile:
-    if isinstance(recorded, LoaderProfile):
-        return recorded
-    if not hasattr(recorded, "profile"):
-        raise ValueError(f"advise takes a recorded loader or its profile, got a {type(recorded).__name__}")
-    return recorded.profile()
-
-
 def _seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
 
 
 def _counts(name: str, values: Iterable[int], low: int) -> list[int]:
     return [whole(name, value, low) for value in several(name, values, "whole numbers")]
-
-
-def _settings(profile: LoaderProfile, numbers: Iterable[int], factors: Iterable[int]) -> Iterator[LoaderSettings]:
-    pins = (False, True) if profile.accelerator and profile.pinning else (profile.settings.pin_memory,)
-    for number, factor, in_order, pin in product(numbers, factors, (True, False), pins):
-        yield _normal(LoaderSettings(number, factor, in_order, pin, profile.settings.persistent_workers))
 
 
 def _normal(settings: LoaderSettings) -> LoaderSettings:
@@ -165,7 +247,7 @@ def _what_if(profile: LoaderProfile, settings: LoaderSettings, now_s: float) -> 
 
 
 def _best(rows: tuple[WhatIf, ...], current: WhatIf) -> WhatIf:
-    """What asks for least beside time, of those near the quickest; the order of batches is given up for 10 % only."""
+    """Of those near the fastest, the one with the fewest workers; the order of batches is given up for 10 % only."""
     kept = [row for row in rows if row.settings.in_order or not current.settings.in_order]
     if not kept or kept[0].predicted_s > rows[0].predicted_s * _WORTH_THE_ORDER:
         kept = list(rows)
@@ -192,7 +274,7 @@ def _notes(profile: LoaderProfile, current: WhatIf, best: WhatIf) -> Iterator[st
     if not profile.accelerator:
         yield "no accelerator: pinning would change nothing"
     elif profile.pinning is None:
-        yield "what pinning costs and gives is not known: measure_pinning tells, and profile() takes its figures"
+        yield "what pinning costs and gives could not be measured"
     if profile.read_s.size < _FEW:
         yield f"batches recorded: {profile.read_s.size}; predictions from so few are rough"
     if not profile.settings.num_workers:
@@ -206,3 +288,64 @@ def _notes(profile: LoaderProfile, current: WhatIf, best: WhatIf) -> Iterator[st
     off = current.predicted_s / profile.epoch_s - 1 if profile.epoch_s else 0.0
     if abs(off) > 0.1:
         yield f"the prediction for the recorded settings is {off:+.0%} off: record more batches, on a quiet machine"
+
+
+# ---- what an epoch would take
+
+
+def simulate_profile(profile: LoaderProfile, settings: LoaderSettings, faster: str | None = None) -> Timeline:
+    """Return the timeline of an epoch with other settings, and with one of `PARTS` twice as fast where it is named.
+
+    Batches take the times that were recorded last, again from the first of these where the epoch is longer. A loader
+    with persistent_workers is past its first epoch. Raises ValueError for a part that is none, and for pinning where
+    neither the recording nor `pinning` tells what it costs.
+    """
+    if faster is not None:
+        one_of("faster", faster, PARTS)
+    count = profile.num_batches
+
+    def column(part: str, values: Seconds) -> Seconds:
+        return np.resize(values[-count:], count) / (2 if part == faster else 1)
+
+    fetch_s = column("reading", profile.read_s) + column("collating", profile.collate_s)
+    pin_s, step_s = _pinned(profile, settings)
+    startup_s = profile.startup_s + profile.startup_each_s * settings.num_workers
+    started = 0.0 if settings.persistent_workers else 0.5 if faster == "worker start-up" else 1.0
+    quick_s = np.minimum(profile.receive_s, 2 * profile.receive_s.min())  # without a lock in the way
+    return simulate_dataloader(
+        fetch_s,
+        column("training step", step_s),
+        count,
+        num_workers=settings.num_workers,
+        prefetch_factor=settings.prefetch_factor,
+        in_order=settings.in_order,
+        handover=Handover(
+            handover_s=column("hand-over", profile.handover_s) if profile.handover_s.size else 0.0,
+            receive_s=column("hand-over", quick_s),
+            pin_s=None if pin_s is None else column("pinning", pin_s),
+            held_s=float(np.quantile(profile.receive_s - quick_s, 0.9)) / (2 if faster == "hand-over" else 1),
+            startup_s=startup_s * started,
+        ),
+        cores=Cores(
+            profile.num_cores * (2 if faster == "CPU cores" else 1),
+            fetch_cpu=_share(profile.cpu_s, profile.read_s + profile.collate_s),
+            step_cpu=_share(profile.step_cpu_s, profile.step_s),
+        ),
+    )
+
+
+def _share(cpu_s: Seconds, wall_s: Seconds) -> float:
+    return float(cpu_s.sum() / wall_s.sum()) if wall_s.sum() else 0.0
+
+
+def _pinned(profile: LoaderProfile, settings: LoaderSettings) -> tuple[Seconds | None, Seconds]:
+    """The times to pin, None where nothing is pinned, and those of the step with the copy it then has."""
+    was, costs = profile.settings.pin_memory, profile.pinning
+    if settings.pin_memory == was:
+        return (profile.pin_s if was else None), profile.step_s
+    if costs is None:
+        raise ValueError("pin_memory must be as recorded where no costs of pinning were measured, got another")
+    gained_s = costs.pageable_copy_s - costs.pinned_copy_s
+    if was:
+        return None, profile.step_s + max(gained_s, 0.0)
+    return np.full_like(profile.step_s, costs.pin_s), np.maximum(profile.step_s - gained_s, 0.0)

@@ -1,8 +1,8 @@
 """`record_dataloader`: any torch DataLoader's workers, waits and training loop as a `Timeline`, its batches unchanged.
 
-A copy of the loader deals numbered indices; in its workers, and only there, the fetcher that torch makes is wrapped in
-one that takes times; batches travel in an envelope that is opened before the user sees them. The dataset, the sampler,
-the collate_fn and the loader itself stay the user's own.
+A copy of the loader deals numbered indices. In its workers, and only there, the fetcher that torch makes is wrapped in
+one that takes times. Batches travel in an envelope that is opened before the user sees them. The dataset, the sampler,
+the collate_fn and the loader itself stay the user's own. All of it reaches the workers by fork or by pickle.
 """
 
 from __future__ import annotations
@@ -11,27 +11,33 @@ import contextlib
 import copy
 import functools
 import itertools
+import os
+import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from numpy import random as _random  # noqa: F401  # numpy loads it late: torch's workers must not be the first to ask
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import dataloader as torchs
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data._utils.worker import _worker_loop
 
 from ..timeline import Recorder, Timeline
-from ..values.checks import of_type, whole
+from ..values.checks import of_type
 from ..workers import host
-from .dataloader_profile import BatchCosts, LoaderProfile, LoaderSettings, PinningCosts, profile_columns
-from .dataloader_twin import LOOP
-from .dataloader_worker import Batch, Clock, Hook, Numbering, Reading, TimedFetcher, receivers, tensors
+from .advice import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
+from .dataloader_model import LOOP, PIN_THREAD, worker_lane
 
 T = TypeVar("T")
 _now = time.perf_counter_ns
 _tokens = itertools.count()
+_pin_as_torch_does: Callable[[Any], Any] = pin_memory
 
 
 def record_dataloader(loader: DataLoader[T], recorder: Recorder | None = None) -> RecordedLoader[T]:
@@ -72,7 +78,7 @@ class RecordedLoader(Generic[T]):
         dealer = "batch_sampler" if loader.batch_sampler is not None else "sampler"
         begin = functools.partial(_begin, weakref.ref(self._clone), self._recording)
         own = self._clone.__dict__  # torch forbids to set some attributes
-        own[dealer] = Numbering(getattr(loader, dealer))
+        own[dealer] = _Numbering(getattr(loader, dealer))
         own.update(worker_init_fn=self._recording.hook, _iterator=None, _get_iterator=begin)
 
     def __iter__(self) -> Iterator[T]:
@@ -90,24 +96,88 @@ class RecordedLoader(Generic[T]):
         """Return what has been recorded so far, also by workers that go on, in seconds of `time.perf_counter`."""
         return self._recording.recorder.timeline()
 
-    def profile(self, pinning: PinningCosts | None = None, num_cores: int | None = None) -> LoaderProfile:
-        """Return what has been measured so far, for `advise`; `pinning` as `measure_pinning` gives it.
+    def profile(self) -> LoaderProfile:
+        """Return what has been measured so far, for `advise`; a batch counts once its step has ended.
 
-        `num_cores` is by default the number that this process may use; a limit on CPU time is not seen. Raises
-        ValueError where no batch has been recorded; a batch counts once its step has ended.
+        Where there is an accelerator, copies of as many bytes as a batch has are timed, pinned and not. `num_cores` is
+        the number of cores that this process may use; a limit on CPU time is not seen. Raises ValueError where no
+        batch has been recorded.
         """
-        return self._recording.profile(pinning, host.num_cores() if num_cores is None else num_cores)
+        return self._recording.profile()
 
 
-def measure_pinning(batch: Any, device: str | torch.device = "cuda", repeats: int = 5) -> PinningCosts:
-    """Measure what it takes to copy this batch to the device, pageable and pinned, and to pin it: best of `repeats`.
+# ---- in the process of the training loop
 
-    torch keeps pinned memory for the next batch: its first allocation, which is dearer, is not counted. Raises
-    ValueError for less than 1 repeat, and RuntimeError, from torch, where there is no such device.
+
+class _Recording:
+    """What all iterators of a loader share, and what they have measured."""
+
+    def __init__(self, loader: DataLoader[Any], recorder: Recorder) -> None:
+        self.loader, self.recorder = loader, recorder
+        self.hook = _Hook(loader.worker_init_fn, recorder)
+        self.rows: list[BatchCosts] = []
+        self.startups: dict[tuple[int, int], int] = {}  # (token, worker): ns to its first read
+        self.creations: list[int] = []  # ns to make the workers
+        self.batch_bytes: int | None = None
+        self.pinning: PinningCosts | None = None
+        self.epochs = itertools.count()
+        self.running: weakref.WeakSet[_RecordedIterator] = weakref.WeakSet()
+
+    def profile(self) -> LoaderProfile:
+        if not self.rows:
+            raise ValueError("no batch has been recorded: iterate over the recorded loader first")
+        loader, workers = self.loader, self.loader.num_workers
+        each_s = float(np.mean(self.creations)) / workers / 1e9 if workers and self.creations else 0.0
+        startup_s = float(np.mean([*self.startups.values()])) / 1e9 - each_s * workers if self.startups else 0.0
+        accelerator = torch.accelerator.is_available()
+        if accelerator and self.batch_bytes and self.pinning is None:
+            with contextlib.suppress(RuntimeError):  # no room on the device, say
+                self.pinning = pinning_costs(self.batch_bytes)
+        pins = bool(loader.pin_memory and accelerator)
+        window, in_order = loader.prefetch_factor or 2, loader.in_order
+        return LoaderProfile(
+            settings=LoaderSettings(workers, window, in_order, pins, loader.persistent_workers),
+            num_batches=max(Counter(row.epoch for row in self.rows).values()),
+            num_cores=host.num_cores(),
+            batch_bytes=self.batch_bytes or 0,
+            accelerator=accelerator,
+            startup_s=max(startup_s, 0.0),
+            startup_each_s=each_s,
+            pinning=self.pinning,
+            **profile_columns(self.rows),
+        )
+
+
+class BatchCosts(NamedTuple):
+    """A batch whose step has ended, in nanoseconds; `handover` is -1 where no one waited for the batch."""
+
+    number: int
+    epoch: int
+    wait: int
+    step: int
+    step_cpu: int
+    read: int
+    collate: int
+    cpu: int
+    handover: int
+    receive: int
+    pin: int
+
+
+def profile_columns(batches: Iterable[BatchCosts]) -> dict[str, NDArray[np.float64]]:
+    """Return the columns of a `LoaderProfile`, batches in the order that they were dealt in."""
+    rows = sorted(batches)
+    columns = {name: np.array([getattr(row, name.removesuffix("_s")) for row in rows]) / 1e9 for name in COLUMNS}
+    return columns | {"handover_s": columns["handover_s"][columns["handover_s"] >= 0]}
+
+
+def pinning_costs(num_bytes: int, repeats: int = 5) -> PinningCosts:
+    """Measure what it takes to copy so many bytes to the device, pageable and pinned, and to pin them: the best times.
+
+    torch keeps pinned memory for the next batch: its first allocation, which takes longer, is not counted.
     """
-    repeats = whole("repeats", repeats, 1)
-    plain = list(tensors(batch))
-    pinned = [tensor.pin_memory() for tensor in plain]
+    plain = torch.zeros(num_bytes, dtype=torch.uint8)
+    pinned, device = plain.pin_memory(), torch.accelerator.current_accelerator()
 
     def best_s(work: Callable[[], object]) -> float:
         taken = []
@@ -120,48 +190,10 @@ def measure_pinning(batch: Any, device: str | torch.device = "cuda", repeats: in
         return min(taken[1:])
 
     return PinningCosts(
-        pageable_copy_s=best_s(lambda: [tensor.to(device) for tensor in plain]),
-        pin_s=best_s(lambda: [tensor.pin_memory() for tensor in plain]),
-        pinned_copy_s=best_s(lambda: [tensor.to(device, non_blocking=True) for tensor in pinned]),
+        pageable_copy_s=best_s(lambda: plain.to(device)),
+        pin_s=best_s(plain.pin_memory),
+        pinned_copy_s=best_s(lambda: pinned.to(device, non_blocking=True)),
     )
-
-
-# ---- in the process of the training loop
-
-
-class _Recording:
-    """What all iterators of a loader share, and what they have measured."""
-
-    def __init__(self, loader: DataLoader[Any], recorder: Recorder) -> None:
-        self.loader, self.recorder = loader, recorder
-        self.hook = Hook(loader.worker_init_fn, recorder)
-        self.rows: list[BatchCosts] = []
-        self.startups: dict[tuple[int, int], int] = {}  # (token, worker): ns to its first read
-        self.creations: list[int] = []  # ns to make the workers
-        self.batch_bytes: int | None = None
-        self.epochs = itertools.count()
-        self.running: weakref.WeakSet[_RecordedIterator] = weakref.WeakSet()
-
-    def profile(self, pinning: PinningCosts | None, num_cores: int) -> LoaderProfile:
-        if not self.rows:
-            raise ValueError("no batch has been recorded: iterate over the recorded loader first")
-        loader, workers = self.loader, self.loader.num_workers
-        each_s = float(np.mean(self.creations)) / workers / 1e9 if workers and self.creations else 0.0
-        startup_s = float(np.mean([*self.startups.values()])) / 1e9 - each_s * workers if self.startups else 0.0
-        accelerator = torch.accelerator.is_available()
-        pins = bool(loader.pin_memory and accelerator)
-        window, in_order = loader.prefetch_factor or 2, loader.in_order
-        return LoaderProfile(
-            settings=LoaderSettings(workers, window, in_order, pins, loader.persistent_workers),
-            num_batches=max(Counter(row.epoch for row in self.rows).values()),
-            num_cores=num_cores,
-            batch_bytes=self.batch_bytes or 0,
-            accelerator=accelerator,
-            startup_s=max(startup_s, 0.0),
-            startup_each_s=each_s,
-            pinning=pinning,
-            **profile_columns(self.rows),
-        )
 
 
 def _begin(clone: weakref.ref[DataLoader[Any]], recording: _Recording) -> _RecordedIterator:
@@ -172,7 +204,10 @@ def _begin(clone: weakref.ref[DataLoader[Any]], recording: _Recording) -> _Recor
 
 
 class _RecordedIterator:
-    """torch's own iterator, recorded. `lanes` adds to the names of lanes where another iterator has the plain ones."""
+    """torch's own iterator, recorded. `lanes` adds to the names of lanes where another iterator has the plain ones.
+
+    `free_ns` is since when it has been waiting for a batch.
+    """
 
     def __init__(self, loader: DataLoader[Any], recording: _Recording) -> None:
         self._recording, self._clock = recording, Clock()
@@ -184,24 +219,24 @@ class _RecordedIterator:
         hook = recording.hook
         hook.token, hook.lanes, hook.begun_ns = self.token, self.lanes, self.begun_ns
         inner = type(loader)._get_iterator(loader)
-        if not isinstance(inner, _BaseDataLoaderIter):
+        if not isinstance(inner, torchs._BaseDataLoaderIter):
             raise _unknown(f"what a {type(loader).__name__} makes iterators of")
         self._inner: Any = inner
         self._multi, self._pins = loader.num_workers > 0, bool(self._inner._pin_memory)
-        receivers[self.token] = self
+        _receivers[self.token] = self
         if self._multi:
             recording.creations.append(_now() - self.begun_ns)
         else:
             hook.begun_ns = -1
             own = vars(inner)
-            own["_dataset_fetcher"] = TimedFetcher(own["_dataset_fetcher"], hook, 0, LOOP + self.lanes)
+            own["_dataset_fetcher"] = _TimedFetcher(own["_dataset_fetcher"], hook, 0, LOOP + self.lanes)
         self._start()
 
     def _start(self) -> None:
         recording = self._recording
         recording.running.add(self)
         self._epoch, self.free_ns = next(recording.epochs), 0
-        self._batch: Batch | None = None
+        self._batch: _Batch | None = None
         self._pause_ns = _now() - self.begun_ns  # before the first request, but the loop waits all the same
         if self._multi:
             self.add("start", -1, self.begun_ns, self.begun_ns + self._pause_ns)
@@ -232,14 +267,14 @@ class _RecordedIterator:
         if not self._pins:
             self.free_ns = request.wall
         try:
-            batch: Batch = next(self._inner)
+            batch: _Batch = next(self._inner)
         except StopIteration:
             if self in self._recording.running:  # the first time
                 self._recording.running.discard(self)
                 if self._multi:
                     self.add("stop", -1, request.wall, _now())
             raise
-        if not isinstance(batch, Batch):
+        if not isinstance(batch, _Batch):
             raise _unknown(f"what {type(self._inner).__name__} makes of batches")
         arrived_ns, recording = _now(), self._recording
         wait_ns, self._pause_ns = self._pause_ns + arrived_ns - request.wall, 0
@@ -254,26 +289,24 @@ class _RecordedIterator:
         data, batch.data = batch.data, None  # not kept alive beyond the user's own use
         return data
 
-    def _end_step(self, request: Reading) -> None:
+    def _end_step(self, request: _Reading) -> None:
         batch, self._batch = self._batch, None
         if batch is None:
             return
         self.add("step", batch.number, self._handed.wall, request.wall)
         took, step_cpu = batch.fetched, request.cpu - self._handed.cpu
         step_ns = request.worked_since(self._handed)
-        self._recording.rows.append(
-            BatchCosts(batch.number, self._epoch, self._wait_ns, step_ns, step_cpu, took.read, took.collate, took.cpu,
-                       batch.handover_ns, batch.receive_ns, batch.pin_ns)
-        )  # fmt: skip
+        on_the_way = batch.handover_ns, batch.receive_ns, batch.pin_ns
+        fetching = took.read, took.collate, took.cpu
+        row = BatchCosts(batch.number, self._epoch, self._wait_ns, step_ns, step_cpu, *fetching, *on_the_way)
+        self._recording.rows.append(row)
 
 
 def _check_torch() -> None:
     """Raise RuntimeError where torch is not made as this module takes it to be."""
-    from torch.utils.data import _utils, dataloader
-
     with contextlib.suppress(AttributeError):
-        names = _utils.worker._worker_loop.__code__.co_names
-        parts = (DataLoader._get_iterator, dataloader._DatasetKind.create_fetcher, torch.accelerator.is_available)
+        names = _worker_loop.__code__.co_names
+        parts = (DataLoader._get_iterator, torchs._DatasetKind.create_fetcher, torch.accelerator.is_available)
         if "create_fetcher" in names and all(map(callable, parts)):
             return
     raise _unknown("how its DataLoader works inside")
@@ -281,3 +314,201 @@ def _check_torch() -> None:
 
 def _unknown(what: str) -> RuntimeError:
     return RuntimeError(f"record_dataloader does not know {what} in torch {torch.__version__}")
+
+
+# ---- in the workers, and on the way
+
+
+class _Numbered(NamedTuple):
+    """What the dataset is asked for, and the number of the batch that it makes."""
+
+    number: int
+    index: Any
+
+
+class _Numbering:
+    """A sampler whose indices are numbered, on over the epochs."""
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        self.sampler, self.numbers = sampler, itertools.count()
+
+    def __iter__(self) -> Iterator[_Numbered]:  # takes the sampler's iterator at once, as torch does
+        return map(lambda index, number: _Numbered(number, index), self.sampler, self.numbers)
+
+    def __len__(self) -> int:
+        return len(self.sampler)  # type: ignore[arg-type]
+
+
+class _Reading(NamedTuple):
+    """The time, what CPU time the process has used, and how long `thread` was ready without a core: nanoseconds."""
+
+    wall: int
+    cpu: int
+    queued: int
+    thread: int
+
+    def worked_since(self, earlier: _Reading) -> int:
+        """Return the nanoseconds since an earlier reading, less those without a core, which two threads do not tell."""
+        queued = self.queued - earlier.queued if self.thread == earlier.thread else 0
+        return max(self.wall - earlier.wall - queued, 0)
+
+
+class Clock:
+    """Reads the clocks of the thread that asks; where the system keeps no account, `queued` is 0."""
+
+    def __init__(self) -> None:
+        self._thread, self._file = -1, -1
+        self._close: Callable[[], object] = int
+
+    def read(self) -> _Reading:
+        """Return a reading; it takes a few microseconds."""
+        thread, queued = threading.get_native_id(), 0
+        try:
+            if thread != self._thread:
+                self._open(thread)
+            if self._file >= 0:
+                queued = int(os.pread(self._file, 64, 0).split()[1])
+        except (OSError, IndexError):  # of a thread of this number that has ended
+            self._thread = thread = -1
+        return _Reading(_now(), time.process_time_ns(), queued, thread)
+
+    def _open(self, thread: int) -> None:
+        self._close()
+        self._thread, self._file, self._close = thread, -1, int
+        try:
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+            self._close = weakref.finalize(self, os.close, self._file)
+        except OSError:
+            pass
+
+
+class _Fetched(NamedTuple):
+    """What a batch has cost its worker, in nanoseconds, and when it was done; `startup` is -1 but for a first batch."""
+
+    worker: int
+    read: int
+    collate: int
+    cpu: int
+    stop: int
+    startup: int
+
+
+# the iterators that batches come back to, by token
+_receivers: weakref.WeakValueDictionary[int, _RecordedIterator] = weakref.WeakValueDictionary()
+
+
+class _Batch:
+    """A batch on its way. `handover_ns` is the way to a receiver that waited (else -1), `receive_ns` the unpacking."""
+
+    handover_ns, receive_ns, pin_ns = -1, 0, 0
+
+    def __init__(self, number: int, data: Any, fetched: _Fetched, token: int) -> None:
+        self.number, self.data, self.fetched, self.token = number, data, fetched, token
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, (_UnpackingBegins(), self.number, self.data, self.fetched, self.token)
+
+    def pin_memory(self) -> _Batch:
+        """Pin the data as torch would; called by torch's pin thread or, without workers, its iterator."""
+        start_ns = _now()
+        self.data = _pin_as_torch_does(self.data)
+        stop_ns = _now()
+        self.pin_ns = stop_ns - start_ns
+        receiver = _receivers.get(self.token)
+        if receiver is not None:
+            receiver.add("pin", self.number, start_ns, stop_ns, PIN_THREAD)
+            receiver.free_ns = stop_ns
+        return self
+
+
+def tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors in a batch, those in its lists, tuples and dicts, each container once."""
+    known: set[int] = set()
+    waiting = [batch]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple | dict) and id(value) not in known:
+            known.add(id(value))
+            waiting.extend(value.values() if isinstance(value, dict) else value)
+
+
+class _UnpackingBegins:
+    """Unpickled, this is the time: it lies in front of the data."""
+
+    def __reduce__(self) -> tuple[Callable[[], int], tuple[()]]:
+        return _now, ()
+
+
+def _unpack(begun_ns: int, number: int, data: Any, fetched: _Fetched, token: int) -> _Batch:
+    batch, receiver, stop_ns = _Batch(number, data, fetched, token), _receivers.get(token), _now()
+    batch.receive_ns = stop_ns - begun_ns
+    if receiver is not None:
+        if fetched.stop >= receiver.free_ns and fetched.startup < 0:  # it, and no start-up, was waited for
+            batch.handover_ns = begun_ns - fetched.stop
+        receiver.free_ns = stop_ns
+    return batch
+
+
+class _TimedFetcher:
+    """One of torch's fetchers, recorded: dataset access and collate_fn."""
+
+    def __init__(self, fetcher: Any, hook: _Hook, worker: int, lane: str) -> None:
+        self._fetcher, self._hook, self._worker, self._lane, self._clock = fetcher, hook, worker, lane, Clock()
+        self._collate_fn, fetcher.collate_fn = fetcher.collate_fn, self._collate
+        self._token, self._middle = hook.token, self._clock.read()
+        self._last = self._middle
+
+    def fetch(self, numbered: _Numbered) -> _Batch:
+        """Fetch as torch would; an error leaves no span and goes on as it is."""
+        hook, start = self._hook, self._clock.read()
+        begun_ns, hook.begun_ns = hook.begun_ns, -1
+        data = self._fetcher.fetch(numbered.index)
+        middle, stop = self._middle, self._clock.read()
+        if begun_ns >= 0:
+            hook.recorder.add(self._lane, "start", -1, begun_ns, start.wall)
+            self._last = start
+        hook.recorder.add(self._lane, "read", numbered.number, start.wall, middle.wall)
+        hook.recorder.add(self._lane, "collate", numbered.number, middle.wall, stop.wall)
+        fetched = _Fetched(
+            worker=self._worker,
+            read=middle.worked_since(start),
+            collate=stop.worked_since(middle),
+            cpu=stop.cpu - self._last.cpu,  # sending the batch before is part of it
+            stop=stop.wall,
+            startup=start.wall - begun_ns if begun_ns >= 0 else -1,
+        )
+        self._last = stop
+        return _Batch(numbered.number, data, fetched, self._token)
+
+    def _collate(self, data: Any) -> Any:
+        self._middle = self._clock.read()
+        return self._collate_fn(data)
+
+
+class _Hook:
+    """The loader's worker_init_fn: calls the user's own, then has the worker's fetchers timed.
+
+    `token` names the iterator, `lanes` is added to the names of lanes, `begun_ns` is when the iterator was begun, -1
+    once the first batch was read.
+    """
+
+    def __init__(self, init_fn: Callable[[int], object] | None, recorder: Recorder) -> None:
+        self.init_fn, self.recorder, self.token, self.lanes, self.begun_ns = init_fn, recorder, -1, "", -1
+
+    def __call__(self, worker: int) -> None:
+        """Run in the worker, before torch looks up what makes its fetcher."""
+        if self.init_fn is not None:
+            self.init_fn(worker)
+        dataset_kind: Any = torchs._DatasetKind
+        info: Any = get_worker_info()
+        plain = dataset_kind.create_fetcher
+
+        def create_fetcher(kind: Any, dataset: Any, *arguments: Any) -> Any:
+            fetcher = plain(kind, dataset, *arguments)
+            if dataset is not info.dataset:  # of a loader inside the dataset
+                return fetcher
+            return _TimedFetcher(fetcher, self, worker, worker_lane(worker) + self.lanes)
+
+        dataset_kind.create_fetcher = staticmethod(create_fetcher)

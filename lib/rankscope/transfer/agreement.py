@@ -170,9 +170,15 @@ def _owners(spans: Timeline, work: Timeline, slack_s: float) -> Places:
 
 
 def _phase(
-    lane: str, kind: str, ours: Timeline, mine: Timeline, theirs: tuple[Times, Times], num_theirs: int,
-    unmatched: set[int], busy_s: float,
-) -> PhaseAgreement:  # fmt: skip
+    lane: str,
+    kind: str,
+    ours: Timeline,
+    mine: Timeline,
+    theirs: tuple[Times, Times],
+    num_theirs: int,
+    unmatched: set[int],
+    busy_s: float,
+) -> PhaseAgreement:
     """The figures of spans of `mine` and as many of theirs, in the same order."""
     later_s, earlier_s = theirs[0] - mine.start_s, mine.stop_s - theirs[1]
     reach_s = float(np.max([0.0, *-later_s, *-earlier_s]))

@@ -19,9 +19,15 @@ _TURN = "turn"
 
 
 def simulate(
-    num_batches: int, load_s: float, copy_s: float, step_s: float, num_workers: int = 1, prefetched: bool = True,
-    prefetch_factor: int = 2, pin_s: float = 0.0,
-) -> Timeline:  # fmt: skip
+    num_batches: int,
+    load_s: float,
+    copy_s: float,
+    step_s: float,
+    num_workers: int = 1,
+    prefetched: bool = True,
+    prefetch_factor: int = 2,
+    pin_s: float = 0.0,
+) -> Timeline:
     """Return when batches are loaded, copied and computed on: spans "load", "pin" if it takes time, "copy", "compute".
 
     Each batch takes a worker `load_s`, the loader's pin thread `pin_s`, the link `copy_s` and the device `step_s`. A
@@ -56,9 +62,14 @@ def simulate(
 
 
 def preprocess_on_workers(
-    load_s: Times, preprocess_s: Times, copy_s: Times, step_s: Times, num_workers: int,
-    prefetch_factor: int = 2, num_ahead: int = 1,
-) -> Pipeline:  # fmt: skip
+    load_s: Times,
+    preprocess_s: Times,
+    copy_s: Times,
+    step_s: Times,
+    num_workers: int,
+    prefetch_factor: int = 2,
+    num_ahead: int = 1,
+) -> Pipeline:
     """Return the pipeline in which `num_workers` load batches and prepare them, which are then copied to the GPU.
 
     Times are those of a batch: `load_s` and `preprocess_s` on one worker while all of them work, since they share
@@ -75,9 +86,14 @@ def preprocess_on_workers(
 
 
 def preprocess_on_gpu(
-    load_s: Times, preprocess_s: Times, copy_s: Times, step_s: Times, num_workers: int,
-    prefetch_factor: int = 2, num_ahead: int = 1,
-) -> Pipeline:  # fmt: skip
+    load_s: Times,
+    preprocess_s: Times,
+    copy_s: Times,
+    step_s: Times,
+    num_workers: int,
+    prefetch_factor: int = 2,
+    num_ahead: int = 1,
+) -> Pipeline:
     """Return the pipeline in which workers only load, and the GPU prepares each batch before its step.
 
     As `preprocess_on_workers`, but `preprocess_s` is the GPU's, which does nothing else meanwhile, and `copy_s` that of
@@ -115,9 +131,13 @@ def overlap_share(timeline: Timeline) -> float:
 
 
 def _road(
-    first: tuple[str, Times], copy_s: Times, last: tuple[str, Times], num_workers: int, prefetch_factor: int,
+    first: tuple[str, Times],
+    copy_s: Times,
+    last: tuple[str, Times],
+    num_workers: int,
+    prefetch_factor: int,
     num_ahead: int,
-) -> Pipeline:  # fmt: skip
+) -> Pipeline:
     num_workers = whole("num_workers", num_workers, 1)
     waiting = max(1, (whole("prefetch_factor", prefetch_factor, 1) - 1) * num_workers)  # the rest is in workers' hands
     ahead = whole("num_ahead", num_ahead, 1)

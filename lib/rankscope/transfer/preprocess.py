@@ -23,9 +23,15 @@ _DRAWS = 5  # an image's: area, shape, row, column, flip
 
 
 def random_crops(
-    indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, epoch: int = 0,
-    area: tuple[float, float] = (0.08, 1.0), aspect: tuple[float, float] = (3 / 4, 4 / 3), flip: float = 0.5,
-) -> torch.Tensor:  # fmt: skip
+    indices: ArrayLike,
+    image_px: Sequence[int],
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    area: tuple[float, float] = (0.08, 1.0),
+    aspect: tuple[float, float] = (3 / 4, 4 / 3),
+    flip: float = 0.5,
+) -> torch.Tensor:
     """Return a row for each index: top, left, height and width of the crop in pixels, and 1 where it is flipped.
 
     `image_px` is the images' height and width. The crop's share of their area is uniform over `area`, the logarithm of
@@ -51,9 +57,12 @@ def random_crops(
 
 
 def preprocessed(
-    images: torch.Tensor, crops: torch.Tensor, size_px: Sequence[int], mean: Sequence[float] = (0.5,),
+    images: torch.Tensor,
+    crops: torch.Tensor,
+    size_px: Sequence[int],
+    mean: Sequence[float] = (0.5,),
     std: Sequence[float] = (0.5,),
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """Return the crops, resized to `size_px` (height, width), as float32 of shape (image, channel, height, width).
 
     `images` are uint8 of shape (image, height, width, channel), as decoders give them, on any device; the work is done

@@ -34,9 +34,13 @@ Reading = tuple[float, float, float]  # seconds before a range "rankscope: clock
 
 
 def record_steps(
-    loader: Iterable[Any], module: torch.nn.Module, loss: Callable[[Any, Any], torch.Tensor],
-    optimizer: torch.optim.Optimizer, device: str | torch.device = "cpu", num_batches: int | None = None,
-) -> RecordedSteps:  # fmt: skip
+    loader: Iterable[Any],
+    module: torch.nn.Module,
+    loss: Callable[[Any, Any], torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    device: str | torch.device = "cpu",
+    num_batches: int | None = None,
+) -> RecordedSteps:
     """Train on the loader's batches, all or the first `num_batches`, and return what both recorders saw.
 
     A batch is a pair of inputs and targets. A step has five phases: "load" asks the loader for the batch, "copy" brings

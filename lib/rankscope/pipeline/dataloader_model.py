@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from heapq import heappop, heappush
 from itertools import cycle
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..timeline import Timeline
-from ..values.checks import number, truth, whole
-from .cores import Cores
-from .service import Seconds, Service, draw
+from ..values.checks import number, of_type, truth, whole
+from ..values.frozen import checked, frozen, optional
+from .service import Seconds, Service, check, draw
 
 _READY, _ARRIVED, _RECEIVED, _PINNED = range(4)
-_MOST_WORKERS = 4096
 LOOP, PIN_THREAD = "training loop", "pin thread"
 
 
@@ -34,24 +33,74 @@ def worker_lane(worker: int) -> str:
     return f"worker {worker}"
 
 
+@frozen(eq=False)
+class Handover:
+    """What a batch costs between its worker and the training loop; raises ValueError for what is no time.
+
+    The worker's sending thread takes `handover_s`. Taking the batch in costs the training loop `receive_s`, or the pin
+    thread `receive_s` and `pin_s` where `pin_s` is given. Taking it in takes up to `held_s` more while the batch's
+    worker is busy with its next: the worker has to answer, and cannot while a fetch that computes holds Python's
+    interpreter lock. Workers read from `startup_s` on.
+    """
+
+    handover_s: Service = checked(check, default=0.0)
+    receive_s: Service = checked(check, default=0.0)
+    pin_s: Service | None = checked(optional, check, default=None)
+    held_s: float = checked(number, 0, default=0.0)
+    startup_s: float = checked(number, 0, default=0.0)
+
+
+@frozen
+class Cores:
+    """Cores that fetches and steps share fairly; raises ValueError for what is negative or no number.
+
+    `fetch_cpu` and `step_cpu` are the cores that one fetch or step keeps busy while it runs alone: 0.1 for one that
+    mostly waits, 4 for a step of 4 threads.
+    """
+
+    num_cores: float = checked(number, above=0, high=math.inf, default=math.inf)
+    fetch_cpu: float = checked(number, 0, default=1.0)
+    step_cpu: float = checked(number, 0, default=1.0)
+
+    def speeds(self, num_fetches: int, stepping: bool) -> tuple[float, float]:
+        """Return the speeds of each fetch and of the step, 1 being that of one that runs alone.
+
+        A thread that computes for a share c of its time and waits for the rest takes (1 - c) + c / s times as long
+        where it gets a share s of a core; s is such that all cores are busy, or 1.
+        """
+        if num_fetches * self.fetch_cpu + stepping * self.step_cpu <= self.num_cores:
+            return 1.0, 1.0
+        computing = min(self.fetch_cpu, 1.0), min(self.step_cpu, 1.0)  # of each thread
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            share = (low + high) / 2
+            fetch, step = (share / (share * (1 - cpu) + cpu) for cpu in computing)
+            if num_fetches * self.fetch_cpu * fetch + stepping * self.step_cpu * step > self.num_cores:
+                high = share
+            else:
+                low = share
+        return fetch, step
+
+
 def simulate_dataloader(
-    fetch_s: Service, step_s: Service, num_batches: int, *,
-    num_workers: int, prefetch_factor: int = 2, in_order: bool = True, handover_s: Service = 0.0,
-    receive_s: Service = 0.0, pin_s: Service | None = None, held_s: float = 0.0, startup_s: float = 0.0,
-    num_cores: float | None = None, fetch_cpu: float = 1.0, step_cpu: float = 1.0, seed: int = 0,
-) -> Timeline:  # fmt: skip
-    """Return the timeline of one epoch. All times are seconds as in `service`, drawn alike for any number of workers.
+    fetch_s: Service,
+    step_s: Service,
+    num_batches: int,
+    *,
+    num_workers: int,
+    prefetch_factor: int = 2,
+    in_order: bool = True,
+    handover: Handover | None = None,
+    cores: Cores | None = None,
+    seed: int = 0,
+) -> Timeline:
+    """Return the timeline of one epoch. All times are seconds as in a `Stage`, drawn alike for any number of workers.
 
-    A batch takes its worker `fetch_s` (dataset access and collate_fn) and then the worker's sending thread
-    `handover_s`. Taking it in costs the training loop `receive_s`, or the pin thread `receive_s` and `pin_s` where
-    `pin_s` is given. Taking it in takes up to `held_s` more while the batch's worker is busy with its next: the worker
-    has to answer, and cannot while a fetch that computes holds Python's interpreter lock. Workers read from `startup_s`
-    on. With 0 workers the training loop fetches, pins and steps in turn.
+    A batch takes its worker `fetch_s` (dataset access and collate_fn), its way to the training loop what `handover`
+    says, by default nothing, and the training loop `step_s`. With 0 workers the training loop fetches, pins and steps
+    in turn. Where there are `cores`, fetches and steps that run at once share them.
 
-    With `num_cores`, fetches and steps that run at once share them fairly: `fetch_cpu` and `step_cpu` are the cores
-    that one keeps busy while it runs alone (0.1 for one that mostly waits, 4 for a step of 4 threads).
-
-    Raises ValueError for counts out of range, and for times, cores and shares that are negative or not finite.
+    Raises ValueError for counts out of range and for times that are negative or not finite.
 
     >>> for num_workers in (0, 1, 4):
     ...     simulate_dataloader(0.03, 0.01, 100, num_workers=num_workers).makespan_s.__round__(6)
@@ -59,42 +108,40 @@ def simulate_dataloader(
     3.01
     1.03
     """
-    count, num_workers = whole("num_batches", num_batches, 1), whole("num_workers", num_workers, 0, _MOST_WORKERS)
-    window = whole("prefetch_factor", prefetch_factor, 1)
-    held, startup = number("held_s", held_s, 0), number("startup_s", startup_s, 0)
-    in_order, seed = truth("in_order", in_order), whole("seed", seed, -(2**63), 2**64 - 1)
-    cores = Cores(math.inf if num_cores is None else num_cores, fetch_cpu, step_cpu)
-    services = {"fetch_s": fetch_s, "step_s": step_s, "handover_s": handover_s, "receive_s": receive_s}
+    count, num_workers = whole("num_batches", num_batches, 1), whole("num_workers", num_workers, 0, 4096)
+    window, in_order = whole("prefetch_factor", prefetch_factor, 1), truth("in_order", in_order)
+    seed = whole("seed", seed, -(2**63), 2**64 - 1)
+    way = Handover() if handover is None else of_type("handover", handover, Handover)
+    cores = Cores() if cores is None else of_type("cores", cores, Cores)
+    services = {"fetch_s": fetch_s, "step_s": step_s, "handover_s": way.handover_s, "receive_s": way.receive_s}
     drawn = (draw(name, service, count, seed, 0, stream) for stream, (name, service) in enumerate(services.items()))
-    pin = None if pin_s is None else draw("pin_s", pin_s, count, seed, 0, len(services))
-    fetch, step, handover, receive = drawn
-    work = _Work(fetch, step, handover, receive, pin)
+    fetch, step, handed, receive = drawn
+    pin = None if way.pin_s is None else draw("pin_s", way.pin_s, count, seed, 0, len(services))
+    work = _Work(fetch, step, handed, receive, pin)
     if num_workers == 0:
         return _alone(work)
-    return _Run(work, num_workers, window, in_order, cores, startup, held).timeline()
+    return _Epoch(work, num_workers, window, in_order, cores, way.startup_s, way.held_s).timeline()
 
 
-@dataclass(frozen=True)
-class _Work:
+class _Work(NamedTuple):
+    """The times of each batch."""
+
     fetch: Seconds
     step: Seconds
     handover: Seconds
     receive: Seconds
     pin: Seconds | None
 
-    @cached_property
-    def count(self) -> int:
-        return self.fetch.size
 
-
-class _Run:
+class _Epoch:
     """An epoch, event by event. Fetches run at one common speed: a clock of their own says when each is done."""
 
     def __init__(
-        self, work: _Work, num_workers: int, window: int, in_order: bool, cores: Cores, startup: float, held: float
+        self, work: _Work, num_workers: int, window: int, in_order: bool, cores: Cores, startup_s: float, held_s: float
     ) -> None:
-        self.work, self.num_workers, self.window, self.in_order, self.cores = work, num_workers, window, in_order, cores
-        self.startup, self.held = startup, held
+        self.work, self.num_workers, self.window, self.in_order = work, num_workers, window, in_order
+        self.speeds, self.startup_s, self.held_s = cache(cores.speeds), startup_s, held_s
+        self.count = work.fetch.size
         self.now, self.request_s = 0.0, 0.0
         self.events: list[tuple[float, int, int]] = []  # time, batch (of _READY: worker), what
         self.fetch_clock, self.fetching = 0.0, list[tuple[float, int]]()
@@ -106,20 +153,20 @@ class _Run:
         self.sender_free, self.pin_free = [0.0] * num_workers, 0.0
         self.arrived: deque[int] = deque()
         self.early: set[int] = set()
-        self.waiting, self.receiving, self.wanted, self.left = True, -1, 0, work.count
-        self.worker = np.zeros(work.count, dtype=np.int64)
+        self.waiting, self.receiving, self.wanted, self.left = True, -1, 0, self.count
+        self.worker = np.zeros(self.count, dtype=np.int64)
         self.order: list[int] = []  # as handed over
         columns = ("read_start", "read_stop", "pin_start", "pin_stop", "requested", "handed", "step_stop")
-        self.at: dict[str, Seconds] = {name: np.zeros(work.count) for name in columns}
+        self.at: dict[str, Seconds] = {name: np.zeros(self.count) for name in columns}
         for worker in range(num_workers):
-            heappush(self.events, (startup, worker, _READY))
-        for _ in range(min(num_workers * window, work.count)):
+            heappush(self.events, (startup_s, worker, _READY))
+        for _ in range(min(num_workers * window, self.count)):
             self.deal()
 
     def finish(self) -> None:
         """Go from event to event until the last step is done."""
         while self.left:
-            fetch_speed, step_speed = self.cores.speeds(len(self.fetching), self.stepping >= 0)
+            fetch_speed, step_speed = self.speeds(len(self.fetching), self.stepping >= 0)
             event_s = self.events[0][0] if self.events else math.inf
             fetch_s = self.now + (self.fetching[0][0] - self.fetch_clock) / fetch_speed if self.fetching else math.inf
             step_s = self.now + self.step_left / step_speed if self.stepping >= 0 else math.inf
@@ -136,7 +183,7 @@ class _Run:
                 self.stepped(self.stepping)
 
     def deal(self) -> None:
-        if self.dealt == self.work.count:
+        if self.dealt == self.count:
             return
         worker = next(self.to_deal_to)
         while not self.in_order and self.in_hand[worker] >= self.window:
@@ -188,7 +235,7 @@ class _Run:
             batch, self.waiting = self.arrived.popleft(), False
             self.receiving, receive_s = batch, 0.0
             if self.work.pin is None:
-                receive_s = float(self.work.receive[batch]) + self.held * self.busy[self.worker[batch]]
+                receive_s = float(self.work.receive[batch]) + self.held_s * self.busy[self.worker[batch]]
             heappush(self.events, (self.now + receive_s, batch, _RECEIVED))
 
     def received(self, batch: int) -> None:
@@ -218,9 +265,15 @@ class _Run:
         """Run to the end, and return what ran when: workers, pin thread, training loop."""
         self.finish()
         num_workers, order = self.num_workers, np.array(self.order)
-        started, dealt = np.arange(num_workers if self.startup else 0), np.arange(self.work.count)
+        started, dealt = np.arange(num_workers if self.startup_s else 0), np.arange(self.count)
         parts = [
-            (started, "start", np.full_like(started, -1), np.zeros(started.size), np.full(started.size, self.startup)),
+            (
+                started,
+                "start",
+                np.full_like(started, -1),
+                np.zeros(started.size),
+                np.full(started.size, self.startup_s),
+            ),
             (self.worker, "read", dealt, self.at["read_start"], self.at["read_stop"]),
         ]
         if self.work.pin is not None:
@@ -236,9 +289,9 @@ class _Run:
 def _alone(work: _Work) -> Timeline:
     """No workers: the training loop does everything, one thing after the other."""
     kinds = {"read": work.fetch, **({} if work.pin is None else {"pin": work.pin}), "step": work.step}
-    stops = np.cumsum(np.stack(list(kinds.values()), axis=1)).reshape(work.count, -1)
+    stops = np.cumsum(np.stack(list(kinds.values()), axis=1)).reshape(work.fetch.size, -1)
     starts = np.append(0.0, stops.ravel()[:-1]).reshape(stops.shape)
-    place, dealt = np.zeros(work.count, dtype=np.int64), np.arange(work.count)
+    place, dealt = np.zeros(work.fetch.size, dtype=np.int64), np.arange(work.fetch.size)
     parts = [(place, kind, dealt, starts[:, column], stops[:, column]) for column, kind in enumerate(kinds)]
     return _timeline((LOOP,), parts)
 

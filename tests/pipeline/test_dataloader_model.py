@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.pipeline import Lognormal
-from rankscope.pipeline.cores import Cores
-from rankscope.pipeline.dataloader_twin import simulate_dataloader
+from rankscope.pipeline import Lognormal, simulate_dataloader
+from rankscope.pipeline.dataloader_model import Cores, Handover
 
 from .dataloader_reference import Reference
 
-MARKS = {"read": ("read start", "read stop"), "pin": ("pin start", "pin stop"), "wait": ("request", "handed"),
-         "step": ("handed", "step stop")}  # fmt: skip
+MARKS = {
+    "read": ("read start", "read stop"),
+    "pin": ("pin start", "pin stop"),
+    "wait": ("request", "handed"),
+    "step": ("handed", "step stop"),
+}
 
 
 def case(seed, count, num_workers, prefetch_factor, in_order, pins, held_s):
@@ -26,14 +29,26 @@ def case(seed, count, num_workers, prefetch_factor, in_order, pins, held_s):
         return (mean_s * rng.lognormal(0, 0.7, count)).tolist()
 
     return {
-        "fetch_s": times(1.0), "step_s": times(rng.choice([0.05, 0.3, 1.0])), "num_workers": num_workers,
-        "prefetch_factor": prefetch_factor, "in_order": in_order, "handover_s": times(0.1), "receive_s": times(0.05),
-        "pin_s": times(0.2) if pins else None, "held_s": held_s, "startup_s": float(rng.random()),
-    }  # fmt: skip
+        "fetch_s": times(1.0),
+        "step_s": times(rng.choice([0.05, 0.3, 1.0])),
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "in_order": in_order,
+        "handover_s": times(0.1),
+        "receive_s": times(0.05),
+        "pin_s": times(0.2) if pins else None,
+        "held_s": held_s,
+        "startup_s": float(rng.random()),
+    }
+
+
+WAY = ("handover_s", "receive_s", "pin_s", "held_s", "startup_s")
 
 
 def twin(given):
-    timeline = simulate_dataloader(num_batches=len(given["fetch_s"]), **given)
+    way = Handover(**{name: given[name] for name in WAY})
+    rest = {name: value for name, value in given.items() if name not in WAY}
+    timeline = simulate_dataloader(num_batches=len(given["fetch_s"]), handover=way, **rest)
     timeline.check()
     return {
         (mark, span.item): time_s
@@ -73,12 +88,15 @@ def test_the_comparison_sees_what_is_wrong(wrong):
 
 
 def test_without_workers_everything_comes_in_turn():
-    timeline = simulate_dataloader([1.0, 2.0], 0.5, 2, num_workers=0, pin_s=0.25, startup_s=9.0, handover_s=9.0)
+    timeline = simulate_dataloader([1.0, 2.0], 0.5, 2, num_workers=0, handover=Handover(9.0, pin_s=0.25, startup_s=9.0))
     assert [(s.lane, s.kind, s.item, s.start_s, s.stop_s) for s in sorted(timeline, key=lambda s: s.start_s)] == [
-        ("training loop", "read", 0, 0.0, 1.0), ("training loop", "pin", 0, 1.0, 1.25),
-        ("training loop", "step", 0, 1.25, 1.75), ("training loop", "read", 1, 1.75, 3.75),
-        ("training loop", "pin", 1, 3.75, 4.0), ("training loop", "step", 1, 4.0, 4.5),
-    ]  # fmt: skip
+        ("training loop", "read", 0, 0.0, 1.0),
+        ("training loop", "pin", 0, 1.0, 1.25),
+        ("training loop", "step", 0, 1.25, 1.75),
+        ("training loop", "read", 1, 1.75, 3.75),
+        ("training loop", "pin", 1, 3.75, 4.0),
+        ("training loop", "step", 1, 4.0, 4.5),
+    ]
 
 
 def test_a_slow_batch_blocks_those_behind_it_unless_order_does_not_matter():
@@ -125,16 +143,18 @@ def test_batches_take_the_same_times_for_any_number_of_workers():
     ],
 )
 def test_cores_bound_what_workers_give(num_workers, num_cores, fetch_cpu, period_s):
-    given = {"num_workers": num_workers, "num_cores": num_cores, "fetch_cpu": fetch_cpu, "step_cpu": 0.0}
-    timeline = simulate_dataloader(1.0, 0.0, 800, **given)
+    timeline = simulate_dataloader(1.0, 0.0, 800, num_workers=num_workers, cores=Cores(num_cores, fetch_cpu, 0.0))
     assert timeline.makespan_s == pytest.approx(800 * period_s, rel=0.01)
 
 
 def test_a_step_and_a_fetch_that_share_a_core_go_at_half_speed():
-    timeline = simulate_dataloader(1.0, 1.0, 2, num_workers=1, num_cores=1)
+    timeline = simulate_dataloader(1.0, 1.0, 2, num_workers=1, cores=Cores(1))
     assert [(s.kind, s.item, s.stop_s) for s in timeline if s.kind != "wait"] == [
-        ("read", 0, 1.0), ("read", 1, 3.0), ("step", 0, 3.0), ("step", 1, 4.0),
-    ]  # fmt: skip
+        ("read", 0, 1.0),
+        ("read", 1, 3.0),
+        ("step", 0, 3.0),
+        ("step", 1, 4.0),
+    ]
 
 
 @pytest.mark.parametrize(("fetch_cpu", "step_cpu", "fetches"), [(0.7, 1.0, 3), (1.0, 4.0, 2), (0.3, 0.0, 9)])
@@ -155,19 +175,11 @@ def test_cores_are_all_busy_where_they_are_short(fetch_cpu, step_cpu, fetches):
         ({"prefetch_factor": 0}, "prefetch_factor must be a whole number of at least 1, got 0"),
         ({"fetch_s": [1.0]}, "fetch_s must have a time for each of 4 items, got 1"),
         ({"step_s": -1.0}, "step_s must be a finite number of at least 0, got -1.0"),
-        ({"pin_s": [1.0, 1.0, math.nan, 1.0]}, "pin_s must be finite seconds of at least 0, got nan for item 2"),
-        ({"startup_s": math.inf}, "startup_s must be a finite number of at least 0, got inf"),
-        ({"held_s": -0.1}, "held_s must be a finite number of at least 0, got -0.1"),
-        ({"held_s": "0.1"}, "held_s must be a finite number of at least 0, got '0.1'"),
-        ({"held_s": True}, "held_s must be a finite number of at least 0, got True"),
+        ({"handover": 0.1}, "handover must be a Handover, got 0.1"),
+        ({"cores": 2}, "cores must be a Cores, got 2"),
         ({"in_order": "no"}, "in_order must be True or False, got 'no'"),
         ({"seed": "x"}, "seed must be a whole number from .*, got 'x'"),
         ({"seed": 1.5}, "seed must be a whole number from .*, got 1.5"),
-        ({"num_cores": "2"}, "num_cores must be a number above 0, got '2'"),
-        ({"num_cores": 0}, "num_cores must be a number above 0, got 0"),
-        ({"fetch_cpu": -0.5}, "fetch_cpu must be a finite number of at least 0, got -0.5"),
-        ({"step_cpu": math.inf}, "step_cpu must be a finite number of at least 0, got inf"),
-        ({"step_cpu": "4"}, "step_cpu must be a finite number of at least 0, got '4'"),
     ],
 )
 def test_bad_input_is_named(wrong, message):
@@ -176,13 +188,31 @@ def test_bad_input_is_named(wrong, message):
         simulate_dataloader(**given | wrong)
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Handover(pin_s=[1.0, math.nan]), "pin_s must be finite seconds of at least 0, got nan for item 1"),
+        (lambda: Handover(startup_s=math.inf), "startup_s must be a finite number of at least 0, got inf"),
+        (lambda: Handover(held_s="0.1"), "held_s must be a finite number of at least 0, got '0.1'"),
+        (lambda: Handover(held_s=True), "held_s must be a finite number of at least 0, got True"),
+        (lambda: Cores("2"), "num_cores must be a number above 0, got '2'"),
+        (lambda: Cores(0), "num_cores must be a number above 0, got 0"),
+        (lambda: Cores(2, fetch_cpu=-0.5), "fetch_cpu must be a finite number of at least 0, got -0.5"),
+        (lambda: Cores(2, step_cpu=math.inf), "step_cpu must be a finite number of at least 0, got inf"),
+    ],
+)
+def test_a_wrong_way_or_core_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
 def test_more_prefetched_than_there_is_changes_nothing():
     whole, more = (simulate_dataloader(1.0, 1.0, 4, num_workers=2, prefetch_factor=n) for n in (2, 10**30))
     assert [*whole] == [*more]
 
 
 def test_numbers_may_be_numpys():
-    plain = simulate_dataloader(0.5, 1.0, 4, num_workers=2, num_cores=1, fetch_cpu=0.5)
-    numpys = simulate_dataloader(np.float32(0.5), np.int64(1), 4, num_workers=2, num_cores=np.int64(1),
-                                 fetch_cpu=np.float32(0.5))  # fmt: skip
+    plain = simulate_dataloader(0.5, 1.0, 4, num_workers=2, cores=Cores(1, 0.5))
+    numpy_cores = Cores(np.int64(1), np.float32(0.5))
+    numpys = simulate_dataloader(np.float32(0.5), np.int64(1), 4, num_workers=2, cores=numpy_cores)
     assert list(numpys) == list(plain)
