@@ -8,13 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from torch.utils.data import DataLoader, TensorDataset
 
 from rankscope.timeline import Span, Timeline
@@ -169,7 +169,7 @@ def test_a_range_that_is_shifted_is_found(recorded: RecordedSteps, kind: str, si
     span = recorded.profiler[place]
     moved = changed(recorded.profiler, place, start_s=span.start_s + far_s, stop_s=span.stop_s + far_s)
     with pytest.raises(DisagreementError, match=f"^{kind}: a range reaches .* out of our span$"):
-        agree(replace(recorded, profiler=moved)).check()
+        agree(evolve(recorded, profiler=moved)).check()
 
 
 @pytest.mark.parametrize("which", ["ours", "profiler"])
@@ -179,9 +179,9 @@ def test_a_span_that_is_missing_or_there_twice_is_found(recorded: RecordedSteps,
     places = np.arange(len(whole))
     counts = {"ours": "3 and 4", "profiler": "4 and 3"}[which]
     with pytest.raises(DisagreementError, match=f"^backward: not one span and one range of 1, but {counts}"):
-        agree(replace(recorded, **Parts({which: whole.take(np.delete(places, place))}))).check()
+        agree(evolve(recorded, **Parts({which: whole.take(np.delete(places, place))}))).check()
     with pytest.raises(DisagreementError, match="^backward: not one span and one range of 1"):
-        agree(replace(recorded, **Parts({which: whole.take(np.insert(places, 0, place))}))).check()
+        agree(evolve(recorded, **Parts({which: whole.take(np.insert(places, 0, place))}))).check()
 
 
 def test_a_phase_that_only_one_of_them_has_is_found(recorded: RecordedSteps) -> None:
@@ -194,12 +194,12 @@ def test_a_phase_that_only_one_of_them_has_is_found(recorded: RecordedSteps) -> 
 
 def test_clocks_that_are_apart_and_ranges_that_are_cut_short_are_found(recorded: RecordedSteps) -> None:
     with pytest.raises(DisagreementError, match="load: .*; copy: .*; forward: .*; backward: .*; optimizer: "):
-        agree(replace(recorded, profiler=recorded.profiler.shifted(100.0))).check()
+        agree(evolve(recorded, profiler=recorded.profiler.shifted(100.0))).check()
     theirs = recorded.profiler
-    cut = replace(theirs, stop_s=theirs.start_s + (theirs.stop_s - theirs.start_s) / 1000)
-    agree(replace(recorded, profiler=cut)).check()
+    cut = evolve(theirs, stop_s=theirs.start_s + (theirs.stop_s - theirs.start_s) / 1000)
+    agree(evolve(recorded, profiler=cut)).check()
     with pytest.raises(DisagreementError, match="forward: the ranges fill .* % of our spans"):
-        agree(replace(recorded, profiler=cut)).check(least_coverage=0.5)
+        agree(evolve(recorded, profiler=cut)).check(least_coverage=0.5)
 
 
 def test_two_steps_that_changed_places_are_found(recorded: RecordedSteps) -> None:
@@ -207,7 +207,7 @@ def test_two_steps_that_changed_places_are_found(recorded: RecordedSteps) -> Non
     item = theirs.item.copy()
     item[theirs.item == 1], item[theirs.item == 2] = 2, 1
     with pytest.raises(DisagreementError, match="forward: a range reaches"):
-        agree(replace(recorded, profiler=replace(theirs, item=item))).check(0.0)
+        agree(evolve(recorded, profiler=evolve(theirs, item=item))).check(0.0)
 
 
 def test_figures_by_hand() -> None:
@@ -275,7 +275,7 @@ def test_a_gpus_kernels_and_copies_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_trace_cut_short_is_named(tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text('{"traceEvents": [')
-    with pytest.raises(ValueError, match="trace.json is no readable trace"):
+    with pytest.raises(ValueError, match="trace.json: not a readable trace"):
         read_steps(tmp_path / "trace.json", [(0.0, 0.0, 0.0)])
 
 
@@ -384,13 +384,13 @@ def test_what_a_gpu_does_outside_our_spans_is_found(on_gpu: None) -> None:
     place = next(place for place, span in enumerate(rows) if span.kind == "kernel")
     late = changed(recorded.profiler, place, stop_s=recorded.ours.end_s + 0.5, start_s=recorded.ours.end_s + 0.4)
     with pytest.raises(DisagreementError, match="optimizer on lane 'GPU': a range reaches 500 ms out of our span"):
-        agree(replace(recorded, profiler=late)).check()
+        agree(evolve(recorded, profiler=late)).check()
     copies = Timeline.of([span for span in rows if span.kind != "h2d"])
     with pytest.raises(DisagreementError, match="copy on lane 'GPU copies': not one span and one range of 0, 1, 2, 3"):
-        agree(replace(recorded, profiler=copies)).check()
+        agree(evolve(recorded, profiler=copies)).check()
     ours = Timeline.of([span for span in recorded.ours if not span.lane.startswith("GPU")])
     with pytest.raises(DisagreementError, match="the profiler saw .* kernels and copies on the GPU, and we nothing"):
-        agree(replace(recorded, ours=ours))
+        agree(evolve(recorded, ours=ours))
 
 
 def test_work_between_spans_goes_to_those_of_its_sort() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
 from .advice import advise
+from .closest import closest
 from .dataloader_model import simulate_dataloader
 from .processes import StageError
 from .queue_fill import queue_fill
@@ -17,7 +18,6 @@ from .service import Exponential, Lognormal, Measured, Uniform
 from .simulate import simulate
 from .stages import Pipeline, Stage
 from .stored_images import StoredImages
-from .closest import closest
 
 if TYPE_CHECKING:
     from .dataloader import record_dataloader

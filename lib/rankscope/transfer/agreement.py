@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from ..timeline import Timeline
 from ..timeline.timeline import Times
 from ..values.checks import count_of, number, of_type
+from ..values.frozen import checked, frozen
 from ..values.units import time_words
 
 PHASES = ("load", "copy", "forward", "backward", "optimizer")
@@ -19,35 +19,29 @@ GPU, GPU_COPIES = "GPU", "GPU copies"  # lanes of ours: the stream of the steps,
 STREAM = "GPU stream "  # and its number: lanes of the profiler's
 H2D = "h2d"  # the kind of the profiler's copies from the host
 TOLERANCE_S = 1e-4
-Places = NDArray[np.int64]
 
 
 class DisagreementError(ValueError):
     """Two recordings of the same steps contradict each other."""
 
 
-@dataclass(frozen=True)
+@frozen(eq=False)
 class RecordedSteps:
     """The same steps recorded twice, in seconds from the start of the first; made by `record_steps`.
 
     `ours` has a lane and a kind for each of `PHASES`, as the host spends its time; with a GPU also lanes "GPU" and,
     where batches are prefetched, "GPU copies", with the same kinds. `profiler` has torch.profiler's ranges of the
     phases on the same lanes, and of a GPU every kernel and copy, a lane a stream, such as "GPU stream 7". Items number
-    the steps; the profiler's kernels and copies have none. `clock_s` is the doubt about how the two clocks stand to
-    each other.
+    the steps; the profiler's kernels and copies have none. `clock_s` is how far off the difference of the two clocks
+    may be.
     """
 
-    ours: Timeline
-    profiler: Timeline
-    clock_s: float
-
-    def __post_init__(self) -> None:
-        of_type("ours", self.ours, Timeline)
-        of_type("profiler", self.profiler, Timeline)
-        number("clock_s", self.clock_s, 0)
+    ours: Timeline = checked(Timeline)
+    profiler: Timeline = checked(Timeline)
+    clock_s: float = checked(number, 0)
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class PhaseAgreement:
     """One phase by both: our spans, and the profiler's range of each, or what it saw run on the GPU meanwhile.
 
@@ -67,14 +61,30 @@ class PhaseAgreement:
     reach_s: float
     coverage: float
 
+    @property
+    def name(self) -> str:
+        """The phase, with its lane where that has another name."""
+        return self.kind if self.lane == self.kind else f"{self.kind} on lane {self.lane!r}"
+
+    def problems(self, within_s: float, least_coverage: float) -> Iterator[str]:
+        """Yield what contradicts that each span has one range, which lies in it and fills that share of it."""
+        if self.unmatched:
+            items = ", ".join(map(str, self.unmatched))
+            counts = f"{self.num_ours} and {self.num_profiler} in all"
+            yield f"{self.name}: not one span and one range of {items}, but {counts}"
+        if self.reach_s > within_s:
+            yield f"{self.name}: a range reaches {time_words(self.reach_s)} out of our span"
+        if self.coverage < least_coverage:
+            yield f"{self.name}: the ranges fill {self.coverage * 100:.1f} % of our spans"
+
     def __str__(self) -> str:
         later = f"{_signed(self.later_s[0])} later (at worst {_signed(self.later_s[1])})"
         shorter = f"{_signed(self.shorter_s[0])} less ({_signed(self.shorter_s[1])})"
         counts = f"{count_of(self.num_ours, 'span')} and {count_of(self.num_profiler, 'range')}"
-        return f"{_name(self)}: {counts}, which start {later}, last {shorter} and fill {self.coverage * 100:.1f} %"
+        return f"{self.name}: {counts}, which start {later}, last {shorter} and fill {self.coverage * 100:.1f} %"
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Agreement:
     """What `agree` finds, a phase a lane."""
 
@@ -84,12 +94,12 @@ class Agreement:
     def check(self, tolerance_s: float = TOLERANCE_S, least_coverage: float = 0.0) -> None:
         """Raise DisagreementError unless each span has one range of the profiler's, and that lies inside it.
 
-        It may reach out by `tolerance_s` and the doubt about the clocks. With `least_coverage` the profiler's must also
-        fill that share of the time of our spans, in each phase.
+        It may reach out by `tolerance_s` and the uncertainty of the clocks. With `least_coverage` the profiler's must
+        also fill that share of the time of our spans, in each phase.
         """
         within_s = number("tolerance_s", tolerance_s, 0) + self.clock_s
         least = number("least_coverage", least_coverage, 0, 1)
-        found = [problem for phase in self.phases for problem in _problems(phase, within_s, least)]
+        found = [problem for phase in self.phases for problem in phase.problems(within_s, least)]
         if found:
             raise DisagreementError("; ".join(found))
 
@@ -124,40 +134,34 @@ def agree(recorded: RecordedSteps) -> Agreement:
 
 
 def _of_host(ours: Timeline, theirs: Timeline, phase: str) -> PhaseAgreement:
-    times = Counter(ours.item.tolist()), Counter(theirs.item.tolist())
-    unmatched = {item for item in times[0] | times[1] if not times[0][item] == times[1][item] == 1}
-    mine, other = (_by_item(spans, unmatched) for spans in (ours, theirs))
+    (items, counts), (others, other_counts) = (np.unique(one.item, return_counts=True) for one in (ours, theirs))
+    once = np.intersect1d(items[counts == 1], others[other_counts == 1])
+    unmatched = np.setdiff1d(np.union1d(items, others), once)
+    orders = (np.argsort(spans.item, kind="stable") for spans in (ours, theirs))
+    mine, other = (spans.take(o[np.isin(spans.item[o], once)]) for spans, o in zip((ours, theirs), orders, strict=True))
     return _phase(phase, phase, ours, mine, (other.start_s, other.stop_s), len(theirs), unmatched, other.busy_s)
-
-
-def _by_item(spans: Timeline, without: set[int]) -> Timeline:
-    order = np.argsort(spans.item, kind="stable")
-    return spans.take(order[~np.isin(spans.item[order], list(without))])
 
 
 def _of_gpu(ours: Timeline, theirs: Timeline, slack_s: float) -> Iterator[PhaseAgreement]:
     """For each lane and kind: our spans, and what ran from the first start to the last end in each of them."""
-    spans = _on(ours, lambda lane: lane in (GPU, GPU_COPIES))
-    work = _on(theirs, lambda lane: lane.startswith(STREAM))
+    own = [place for place, lane in enumerate(ours.lanes) if lane in (GPU, GPU_COPIES)]
+    streams = [place for place, lane in enumerate(theirs.lanes) if lane.startswith(STREAM)]
+    spans = ours.take(np.flatnonzero(np.isin(ours.lane, own)))
+    work = theirs.take(np.flatnonzero(np.isin(theirs.lane, streams)))
     if len(work) and not len(spans):
         raise DisagreementError(f"the profiler saw {len(work)} kernels and copies on the GPU, and we nothing")
     owner = _owners(spans, work, slack_s)
     for lane, kind in dict.fromkeys((span.lane, span.kind) for span in spans):
         places = np.flatnonzero((spans.lane == spans.lanes.index(lane)) & (spans.kind == spans.kinds.index(kind)))
-        busy = np.array([place for place in places if (owner == place).any()], dtype=np.int64)
+        busy = places[np.isin(places, owner)]
         start_s = np.array([work.start_s[owner == place].min() for place in busy])
         stop_s = np.array([work.stop_s[owner == place].max() for place in busy])
-        idle = set(spans.item[places].tolist()) - set(spans.item[busy].tolist())
+        idle = np.setdiff1d(spans.item[places], spans.item[busy])
         run_s = work.take(np.flatnonzero(np.isin(owner, places))).busy_s
         yield _phase(lane, kind, spans.take(places), spans.take(busy), (start_s, stop_s), len(busy), idle, run_s)
 
 
-def _on(timeline: Timeline, chosen: Callable[[str], bool]) -> Timeline:
-    lanes = [place for place, lane in enumerate(timeline.lanes) if chosen(lane)]
-    return timeline.take(np.flatnonzero(np.isin(timeline.lane, lanes)))
-
-
-def _owners(spans: Timeline, work: Timeline, slack_s: float) -> Places:
+def _owners(spans: Timeline, work: Timeline, slack_s: float) -> NDArray[np.int64]:
     """The place of the span that each kernel or copy belongs to: of all within `slack_s`, the one of its sort."""
     is_copy = np.array([kind == "copy" for kind in spans.kinds])[spans.kind]
     owner = np.zeros(len(work), dtype=np.int64)
@@ -176,7 +180,7 @@ def _phase(
     mine: Timeline,
     theirs: tuple[Times, Times],
     num_theirs: int,
-    unmatched: set[int],
+    unmatched: NDArray[np.int64],
     busy_s: float,
 ) -> PhaseAgreement:
     """The figures of spans of `mine` and as many of theirs, in the same order."""
@@ -184,28 +188,13 @@ def _phase(
     reach_s = float(np.max([0.0, *-later_s, *-earlier_s]))
     whole_s = float((mine.stop_s - mine.start_s).sum())
     coverage = busy_s / whole_s if whole_s else 1.0
-    ends = (_spread(later_s), _spread(later_s + earlier_s))
-    return PhaseAgreement(lane, kind, len(ours), num_theirs, tuple(sorted(unmatched)), *ends, reach_s, coverage)
+    ends = _spread(later_s), _spread(later_s + earlier_s)
+    return PhaseAgreement(lane, kind, len(ours), num_theirs, tuple(unmatched.tolist()), *ends, reach_s, coverage)
 
 
 def _spread(values_s: Times) -> tuple[float, float]:
     """The median, and the value furthest from 0."""
     return (float(np.median(values_s)), float(values_s[np.abs(values_s).argmax()])) if values_s.size else (0.0, 0.0)
-
-
-def _problems(phase: PhaseAgreement, within_s: float, least_coverage: float) -> Iterator[str]:
-    name = _name(phase)
-    if phase.unmatched:
-        items = ", ".join(map(str, phase.unmatched))
-        yield f"{name}: not one span and one range of {items}, but {phase.num_ours} and {phase.num_profiler} in all"
-    if phase.reach_s > within_s:
-        yield f"{name}: a range reaches {time_words(phase.reach_s)} out of our span"
-    if phase.coverage < least_coverage:
-        yield f"{name}: the ranges fill {phase.coverage * 100:.1f} % of our spans"
-
-
-def _name(phase: PhaseAgreement) -> str:
-    return phase.kind if phase.lane == phase.kind else f"{phase.kind} on lane {phase.lane!r}"
 
 
 def _signed(seconds: float) -> str:

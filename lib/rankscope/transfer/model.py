@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..pipeline.service import check_times
 from ..pipeline.simulate import simulate as simulate_pipeline
 from ..pipeline.stages import Pipeline, Stage
-from ..timeline import Span, Timeline
+from ..timeline import Timeline
 from ..values.checks import number, of_type, truth, whole
 
 Times: TypeAlias = float | Sequence[float] | NDArray[np.float64]  # seconds: one number, or those of each batch
@@ -41,23 +41,19 @@ def simulate(
     996
     600
     """
-    copy_s, step_s, pin_s = (number(*pair, 0) for pair in (("copy_s", copy_s), ("step_s", step_s), ("pin_s", pin_s)))
-    num_batches, num_workers = whole("num_batches", num_batches, 0), whole("num_workers", num_workers, 1)
-    waiting = max(1, (whole("prefetch_factor", prefetch_factor, 1) - 1) * num_workers)
-    stages = [Stage("load", number("load_s", load_s, 0), num_workers=num_workers, capacity=waiting)]
-    stages += [Stage("pin", pin_s)] if pin_s else []
+    given = {"load_s": load_s, "copy_s": copy_s, "step_s": step_s, "pin_s": pin_s}
+    load_s, copy_s, step_s, pin_s = (number(name, seconds, 0) for name, seconds in given.items())
+    num_batches = whole("num_batches", num_batches, 0)
+    stages = [_loading("load", load_s, num_workers, prefetch_factor), *([Stage("pin", pin_s)] if pin_s else [])]
     if truth("prefetched", prefetched):
         stages += [Stage("copy", copy_s, capacity=1), Stage("compute", step_s)]
         return simulate_pipeline(Pipeline(stages), num_batches)
-    taken = simulate_pipeline(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches)
-    spans = []
-    for span in taken:
-        if span.kind != _TURN:
-            spans.append(span)
-            continue
-        there_s = min(span.start_s + copy_s, span.stop_s)
-        spans.append(Span(span.rank, "copy", "copy", span.item, span.start_s, there_s))
-        spans.append(Span(span.rank, "compute", "compute", span.item, there_s, span.stop_s))
+    in_turn = simulate_pipeline(Pipeline([*stages, Stage(_TURN, copy_s + step_s)]), num_batches)
+    spans = [span for span in in_turn if span.kind != _TURN]
+    for turn in in_turn.select(kind=_TURN):
+        there_s = min(turn.start_s + copy_s, turn.stop_s)
+        spans.append(turn._replace(lane="copy", kind="copy", stop_s=there_s))
+        spans.append(turn._replace(lane="compute", kind="compute", start_s=there_s))
     return Timeline.of(spans)
 
 
@@ -81,8 +77,14 @@ def preprocess_on_workers(
     >>> road.bottleneck, round(road.bound_per_s, 1)
     ('load and preprocess', 47.6)
     """
-    first = "load and preprocess", _added(load_s=load_s, preprocess_s=preprocess_s)
-    return _road(first, copy_s, ("step", _added(step_s=step_s)), num_workers, prefetch_factor, num_ahead)
+    prepared_s = _added(load_s=load_s, preprocess_s=preprocess_s)
+    return Pipeline(
+        [
+            _loading("load and preprocess", prepared_s, num_workers, prefetch_factor),
+            Stage("copy", _added(copy_s=copy_s), capacity=whole("num_ahead", num_ahead, 1)),
+            Stage("step", _added(step_s=step_s)),
+        ]
+    )
 
 
 def preprocess_on_gpu(
@@ -103,8 +105,13 @@ def preprocess_on_gpu(
     >>> road.bottleneck, round(road.bound_per_s, 1)
     ('preprocess and step', 90.9)
     """
-    last = "preprocess and step", _added(preprocess_s=preprocess_s, step_s=step_s)
-    return _road(("load", _added(load_s=load_s)), copy_s, last, num_workers, prefetch_factor, num_ahead)
+    return Pipeline(
+        [
+            _loading("load", _added(load_s=load_s), num_workers, prefetch_factor),
+            Stage("copy", _added(copy_s=copy_s), capacity=whole("num_ahead", num_ahead, 1)),
+            Stage("preprocess and step", _added(preprocess_s=preprocess_s, step_s=step_s)),
+        ]
+    )
 
 
 def overlap_share(timeline: Timeline) -> float:
@@ -130,24 +137,11 @@ def overlap_share(timeline: Timeline) -> float:
     return max(meanwhile.busy_s, steps.busy_s) / steps.makespan_s
 
 
-def _road(
-    first: tuple[str, Times],
-    copy_s: Times,
-    last: tuple[str, Times],
-    num_workers: int,
-    prefetch_factor: int,
-    num_ahead: int,
-) -> Pipeline:
+def _loading(name: str, seconds: Times, num_workers: int, prefetch_factor: int) -> Stage:
+    """A DataLoader's workers, with num_workers × prefetch_factor batches in hand or waiting."""
     num_workers = whole("num_workers", num_workers, 1)
-    waiting = max(1, (whole("prefetch_factor", prefetch_factor, 1) - 1) * num_workers)  # the rest is in workers' hands
-    ahead = whole("num_ahead", num_ahead, 1)
-    return Pipeline(
-        [
-            Stage(*first, num_workers=num_workers, capacity=waiting),
-            Stage("copy", _added(copy_s=copy_s), capacity=ahead),
-            Stage(*last),
-        ]
-    )
+    waiting = (whole("prefetch_factor", prefetch_factor, 1) - 1) * num_workers
+    return Stage(name, seconds, num_workers=num_workers, capacity=max(1, waiting))
 
 
 def _added(**times_s: Times) -> Times:

@@ -82,6 +82,7 @@ class Prefetched(Generic[T]):
     def __init__(self, loader: Iterable[T], cuda: Cuda | None, num_ahead: int, recorder: Recorder | None) -> None:
         self.loader, self.num_ahead, self.recorder = loader, num_ahead, recorder
         self.cuda, self._numbers = cuda, itertools.count()  # None is for the CPU
+        self.device = cuda.device if cuda else torch.device("cpu")
 
     def __iter__(self) -> Iterator[T]:
         batches = iter(self.loader)
@@ -169,7 +170,7 @@ class _Ahead:
             if batch is self:
                 return False
             while len(self._steps) > self._num_ahead:
-                self._settle_step()
+                self._end_step()
             arrival = self._sent(batch)
         except Exception as error:
             arrival = _Arrival(-1, error=error)
@@ -180,7 +181,7 @@ class _Ahead:
         """The batch with tensors to which copies are under way."""
         slot = self._ring[0]
         self._ring.rotate(-1)
-        self._settle(slot)
+        self._release(slot)
         ready = [self._staged(leaf, slot) for leaf in leaves(batch)]
         slot.item = next(self._numbers)
         with self._cuda.copying():
@@ -230,14 +231,14 @@ class _Ahead:
             self._cuda.hand_over(tensor)
         return arrival.item, self._cuda.mark(True) if self._timed else None, [arrival.batch]
 
-    def _settle(self, slot: _Slot) -> None:
+    def _release(self, slot: _Slot) -> None:
         """Wait for the copy that was last made from a slot, and let go of what it has read."""
         if slot.done is not None:
             slot.done.synchronize()
             self._record(COPY, slot.item, slot.begun, slot.done)
         slot.sources, slot.begun, slot.done = [], None, None
 
-    def _settle_step(self) -> None:
+    def _end_step(self) -> None:
         item, begun, ended = self._steps.popleft()
         ended.synchronize()
         self._record(COMPUTE, item, begun, ended)
@@ -252,9 +253,9 @@ class _Ahead:
     def _finish(self) -> None:
         """Leave no copy under way; with a recorder, and only then, no step either."""
         for slot in self._ring:
-            self._settle(slot)
+            self._release(slot)
         while self._timed and self._steps:
-            self._settle_step()
+            self._end_step()
 
 
 class Cuda:

@@ -7,8 +7,8 @@ import operator
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from .prefetch import COPY, Cuda, Prefetched, prefetched
 
 _now = time.perf_counter_ns
 _NUM_READINGS = 5  # of the profiler's clock, before the steps and after them
-_SILENCE = {"KINETO_LOG_LEVEL": "6"}  # else its log on stderr tells of each start and stop
+_LOG_LEVEL = "KINETO_LOG_LEVEL"
 _NONE = object()
 PREFIX = "rankscope: "
 CLOCK = f"{PREFIX}clock"
@@ -65,29 +65,21 @@ def record_steps(
     """
     there = prefetched(loader, device)  # which checks them both
     own = loader if isinstance(loader, Prefetched) else None
-    if own is not None and _device(own) != _device(there):
-        raise ValueError(f"device must be that of the prefetched loader, {str(_device(own))!r}, got {device!r}")
-    _check(module, loss, optimizer, _device(there))
-    most = None if num_batches is None else whole("num_batches", num_batches, 1)
-    run = _Run(module, loss, optimizer, _device(there), there.cuda if own is None else own.cuda)
-    if own is None:
-        return run.recorded(loader, most, copies=True)
-    watch = run.copies if own.cuda else None
-    return run.recorded(Prefetched(own.loader, own.cuda, own.num_ahead, watch), most, copies=False)
-
-
-def _device(loader: Prefetched[Any]) -> torch.device:
-    return torch.device("cpu") if loader.cuda is None else loader.cuda.device
-
-
-def _check(module: Any, loss: Any, optimizer: Any, device: torch.device) -> None:
+    if own is not None and own.device != there.device:
+        raise ValueError(f"device must be that of the prefetched loader, {str(own.device)!r}, got {device!r}")
     of_type("module", module, torch.nn.Module)
     of_type("optimizer", optimizer, torch.optim.Optimizer)
     if not callable(loss):
         raise ValueError(f"loss must be a function of outputs and targets, got {loss!r}")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if tensor.device != device:
-            raise ValueError(f"module must be on {str(device)!r}, and its {name} is on {str(tensor.device)!r}")
+        if tensor.device != there.device:
+            raise ValueError(f"module must be on {str(there.device)!r}, and its {name} is on {str(tensor.device)!r}")
+    most = None if num_batches is None else whole("num_batches", num_batches, 1)
+    if own is None:
+        return _Run(module, loss, optimizer, there.device, there.cuda).recorded(loader, most, copies=True)
+    run = _Run(module, loss, optimizer, own.device, own.cuda)
+    watched = Prefetched(own.loader, own.cuda, own.num_ahead, run.copies if own.cuda else None)
+    return run.recorded(watched, most, copies=False)
 
 
 @dataclass
@@ -106,10 +98,14 @@ class _Run:
 
     def recorded(self, loader: Iterable[Any], most: int | None, copies: bool) -> RecordedSteps:
         batches = iter(loader)
-        tell = None if self.cuda is None else self.cuda.clock()
+        read = self.cuda.clock() if self.cuda else None
         wanted = {ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.cuda else [])}
         activities = wanted & supported_activities()  # type: ignore[no-untyped-call]
-        with _environment({} if self.cuda else _SILENCE), profile(activities=activities, acc_events=True) as profiler:
+        with contextlib.ExitStack() as ends:
+            if not self.cuda and _LOG_LEVEL not in os.environ:
+                os.environ[_LOG_LEVEL] = "6"  # else the profiler reports each start and stop on stderr
+                ends.callback(os.environ.pop, _LOG_LEVEL, None)
+            profiler = ends.enter_context(profile(activities=activities, acc_events=True))
             self._read_clock()
             num_steps = self._train(batches, most, copies)
             self._read_clock()
@@ -119,7 +115,7 @@ class _Run:
             path = str(Path(folder, "trace.json"))
             profiler.export_chrome_trace(path)
             theirs, clock_s = read_steps(path, self.readings)
-        ours = Timeline.concat([self.host.timeline(), *self._on_gpu(tell)])
+        ours = Timeline.concat([self.host.timeline(), *(self._on_gpu(read) if read else [])])
         ours, theirs = (_without_end(spans, num_steps).shifted(-ours.begin_s) for spans in (ours, theirs))
         return RecordedSteps(ours, theirs, clock_s)
 
@@ -147,7 +143,7 @@ class _Run:
         inputs, targets = batch
         if copies:
             with self._phase("copy", item, self.cuda):
-                inputs, targets = mapped((inputs, targets), self._there)
+                inputs, targets = mapped((inputs, targets), lambda leaf: leaf.to(self.device, non_blocking=True))
             if self.cuda and all(map(operator.is_, leaves((inputs, targets)), leaves(tuple(batch)))):
                 self.events.pop()  # nothing was there to be copied
         with self._phase("forward", item, self.cuda):
@@ -157,9 +153,6 @@ class _Run:
         with self._phase("optimizer", item, self.cuda):
             self.optimizer.step()
             self.optimizer.zero_grad()
-
-    def _there(self, leaf: Any) -> Any:
-        return leaf.to(self.device, non_blocking=True)
 
     @contextlib.contextmanager
     def _phase(self, kind: str, item: int, cuda: Cuda | None) -> Iterator[None]:
@@ -177,26 +170,14 @@ class _Run:
                 inside_ns = _now()
             self.readings.append((before_ns / 1e9, inside_ns / 1e9, _now() / 1e9))
 
-    def _on_gpu(self, tell: Callable[[Any], int] | None) -> list[Timeline]:
+    def _on_gpu(self, read: Callable[[Any], int]) -> list[Timeline]:
         """The phases as the device went through them, and the copies of a prefetcher."""
-        if tell is None:
-            return []
-        times_s = [(kind, item, tell(begin) / 1e9, tell(end) / 1e9) for kind, item, begin, end in self.events]
-        steps = [Span(0, GPU, kind, item, begin_s, max(begin_s, end_s)) for kind, item, begin_s, end_s in times_s]
-        copies = self.copies.timeline().select(kind=COPY)
-        return [Timeline.of(steps), replace(copies, lanes=tuple(GPU_COPIES for _ in copies.lanes))]
-
-
-@contextlib.contextmanager
-def _environment(defaults: Mapping[str, str]) -> Iterator[None]:
-    """Have these variables set meanwhile, where they are not."""
-    added = {name: value for name, value in defaults.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            del os.environ[name]
+        steps = []
+        for kind, item, begin, end in self.events:
+            begin_s, end_s = read(begin) / 1e9, read(end) / 1e9
+            steps.append(Span(0, GPU, kind, item, begin_s, max(begin_s, end_s)))
+        copies = (span._replace(lane=GPU_COPIES) for span in self.copies.timeline().select(kind=COPY))
+        return [Timeline.of(steps), Timeline.of(copies)]
 
 
 def _without_end(timeline: Timeline, num_steps: int) -> Timeline:
@@ -209,16 +190,14 @@ def _without_end(timeline: Timeline, num_steps: int) -> Timeline:
 
 
 def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tuple[Timeline, float]:
-    """Return what a trace tells of the phases and of the GPU, by the clock of the readings, and the doubt about that.
+    """Return the phases and the GPU's work from a trace, on the clock of the readings, and the uncertainty of that.
 
     A range "rankscope: clock" begins between the first and the second time of its reading, and ends between the second
     and the third: all of them together tell how far the trace's clock is ahead. Raises RuntimeError where the trace has
     not as many of these ranges as there are readings, ValueError where it cannot be read.
     """
-    spans = Timeline.from_chrome_trace(path)
-    names = Timeline.from_chrome_trace(path, kind="name")  # the same spans, in the same order
-    words = np.array(names.kinds, dtype=object)[names.kind]
-    sort = np.array(spans.kinds, dtype=object)[spans.kind]
+    spans, names = (Timeline.from_chrome_trace(path, kind) for kind in ("category", "name"))  # the same, in one order
+    sort, words = (np.array(one.kinds, dtype=object)[one.kind] for one in (spans, names))
     ranges = np.flatnonzero(sort == "user_annotation")
     ranges = ranges[np.argsort(spans.start_s[ranges], kind="stable")]
     ahead_s, doubt_s = _offset_s(spans.take(ranges[words[ranges] == CLOCK]), readings)
