@@ -19,14 +19,11 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from rankscope import transfer
-from rankscope.pipeline import run, simulate
-from rankscope.timeline import Recorder, Span, Timeline
-from rankscope.transfer import overlap_share, prefetch, prefetched, preprocess_on_gpu, preprocess_on_workers
+from rankscope.timeline import Recorder, Timeline
+from rankscope.transfer import overlap_share, prefetched
 from rankscope.transfer.batches import copied_strides, leaves, mapped
 from rankscope.transfer.prefetch import Prefetched
 
-from ..pipeline.virtual_time import VirtualTime
 from .late_cuda import COPY, LateCuda
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -283,30 +280,6 @@ def test_it_takes_the_longest_of_loading_copy_and_compute() -> None:
         assert (stops_s[1:] - stops_s[:-1])[3:-1].tolist() == pytest.approx([max(load_s + 0.0004, copy_s, step_s)] * 35)
 
 
-def test_copies_and_steps_that_take_turns_achieve_half_the_bound() -> None:
-    spans = [
-        Span(0, kind, kind, item, 2 * item + offset, 2 * item + offset + 1)
-        for item in range(100)
-        for kind, offset in (("copy", 0), ("compute", 1))
-    ]
-    assert overlap_share(Timeline.of(spans)) == pytest.approx(0.5, abs=0.01)
-
-
-def test_the_first_copy_has_nothing_to_hide_behind() -> None:
-    spans = [Span(0, "copy", "copy", 0, 0.0, 10.0), Span(0, "copy", "copy", 1, 10.0, 11.5)]
-    steps = [Span(0, "compute", "compute", 0, 10.0, 11.0), Span(0, "compute", "compute", 1, 11.5, 12.5)]
-    assert overlap_share(Timeline.of([*spans, *steps])) == pytest.approx(2.0 / 2.5)
-
-
-def test_a_share_needs_copies_steps_and_one_rank() -> None:
-    copy, step = Span(0, "copy", "copy", 0, 0.0, 1.0), Span(0, "compute", "compute", 0, 0.0, 1.0)
-    for spans in ([], [copy], [step], [copy, step._replace(stop_s=0.0)]):
-        with pytest.raises(ValueError, match="timeline must have spans of kinds 'copy' and 'compute'"):
-            overlap_share(Timeline.of(spans))
-    with pytest.raises(ValueError, match="timeline must be that of one rank"):
-        overlap_share(Timeline.of([copy, step, step._replace(rank=1)]))
-
-
 def test_items_go_on_over_iterations_and_a_step_left_has_no_span() -> None:
     late, recorder = LateCuda(random.Random(0)), Recorder()
     batches = late_prefetched(late, [torch.ones(2)] * 4, recorder=recorder)
@@ -510,42 +483,6 @@ def test_copied_strides_are_those_of_a_copy() -> None:
         assert copied_strides(tensor) == tensor.to(torch.float64).stride()
 
 
-# ---- the pipeline's model
-
-
-def test_the_bottleneck_goes_where_the_slowest_is() -> None:
-    times_s = {"load_s": 0.002, "copy_s": 0.004, "step_s": 0.010}
-    workers = [preprocess_on_workers(preprocess_s=0.040, num_workers=n, **times_s).bottleneck for n in (2, 4, 8)]
-    assert workers == ["load and preprocess", "load and preprocess", "step"]
-    road = preprocess_on_gpu(preprocess_s=0.001, num_workers=2, **{**times_s, "copy_s": 0.001})
-    assert road.bottleneck == "preprocess and step"
-    assert simulate(road, 200).makespan_s / 200 == pytest.approx(0.011, rel=0.01)
-    slow = preprocess_on_gpu(preprocess_s=0.001, num_workers=1, **{**times_s, "load_s": 0.05})
-    assert slow.bottleneck == "load"
-
-
-def test_times_of_each_batch_are_added_batch_by_batch() -> None:
-    road = preprocess_on_workers([0.1, 0.2], [0.3, 0.4], 0.0, 0.1, num_workers=1, prefetch_factor=3, num_ahead=2)
-    assert list(road["load and preprocess"].known_service_s) == pytest.approx([0.4, 0.6])
-    assert [stage.capacity for stage in road.stages[:2]] == [2, 2]
-    spans = simulate(road, 2).select(kind="step")
-    assert spans.start_s.tolist() == pytest.approx([0.4, 1.0])
-    with pytest.raises(ValueError, match="times must be one number, or .* got 2 of load_s, 3 of preprocess_s"):
-        preprocess_on_workers([0.1, 0.2], [0.1] * 3, 0.0, 0.1, num_workers=1)
-    with pytest.raises(ValueError, match="copy_s must be finite seconds of at least 0, got -1.0"):
-        preprocess_on_gpu(0.1, 0.1, -1.0, 0.1, num_workers=1)
-    with pytest.raises(ValueError, match="prefetch_factor must be a whole number of at least 1, got 0"):
-        preprocess_on_gpu(0.1, 0.1, 0.1, 0.1, num_workers=1, prefetch_factor=0)
-
-
-def test_a_run_of_the_model_takes_what_it_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    road = preprocess_on_workers(0.002, 0.006, 0.001, 0.002, num_workers=2)
-    VirtualTime(monkeypatch, sum(stage.num_workers for stage in road.stages))
-    real = run(road, range(40))
-    assert real.makespan_s == pytest.approx(simulate(road, 40).makespan_s, abs=1e-6)
-    assert real.makespan_s == pytest.approx(simulate(road.measured(real), 40).makespan_s, abs=1e-6)
-
-
 # ---- bad input
 
 
@@ -569,12 +506,6 @@ def test_bad_input(arguments: Any, options: Any, message: str) -> None:
 def test_a_device_that_is_not_here() -> None:
     with pytest.raises(ValueError, match="device must be one that is here, and no CUDA device is; got 'cuda:1'"):
         prefetched([], "cuda:1")
-
-
-def test_the_package_gives_the_functions_again_and_again() -> None:
-    for _ in range(2):
-        assert transfer.prefetched is prefetch.prefetched
-        assert callable(transfer.preprocessed)
 
 
 # ---- on a GPU

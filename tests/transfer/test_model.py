@@ -1,0 +1,104 @@
+"""The loop's model against sums that can be done by hand and against the same road played as a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+
+import numpy as np
+import pytest
+
+from rankscope import transfer
+from rankscope.pipeline import Pipeline, Stage, simulate
+from rankscope.timeline import Span, Timeline
+from rankscope.transfer import overlap_share, preprocess_on_gpu, preprocess_on_workers
+
+
+def columns(timeline: Timeline, kind: str) -> list[tuple[int, float, float]]:
+    return sorted((span.item, span.start_s, span.stop_s) for span in timeline.select(kind=kind))
+
+
+@pytest.mark.parametrize(("copy_s", "step_s"), [*product((0.0, 1.0, 5.0), (0.5, 3.0))])
+def test_in_turn_takes_the_sum_and_prefetched_the_longer(copy_s: float, step_s: float) -> None:
+    for prefetched, batch_s in ((False, copy_s + step_s), (True, max(copy_s, step_s))):
+        loop = transfer.simulate(50, 0.0, copy_s, step_s, prefetched=prefetched)
+        assert loop.end_s == pytest.approx(copy_s + step_s + 49 * batch_s)
+        assert np.diff(loop.select(kind="compute").start_s)[1:] == pytest.approx(batch_s)
+    if copy_s:
+        in_turn = transfer.simulate(1000, 0.0, copy_s, step_s, prefetched=False)
+        assert overlap_share(in_turn) == pytest.approx(max(copy_s, step_s) / (copy_s + step_s), rel=0.01)
+
+
+def test_in_turn_nothing_overlaps_and_each_step_follows_its_copy() -> None:
+    loop = transfer.simulate(20, 0.4, 1.0, 2.0, num_workers=2, prefetched=False, pin_s=0.5)
+    copies, steps = columns(loop, "copy"), columns(loop, "compute")
+    assert [item for item, *_ in copies] == [item for item, *_ in steps] == list(range(20))
+    for copy, step in zip(copies, steps, strict=True):
+        assert (copy[2] - copy[1], step[1], step[2] - step[1]) == pytest.approx((1.0, copy[2], 2.0))
+    assert loop.overlap_s("copy", "compute") == 0
+    assert {span.lane for span in loop} == {"load 0", "load 1", "pin", "copy", "compute"}
+
+
+def test_prefetched_is_the_road_of_workers_with_a_pin_thread_in_it() -> None:
+    plain = transfer.simulate(60, 3.0, 1.0, 2.0, num_workers=2)
+    assert plain.end_s == simulate(preprocess_on_workers(3.0, 0.0, 1.0, 2.0, num_workers=2), 60).end_s
+    assert "pin" not in plain.kinds
+    pinned = transfer.simulate(60, 0.0, 0.5, 1.0, pin_s=2.0)
+    stages = [Stage("load", 0.0, capacity=1), Stage("pin", 2.0), Stage("copy", 0.5, capacity=1), Stage("compute", 1.0)]
+    assert columns(pinned, "compute") == columns(simulate(Pipeline(stages), 60), "compute")
+
+
+def test_the_first_copy_has_nothing_to_hide_behind() -> None:
+    spans = [Span(0, "copy", "copy", 0, 0.0, 10.0), Span(0, "copy", "copy", 1, 10.0, 11.5)]
+    steps = [Span(0, "compute", "compute", 0, 10.0, 11.0), Span(0, "compute", "compute", 1, 11.5, 12.5)]
+    assert overlap_share(Timeline.of([*spans, *steps])) == pytest.approx(2.0 / 2.5)
+
+
+def test_the_bottleneck_goes_where_the_slowest_is() -> None:
+    times_s = {"load_s": 0.002, "copy_s": 0.004, "step_s": 0.010}
+    workers = [preprocess_on_workers(preprocess_s=0.040, num_workers=n, **times_s).bottleneck for n in (2, 4, 8)]
+    assert workers == ["load and preprocess", "load and preprocess", "step"]
+    road = preprocess_on_gpu(preprocess_s=0.001, num_workers=2, **{**times_s, "copy_s": 0.001})
+    assert road.bottleneck == "preprocess and step"
+    assert simulate(road, 200).makespan_s / 200 == pytest.approx(0.011, rel=0.01)
+    slow = preprocess_on_gpu(preprocess_s=0.001, num_workers=1, **{**times_s, "load_s": 0.05})
+    assert slow.bottleneck == "load"
+
+
+def test_times_of_each_batch_are_added_batch_by_batch() -> None:
+    road = preprocess_on_workers([0.1, 0.2], [0.3, 0.4], 0.0, 0.1, num_workers=1, prefetch_factor=3, num_ahead=2)
+    assert list(road["load and preprocess"].known_service_s) == pytest.approx([0.4, 0.6])
+    assert [stage.capacity for stage in road.stages[:2]] == [2, 2]
+    assert simulate(road, 2).select(kind="step").start_s.tolist() == pytest.approx([0.4, 1.0])
+
+
+LOOP = partial(transfer.simulate, 3, 1.0, 1.0, 1.0)
+COPY, STEP = Span(0, "copy", "copy", 0, 0.0, 1.0), Span(0, "compute", "compute", 0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: transfer.simulate(-1, 1.0, 1.0, 1.0), "num_batches must be a whole number of at least 0, got -1"),
+        (lambda: transfer.simulate(3, -1.0, 1, 1), r"load_s must be a finite number of at least 0, got -1\.0"),
+        (lambda: transfer.simulate(3, 1, "2", 1), "copy_s must be a finite number of at least 0, got '2'"),
+        (lambda: transfer.simulate(3, 1, 1, np.nan), "step_s must be a finite number of at least 0, got nan"),
+        (lambda: LOOP(pin_s=-1), "pin_s must be a finite number of at least 0, got -1"),
+        (lambda: LOOP(num_workers=0), "num_workers must be a whole number of at least 1, got 0"),
+        (lambda: LOOP(prefetch_factor=0), "prefetch_factor must be a whole number of at least 1, got 0"),
+        (lambda: LOOP(prefetched=1), "prefetched must be True or False, got 1"),
+        (lambda: preprocess_on_workers([1, 2], [1] * 3, 0, 1, 1), "times must be one number, or .* got 2 of load_s, 3"),
+        (lambda: preprocess_on_gpu(1, 1, -1.0, 1, 1), r"copy_s must be finite seconds of at least 0, got -1\.0"),
+        (lambda: preprocess_on_gpu(1, 1, 1, 1, 1, 0), "prefetch_factor must be a whole number of at least 1, got 0"),
+        (lambda: preprocess_on_gpu(1, 1, 1, 1, 1, 1, 0), "num_ahead must be a whole number of at least 1, got 0"),
+        *[
+            (partial(overlap_share, Timeline.of(spans)), "timeline must have spans of kinds 'copy' and 'compute'")
+            for spans in ([], [COPY], [STEP], [COPY, STEP._replace(stop_s=0.0)])
+        ],
+        (lambda: overlap_share(Timeline.of([COPY, STEP, STEP._replace(rank=1)])), "timeline must be that of one rank"),
+    ],
+)
+def test_bad_input_is_one_sentence(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
