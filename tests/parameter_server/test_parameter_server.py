@@ -44,12 +44,6 @@ PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "other_ways.jso
 # ---- the model
 
 
-def test_a_number_in_an_array_is_left_as_it_is() -> None:
-    num_batches = np.array(4)
-    run = simulate("asynchronous", 2, num_batches, 64, Link(0.0, 1.0), 1.0)  # type: ignore[arg-type]
-    assert (int(num_batches), run.num_batches, type(run.num_batches)) == (4, 4, int)
-
-
 @pytest.mark.parametrize("num_workers", [1, 2, 3, 8])
 def test_a_synchronous_step_in_closed_form(num_workers: int) -> None:
     """Pulls pass the port one after the other; pushes do so too, each while the next worker still computes."""
@@ -88,8 +82,9 @@ def test_how_far_behind_a_gradient_is_by_who_pushed_in_between(compute_s: Any) -
 
 def test_lanes_of_the_model_are_in_order_and_bytes_add_up() -> None:
     for how in ("synchronous", "asynchronous", "allreduce"):
-        run = simulate(how, 4, 40, 1000, Link(1e-3, 1e6), [0.01, 0.02, 0.0, 0.005], 1e-3)
+        run = simulate(how, 4, np.array(40), 1000, Link(1e-3, 1e6), [0.01, 0.02, 0.0, 0.005], 1e-3)
         run.timeline.check()
+        assert (run.num_batches, type(run.num_batches)) == (40, int)
         with_server = how != "allreduce"
         assert run.received_bytes + run.sent_bytes == with_server * 10 * server_bytes(1000, 4)
     assert run.compute_s() == pytest.approx((0.01, 0.02, 0.0, 0.005))
@@ -99,50 +94,32 @@ def test_lanes_of_the_model_are_in_order_and_bytes_add_up() -> None:
 
 
 FROZEN = Work(mlp(), *batch(40), CROSS)
-FROZEN.module[2].weight.requires_grad_(False)  # type: ignore[index]
+FROZEN.module[2].weight.requires_grad_(False)
 
-WRONG: dict[str, tuple[Callable[[], Any], str]] = {
-    "how": (
-        lambda: train(WORK, "lazy"),
-        "how must be one of 'synchronous', 'asynchronous', 'allreduce'",
-    ),
-    "workers": (
-        lambda: train(WORK, num_workers=0),
-        "num_workers must be a whole number from 1 to 255, got 0",
-    ),
-    "work": (lambda: train(mlp()), "work must be a Work"),  # type: ignore[arg-type]
-    "frozen": (
-        lambda: train(FROZEN),
-        "must have parameters that all get a gradient, got 2.weight without",
-    ),
-    "batches": (lambda: train(WORK, num_workers=3), "a multiple of the 3 workers, got 20"),
-    "size": (
-        lambda: train(WORK, batch_size=0),
-        "batch_size must be a whole number from 1 to 40, got 0",
-    ),
-    "rate": (
-        lambda: train(WORK, learning_rate=0),
-        "learning_rate must be a finite number above 0, got 0",
-    ),
-    "sleep": (lambda: train(WORK, compute_s=[1.0]), "one for each of 2 workers, got"),
-    "time": (lambda: train(WORK, timeout_s=0), "timeout_s must be a finite number above 0"),
-    "bytes": (
-        lambda: simulate("allreduce", 2, 2, -1, Link(0, 1), 1),
-        "parameter_bytes must be a whole",
-    ),
-    "link": (lambda: simulate("allreduce", 2, 2, 1, 3, 1), "link must be a Link, got 3"),  # type: ignore[arg-type]
-    "calls": (lambda: measure_calls([0]), "num_bytes must be a whole number from 1"),
-    "few calls": (lambda: measure_calls([1, 2, 3]), "num_bytes must be 5 or more different whole numbers, got"),
-    "network": (lambda: measure_calls(network="lan"), "network must be an emulated one with hosts for 2 ranks"),
-    "nothing": (lambda: with_parameters(torch.nn.ReLU(), np.ones(0)), "module must have parameters, got ReLU()"),
-    "shape": (lambda: with_parameters(mlp(), np.ones(3)), "parameters must be 92 numbers, got an array of shape"),
-    "alone": (lambda: train_alone(WORK, 3, num_batches=4), "num_batches must be a multiple of the 3 workers, got 4"),
-}
+LINK = Link(0, 1)
+WRONG: list[tuple[Callable[[], Any], str]] = [
+    (lambda: train(WORK, "lazy"), "how must be one of 'synchronous', 'asynchronous', 'allreduce'"),
+    (lambda: train(WORK, num_workers=0), "num_workers must be a whole number from 1 to 255, got 0"),
+    (lambda: train(mlp()), "work must be a Work"),
+    (lambda: train(FROZEN), "must have parameters that all get a gradient, got 2.weight without"),
+    (lambda: train(WORK, num_workers=3), "a multiple of the 3 workers, got 20"),
+    (lambda: train(WORK, batch_size=0), "batch_size must be a whole number from 1 to 40, got 0"),
+    (lambda: train(WORK, learning_rate=0), "learning_rate must be a finite number above 0, got 0"),
+    (lambda: train(WORK, compute_s=[1.0]), "one for each of 2 workers, got"),
+    (lambda: train(WORK, timeout_s=0), "timeout_s must be a finite number above 0"),
+    (lambda: simulate("allreduce", 2, 2, -1, LINK, 1), "parameter_bytes must be a whole"),
+    (lambda: simulate("allreduce", 2, 2, 1, 3, 1), "link must be a Link, got 3"),
+    (lambda: measure_calls([0]), "num_bytes must be a whole number from 1"),
+    (lambda: measure_calls([1, 2, 3]), "num_bytes must be 5 or more different whole numbers, got"),
+    (lambda: measure_calls(network="lan"), "network must be an emulated one with hosts for 2 ranks"),
+    (lambda: with_parameters(torch.nn.ReLU(), np.ones(0)), "module must have parameters, got ReLU()"),
+    (lambda: with_parameters(mlp(), np.ones(3)), "parameters must be 92 numbers, got an array of shape"),
+    (lambda: train_alone(WORK, 3, num_batches=4), "num_batches must be a multiple of the 3 workers, got 4"),
+]
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_input_is_one_clear_error(name: str) -> None:
-    call, words = WRONG[name]
+@pytest.mark.parametrize(("call", "words"), WRONG)
+def test_wrong_input_is_one_clear_error(call: Callable[[], Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         call()
 
@@ -156,7 +133,7 @@ def ddp_parameters(work: Work, rows: np.ndarray[Any, Any], learning_rate: float)
     optimizer = torch.optim.SGD(ddp.parameters(), learning_rate)
     for row in rows[dist.get_rank() :: dist.get_world_size()]:
         optimizer.zero_grad()
-        work.loss_fn(ddp(work.inputs[row]), work.targets[row]).backward()  # type: ignore[no-untyped-call]
+        work.loss_fn(ddp(work.inputs[row]), work.targets[row]).backward()
         optimizer.step()
     return values_of(ddp.module)
 
@@ -204,12 +181,6 @@ def test_batches_are_whole_epochs_one_after_another() -> None:
     rows = batches_of(10, 5, 4, seed=1).ravel()
     assert sorted(rows[:10]) == sorted(rows[10:]) == list(range(10))
     assert rows[:10].tolist() != rows[10:].tolist()
-
-
-def test_calls_are_measured_between_two_processes() -> None:
-    fit = measure_calls(iterations=5)
-    assert fit.num_held_out == 3
-    assert fit.link.alpha_s >= 0
 
 
 def port_bytes() -> list[int]:

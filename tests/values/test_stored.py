@@ -18,6 +18,7 @@ from rankscope.collectives import Schedule
 from rankscope.ddp.cap_sweep import load_sweeps, save_sweeps
 from rankscope.ddp.ddp_run import DDPRun
 from rankscope.machine import Profile
+from rankscope.pipeline_parallel import PipelineSchedule, verify
 from rankscope.sampling import Assignment
 from rankscope.timeline import Timeline
 
@@ -37,6 +38,12 @@ def _read_text(path: Path) -> Schedule:
     return Schedule.from_text(path.read_text())
 
 
+def _read_pipeline(path: Path) -> PipelineSchedule:
+    schedule = PipelineSchedule.from_text(path.read_text())
+    verify(schedule)  # a row may end anywhere
+    return schedule
+
+
 KINDS = [
     Kind("profile.v1.json", Profile.load, lambda value, path: value.save(path)),
     Kind("ddp_run.v1.json", DDPRun.load, lambda value, path: value.save(path)),
@@ -44,6 +51,7 @@ KINDS = [
     Kind("assignment.v1.npz", Assignment.load, lambda value, path: value.save(path)),
     Kind("timeline.v1.json", Timeline.from_chrome_trace, lambda value, path: value.to_chrome_trace(path), False),
     Kind("schedule.v1.txt", _read_text, lambda value, path: path.write_text(value.to_text()), False),
+    Kind("pipeline.v1.txt", _read_pipeline, lambda value, path: path.write_text(value.to_text()), False),
 ]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.file.split(".")[0])
 

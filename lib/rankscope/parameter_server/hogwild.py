@@ -1,15 +1,12 @@
-"""`train_hogwild`: processes that train on the same memory without a lock; `count_together`: what that can lose."""
+"""Processes that train on the same memory without a lock, and what such memory can lose."""
 
 from __future__ import annotations
 
 import copy
 import fcntl
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -20,24 +17,25 @@ from torch import Tensor
 from ..gradients import Vector, Work
 from ..timeline import Recorder, Timeline
 from ..values.checks import number, one_of, whole
+from ..values.frozen import frozen
 from ..workers.launch import launch
 from .run import batches_of, check_work
-from .sharing import lines_between, refuse_torchrun
+from .sharing import refuse_torchrun
 
 COUNT_HOW = ("free", "in_step", "locked")
 MOST_PROCESSES = 64
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class HogwildRun:
-    """The parameters that processes have trained together, flat; spans of kind "step", a rank a process."""
+    """The parameters that processes have trained together, flat; spans of kind "step", a rank for each process."""
 
     num_processes: int
     parameters: Vector
     timeline: Timeline
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class Counted:
     """What shared counters stood at after each of `num_processes` had added one `num_increments` times."""
 
@@ -116,66 +114,52 @@ def count_together(
     return Counted(how, num_processes, num_increments, counts)
 
 
-@contextmanager
-def _shared(tensors: list[Tensor], folder: Path) -> Iterator[list[Tensor]]:
-    """The tensors of rank 0, in memory that all ranks have mapped."""
-    with lines_between(folder) as lines:
-        if dist.get_rank() == 0:
-            for one in tensors:
-                one.share_memory_()  # type: ignore[no-untyped-call]
-            for line in lines:
-                line.send(tensors)
-        else:
-            tensors = lines[0].recv()
-        dist.barrier()
-        yield tensors
-        dist.barrier()
+def _shared(tensors: Sequence[Tensor], folder: Path) -> list[Tensor]:
+    """The tensors of rank 0, in files that all ranks have mapped: what one writes all read."""
+    shared = [
+        torch.from_file(str(folder / f"tensor-{place}"), True, one.numel(), dtype=one.dtype).view(one.shape)
+        for place, one in enumerate(tensors)
+    ]
+    if dist.get_rank() == 0:
+        for own, one in zip(shared, tensors, strict=True):
+            own.copy_(one)
+    dist.barrier()
+    return shared
 
 
 def _train(work: Work, batches: NDArray[np.int64], learning_rate: float, recorder: Recorder, folder: Path) -> Vector:
     torch.set_num_threads(1)
     rank, num_processes = dist.get_rank(), dist.get_world_size()
     recorder, module = recorder.for_rank(rank), copy.deepcopy(work.module)
-    with _shared([one.detach() for one in module.parameters()], folder) as shared:
-        for own, one in zip(module.parameters(), shared, strict=True):
-            own.data = one
-        for place in range(rank, len(batches), num_processes):
-            with recorder.span("work", "step", place):
-                chosen = torch.from_numpy(batches[place])
-                loss = work.loss_fn(module(work.inputs[chosen]), work.targets[chosen])
-                gradients = torch.autograd.grad(loss, list(module.parameters()))
-                for one, gradient in zip(shared, gradients, strict=True):
-                    one.sub_(gradient, alpha=learning_rate)
-        dist.barrier()
-        return np.concatenate([one.double().numpy().ravel() for one in shared])
+    shared = _shared([one.detach() for one in module.parameters()], folder)
+    for own, one in zip(module.parameters(), shared, strict=True):
+        own.data = one
+    for place in range(rank, len(batches), num_processes):
+        with recorder.span("work", "step", place):
+            chosen = torch.from_numpy(batches[place])
+            loss = work.loss_fn(module(work.inputs[chosen]), work.targets[chosen])
+            gradients = torch.autograd.grad(loss, list(module.parameters()))
+            for one, gradient in zip(shared, gradients, strict=True):
+                one.sub_(gradient, alpha=learning_rate)
+    dist.barrier()
+    return np.concatenate([one.double().numpy().ravel() for one in shared])
 
 
 def _count(how: str, num_increments: int, num_counters: int, folder: Path) -> NDArray[np.int64]:
     torch.set_num_threads(1)
-    zeros = [torch.zeros(num_counters, dtype=torch.int64)]
-    with _shared(zeros, folder) as (counters,), open(folder / "lock", "wb") as file:
+    (counters,) = _shared([torch.zeros(num_counters, dtype=torch.int64)], folder)
+    with open(folder / "lock", "wb") as file:
         for _ in range(num_increments):
             if how == "in_step":
-                _in_step(counters)
+                read = counters.clone()
+                dist.barrier()
+                counters.copy_(read + 1)
+                dist.barrier()
+            elif how == "locked":
+                fcntl.flock(file, fcntl.LOCK_EX)
+                counters += 1
+                fcntl.flock(file, fcntl.LOCK_UN)
             else:
-                with _alone(file, how == "locked"):
-                    counters += 1
-        dist.barrier()
-        return counters.numpy().copy()
-
-
-def _in_step(counters: Tensor) -> None:
-    read = counters.clone()
+                counters += 1
     dist.barrier()
-    counters.copy_(read + 1)
-    dist.barrier()
-
-
-@contextmanager
-def _alone(file: BinaryIO, locked: bool) -> Iterator[None]:
-    """Have the lock, if there is to be one."""
-    if locked:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    yield
-    if locked:
-        fcntl.flock(file, fcntl.LOCK_UN)
+    return counters.numpy().copy()

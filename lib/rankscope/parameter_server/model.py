@@ -1,25 +1,27 @@
-"""`simulate`: what workers around a server, or in a ring, take; `ServerRun`: that, or how it really went."""
+"""Workers that update one set of parameters, around a server or in a ring: what they take, predicted."""
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Link
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, one_of, whole
+from ..values.frozen import frozen
 
 HOW = ("synchronous", "asynchronous", "allreduce")
 MOST_WORKERS, MOST_BATCHES = 255, 1_000_000
+SERVER = 0  # the server's rank; workers are 1 to W
 
 
-@dataclass(frozen=True, eq=False)
+@frozen(eq=False)
 class ServerRun:
     """Updates of one set of parameters by several workers, as predicted or as they ran.
 
@@ -38,7 +40,7 @@ class ServerRun:
     sent_bytes: int = 0
     staleness: tuple[int, ...] = ()
     pushed_by: tuple[int, ...] = ()
-    parameters: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    parameters: NDArray[np.float64] = attrs.field(factory=lambda: np.empty(0))
 
     def staleness_counts(self) -> tuple[int, ...]:
         """Return how many gradients were 0, 1, 2, … updates behind."""
@@ -71,9 +73,14 @@ def allreduce_bytes(parameter_bytes: int, num_ranks: int) -> float:
 
 
 def simulate(
-    how: str, num_workers: int, num_batches: int, parameter_bytes: int, link: Link,
-    compute_s: float | Sequence[float], update_s: float = 0.0,
-) -> ServerRun:  # fmt: skip
+    how: str,
+    num_workers: int,
+    num_batches: int,
+    parameter_bytes: int,
+    link: Link,
+    compute_s: float | Sequence[float],
+    update_s: float = 0.0,
+) -> ServerRun:
     """Return what `train` does, where a call takes ``link.seconds(bytes)``, there and back.
 
     A worker pulls the parameters, takes `compute_s` (one number, or one for each worker) for the gradient of a batch,
@@ -81,11 +88,12 @@ def simulate(
     which carries one each way at a time, in the order in which they come; questions and answers without parameters
     take no time there, and wait as others do.
 
-    "synchronous": the server updates once all workers have pushed, in `update_s`, and who asks meanwhile waits.
-    "asynchronous": it updates at every push, which returns when that is done (Dean et al., Large scale distributed deep
-    networks, 2012; Li et al., Scaling distributed machine learning with the parameter server, 2014). "allreduce": no
-    server, a ring of 2(N-1) steps, each a call with an N-th of the bytes, since a message of Gloo's goes when its
-    receiver has said that it may. (Gloo cuts that N-th in two and has both under way, so it is quicker: allreduce.cc.)
+    "synchronous": the server updates once all workers have pushed, in `update_s`, and a worker that asks meanwhile
+    waits. "asynchronous": it updates at every push, which returns when that is done (Dean et al., Large scale
+    distributed deep networks, 2012; Li et al., Scaling distributed machine learning with the parameter server, 2014).
+    "allreduce": no server, a ring of 2(N-1) steps, each a call with an N-th of the bytes, since a message of Gloo's
+    goes when its receiver has said that it may. (Gloo cuts that N-th in two and has both under way, so it is quicker:
+    allreduce.cc.)
 
     The server's port is lanes "in" and "out" of its timeline, with the worker as item. Raises ValueError for numbers
     out of range.
@@ -104,23 +112,19 @@ def simulate(
     num_batches = checked_batches(how, num_workers, num_batches)
     parameter_bytes, link = whole("parameter_bytes", parameter_bytes, 0), of_type("link", link, Link)
     seconds, update_s = each_worker("compute_s", compute_s, num_workers), number("update_s", update_s, 0)
+    sizes = (how, num_workers, num_batches, parameter_bytes)
     if how == "allreduce":
         ring_s = 2 * (num_workers - 1) * link.seconds(parameter_bytes / num_workers)
-        spans = Timeline.of(_ring_spans(seconds, ring_s, update_s, num_batches // num_workers))
-        return ServerRun(how, num_workers, num_batches, parameter_bytes, spans)
-    game = Game(how, num_workers, num_batches, link, parameter_bytes / link.bytes_per_s, seconds, update_s)
-    return _played(game, how, num_workers, num_batches, parameter_bytes)
+        return ServerRun(*sizes, Timeline.of(_ring(seconds, ring_s, update_s, num_batches // num_workers)))
+    events = _Events(how == "synchronous", num_batches, link, parameter_bytes / link.bytes_per_s, seconds, update_s)
+    events.run()
+    moved = num_batches * parameter_bytes
+    behind = tuple(events.staleness), tuple(events.pushed_by)
+    return ServerRun(*sizes, Timeline.of(events.spans), moved, moved, *behind)
 
 
-def _played(game: Game, how: str, num_workers: int, num_batches: int, parameter_bytes: int) -> ServerRun:
-    game.play()
-    moved, spans = num_batches * parameter_bytes, Timeline.of(game.spans)
-    staleness, pushed_by = tuple(game.staleness), tuple(game.pushed_by)
-    return ServerRun(how, num_workers, num_batches, parameter_bytes, spans, moved, moved, staleness, pushed_by)
-
-
-def _ring_spans(compute_s: tuple[float, ...], ring_s: float, update_s: float, num_steps: int) -> Iterator[Span]:
-    """Each rank's steps; the ring is done when the last to come has gone round."""
+def _ring(compute_s: tuple[float, ...], ring_s: float, update_s: float, num_steps: int) -> Iterator[Span]:
+    """Each rank's steps; the ring begins when the last rank has its gradient."""
     begin_s = 0.0
     for step in range(num_steps):
         summed_s = begin_s + max(compute_s) + ring_s
@@ -152,11 +156,8 @@ def each_worker(name: str, value: float | Sequence[float], num_workers: int) -> 
     return tuple(number(name, one, 0) for one in value)
 
 
-SERVER = 0  # the server's rank; workers are 1 to W
-
-
-class Event(NamedTuple):
-    """Something that comes to the server's port, has passed it, or is there; events go by time."""
+class _Event(NamedTuple):
+    """A worker's message: it arrives at the server's port, has passed it, or is back; events go by time."""
 
     time_s: float
     worker: int
@@ -164,43 +165,58 @@ class Event(NamedTuple):
     version: int = 0
 
 
-class Game:
-    """Workers and a server until all batches are used up: `play`, then read what is public."""
+class _Events:
+    """Workers and a server until all batches are used up: call `run`, then read what is public.
+
+    A worker's turn is a pull (stages "ask" at the port, "asked" past it, "got" at the worker) and, once it has
+    computed, a push ("push" at the port, "pushed" past it, "taken" once the update that it waits for is done).
+    """
 
     def __init__(
-        self, how: str, num_workers: int, num_batches: int, link: Link, port_s: float, compute_s: tuple[float, ...],
+        self,
+        synchronous: bool,
+        num_batches: int,
+        link: Link,
+        port_s: float,
+        compute_s: tuple[float, ...],
         update_s: float,
-    ) -> None:  # fmt: skip
-        self._synchronous, self._num_workers, self._left = how == "synchronous", num_workers, num_batches
+    ) -> None:
+        self._synchronous, self._num_workers, self._left = synchronous, len(compute_s), num_batches
         self._half_s, self._port_s, self._compute_s, self._update_s = link.alpha_s / 2, port_s, compute_s, update_s
         self._free_s = {"in": 0.0, "out": 0.0}  # when each direction of the port is
         self._updates_s: list[float] = []  # when each update was done
-        self._num_arrived = 0  # gradients of the round that is under way
-        self._waiting: list[Event] = []
-        self._begun_s = [0.0] * num_workers  # the call that a worker is in
-        self._pulls = [0] * num_workers
-        self._events: list[Event] = []
+        self._num_arrived = 0  # gradients
+        self._waiting: list[_Event] = []
+        self._begun_s = [0.0] * self._num_workers  # the call that a worker is in
+        self._pulls = [0] * self._num_workers
+        self._events: list[_Event] = []
         self.spans: list[Span] = []
         self.staleness: list[int] = []
         self.pushed_by: list[int] = []
-        for worker in range(1, num_workers + 1):
-            self._call(0.0, worker, "ask", 0)
 
-    def play(self) -> None:
-        acts = {"ask": self._asks, "asked": self._asked, "got": self._got, "push": self._pushes,
-                "pushed": self._pushed, "told": self._told}  # fmt: skip
+    def run(self) -> None:
+        handlers = {
+            "ask": self._ask,
+            "asked": self._asked,
+            "got": self._got,
+            "push": self._push,
+            "pushed": self._pushed,
+            "taken": self._taken,
+        }
+        for worker in range(1, self._num_workers + 1):
+            self._call(0.0, worker, "ask", 0)
         while self._events:
             event = heapq.heappop(self._events)
-            acts[event.stage](event)
+            handlers[event.stage](event)
 
-    def _later(self, time_s: float, event: Event, stage: str) -> None:
+    def _later(self, time_s: float, event: _Event, stage: str) -> None:
         heapq.heappush(self._events, event._replace(time_s=time_s, stage=stage))
 
     def _call(self, now_s: float, worker: int, stage: str, version: int) -> None:
         self._begun_s[worker - 1] = now_s
-        heapq.heappush(self._events, Event(now_s + self._half_s, worker, stage, version))
+        heapq.heappush(self._events, _Event(now_s + self._half_s, worker, stage, version))
 
-    def _passes(self, event: Event, way: str, port_s: float) -> float:
+    def _passes(self, event: _Event, way: str, port_s: float) -> float:
         """When a message that is at the port now has passed it."""
         start_s = max(event.time_s, self._free_s[way])
         self._free_s[way] = start_s + port_s
@@ -209,16 +225,24 @@ class Game:
             self.spans.append(Span(SERVER, way, kind, event.worker, start_s, self._free_s[way]))
         return self._free_s[way]
 
-    def _asks(self, event: Event) -> None:
+    def _worked(self, event: _Event, kind: str, until_s: float) -> None:
+        """Record what the worker has done since its call began."""
+        item = -1 if kind == "wait" else event.version
+        self.spans.append(Span(event.worker, "work", kind, item, self._begun_s[event.worker - 1], until_s))
+
+    def _ask(self, event: _Event) -> None:
         self._later(self._passes(event, "in", 0.0), event, "asked")
 
-    def _asked(self, event: Event) -> None:
+    def _asked(self, event: _Event) -> None:
         """Answer with the parameters if there is a batch left, once the update that is waited for is done."""
         needed = self._pulls[event.worker - 1] if self._synchronous else 0
         if needed > len(self._updates_s):
             self._waiting.append(event)
         elif self._left and needed and self._updates_s[needed - 1] > event.time_s:
-            self._wait(event, self._updates_s[needed - 1])
+            done_s = self._updates_s[needed - 1]
+            self._worked(event, "wait", done_s)
+            self._begun_s[event.worker - 1] = done_s
+            self._later(done_s, event, "asked")
         elif self._left:
             self._left -= 1
             self._pulls[event.worker - 1] += 1
@@ -226,21 +250,16 @@ class Game:
             there_s = self._passes(event, "out", self._port_s) + self._half_s
             self._later(there_s, event._replace(version=version), "got")
 
-    def _wait(self, event: Event, until_s: float) -> None:
-        self.spans.append(Span(event.worker, "work", "wait", -1, self._begun_s[event.worker - 1], until_s))
-        self._begun_s[event.worker - 1] = until_s
-        self._later(until_s, event, "asked")
-
-    def _got(self, event: Event) -> None:
+    def _got(self, event: _Event) -> None:
         done_s = event.time_s + self._compute_s[event.worker - 1]
-        self._worked(event, "pull")
+        self._worked(event, "pull", event.time_s)
         self.spans.append(Span(event.worker, "work", "compute", event.version, event.time_s, done_s))
         self._call(done_s, event.worker, "push", event.version)
 
-    def _pushes(self, event: Event) -> None:
+    def _push(self, event: _Event) -> None:
         self._later(self._passes(event, "in", self._port_s), event, "pushed")
 
-    def _pushed(self, event: Event) -> None:
+    def _pushed(self, event: _Event) -> None:
         done_s = event.time_s
         self.pushed_by.append(event.worker)
         self.staleness.append(len(self._updates_s) - event.version)
@@ -249,10 +268,10 @@ class Game:
             done_s = self._update(event.time_s)
         elif self._num_arrived % self._num_workers == 0:
             self._update(event.time_s)
-            waiting, self._waiting = self._waiting, []
-            for one in waiting:
+            for one in self._waiting:
                 heapq.heappush(self._events, one)
-        self._later(done_s, event, "told")
+            self._waiting.clear()
+        self._later(done_s, event, "taken")
 
     def _update(self, now_s: float) -> float:
         """Update when the last update is done; return when this one is."""
@@ -261,11 +280,7 @@ class Game:
         self._updates_s.append(start_s + self._update_s)
         return self._updates_s[-1]
 
-    def _told(self, event: Event) -> None:
+    def _taken(self, event: _Event) -> None:
         there_s = self._passes(event, "out", 0.0) + self._half_s
-        self._worked(event._replace(time_s=there_s), "push")
+        self._worked(event, "push", there_s)
         self._call(there_s, event.worker, "ask", 0)
-
-    def _worked(self, event: Event, kind: str) -> None:
-        begun_s = self._begun_s[event.worker - 1]
-        self.spans.append(Span(event.worker, "work", kind, event.version, begun_s, event.time_s))

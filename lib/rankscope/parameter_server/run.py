@@ -1,7 +1,9 @@
-"""`train`: one set of parameters updated by several processes, through a server or by allreduce, and watched.
+"""One set of parameters updated by several real processes, through a server or by allreduce, and watched.
 
-The server is made with `torch.distributed.rpc`, which torch 2.6 to 2.13 have, though torch's overview of distributed
-training no longer lists it (pytorch/tutorials#2913).
+Rank 0 serves by `torch.distributed.rpc`, the others pull, compute and push. torch 2.6 to 2.13 have RPC, though torch's
+overview of distributed training no longer lists it (pytorch/tutorials#2913). Its processes listen on 127.0.0.1 without
+authentication, and carry out what they are sent without a check (torch's SECURITY.md): while they run, any user of this
+machine can reach them, run code in them, and end them with SEGV by bytes that are not RPC's own.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import attrs
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -38,21 +40,35 @@ from .model import HOW, MOST_BATCHES, MOST_WORKERS, SERVER, ServerRun, checked_b
 from .sharing import refuse_torchrun, whole_numbers
 
 CALL_BYTES = tuple(4**power for power in range(5, 12))  # 1 KiB to 4 MiB
+SERVER_NAME = "server"
+_now = time.perf_counter_ns
+_server: Server | None = None  # in the process of rank 0, while it serves
 
 
 def train(
-    work: Work, how: str = "synchronous", num_workers: int = 2, *, num_batches: int = 20, batch_size: int = 32,
-    learning_rate: float = 0.1, compute_s: float | Sequence[float] = 0.0, seed: int = 0, network: Any = None,
+    work: Work,
+    how: str = "synchronous",
+    num_workers: int = 2,
+    *,
+    num_batches: int = 20,
+    batch_size: int = 32,
+    learning_rate: float = 0.1,
+    compute_s: float | Sequence[float] = 0.0,
+    seed: int = 0,
+    network: Any = None,
     timeout_s: float = 60.0,
-) -> ServerRun:  # fmt: skip
+) -> ServerRun:
     """Train a copy of the module with plain SGD on `num_batches` batches, shared by `num_workers` processes.
 
-    `how` is "synchronous": workers pull the parameters from a server, a process more, push a gradient, and the server
+    `how` is "synchronous": workers pull the parameters from a server, one process more, push a gradient, and the server
     steps by the mean of all of them; "asynchronous": it steps at each gradient, whatever has changed since its pull;
     "allreduce": no server, each steps by the mean. Batches are those of `batches_of`; synchronously worker w has every
-    W-th, asynchronously who asks has the next. For each gradient a worker also sleeps `compute_s` (one number, or one
-    for each), as if the module were larger. The processes are those of `ranks.launch`, on this machine, and listen on
-    loopback only; or on the hosts of `network`, one of `machine.emulate.emulated`.
+    W-th, asynchronously the next one goes to the worker that asks. For each gradient a worker also sleeps `compute_s`
+    (one number, or one for each), as if the module were larger. The processes are those of `ranks.launch`, on this
+    machine, and listen on loopback only; or on the hosts of `network`, one of `machine.emulate.emulated`.
+
+    A server listens on 127.0.0.1 by torch's RPC, without authentication: any user of this machine can reach it, run
+    code in it, and end it with bytes that are not RPC's own. Do not serve where you do not trust the other users.
 
     Raises ValueError for bad input; RankError, which names the worker or the server, where one fails, dies, or has not
     ended after `timeout_s`.
@@ -70,10 +86,26 @@ def train(
     seconds, rate = each_worker("compute_s", compute_s, num_workers), number("learning_rate", learning_rate, above=0)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     refuse_torchrun()
-    start = launcher(num_workers + (how != "allreduce"), "gloo", network, timeout_s)
+    with_server, recorder = how != "allreduce", Recorder()
+    start = launcher(num_workers + with_server, "gloo", network, timeout_s)
     with TemporaryDirectory() as folder:
-        setting = Setting(how, work, batches, rate, seconds, Path(folder), 2 * timeout_s, network is not None)
-        return _started(setting, num_workers, start)
+        calls = _Calls(Path(folder), 2 * timeout_s, network is not None)
+        task = _Task(how, work, batches, rate, seconds, calls)
+        try:
+            ended = start(_serve_or_work if with_server else _train_in_ring, (task, recorder))[SERVER]
+        except RankError as error:
+            worker = error.rank if with_server else error.rank + 1
+            name = "the server" if with_server and error.rank == SERVER else f"worker {worker}"
+            raise RankError(f"{name}: {error}", error.rank) from error
+    spans = recorder.timeline()
+    return ServerRun(
+        how=how,
+        num_workers=num_workers,
+        num_batches=num_batches,
+        parameter_bytes=sum(one.nbytes for one in work.module.parameters()),
+        timeline=spans.shifted(-spans.begin_s),
+        **attrs.asdict(ended, recurse=False),
+    )
 
 
 def measure_calls(
@@ -82,10 +114,11 @@ def measure_calls(
     """Return what a call takes from a worker to a server and back, with that many bytes on the way there.
 
     One worker calls, one call after the other: the latency holds what RPC does in Python and in its threads. Raises
-    ValueError for fewer than 5 sizes, and what `train` raises.
+    ValueError for fewer than 5 sizes, and what `train` raises. Other users can reach it, as `train`.
 
-    >>> measure_calls(iterations=4).link.alpha_s > 1e-6
-    True
+    >>> fit = measure_calls(iterations=4)
+    >>> fit.link.alpha_s > 1e-6, fit.num_held_out
+    (True, 3)
     """
     sizes = whole_numbers("num_bytes", num_bytes, 1 << 30, least=5)
     iterations = whole("iterations", iterations, 1, 10_000)
@@ -93,14 +126,20 @@ def measure_calls(
     start = launcher(getattr(network, "num_hosts", 2), "gloo", network, timeout_s)
     refuse_torchrun()
     with TemporaryDirectory() as folder:
-        seconds = start(be_caller, (sizes, iterations, Path(folder), 2 * timeout_s, network is not None))[SERVER + 1]
+        calls = _Calls(Path(folder), 2 * timeout_s, network is not None)
+        seconds = start(_time_calls, (sizes, iterations, calls))[SERVER + 1]
     return fit_link(sizes, seconds)
 
 
 def train_alone(
-    work: Work, num_workers: int = 2, *, num_batches: int = 20, batch_size: int = 32, learning_rate: float = 0.1,
+    work: Work,
+    num_workers: int = 2,
+    *,
+    num_batches: int = 20,
+    batch_size: int = 32,
+    learning_rate: float = 0.1,
     seed: int = 0,
-) -> Vector:  # fmt: skip
+) -> Vector:
     """Return the parameters after the steps of a synchronous `train`, taken by this process by itself.
 
     >>> work = Work(nn.Linear(1, 1, bias=False), torch.ones(4, 1), torch.zeros(4, 1), nn.functional.mse_loss)
@@ -159,39 +198,35 @@ def check_work(work: Work) -> None:
         raise ValueError(f"module must have parameters that all get a gradient, got {', '.join(frozen)} without one")
 
 
-def _role(rank: int, with_server: bool) -> str:
-    return f"worker {rank + (not with_server)}" if rank != SERVER or not with_server else "the server"
+# ---- in a rank
 
 
-def _started(setting: Setting, num_workers: int, start: Callable[..., list[Served]]) -> ServerRun:
-    with_server, recorder = setting.how != "allreduce", Recorder()
-    try:
-        served = start(be_part if with_server else be_peer, (setting, recorder))[SERVER]
-    except RankError as error:
-        raise RankError(f"{_role(error.rank, with_server)}: {error}", error.rank) from error
-    parameter_bytes = sum(one.nbytes for one in setting.work.module.parameters())
-    spans = recorder.timeline()
-    return ServerRun(
-        how=setting.how,
-        num_workers=num_workers,
-        num_batches=len(setting.batches),
-        parameter_bytes=parameter_bytes,
-        timeline=spans.shifted(-spans.begin_s),
-        received_bytes=served.received_bytes,
-        sent_bytes=served.sent_bytes,
-        staleness=served.staleness,
-        pushed_by=served.pushed_by,
-        parameters=served.parameters,
-    )
+@attrs.frozen
+class _Calls:
+    """How the ranks call each other by RPC."""
+
+    folder: Path  # where they meet
+    timeout_s: float  # of a call: longer than the launch's, which names the rank that hangs
+    emulated: bool  # messages go over the network whatever the ranks share
+
+    @contextmanager
+    def between_ranks(self) -> Iterator[None]:
+        """Have RPC. A store of their own would listen to the whole network; ranks listen where Gloo does."""
+        os.environ["TP_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+        private: dict[str, Any] = {"_transports": ["uv"], "_channels": ["basic"]} if self.emulated else {}
+        place = (self.folder / "store").as_uri()
+        options = rpc.TensorPipeRpcBackendOptions(init_method=place, rpc_timeout=self.timeout_s, **private)
+        rank, size = dist.get_rank(), dist.get_world_size()
+        name = SERVER_NAME if rank == SERVER else f"worker{rank}"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of how RPC gathers its devices
+            rpc.init_rpc(name, rank=rank, world_size=size, rpc_backend_options=options)  # type: ignore[no-untyped-call]
+        yield
+        rpc.shutdown(timeout=self.timeout_s)
 
 
-SERVER_NAME = "server"
-_now = time.perf_counter_ns
-_served: Server | None = None  # in the process of rank 0, while it serves
-
-
-@dataclass(frozen=True, eq=False)
-class Setting:
+@attrs.frozen(eq=False)
+class _Task:
     """What all ranks work by; a row of `batches` is the samples of one gradient."""
 
     how: str
@@ -199,13 +234,21 @@ class Setting:
     batches: NDArray[np.int64]
     learning_rate: float
     compute_s: tuple[float, ...]  # slept by each worker for each gradient
-    folder: Path  # where the ranks meet
-    timeout_s: float  # of calls: longer than the launch's, which names who hangs
-    emulated: bool  # messages go over the network whatever the ranks share
+    calls: _Calls
+
+    def gradient(self, module: nn.Module, row: int, worker: int) -> Tensor:
+        """Return the flat gradient of a batch's loss; what a real model would take longer is slept."""
+        work = self.work
+        chosen = torch.from_numpy(self.batches[row])
+        loss = work.loss_fn(module(work.inputs[chosen]), work.targets[chosen])
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        if self.compute_s[worker - 1]:
+            time.sleep(self.compute_s[worker - 1])
+        return parameters_to_vector(gradients)
 
 
-@dataclass(frozen=True, eq=False)
-class Served:
+@attrs.frozen(eq=False)
+class _Ended:
     """What a rank ends with; the counts are the server's, empty elsewhere."""
 
     parameters: NDArray[np.float64]
@@ -218,14 +261,14 @@ class Served:
 class Server:
     """Flat parameters that workers pull, and to which their gradients are applied; called from threads of RPC."""
 
-    def __init__(self, setting: Setting, num_workers: int, recorder: Recorder) -> None:
-        self._setting, self._num_workers, self._recorder = setting, num_workers, recorder
+    def __init__(self, task: _Task, num_workers: int, recorder: Recorder) -> None:
+        self._task, self._num_workers, self._recorder = task, num_workers, recorder
         self._lock = threading.Lock()
-        self._flat = parameters_to_vector(setting.work.module.parameters()).detach()
-        self._version = self._given = 0
+        self._flat = parameters_to_vector(task.work.module.parameters()).detach()
+        self._version = self._num_given = 0
         self._round: dict[int, Tensor] = {}
         self._waiting: list[tuple[int, Future[Any]]] = []
-        self._counts = [0, 0]
+        self._received_bytes = self._sent_bytes = 0
         self._staleness: list[tuple[int, int]] = []
 
     @rpc.functions.async_execution  # type: ignore[untyped-decorator]
@@ -242,9 +285,9 @@ class Server:
     def push(self, worker: int, version: int, gradient: Tensor) -> None:
         """Take a gradient; asynchronously it is applied at once, else when all workers' are there."""
         with self._lock:
-            self._counts[0] += gradient.nbytes
+            self._received_bytes += gradient.nbytes
             self._staleness.append((self._version - version, worker))
-            if self._setting.how == "asynchronous":
+            if self._task.how == "asynchronous":
                 self._update(gradient)
                 return
             self._round[worker] = gradient
@@ -257,49 +300,53 @@ class Server:
         for future, answer in answers:
             future.set_result(answer)
 
-    def served(self) -> Served:
+    def end(self) -> _Ended:
         with self._lock:
             staleness, pushed_by = zip(*self._staleness, strict=True)
-            received_bytes, sent_bytes = self._counts
-            return Served(self._flat.double().numpy(), received_bytes, sent_bytes, staleness, pushed_by)
+            return _Ended(self._flat.double().numpy(), self._received_bytes, self._sent_bytes, staleness, pushed_by)
 
     def _answer(self, worker: int, ready_ns: int) -> tuple[int, int, int, Tensor | None]:
-        if self._given >= len(self._setting.batches):
+        if self._num_given >= len(self._task.batches):
             return -1, self._version, ready_ns, None
-        row = self._given
-        if self._setting.how == "synchronous":
+        row = self._num_given
+        if self._task.how == "synchronous":
             row = self._version * self._num_workers + worker - 1
-        self._given += 1
-        self._counts[1] += self._flat.nbytes
+        self._num_given += 1
+        self._sent_bytes += self._flat.nbytes
         return row, self._version, ready_ns, self._flat.clone()
 
     def _update(self, gradient: Tensor) -> None:
         with self._recorder.span("update", "optimizer", self._version):
-            self._flat.sub_(gradient, alpha=self._setting.learning_rate)
+            self._flat.sub_(gradient, alpha=self._task.learning_rate)
         self._version += 1
 
 
-def be_part(setting: Setting, recorder: Recorder) -> Served:
-    """Serve or work until all batches are used up; in a rank."""
+def _here() -> Server:
+    assert _server is not None
+    return _server
+
+
+def _serve_or_work(task: _Task, recorder: Recorder) -> _Ended:
+    """Serve or work until all batches are used up."""
     torch.set_num_threads(1)
     rank, num_workers = dist.get_rank(), dist.get_world_size() - 1
     recorder = recorder.for_rank(rank)
-    global _served
+    global _server
     if rank == SERVER:
-        _served = Server(setting, num_workers, recorder)
-    with _calls(setting.folder, setting.timeout_s, setting.emulated):
+        _server = Server(task, num_workers, recorder)
+    with task.calls.between_ranks():
         if rank != SERVER:
-            _work(setting, rank, recorder)
+            _work(task, rank, recorder)
         dist.barrier()
-        return Served(np.empty(0)) if _served is None else _served.served()
+        return _Ended(np.empty(0)) if _server is None else _server.end()
 
 
-def _work(setting: Setting, worker: int, recorder: Recorder) -> None:
-    server: Any = rpc.remote(SERVER_NAME, _here).rpc_sync(timeout=setting.timeout_s)
-    module, pulls = copy.deepcopy(setting.work.module), 0
+def _work(task: _Task, worker: int, recorder: Recorder) -> None:
+    server: Any = rpc.remote(SERVER_NAME, _here).rpc_sync(timeout=task.calls.timeout_s)
+    module, pulls = copy.deepcopy(task.work.module), 0
     while True:
         asked_ns = _now()
-        row, version, ready_ns, flat = server.pull(worker, pulls if setting.how == "synchronous" else 0)
+        row, version, ready_ns, flat = server.pull(worker, pulls if task.how == "synchronous" else 0)
         there_ns = _now()
         if row < 0:
             return
@@ -309,51 +356,35 @@ def _work(setting: Setting, worker: int, recorder: Recorder) -> None:
         recorder.add("work", "pull", version, max(asked_ns, ready_ns), there_ns)
         with recorder.span("work", "compute", version):
             vector_to_parameters(flat, module.parameters())
-            gradient = _gradient(setting, module, row, worker)
+            gradient = task.gradient(module, row, worker)
         with recorder.span("work", "push", version):
             server.push(worker, version, gradient)
 
 
-def _gradient(setting: Setting, module: nn.Module, row: int, worker: int) -> Tensor:
-    """The flat gradient of a batch's loss; what a real model would take longer is slept."""
-    work = setting.work
-    chosen = torch.from_numpy(setting.batches[row])
-    loss = work.loss_fn(module(work.inputs[chosen]), work.targets[chosen])
-    gradients = torch.autograd.grad(loss, list(module.parameters()))
-    if setting.compute_s[worker - 1]:
-        time.sleep(setting.compute_s[worker - 1])
-    return parameters_to_vector(gradients)
+def _train_in_ring(task: _Task, recorder: Recorder) -> _Ended:
+    """Train with an allreduce of the gradients at each step: all ranks are workers."""
+    torch.set_num_threads(1)
+    rank, num_workers = dist.get_rank(), dist.get_world_size()
+    recorder = recorder.for_rank(rank)
+    module = copy.deepcopy(task.work.module)
+    flat = parameters_to_vector(module.parameters()).detach()
+    dist.all_reduce(torch.zeros(1))  # connects
+    for step in range(len(task.batches) // num_workers):
+        with recorder.span("work", "compute", step):
+            vector_to_parameters(flat, module.parameters())
+            gradient = task.gradient(module, step * num_workers + rank, rank + 1)
+        with recorder.span("work", "allreduce", step):
+            dist.all_reduce(gradient)
+        with recorder.span("work", "optimizer", step):
+            flat.sub_(gradient, alpha=task.learning_rate / num_workers)
+    return _Ended(flat.double().numpy())
 
 
-def _here() -> Server:
-    assert _served is not None
-    return _served
-
-
-@contextmanager
-def _calls(folder: Path, timeout_s: float, emulated: bool) -> Iterator[None]:
-    """RPC between the ranks. They meet in a folder, since a store of their own would listen to the whole network, and
-    listen themselves where Gloo does."""
-    os.environ["TP_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-    private: dict[str, Any] = {"_transports": ["uv"], "_channels": ["basic"]} if emulated else {}
-    place = (folder / "store").as_uri()
-    options = rpc.TensorPipeRpcBackendOptions(init_method=place, rpc_timeout=timeout_s, **private)
-    rank, size = dist.get_rank(), dist.get_world_size()
-    name = SERVER_NAME if rank == SERVER else f"worker{rank}"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, of how RPC gathers its devices
-        rpc.init_rpc(name, rank=rank, world_size=size, rpc_backend_options=options)  # type: ignore[no-untyped-call]
-    yield
-    rpc.shutdown(timeout=timeout_s)
-
-
-def be_caller(
-    num_bytes: tuple[int, ...], iterations: int, folder: Path, timeout_s: float, emulated: bool
-) -> list[list[float]]:
+def _time_calls(num_bytes: tuple[int, ...], iterations: int, calls: _Calls) -> list[list[float]]:
     """Return, of rank 1, the seconds of calls that bring rank 0 so many bytes, a list for each size."""
     torch.set_num_threads(1)
     seconds: list[list[float]] = []
-    with _calls(folder, timeout_s, emulated):
+    with calls.between_ranks():
         if dist.get_rank() == SERVER + 1:
             for size in num_bytes:
                 message = torch.zeros(size, dtype=torch.uint8)
@@ -364,22 +395,3 @@ def be_caller(
                 seconds.append((np.diff(stamps)[2:] / 1e9).tolist())
         dist.barrier()
     return seconds
-
-
-def be_peer(setting: Setting, recorder: Recorder) -> Served:
-    """Train with an allreduce of the gradients at each step; in a rank, all of which are workers."""
-    torch.set_num_threads(1)
-    rank, num_workers = dist.get_rank(), dist.get_world_size()
-    recorder = recorder.for_rank(rank)
-    module = copy.deepcopy(setting.work.module)
-    flat = parameters_to_vector(module.parameters()).detach()
-    dist.all_reduce(torch.zeros(1))  # connects
-    for step in range(len(setting.batches) // num_workers):
-        with recorder.span("work", "compute", step):
-            vector_to_parameters(flat, module.parameters())
-            gradient = _gradient(setting, module, step * num_workers + rank, rank + 1)
-        with recorder.span("work", "allreduce", step):
-            dist.all_reduce(gradient)
-        with recorder.span("work", "optimizer", step):
-            flat.sub_(gradient, alpha=setting.learning_rate / num_workers)
-    return Served(flat.double().numpy())

@@ -1,4 +1,4 @@
-"""`measure_passing`: what it costs to pass a tensor to another process by value, as a handle, and by shared memory."""
+"""What it costs to pass a tensor to another process: by value, as a handle, and by shared memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,13 @@ import torch.distributed as dist
 import torch.multiprocessing as torch_mp
 from torch import Tensor
 
-from ..values.checks import number, one_of, whole
+from ..values.checks import number, one_of, several, whole
+from ..values.frozen import checked, frozen
 from ..workers.joined import is_joined
 from ..workers.launch import launch
 from ..workers.shared import Exchange, delete_folder, shared_folder
 
 PASSED_BYTES = tuple(4**power for power in range(6, 14))  # 4 KiB to 64 MiB
-_PAGE_BYTES = 4096
-_now = time.perf_counter_ns
 PASSED_BY = {
     "pickle": "by value: pickled, through a socket, and copied out again",
     "file_descriptor": "torch: copied into shared memory, of which the other process gets a file descriptor",
@@ -33,9 +31,18 @@ PASSED_BY = {
     "shared": "torch: as file_descriptor, of a tensor that is in shared memory already",
     "ring": "workers.shared: copied into shared memory that is used again and again",
 }
+_PAGE_BYTES = 4096
+_now = time.perf_counter_ns
 
 
-@dataclass(frozen=True)
+def _some_seconds(name: str, values: Any) -> tuple[float, ...]:
+    found = tuple(number(name, one, above=0) for one in several(name, values, "seconds"))
+    if not found:
+        raise ValueError(f"{name} must be those of at least one tensor, got {values!r}")
+    return found
+
+
+@frozen
 class Passing:
     """The seconds that each tensor of `num_bytes` took by one of the ways that PASSED_BY has.
 
@@ -43,16 +50,9 @@ class Passing:
     2e-05
     """
 
-    way: str
-    num_bytes: int
-    seconds: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        one_of("way", self.way, tuple(PASSED_BY))
-        whole("num_bytes", self.num_bytes, 1)
-        if not isinstance(self.seconds, list | tuple) or not self.seconds:
-            raise ValueError(f"seconds must be those of at least one tensor, got {self.seconds!r}")
-        object.__setattr__(self, "seconds", tuple(number("seconds", one, above=0) for one in self.seconds))
+    way: str = checked(one_of, tuple(PASSED_BY))
+    num_bytes: int = checked(whole, 1)
+    seconds: tuple[float, ...] = checked(_some_seconds)
 
     @property
     def median_s(self) -> float:
@@ -72,7 +72,7 @@ def measure_passing(
     """Pass tensors of these sizes from a process to another and return what that took, way by way.
 
     The time is from when the sender begins until the receiver has a tensor and has read a number of each page of it, on
-    one clock; then it says so, and the next is sent. But for "shared" each tensor is a new one in the sender's own
+    one clock; then it says so, and the next is sent. Except for "shared" each tensor is a new one in the sender's own
     memory, written before the time begins. PASSED_BY says what the ways are.
 
     Raises ValueError for bad input, RankError where a process fails or has not ended after `timeout_s`.
@@ -95,6 +95,28 @@ def measure_passing(
     return tuple(Passing(way, size, tuple(seconds[way, size])) for way in chosen for size in sizes)
 
 
+def whole_numbers(name: str, values: Any, high: int, least: int = 1) -> tuple[int, ...]:
+    """Return the numbers if they are whole ones from 1 to `high`, and `least` different ones among them.
+
+    >>> whole_numbers("num_bytes", [1, 1], high=8, least=2)
+    Traceback (most recent call last):
+    ValueError: num_bytes must be 2 or more different whole numbers, got [1, 1]
+    """
+    found = tuple(whole(name, one, 1, high) for one in several(name, values, "whole numbers"))
+    if len(set(found)) < least:
+        raise ValueError(f"{name} must be {least} or more different whole numbers, got {values!r}")
+    return found
+
+
+def refuse_torchrun() -> None:
+    """Raise ValueError in a process of torchrun's: it takes one that can start others, which share its memory."""
+    if is_joined("gloo"):
+        raise ValueError("this starts processes of its own: call it from a script or a notebook, not under torchrun")
+
+
+# ---- in a rank
+
+
 def _pass(
     folder: Path, sizes: tuple[int, ...], ways: tuple[str, ...], iterations: int
 ) -> dict[tuple[str, int], list[float]]:
@@ -102,7 +124,7 @@ def _pass(
     rank = dist.get_rank()
     seconds: dict[tuple[str, int], list[float]] = {}
     exchange = Exchange(folder, rank)
-    with lines_between(folder) as (line,):
+    with _line(folder) as line:
         for way in ways:
             strategy = "file_system" if way == "file_system" else "file_descriptor"
             torch_mp.set_sharing_strategy(strategy)  # type: ignore[no-untyped-call]
@@ -116,7 +138,24 @@ def _pass(
     return seconds
 
 
-def _send(line: Connection, exchange: Exchange, way: str, size: int) -> float:
+@contextmanager
+def _line(folder: Path) -> Iterator[Connection[Any, Any]]:
+    """A connection between the two ranks that can pass tensors: torch has taught multiprocessing to pickle them."""
+    place = str(folder / "line")
+    tempfile.tempdir = str(folder)  # for multiprocessing's sockets, which a rank leaves behind
+    if dist.get_rank() == 0:
+        with Listener(place, "AF_UNIX") as listener:
+            dist.barrier()
+            line = listener.accept()
+    else:
+        dist.barrier()
+        line = Client(place, "AF_UNIX")
+    with line:
+        yield line
+        dist.barrier()
+
+
+def _send(line: Connection[Any, Any], exchange: Exchange, way: str, size: int) -> float:
     tensor = torch.full((size,), 1, dtype=torch.uint8)
     if way == "shared":
         tensor.share_memory_()  # type: ignore[no-untyped-call]
@@ -130,7 +169,7 @@ def _send(line: Connection, exchange: Exchange, way: str, size: int) -> float:
     return (done_ns - start_ns) / 1e9
 
 
-def _receive(line: Connection, exchange: Exchange, way: str) -> None:
+def _receive(line: Connection[Any, Any], exchange: Exchange, way: str) -> None:
     if way == "ring":
         got = exchange.unpack(line.recv_bytes())
         done_ns = _read(got)
@@ -146,46 +185,3 @@ def _read(tensor: Tensor) -> int:
     if int(pages.sum()) != len(pages):
         raise RuntimeError(f"{len(pages)} pages must have arrived as they were sent, got a sum of {int(pages.sum())}")
     return _now()
-
-
-@contextmanager
-def lines_between(folder: Path) -> Iterator[list[Any]]:
-    """Join rank 0 to each other rank by a connection that can pass tensors; in a rank.
-
-    Rank 0 gets a list of them, by rank from 1 on; another rank the one that it has.
-    """
-    rank, num_ranks, place = dist.get_rank(), dist.get_world_size(), str(folder / "line")
-    tempfile.tempdir = str(folder)  # for multiprocessing's sockets, which a rank leaves behind
-    with ExitStack() as stack:
-        if rank:
-            dist.barrier()
-            lines = [stack.enter_context(Client(place, "AF_UNIX"))]
-            lines[0].send(rank)
-        else:
-            listener = stack.enter_context(Listener(place, "AF_UNIX", backlog=num_ranks))
-            dist.barrier()
-            joined = [stack.enter_context(listener.accept()) for _ in range(num_ranks - 1)]
-            by_rank = {int(one.recv()): one for one in joined}
-            lines = [by_rank[one] for one in sorted(by_rank)]
-        yield lines
-        dist.barrier()
-
-
-def whole_numbers(name: str, values: Any, high: int, least: int = 1) -> tuple[int, ...]:
-    """Return the numbers if they are whole ones from 1 to `high`, and `least` different ones among them.
-
-    >>> whole_numbers("num_bytes", [1, 1], high=8, least=2)
-    Traceback (most recent call last):
-    ValueError: num_bytes must be 2 or more different whole numbers, got [1, 1]
-    """
-    several = isinstance(values, Sequence | np.ndarray) and not isinstance(values, str | bytes)
-    found = tuple(whole(name, one, 1, high) for one in values) if several else ()
-    if len(set(found)) < least:
-        raise ValueError(f"{name} must be {least} or more different whole numbers, got {values!r}")
-    return found
-
-
-def refuse_torchrun() -> None:
-    """Raise ValueError in a process of torchrun's: it takes one that can start others, which share its memory."""
-    if is_joined("gloo"):
-        raise ValueError("this starts processes of its own: call it from a script or a notebook, not under torchrun")
