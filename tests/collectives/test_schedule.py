@@ -272,12 +272,12 @@ def test_ones_own_come_ready_made_when_asked_for_again() -> None:
 def test_what_is_kept_with_a_schedule_is_small_and_goes_with_it() -> None:
     few_messages_of_many_chunks = ALGORITHMS["all_to_all"]["bruck"](64)
     assert [routes.num_messages for routes in all_routes(few_messages_of_many_chunks, 1)] == [64] * 6
-    assert not few_messages_of_many_chunks.kept
+    assert not few_messages_of_many_chunks.cache
     ring = ALGORITHMS["allreduce"]["ring"](4)
     next(all_routes(ring, 1))
-    assert not ring.kept  # nothing of what was not made to its end
+    assert not ring.cache  # nothing of what was not made to its end
     assert len(list(all_routes(ring, 1))) == 2
-    assert list(all_routes(ring, 1)) == ring.kept["routes", 1]
+    assert list(all_routes(ring, 1)) == ring.cache["routes", 1]
     known = weakref.ref(ring)
     gc.disable()
     try:

@@ -129,7 +129,7 @@ def test_a_schedule_that_is_simulated_again_takes_as_long() -> None:
             assert simulate(again, 1e3, cluster).makespan_s == simulate(new, 1e3, cluster).makespan_s
     large = build("all_to_all", "pairwise", 128)
     simulate(large, 1e6, Cluster.uniform(128, Link(1.0, 2.0)), detail="ranks")
-    assert not large.kept
+    assert not large.cache
 
 
 def test_a_phase_may_name_several_chunks_for_one_pair_of_ranks() -> None:

@@ -40,20 +40,20 @@ def test_one_message_after_the_other_leaves_a_card() -> None:
     cards = Cards()
     assert cards.add(0, "a", "b", 2.0, now_s=1.0) == 3.0
     assert cards.add(1, "a", "c", 1.0, now_s=2.0) is None
-    assert cards.leave("a", 3.0) == ((0, 0.0), 4.0)
-    assert cards.leave("a", 4.0) == ((1, 0.0), None)
+    assert cards.leave("a", 3.0) == (0, 0.0, 4.0)
+    assert cards.leave("a", 4.0) == (1, 0.0, None)
 
 
 def test_what_comes_from_several_queues() -> None:
     cards = Cards()
     for number, out in enumerate("abc"):
         assert cards.add(number, out, "r", 1.0, now_s=0.0) == 1.0
-    waits_s = [cards.leave(out, 1.0)[0].queued_s for out in "abc"]
+    waits_s = [cards.leave(out, 1.0)[1] for out in "abc"]
     assert waits_s == [2.0, 2.0, 2.0]  # three seconds of bytes have come, and one has been let in
     cards.add(3, "a", "r", 1.0, now_s=1.5)
-    assert cards.leave("a", 2.5)[0].queued_s == 1.5  # half a second went by before it began; alone it adds nothing
+    assert cards.leave("a", 2.5)[1] == 1.5  # half a second went by before it began; alone it adds nothing
     cards.add(4, "a", "r", 1.0, now_s=9.0)
-    assert cards.leave("a", 10.0)[0].queued_s == 0.0  # the queue is empty long since
+    assert cards.leave("a", 10.0)[1] == 0.0  # the queue is empty long since
 
 
 # ---- by hand

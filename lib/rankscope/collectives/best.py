@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,6 @@ from ..values.checks import number, of_type, one_of, several
 from .builders import ALGORITHMS, build, is_shipped
 from .builders.rings import shape_of
 from .cost import FORMS, NoClosedForm, closed_form, lower_bounds
-from .schedule import Schedule
 from .simulate import simulate
 from .verify import verify
 
@@ -30,8 +28,7 @@ class Candidate(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Best:
+class Best(NamedTuple):
     """All algorithms by time, the quickest first, and the lower bound were all links as good as the best of each."""
 
     candidates: tuple[Candidate, ...]
@@ -157,19 +154,16 @@ def _candidate(collective: str, name: str, num_bytes: float, cluster: Cluster) -
         except ValueError:
             continue
         if not ours:
-            _check_own(schedule, collective, name, cluster.num_ranks)
+            made = schedule.collective, schedule.num_ranks
+            if made != (collective, cluster.num_ranks):
+                wanted = f"{collective} for {cluster.num_ranks} ranks"
+                raise ValueError(f"{name} must build {wanted}, and built {made[0]} for {made[1]}")
+            verify(schedule)
         seconds = _stated(collective, name, num_bytes, cluster, options) if ours else None
         if seconds is None:
             seconds = simulate(schedule, num_bytes, cluster, detail="ranks").makespan_s
         tried.append(Candidate(name, options, seconds))
     return min(tried, key=lambda candidate: candidate.seconds, default=None)
-
-
-def _check_own(schedule: Schedule, collective: str, name: str, num_ranks: int) -> None:
-    found = (schedule.collective, schedule.num_ranks)
-    if found != (collective, num_ranks):
-        raise ValueError(f"{name} must build {collective} for {num_ranks} ranks, and built {found[0]} for {found[1]}")
-    verify(schedule)
 
 
 def _stated(collective: str, name: str, num_bytes: float, cluster: Cluster, options: dict[str, Any]) -> float | None:

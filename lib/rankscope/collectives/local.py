@@ -21,8 +21,6 @@ OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "prod": torch.mul,
 }
 
-Held = list[dict[int, Tensor]]  # for each rank the chunks that it has
-
 
 def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor | None]:
     """Return what each rank has after the collective: a new tensor, or None where it gets nothing.
@@ -55,8 +53,16 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     verify(schedule)
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
-    held = _cut(schedule, tensors, ends)
-    _carry_out(schedule, held, OPS[op])
+    held: list[dict[int, Tensor]] = []  # for each rank the chunks that it has
+    for tensor, chunks in zip(tensors, given(schedule), strict=True):
+        run, flat = np.flatnonzero(chunks).tolist(), tensor.detach().reshape(-1)
+        start = ends[run[0]] if run else 0
+        held.append({chunk: flat[ends[chunk] - start : ends[chunk + 1] - start] for chunk in run})
+    for step in schedule.steps():
+        rows = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
+        sent = [held[src][chunk] for src, _, chunk, _, _ in rows]  # all is read before anything is written
+        for (_, dst, chunk, _, reduce), new in zip(rows, sent, strict=True):
+            held[dst][chunk] = OPS[op](held[dst][chunk], new) if reduce else new
     results: list[Tensor | None] = []
     for chunks, own in zip(wanted(schedule), held, strict=True):
         whole = torch.cat([own[chunk] for chunk in np.flatnonzero(chunks).tolist()]) if chunks.any() else None
@@ -101,25 +107,6 @@ def check_op(op: str, tensor: Tensor) -> None:
         raise ValueError(f"op 'avg' needs a floating or complex dtype, got {tensor.dtype}")
     if op in ("min", "max") and tensor.is_complex():
         raise ValueError(f"op {op!r} needs a dtype that has an order, got {tensor.dtype}")
-
-
-def _cut(schedule: Schedule, tensors: list[Tensor], ends: list[int]) -> Held:
-    """The chunks that each rank passes: a run of them, or none."""
-    held: Held = []
-    for tensor, chunks in zip(tensors, given(schedule), strict=True):
-        run, flat = np.flatnonzero(chunks).tolist(), tensor.detach().reshape(-1)
-        start = ends[run[0]] if run else 0
-        held.append({chunk: flat[ends[chunk] - start : ends[chunk + 1] - start] for chunk in run})
-    return held
-
-
-def _carry_out(schedule: Schedule, held: Held, add: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Every step reads all that it sends before it writes; sums are new tensors, so that what was read stays."""
-    for step in schedule.steps():
-        rows = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
-        sent = [held[src][chunk] for src, _, chunk, _, _ in rows]
-        for (_, dst, chunk, _, reduce), new in zip(rows, sent, strict=True):
-            held[dst][chunk] = add(held[dst][chunk], new) if reduce else new
 
 
 def shape_of(schedule: Schedule, tensor: Tensor, ends: list[int], num_elements: int) -> tuple[int, ...]:

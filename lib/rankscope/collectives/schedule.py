@@ -1,18 +1,19 @@
-"""`Schedule`: which rank sends which chunks to whom at which step, generated a step at a time."""
+"""`Schedule`: which rank sends which chunks to which rank at which step, generated a step at a time, and as text."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..values.checks import count_of, one_of, several, whole
+from ..values.frozen import checked, frozen, optional
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,8 +24,20 @@ SUMS = ("allreduce", "reduce", "reduce_scatter")  # each rank has a share in eve
 MOVES = ("broadcast", "scatter", "gather", "allgather", "all_to_all")  # each chunk comes from one rank
 COLLECTIVES = (*SUMS, *MOVES, "barrier")
 ROOTED = ("reduce", "broadcast", "scatter", "gather")
-RUNS_IN, RUNS_OUT = ("gather", "allgather"), ("scatter", "reduce_scatter")  # a rank passes, gets, its own run only
-MOST_KEPT = 1 << 13  # rows that are worked out of a schedule, up to which they are kept with it
+RUNS_IN, RUNS_OUT = ("gather", "allgather"), ("scatter", "reduce_scatter")  # a rank passes, or gets, only its own run
+MOST_KEPT = 1 << 13  # rows of a result that is kept in the cache of a schedule
+
+
+def turns(keys: Ints) -> Ints:
+    """Return how many equal keys stand before each.
+
+    >>> turns(np.array([7, 3, 7, 7])).tolist()
+    [0, 0, 1, 2]
+    """
+    order = np.argsort(keys, kind="stable")
+    ordered, found = keys[order], np.empty_like(keys)
+    found[order] = np.arange(keys.size) - np.searchsorted(ordered, ordered)
+    return found
 
 
 class ScheduleError(ValueError):
@@ -43,7 +56,7 @@ class Step(NamedTuple):
     Chunks `chunk` … `chunk + num_chunks - 1` go from `src` to `dst`, which adds them to its own where `reduce` is set
     and replaces its own elsewhere.
 
-    All transfers of a step read what was there before it. Those from one rank to one other are one message.
+    All transfers of a step read what was there before it. Those between the same two ranks are one message.
     """
 
     src: Ints
@@ -56,8 +69,13 @@ class Step(NamedTuple):
     def of(
         cls, src: ArrayLike, dst: ArrayLike, chunk: ArrayLike, num_chunks: ArrayLike = 1, reduce: Any = False
     ) -> Step:
-        """Make a step, whose columns are read-only, of columns and of values that all its transfers share."""
-        numbers = (_whole_column(column) for column in (src, dst, chunk, num_chunks))
+        """Make a step of columns, or of single values that all its transfers share; its columns are read-only."""
+        numbers = []
+        for values in (src, dst, chunk, num_chunks):
+            column = np.asarray(values)
+            if column.size and not np.issubdtype(column.dtype, np.integer):
+                raise ValueError(f"ranks and chunks of a step must be whole numbers, got {values!r}")
+            numbers.append(column.astype(np.int64))
         marks = np.asarray(reduce)
         if marks.size and marks.dtype != bool:
             raise ValueError(f"reduce must be True or False, one or a column, got {reduce!r}")
@@ -78,7 +96,7 @@ class Step(NamedTuple):
 class Phase:
     """`num_steps` steps in which the same ranks send to the same ranks; only the chunks change.
 
-    `chunk` is a column, or a function from the step within the phase to one, called when somebody asks: who costs a
+    `chunk` is a column, or a function from the step within the phase to one, called only when somebody asks: costing a
     schedule needs the routes and not the chunks.
     """
 
@@ -102,14 +120,23 @@ class Phase:
         return Step.of(self.src, self.dst, chunk, self.num_chunks, self.reduce)
 
 
-def _whole_column(values: ArrayLike) -> Ints:
-    column = np.asarray(values)
-    if column.size and not np.issubdtype(column.dtype, np.integer):
-        raise ValueError(f"ranks and chunks of a step must be whole numbers, got {values!r}")
-    return column.astype(np.int64)
+def _name(field: str, value: Any) -> str:
+    if not isinstance(value, str) or value.split() != [value]:
+        raise ValueError(f"{field} must be a name without spaces, got {value!r}")
+    return value
 
 
-@dataclass(frozen=True, eq=False)
+def _function(field: str, value: Any) -> Callable[[], Iterable[Phase]]:
+    if not callable(value):
+        raise ValueError(f"{field} must be a function that returns them, got {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def _counts(field: str, value: Any) -> tuple[int, ...]:
+    return tuple(whole(field, count, 0) for count in several(field, value))
+
+
+@frozen(eq=False)
 class Schedule:
     """What `num_ranks` ranks do in one collective, on a buffer cut into `num_chunks` chunks.
 
@@ -124,41 +151,34 @@ class Schedule:
     Raises ValueError for an unknown collective and for numbers out of range.
     """
 
-    collective: str
-    algorithm: str
-    num_ranks: int
-    num_chunks: int
-    phases: Callable[[], Iterable[Phase]]
-    root: int = 0
-    ports: int = 1
-    lag: int = 1
-    weights: tuple[int, ...] | None = None
-    kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)  # what others have worked out of it
+    collective: str = checked(one_of, COLLECTIVES)
+    algorithm: str = checked(_name)
+    num_ranks: int = checked(whole, 1)
+    num_chunks: int = checked(whole, 1)
+    phases: Callable[[], Iterable[Phase]] = checked(_function)
+    root: int = checked(whole, default=0)
+    ports: int = checked(whole, 1, default=1)
+    lag: int = checked(whole, 1, default=1)
+    weights: tuple[int, ...] | None = checked(optional, _counts, default=None)
 
-    def __post_init__(self) -> None:
-        one_of("collective", self.collective, COLLECTIVES)
-        if not isinstance(self.algorithm, str) or self.algorithm.split() != [self.algorithm]:
-            raise ValueError(f"algorithm must be a name without spaces, got {self.algorithm!r}")
-        for name in ("num_ranks", "num_chunks", "ports", "lag"):
-            object.__setattr__(self, name, whole(name, getattr(self, name), 1))
-        object.__setattr__(self, "root", whole("root", self.root, 0, self.num_ranks - 1))
-        if not callable(self.phases):
-            raise ValueError(f"phases must be a function that returns them, got {self.phases!r}")
-        each = self.num_ranks if self.collective in ("reduce_scatter", "scatter", "gather", "allgather") else 1
+    def __attrs_post_init__(self) -> None:
+        whole("root", self.root, 0, self.num_ranks - 1)
+        each = self.num_ranks if self.collective in (*RUNS_IN, *RUNS_OUT) else 1
         each = self.num_ranks**2 if self.collective == "all_to_all" else each
         if self.num_chunks % each:
             raise ValueError(f"num_chunks of {self.collective} must be a multiple of {each}, got {self.num_chunks}")
-        if self.weights is not None:
-            weights = tuple(whole("weights", weight, 0) for weight in several("weights", self.weights))
-            if len(weights) != self.num_chunks:
-                raise ValueError(f"weights must be {self.num_chunks}, one a chunk, got {len(weights)}")
-            object.__setattr__(self, "weights", weights)
+        if self.weights is not None and len(self.weights) != self.num_chunks:
+            raise ValueError(f"weights must be {self.num_chunks}, one a chunk, got {len(self.weights)}")
 
     @classmethod
     def of_steps(cls, steps: Iterable[Step], **header: Any) -> Schedule:
         """Make a schedule of steps; `header` holds the other fields."""
-        phases = tuple(Phase(step.src, step.dst, step.chunk, step.num_chunks, step.reduce) for step in steps)
-        return cls(phases=partial(iter, phases), **header)
+        return cls(phases=partial(iter, tuple(Phase(*step) for step in steps)), **header)
+
+    @cached_property
+    def cache(self) -> dict[Any, Any]:
+        """What has been computed from this schedule, and is kept for as long as it lives."""
+        return {}
 
     @property
     def num_steps(self) -> int:
@@ -171,7 +191,7 @@ class Schedule:
 
     def header(self) -> dict[str, Any]:
         """Return all fields but the phases, for another schedule of the same kind."""
-        names = ("collective", "algorithm", "num_ranks", "num_chunks", "root", "ports", "lag", "weights")
+        names = (field.name for field in attrs.fields(Schedule) if field.name != "phases")  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in names}
 
     def chunk_bytes(self, num_bytes: float) -> NDArray[np.float64]:
@@ -187,31 +207,25 @@ class Schedule:
         """Return where the chunks begin and end, as num_chunks + 1 numbers, where each rank passes `num_elements`.
 
         They count through the whole buffer, and in all_to_all through those of all ranks. Chunks are as even as can
-        be, or as the weights say. Raises ValueError where a chunk would be left without an element.
+        be, or as the weights say; those of a barrier have one element of their own. Raises ValueError where a chunk
+        would be left without an element.
 
         >>> from . import ALGORITHMS
         >>> ALGORITHMS["allreduce"]["ring"](4).chunk_ends(10)
         [0, 2, 5, 7, 10]
         """
+        if self.collective == "barrier":
+            return list(range(self.num_chunks + 1))
         if self.weights is not None:
             return [0, *itertools.accumulate(self.weights)]
         n = self.num_ranks
-        parts = n if self.collective in (*RUNS_IN, "all_to_all") else 1  # who passes a part of the whole
-        if num_elements * parts < self.num_chunks and self.collective != "barrier":
+        parts = n if self.collective in (*RUNS_IN, "all_to_all") else 1  # where a rank passes a part of the whole
+        if num_elements * parts < self.num_chunks:
             least = count_of(self.num_chunks // parts, "element")
             raise ValueError(f"tensors must have at least {least}, one for each chunk, got {num_elements}")
         if self.collective == "all_to_all" and num_elements % n:
             raise ValueError(f"tensors of all_to_all must have a multiple of {n} elements, got {num_elements}")
         return [chunk * num_elements * parts // self.num_chunks for chunk in range(self.num_chunks + 1)]
-
-    def to_text(self) -> str:
-        """Return a line for the header and one for each step; `from_text` reads it back."""
-        return to_text(self)
-
-    @classmethod
-    def from_text(cls, text: str) -> Schedule:
-        """Read what `to_text` wrote, or a person; raises ScheduleError naming the line that is wrong."""
-        return from_text(text)
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row a transfer: step, src, dst, chunk, num_chunks, reduce."""
@@ -219,6 +233,47 @@ class Schedule:
 
         frames = [pd.DataFrame({"step": number, **step._asdict()}) for number, step in enumerate(self.steps())]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["step", *Step._fields])
+
+    def to_text(self) -> str:
+        """Return a line for the header and one for each step: ``step: src>dst:first-last`` with + to add, = to replace.
+
+        >>> from . import ALGORITHMS
+        >>> print(ALGORITHMS["allreduce"]["ring"](2).to_text())
+        allreduce ring ranks=2 chunks=2 root=0 ports=1 lag=1
+        0: 0>1:0+ 1>0:1+
+        1: 0>1:1= 1>0:0=
+        <BLANKLINE>
+        """
+        head = [self.collective, self.algorithm]
+        head += [f"{word}={getattr(self, name)}" for word, name in _HEADER.items() if word != "weights"]
+        if self.weights is not None:
+            head.append(f"weights={','.join(map(str, self.weights))}")
+        lines = [" ".join(head)]
+        for number, step in enumerate(self.steps()):
+            words = [f"{number}:"]
+            for src, dst, chunk, count, reduce in zip(*(column.tolist() for column in step), strict=True):
+                chunks = f"{chunk}-{chunk + count - 1}" if count > 1 else chunk
+                words.append(f"{src}>{dst}:{chunks}{'+' if reduce else '='}")
+            lines.append(" ".join(words))
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str) -> Schedule:
+        """Return the schedule that `to_text`, or a person, wrote; empty lines and those that start with # are skipped.
+
+        Raises ScheduleError naming the line, counted from 1, and what is wrong in it.
+        """
+        lines = [(place, line.split()) for place, line in enumerate(text.splitlines(), 1)]
+        lines = [(place, words) for place, words in lines if words and not words[0].startswith("#")]
+        if not lines:
+            raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
+        header = _read_header(*lines[0])
+        steps = []
+        for number, (place, words) in enumerate(lines[1:]):
+            if words[0] != f"{number}:":
+                raise ScheduleError(f"line {place}: expected step {number}:, got {words[0]!r}", step=number)
+            steps.append(_read_step(place, number, words[1:], header))
+        return cls.of_steps(steps, **header)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):
@@ -237,76 +292,27 @@ class Schedule:
         )
 
 
-_HEADER = ("ranks", "chunks", "root", "ports", "lag", "weights")
-_FIELDS = {"ranks": "num_ranks", "chunks": "num_chunks"}
+_HEADER = {"ranks": "num_ranks", "chunks": "num_chunks"} | {word: word for word in ("root", "ports", "lag", "weights")}
 _TRANSFER = re.compile(r"([0-9]{1,9})>([0-9]{1,9}):([0-9]{1,9})(?:-([0-9]{1,9}))?([+=])")
 
 
-def to_text(schedule: Schedule) -> str:
-    """Return the schedule as text: after the header ``step: src>dst:first-last`` with + to add and = to replace.
-
-    >>> from . import ALGORITHMS
-    >>> print(to_text(ALGORITHMS["allreduce"]["ring"](2)))
-    allreduce ring ranks=2 chunks=2 root=0 ports=1 lag=1
-    0: 0>1:0+ 1>0:1+
-    1: 0>1:1= 1>0:0=
-    <BLANKLINE>
-    """
-    fields = schedule.header()
-    values = {name: fields[_FIELDS.get(name, name)] for name in _HEADER}
-    if values["weights"] is None:
-        del values["weights"]
-    else:
-        values["weights"] = ",".join(map(str, values["weights"]))
-    head = [schedule.collective, schedule.algorithm, *(f"{name}={value}" for name, value in values.items())]
-    lines = [" ".join(head)]
-    for number, step in enumerate(schedule.steps()):
-        rows = zip(*(column.tolist() for column in step), strict=True)
-        lines.append(" ".join([f"{number}:", *(_transfer(*row) for row in rows)]))
-    return "\n".join(lines) + "\n"
-
-
-def from_text(text: str) -> Schedule:
-    """Return the schedule that `to_text` wrote; lines that are empty or start with # are skipped.
-
-    Raises ScheduleError naming the line, counted from 1, and what is wrong in it.
-    """
-    lines = [(place, line.split()) for place, line in enumerate(text.splitlines(), 1)]
-    lines = [(place, words) for place, words in lines if words and not words[0].startswith("#")]
-    if not lines:
-        raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
-    header = _read_header(*lines[0])
-    steps = []
-    for number, (place, words) in enumerate(lines[1:]):
-        if words[0] != f"{number}:":
-            raise ScheduleError(f"line {place}: expected step {number}:, got {words[0]!r}", step=number)
-        steps.append(_read_step(place, number, words[1:], header))
-    return Schedule.of_steps(steps, **header)
-
-
-def _transfer(src: int, dst: int, chunk: int, count: int, reduce: bool) -> str:
-    last = f"-{chunk + count - 1}" if count > 1 else ""
-    return f"{src}>{dst}:{chunk}{last}{'+' if reduce else '='}"
-
-
 def _read_header(place: int, words: list[str]) -> dict[str, Any]:
-    header: dict[str, Any] = {}
     if len(words) < 4:
         raise ScheduleError(
             f"line {place}: a header is 'collective algorithm ranks=… chunks=…', got {' '.join(words)!r}"
         )
+    header: dict[str, Any] = {"collective": words[0], "algorithm": words[1]}
     for word in words[2:]:
         name, _, value = word.partition("=")
         numbers = value.split(",") if name == "weights" else [value]
         if name not in _HEADER or not all(re.fullmatch("[0-9]{1,24}", number) for number in numbers):
             raise ScheduleError(f"line {place}: expected {', '.join(_HEADER)} with whole numbers, got {word!r}")
-        if _FIELDS.get(name, name) in header:
+        if _HEADER[name] in header:
             raise ScheduleError(f"line {place}: {name}= is there twice")
-        header[_FIELDS.get(name, name)] = tuple(map(int, numbers)) if name == "weights" else int(value)
-    for name, key in _FIELDS.items():
-        if key not in header:
+        header[_HEADER[name]] = tuple(map(int, numbers)) if name == "weights" else int(value)
+    for name in ("ranks", "chunks"):
+        if _HEADER[name] not in header:
             raise ScheduleError(f"line {place}: {name}= is missing")
-    header = {"collective": words[0], "algorithm": words[1], **header}
     try:
         return Schedule.of_steps([], **header).header()
     except ValueError as error:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..cluster import Cluster
 from ..timeline import Timeline
 from ..values.checks import number, of_type, one_of
-from .schedule import MOST_KEPT, Ints, Phase, Schedule
+from .schedule import MOST_KEPT, Ints, Phase, Schedule, turns
 
 MOST_MESSAGES = 250_000  # of which every one becomes spans unless asked otherwise
 _EPS = float(np.finfo(float).eps)
@@ -197,8 +197,8 @@ class Routes:
         self.src, self.dst = phase.src[rows[order]], phase.dst[rows[order]]
         self.num_messages, self.num_steps = order.size, phase.num_steps
         self._phase = phase
-        self.send_port, self.after_send = _turns(self.src, ports)
-        self.receive_port, self.after_receive = _turns(self.dst, ports)
+        self.send_port, self.after_send = _on_ports(self.src, ports)
+        self.receive_port, self.after_receive = _on_ports(self.dst, ports)
         self.levels = self._levels()
         self.shift = _shift(num_ranks, self.src, self.dst)
 
@@ -231,8 +231,8 @@ class Routes:
 def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
     """Yield the routes of each phase; those of a small schedule are made once, for all sizes and clusters."""
     key = "routes", ports
-    if key in schedule.kept:
-        yield from schedule.kept[key]
+    if key in schedule.cache:
+        yield from schedule.cache[key]
         return
     made, num_rows = list[Routes](), 0
     for phase in schedule.phases():
@@ -242,22 +242,18 @@ def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
             made.append(routes)
         yield routes
     if num_rows <= MOST_KEPT:
-        schedule.kept[key] = made
+        schedule.cache[key] = made
 
 
-def _turns(rank: Ints, ports: int | None) -> tuple[Ints, Ints]:
+def _on_ports(rank: Ints, ports: int | None) -> tuple[Ints, Ints]:
     """For each message the port of its rank that it takes, and the message that has that port before it, or -1."""
-    turn, before = np.zeros_like(rank), np.full(rank.size, -1)
-    if np.unique(rank).size == rank.size:
+    turn, before = turns(rank), np.full(rank.size, -1)
+    if ports is None or not turn.any():
         return turn, before
     order = np.argsort(rank, kind="stable")
-    first = np.r_[True, np.diff(rank[order]) != 0]
-    place = np.arange(rank.size) - np.maximum.accumulate(np.where(first, np.arange(rank.size), 0))
-    turn[order] = place if ports is None else place % ports
-    if ports is not None:
-        waits = place >= ports
-        before[order[waits]] = order[np.flatnonzero(waits) - ports]
-    return turn, before
+    waits = np.flatnonzero(turn[order] >= ports)
+    before[order[waits]] = order[waits - ports]
+    return turn % ports, before
 
 
 def _shift(num_ranks: int, src: Ints, dst: Ints) -> Shift | None:
@@ -322,9 +318,8 @@ def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:
     order = np.lexsort((time_s, place))  # stable
     ordered = place[order]
     if not (ordered[1:] == ordered[:-1]).any():
-        return [np.arange(place.size)]
-    first = np.r_[True, ordered[1:] != ordered[:-1]]
-    turn = np.arange(place.size) - np.maximum.accumulate(np.where(first, np.arange(place.size), 0))
+        return [order]
+    turn = turns(ordered)
     return [order[turn == now] for now in range(int(turn.max()) + 1)]
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,12 +13,12 @@ from .verify import given, wanted
 Bytes = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@attrs.frozen(eq=False)
 class Traffic:
     """Of one collective: `link_bytes[src, dst]`, how many messages and steps, and each rank's `peak_buffer_bytes`.
 
     The peak counts the chunks that a rank holds and one message for each step of lag that comes in to be added. A chunk
-    that has been passed on and is not part of the rank's result is let go.
+    that has been passed on and is not part of the rank's result is freed.
     """
 
     link_bytes: Bytes

@@ -1,11 +1,13 @@
-"""The double binary tree: two pipelined trees, in which whoever is inside one is a leaf of the other.
+"""The double binary tree: two pipelined trees, in which a rank that is inside one is a leaf of the other.
 
 Sanders, Speck and Träff (2009), Two-tree algorithms for full bandwidth broadcast, reduction and scan; NCCL since 2.4.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 
@@ -20,10 +22,10 @@ def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
     the turns between: every step uses each port once. The way down is the way up in reverse. Any N.
     """
     n, segments = whole("num_ranks", num_ranks, 1), whole("num_segments", num_segments, 1)
-    trees = parents(n, 0), parents(n, 1)
-    tree, child = (np.concatenate(rows) for rows in zip(*(_edges(t, up) for t, up in enumerate(trees)), strict=True))
-    parent = np.where(tree == 0, trees[0][child], trees[1][child])
-    first = _first_steps(n, tree, child, parent) if n > 1 else np.empty(0, dtype=np.int64)
+    trees = np.array([parents(n, 0), parents(n, 1)])
+    tree, child = np.nonzero(trees >= 0)  # the edges
+    parent = trees[tree, child]
+    first = _first_steps(n, tree.tolist(), child.tolist(), parent.tolist())
     last = int(first.max()) + 2 * (segments - 1) if n > 1 else -1
 
     def carried(step: int) -> tuple[Ints, Ints]:
@@ -66,50 +68,36 @@ def parents(num_ranks: int, tree: int) -> Ints:
     return result
 
 
-def _edges(tree: int, up: Ints) -> tuple[Ints, Ints]:
-    child = np.flatnonzero(up >= 0)
-    return np.full(child.size, tree), child
-
-
-def _first_steps(n: int, tree: Ints, child: Ints, parent: Ints) -> Ints:
+def _first_steps(n: int, tree: list[int], child: list[int], parent: list[int]) -> Ints:
     """When each edge carries its first segment: after all edges below it, in the turn of its colour."""
     color = _two_colors(n, child, parent)
-    first = np.zeros(tree.size, dtype=np.int64)
-    edge_of = {(int(t), int(c)): e for e, (t, c) in enumerate(zip(tree, child, strict=True))}
-    below: dict[int, list[int]] = {}
-    for e, (t, p) in enumerate(zip(tree.tolist(), parent.tolist(), strict=True)):
-        above = edge_of.get((t, p))
-        if above is not None:
-            below.setdefault(above, []).append(e)
-    done: dict[int, int] = {}
+    below: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for edge, place in enumerate(zip(tree, parent, strict=True)):
+        below[place].append(edge)
 
-    def settle(e: int) -> int:
-        if e not in done:
-            soonest = max((settle(b) + 1 for b in below.get(e, [])), default=0)
-            done[e] = soonest + (soonest - int(color[e])) % 2
-        return done[e]
+    @cache
+    def first(edge: int) -> int:
+        soonest = max((first(other) + 1 for other in below[tree[edge], child[edge]]), default=0)
+        return soonest + (soonest - color[edge]) % 2
 
-    for e in range(tree.size):
-        first[e] = settle(e)
-    return first
+    return np.array([first(edge) for edge in range(len(tree))], dtype=np.int64)
 
 
-def _two_colors(n: int, child: Ints, parent: Ints) -> Ints:
+def _two_colors(n: int, child: list[int], parent: list[int]) -> list[int]:
     """A turn, 0 or 1, for each edge, so that no rank sends twice, nor receives twice, in one turn.
 
-    Each rank sends on two edges at most and receives on two at most: alternate along the paths and rings they form.
+    Each rank sends on at most two edges and receives on at most two: alternate along the paths and rings they form.
     """
-    ends: dict[int, list[int]] = {}
-    for e, (c, p) in enumerate(zip(child.tolist(), parent.tolist(), strict=True)):
-        ends.setdefault(c, []).append(e)
-        ends.setdefault(n + p, []).append(e)
-    color = np.full(child.size, -1)
-    for start in range(child.size):
+    ends: dict[int, list[int]] = defaultdict(list)
+    for edge, (c, p) in enumerate(zip(child, parent, strict=True)):
+        ends[c].append(edge)
+        ends[n + p].append(edge)
+    color = [-1] * len(child)
+    for start in range(len(child)):
         todo = [(start, 0)] if color[start] < 0 else []
         while todo:
-            e, mine = todo.pop()
-            if color[e] < 0:
-                color[e] = mine
-                near = ends[int(child[e])] + ends[n + int(parent[e])]
-                todo += [(other, 1 - mine) for other in near if color[other] < 0]
+            edge, mine = todo.pop()
+            if color[edge] < 0:
+                color[edge] = mine
+                todo += [(other, 1 - mine) for other in ends[child[edge]] + ends[n + parent[edge]] if color[other] < 0]
     return color

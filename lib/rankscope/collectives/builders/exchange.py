@@ -23,7 +23,7 @@ def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Sc
     `counts` gives the elements of each rank where they differ (MPI_Allgatherv).
     """
     n, ranks = _ranks(num_ranks)
-    phases = (once_round(ranks, (ranks + 1) % n, ranks, n, 1, 0, False),)
+    phases = (once_round(ranks, (ranks + 1) % n, ranks, n),)
     return Schedule("allgather", "ring", n, n, lambda: phases, weights=weights_of(n, counts))
 
 
@@ -58,7 +58,7 @@ def allgather_bruck(num_ranks: int) -> Schedule:
 def reduce_scatter_ring(num_ranks: int) -> Schedule:
     """A sum goes once round for each chunk, and ends with the rank that owns it: N-1 steps of one chunk, any N."""
     n, ranks = _ranks(num_ranks)
-    phases = (once_round(ranks, (ranks + 1) % n, ranks, n, 1, -1, True),)
+    phases = (once_round(ranks, (ranks + 1) % n, ranks, n, start=-1, reduce=True),)
     return Schedule("reduce_scatter", "ring", n, n, lambda: phases)
 
 

@@ -125,9 +125,13 @@ def _power(num_ranks: int) -> int:
 
 
 def _folded(
-    collective: str, algorithm: str, num_ranks: int, num_chunks: int, core: Callable[[int, Ints], Iterator[Phase]],
+    collective: str,
+    algorithm: str,
+    num_ranks: int,
+    num_chunks: int,
+    core: Callable[[int, Ints], Iterator[Phase]],
     root: int = 0,
-) -> Schedule:  # fmt: skip
+) -> Schedule:
     """`core(p, ranks)` among p ranks, a power of two; before it the others hand their share to one of them.
 
     In a reduce the root is the first of these p ranks; in an allreduce the others get the sum in the end.

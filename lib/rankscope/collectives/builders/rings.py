@@ -12,13 +12,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...values.checks import several, whole
-from ..schedule import Phase, Schedule
+from ..schedule import Ints, Phase, Schedule
 from .rooted import to_leaders
 
 
 def ring(num_ranks: int) -> Schedule:
     """Reduce-scatter round the ring, then allgather: 2(N-1) steps of one chunk in N, any N."""
-    return _named("ring", grid(num_ranks, (num_ranks,)))
+    n = whole("num_ranks", num_ranks, 1)
+    return _grid("ring", n, (n,))
 
 
 def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
@@ -32,7 +33,7 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
     def phases() -> Iterator[Phase]:
         for start, reduce in ((0, True), (1, False)):
 
-            def chunk(step: int, start: int = start) -> np.ndarray:
+            def chunk(step: int, start: int = start) -> Ints:
                 return (ranks + start - step // segments) % n * segments + step % segments
 
             yield Phase(ranks, (ranks + 1) % n, chunk, 1, reduce, (n - 1) * segments)
@@ -74,7 +75,7 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
         k = leaders.size
         yield from to_leaders(n, g, k, reduce=True)
         for start, reduce in ((0, True), (1, False)):
-            yield once_round(leaders, np.roll(leaders, -1), np.arange(k), k, 1, start, reduce)
+            yield once_round(leaders, np.roll(leaders, -1), np.arange(k), k, start=start, reduce=reduce)
         yield from to_leaders(n, g, k, reduce=False)
 
     return Schedule("allreduce", "hierarchical_ring", n, leaders.size, phases)
@@ -86,12 +87,14 @@ def torus_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     `shape` is (rows, ranks a row), rank r in row r // ranks a row: give the number of nodes and GPUs a node, to keep
     the large messages within nodes. Its product must be `num_ranks`; by default it is as square as can be.
     """
-    return _named("torus_2d", grid(num_ranks, shape_of(num_ranks, shape, 2)))
+    n = whole("num_ranks", num_ranks, 1)
+    return _grid("torus_2d", n, shape_of(n, shape, 2))
 
 
 def torus_3d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """`torus_2d` along three axes, the last first; `shape` has three numbers whose product is `num_ranks`."""
-    return _named("torus_3d", grid(num_ranks, shape_of(num_ranks, shape, 3)))
+    n = whole("num_ranks", num_ranks, 1)
+    return _grid("torus_3d", n, shape_of(n, shape, 3))
 
 
 def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
@@ -108,12 +111,11 @@ def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     return Schedule("allreduce", "mesh_2d", n, n, phases)
 
 
-def grid(num_ranks: int, shape: Sequence[int]) -> Schedule:
+def _grid(algorithm: str, n: int, shape: Sequence[int]) -> Schedule:
     """Reduce-scatter along each axis of a grid of ranks, the last first, then allgather in the other order.
 
     After each axis a rank goes on with the one block in shape[axis] that it has summed.
     """
-    n = whole("num_ranks", num_ranks, 1)
 
     def phases() -> Iterator[Phase]:
         base, block, back = np.zeros(n, dtype=np.int64), n, []
@@ -125,18 +127,17 @@ def grid(num_ranks: int, shape: Sequence[int]) -> Schedule:
             base = base + (place + 1) % shape[axis] * block
         yield from reversed(back)
 
-    return Schedule("allreduce", "grid", n, n, phases)
+    return Schedule("allreduce", algorithm, n, n, phases)
 
 
-def shape_of(num_ranks: int, shape: Sequence[int] | None, axes: int) -> tuple[int, ...]:
-    """Return a shape of so many axes whose product is `num_ranks`, as even as can be where None is given.
+def shape_of(n: int, shape: Sequence[int] | None, axes: int) -> tuple[int, ...]:
+    """Return a shape of so many axes whose product is n, as even as can be where None is given.
 
     One axis may be -1, for what is left. Raises ValueError for a shape that does not fit, naming those that do.
 
     >>> shape_of(12, None, 2), shape_of(7, None, 2), shape_of(12, (-1, 6), 2)
     ((3, 4), (1, 7), (2, 6))
     """
-    n = whole("num_ranks", num_ranks, 1)
     shapes = _shapes(n, axes)
     if shape is None:
         return min((s for s in shapes if list(s) == sorted(s)), key=lambda s: (max(s), sum(s)))
@@ -149,8 +150,8 @@ def shape_of(num_ranks: int, shape: Sequence[int] | None, axes: int) -> tuple[in
     raise ValueError(f"shape must be {axes} numbers whose product is num_ranks = {n}: {some}; got {wanted}")
 
 
-def nodes_of(num_ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
-    """Return how many nodes there are, and the ranks on each: by `shape_of` where None is given.
+def nodes_of(n: int, gpus_per_node: int | None) -> tuple[int, int]:
+    """Return how many nodes n ranks are on, and the ranks on each: by `shape_of` where None is given.
 
     >>> nodes_of(12, None), nodes_of(12, 2)
     ((3, 4), (6, 2))
@@ -158,11 +159,7 @@ def nodes_of(num_ranks: int, gpus_per_node: int | None) -> tuple[int, int]:
     Traceback (most recent call last):
     ValueError: gpus_per_node must divide num_ranks = 12, got 5
     """
-    n = whole("num_ranks", num_ranks, 1)
-    if gpus_per_node is None:
-        nodes, each = shape_of(n, None, 2)
-        return nodes, each
-    each = whole("gpus_per_node", gpus_per_node, 1, n)
+    each = shape_of(n, None, 2)[1] if gpus_per_node is None else whole("gpus_per_node", gpus_per_node, 1, n)
     if n % each:
         raise ValueError(f"gpus_per_node must divide num_ranks = {n}, got {each}")
     return n // each, each
@@ -175,20 +172,20 @@ def _shapes(n: int, axes: int) -> list[tuple[int, ...]]:
     return [(d, *rest) for d in divisors for rest in _shapes(n // d, axes - 1)]
 
 
-def _along(n: int, shape: Sequence[int], axis: int) -> tuple[np.ndarray, np.ndarray]:
+def _along(n: int, shape: Sequence[int], axis: int) -> tuple[Ints, Ints]:
     """Each rank's place along the axis, and its next neighbour there."""
-    ranks = np.arange(n).reshape(shape)
-    place = np.broadcast_to(np.arange(shape[axis]).reshape([-1 if a == axis else 1 for a in range(len(shape))]), shape)
-    return place.ravel(), np.roll(ranks, -1, axis).ravel()
+    return np.indices(shape)[axis].ravel(), np.roll(np.arange(n).reshape(shape), -1, axis).ravel()
 
 
 def once_round(
-    src: np.ndarray, dst: np.ndarray, place: np.ndarray, size: int, block: int, start: int, reduce: bool,
-    base: np.ndarray | int = 0,
-) -> Phase:  # fmt: skip
-    """Once round the rings of `size` ranks: in step s who stands at `place` sends block place + start - s."""
+    src: Ints,
+    dst: Ints,
+    place: Ints,
+    size: int,
+    block: int = 1,
+    start: int = 0,
+    reduce: bool = False,
+    base: Ints | int = 0,
+) -> Phase:
+    """Once round the rings of `size` ranks: in step s the rank that stands at `place` sends block place + start - s."""
     return Phase(src, dst, lambda s: base + (place + start - s) % size * block, block, reduce, size - 1)
-
-
-def _named(algorithm: str, schedule: Schedule) -> Schedule:
-    return Schedule(**{**schedule.header(), "algorithm": algorithm}, phases=schedule.phases)

@@ -1,4 +1,4 @@
-"""Collectives with a root: broadcast, reduce, scatter and gather; any number of ranks, any root.
+"""Collectives with a root: broadcast, reduce, scatter and gather, and the allreduces over one; any N, any root.
 
 A rank's place is how far it stands after the root, so that what is written for root 0 serves every root. Binomial
 trees and van de Geijn's broadcast: Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication
@@ -16,6 +16,30 @@ from ...values.checks import several, whole
 from ..schedule import Ints, Phase, Schedule, Step
 
 
+def flat(num_ranks: int) -> Schedule:
+    """Everybody sends to rank 0, which adds up and sends to everybody: two steps, N-1 messages at one port."""
+    n = whole("num_ranks", num_ranks, 1)
+    others = np.arange(1, n)
+
+    def phases() -> Iterator[Phase]:
+        if n > 1:
+            yield Phase(others, 0, 0, 1, True)
+            yield Phase(0, others, 0)
+
+    return Schedule("allreduce", "flat", n, 1, phases, ports=max(1, n - 1))
+
+
+def binomial_tree(num_ranks: int) -> Schedule:
+    """Reduce to rank 0 on a binomial tree, then broadcast on it: 2⌈log₂N⌉ steps of the whole buffer, any N."""
+    n = whole("num_ranks", num_ranks, 1)
+
+    def phases() -> Iterator[Phase]:
+        yield from to_leaders(n, n, 1, reduce=True)
+        yield from to_leaders(n, n, 1, reduce=False)
+
+    return Schedule("allreduce", "binomial_tree", n, 1, phases)
+
+
 def broadcast_flat(num_ranks: int, *, root: int = 0) -> Schedule:
     """The root sends its buffer to everybody: one step of N-1 messages."""
     return _flat("broadcast", num_ranks, root, None)
@@ -30,13 +54,26 @@ def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
 def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
     """Scatter down a binomial tree, then allgather round a ring (van de Geijn): about 2S/B for a large buffer.
 
-    Who had more than its own chunk from the scatter is not sent that again.
+    A rank that got more than its own chunk from the scatter is not sent that again.
     """
     n, root = _ranks(num_ranks, root)
+    place = np.arange(n)
+    subtree: Ints = np.where(place == 0, n, np.minimum(place & -place, n - place))  # chunks that the scatter brings
+    stop = n - subtree
 
     def phases() -> Iterator[Phase]:
         yield from _subtrees(n, root, down=True)
-        yield from _fill_up(n, root)
+        # Round the ring: in step s a rank is sent the chunk of the rank s + 1 before it. The chunks of its own subtree
+        # would come last, so it leaves the round that many steps earlier.
+        start = 0
+        for end in np.unique(stop[stop > 0]).tolist():
+            dst = (place[stop >= end] + root) % n
+
+            def chunk(step: int, dst: Ints = dst, start: int = start) -> Ints:
+                return (dst - 1 - start - step) % n
+
+            yield Phase((dst - 1) % n, dst, chunk, 1, False, end - start)
+            start = end
 
     return Schedule("broadcast", "scatter_allgather", n, n, phases, root)
 
@@ -75,7 +112,9 @@ def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None 
 
 def scatter_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
     """Down a binomial tree every rank is sent the chunks of its whole subtree: ⌈log₂N⌉ steps; `counts` as in flat."""
-    return _binomial("scatter", num_ranks, root, counts)
+    n, root = _ranks(num_ranks, root)
+    weights = weights_of(n, counts)
+    return Schedule("scatter", "binomial", n, n, lambda: _subtrees(n, root, down=True), root, weights=weights)
 
 
 def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
@@ -88,7 +127,12 @@ def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None =
 
 def gather_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
     """Up a binomial tree every rank sends the chunks of its whole subtree: ⌈log₂N⌉ steps; `counts` as in flat."""
-    return _binomial("gather", num_ranks, root, counts)
+    n, root = _ranks(num_ranks, root)
+    weights = weights_of(n, counts)
+    return Schedule("gather", "binomial", n, n, lambda: _subtrees(n, root, down=False), root, weights=weights)
+
+
+# ---- what they share, with one another and with other families
 
 
 def _ranks(num_ranks: int, root: int) -> tuple[int, int]:
@@ -111,75 +155,21 @@ def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | No
     return Schedule(collective, "flat", n, num_chunks, phases, root, max(1, n - 1), weights=weights)
 
 
-def _binomial(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
-    n, root = _ranks(num_ranks, root)
-    down = collective == "scatter"
-    return Schedule(collective, "binomial", n, n, lambda: _subtrees(n, root, down), root, weights=weights_of(n, counts))
+def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Return how many elements each rank's run has, or None where all have as many.
 
-
-def _subtrees(n: int, root: int, down: bool) -> Iterator[Phase]:
-    """Down, or up, a binomial tree: the chunks of the child and of all places below it."""
-    steps = levels(n, n)
-    for child, distance in reversed(steps) if down else steps:
-        leaf, parent = (child + root) % n, (child - distance + root) % n
-        src, dst = (parent, leaf) if down else (leaf, parent)
-        yield wrapping(src, dst, leaf, np.minimum(distance, n - child), n)
-
-
-def _fill_up(n: int, root: int) -> Iterator[Phase]:
-    """After `_subtrees` down: round the ring until everybody has everything.
-
-    In step s a rank is sent the chunk of the rank s + 1 before it. Who was sent so many chunks for its subtree, which
-    are those that would come last, leaves the round so many steps earlier.
+    >>> weights_of(3, [2, 0, 1])
+    (2, 0, 1)
+    >>> weights_of(3, [2, 1])
+    Traceback (most recent call last):
+    ValueError: counts must be 3 whole numbers, one a rank, got 2 of them
     """
-    place = np.arange(n)
-    subtree: Ints = np.where(place == 0, n, np.minimum(place & -place, n - place))
-    stop, start = n - subtree, 0
-    for end in np.unique(stop[stop > 0]).tolist():
-        dst = (place[stop >= end] + root) % n
-
-        def chunk(step: int, dst: Ints = dst, start: int = start) -> Ints:
-            return (dst - 1 - start - step) % n
-
-        yield Phase((dst - 1) % n, dst, chunk, 1, False, end - start)
-        start = end
-
-
-def flat(num_ranks: int) -> Schedule:
-    """Everybody sends to rank 0, which adds up and sends to everybody: two steps, N-1 messages at one port."""
-    n = whole("num_ranks", num_ranks, 1)
-    others = np.arange(1, n)
-
-    def phases() -> Iterator[Phase]:
-        if n > 1:
-            yield Phase(others, 0, 0, 1, True)
-            yield Phase(0, others, 0)
-
-    return Schedule("allreduce", "flat", n, 1, phases, ports=max(1, n - 1))
-
-
-def binomial_tree(num_ranks: int) -> Schedule:
-    """Reduce to rank 0 on a binomial tree, then broadcast on it: 2⌈log₂N⌉ steps of the whole buffer, any N."""
-    n = whole("num_ranks", num_ranks, 1)
-
-    def phases() -> Iterator[Phase]:
-        yield from to_leaders(n, n, 1, reduce=True)
-        yield from to_leaders(n, n, 1, reduce=False)
-
-    return Schedule("allreduce", "binomial_tree", n, 1, phases)
-
-
-def to_leaders(num_ranks: int, group: int, num_chunks: int, reduce: bool, root: int = 0) -> Iterator[Phase]:
-    """Whole buffers up binomial trees to the first rank of each group of ranks, or down from it where not `reduce`.
-
-    Up: in step k every odd multiple of 2^k, counted within its group, sends to the even one below. Where there is one
-    group only, it may count from another `root`.
-    """
-    steps = levels(num_ranks, group)
-    for child, distance in steps if reduce else reversed(steps):
-        leaf, parent = (child + root) % num_ranks, (child - distance + root) % num_ranks
-        src, dst = (leaf, parent) if reduce else (parent, leaf)
-        yield Phase(src, dst, 0, num_chunks, reduce)
+    if counts is None:
+        return None
+    found = tuple(whole("counts", count, 0) for count in several("counts", counts))
+    if len(found) != num_ranks:
+        raise ValueError(f"counts must be {num_ranks} whole numbers, one a rank, got {len(found)} of them")
+    return found
 
 
 def levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
@@ -191,6 +181,28 @@ def levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
     place = np.arange(num_ranks) % group
     masks = [1 << k for k in range((group - 1).bit_length())]
     return [(np.flatnonzero(place % (2 * mask) == mask), mask) for mask in masks]
+
+
+def to_leaders(num_ranks: int, group: int, num_chunks: int, reduce: bool, root: int = 0) -> Iterator[Phase]:
+    """Whole buffers up binomial trees to the first rank of each group of ranks, or down from it where not `reduce`.
+
+    Up: in step k every odd multiple of 2^k, counted within its group, sends to the even one below. Where there is only
+    one group, it may count from another `root`.
+    """
+    steps = levels(num_ranks, group)
+    for child, distance in steps if reduce else reversed(steps):
+        leaf, parent = (child + root) % num_ranks, (child - distance + root) % num_ranks
+        src, dst = (leaf, parent) if reduce else (parent, leaf)
+        yield Phase(src, dst, 0, num_chunks, reduce)
+
+
+def _subtrees(n: int, root: int, down: bool) -> Iterator[Phase]:
+    """Down, or up, a binomial tree: the chunks of the child and of all places below it."""
+    steps = levels(n, n)
+    for child, distance in reversed(steps) if down else steps:
+        leaf, parent = (child + root) % n, (child - distance + root) % n
+        src, dst = (parent, leaf) if down else (leaf, parent)
+        yield wrapping(src, dst, leaf, np.minimum(distance, n - child), n)
 
 
 def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int) -> Phase:
@@ -208,20 +220,3 @@ def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike,
         np.r_[rows.chunk, np.zeros(int(rest.sum()), dtype=np.int64)],
         np.r_[rows.num_chunks - over, over[rest]],
     )
-
-
-def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] | None:
-    """Return how many elements each rank's run has, or None where all have as many.
-
-    >>> weights_of(3, [2, 0, 1])
-    (2, 0, 1)
-    >>> weights_of(3, [2, 1])
-    Traceback (most recent call last):
-    ValueError: counts must be 3 whole numbers, one a rank, got 2 of them
-    """
-    if counts is None:
-        return None
-    found = tuple(whole("counts", count, 0) for count in several("counts", counts))
-    if len(found) != num_ranks:
-        raise ValueError(f"counts must be {num_ranks} whole numbers, one a rank, got {len(found)} of them")
-    return found

@@ -7,7 +7,6 @@ rank sends and receives in a step starts as one batch.
 from __future__ import annotations
 
 import hashlib
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -35,8 +34,6 @@ class Posted(NamedTuple):
 
 
 Starter = Callable[[Sequence[Posted], Sequence[Tensor], list[Any]], None]
-
-_fingerprints: dict[int, tuple[weakref.ref[Schedule], int]] = {}  # by id: a schedule has no hash
 
 
 def group_of(group: Any) -> Any:
@@ -96,17 +93,14 @@ def batches(group: Any) -> Starter:
 
 def fingerprint(schedule: Schedule) -> int:
     """Return a number of 63 bits that is the same for equal schedules, and for others hardly ever."""
-    known = _fingerprints.get(id(schedule))
-    if known is not None and known[0]() is schedule:
-        return known[1]
-    made = hashlib.sha256(repr(sorted(schedule.header().items())).encode())
-    for step in schedule.steps():
-        made.update(f"{step.src.size} transfers".encode())
-        for column in step:
-            made.update(column.tobytes())
-    number, place = int.from_bytes(made.digest()[:8], "little") >> 1, id(schedule)
-    _fingerprints[place] = weakref.ref(schedule, lambda _: _fingerprints.pop(place, None)), number
-    return number
+    if "fingerprint" not in schedule.cache:
+        made = hashlib.sha256(repr(sorted(schedule.header().items())).encode())
+        for step in schedule.steps():
+            made.update(f"{step.src.size} transfers".encode())
+            for column in step:
+                made.update(column.tobytes())
+        schedule.cache["fingerprint"] = int.from_bytes(made.digest()[:8], "little") >> 1
+    return int(schedule.cache["fingerprint"])
 
 
 def agree(group: Any, tensor: Any, mine: Sequence[int] | None) -> None:
@@ -125,16 +119,17 @@ def agree(group: Any, tensor: Any, mine: Sequence[int] | None) -> None:
         backend.allgather([rows], [row]).wait()
     except RuntimeError as error:
         raise RuntimeError(f"not all ranks began this collective with a new schedule, size or op: {error}") from error
-    said = [one.tolist() for one in rows]
-    for rank, words in enumerate(said if mine is not None else []):
-        if not words[0]:
+    if mine is None:
+        return
+    answers = [one.tolist() for one in rows]
+    for rank, (accepts, *_) in enumerate(answers):
+        if not accepts:
             raise ValueError(f"rank {rank} refuses what it was given, and so nothing is sent")
-    for rank, words in enumerate(said if mine is not None else []):
-        if words != said[0]:
-            what = f"rank {rank} has {_words(words)}, and rank 0 has {_words(said[0])}"
-            raise ValueError(f"ranks must agree on schedule, elements, dtype and op: {what}")
-
-
-def _words(words: Sequence[int]) -> str:
-    _, schedule, elements, dtype, op = words
-    return f"schedule {schedule:016x}, {count_of(elements, 'element')} of {DTYPES[dtype]}, op {OP_NAMES[op]!r}"
+    has = [
+        f"rank {rank} has schedule {schedule:016x}, {count_of(elements, 'element')} of {DTYPES[dtype]}, "
+        f"op {OP_NAMES[op]!r}"
+        for rank, (_, schedule, elements, dtype, op) in enumerate(answers)
+    ]
+    for rank, answer in enumerate(answers):
+        if answer != answers[0]:
+            raise ValueError(f"ranks must agree on schedule, elements, dtype and op: {has[rank]}, and {has[0]}")

@@ -1,4 +1,6 @@
-"""The order in which one rank posts its messages, waits for them and adds them up; pure, and run by `wire`.
+"""What one rank of a schedule sends and receives, and the order in which it posts, waits and adds up.
+
+The plan is pure; `run` carries it out on real tensors, and `twin` on a simulated cluster.
 
 A receive is posted one step ahead of the step that needs it, since a sender's bytes leave only once the receiver is
 ready. Nothing is written into elements that a message may still be reading: an allreduce that added into a buffer
@@ -18,9 +20,9 @@ from numpy.typing import NDArray
 from ..schedule import MOST_KEPT, Schedule, Step
 from ..verify import given, wanted
 
-LANE = "executor"  # of a rank, where a timeline shows it at its program
-LONG = 4096  # elements: a word to another rank does not wait behind a longer message
-ALIGNED = 64  # elements: every place in the scratch begins at a multiple
+LANE = "executor"  # of a rank, for the time that it spends on its program
+LONG = 4096  # elements: no ready signal waits behind a message that is longer
+ALIGNED = 64  # elements: every place in the scratch begins at a multiple of it
 Run = tuple[int, int]  # elements from the first number up to the second
 Row = tuple[int, int, int, bool]  # one chunk of a step: src, dst, chunk, reduce
 
@@ -82,31 +84,25 @@ arrivals=[Arrival(message=0, at=0, run=(0, 1), reduce=True)])
 
 def all_rank_steps(schedule: Schedule, ends: list[int]) -> list[RankSteps]:
     """Return `rank_steps` of every rank; the schedule's steps are made once."""
-    own, result = given(schedule), wanted(schedule)
-    steps = schedule.kept.get("transfers")
+    ranks, own, result = range(schedule.num_ranks), given(schedule), wanted(schedule)
+    steps: list[list[list[Row]]] | None = schedule.cache.get("transfers")  # of each step, of each rank
     if steps is None:
-        steps = [_by_rank(_transfers(step), schedule.num_ranks) for step in schedule.steps()]
+        steps = []
+        for step in schedule.steps():
+            of_ranks: list[list[Row]] = [[] for _ in ranks]
+            for transfer in _transfers(step):
+                of_ranks[transfer[0]].append(transfer)
+                of_ranks[transfer[1]].append(transfer)
+            steps.append(of_ranks)
         if sum(len(mine) for of_ranks in steps for mine in of_ranks) <= MOST_KEPT:
-            schedule.kept["transfers"] = steps
-    return [
-        _of_rank(rank, own[rank], result[rank], [of_ranks[rank] for of_ranks in steps], ends)
-        for rank in range(schedule.num_ranks)
-    ]
+            schedule.cache["transfers"] = steps
+    return [_of_rank(rank, own[rank], result[rank], [of_ranks[rank] for of_ranks in steps], ends) for rank in ranks]
 
 
 def _transfers(step: Step) -> list[Row]:
     rows = step.by_chunk()
     columns = (column.tolist() for column in (rows.src, rows.dst, rows.chunk, rows.reduce))
     return list(zip(*columns, strict=True))
-
-
-def _by_rank(transfers: list[Row], num_ranks: int) -> list[list[Row]]:
-    of_ranks: list[list[Row]] = [[] for _ in range(num_ranks)]
-    for transfer in transfers:
-        src, dst, *_ = transfer
-        of_ranks[src].append(transfer)
-        of_ranks[dst].append(transfer)
-    return of_ranks
 
 
 def _of_rank(

@@ -37,6 +37,10 @@ from .plan import LANE, Post, Span, Transfer, Wait, Write, plan, rank_steps
 
 MOST_READY = 64  # plans that are kept for each group
 LARGE_BYTES = 1 << 22  # of these plans only the last used keeps a larger scratch
+POST, WAIT, ADD, COPY = range(4)
+NAMES = {POST: "post", ADD: "reduce", COPY: "copy"}  # of spans; those of WAIT say what for
+
+_verified: set[int] = set()  # fingerprints
 
 
 def execute(
@@ -114,63 +118,22 @@ class _Ready:
 _READY: weakref.WeakKeyDictionary[Any, _Ready] = weakref.WeakKeyDictionary()
 
 
-POST, WAIT, ADD, COPY = range(4)
-NAMES = {POST: "post", ADD: "reduce", COPY: "copy"}  # of spans; those of WAIT say what for
-Combine = Callable[..., Tensor]
-
-_verified: set[int] = set()
-
-
 class Prepared:
     """A schedule that was verified, agreed upon, and planned for one rank; it does not hold the group."""
 
     def __init__(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
-        problem: ValueError | None = None
-        words: tuple[int, ...] | None = None
         try:
-            self._check(schedule, tensor, group, op)
-            words = self._words(tensor, op)
-        except ValueError as error:
-            problem = error
+            words = self._checked(schedule, tensor, group, op)
+        except ValueError:
+            agree(group, tensor, None)
+            raise
         agree(group, tensor, words)
-        if problem is not None:
-            raise problem
-        self._plan(group.rank(), tensor)
-
-    def _check(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
-        _check_tensor(tensor)
-        one_of("op", op, OP_NAMES)
-        if schedule.num_ranks != group.size():
-            raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
-        if schedule.collective in SUMS:
-            check_op(op, tensor)
-            _check_arithmetic(op, tensor)
-        check_counts(schedule, group.rank(), tensor.numel())
-        self._is_barrier = schedule.collective == "barrier"
-        self._ends = [0, 1] if self._is_barrier else schedule.chunk_ends(tensor.numel())
-        if fingerprint(schedule) not in _verified:
-            verify(schedule)
-            _verified.add(fingerprint(schedule))
-        self._schedule, self._kind = schedule, (tensor.shape, tensor.dtype, tensor.device)
-        self._add: Combine = OPS[op]
-        self._divides = op == "avg" and schedule.collective in SUMS
-        self._batched = takes_batches(backend_of(group, tensor))
-
-    def _words(self, tensor: Tensor, op: str) -> tuple[int, ...]:
-        """What all ranks must have in common; counts say how many elements there are, where ranks differ in them."""
-        name = fingerprint(self._schedule)
-        if self._is_barrier:
-            return name, 0, 0, 0
-        size = tensor.numel() if self._schedule.weights is None else self._ends[-1]
-        return name, size, DTYPES.index(tensor.dtype), OP_NAMES.index(op)
-
-    def _plan(self, rank: int, tensor: Tensor) -> None:
-        steps = rank_steps(self._schedule, rank, self._ends)
+        steps = rank_steps(schedule, group.rank(), self._ends)
         made = plan(steps, ahead=not self._batched)
         self._transfers, self._num_scratch = made.transfers, made.num_scratch
         self._num_elements, self._given, self._wanted = steps.num_elements, steps.given, steps.wanted
-        self._gets = bool(wanted(self._schedule)[rank].any()) and not self._is_barrier
-        self._in_place = self._schedule.collective == "allreduce"
+        self._gets = bool(wanted(schedule)[group.rank()].any()) and not self._is_barrier
+        self._in_place = schedule.collective == "allreduce"
         self._only_reads = all(one.sends for one in made.transfers) and not self._is_barrier
         self._is_result = self._gets and self._wanted == ((0, steps.num_elements),)
         self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
@@ -181,6 +144,35 @@ class Prepared:
         self._scratch: Tensor | None = None
         self._in_scratch: list[Tensor | None] = []  # the views of it, by span
 
+    def _checked(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> tuple[int, ...]:
+        """Check what the rank was given, and return what all ranks must have in common."""
+        _check_tensor(tensor)
+        one_of("op", op, OP_NAMES)
+        if schedule.num_ranks != group.size():
+            raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
+        if schedule.collective in SUMS:
+            check_op(op, tensor)
+            one = torch.zeros(1, dtype=tensor.dtype, device=tensor.device)
+            try:
+                OPS[op](one, one)
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(f"op {op!r} needs a dtype that torch computes with, got {tensor.dtype}") from error
+        check_counts(schedule, group.rank(), tensor.numel())
+        self._is_barrier = schedule.collective == "barrier"
+        self._ends = schedule.chunk_ends(tensor.numel())
+        number = fingerprint(schedule)
+        if number not in _verified:
+            verify(schedule)
+            _verified.add(number)
+        self._schedule, self._kind = schedule, (tensor.shape, tensor.dtype, tensor.device)
+        self._add: Callable[..., Tensor] = OPS[op]
+        self._divides = op == "avg" and schedule.collective in SUMS
+        self._batched = takes_batches(backend_of(group, tensor))
+        if self._is_barrier:
+            return number, 0, 0, 0
+        size = tensor.numel() if schedule.weights is None else self._ends[-1]  # ranks may differ in their elements
+        return number, size, DTYPES.index(tensor.dtype), OP_NAMES.index(op)
+
     def release(self, most_bytes: int) -> None:
         """Let go of the scratch if it is larger; the next run takes a new one."""
         if self._scratch is not None and self._scratch.nbytes > most_bytes:
@@ -189,8 +181,10 @@ class Prepared:
     def run(self, tensor: Tensor, start: Starter, recorder: Recorder | None = None) -> Tensor | None:
         """Carry out the collective on a tensor of the kind that this was prepared for."""
         _check_tensor(tensor)
-        if (tensor.shape, tensor.dtype, tensor.device) != self._kind:
-            raise ValueError(f"tensor must be {_words_of(self._kind)}, got {_words_of(_kind_of(tensor))}")
+        kind = tensor.shape, tensor.dtype, tensor.device
+        if kind != self._kind:
+            wanted, got = (f"{tuple(shape)} of {dtype} on {device}" for shape, dtype, device in (self._kind, kind))
+            raise ValueError(f"tensor must be {wanted}, got {got}")
         if self._scratch is None:
             self._take_scratch()
         flat = tensor.detach().view(-1)
@@ -285,21 +279,3 @@ def _check_tensor(tensor: Any) -> None:
         raise ValueError(f"tensor must be a torch tensor, got {tensor!r}")
     if not tensor.is_contiguous():
         raise ValueError(f"tensor must be contiguous, got strides {tensor.stride()} of shape {tuple(tensor.shape)}")
-
-
-def _check_arithmetic(op: str, tensor: Tensor) -> None:
-    """Find out before anything is sent whether torch has this op for this dtype at all."""
-    one = torch.zeros(1, dtype=tensor.dtype, device=tensor.device)
-    try:
-        OPS[op](one, one)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"op {op!r} needs a dtype that torch computes with, got {tensor.dtype}") from error
-
-
-def _kind_of(tensor: Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
-    return tensor.shape, tensor.dtype, tensor.device
-
-
-def _words_of(kind: tuple[torch.Size, torch.dtype, torch.device]) -> str:
-    shape, dtype, device = kind
-    return f"{tuple(shape)} of {dtype} on {device}"

@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 from ...cluster import Cluster, Link
 from ...timeline import Span, Timeline
@@ -25,18 +25,18 @@ def simulate_executor(
 ) -> Timeline:
     """Return when each rank of `Executor` waits for messages, adds up and copies, all ranks starting at time 0.
 
-    `num_bytes` is as for `simulate`. Where that is the model that texts have, this one is what the executor and Gloo
-    do. A message may leave once the sender has posted it and the receiver's word that it is ready has come: that leaves
+    `num_bytes` is as for `simulate`. While `simulate` is the model of the papers, this is what the executor and Gloo
+    do. A message may leave once the sender has posted it and the receiver's ready signal has come; the signal leaves
     when the receive is posted, behind what that rank is sending, and takes alpha_s. A rank's card (its node's, for
-    messages between nodes that share one) sends one message after the other, in the order in which they may leave; what
-    comes from several ranks queues at the receiver's. A send is done when its last byte has left, and that is there
-    alpha_s later: latencies overlap. Adding a byte, or copying one, takes gamma_s_per_byte. The schedule is taken to be
-    right: `verify` tells.
+    messages between nodes that share one) sends one message after the other, in the order in which they may leave;
+    messages from several ranks queue at the receiver's card. A send is done when its last byte has left, and that byte
+    arrives alpha_s later, so latencies overlap. Adding a byte, or copying one, takes gamma_s_per_byte. The schedule is
+    not checked here: use `verify`.
 
     Links that are not the same for all sizes come as ``link_at(src, dst, num_bytes)``. Spans are on the lane "executor"
     of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and "copy"; items are steps.
 
-    Raises ValueError for a cluster with another number of ranks, and bytes that are no whole number of elements.
+    Raises ValueError for a cluster with another number of ranks, and for bytes that are not a whole number of elements.
 
     >>> from .. import ALGORITHMS
     >>> cluster = Cluster.uniform(4, Link(alpha_s=1.0, bytes_per_s=2.0))
@@ -53,8 +53,7 @@ def simulate_executor(
     num_elements, rest = divmod(number("num_bytes", num_bytes, 0), element_bytes * parts)
     if rest:
         raise ValueError(f"num_bytes must be a multiple of {element_bytes * parts}, got {num_bytes!r}")
-    ends = [0, 1] if schedule.collective == "barrier" else schedule.chunk_ends(int(num_elements))
-    plans = [plan(steps) for steps in all_rank_steps(schedule, ends)]
+    plans = [plan(steps) for steps in all_rank_steps(schedule, schedule.chunk_ends(int(num_elements)))]
     return _Run(plans, cluster, link_at, element_bytes).timeline()
 
 
@@ -63,7 +62,7 @@ class _Message:
     """What is known of a message so far: infinite where it has not happened."""
 
     posted_s: float = math.inf  # by the sender
-    ready_s: float = math.inf  # when the receiver's word is at the sender
+    ready_s: float = math.inf  # when the receiver's ready signal is at the sender
     num_bytes: float = 0.0
     turn: int = 0  # among those that may leave at the same time
 
@@ -76,7 +75,6 @@ class _Run:
         self._link_at = link_at or (lambda src, dst, num_bytes: cluster.link(src, dst))
         self._cards, self._spans = Cards(), list[Span]()
         self._messages: dict[Name, _Message] = defaultdict(_Message)
-        self._names: list[Name] = []  # of those that have begun
         self._done_s: dict[tuple[int, Name], float] = {}  # (rank that waits, message)
         self._waits: dict[tuple[int, Name], float] = {}  # and since when
         self._at = [0] * len(plans)  # the place in each rank's program
@@ -94,7 +92,7 @@ class _Run:
         return Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
 
     def _later(self, when_s: float, happen: Callable[[float], None], turn: int = 0) -> None:
-        """Let something happen; of all at the same time what has a turn comes last, in the order of turns."""
+        """Let something happen then; of events at the same time those with a turn come last, in the order of turns."""
         self._count += 1
         heapq.heappush(self._events, (when_s, turn > 0, turn or self._count, happen))
 
@@ -138,10 +136,10 @@ class _Run:
                 message.num_bytes = (one.span.stop - one.span.start) * self._element_bytes
                 self._may_begin(name)
             else:
-                self._later(now_s, partial(self._tell, name), self._count)
+                self._later(now_s, partial(self._signal_ready, name), self._count)
 
-    def _tell(self, name: Name, now_s: float) -> None:
-        """Let the receiver say that it is ready: the word leaves its card behind what is there."""
+    def _signal_ready(self, name: Name, now_s: float) -> None:
+        """Send the receiver's ready signal, which leaves its card behind the messages there."""
         src, dst, step = name
         out, _ = _cards(self._cluster, (dst, src, step))
         self._messages[name].ready_s = self._cards.free_s(out, now_s) + self._link_at(dst, src, 0.0).alpha_s
@@ -157,18 +155,17 @@ class _Run:
         src, dst, _ = name
         num_bytes = self._messages[name].num_bytes
         alone_s = num_bytes * self._link_at(src, dst, num_bytes).beta_s_per_byte
-        self._names.append(name)
         out, into = _cards(self._cluster, name)
-        self._leaves(out, self._cards.add(len(self._names) - 1, out, into, alone_s, now_s))
+        self._leaves(out, self._cards.add(name, out, into, alone_s, now_s))
 
     def _leaves(self, out: Hashable, when_s: float | None) -> None:
         if when_s is not None:
             self._later(when_s, partial(self._leave, out))
 
     def _leave(self, out: Hashable, now_s: float) -> None:
-        sent, next_s = self._cards.leave(out, now_s)
-        name = src, dst, _ = self._names[sent.number]
-        arrived_s = now_s + sent.queued_s + self._link_at(src, dst, self._messages[name].num_bytes).alpha_s
+        name, queued_s, next_s = self._cards.leave(out, now_s)
+        src, dst, _ = name
+        arrived_s = now_s + queued_s + self._link_at(src, dst, self._messages[name].num_bytes).alpha_s
         self._leaves(out, next_s)
         self._later(arrived_s, partial(self._finish, dst, name))
         self._finish(src, name, now_s)
@@ -195,13 +192,6 @@ def _cards(cluster: Cluster, name: Name) -> tuple[Hashable, Hashable]:
     return src, dst
 
 
-class Sent(NamedTuple):
-    """A message whose last byte has left, and how long that has still to wait before it is through the other card."""
-
-    number: int
-    queued_s: float
-
-
 class _Queue:
     """Bytes that wait to get into a card, in seconds of its time; `num_senders` messages come at its full rate each."""
 
@@ -215,36 +205,40 @@ class _Queue:
 
 
 class Cards:
-    """The messages under way. A card is any name; time is told to each call, and never goes back.
+    """The messages under way. Messages and cards have any names; each call says what time it is, which never goes back.
 
-    Out of a card goes one message after the other, in the order in which they are added, each as if it were alone. What
-    comes into a card from several others at the same time waits in a queue, as packets do in a switch.
+    A card sends one message after the other, in the order in which they are added, each as if it were alone. Messages
+    that come into a card from several others at the same time wait in a queue, as packets do in a switch.
     """
 
     def __init__(self) -> None:
-        self._leaving: dict[Hashable, deque[tuple[int, Hashable, float]]] = {}
+        self._leaving: dict[Hashable, deque[tuple[Hashable, Hashable, float]]] = {}
         self._free_s: dict[Hashable, float] = {}  # when all that has been added will have left
         self._queues: dict[Hashable, _Queue] = {}
 
-    def add(self, number: int, out: Hashable, into: Hashable, alone_s: float, now_s: float) -> float | None:
+    def add(self, name: Hashable, out: Hashable, into: Hashable, alone_s: float, now_s: float) -> float | None:
         """Let a message go that takes `alone_s`; return when it will have left if it begins at once, or None."""
         line = self._leaving.setdefault(out, deque())
-        line.append((number, into, alone_s))
+        line.append((name, into, alone_s))
         self._free_s[out] = max(now_s, self._free_s.get(out, 0.0)) + alone_s
         return self._begin(out, now_s) if len(line) == 1 else None
 
     def free_s(self, out: Hashable, now_s: float) -> float:
-        """Return when a word, of no bytes, would leave this card: behind all that is there."""
+        """Return when a signal of no bytes would leave this card: behind all that is there."""
         return max(now_s, self._free_s.get(out, 0.0))
 
-    def leave(self, out: Hashable, now_s: float) -> tuple[Sent, float | None]:
-        """End the message that is leaving this card, and return it with when the next will have left, or None."""
+    def leave(self, out: Hashable, now_s: float) -> tuple[Any, float, float | None]:
+        """End the message that is leaving this card.
+
+        Return its name, how long its last byte has still to wait before it is through the other card, and when the
+        next message will have left, or None.
+        """
         line = self._leaving[out]
-        number, into, _ = line.popleft()
+        name, into, _ = line.popleft()
         queue = self._queues[into]
         queue.advance(now_s)
         queue.num_senders -= 1
-        return Sent(number, queue.left_s), self._begin(out, now_s) if line else None
+        return name, queue.left_s, self._begin(out, now_s) if line else None
 
     def _begin(self, out: Hashable, now_s: float) -> float:
         _, into, alone_s = self._leaving[out][0]
