@@ -345,17 +345,22 @@ def provenance(binary: Path) -> dict[str, str]:
 
 def whole_epochs(binary: Path) -> list[dict[str, Any]]:
     """What every rank reads in some epochs: the arguments of ``rankscope.sampling.assign``, and libtorch's answer."""
-    found = []
-    for kind in ("random", "sequential"):
-        for size, num_replicas in ((20, 4), (22, 4), (10, 4), (3, 8), (5, 2), (97, 16), (64, 1)):
-            for epoch, drop_last in ((0, False), (1, False), (2, True), (2**32 + 1, False)):
-                ops = (f"e{epoch}", "r", f"n{size + 1}")
-                ranks = [Case(kind, size, num_replicas, rank, not drop_last, ops) for rank in range(num_replicas)]
-                reads = ["" if line == "none" else line for line in run_oracle(binary, ranks)]
-                arguments = {"size": size, "num_replicas": num_replicas, "sampler": f"libtorch_{kind}"}
-                arguments |= {"epoch": epoch, "drop_last": drop_last}
-                found.append({**arguments, "ranks": [[int(i) for i in line.split(",") if i] for line in reads]})
-    return found
+    epochs = [
+        {"size": size, "num_replicas": n, "sampler": f"libtorch_{kind}", "epoch": epoch, "drop_last": drop_last}
+        for kind in ("random", "sequential")
+        for size, n in ((20, 4), (22, 4), (10, 4), (3, 8), (5, 2), (97, 16), (64, 1))
+        for epoch, drop_last in ((0, False), (1, False), (2, True), (2**32 + 1, False))
+    ]
+    ranks = []
+    for one in epochs:
+        kind, size, n = one["sampler"].removeprefix("libtorch_"), one["size"], one["num_replicas"]
+        ops = (f"e{one['epoch']}", "r", f"n{size + 1}")
+        ranks += [Case(kind, size, n, rank, not one["drop_last"], ops) for rank in range(n)]
+    reads = iter(run_oracle(binary, ranks))
+    for one in epochs:
+        lines = [next(reads).replace("none", "") for _ in range(one["num_replicas"])]
+        one["ranks"] = [[int(index) for index in line.split(",") if index] for line in lines]
+    return epochs
 
 
 def record(binary: Path) -> int:

@@ -1,8 +1,11 @@
-"""Assignment: every maker, the loader on top, the stored form, bad input."""
+"""Assignments: every maker, the loader on top, the stored form, bad input; and shards of a file list."""
 
 from __future__ import annotations
 
 import io
+import itertools
+import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from rankscope.sampling import (
     DistributedSampler,
     DistributedSequentialSampler,
     assign,
+    shard_files,
 )
 
 
@@ -90,13 +94,8 @@ def test_repeats_are_torchs_padding():
 
 
 def test_labels_are_counted_per_rank():
-    labels = ["b", "a", "b", "a", "a"]
-    counts = assign(5, 2, shuffle=False).count_labels(labels)
+    counts = assign(5, 2, shuffle=False).count_labels(["b", "a", "b", "a", "a"])
     assert counts.tolist() == [[1, 2], [2, 1]]  # rank 0 reads b, b, a; rank 1 reads a, a, b
-    with pytest.raises(ValueError, match="labels must have the dataset's length 5, got shape"):
-        assign(5, 2).count_labels(labels[:4])
-    with pytest.raises(ValueError, match="rank . reads outside the dataset's 3 samples"):
-        assign(3, 8, sampler="libtorch_random").count_labels([0, 1, 2])
 
 
 def test_the_frame_has_a_row_a_read():
@@ -142,29 +141,31 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 def damaged(whole):
     with np.load(io.BytesIO(whole)) as stored:
         columns = dict(stored)
-    header = str(columns["header"])
 
     def zipped(**changed):
         buffer = io.BytesIO()
         np.savez(buffer, **columns | changed)
         return buffer.getvalue()
 
+    def headed(old, new):
+        return zipped(header=np.array(str(columns["header"]).replace(old, new)))
+
     yield "empty", b""
     yield "cut short", whole[: len(whole) // 2]
     yield "text", b"rank 0 reads 3"
     yield "a plain array", (lambda b: (np.save(b, np.arange(3)), b.getvalue())[1])(io.BytesIO())
-    yield "newer", zipped(header=np.array(header.replace('"version": 1', '"version": 2')))
-    yield "foreign", zipped(header=np.array(header.replace("rankscope.assignment", "somebody.else")))
+    yield "newer", headed('"version": 1', '"version": 2')
+    yield "foreign", headed("rankscope.assignment", "somebody.else")
+    yield "unknown field", headed('"seed"', '"sead"')
+    yield "negative size", headed('"size": 10', '"size": -10')
+    yield "an epoch in words", headed('"epoch": 0', '"epoch": "x"')
+    yield "a seed in a list", headed('"seed": 0', '"seed": [1]')
+    yield "a sampler by number", headed('"sampler": "torch"', '"sampler": 5')
     yield "no json", zipped(header=np.array("{"))
     yield "a list", zipped(header=np.array("[]"))
-    yield "unknown field", zipped(header=np.array(header.replace('"seed"', '"sead"')))
-    yield "negative size", zipped(header=np.array(header.replace('"size": 10', '"size": -10')))
-    yield "an epoch in words", zipped(header=np.array(header.replace('"epoch": 0', '"epoch": "x"')))
-    yield "a seed in a list", zipped(header=np.array(header.replace('"seed": 0', '"seed": [1]')))
-    yield "a sampler by number", zipped(header=np.array(header.replace('"sampler": "torch"', '"sampler": 5')))
+    yield "deep", zipped(header=np.array("[" * 100_000))
     yield "lengths in a table", zipped(lengths=columns["lengths"][None])
     yield "no lengths", zipped(lengths=columns["lengths"][:0], indices=columns["indices"][:0])
-    yield "deep", zipped(header=np.array("[" * 100_000))
     yield "lost indices", zipped(indices=columns["indices"][:-1])
     yield "fractions", zipped(indices=columns["indices"] + 0.5)
     yield "pickled", zipped(indices=np.array([{"a": 1}] * columns["indices"].size))
@@ -174,54 +175,65 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
     path = assign(10, 2).save(tmp_path / "epoch.npz")
     for what, content in damaged(path.read_bytes()):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="epoch.npz is no readable rankscope.assignment of version 1") as error:
+        with pytest.raises(ValueError, match="epoch.npz: not a readable rankscope.assignment of version 1") as error:
             Assignment.load(path)
         assert "\n" not in str(error.value), what
 
 
+# ---- bad input
+
+
 @pytest.mark.parametrize(
-    ("arguments", "options", "message"),
+    ("make", "message"),
     [
-        ((-1, 2), {}, "size must be a whole number of at least 0, got -1"),
-        ((2.0, 2), {}, "size .* got 2.0"),
-        ((10, 0), {}, "num_replicas must be a whole number of at least 1, got 0"),
-        ((10, True), {}, "num_replicas .* got True"),
-        ((10, 2), {"sampler": "grain"}, "sampler must be one of 'torch', .* got 'grain'"),
-        ((10, 2), {"epoch": 0.5}, "epoch must be a whole number, got 0.5"),
-        ((10, 2), {"epoch": -1, "sampler": "libtorch_random"}, "epoch .* at least 0, got -1"),
-        ((10, 2), {"seed": 1, "sampler": "libtorch_random"}, "libtorch_random has no seed"),
-        ((10, 2), {"shuffle": False, "sampler": "libtorch_random"}, "libtorch_random always shuffles"),
-        ((10, 2), {"seed": 2**64}, "seed must be"),
-        ((10, 2), {"shuffle": "no"}, "shuffle must be True or False, got 'no'"),
-        ((10, 2), {"drop_last": None}, "drop_last must be True or False, got None"),
+        (lambda: assign(-1, 2), "size must be a whole number of at least 0, got -1"),
+        (lambda: assign(2.0, 2), "size .* got 2.0"),
+        (lambda: assign(10, 0), "num_replicas must be a whole number of at least 1, got 0"),
+        (lambda: assign(10, True), "num_replicas .* got True"),
+        (lambda: assign(10, 2, sampler="grain"), "sampler must be one of 'torch', .* got 'grain'"),
+        (lambda: assign(10, 2, epoch=0.5), "epoch must be a whole number, got 0.5"),
+        (lambda: assign(10, 2, epoch=-1, sampler="libtorch_random"), "epoch .* at least 0, got -1"),
+        (lambda: assign(10, 2, seed=1, sampler="libtorch_random"), "libtorch_random has no seed"),
+        (lambda: assign(10, 2, shuffle=False, sampler="libtorch_random"), "libtorch_random always shuffles"),
+        (lambda: assign(10, 2, seed=2**64), "seed must be"),
+        (lambda: assign(10, 2, seed=2**64 - 1, epoch=1), r"seed \+ epoch must be"),
+        (lambda: assign(10, 2, shuffle="no"), "shuffle must be True or False, got 'no'"),
+        (lambda: assign(10, 2, drop_last=None), "drop_last must be True or False, got None"),
+        (lambda: assign(10, 2).batches(2), "rank must be a whole number from 0 to 1, got 2"),
+        (lambda: assign(10, 2).with_loader(0), "batch_size must be a whole number of at least 1, got 0"),
+        (lambda: assign(10, 2).with_loader(2, drop_last="no"), "drop_last must be True or False, got 'no'"),
+        (lambda: assign(10, 2).with_loader(2).with_loader(2), "has a loader already"),
+        (lambda: assign(5, 2).count_labels("abab"), "labels must have the dataset's length 5, got shape"),
+        (lambda: assign(5, 2).count_labels([1] * 4), "labels must have the dataset's length 5, got shape"),
+        (
+            lambda: assign(3, 8, sampler="libtorch_random").count_labels([0, 1, 2]),
+            "rank . reads outside the dataset's 3 samples",
+        ),
+        (lambda: Assignment(3, ()), "at least one rank"),
+        (lambda: Assignment(3, None), "ranks must be a list of a rank's indices each, got None"),
+        (lambda: Assignment(3, ([0], [0.5])), "rank 1 must read a 1-D array of integers, got float64"),
+        (
+            lambda: Assignment(3, (np.array([2**63 + 5], dtype=np.uint64),)),
+            r"rank 0 must read indices below 2\*\*63, got 9223372036854775813",
+        ),
+        (lambda: Assignment(3, ([0],), shuffle=1), "shuffle must be True or False, got 1"),
+        (lambda: Assignment(3, ([0],), loader=4), "loader must be a Loader, got 4"),
+        (lambda: Assignment.collect(4, size=4), "samplers must be a list of a rank's sampler each, got 4"),
+        (lambda: Assignment.collect([[0]], size=1, epoch="x"), "epoch must be a whole number, got 'x'"),
+        (lambda: Assignment.collect([[0, 1], [0.5]], size=2), "rank 1's sampler must yield whole numbers"),
+        (lambda: shard_files(["a"], 0, 0), "num_trainers must be a whole number of at least 1, got 0"),
+        (lambda: shard_files(["a"], 2, 2), "trainer_id must be a whole number from 0 to 1, got 2"),
+        (lambda: shard_files(["a"], 2, 0.5), "trainer_id .* got 0.5"),
+        (lambda: shard_files(["a"], 2, 0, None), "seed must be .* got None"),
+        (lambda: shard_files(None, 2, 0), "files must be a list of file names, got None"),
+        (lambda: shard_files(["a", 1], 2, 0), "files must be names or paths of files, got 1"),
+        (lambda: shard_files("a.npz", 2, 0), "files must be a list of file names, got the single name 'a.npz'"),
+        (lambda: shard_files(["b", "a", "b"], 2, 0), "files must differ from each other, got 'b' twice"),
     ],
 )
-def test_bad_input_to_assign(arguments, options, message):
+def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message):
-        assign(*arguments, **options)
-
-
-def test_bad_input_to_assignment():
-    with pytest.raises(ValueError, match="at least one rank"):
-        Assignment(3, ())
-    with pytest.raises(ValueError, match="rank 1 must read a 1-D array of integers, got float64"):
-        Assignment(3, (np.array([0]), np.array([0.5])))
-    with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, got 0"):
-        assign(10, 2).with_loader(0)
-    with pytest.raises(ValueError, match="has a loader already"):
-        assign(10, 2).with_loader(2).with_loader(2)
-    with pytest.raises(ValueError, match="rank must be a whole number from 0 to 1, got 2"):
-        assign(10, 2).batches(2)
-    with pytest.raises(ValueError, match="drop_last must be True or False, got 'no'"):
-        assign(10, 2).with_loader(2, drop_last="no")
-    with pytest.raises(ValueError, match="ranks must be a list of a rank's indices each, got None"):
-        Assignment(3, None)
-    with pytest.raises(ValueError, match="shuffle must be True or False, got 1"):
-        Assignment(3, ([0],), shuffle=1)
-    with pytest.raises(ValueError, match="loader must be a Loader, got 4"):
-        Assignment(3, ([0],), loader=4)
-    with pytest.raises(ValueError, match="samplers must be a list of a rank's sampler each, got 4"):
-        Assignment.collect(4, size=4)
+        make()
 
 
 def test_an_assignment_cannot_be_changed():
@@ -233,24 +245,34 @@ def test_an_assignment_cannot_be_changed():
     mine[0] = 3  # the caller's own array stays the caller's
 
 
-def test_unsigned_and_signed_indices_go_together():
-    assignment = Assignment(4, (np.array([0, 1], dtype=np.uint64), np.array([2, 3])))
-    assert assignment.to_frame()["index"].tolist() == [0, 1, 2, 3]
-    assert np.issubdtype(np.concatenate(assignment.ranks).dtype, np.integer)
-
-
-def test_numpy_numbers_are_numbers(tmp_path):
+def test_numbers_and_lists_of_any_make(tmp_path):
     assignment = Assignment(np.int64(3), ([0, 1, 2],), epoch=np.int64(1), seed=np.uint8(2)).with_loader(np.int64(2))
     again = Assignment.load(assignment.save(tmp_path / "a.npz"))
     assert (again.size, again.epoch, again.seed, again.loader) == (3, 1, 2, assignment.loader)
     assert listed(Assignment(4, np.arange(4).reshape(2, 2))) == [[0, 1], [2, 3]]
     assert listed(Assignment.collect((iter([i]) for i in range(2)), size=2)) == [[0], [1]]
-    with pytest.raises(ValueError, match="rank 0 must read indices below 2\\*\\*63, got 9223372036854775813"):
-        Assignment(3, (np.array([2**63 + 5], dtype=np.uint64),))
-    with pytest.raises(ValueError, match="epoch must be a whole number, got 'x'"):
-        Assignment.collect([[0]], size=1, epoch="x")
+    mixed = Assignment(4, (np.array([0, 1], dtype=np.uint64), np.array([2, 3])))
+    assert mixed.to_frame()["index"].tolist() == [0, 1, 2, 3]
+    assert np.issubdtype(np.concatenate(mixed.ranks).dtype, np.integer)
 
 
-def test_collect_refuses_fractions():
-    with pytest.raises(ValueError, match="rank 1's sampler must yield whole numbers"):
-        Assignment.collect([[0, 1], [0.5]], size=2)
+# ---- shards of a file list
+
+
+@pytest.mark.parametrize(("num_files", "num_trainers"), [(0, 3), (2, 5), (10, 1), (1000, 8), (1000, 7)])
+def test_shards_are_exclusive_complete_and_ragged(num_files, num_trainers):
+    files = [f"part-{i:05d}" for i in range(num_files)]
+    shards = [shard_files(files, num_trainers, trainer, seed=3) for trainer in range(num_trainers)]
+    assert sorted(itertools.chain(*shards)) == files
+    assert max(map(len, shards)) - min(map(len, shards)) <= 1
+    (order,) = [shard_files(files, 1, 0, seed=3)]
+    assert shards == [order[trainer::num_trainers] for trainer in range(num_trainers)]
+
+
+def test_the_listing_order_does_not_matter_and_the_seed_does():
+    files = [Path(f"part-{i:05d}") for i in range(1000)]
+    mixed = random.Random(0).sample(files, len(files))
+    assert shard_files(mixed, 8, 3) == shard_files(files, 8, 3) != sorted(files)[3::8]
+    assert shard_files(files, 8, 3, seed=1) != shard_files(files, 8, 3)
+    lost = set(files) - {name for trainer in range(8) for name in shard_files(files, 8, trainer, seed=trainer)}
+    assert len(lost) > 200  # what one seed a trainer would cost

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -304,54 +305,38 @@ class TestShuffleFirst:
             DistributedRandomSampler(3, 1, 0, True, True)  # type: ignore[misc]
 
 
-def refused(value: object, *bounds: int) -> Any:
-    """Expect a ValueError whose text has the value and each bound of the allowed range."""
-    words = [re.escape(repr(value))] + [rf"\b{bound}\b" for bound in bounds]
-    return pytest.raises(ValueError, match="(?s)" + "".join(f"(?=.*{word})" for word in words))
+Ask = Callable[[Any, Any], object]
+REFUSED: dict[str, tuple[Ask, tuple[int, ...], list[Any]]] = {  # what is asked of a sampler, the bounds, wrong values
+    "size": (lambda sampler, value: type(sampler)(value), (0,), [-1, -(2**40), 2.0, 1.5, "3", None, True]),
+    "new size": (lambda sampler, value: sampler.reset(value), (0,), [-1, 2.0, "3", False]),
+    "num_replicas": (lambda sampler, value: type(sampler)(10, value), (1,), [0, -2, 1.0, "1", None, True]),
+    "rank": (lambda sampler, value: type(sampler)(10, 4, value), (0, 3), [-1, 4, 2**32, 1.0, "1", None, False]),
+    "epoch": (lambda sampler, value: sampler.set_epoch(value), (0,), [-1, 1.0, "1", None]),
+    "batch size": (lambda sampler, value: sampler.next(value), (1,), [0, -1, 1.0, "1", None]),
+    "position": (
+        lambda sampler, value: sampler.load_state_dict({**sampler.state_dict(), "sample_index": value}),
+        (4, 8),
+        [-1, 3, 9, 2**63],
+    ),
+}
 
 
 @pytest.mark.parametrize("twin", TWINS)
 class TestBadInput:
-    @pytest.mark.parametrize("size", [-1, -(2**40), 2.0, 1.5, "3", None, True])
-    def test_size(self, twin: Any, size: Any) -> None:
-        with refused(size, 0):
-            twin(size)
-
-    @pytest.mark.parametrize("size", [-1, 2.0, "3", False])
-    def test_new_size_leaves_the_sampler(self, twin: Any, size: Any) -> None:
-        sampler = twin(10)
-        sampler.next(4)
-        with refused(size, 0):
-            sampler.reset(size)
-        assert (sampler.size, sampler.index()) == (10, 4)
-
-    @pytest.mark.parametrize("num_replicas", [0, -2, 1.0, "1", None, True])
-    def test_num_replicas(self, twin: Any, num_replicas: Any) -> None:
-        with refused(num_replicas, 1):
-            twin(10, num_replicas)
-
-    @pytest.mark.parametrize("rank", [-1, 4, 2**32, 1.0, "1", None, False])
-    def test_rank(self, twin: Any, rank: Any) -> None:
-        with refused(rank, 0, 3):
-            twin(10, 4, rank)
-
-    @pytest.mark.parametrize("epoch", [-1, 1.0, "1", None])
-    def test_epoch_leaves_the_sampler(self, twin: Any, epoch: Any) -> None:
-        sampler = twin(10)
-        sampler.set_epoch(3)
-        with refused(epoch, 0):
-            sampler.set_epoch(epoch)
-        assert sampler.epoch == 3
-
-    @pytest.mark.parametrize("batch_size", [0, -1, 1.0, "1", None])
-    def test_batch_size_leaves_the_sampler(self, twin: Any, batch_size: Any) -> None:
-        sampler = twin(10)
-        with refused(batch_size, 1):
-            sampler.next(batch_size)
-        assert sampler.index() == 0
+    @pytest.mark.parametrize("what", REFUSED)
+    def test_wrong_numbers_are_refused_and_leave_the_sampler(self, twin: Any, what: str) -> None:
+        ask, bounds, values = REFUSED[what]
+        for value in values:
+            sampler = twin(12, 3, 1)
+            sampler.set_epoch(3)
+            sampler.next(1)
+            words = [re.escape(repr(value))] + [rf"\b{bound}\b" for bound in bounds]
+            with pytest.raises(ValueError, match="(?s)" + "".join(f"(?=.*{word})" for word in words)):
+                ask(sampler, value)
+            assert (sampler.size, sampler.epoch, sampler.index()) == (12, 3, 5)
 
     def test_batch_size_is_checked_when_nothing_is_left(self, twin: Any) -> None:
-        with refused(0, 1):
+        with pytest.raises(ValueError, match="batch_size must be a whole number of at least 1, got 0"):
             twin(0).next(0)
 
     def test_flags_and_states_of_another_type(self, twin: Any) -> None:
@@ -368,14 +353,6 @@ class TestBadInput:
         for key in needed:
             with pytest.raises(ValueError, match=key):
                 twin(10).load_state_dict({name: value for name, value in state.items() if name != key})
-
-    @pytest.mark.parametrize("position", [-1, 3, 9, 2**63])
-    def test_state_beyond_the_slice(self, twin: Any, position: int) -> None:
-        sampler = twin(12, 3, 1)
-        sampler.next(1)
-        with refused(position, 4, 8):
-            sampler.load_state_dict({**sampler.state_dict(), "sample_index": position})
-        assert sampler.index() == 5
 
     @pytest.mark.parametrize("position", [4, 8])
     def test_state_at_the_ends_of_the_slice(self, twin: Any, position: int) -> None:

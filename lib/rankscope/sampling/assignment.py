@@ -7,18 +7,19 @@ import json
 import operator
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..values.checks import of_type, one_of, several, truth, whole
-from ..values.storage import write_atomically
+from ..values.frozen import checked, evolve, frozen, optional
+from ..values.storage import StorageError, write_atomically
 from .libtorch_samplers import libtorch_random_order
-from .permutation import IntArray, share, torch_order
+from .permutation import SEEDS, IntArray, share, torch_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +28,7 @@ SAMPLERS = ("torch", "libtorch_random", "libtorch_sequential")
 _FORMAT, _VERSION = "rankscope.assignment", 1
 
 
-@dataclass(frozen=True)
+@frozen
 class Loader:
     """How a DataLoader on each rank groups that rank's indices.
 
@@ -35,17 +36,29 @@ class Loader:
     in_order), by the training process itself where `num_workers` is 0.
     """
 
-    batch_size: int = 1
-    drop_last: bool = False
-    num_workers: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", whole("batch_size", self.batch_size, 1))
-        object.__setattr__(self, "drop_last", truth("drop_last", self.drop_last))
-        object.__setattr__(self, "num_workers", whole("num_workers", self.num_workers, 0))
+    batch_size: int = checked(whole, 1, default=1)
+    drop_last: bool = checked(truth, default=False)
+    num_workers: int = checked(whole, 0, default=0)
 
 
-@dataclass(frozen=True, eq=False)
+def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
+    """Views that cannot be written through, of signed integers: unsigned ones turn into floats next to signed."""
+    views = []
+    for rank, indices in enumerate(several(name, values, "a rank's indices each")):
+        given = np.asarray(indices)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise ValueError(f"rank {rank} must read a 1-D array of integers, got {given.dtype} of shape {given.shape}")
+        if given.size and given.dtype.kind == "u" and given.max() > np.iinfo(np.int64).max:
+            raise ValueError(f"rank {rank} must read indices below 2**63, got {given.max()}")
+        view = given.view() if given.dtype.kind == "i" else given.astype(np.int64)
+        view.flags.writeable = False
+        views.append(view)
+    if not views:
+        raise ValueError("an assignment needs at least one rank, got none")
+    return tuple(views)
+
+
+@frozen(eq=False)
 class Assignment:
     """The indices that every rank reads in one epoch, and the recipe they came from.
 
@@ -53,32 +66,14 @@ class Assignment:
     DataLoader on top, if one was put there with `with_loader`. The arrays are read-only.
     """
 
-    size: int
-    ranks: tuple[IntArray, ...]
-    sampler: str = "custom"
-    shuffle: bool | None = None
-    seed: int | None = None
-    epoch: int = 0
-    drop_last: bool | None = None
-    loader: Loader | None = None
-
-    def __post_init__(self) -> None:
-        rows = several("ranks", self.ranks, "a rank's indices each")
-        ranks = tuple(_read_only(rank, indices) for rank, indices in enumerate(rows))
-        if not ranks:
-            raise ValueError("an assignment needs at least one rank, got none")
-        object.__setattr__(self, "ranks", ranks)
-        object.__setattr__(self, "size", whole("size", self.size, 0))
-        object.__setattr__(self, "epoch", whole("epoch", self.epoch))
-        if self.seed is not None:
-            object.__setattr__(self, "seed", whole("seed", self.seed))
-        if not isinstance(self.sampler, str):
-            raise ValueError(f"sampler must be a name, got {self.sampler!r}")
-        for name in ("shuffle", "drop_last"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, truth(name, getattr(self, name)))
-        if self.loader is not None:
-            of_type("loader", self.loader, Loader)
+    size: int = checked(whole, 0)
+    ranks: tuple[IntArray, ...] = checked(_all_ranks)
+    sampler: str = checked(str, default="custom")
+    shuffle: bool | None = checked(optional, truth, default=None)
+    seed: int | None = checked(optional, whole, default=None)
+    epoch: int = checked(whole, default=0)
+    drop_last: bool | None = checked(optional, truth, default=None)
+    loader: Loader | None = checked(optional, of_type, Loader, default=None)
 
     @classmethod
     def collect(cls, samplers: Iterable[Iterable[int]], size: int, epoch: int = 0) -> Assignment:
@@ -91,13 +86,17 @@ class Assignment:
         >>> [indices.tolist() for indices in Assignment.collect(samplers, size=5).ranks]
         [[0, 2, 4], [1, 3, 0]]
         """
-        samplers = several("samplers", samplers, "a rank's sampler each")
+        samplers, ranks = several("samplers", samplers, "a rank's sampler each"), []
         for sampler in samplers:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
-        ranks = tuple(_listed(rank, sampler) for rank, sampler in enumerate(samplers))
+        for rank, sampler in enumerate(samplers):
+            try:
+                ranks.append(np.fromiter(map(operator.index, sampler), dtype=np.int64))
+            except TypeError as error:
+                raise ValueError(f"rank {rank}'s sampler must yield whole numbers: {error}") from error
         shuffles = {getattr(sampler, "shuffle", None) for sampler in samplers}
-        return cls(size, ranks, epoch=epoch, shuffle=False if shuffles == {False} else None)
+        return cls(size, tuple(ranks), epoch=epoch, shuffle=False if shuffles == {False} else None)
 
     @property
     def num_ranks(self) -> int:
@@ -118,11 +117,8 @@ class Assignment:
         if self.loader is not None:
             raise ValueError(f"this assignment has a loader already: {self.loader}")
         loader = Loader(batch_size, drop_last, num_workers)
-        if not loader.drop_last:
-            return replace(self, loader=loader)
-        size = loader.batch_size
-        whole_batches = tuple(indices[: indices.size // size * size] for indices in self.ranks)
-        return replace(self, ranks=whole_batches, loader=loader)
+        size = loader.batch_size if loader.drop_last else 1
+        return evolve(self, ranks=[indices[: indices.size // size * size] for indices in self.ranks], loader=loader)
 
     def batches(self, rank: int) -> list[IntArray]:
         """Return the batches that one rank's DataLoader makes (of one sample where there is no loader)."""
@@ -133,7 +129,7 @@ class Assignment:
     def repeats(self) -> tuple[NDArray[np.bool_], ...]:
         """Mark each read of an index that was read before: at an earlier step, or at the same step by a lower rank.
 
-        These are torch's padding and libtorch's, so the reads that a correct evaluation must not count. (It cannot even
+        These are torch's and libtorch's padding, so the reads that a correct evaluation must not count. (It cannot even
         read the indices ≥ size that libtorch may give; `audit` finds those.)
         """
         ranks, steps = self.coordinates()
@@ -171,9 +167,9 @@ class Assignment:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write an .npz, whole or not at all. Raises OSError where the folder cannot be written."""
-        recipe = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("ranks", "loader")}
-        loader = None if self.loader is None else vars(self.loader)
-        header = {"format": _FORMAT, "version": _VERSION, "recipe": recipe, "loader": loader}
+        recipe = attrs.asdict(self)  # type: ignore[arg-type]  # to mypy it is a dataclass
+        del recipe["ranks"]
+        header = {"format": _FORMAT, "version": _VERSION, "loader": recipe.pop("loader"), "recipe": recipe}
         lengths = np.array([indices.size for indices in self.ranks])
         flat = np.concatenate(self.ranks)
         return write_atomically(
@@ -196,33 +192,14 @@ class Assignment:
                 raise ValueError(f"lengths add up to {lengths.sum()}, with {flat.size} indices")
             loader = None if header["loader"] is None else Loader(**header["loader"])
             return cls(ranks=tuple(np.split(flat, np.cumsum(lengths)[:-1])), loader=loader, **header["recipe"])
-        except Exception as error:  # whatever a damaged file makes of itself
-            raise ValueError(f"{os.fspath(path)} is no readable {_FORMAT} of version {_VERSION}: {error}") from error
+        except Exception as error:  # a damaged file can fail in many ways
+            raise StorageError(path, f"not a readable {_FORMAT} of version {_VERSION}: {error}") from error
 
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
         lengths = np.array([indices.size for indices in self.ranks])
         ranks = np.repeat(np.arange(lengths.size), lengths)
         return ranks, np.arange(ranks.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-
-
-def _read_only(rank: int, indices: ArrayLike) -> IntArray:
-    """A view that cannot be written through, of signed integers: unsigned ones turn into floats next to signed."""
-    given = np.asarray(indices)
-    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise ValueError(f"rank {rank} must read a 1-D array of integers, got {given.dtype} of shape {given.shape}")
-    if given.size and given.dtype.kind == "u" and given.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"rank {rank} must read indices below 2**63, got {given.max()}")
-    view = given.view() if given.dtype.kind == "i" else given.astype(np.int64)
-    view.flags.writeable = False
-    return view
-
-
-def _listed(rank: int, sampler: Iterable[int]) -> IntArray:
-    try:
-        return np.fromiter(map(operator.index, sampler), dtype=np.int64)
-    except TypeError as error:
-        raise ValueError(f"rank {rank}'s sampler must yield whole numbers: {error}") from error
 
 
 def assign(
@@ -251,34 +228,24 @@ def assign(
     size = whole("size", size, 0)
     num_replicas = whole("num_replicas", num_replicas, 1)
     one_of("sampler", sampler, SAMPLERS)
-    seed = whole("seed", seed, -(2**63), 2**64 - 1)
+    seed = whole("seed", seed, *SEEDS)
     epoch = whole("epoch", epoch, 0 if sampler != "torch" else None)
     shuffle, drop_last = truth("shuffle", shuffle), truth("drop_last", drop_last)
     count = share(size, num_replicas, drop_last)
     total = count * num_replicas
     if sampler == "torch":
-        order = _torch_epoch(size, total, shuffle, seed + epoch)
+        whole("seed + epoch", seed + epoch, *SEEDS)
+        order = torch_order(size, seed + epoch, total) if shuffle else np.arange(total) % max(size, 1)
         ranks = tuple(order[rank::num_replicas] for rank in range(num_replicas))
     else:
-        order = _libtorch_epoch(sampler, size, total, shuffle, seed, epoch)
-        ranks = tuple(order[rank * count : (rank + 1) * count] for rank in range(num_replicas))
+        if seed != 0:
+            raise ValueError(f"{sampler} has no seed, the epoch alone decides its order: seed must be 0, got {seed}")
+        if sampler == "libtorch_random" and not shuffle:
+            raise ValueError("libtorch_random always shuffles: for shuffle=False take libtorch_sequential")
         shuffle = sampler == "libtorch_random"
+        order = libtorch_random_order(size, total, epoch) if shuffle else np.arange(total) % max(size, 1)
+        ranks = tuple(order[rank * count : (rank + 1) * count] for rank in range(num_replicas))
     return Assignment(size, ranks, sampler, shuffle, seed, epoch, drop_last)
-
-
-def _torch_epoch(size: int, total: int, shuffle: bool, seed: int) -> IntArray:
-    whole("seed + epoch", seed, -(2**63), 2**64 - 1)
-    return torch_order(size, seed, total) if shuffle else np.arange(total) % max(size, 1)
-
-
-def _libtorch_epoch(sampler: str, size: int, total: int, shuffle: bool, seed: int, epoch: int) -> IntArray:
-    if seed != 0:
-        raise ValueError(f"{sampler} has no seed, the epoch alone decides its order: seed must be 0, got {seed}")
-    if sampler == "libtorch_sequential":
-        return np.arange(total) % max(size, 1)
-    if not shuffle:
-        raise ValueError("libtorch_random always shuffles: for shuffle=False take libtorch_sequential")
-    return libtorch_random_order(size, total, epoch)
 
 
 Name = TypeVar("Name", str, os.PathLike[str])
@@ -310,5 +277,5 @@ def shard_files(files: Iterable[Name], num_trainers: int, trainer_id: int, seed:
     twice = next((one for one, other in pairwise(ordered) if os.fspath(one) == os.fspath(other)), None)
     if twice is not None:
         raise ValueError(f"files must differ from each other, got {os.fspath(twice)!r} twice")
-    order = torch_order(len(ordered), whole("seed", seed, -(2**63), 2**64 - 1))
+    order = torch_order(len(ordered), whole("seed", seed, *SEEDS))
     return [ordered[i] for i in order[trainer_id::num_trainers].tolist()]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,15 +33,14 @@ class AuditError(ValueError):
     """An assignment does what its owner did not allow."""
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing found: `kind` is the word to allow it by, `message` says it with its figures."""
 
     kind: str
     message: str
 
 
-@dataclass(frozen=True, eq=False)
+@attrs.frozen(eq=False)
 class EpochAudit:
     """One epoch: sorted arrays of indices, and the reads a rank has.
 
@@ -61,7 +60,7 @@ class EpochAudit:
     out_of_range: IntArray
 
 
-@dataclass(frozen=True, eq=False)
+@attrs.frozen(eq=False)
 class Audit:
     """What `audit` found; ``str()`` is the report, `check` raises, `findings` is what both are made from.
 
@@ -103,7 +102,37 @@ class Audit:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """Everything that is not an exact, balanced, fresh partition of the dataset."""
-        return _findings(self)
+        epochs, samples, ranks = self.epochs, count_of(self.size, "sample"), count_of(self.num_ranks, "rank")
+        strays = np.unique(np.concatenate([epoch.out_of_range for epoch in epochs]))
+        empty = sum(epoch.num_reads == 0 for epoch in epochs) if self.size else 0
+        uneven = max(epochs, key=lambda epoch: epoch.longest - epoch.shortest)
+        found = {
+            "out_of_range": (strays.size, f"indices that a dataset of {self.size} does not have: {_some(strays)}"),
+            "nothing_read": (
+                empty,
+                f"no rank reads anything in {empty} of {count_of(len(epochs), 'epoch')}: {samples}, {ranks}, "
+                f"and what does not fill every rank's share or batch is dropped",
+            ),
+            "duplicates": (
+                self.duplicates,
+                f"{count_of(self.duplicates, 'read')} of a sample already read in its epoch",
+            ),
+            "overlap": (
+                self.overlap,
+                f"{count_of(self.overlap, 'time')} a sample is read by more than one rank in an epoch",
+            ),
+            "dropped": (self.dropped, f"{count_of(self.dropped, 'time')} a sample is left out of an epoch"),
+            "never_seen": (
+                self.never_seen.size if len(epochs) > 1 else 0,
+                f"{count_of(self.never_seen.size, 'sample')} not read in any epoch: {_some(self.never_seen)}",
+            ),
+            "unbalanced": (
+                self.imbalance,
+                f"ranks read from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}",
+            ),
+            "repeated_order": (len(self.repeated_orders), _repetition(self)),
+        }
+        return tuple(Finding(kind, message) for kind, (present, message) in found.items() if present)
 
     def check(self, allow: Iterable[str] = ()) -> None:
         """Raise AuditError unless every finding's kind is allowed."""
@@ -119,17 +148,13 @@ class Audit:
         """Return a row an epoch, with the numbers of each kind of finding."""
         import pandas as pd
 
-        columns = ("duplicated", "overlap", "dropped", "out_of_range")
-        rows = [
-            vars(epoch) | {name: getattr(epoch, name).size for name in columns} | {"repeats_order_of": earlier}
-            for epoch, earlier in zip(self.epochs, self._earlier(), strict=True)
-        ]
+        first = {later: place for place, later in self.repeated_orders}
+        rows = []
+        for place, epoch in enumerate(self.epochs):
+            row = attrs.asdict(epoch, recurse=False)
+            sizes = {name: row[name].size for name in ("duplicated", "overlap", "dropped", "out_of_range")}
+            rows.append(row | sizes | {"repeats_order_of": first.get(place)})
         return pd.DataFrame(rows).astype({"repeats_order_of": "Int64"})
-
-    def _earlier(self) -> list[int | None]:
-        """For each epoch the place in the run of the first one that read in the same order."""
-        first: dict[int, int] = {later: place for place, later in self.repeated_orders}
-        return [first.get(place) for place in range(len(self.epochs))]
 
     def __str__(self) -> str:
         over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"
@@ -228,37 +253,6 @@ def _some(indices: IntArray, limit: int = 8) -> str:
     return shown if indices.size <= limit else f"{shown}, … ({indices.size} in all)"
 
 
-def _findings(audit: Audit) -> tuple[Finding, ...]:
-    epochs = audit.epochs
-    strays = np.unique(np.concatenate([epoch.out_of_range for epoch in epochs]))
-    empty = sum(epoch.num_reads == 0 for epoch in epochs) if audit.size else 0
-    uneven = max(epochs, key=lambda epoch: epoch.longest - epoch.shortest)
-    found = {
-        "out_of_range": (strays.size, f"indices that a dataset of {audit.size} does not have: {_some(strays)}"),
-        "nothing_read": (
-            empty,
-            f"no rank reads anything in {empty} of {count_of(len(epochs), 'epoch')}: {count_of(audit.size, 'sample')}, "
-            f"{count_of(audit.num_ranks, 'rank')}, and what does not fill every rank's share or batch is dropped",
-        ),
-        "duplicates": (audit.duplicates, f"{count_of(audit.duplicates, 'read')} of a sample already read in its epoch"),
-        "overlap": (
-            audit.overlap,
-            f"{count_of(audit.overlap, 'time')} a sample is read by more than one rank in an epoch",
-        ),
-        "dropped": (audit.dropped, f"{count_of(audit.dropped, 'time')} a sample is left out of an epoch"),
-        "never_seen": (
-            audit.never_seen.size if len(epochs) > 1 else 0,
-            f"{count_of(audit.never_seen.size, 'sample')} not read in any epoch: {_some(audit.never_seen)}",
-        ),
-        "unbalanced": (
-            audit.imbalance,
-            f"ranks read from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}",
-        ),
-        "repeated_order": (len(audit.repeated_orders), _repetition(audit)),
-    }
-    return tuple(Finding(kind, message) for kind, (present, message) in found.items() if present)
-
-
 def _repetition(audit: Audit) -> str:
     if not audit.repeated_orders:
         return ""
@@ -270,7 +264,7 @@ def _repetition(audit: Audit) -> str:
     if (first.seed, first.epoch) == (again.seed, again.epoch):
         why = "was set_epoch forgotten?"
     elif first.seed is None or again.seed is None:
-        why = "the sampler does not heed the epoch, or few samples have few orders"
+        why = "the sampler ignores the epoch, or few samples have few orders"
     elif len(sums) == 1:
         why = "seed + epoch is the same"
     elif len({number % 2**32 for number in sums}) == 1:

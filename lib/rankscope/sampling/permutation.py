@@ -26,6 +26,9 @@ TORCH_32BIT_LIMIT = (2**32 - 1) // 20
 _PLAIN = 1 << 16
 """Below this many items a plain Python loop is quicker than numpy on blocks of the square root's size."""
 
+SEEDS = -(2**63), 2**64 - 1
+"""The lowest and the highest seed that torch's generator takes."""
+
 _LOW32 = np.uint64(2**32 - 1)
 
 

@@ -10,9 +10,8 @@ from typing import Any
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from ..values.checks import of_type, whole
-from .permutation import share, torch_order_blocks
+from .permutation import SEEDS, share, torch_order_blocks
 
-_LOWEST_SEED, _HIGHEST_SEED = -(2**63), 2**64 - 1
 _VERSION = 1  # of the state, and of the order it is a place in
 
 
@@ -55,7 +54,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
             num_replicas = whole("num_replicas", num_replicas, 1)
         if rank is not None:
             rank = whole("rank", rank)
-        seed = whole("seed", seed, _LOWEST_SEED, _HIGHEST_SEED)
+        seed = whole("seed", seed, *SEEDS)
         has_length = isinstance(dataset, Sized) and getattr(dataset, "ndim", None) != 0
         items: Sized = dataset if has_length else _range(dataset)  # type: ignore[assignment]
         super().__init__(items, num_replicas, rank, shuffle, seed, drop_last)  # type: ignore[arg-type]
@@ -70,7 +69,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
             )
         if not self.shuffle:
             return self._in_order()
-        seed = whole("seed + epoch", self.seed + self.epoch, _LOWEST_SEED, _HIGHEST_SEED)
+        seed = whole("seed + epoch", self.seed + self.epoch, *SEEDS)
         return chain.from_iterable(self._shuffled(seed, self._consumed, self._stop))
 
     def set_epoch(self, epoch: int) -> None:
