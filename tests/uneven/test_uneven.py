@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -150,7 +149,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: uneven.simulate([1, 2], timeout_s="long"), "timeout_s must be .*, got 'long'"),
     (lambda: gradient_scale([1, 2], "join", 1), "divide_by_initial_world_size must be True or False, got 1"),
     (lambda: gradient_scale([10**12, 1]), "num_batches must be a whole number from 0 to 1000000, got 10000"),
-    (lambda: sample_weights(replace(epoch_of(1, [0], [1]), loader=None), "join"), "epoch must have a loader"),
+    (lambda: sample_weights(evolve(epoch_of(1, [0], [1]), loader=None), "join"), "epoch must have a loader"),
     (lambda: uneven.reads([[0], [1]], "join"), "epoch must be an Assignment, got"),
     (lambda: files_epoch([3, -1], 2, 1), "file_sizes must be a whole number from 0 to 1000000000, got -1"),
     (lambda: files_epoch(3, 2, 1), "file_sizes must be a list of numbers of samples, got 3"),
@@ -273,7 +272,7 @@ def test_a_rank_without_any_batch_joins_from_the_start() -> None:
 
 def emptied(epoch: Assignment, rank: int) -> Assignment:
     none = np.empty(0, dtype=np.int64)
-    return replace(epoch, ranks=tuple(none if place == rank else one for place, one in enumerate(epoch.ranks)))
+    return evolve(epoch, ranks=tuple(none if place == rank else one for place, one in enumerate(epoch.ranks)))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from ..sampling import Assignment, shard_files
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, one_of, several, truth, whole
+from ..values.frozen import evolve
 
 HANDLINGS = ("hang", "drop", "pad", "throw", "join")
 LANE = "training"
@@ -116,7 +116,7 @@ def reads(epoch: Assignment, handling: str) -> Assignment:
     [[6, 7, 8, 9], [0, 1, 2, 3]]
     """
     none = np.empty(0, dtype=np.int64)
-    return replace(epoch, ranks=tuple(np.concatenate([none, *batches]) for batches in _completed(epoch, handling)))
+    return evolve(epoch, ranks=tuple(np.concatenate([none, *batches]) for batches in _completed(epoch, handling)))
 
 
 def sample_weights(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from itertools import cycle, islice
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from ..gradients import ROUNDING, Vector, gradient_of
 from ..sampling import Assignment, audit
 from ..timeline import Recorder, Span, Timeline
 from ..values.checks import number, of_type, truth
-from ..values.frozen import frozen
+from ..values.frozen import evolve, frozen
 from ..workers.launch import launch
 from .model import (
     LANE,
@@ -306,7 +305,7 @@ def _measure(task: Task, ways: list[tuple[str, bool]], timeout_s: float) -> list
             task.epoch,
             handling,
             divide,
-            trained=replace(task.epoch, ranks=tuple(np.array(one.trained, dtype=np.int64) for one in seen)),
+            trained=evolve(task.epoch, ranks=tuple(np.array(one.trained, dtype=np.int64) for one in seen)),
             gradients=longest,
             counts=tuple(one.counts for one in seen),
             errors=tuple(one.error for one in seen),
