@@ -17,10 +17,9 @@ from rankscope.cli import app, main
 from rankscope.machine import Point, Profile
 from rankscope.machine.measuring.experiments import measure_traps
 from rankscope.machine.measuring.plan import Protocol
-from rankscope.machine.measuring.transfers import measure_transfers
 from rankscope.timeline import Timeline
 from rankscope.values.units import rate_words, time_words
-from tests.machine.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made
+from tests.machine.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
 from tests.machine.made import as_predicted, collective, links, profile
 
 QUICK = Protocol(warm_up=0, iterations=4, budget_s=0.001)
@@ -85,7 +84,7 @@ def test_show_of_a_size_has_every_algorithm_with_its_prediction(saved: str) -> N
 
 
 def test_show_of_copies_has_rates_the_calls_time_and_what_is_said(tmp_path: Path) -> None:
-    points = [*measure_transfers(QUICK, [2**12, 2**22], Made(num_gpus=2)), *measure_traps(Made(), 2**22)]
+    points = [*copies(Made(num_gpus=2), QUICK, 2**12, 2**22), *measure_traps(Made(), 2**22)]
     path = str(profile(points, topology="GPU0: PCIe 4 x16").save(tmp_path / "gpu.json"))
     shown = output("show", path)
     rates = [rate_words(2**22 / (CALL_S + LATENCY_S + 2**22 / RATES[kind])) for kind in ("pageable", "pinned")]

@@ -9,13 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rankscope.machine import Point, Protocol
+from rankscope.machine.measuring.plan import transfer_keys
+from rankscope.machine.measuring.transfers import most_bytes, transfer_points
+
 CALL_S, LATENCY_S = 2e-6, 8e-6  # of starting a copy, and of a copy that is under way
 RATES = {"pageable": 5e9, "pinned": 20e9, "d2d": 1e12, "p2p": 40e9}  # bytes/s
 PIN_BYTES_PER_S, HOST_BYTES_PER_S = 2e9, 10e9  # of pinning what comes from the system, and of copying to it
 
 
 class Made:
-    """A `Device`. Copies from and to pinned memory, and on the GPU, arrive when the clock says so, not before.
+    """A made GPU in the place of `Cuda`. Copies on it and of pinned memory arrive when the clock says so, not before.
 
     With `duplex` both directions have an engine of their own. Copies of pageable memory hold the host to their end.
     """
@@ -112,3 +116,9 @@ class Made:
 
     def _kind(self, tensor: Tensor) -> str | int:
         return self._kinds[tensor.untyped_storage().data_ptr()]
+
+
+def copies(device: Made, protocol: Protocol, *sizes: int) -> list[Point]:
+    """Return the points of all copies of these sizes on a made GPU, but of those that do not fit into its memory."""
+    fitting = [size for size in sizes if size <= most_bytes(device)]
+    return transfer_points([key for size in fitting for key in transfer_keys(size, device.num_gpus)], protocol, device)

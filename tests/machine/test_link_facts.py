@@ -21,11 +21,10 @@ from rankscope.machine.link_facts import (
     transfers_of,
 )
 from rankscope.machine.measuring.plan import Protocol
-from rankscope.machine.measuring.transfers import measure_transfers
 from rankscope.pipeline import Pipeline, Stage, simulate
 from rankscope.values.storage import StorageError
 
-from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made
+from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
 from .made import PROVENANCE, point, profile
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -38,7 +37,7 @@ LIKE_MADE = LinkFacts("made", RATES["pinned"], RATES["pinned"], RATES["pageable"
 @pytest.fixture(scope="module")
 def known() -> Profile:
     """Copies on a GPU that was made up, whose link and host memory are known."""
-    return Profile(PROVENANCE | {"topology": TOPOLOGY}, {}, tuple(measure_transfers(QUICK, SIZES, Made())))
+    return Profile(PROVENANCE | {"topology": TOPOLOGY}, {}, tuple(copies(Made(), QUICK, *SIZES)))
 
 
 # ---- rates

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from torch import Tensor
 from rankscope.collectives import ALGORITHMS
 from rankscope.machine.measuring import plan as measure_plan
 from rankscope.machine.measuring import tasks as measure_collectives
-from rankscope.machine.measuring.plan import MEASURED, Protocol, Wanted, collective_keys, key_of, link_keys
+from rankscope.machine.measuring.plan import MEASURED, Protocol, collective_keys, key_of, keys_of, link_keys
 from rankscope.machine.measuring.rank import points_of
 from rankscope.machine.measuring.run import measure
 from rankscope.machine.measuring.tasks import Buffers, check, collective_tasks, method, neighbours, pair
@@ -347,34 +348,43 @@ def test_a_schedule_has_no_end_of_segments_however_large_the_size() -> None:
 
 
 def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
-    wanted = Wanted((2**10, 2**20, 2**30))
-    keys, left_out = wanted.keys([4], 2**30)
+    sizes = (2**10, 2**20, 2**30)
+    keys, left_out = keys_of(Protocol(), sizes, [4], 2**30)
     assert left_out == (2**30,)
     assert max(num_bytes for what, num_bytes, _ in keys if what == "allreduce") == 2**20
     with pytest.raises(ValueError, match=r"sizes must fit into half of the 8 KiB a rank has, got \(1024, "):
-        wanted.keys([4], 2**13)
+        keys_of(Protocol(), sizes, [4], 2**13)
 
 
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (("allreduce", None, 4), "collectives must be a list, got 'allreduce'"),
-        ((["allreduce"], "ring", 4), "algorithms must be a list, got 'ring'"),
-        ((["allreduce"], 0, 4), "algorithms must be a list, got 0"),
-        ((["allreduce"], ["rings"], 4), "algorithms must be one of 'native', 'flat'"),
-        ((["allreduce", "barrier"], None, 4), "collectives must be one of 'allreduce', .*got 'barrier'"),
-        ((["allgather"], ["recursive_doubling"], 6), "power of two"),
+        ({"collectives": "allreduce"}, "collectives must be a list, got 'allreduce'"),
+        ({"collectives": ["allreduce", "barrier"]}, "collectives must be one of 'allreduce', .*got 'barrier'"),
+        ({"algorithms": "ring"}, "algorithms must be a list, got 'ring'"),
+        ({"algorithms": 0}, "algorithms must be a list, got 0"),
+        ({"algorithms": ["rings"]}, "algorithms must be one of 'native', 'flat'"),
+        ({"collectives": ["allgather"], "algorithms": ["recursive_doubling"]}, "power of two"),
+        ({"sizes": [1022]}, "sizes must be multiples of 4 bytes, an element's, got 1022"),
+        ({"sizes": []}, r"sizes must be one or more whole numbers of bytes, got \[\]"),
+        ({"sizes": 4096}, "sizes must be a list, got 4096"),
+        ({"in_place": True}, "in_place must be a list, got True"),
+        ({"in_place": ["yes"]}, "in_place must be True or False, got 'yes'"),
+        ({"transfers": 1}, "transfers must be True or False, got 1"),
+        ({"iterations": 0}, "iterations must be a whole number from 1 to 10000, got 0"),
+        ({"budget_s": 0}, "budget_s must be a finite number above 0 and of at most 3600, got 0"),
+        ({"warm_up": -1}, "warm_up must be a whole number from 0 to 1000, got -1"),
     ],
 )
-def test_names_that_are_not_there_are_refused(names: Any, message: str) -> None:
+def test_a_protocol_that_makes_no_sense_is_refused(names: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        measure_plan.checked_algorithms(*names)
+        Protocol(**names).check_algorithms(6)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_nccl(tmp_path: Any) -> None:
     some = {"sizes": [4096, 2**22], "algorithms": ["native", "ring"], "collectives": MEASURED}
-    profile = measure(tmp_path / "gpu.json", num_ranks=2, backend="nccl", protocol=QUICK, **some)
+    profile = measure(tmp_path / "gpu.json", attrs.evolve(QUICK, **some), num_ranks=2, backend="nccl")
     assert profile.protocol["clock"] == "cuda events"
     assert len(profile.select("allreduce", in_place=True)) == 4

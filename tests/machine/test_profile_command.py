@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import random
 import re
 import signal
@@ -12,9 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
@@ -33,18 +36,16 @@ from ..processes import NOT_HANGING_S, alive, children, soon
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--num-ranks", "2", "--sizes", "1KiB,4KiB", "--algorithms", "native,ring", "--iterations", "3"]
-SETTING: dict[str, Any] = {
-    "num_ranks": 2,
-    "sizes": [2**power for power in range(10, 16)],
-    "algorithms": ["native", "ring"],
-    "protocol": Protocol(iterations=3, budget_s=0.05),
-}
+MANY = Protocol(iterations=3, budget_s=0.05, sizes=[2**power for power in range(10, 16)], algorithms=["native", "ring"])
+FEW = attrs.evolve(MANY, sizes=[1024])
 NUM_POINTS = 2 * 8 + 2 * 2 + 6 * 2  # messages up to 32 KiB, memory up to 16 KiB, collectives
-DRIVER = """
+DRIVER = f"""
 import sys
-from tests.machine.test_profile_command import SETTING, one_at_a_time, measure
-one_at_a_time()
-measure(sys.argv[1], report=lambda progress: print(progress.num_done, flush=True), **SETTING)
+from rankscope.machine.measuring import plan
+from rankscope.machine.measuring.plan import Protocol
+from rankscope.machine.measuring.run import measure
+plan.LAUNCH_S = 0.0  # so that there are many launches
+measure(sys.argv[1], {MANY}, num_ranks=2, report=lambda progress: print(progress.num_done, flush=True))
 """
 
 
@@ -64,13 +65,6 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
         return code, said.out, said.err
 
     return run
-
-
-def one_at_a_time() -> None:
-    """Let each launch measure as little as can be, so that there are many."""
-    from rankscope.machine.measuring import plan
-
-    plan.LAUNCH_S = 0.0
 
 
 # ---- the command
@@ -295,9 +289,9 @@ def test_ranks_share_gpus_in_turn_where_the_backend_lets_them(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 def test_gloo_on_a_real_gpu(tmp_path: Path) -> None:
-    setting: dict[str, Any] = SETTING | {"sizes": [4096, 2**20], "transfers": False}
     every = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
-    profile = measure(tmp_path / "a.json", device="cuda", collectives=every, **setting)
+    protocol = attrs.evolve(MANY, sizes=[4096, 2**20], transfers=False, collectives=every)
+    profile = measure(tmp_path / "a.json", protocol, num_ranks=2, device="cuda")
     for what in every:
         assert {point.num_bytes for point in profile.select(what, algorithm="native")} == {4096, 2**20}
         assert profile.select(what, algorithm="ring") or what == "all_to_all"
@@ -326,7 +320,7 @@ def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, mo
     monkeypatch.setattr("rankscope.machine.measuring.plan.LAUNCH_S", 0.0)
     right = r"rank 1 failed: RuntimeError: allreduce by ring of 1 KiB gave a wrong result: element 5 is 91 and not 90"
     with pytest.raises(RankError, match=right):
-        measure(tmp_path / "a.json", **SETTING | {"sizes": [1024]})
+        measure(tmp_path / "a.json", FEW, num_ranks=2)
     assert {point.what for point in Profile.load(tmp_path / "a.json").points} == {
         "ping_pong",
         "together",
@@ -343,11 +337,10 @@ def test_what_another_run_has_written_meanwhile_stays(tmp_path: Path, monkeypatc
         if progress.num_done == 4:
             Profile.load(path).add(theirs).save(path)
 
-    few = SETTING | {"sizes": [1024]}
     with pytest.raises(ValueError, match=r"a.json was written by another run meanwhile, and is left as it is"):
-        measure(path, report=another, **few)
+        measure(path, FEW, num_ranks=2, report=another)
     assert Profile.load(path).points[4:] == (theirs,)
-    found = measure(path, report=lambda progress: progress.num_done == 6 and path.unlink(), **few)
+    found = measure(path, FEW, num_ranks=2, report=lambda progress: progress.num_done == 6 and path.unlink())
     assert theirs in found.points
     assert found == Profile.load(path)
 
@@ -378,7 +371,7 @@ def test_a_rank_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(measure_run, "LENIENCE", 0.0)
 
     with pytest.raises(RankError, match="have not returned after 1 s"):
-        measure(tmp_path / "a.json", report=impatient, **SETTING)
+        measure(tmp_path / "a.json", MANY, num_ranks=2, report=impatient)
     assert Profile.load(tmp_path / "a.json").points == ()
 
 
@@ -396,7 +389,7 @@ def intact(path: Path, num_done: int, known: dict[Any, Point]) -> None:
 
 
 def finish(path: Path, known: dict[Any, Point]) -> None:
-    profile = measure(path, **SETTING)
+    profile = measure(path, MANY, num_ranks=2)
     assert len(profile.points) == NUM_POINTS
     intact(path, NUM_POINTS, known)
     assert profile == Profile.load(path)
@@ -415,7 +408,7 @@ def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.M
         timer.start()
         try:
             try:
-                measure(path, report=lambda progress, done=done: done.append(progress.num_done), **SETTING)
+                measure(path, MANY, num_ranks=2, report=lambda progress, done=done: done.append(progress.num_done))
             finally:
                 timer.cancel()
                 timer.join()
@@ -433,17 +426,15 @@ def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.M
 def test_kills_at_random_lose_nothing_and_leave_nobody(tmp_path: Path) -> None:
     chance, path = random.Random(6), tmp_path / "machine.json"
     known: dict[Any, Point] = {}
-    for turn in range(5):
+    for turn in range(3):
         mark = f"PROFILE_TEST={tmp_path}/{turn}"
-        environment = {**os.environ, **dict([mark.split("=")]), "TMPDIR": str(tmp_path)}
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "lib")])
+        environment = {**os.environ, "PROFILE_TEST": f"{tmp_path}/{turn}", "TMPDIR": str(tmp_path)}
+        environment["PYTHONPATH"] = str(ROOT / "lib")
         driver = subprocess.Popen(
             [sys.executable, "-c", DRIVER, str(path)], env=environment, stdout=subprocess.PIPE, text=True
         )
         assert driver.stdout is not None
-        told = [
-            driver.stdout.readline() for _ in range(chance.randint(1, 7))
-        ]  # with the first, ranks are being started
+        told = [driver.stdout.readline() for _ in range(chance.randint(1, 7))]  # at the first, ranks are being started
         time.sleep(chance.uniform(0, 0.6))
         driver.kill()
         told += driver.stdout.read().split()
@@ -484,6 +475,32 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         said == "rankscope: interrupted; 0 of 16 points are in machine.json, and the same command goes on from there\n"
     )
     assert Profile.load(tmp_path / "machine.json").points == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "sign", "said"),
+    [
+        (["profile", *SMALL[:-2], "--iterations", "10000", "--budget", "600"], b" points", b"goes on from there"),
+        (["doctor"], b"\x1b[?25l", b"rankscope: interrupted"),
+    ],
+)
+def test_sigterm_leaves_no_hidden_cursor(words: list[str], sign: bytes, said: bytes, tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), "TERM": "xterm"}
+    command = [sys.executable, "-m", "rankscope", *words]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=end)
+    os.close(end)
+    shown = b""
+    while sign not in shown:
+        shown += os.read(terminal, 4096)
+    process.terminate()
+    with suppress(OSError):  # the terminal is gone with its last process
+        while more := os.read(terminal, 4096):
+            shown += more
+    os.close(terminal)
+    assert process.wait(NOT_HANGING_S) == 143
+    assert said in shown
+    assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
 
 
 # ---- torchrun

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 
@@ -22,7 +23,7 @@ from rankscope.machine import Profile, measure, provenance, verdict
 from rankscope.machine.measuring import run as measure_run
 from rankscope.machine.measuring.experiments import BATCH_SIZE, LOOKED_AT, TRIES, measure_loader, measure_traps
 from rankscope.machine.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys, words_of
-from rankscope.machine.measuring.transfers import Buffers, Cuda, check, in_turns, measure_transfers, most_bytes, move_of
+from rankscope.machine.measuring.transfers import Buffers, Cuda, check, most_bytes, move_of, sampled
 from rankscope.machine.profile import Point
 from rankscope.machine.verdict import groups
 from rankscope.ranks import launch
@@ -30,7 +31,7 @@ from rankscope.transfer.agreement import Agreement, DisagreementError
 from rankscope.values.units import rate_words, time_words
 
 from ..tools import measure_gpu
-from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made
+from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made, copies
 from .made import PROVENANCE
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU"
 
 
 def measured(device: Made, *sizes: int) -> Profile:
-    return Profile(PROVENANCE, {}, tuple(measure_transfers(QUICK, sizes or SIZES, device)))
+    return Profile(PROVENANCE, {}, tuple(copies(device, QUICK, *(sizes or SIZES))))
 
 
 def one(profile: Profile, what: str, num_bytes: int, **options: Any) -> Point:
@@ -148,7 +149,7 @@ def test_copies_take_turns_and_those_that_warm_up_do_not_count() -> None:
         key_of("transfer", 2**20, direction="h2d", method=method, pieces=1, both=False)
         for method in TRANSFER_METHODS[1::2]
     ]
-    found = in_turns({key: move_of(key, buffers) for key in keys}, device, Protocol(1, 5, budget_s=1.0))
+    found = sampled({key: move_of(key, buffers) for key in keys}, device, Protocol(1, 5, budget_s=1.0))
     assert "".join(order) == "bbnn" + "bbbbnnnn" + "nnnnbbbb"
     assert [len(samples) for samples in found.values()] == [5, 5]
 
@@ -158,7 +159,7 @@ def test_iterations_from_which_the_host_took_time_are_not_clean(monkeypatch: pyt
     monkeypatch.setattr("rankscope.machine.measuring.transfers.stolen_ticks", lambda: int(next(reads) >= 2 * 4 + 1))
     device = Made()
     key = key_of("pin", 4096, cached=True)
-    samples = in_turns({key: move_of(key, Buffers(4096, device))}, device, Protocol(0, 6, 1.0))[key]
+    samples = sampled({key: move_of(key, Buffers(4096, device))}, device, Protocol(0, 6, 1.0))[key]
     assert [sample.clean for sample in samples] == [True, True, False, True, True, True]
 
 
@@ -235,22 +236,21 @@ def test_a_copy_that_brings_wrong_data_is_caught_whatever_is_wrong() -> None:
 def test_nothing_wrong_is_timed() -> None:
     right = r"transfer of 4 KiB \(both=False, direction=h2d, method=pageable, pieces=1\) brought wrong data: 1 of 1024"
     with pytest.raises(RuntimeError, match=right):
-        measure_transfers(QUICK, [4096], Short())
+        copies(Short(), QUICK, 4096)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "device", "message"),
+    ("device", "message"),
     [
-        ([1022], Made(), "sizes must be multiples of 4 bytes"),
-        ([], Made(), "sizes must be one or more"),
-        ([4096], "cpu", "device must be a GPU like 'cuda:0'.*got 'cpu'"),
-        ([4096], "cuda:99", "device must be .*99"),
-        ([4096], "nowhere", "device must be a GPU like 'cuda:0', got 'nowhere'"),
+        ("cpu", "device must be a GPU like 'cuda:0'.*got 'cpu'"),
+        ("cuda:99", "device must be .*99"),
+        ("nowhere", "device must be a GPU like 'cuda:0', got 'nowhere'"),
     ],
 )
-def test_bad_input_is_one_sentence(sizes: list[int], device: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        measure_transfers(QUICK, sizes, device)
+def test_what_is_no_gpu_is_refused_in_one_sentence(device: str, message: str) -> None:
+    for ask in (Cuda, measure_traps):
+        with pytest.raises(ValueError, match=message):
+            ask(device)
 
 
 # ---- the two traps
@@ -342,16 +342,16 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
     monkeypatch.setattr(measure_run, "_survey", survey_with_a_gpu)
     monkeypatch.setattr(measure_run, "_measure_keys", on_made)
     monkeypatch.setattr(measure_run, "_experiment", two_traps)
-    setting: dict[str, Any] = {"num_ranks": 2, "sizes": [2**16], "algorithms": ["native"], "protocol": QUICK}
-    plain = measure(tmp_path / "a.json", transfers=False, **setting)
+    protocol = attrs.evolve(QUICK, sizes=[2**16], algorithms=["native"])
+    plain = measure(tmp_path / "a.json", attrs.evolve(protocol, transfers=False), num_ranks=2)
     assert not [point for point in plain.points if point.what in ("transfer", "too_early")]
     told: list[Any] = []
-    profile = measure(tmp_path / "a.json", report=told.append, **setting)
+    profile = measure(tmp_path / "a.json", protocol, num_ranks=2, report=told.append)
     assert profile.points[: len(plain.points)] == plain.points
     assert {point.num_bytes for point in profile.select("transfer")} == {2**12, 2**14, 2**16}
     assert (told[-1].num_done, told[-1].num_points) == (len(plain.points) + 3 * 23, len(plain.points) + 3 * 23)
     assert Profile.load(tmp_path / "a.json") == profile
-    assert measure(tmp_path / "a.json", **setting) == profile
+    assert measure(tmp_path / "a.json", protocol, num_ranks=2) == profile
     words = "\n".join(verdict(profile))
     assert "Copies to the GPU: 4.94 GB/s with pinned memory at 64 KiB" in words
     assert "That DataLoader(pin_memory=True) makes batches quicker: yes" in words
@@ -361,8 +361,8 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
 def test_where_there_is_no_gpu_there_are_no_copies(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    setting: dict[str, Any] = {"num_ranks": 2, "sizes": [4096], "algorithms": ["native"], "protocol": QUICK}
-    assert not measure(tmp_path / "a.json", **setting).select("transfer")
+    protocol = attrs.evolve(QUICK, sizes=[4096], algorithms=["native"])
+    assert not measure(tmp_path / "a.json", protocol, num_ranks=2).select("transfer")
 
 
 def test_keys_of_copies_are_told_apart_in_words() -> None:
@@ -451,9 +451,8 @@ def dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: Profile) -> Path
     """The script as it would run, on a made GPU and small; where it writes."""
     small: dict[str, Any] = {
         "DEVICE": "cpu",
-        "NCCL": {"backend": "gloo", "num_ranks": 2, "algorithms": ["native"]},
-        "PROTOCOL": QUICK,
-        "SIZES": [2**12],
+        "NCCL": {"backend": "gloo", "num_ranks": 2},
+        "PROTOCOL": attrs.evolve(QUICK, sizes=[2**12], algorithms=["native"]),
         "GLOO_SIZES": [2**12],
         "VIRTUAL_SIZES": [2**12],
         "STEPS": 2,
@@ -620,14 +619,14 @@ def test_pinned_bandwidth_is_that_of_a_plain_loop() -> None:
         times.append(begin.elapsed_time(end) * 1e-3 / number)
     key = key_of("transfer", size, direction="h2d", method="pinned_non_blocking", pieces=1, both=False)
     device = Cuda()
-    samples = in_turns({key: move_of(key, Buffers(size, device))}, device, Protocol(iterations=10))[key]
+    samples = sampled({key: move_of(key, Buffers(size, device))}, device, Protocol(iterations=10))[key]
     assert math.isclose(sorted(one.device_s for one in samples)[5], sorted(times)[1], rel_tol=0.05)
 
 
 @gpu
 @pytest.mark.gpu
 def test_a_gpu_does_all_that_a_made_one_does() -> None:
-    points = measure_transfers(QUICK, [2**12, 2**20], "cuda:0") + measure_traps()
+    points = copies(Cuda(), QUICK, 2**12, 2**20) + measure_traps()
     assert {point.key for point in points if point.what in ("transfer", "pin")} == {
         key for size in (2**12, 2**20) for key in transfer_keys(size, torch.cuda.device_count())
     }

@@ -23,16 +23,16 @@ import attrs
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
-from rankscope.machine import Point, Profile, Protocol, claims, measure, verdict  # noqa: E402
-from rankscope.machine.measuring.plan import NUM_PIECES, powers_of_two  # noqa: E402
+from rankscope.machine import Point, Profile, Protocol, claims, measure, measure_traps, verdict  # noqa: E402
+from rankscope.machine.measuring.plan import NUM_PIECES, powers_of_two, transfer_keys  # noqa: E402
 from rankscope.machine.measuring.run import Progress  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
 from rankscope.transfer import agree, prefetched, record_steps  # noqa: E402
 from rankscope.transfer.agreement import DisagreementError  # noqa: E402
 from rankscope.values.units import bytes_words, rate_words, time_words  # noqa: E402
 
-PROTOCOL = Protocol(iterations=30, budget_s=0.12)
 SIZES = powers_of_two(2**10, 2**30, 4)
+PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))
 AGAIN = tuple(2**power for power in (12, 16, 20, 22, 24, 26, 28))  # at which claims are judged a second time
 GLOO_RANKS, GLOO_SIZES = 2, powers_of_two(2**12, 2**26, 16)
 VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), powers_of_two(2**16, 2**26, 16), ("ring", "halving_doubling")
@@ -46,9 +46,8 @@ def gloo_points(device: str, sizes: Sequence[int], protocol: Protocol) -> list[P
     """Return what Gloo's own collectives take on tensors of a device that all ranks share."""
     what: dict[str, Any] = {"collectives": ("allreduce", "broadcast"), "algorithms": ["native"], "transfers": False}
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(
-            f"{folder}/gloo.json", num_ranks=GLOO_RANKS, device=device, sizes=sizes, protocol=protocol, **what
-        )
+        chosen = attrs.evolve(protocol, sizes=sizes, **what)
+        found = measure(f"{folder}/gloo.json", chosen, num_ranks=GLOO_RANKS, device=device)
     options = {"executor": "gloo", "schedule": "native", "device": device, "num_ranks": GLOO_RANKS}
     return [attrs.evolve(point, options=options) for point in found.select(algorithm="native")]
 
@@ -84,10 +83,12 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
 
 def again(profile: Profile) -> Profile:
     """Measure a second time, in this process, what claims are judged by."""
-    from rankscope.machine.measuring.experiments import measure_loader, measure_traps
-    from rankscope.machine.measuring.transfers import measure_transfers
+    from rankscope.machine.measuring.experiments import measure_loader
+    from rankscope.machine.measuring.transfers import Cuda, most_bytes, transfer_points
 
-    points = [*measure_transfers(PROTOCOL, AGAIN), *measure_traps(), *measure_loader()]
+    device = Cuda()
+    keys = [key for size in AGAIN if size <= most_bytes(device) for key in transfer_keys(size, device.num_gpus)]
+    points = [*transfer_points(keys, PROTOCOL, device), *measure_traps(), *measure_loader()]
     return Profile(profile.provenance, profile.protocol, tuple(points))
 
 
@@ -208,9 +209,8 @@ def main() -> int:
         return run_tests()
     start = time.monotonic()
     command = command_words(["python", *sys.argv])
-    setting: dict[str, Any] = {"collectives": ("allreduce", "allgather"), "sizes": SIZES, "protocol": PROTOCOL, **NCCL}
-    setting |= {"name": told.name, "command": command, "report": _reporter(start)}
-    profile = _tried("copies and NCCL", lambda: measure(told.output, **setting), start)
+    setting: dict[str, Any] = {**NCCL, "name": told.name, "command": command, "report": _reporter(start)}
+    profile = _tried("copies and NCCL", lambda: measure(told.output, PROTOCOL, **setting), start)
     if profile is None and not told.output.exists():
         return 1
     profile = profile or Profile.load(told.output)  # what was measured before something failed

@@ -88,12 +88,7 @@ def trace(
     timeline = tables.predicted(profile, collective, algorithm, size)
     if output.exists() and not output.is_file():  # a folder, or a device, whose place a file must not take
         raise ValueError(f"--output must be a file, got {str(output)!r}")
-    try:
-        timeline.to_chrome_trace(output)
-    except OSError as error:  # of a temporary file
-        if error.errno:
-            error.filename = str(output)
-        raise
+    timeline.to_chrome_trace(output)
     tables.show(tables.traced(timeline, collective, algorithm, size, output))
 
 
@@ -116,21 +111,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         message = str(error)
     except Exception as error:
-        found = _expected(error)
-        if found is None:
+        from ..ranks import RankError
+
+        if not isinstance(error, RankError) and not hasattr(error, "format_message"):  # typer's, of a word
             raise
-        message = found
+        message = str(error).split("\n")[0] if isinstance(error, RankError) else str(error.format_message())
     print(f"rankscope: {' '.join(message.split())}", file=sys.stderr)
     return 2
-
-
-def _expected(error: Exception) -> str | None:
-    """What a failed rank or a word that typer does not understand says of itself; None for any other error."""
-    from ..ranks import RankError
-
-    if isinstance(error, RankError):
-        return str(error).split("\n")[0]  # the rest is the rank's traceback
-    return str(error.format_message()) if hasattr(error, "format_message") else None
 
 
 def _sizes(texts: Sequence[str] | None) -> list[int]:

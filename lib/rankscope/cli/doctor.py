@@ -16,19 +16,18 @@ from rich.text import Text
 
 from ..doctor import CHECKS, Diagnosis, examine, lacking
 from ..values.checks import count_of
+from .ending import interruptible
 
-AsJSON = Annotated[bool, typer.Option("--json", help="As JSON, for programs.")]
 
-
-def doctor(as_json: AsJSON = False) -> None:
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False) -> None:
     """Say what this machine can do, what that is for, and what to install for the rest.
 
     Each thing is tried, not looked up. The exit code is 1 where something is missing that nothing works without.
     """
     from .tables import show
 
-    with _said() as said:
-        diagnoses = examine(CHECKS, said)
+    with interruptible(), _shown() as report:
+        diagnoses = examine(CHECKS, report)
     short = lacking(diagnoses)
     if as_json:
         print(json.dumps({"usable": not short, "diagnoses": [asdict(one) for one in diagnoses]}, indent=1))
@@ -63,8 +62,8 @@ def _table(title: str, *columns: str) -> Table:
 
 
 @contextlib.contextmanager
-def _said() -> Iterator[Callable[[str], None]]:
-    """Tell a terminal which check runs; say nothing elsewhere."""
+def _shown() -> Iterator[Callable[[str], None]]:
+    """Show on a terminal which check runs, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda name: None
         return

@@ -11,42 +11,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
+
+from .ending import interruptible
 
 if TYPE_CHECKING:
     from ..machine.measuring.run import Emulation, Progress
 
-Report = Callable[["Progress"], None]
+_OUTPUT = Path("machine.json")
 _PLACES = {"in": (True,), "out": (False,), "both": (True, False)}
 _BITS = {"k": 1e3, "M": 1e6, "G": 1e9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _A_LINE_S = 5.0  # where there is no terminal
 
 
-Output = Annotated[Path, typer.Option("-o", "--output", help="The file; gone on with where it is there.")]
-NumRanks = Annotated[int | None, typer.Option(help="By default the GPUs with nccl, which may be one, else 4.")]
-Backend = Annotated[str, typer.Option(help="gloo, nccl or mpi.")]
-Device = Annotated[str | None, typer.Option(help="cpu or cuda, where buffers are; nccl has cuda, gloo takes both.")]
-Collectives = Annotated[str, typer.Option(help="Names with commas between them.")]
-Algorithms = Annotated[str | None, typer.Option(help="Names with commas, native among them; by default all.")]
-Sizes = Annotated[str | None, typer.Option(help="As in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")]
-Place = Annotated[str, typer.Option(help="allreduce in place, out of place or both: in, out, both.")]
-Iterations = Annotated[int, typer.Option(help="Of each point, at most.")]
-Budget = Annotated[float, typer.Option(help="Seconds for a point; long ones take more, for six iterations.")]
-RealTime = Annotated[bool, typer.Option("--real-time", help="Before all else that runs here (root).")]
-Emulate = Annotated[
-    str | None, typer.Option(help="On a network made for it, a rank a host, as in 100Mbit/s,5ms (root).")
-]
-Transfers = Annotated[bool, typer.Option(help="Copies to and from the GPU, where there is one.")]
-Name = Annotated[str, typer.Option(help="What to call it; by default as the file.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Replace what the file holds.")]
-
-
 def profile(
-    context: typer.Context, output: Output = Path("machine.json"), name: Name = "", num_ranks: NumRanks = None,
-    backend: Backend = "gloo", device: Device = None, collectives: Collectives = "allreduce", place: Place = "in",
-    algorithms: Algorithms = None, sizes: Sizes = None, iterations: Iterations = 60, budget: Budget = 0.4,
-    real_time: RealTime = False, emulate: Emulate = None, transfers: Transfers = True, fresh: Fresh = False,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    output: Annotated[Path, Option("-o", "--output", help="The file; gone on with where it is there.")] = _OUTPUT,
+    name: Annotated[str, Option(help="What to call it; by default as the file.")] = "",
+    num_ranks: Annotated[int | None, Option(help="By default the GPUs with nccl, which may be one, else 4.")] = None,
+    backend: Annotated[str, Option(help="gloo, nccl or mpi.")] = "gloo",
+    device: Annotated[
+        str | None, Option(help="cpu or cuda, where buffers are; nccl has cuda, gloo takes both.")
+    ] = None,
+    collectives: Annotated[str, Option(help="Names with commas between them.")] = "allreduce",
+    place: Annotated[str, Option(help="allreduce in place, out of place or both: in, out, both.")] = "in",
+    algorithms: Annotated[str | None, Option(help="Names with commas, native among them; by default all.")] = None,
+    sizes: Annotated[str | None, Option(help="As in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")] = None,
+    iterations: Annotated[int, Option(help="Of each point, at most.")] = 60,
+    budget: Annotated[float, Option(help="Seconds for a point; long ones take more, for six iterations.")] = 0.4,
+    real_time: Annotated[bool, Option("--real-time", help="Before all else that runs here (root).")] = False,
+    emulate: Annotated[
+        str | None, Option(help="On a network made for it, a rank a host, as in 100Mbit/s,5ms (root).")
+    ] = None,
+    transfers: Annotated[bool, Option(help="Copies to and from the GPU, where there is one.")] = True,
+    fresh: Annotated[bool, Option("--fresh", help="Replace what the file holds.")] = False,
+) -> None:
     """Measure this machine: links, memory, every collective algorithm, copies to and from a GPU, each checked first.
 
     Under torchrun its processes are the ranks. Ctrl-C loses nothing that was finished: the same command goes on.
@@ -54,32 +54,49 @@ def profile(
     from ..machine.measuring.plan import Protocol
     from ..machine.measuring.run import measure, writes
     from ..values.checks import one_of
+    from ..values.units import bytes_words
+    from ..workers.joined import is_joined
+    from . import tables
 
-    last: list[Progress] = []
-    try:
-        with _reporting(last, writes(backend)) as report:
-            found = measure(
-                output,
-                num_ranks=num_ranks,
-                backend=backend,
-                device=device,
+    speaks = writes(backend)
+    joined = is_joined(backend)  # in a collective such a process gets no signal but one that ends it at once
+    seen: list[Progress] = []
+    with interruptible(not joined, lambda: _how_to_continue(seen, output, fresh)), contextlib.ExitStack() as stack:
+        show = stack.enter_context(_bar()) if speaks and not joined and sys.stderr.isatty() else _lines(speaks)
+
+        def report(progress: Progress) -> None:
+            seen[:] = [progress]
+            show(progress)
+
+        found = measure(
+            output,
+            Protocol(
+                iterations=iterations,
+                budget_s=budget,
+                real_time=real_time,
                 sizes=None if sizes is None else parse_sizes(sizes),
                 collectives=_names(collectives),
                 algorithms=None if algorithms is None else _names(algorithms),
                 in_place=_PLACES[one_of("--place", place, tuple(_PLACES))],
-                protocol=Protocol(iterations=iterations, budget_s=budget, real_time=real_time),
-                emulate=None if emulate is None else parse_network(emulate),
                 transfers=transfers,
-                fresh=fresh,
-                name=name or output.stem,
-                command=_command(context),
-                report=report,
-            )
-    except KeyboardInterrupt:
-        print(f"rankscope: interrupted; {_how_to_go_on(last, output, fresh)}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    if writes(backend):
-        _show(found, output, last[-1].left_out)
+            ),
+            num_ranks=num_ranks,
+            backend=backend,
+            device=device,
+            emulate=None if emulate is None else parse_network(emulate),
+            fresh=fresh,
+            name=name or output.stem,
+            command=_command(context),
+            report=report,
+        )
+    if speaks:
+        if seen[-1].left_out:
+            print(f"left out, for want of memory: {', '.join(map(bytes_words, seen[-1].left_out))}")
+        tables.show(*tables.overview(found))
+        print(f"\n{output} holds all of it; `rankscope show {output}` shows it again")
+
+
+# ---- words of the command line
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -136,47 +153,41 @@ def _command(context: typer.Context) -> str:
     return command_words(words)
 
 
-@contextlib.contextmanager
-def _reporting(last: list[Progress], shows: bool) -> Iterator[Report]:
-    """Show how far a run has come, as a bar that is drawn anew or a line now and then; keep the last word in `last`."""
-    with contextlib.ExitStack() as stack:
-        shown: Report = lambda progress: None  # noqa: E731
-        if shows:
-            shown = _bar(stack) if sys.stderr.isatty() else _lines()
+# ---- progress
 
-        def report(progress: Progress) -> None:
-            last[:] = [progress]
-            shown(progress)
-
-        yield report
+Show = Callable[["Progress"], None]
 
 
-def _lines() -> Report:
-    told = [-_A_LINE_S]
+def _lines(speaks: bool) -> Show:
+    """Print a line now and then, where there is no terminal."""
+    last_s = -_A_LINE_S
 
-    def report(progress: Progress) -> None:
-        if progress.doing and progress.num_points and time.monotonic() - told[0] >= _A_LINE_S:
-            told[0] = time.monotonic()
+    def show(progress: Progress) -> None:
+        nonlocal last_s
+        if speaks and progress.doing and progress.num_points and time.monotonic() - last_s >= _A_LINE_S:
+            last_s = time.monotonic()
             print(f"{_count(progress)}{_left(progress.left_s)}: {progress.doing}", file=sys.stderr, flush=True)
 
-    return report
+    return show
 
 
-def _bar(stack: contextlib.ExitStack) -> Report:
+@contextlib.contextmanager
+def _bar() -> Iterator[Show]:
+    """Show a bar that is drawn anew, and gone at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
-    bar = stack.enter_context(Bar(*columns, console=Console(stderr=True), transient=True))
-    task = bar.add_task("", total=None, told="")
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, words="")
 
-    def report(progress: Progress) -> None:
-        told = f"{_count(progress)}{_left(progress.left_s)}" if progress.num_points else ""
-        total = progress.num_points or None
-        bar.update(task, description=progress.doing, total=total, completed=progress.num_done, told=told)
+        def show(progress: Progress) -> None:
+            words = f"{_count(progress)}{_left(progress.left_s)}" if progress.num_points else ""
+            total = progress.num_points or None
+            bar.update(task, description=progress.doing, total=total, completed=progress.num_done, words=words)
 
-    return report
+        yield show
 
 
 def _count(progress: Progress) -> str:
@@ -189,18 +200,8 @@ def _left(seconds: float | None) -> str:
     return f", about {max(1, round(seconds / 60))} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
 
 
-def _how_to_go_on(last: list[Progress], output: Path, fresh: bool) -> str:
-    if not last or not last[-1].num_points:
+def _how_to_continue(seen: list[Progress], output: Path, fresh: bool) -> str:
+    if not seen or not seen[-1].num_points:
         return "nothing was measured"
     how = "the same command without --fresh" if fresh else "the same command"
-    return f"{_count(last[-1])} are in {output}, and {how} goes on from there"
-
-
-def _show(found: Any, output: Path, left_out: tuple[int, ...]) -> None:
-    from ..values.units import bytes_words
-    from . import tables
-
-    if left_out:
-        print(f"left out, for want of memory: {', '.join(map(bytes_words, left_out))}")
-    tables.show(*tables.overview(found))
-    print(f"\n{output} holds all of it; `rankscope show {output}` shows it again")
+    return f"{_count(seen[-1])} are in {output}, and {how} goes on from there"

@@ -26,6 +26,32 @@ QUICKEST = "bold green"
 _CLEAR = 0.005  # of a ratio: what two digits after the point tell apart
 
 
+_WRAPPED = ("what", "claim")  # columns whose words may go on in the next line
+
+
+def table_of(title: str, *columns: str) -> Table:
+    """Return an empty table, numbers to the right."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    made.caption_justify, made.caption_style = "left", "dim"
+    for name in columns:
+        words = name in ("algorithm", "quickest", *_WRAPPED, "")
+        made.add_column(name, justify="left" if words else "right", no_wrap=name not in _WRAPPED, header_style="dim")
+    return made
+
+
+def marked(lines: Iterable[tuple[str, str]]) -> Table:
+    """Return texts next to their marks, so that what does not fit into a line goes on below its beginning."""
+    table = Table.grid(padding=(0, 1))
+    for mark, text in lines:
+        table.add_row(Text(mark, "dim"), Text(text))
+    return table
+
+
+def heading(text: str) -> Text:
+    """Return a line in bold after an empty one."""
+    return Text(f"\n{text}", "bold")
+
+
 def show(*parts: RenderableType) -> None:
     """Print parts, one below the other, in 80 columns where there is no terminal that says otherwise."""
     console = Console(highlight=False, emoji=False, markup=False)
@@ -37,7 +63,9 @@ def show(*parts: RenderableType) -> None:
 
 def overview(profile: Profile) -> Iterator[RenderableType]:
     """Yield where the profile is from, its links, what is quickest at each size, its copies, and the verdict."""
-    yield from _origin(profile)
+    first, *lines = str(profile).splitlines()
+    yield Text(first, "bold")
+    yield from map(Text, lines)
     yield from _links(profile)
     for group in groups(profile):
         yield _by_size(profile, group)
@@ -55,10 +83,8 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
             known = ", ".join(dict.fromkeys(bytes_words(size) for group in groups(profile) for size in group.by_size))
             raise ValueError(f"--num-bytes must be a size that was measured ({known or 'none was'}), got {size}")
         for group, points in found:
-            table = table_of(
-                f"{group.collective}, {bytes_words(size)}",
-                "algorithm", "median", "IQR", "p99", "busbw", "model", "off", "clean",
-            )  # fmt: skip
+            columns = ("algorithm", "median", "IQR", "p99", "busbw", "model", "off", "clean")
+            table = table_of(f"{group.collective}, {bytes_words(size)}", *columns)
             for place, point in enumerate(sorted(points.values(), key=lambda point: point.median_s)):
                 guess = seconds.get(point.key)
                 times = map(time_words, (point.median_s, point.iqr_s, point.p99_s))
@@ -153,15 +179,6 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
             yield Text(f"Only in {name}: {count_of(len(rows), 'point')}, of {kinds}.")
 
 
-# ---- parts
-
-
-def _origin(profile: Profile) -> Iterator[RenderableType]:
-    first, *lines = str(profile).splitlines()
-    yield Text(first, "bold")
-    yield from map(Text, lines)
-
-
 def _links(profile: Profile) -> Iterator[RenderableType]:
     lines = []
     for where in LINKS:
@@ -185,13 +202,14 @@ def _by_size(profile: Profile, group: Group) -> Table:
         best, native = group.fastest(size), points.get(NATIVE)
         ours = [point.median_s for name, point in points.items() if name != NATIVE]
         ratio = native.median_s / min(ours) if native and ours else math.nan
+        style = "green" if ratio > 1 + _CLEAR else "red" if ratio < 1 - _CLEAR else ""
         table.add_row(
             bytes_words(size),
             _named(best),
             time_words(best.median_s),
             _busbw(profile, best),
             time_words(native.median_s) if native else "",
-            Text(f"{ratio:.2f}", _colour(ratio)) if ratio == ratio else "",
+            Text(f"{ratio:.2f}", style) if ratio == ratio else "",
             _of_bound(profile, group.collective, best),
             f"{best.num_clean}/{len(best.seconds)}",
         )
@@ -204,10 +222,6 @@ def _of_bound(profile: Profile, collective: str, point: Point) -> str:
     except ValueError:  # no link was measured
         return ""
     return f"{point.median_s / bound_s:.2f}" if bound_s else ""
-
-
-def _colour(ratio: float) -> str:
-    return "green" if ratio > 1 + _CLEAR else "red" if ratio < 1 - _CLEAR else ""
 
 
 def _named(point: Point) -> str:
@@ -225,29 +239,7 @@ def _what(row: Any) -> str:
     return " ".join(filter(None, words)) + place
 
 
-WRAPPED = ("what", "claim")  # columns whose words may go on in the next line
-
-
-def table_of(title: str, *columns: str) -> Table:
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    made.caption_justify, made.caption_style = "left", "dim"
-    for name in columns:
-        words = name in ("algorithm", "quickest", *WRAPPED, "")
-        made.add_column(name, justify="left" if words else "right", no_wrap=name not in WRAPPED, header_style="dim")
-    return made
-
-
-def marked(lines: Iterable[tuple[str, str]]) -> Table:
-    """Texts beside their marks, so that what does not fit into a line goes on below its beginning."""
-    table = Table.grid(padding=(0, 1))
-    for mark, text in lines:
-        table.add_row(Text(mark, "dim"), Text(text))
-    return table
-
-
-def heading(text: str) -> Text:
-    return Text(f"\n{text}", "bold")
-
+# ---- copies to and from a GPU
 
 _PLAIN = {"pieces": 1, "both": False}
 _METHODS = {
@@ -291,11 +283,11 @@ def _by_method(profile: Profile, direction: str, title: str) -> Table:
     table.caption = "call: for how long one with non_blocking held the host; on the fly: pinned for the copy"
     for size in _sizes(profile, "transfer", direction=direction):
         row = [
-            _told(profile, size, "transfer", {"direction": direction, "method": method, **_PLAIN}, rate=True)
+            _median(profile, size, "transfer", {"direction": direction, "method": method, **_PLAIN}, rate=True)
             for method in _METHODS.values()
         ]
         held = {"direction": direction, "method": "pinned_non_blocking", **_PLAIN}
-        table.add_row(bytes_words(size), *row, _told(profile, size, "transfer_host", held))
+        table.add_row(bytes_words(size), *row, _median(profile, size, "transfer_host", held))
     return table
 
 
@@ -305,7 +297,7 @@ def _in_other_ways(profile: Profile) -> Table:
         f"from pinned memory; both ways at once; in {NUM_PIECES} pieces; pin: the host's time of pin_memory()"
     )
     for size in _sizes(profile, "transfer"):
-        table.add_row(bytes_words(size), *(_told(profile, size, *wanted) for wanted in _OTHERS.values()))
+        table.add_row(bytes_words(size), *(_median(profile, size, *wanted) for wanted in _OTHERS.values()))
     return table
 
 
@@ -333,7 +325,7 @@ def _sizes(profile: Profile, what: str, **options: Any) -> list[int]:
     return sorted({point.num_bytes for point in profile.select(what, **options)})
 
 
-def _told(profile: Profile, num_bytes: int, what: str, options: Mapping[str, Any], rate: bool = False) -> str:
+def _median(profile: Profile, num_bytes: int, what: str, options: Mapping[str, Any], rate: bool = False) -> str:
     """The median of the one such point, as time or rate; nothing where there is none."""
     found: tuple[Point, ...] = profile.select(what, num_bytes, **options)
     if not found:

@@ -121,13 +121,13 @@ def checked_provenance(name: str, value: Any) -> ReadOnly:
     return found
 
 
-def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """Say in which of what must be the same two provenances differ; an empty text where they do not.
+def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
+    """Say in which of these fields two provenances or protocols differ; an empty text where they do not.
 
     >>> difference({"torch": "2.6.0", "num_ranks": 4}, {"torch": "2.13.0", "num_ranks": 4})
     "torch is '2.6.0' there and '2.13.0' here"
     """
-    pairs = [(key, one.get(key), other.get(key)) for key in SAME]
+    pairs = [(key, one.get(key), other.get(key)) for key in names]
     return "; ".join(f"{key} is {there!r} there and {here!r} here" for key, there, here in pairs if there != here)
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong with copies that do not block, shown: a target that is read, a source that is changed, too early."""
+"""Experiments on copies: what goes wrong with those that do not block, and what pinning does for a DataLoader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from ..profile import Point
 from .plan import ITEM_BYTES
 from .timing import stolen_ticks
-from .transfers import Buffers, Cuda, Device, most_bytes
+from .transfers import Buffers, Cuda, most_bytes
 
 NUM_BYTES = 2**28  # long enough on its way for the end of it to be reached first
 LOOKED_AT = 2**14  # elements, the last: a copy brings them last
@@ -23,7 +23,10 @@ TRIES = 5
 METHODS = ("pinned_non_blocking", "pageable_non_blocking")
 
 
-def measure_traps(device: str | Device = "cuda:0", num_bytes: int = NUM_BYTES) -> list[Point]:
+# ---- a target that is read, and a source that is changed, too early
+
+
+def measure_traps(device: str | Cuda = "cuda:0", num_bytes: int = NUM_BYTES) -> list[Point]:
     """Return a "too_early" and a "changed_source" point for each of `METHODS`.
 
     In the first a copy to the host is read, in the second the source of one to the GPU is set to 0, as soon as the call
@@ -31,10 +34,22 @@ def measure_traps(device: str | Device = "cuda:0", num_bytes: int = NUM_BYTES) -
     ``num_wrong`` of them, the fewest of several tries; the seconds are the copy's. `num_bytes` may become less, so that
     it fits into memory. Raises ValueError where there is no such GPU, RuntimeError where data never come.
     """
-    chosen: Device = Cuda(device) if isinstance(device, str) else device
+    chosen = Cuda(device) if isinstance(device, str) else device
     size = min(num_bytes, most_bytes(chosen) // ITEM_BYTES * ITEM_BYTES)
     buffers = Buffers(size, chosen)
-    points = [_point(what, one, method, buffers) for what, one in TRAPS.items() for method in METHODS]
+    right = buffers.source("pageable")[-LOOKED_AT:].clone()
+    points = []
+    for what, trap in {"too_early": read_too_early, "changed_source": change_source}.items():
+        for method in METHODS:
+            seconds, clean, wrong = [], [], []
+            for _ in range(TRIES):
+                stolen = stolen_ticks()
+                took_s, found = trap(method.removesuffix("_non_blocking"), buffers)
+                seconds.append(took_s)
+                clean.append(stolen_ticks() == stolen)
+                wrong.append(int((found != right).sum()))
+            options = {"method": method, "num_wrong": min(wrong), "num_looked_at": right.numel()}
+            points.append(Point(what, size, tuple(seconds), tuple(clean), options))
     del buffers
     chosen.forget_pinned()
     return points
@@ -44,48 +59,36 @@ def read_too_early(kind: str, buffers: Buffers) -> tuple[float, Tensor]:
     """Return the copy's seconds and the last elements, as they were read right after the call."""
     device, target = buffers.device, buffers.target(kind).zero_()
     source = buffers.source(device.index)
-    device.synchronize()
-    begin = device.mark(0)
-    device.copy([(target, source)], True, 0)
-    end = device.mark(0)
-    read = target[-LOOKED_AT:].clone()
-    device.synchronize()
+    read: list[Tensor] = []
+    seconds = _copied_s(device, target, source, lambda: read.append(target[-LOOKED_AT:].clone()))
     if not torch.equal(target, torch.arange(1, target.numel() + 1, dtype=target.dtype)):
         raise RuntimeError(f"a copy from the GPU to {kind} memory brought wrong data")
-    return device.seconds(begin, end), read
+    return seconds, read[0]
 
 
 def change_source(kind: str, buffers: Buffers) -> tuple[float, Tensor]:
     """Return the copy's seconds and the last elements that arrived, with the source set to 0 right after the call."""
     device, target = buffers.device, buffers.target(buffers.device.index).zero_()
     source = buffers.source(kind)
-    last, right = source[-LOOKED_AT:], source[-LOOKED_AT:].clone()
+    last = source[-LOOKED_AT:]
+    right = last.clone()
+    seconds = _copied_s(device, target, source, last.zero_)
+    last.copy_(right)
+    return seconds, target[-LOOKED_AT:].cpu()
+
+
+def _copied_s(device: Cuda, target: Tensor, source: Tensor, then: Callable[[], object]) -> float:
+    """Start a copy that does not block, do something right after the call, and return the copy's seconds."""
     device.synchronize()
     begin = device.mark(0)
     device.copy([(target, source)], True, 0)
     end = device.mark(0)
-    last.zero_()
+    then()
     device.synchronize()
-    last.copy_(right)
-    return device.seconds(begin, end), target[-LOOKED_AT:].cpu()
+    return device.seconds(begin, end)
 
 
-Trap = Callable[[str, Buffers], tuple[float, Tensor]]
-TRAPS: dict[str, Trap] = {"too_early": read_too_early, "changed_source": change_source}
-
-
-def _point(what: str, trap: Trap, method: str, buffers: Buffers) -> Point:
-    right = buffers.source("pageable")[-LOOKED_AT:]
-    seconds, clean, wrong = [], [], []
-    for _ in range(TRIES):
-        stolen = stolen_ticks()
-        took_s, found = trap(method.removesuffix("_non_blocking"), buffers)
-        seconds.append(took_s)
-        clean.append(stolen_ticks() == stolen)
-        wrong.append(int((found != right).sum()))
-    options = {"method": method, "num_wrong": min(wrong), "num_looked_at": right.numel()}
-    return Point(what, buffers.num_bytes, tuple(seconds), tuple(clean), options)
-
+# ---- epochs of a DataLoader, with pin_memory and without
 
 BATCH_SIZE, NUM_BATCHES, SAMPLE_BYTES = 32, 40, 2**18
 EPOCHS, WORKERS = 5, (0, 2)
@@ -128,10 +131,14 @@ def measure_loader(
         most = shutil.disk_usage(SHARED).free // (BATCHES_SHARED * BATCH_SIZE)
         sample_bytes = max(4, min(sample_bytes, most) // 4 * 4)
     step = step or products(device)
+    samples = Samples(num_batches * BATCH_SIZE, sample_bytes)
     points = []
     for num_workers in workers:
+        kept: Any = {"persistent_workers": True, "timeout": TIMEOUT_S} if num_workers else {}
+        loaders = {
+            pin: DataLoader(samples, BATCH_SIZE, num_workers=num_workers, pin_memory=pin, **kept) for pin in pins
+        }
         found: dict[bool, list[tuple[float, bool]]] = {pin: [] for pin in pins}
-        loaders = {pin: _loader(sample_bytes, num_batches, pin, num_workers) for pin in pins}
         for _ in range(EPOCHS + 1):
             for pin, loader in loaders.items():
                 stolen = stolen_ticks()
@@ -159,26 +166,18 @@ def products(device: str) -> Step:
 
 def epoch_s(loader: Any, device: str, pin: bool, step: Step) -> float:
     """Return the seconds of an epoch to the end of all work; raises RuntimeError for a batch with wrong data."""
-    is_cuda = torch.device(device).type == "cuda"
     begin = time.perf_counter()
     sums = []
     for batch in loader:
         here = batch.to(device, non_blocking=pin)
         step(here)
         sums.append(here[:, -1].sum())
-    if is_cuda:
+    if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     seconds = time.perf_counter() - begin
     for place, total in enumerate(sums):
         right = sum(range(place * BATCH_SIZE, (place + 1) * BATCH_SIZE))
         if total.item() != right:
-            raise RuntimeError(
-                f"batch {place} has wrong data: its last elements sum up to {total.item():g}, not {right}"
-            )
+            wrong = f"its last elements sum up to {total.item():g}, not {right}"
+            raise RuntimeError(f"batch {place} has wrong data: {wrong}")
     return seconds
-
-
-def _loader(sample_bytes: int, num_batches: int, pin: bool, num_workers: int) -> Any:
-    samples = Samples(num_batches * BATCH_SIZE, sample_bytes)
-    kept = {"persistent_workers": True, "timeout": TIMEOUT_S} if num_workers else {}
-    return DataLoader(samples, BATCH_SIZE, num_workers=num_workers, pin_memory=pin, **kept)  # type: ignore[arg-type]

@@ -1,15 +1,18 @@
-"""What is to be measured, and by which protocol: pure, so that the process that starts the ranks needs no torch."""
+"""What is measured, how often, and in which order: pure, so that the process that starts the ranks needs no torch.
+
+A `Key` stands for a point that is still to be measured.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from ...collectives import ALGORITHMS, build
 from ...values.checks import number, one_of, several, truth, whole
+from ...values.frozen import checked, frozen, optional
 from ...values.units import bytes_words
 from ..profile import NATIVE, TRANSFERS, Key, Profile
 
@@ -22,38 +25,99 @@ MOST_LINK_BYTES, MOST_MEMORY_BYTES = 2**24, 2**26
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
 ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
 NUM_PIECES, LEAST_PIECE_BYTES = 256, 4096
+Name = TypeVar("Name", bound=Hashable)
+Sample = TypeVar("Sample")
 IN_A_ROW = 3  # iterations of a method that count each time it takes its turn
 
 
-@dataclass(frozen=True)
+def _sizes(name: str, value: Any) -> tuple[int, ...]:
+    found = several(name, value)
+    if not found:
+        raise ValueError(f"{name} must be one or more whole numbers of bytes, got {value!r}")
+    for size in found:
+        if whole(name, size, ITEM_BYTES, MOST_BYTES) % ITEM_BYTES:
+            raise ValueError(f"{name} must be multiples of {ITEM_BYTES} bytes, an element's, got {size!r}")
+    return tuple(sorted(set(found)))
+
+
+def _collectives(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(one_of(name, one, MEASURED) for one in several(name, value))
+
+
+def _names(name: str, value: Any) -> tuple[str, ...]:
+    return tuple(several(name, value))
+
+
+def _truths(name: str, value: Any) -> tuple[bool, ...]:
+    return tuple(truth(name, one) for one in several(name, value))
+
+
+@frozen
 class Protocol:
-    """How often things are measured.
+    """What is measured, and how often.
 
     All that is compared takes turns; at the beginning of each turn `warm_up` iterations do not count. A point has
     `iterations` of them, fewer where they would take more than `budget_s`, but six at least (or `iterations`). With
     `real_time` the ranks go before everything else that runs on the machine, which root may do on Linux.
 
+    `sizes` are in bytes, None for powers of two. Each of the `collectives` is measured by each of the `algorithms`,
+    "native" for the backend's own among them; None stands for all that send something. An allreduce is measured in
+    place or not, or both, as `in_place` lists. With `transfers`, copies to and from the GPU of rank 0 are measured, if
+    it has one.
+
+    Raises ValueError for values out of range and for names that no collective has.
+
     >>> Protocol(iterations=0)
     Traceback (most recent call last):
     ValueError: iterations must be a whole number from 1 to 10000, got 0
+    >>> Protocol(sizes=[1022])
+    Traceback (most recent call last):
+    ValueError: sizes must be multiples of 4 bytes, an element's, got 1022
     """
 
-    warm_up: int = 1
-    iterations: int = 60
-    budget_s: float = 0.4
-    real_time: bool = False
+    warm_up: int = checked(whole, 0, 1000, default=1)
+    iterations: int = checked(whole, 1, 10_000, default=60)
+    budget_s: float = checked(number, above=0, high=3600, default=0.4)
+    real_time: bool = checked(truth, default=False)
+    sizes: Sequence[int] | None = checked(optional, _sizes, default=None)
+    collectives: Sequence[str] = checked(_collectives, default=("allreduce",))
+    algorithms: Sequence[str] | None = checked(optional, _names, default=None)
+    in_place: Sequence[bool] = checked(_truths, default=(True,))
+    transfers: bool = checked(truth, default=True)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "warm_up", whole("warm_up", self.warm_up, 0, 1000))
-        object.__setattr__(self, "iterations", whole("iterations", self.iterations, 1, 10_000))
-        object.__setattr__(self, "budget_s", number("budget_s", self.budget_s, above=0, high=3600))
-        object.__setattr__(self, "real_time", truth("real_time", self.real_time))
+    def __attrs_post_init__(self) -> None:
+        known = dict.fromkeys(name for collective in self.collectives for name in ALGORITHMS[collective])
+        for name in self.algorithms or ():
+            one_of("algorithms", name, (NATIVE, *known))
+
+    def check_algorithms(self, num_ranks: int) -> None:
+        """Raise ValueError for an algorithm that exists for none of the collectives with so many ranks."""
+        for name in self.algorithms or ():
+            having = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
+            if having and not any(_fits(one, name, 2**20 * num_ranks, num_ranks, {}) for one in having):
+                build(having[0], name, num_ranks)
 
     def turns(self, seconds: float) -> int:
         """Return how many turns a method takes whose iterations take so long, the wait for their start included."""
         most = -(-self.iterations // IN_A_ROW)
         in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
         return min(most, max(2, in_budget))
+
+    def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
+        """Return what `once` returns for each name, an iteration each, but for those that warm up.
+
+        The names, each of which is expected to take so long, take turns; each turn begins with another one.
+        """
+        names = list(expected_s)
+        turns = {name: self.turns(seconds) for name, seconds in expected_s.items()}
+        found: dict[Name, list[Sample]] = {name: [] for name in names}
+        for turn in range(max(turns.values(), default=0)):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                if turn < turns[name]:
+                    samples = [once(name) for _ in range(self.warm_up + IN_A_ROW)]
+                    found[name] += samples[self.warm_up :]
+        return {name: samples[: self.iterations] for name, samples in found.items()}
 
 
 def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
@@ -78,59 +142,53 @@ def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:
     return what, num_bytes, tuple(sorted(options.items()))
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a run is to measure: `algorithms` is None for all that send something (of one rank the native one).
+def words_of(key: Key) -> str:
+    """Say what a key is of.
 
-    Without `messages` there are none between two ranks.
+    >>> words_of(key_of("allreduce", 2**20, algorithm="ring", in_place=True)), words_of(key_of("add", 4096))
+    ('allreduce by ring, 1 MiB', 'add, 4 KiB')
     """
-
-    sizes: tuple[int, ...]
-    collectives: tuple[str, ...] = ("allreduce",)
-    algorithms: Sequence[str] | None = None
-    in_place: tuple[bool, ...] = (True,)
-    messages: bool = True
-
-    def through_host(self) -> Wanted:
-        """Return what is wanted of Gloo on a GPU: its own collectives or what was named, and no message by itself."""
-        return replace(self, algorithms=(NATIVE,) if self.algorithms is None else self.algorithms, messages=False)
-
-    def keys(self, ranks_per_node: Sequence[int], free_bytes: int) -> tuple[list[Key], tuple[int, ...]]:
-        """Return all keys in their order, and the sizes that are left out since they would not fit into memory.
-
-        Raises ValueError where none fits.
-        """
-        found = link_keys(ranks_per_node if self.messages else [1], max(self.sizes))
-        left_out: set[int] = set()
-        algorithms = (NATIVE,) if self.algorithms is None and sum(ranks_per_node) == 1 else self.algorithms
-        for collective in self.collectives:
-            for size in self.sizes:
-                keys = collective_keys(collective, size, ranks_per_node, algorithms, self.in_place)
-                if size * (4 + len(keys)) > free_bytes / 2:  # each method has scratch of its own
-                    left_out.add(size)
-                else:
-                    found += keys
-        if left_out == set(self.sizes):
-            raise ValueError(f"sizes must fit into half of the {bytes_words(free_bytes)} a rank has, got {self.sizes}")
-        return list(dict.fromkeys(found)), tuple(sorted(left_out))
+    what, num_bytes, options = key
+    told: dict[str, Any] = dict(options)
+    by = f" by {told['algorithm']}" if "algorithm" in told else f" ({told['link']})" if "link" in told else ""
+    by = f" {told['direction']}, {told['method']}" if "direction" in told else by
+    return f"{what}{by}, {bytes_words(num_bytes)}"
 
 
-def checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return sizes in bytes in their order.
+def node_sizes(nodes: Sequence[int]) -> list[int]:
+    """Return how many ranks each node has.
 
-    >>> checked_sizes([4096, 1024])
-    (1024, 4096)
-    >>> checked_sizes([1022])
-    Traceback (most recent call last):
-    ValueError: sizes must be multiples of 4 bytes, an element's, got 1022
+    >>> node_sizes([0, 0, 1])
+    [2, 1]
     """
-    found = several("sizes", sizes)
-    if not found:
-        raise ValueError(f"sizes must be one or more whole numbers of bytes, got {sizes!r}")
-    for size in found:
-        if whole("sizes", size, ITEM_BYTES, MOST_BYTES) % ITEM_BYTES:
-            raise ValueError(f"sizes must be multiples of {ITEM_BYTES} bytes, an element's, got {size!r}")
-    return tuple(sorted(set(found)))
+    return [list(nodes).count(node) for node in range(max(nodes) + 1)]
+
+
+# ---- keys
+
+
+def keys_of(
+    protocol: Protocol, sizes: Sequence[int], ranks_per_node: Sequence[int], free_bytes: int, through_host: bool = False
+) -> tuple[list[Key], tuple[int, ...]]:
+    """Return the keys of links, memory and collectives in their order, and the sizes that do not fit into memory.
+
+    `through_host`, as Gloo is on a GPU, it is the backend's own collectives or those that were named, and no message
+    between two ranks. A single rank has the backend's own. Raises ValueError where no size fits.
+    """
+    found = link_keys([1] if through_host else ranks_per_node, max(sizes))
+    left_out: set[int] = set()
+    only_native = protocol.algorithms is None and (through_host or sum(ranks_per_node) == 1)
+    algorithms = (NATIVE,) if only_native else protocol.algorithms
+    for collective in protocol.collectives:
+        for size in sizes:
+            keys = collective_keys(collective, size, ranks_per_node, algorithms, protocol.in_place)
+            if size * (4 + len(keys)) > free_bytes / 2:  # each method has scratch of its own
+                left_out.add(size)
+            else:
+                found += keys
+    if left_out == set(sizes):
+        raise ValueError(f"sizes must fit into half of the {bytes_words(free_bytes)} a rank has, got {tuple(sizes)}")
+    return list(dict.fromkeys(found)), tuple(sorted(left_out))
 
 
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
@@ -170,6 +228,32 @@ def collective_keys(
     return keys
 
 
+def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
+    """Return how many elements the whole buffer of a collective has: a multiple of the ranks where each has a run."""
+    runs = 1 if collective in ("allreduce", "broadcast") else num_ranks
+    return max(num_bytes // ITEM_BYTES // runs * runs, runs)
+
+
+def builder_options(name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, int]:
+    """Return what an algorithm is built with for this size and this machine."""
+    parts = {"segmented_ring": sum(ranks_per_node), "double_binary_tree": 2, "chain": 1}
+    if name in parts:
+        return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (parts[name] * SEGMENT_BYTES)))}
+    if name == "hierarchical_ring" and len(set(ranks_per_node)) == 1 < len(ranks_per_node):
+        return {"gpus_per_node": ranks_per_node[0]}
+    return {}
+
+
+def _fits(collective: str, name: str, elements: int, num_ranks: int, options: dict[str, int]) -> bool:
+    """Whether the algorithm exists for so many ranks, and has an element for each of its chunks."""
+    own = elements // num_ranks if collective == "allgather" else elements
+    try:
+        build(collective, name, num_ranks, **options).chunk_ends(own)
+    except ValueError:
+        return False
+    return True
+
+
 def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
     """Return the copies to and from a GPU, and between all there are: by each method, in one and in both directions.
 
@@ -195,81 +279,12 @@ def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
     return keys + [key_of("pin", num_bytes, cached=cached) for cached in (False, True)]
 
 
-def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
-    """Return how many elements the whole buffer of a collective has: a multiple of the ranks where each has a run."""
-    runs = 1 if collective in ("allreduce", "broadcast") else num_ranks
-    return max(num_bytes // ITEM_BYTES // runs * runs, runs)
-
-
-def builder_options(name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, int]:
-    """Return what an algorithm is built with for this size and this machine."""
-    parts = {"segmented_ring": sum(ranks_per_node), "double_binary_tree": 2, "chain": 1}
-    if name in parts:
-        return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (parts[name] * SEGMENT_BYTES)))}
-    if name == "hierarchical_ring" and len(set(ranks_per_node)) == 1 < len(ranks_per_node):
-        return {"gpus_per_node": ranks_per_node[0]}
-    return {}
-
-
-def _fits(collective: str, name: str, elements: int, num_ranks: int, options: Mapping[str, int]) -> bool:
-    """Whether the algorithm exists for so many ranks, and has an element for each of its chunks."""
-    own = (
-        elements if collective in ("allreduce", "broadcast", "reduce_scatter", "all_to_all") else elements // num_ranks
-    )
-    try:
-        build(collective, name, num_ranks, **options).chunk_ends(own)
-    except ValueError:
-        return False
-    return True
-
-
-def checked_algorithms(
-    collectives: Iterable[str], algorithms: Iterable[str] | None, num_ranks: int
-) -> tuple[list[str], list[str] | None]:
-    """Return both as lists; ValueError for a name that no collective has, or that none has for so many ranks."""
-    listed = [one_of("collectives", name, MEASURED) for name in several("collectives", collectives)]
-    if algorithms is None:
-        return listed, None
-    named = several("algorithms", algorithms)
-    for name in named:
-        one_of("algorithms", name, (NATIVE, *dict.fromkeys(n for c in listed for n in ALGORITHMS[c])))
-        having = [c for c in listed if name in ALGORITHMS[c]]
-        if name != NATIVE and not any(_fits(c, name, 2**20 * num_ranks, num_ranks, {}) for c in having):
-            build(having[0], name, num_ranks)
-    return listed, named
-
-
-def node_sizes(nodes: Sequence[int]) -> list[int]:
-    """Return how many ranks each node has.
-
-    >>> node_sizes([0, 0, 1])
-    [2, 1]
-    """
-    return [list(nodes).count(node) for node in range(max(nodes) + 1)]
-
-
-def words_of(key: Key) -> str:
-    """Say what a key is of.
-
-    >>> words_of(key_of("allreduce", 2**20, algorithm="ring", in_place=True)), words_of(key_of("add", 4096))
-    ('allreduce by ring, 1 MiB', 'add, 4 KiB')
-    """
-    what, num_bytes, options = key
-    told: dict[str, Any] = dict(options)
-    by = f" by {told['algorithm']}" if "algorithm" in told else f" ({told['link']})" if "link" in told else ""
-    by = f" {told['direction']}, {told['method']}" if "direction" in told else by
-    return f"{what}{by}, {bytes_words(num_bytes)}"
-
+# ---- how long it may take: a rough guess from what has been measured, for deadlines and for the time left
 
 LAUNCH_S = 8.0  # no launch measures more, as far as can be known: all that is lost where a run is interrupted
 OVERHEAD_S = 0.005  # of an iteration, mostly for the agreement on its start
 UNKNOWN_BYTES_PER_S = 20e6
 MEMORY_BYTES_PER_S, TRANSFER_BYTES_PER_S = 1e9, 4e9
-
-
-def guess_s(keys: Sequence[Key], profile: Profile, protocol: Protocol) -> float:
-    """Return how many seconds it may take to measure these keys."""
-    return sum(_point_s(key, profile, protocol) for key in keys)
 
 
 def next_launch(missing: Sequence[Key], profile: Profile, protocol: Protocol) -> list[Key]:
@@ -285,10 +300,10 @@ def next_launch(missing: Sequence[Key], profile: Profile, protocol: Protocol) ->
     return chosen
 
 
-def _point_s(key: Key, profile: Profile, protocol: Protocol) -> float:
-    """The seconds of all iterations of a point: two for an estimate, then turns."""
-    once = OVERHEAD_S + _iteration_s(key, profile)
-    return once * (2 + protocol.turns(once) * (protocol.warm_up + IN_A_ROW))
+def guess_s(keys: Sequence[Key], profile: Profile, protocol: Protocol) -> float:
+    """Return how many seconds it may take to measure these keys: of each two iterations for an estimate, then turns."""
+    each_s = [OVERHEAD_S + _iteration_s(key, profile) for key in keys]
+    return sum(once_s * (2 + protocol.turns(once_s) * (protocol.warm_up + IN_A_ROW)) for once_s in each_s)
 
 
 def _iteration_s(key: Key, profile: Profile) -> float:

@@ -27,11 +27,13 @@ def survey(device: str) -> dict[str, Any]:
     ranks = Ranks(device=_own(device))
     nodes = ranks.numbered(network_id())
     free = _free_bytes(device, node_sizes(nodes)[nodes[ranks.rank]])
-    offset_s = ranks.slowest([ranks.clock_offset_s])[0]
-    least = -int(ranks.slowest([-float(free)])[0])
-    copies = most_bytes(Cuda(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0
-    found = {"nodes": nodes, "free_bytes": least, "transfer_bytes": copies, "clock_offset_s": offset_s}
-    return {**of_machine(), **found}
+    return {
+        **of_machine(),
+        "nodes": nodes,
+        "free_bytes": -int(ranks.slowest([-float(free)])[0]),  # the least of all ranks
+        "transfer_bytes": most_bytes(Cuda(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0,
+        "clock_offset_s": ranks.slowest([ranks.clock_offset_s])[0],
+    }
 
 
 def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protocol: Protocol) -> list[Point]:

@@ -1,4 +1,4 @@
-"""`measure`: all is measured in small launches, and the points of each are on the disk before the next."""
+"""`measure`: everything is measured in small launches, and the points of each are on the disk before the next."""
 
 from __future__ import annotations
 
@@ -6,29 +6,39 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...values.checks import of_type, one_of, several, truth, whole
+from ...values.checks import number, of_type, one_of, truth, whole
+from ...values.frozen import checked, frozen
 from ...workers.errors import MOST_RANKS
 from ...workers.interrupts import Interrupts
 from ...workers.joined import is_joined
 from ...workers.launch import launch
 from ..profile import EXPERIMENTS, Key, Point, Profile
 from ..provenance import FIELDS, difference, of_run
-from . import plan
-from .plan import Protocol, Wanted, guess_s, next_launch, node_sizes
+from .plan import (
+    Protocol,
+    guess_s,
+    keys_of,
+    next_launch,
+    node_sizes,
+    powers_of_two,
+    transfer_keys,
+    words_of,
+)
 
-SIZES = {"nccl": plan.powers_of_two(2**10, 2**30)}
+BACKENDS = ("gloo", "nccl", "mpi")
+DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first by default
+CPU_SIZES, NCCL_SIZES = powers_of_two(2**10, 2**26), powers_of_two(2**10, 2**30)
 LEAST_TRANSFER_BYTES, MOST_TRANSFER_BYTES = 2**12, 2**30
-CPU_SIZES = plan.powers_of_two(2**10, 2**26)
-PATIENCE_S, LENIENCE = 60.0, 10.0  # what a launch may take, beside so many times what was expected
+PATIENCE_S, LENIENCE = 60.0, 10.0  # what a launch may take, and so many times what was expected
 MOST_S = 1e6  # that `launch` waits at all
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a run has come, reported before each launch: points in the file, of all; what comes next; seconds left.
 
     These are a rough guess, and None as long as the links are not known. `left_out` has the sizes for which there is
@@ -42,27 +52,32 @@ class Progress:
     left_out: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Emulation:
-    """A network to be emulated, one rank a host, as `emulated` makes it."""
+    """A network to be emulated, one rank per host, as `emulate.emulated` makes it."""
 
-    bytes_per_s: float
-    latency_s: float = 0.0
+    bytes_per_s: float = checked(number, above=0)
+    latency_s: float = checked(number, 0, default=0.0)
 
 
 def measure(
-    path: str | os.PathLike[str], *, num_ranks: int | None = None, backend: str = "gloo", device: str | None = None,
-    sizes: Sequence[int] | None = None, collectives: Sequence[str] = ("allreduce",),
-    algorithms: Sequence[str] | None = None, in_place: Sequence[bool] = (True,), protocol: Protocol | None = None,
-    emulate: Emulation | None = None, transfers: bool = True, fresh: bool = False, name: str = "",
-    command: str = "measure", report: Callable[[Progress], object] = lambda progress: None,
-) -> Profile:  # fmt: skip
+    path: str | os.PathLike[str],
+    protocol: Protocol | None = None,
+    *,
+    num_ranks: int | None = None,
+    backend: str = "gloo",
+    device: str | None = None,
+    emulate: Emulation | None = None,
+    fresh: bool = False,
+    name: str = "",
+    command: str = "measure",
+    report: Callable[[Progress], object] = lambda progress: None,
+) -> Profile:
     """Measure this machine and return its `Profile`, which is stored at `path` after every few points.
 
-    Links and memory first, then each collective at each of the sizes in bytes, by the backend itself ("native") and by
-    each of the `algorithms`; None stands for all. Sizes that would take more than half of the free memory are left out.
-    With `transfers`, copies to and from the GPU of rank 0, if it has one, and what `folklore` judges come last.
-    A file that is there already is gone on with, so that an interrupted run loses nothing; `fresh` replaces it.
+    Links and memory come first, then the collectives of the protocol, then copies to and from the GPU of rank 0, if it
+    has one, and what `claims` are judged by. Sizes that would take more than half of the free memory are left out. A
+    file that is there already is continued, so that an interrupted run loses nothing; `fresh` replaces it.
 
     `num_ranks` is by default the number of GPUs with "nccl", where it may be 1, else 4. Under torchrun the ranks are
     its own: all call this alike, rank 0 writes, and all get the profile. Buffers are on the `device`, by default "cuda"
@@ -71,134 +86,196 @@ def measure(
     meanwhile; RankError where a rank fails, hangs, or gets a wrong result; OSError where the file cannot be written.
 
     >>> import tempfile
+    >>> protocol = Protocol(iterations=6, budget_s=0.1, algorithms=["ring"], sizes=[4096])
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     some = {"algorithms": ["ring"], "sizes": [4096], "protocol": Protocol(iterations=6, budget_s=0.1)}
-    ...     profile = measure(f"{folder}/machine.json", num_ranks=2, **some)
+    ...     profile = measure(f"{folder}/machine.json", protocol, num_ranks=2)
     >>> [point.what for point in profile.select(algorithm="ring")]
     ['allreduce']
     """
-    one_of("backend", backend, BACKENDS)
-    device, number = device_of(device, backend), num_ranks_of(num_ranks, backend)
-    run = _Run(Path(path), backend, device, protocol, report)
-    chosen = plan.checked_sizes(SIZES.get(backend, CPU_SIZES) if sizes is None else sizes)
-    most = MOST_TRANSFER_BYTES if sizes is None else chosen[-1]
-    wanted = _wanted(chosen, collectives, algorithms, in_place, number)
-    wanted = wanted.through_host() if run.through_host else wanted
-    with _launcher(number, backend, device, emulate) as launcher:
-        found = run.survey(launcher)
-        run.open(launcher, found, of_run(name, command, launcher.network), truth("fresh", fresh))
-        run.measure(launcher, wanted, found, _copies(found, most) if truth("transfers", transfers) else [])
+    chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
+    if not callable(report):
+        raise ValueError(f"report must be a function of a Progress, got {report!r}")
+    fresh = truth("fresh", fresh)
+    device = device_of(device, one_of("backend", backend, BACKENDS))
+    number = num_ranks_of(num_ranks, backend)
+    chosen.check_algorithms(number)
+    with _network(number, backend, device, emulate) as (start, network):
+        run = _Run(Path(path), chosen, backend, device, report, start)
+        found = run.survey()
+        run.open(found, of_run(name, command, network), fresh)
+        run.measure(found)
     return run.profile
 
 
-def _wanted(
-    sizes: tuple[int, ...], collectives: Sequence[str], algorithms: Sequence[str] | None, in_place: Any, num_ranks: int
-) -> Wanted:
-    listed, named = plan.checked_algorithms(collectives, algorithms, num_ranks)
-    return Wanted(sizes, tuple(listed), named, tuple(truth("in_place", one) for one in several("in_place", in_place)))
+def writes(backend: str) -> bool:
+    """Whether this process is the one that writes the file: any but the other ranks of torchrun or mpirun."""
+    return not is_joined(one_of("backend", backend, BACKENDS)) or _from_launcher(_RANK) == 0
 
 
-@dataclass(frozen=True)
-class _Launcher:
-    """What launches functions in ranks, and the name of the network over which they talk."""
+def num_ranks_of(num_ranks: int | None, backend: str) -> int:
+    """Return how many ranks there are: as many as asked for, as torchrun or mpirun has, as there are GPUs, or 4."""
+    if num_ranks is None and is_joined(backend):
+        num_ranks = _from_launcher(_NUM_RANKS)
+    if num_ranks is not None:
+        return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2, 10**6 if is_joined(backend) else MOST_RANKS)
+    if backend == "nccl":
+        import torch
 
-    launch: Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
-    network: str
+        return whole("num_ranks, the GPUs that there are,", torch.cuda.device_count(), 1)
+    return 4
+
+
+def device_of(device: str | None, backend: str) -> str:
+    """Return "cpu" or "cuda", whichever the buffers are to be on.
+
+    Raises ValueError for one that the backend does not take, and for Gloo on a GPU that is not there (NCCL's ranks say
+    so themselves).
+
+    >>> device_of(None, "nccl"), device_of(None, "gloo")
+    ('cuda', 'cpu')
+    >>> device_of("cpu", "nccl")
+    Traceback (most recent call last):
+    ValueError: device with backend='nccl' must be one of 'cuda', got 'cpu'
+    """
+    if device is None:
+        return DEVICES[backend][0]
+    one_of(f"device with backend={backend!r}", device, DEVICES[backend])
+    if (device, backend) == ("cuda", "gloo"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError("device='cuda' needs a GPU that torch can use, and there is none")
+    return device
+
+
+def _from_launcher(names: Sequence[str]) -> int:
+    """What the launcher that made this process a rank says under one of these names."""
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+
+
+Start = Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
 
 
 @contextlib.contextmanager
-def _launcher(number: int, backend: str, device: str, emulate: Emulation | None) -> Iterator[_Launcher]:
+def _network(num_ranks: int, backend: str, device: str, emulate: Emulation | None) -> Iterator[tuple[Start, str]]:
+    """What launches functions in ranks, and the name of the network over which they talk."""
     if emulate is None:
-        yield _Launcher(lambda fn, args, limit_s: launch(fn, number, args, backend, limit_s), "")
+        yield lambda fn, args, limit_s: launch(fn, num_ranks, args, backend, limit_s), ""
         return
     of_type("emulate", emulate, Emulation)
     if backend != "gloo" or device != "cpu" or is_joined(backend):
         raise ValueError("emulate goes with backend='gloo' and device='cpu', and not with torchrun")
     from ..emulate import emulated
 
-    with emulated(number, emulate.bytes_per_s, emulate.latency_s) as network:
-        yield _Launcher(network.launch, str(network))
+    with emulated(num_ranks, emulate.bytes_per_s, emulate.latency_s) as network:
+        yield network.launch, str(network)
 
 
 class _Run:
-    """One run: the profile as it is on the disk, and what it takes to go on with it."""
+    """One run: the profile as it is on the disk, and what it takes to continue it."""
 
     def __init__(
-        self, path: Path, backend: str, device: str, protocol: Protocol | None, report: Callable[[Progress], object]
+        self, path: Path, protocol: Protocol, backend: str, device: str, report: Callable[..., object], start: Start
     ) -> None:
-        if not callable(report):
-            raise ValueError(f"report must be a function of a Progress, got {report!r}")
-        self.protocol = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
-        self.path, self.backend, self.device, self.report = path, backend, device, report
-        self.through_host = is_gloo_on_gpu(device, backend)
+        self.path, self.protocol, self.backend, self.device = path, protocol, backend, device
+        self.report, self.start = report, start
+        self.through_host = (device, backend) == ("cuda", "gloo")
         self.profile: Profile
-        self._seen: tuple[int, int] | None = None  # the file as this run left it
-        self._is_joined = is_joined(backend)
+        self._stamp: tuple[int, int] | None = None  # of the file as this run left it
         self._writes = writes(backend)
 
-    def survey(self, launcher: _Launcher) -> dict[str, Any]:
+    def survey(self) -> dict[str, Any]:
         """Return what rank 0 finds out about machine and nodes."""
         self.report(Progress(0, 0, "starting the ranks"))
-        found: dict[str, Any] = launcher.launch(_survey, (self.device,), PATIENCE_S)[0]
+        found: dict[str, Any] = self.start(_survey, (self.device,), PATIENCE_S)[0]
         return found
 
-    def open(self, launcher: _Launcher, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
-        """Begin the profile, or take the one that is there; under torchrun it is rank 0 that has it."""
-        opened: list[Profile | Exception | None] = [None]
+    def open(self, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
+        """Begin the profile, or take the one that is there; under torchrun rank 0 has it, and passes it on."""
+        opened: Profile | Exception | None = None
         if self._writes:
             try:
-                opened = [self._opened(found, about, fresh)]
+                opened = self._opened(self._new(found, about), fresh)
             except (ValueError, OSError) as error:
-                opened = [error]
-        if self._is_joined:
-            opened = launcher.launch(_same, tuple(opened), PATIENCE_S)
-        if isinstance(opened[0], Exception):
-            raise opened[0]
-        assert opened[0] is not None
-        self.profile = opened[0]
+                opened = error
+        if is_joined(self.backend):
+            opened = self.start(_same, (opened,), PATIENCE_S)[0]
+        if isinstance(opened, Exception):
+            raise opened
+        assert opened is not None
+        self.profile = opened
 
-    def _opened(self, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> Profile:
-        sizes = node_sizes(found["nodes"])
-        network = about["network"] or ("loopback" if len(sizes) == 1 else f"between {len(sizes)} nodes")
-        machine = {name: value for name, value in found.items() if name in FIELDS}
-        ranks = {"num_ranks": sum(sizes), "num_nodes": len(sizes), "ranks_per_node": sizes}
-        where = {"backend": self.backend, "network": network}
+    def _new(self, found: Mapping[str, Any], about: Mapping[str, Any]) -> Profile:
+        """The profile without points, as it says where and how it is measured."""
+        sizes, protocol = node_sizes(found["nodes"]), self.protocol
+        provenance = {
+            **about,
+            **{name: value for name, value in found.items() if name in FIELDS},
+            "num_ranks": sum(sizes),
+            "num_nodes": len(sizes),
+            "ranks_per_node": sizes,
+            "backend": self.backend,
+            "network": about["network"] or ("loopback" if len(sizes) == 1 else f"between {len(sizes)} nodes"),
+        }
         if self.through_host:  # elsewhere the backend says where buffers are
-            where["device"] = self.device
-        provenance = {**about, **machine, **ranks, **where}
-        profile = Profile(provenance, _protocol(self.protocol, self.device, found["clock_offset_s"]))
+            provenance["device"] = self.device
+        how = {
+            "warm_up": protocol.warm_up,
+            "iterations": protocol.iterations,
+            "budget_s": protocol.budget_s,
+            "real_time": protocol.real_time,
+            "dtype": "float32",
+            "start": "agreed instant",
+            "statistic": "slowest rank of each iteration",
+            "clock": "cuda events" if self.device == "cuda" else "monotonic",
+            "clock_offset_s": found["clock_offset_s"],
+            "verified": True,
+        }
+        return Profile(provenance, how)
+
+    def _opened(self, new: Profile, fresh: bool) -> Profile:
         if fresh or not self.path.exists():
             with Interrupts():
-                self._save(profile)
-            return profile
-        self._seen = _stamp(self.path)
+                self._save(new)
+            return new
+        self._stamp = _stamp(self.path)
         stored = Profile.load(self.path)
-        problem = difference(stored.provenance, profile.provenance) or _other_protocol(stored, profile)
+        names = [name for name in new.protocol if name != "clock_offset_s"]
+        problem = difference(stored.provenance, new.provenance) or difference(stored.protocol, new.protocol, names)
         if problem:
             raise ValueError(f"{self.path} cannot be gone on with: {problem}; take another file, or fresh")
         return stored
 
-    def measure(self, launcher: _Launcher, wanted: Wanted, found: Mapping[str, Any], more: Sequence[Key] = ()) -> None:
-        """Measure what the profile lacks, a launch at a time; with more keys, those of copies, the experiments too."""
-        keys, left_out = wanted.keys(self.profile.provenance["ranks_per_node"], found["free_bytes"])
-        keys += more
+    def measure(self, found: Mapping[str, Any]) -> None:
+        """Measure what the profile lacks, a launch at a time; where there are copies, the experiments on them, too."""
+        sizes = self.protocol.sizes or (NCCL_SIZES if self.backend == "nccl" else CPU_SIZES)
+        ranks_per_node = self.profile.provenance["ranks_per_node"]
+        keys, left_out = keys_of(self.protocol, sizes, ranks_per_node, found["free_bytes"], self.through_host)
+        copies = self._copies(found) if self.protocol.transfers else []
+        keys += copies
         ratio = 1.0  # of what the last launch took to what was expected
         while missing := self._missing(keys):
             known = missing[0][0] not in ("ping_pong", "together")
             left_s = ratio * guess_s(missing, self.profile, self.protocol) if known else None
-            done = len(keys) - len(missing)
-            self.report(Progress(done, len(keys), plan.words_of(missing[0]), left_s, left_out))
+            self.report(Progress(len(keys) - len(missing), len(keys), words_of(missing[0]), left_s, left_out))
             some = next_launch(missing, self.profile, self.protocol)
             expected = guess_s(some, self.profile, self.protocol)
             begin = time.monotonic()
             args = (some, found["nodes"], self.device, self.protocol)
-            points = launcher.launch(_measure_keys, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
+            points = self.start(_measure_keys, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
             ratio = (time.monotonic() - begin) / expected
             self._keep(points)
-        if more and not all(self.profile.select(what) for what in EXPERIMENTS):
+        if copies and not all(self.profile.select(what) for what in EXPERIMENTS):
             self.report(Progress(len(keys), len(keys), "experiments on copies", None, left_out))
-            self._keep(launcher.launch(_experiment, (), 4 * PATIENCE_S)[0])
+            self._keep(self.start(_experiment, (), 4 * PATIENCE_S)[0])
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
+
+    def _copies(self, found: Mapping[str, Any]) -> list[Key]:
+        """The copies that rank 0's GPU allows, of sizes up to the largest that was asked for."""
+        asked = max(self.protocol.sizes or [MOST_TRANSFER_BYTES])
+        most = min(max(asked, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, found["transfer_bytes"])
+        sizes = powers_of_two(LEAST_TRANSFER_BYTES, most, 4)
+        return [key for size in sizes for key in transfer_keys(size, len(found["gpus"]))]
 
     def _missing(self, keys: Sequence[Key]) -> list[Key]:
         known = {point.key for point in self.profile.points}
@@ -206,23 +283,21 @@ class _Run:
 
     def _keep(self, points: Sequence[Point]) -> None:
         """Put points into the file; only then they count."""
-        profile = self.profile
-        for point in points:
-            profile = profile.add(point)
+        profile = self.profile.add(*points)
         with Interrupts():
             if self._writes:
-                if _stamp(self.path) not in (self._seen, None):
+                if _stamp(self.path) not in (self._stamp, None):
                     raise ValueError(f"{self.path} was written by another run meanwhile, and is left as it is")
                 self._save(profile)
             self.profile = profile
 
     def _save(self, profile: Profile) -> None:
         profile.save(self.path)
-        self._seen = _stamp(self.path)
+        self._stamp = _stamp(self.path)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What tells a file from the one that takes its place; None where there is none."""
+    """What distinguishes a file from the one that takes its place; None where there is none."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -230,35 +305,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _copies(found: Mapping[str, Any], most_bytes: int) -> list[Key]:
-    """The copies that rank 0's GPU allows, of sizes up to the largest that was asked for."""
-    most = min(max(most_bytes, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, found["transfer_bytes"])
-    chosen = plan.powers_of_two(LEAST_TRANSFER_BYTES, most, 4)
-    return [key for size in chosen for key in plan.transfer_keys(size, len(found["gpus"]))]
-
-
-def _protocol(protocol: Protocol, device: str, clock_offset_s: float) -> dict[str, Any]:
-    return {
-        "warm_up": protocol.warm_up,
-        "iterations": protocol.iterations,
-        "budget_s": protocol.budget_s,
-        "real_time": protocol.real_time,
-        "dtype": "float32",
-        "start": "agreed instant",
-        "statistic": "slowest rank of each iteration",
-        "clock": "cuda events" if device == "cuda" else "monotonic",
-        "clock_offset_s": clock_offset_s,
-        "verified": True,
-    }
-
-
-def _other_protocol(stored: Profile, profile: Profile) -> str:
-    names = [name for name in profile.protocol if name != "clock_offset_s"]
-    pairs = [(name, stored.protocol.get(name), profile.protocol[name]) for name in names]
-    return "; ".join(f"{name} is {there!r} there and {here!r} here" for name, there, here in pairs if there != here)
-
-
-# ---- in the ranks, where torch is there already
+# ---- in the ranks, where torch is loaded already
 
 
 def _survey(device: str) -> dict[str, Any]:
@@ -281,61 +328,3 @@ def _experiment() -> list[Point]:
 
 def _same(value: Any) -> Any:
     return value
-
-
-BACKENDS = ("gloo", "nccl", "mpi")
-DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first by default
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-_NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-
-
-def writes(backend: str) -> bool:
-    """Whether this process is the one that writes the file: any but the other ranks of torchrun or mpirun."""
-    return not is_joined(one_of("backend", backend, BACKENDS)) or _told_by(_RANK) == 0
-
-
-def num_ranks_of(num_ranks: int | None, backend: str) -> int:
-    """How many ranks there are to be: as many as asked for, as torchrun or mpirun has, as there are GPUs, or 4."""
-    if num_ranks is None and is_joined(backend):
-        num_ranks = _told_by(_NUM_RANKS)
-    if num_ranks is not None:
-        return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2, 10**6 if is_joined(backend) else MOST_RANKS)
-    if backend == "nccl":
-        import torch
-
-        return whole("num_ranks, the GPUs that there are,", torch.cuda.device_count(), 1)
-    return 4
-
-
-def device_of(device: str | None, backend: str) -> str:
-    """Return "cpu" or "cuda", whichever the buffers are to be on.
-
-    Raises ValueError for one that the backend does not take, and for Gloo on a GPU that is not there (NCCL's ranks say
-    so themselves).
-
-    >>> device_of(None, "nccl"), device_of(None, "gloo")
-    ('cuda', 'cpu')
-    >>> device_of("cpu", "nccl")
-    Traceback (most recent call last):
-    ValueError: device with backend='nccl' must be one of 'cuda', got 'cpu'
-    """
-    allowed = DEVICES[backend]
-    if device is None:
-        return allowed[0]
-    one_of(f"device with backend={backend!r}", device, allowed)
-    if is_gloo_on_gpu(device, backend):
-        import torch
-
-        if not torch.cuda.is_available():
-            raise ValueError("device='cuda' needs a GPU that torch can use, and there is none")
-    return device
-
-
-def is_gloo_on_gpu(device: str, backend: str) -> bool:
-    """Whether collectives go from a GPU's memory through the host's."""
-    return (device, backend) == ("cuda", "gloo")
-
-
-def _told_by(names: Sequence[str]) -> int:
-    """What the launcher that made this process a rank says under one of these names."""
-    return next((int(os.environ[name]) for name in names if name in os.environ), 0)

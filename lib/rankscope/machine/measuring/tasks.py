@@ -1,4 +1,4 @@
-"""Messages between ranks, alone and all at once, and sums and copies in memory: what a model is fitted to."""
+"""What ranks do to be timed: messages, sums and copies in memory, and collectives, each checked to be right first."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def pair(nodes: Sequence[int], inside: bool) -> tuple[int, int]:
 
 
 def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int] | None:
-    """Return whom a rank receives from and whom it sends to, in the ring through its node, or that through the nodes.
+    """Return the ranks that a rank receives from and sends to, in the ring of its node, or in the one across nodes.
 
-    The latter joins the ranks that come at the same place on their nodes. None where the rank would be alone.
+    The latter joins the ranks at the same place on their nodes. None where the rank would be alone.
 
     >>> neighbours([0, 0, 0, 1, 1, 1], inside=True, rank=0), neighbours([0, 0, 0, 1, 1, 1], inside=False, rank=1)
     ((2, 1), (4, 4))
@@ -60,32 +60,27 @@ def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int]
 
 
 def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> Task:
-    """There and back. Where it can be, both have posted their receive before the start: nothing waits for "ready"."""
+    """There and back. Where the backend can, both post their receive before the start: neither waits for ready."""
     if ranks.rank not in ends:
         return Task(lambda: None)
     first = ranks.rank == ends[0]
     peer = ends[1] if first else ends[0]
     views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2)]
-    start, works = starter(ranks.group, views[0]), [None, None]
+    start = starter(ranks.group, views[0])
+    works: list[Any] = [None, None]
     sends, receives = [Posted(0, 0, True, peer, TAGS)], [Posted(1, 1, False, peer, TAGS)]
     early = not takes_batches(backend_of(ranks.group, views[0]))
 
-    def send() -> None:
-        start(sends, views, works)
-
-    def receive() -> None:
-        start(receives, views, works)
-
     def run() -> None:
         if first:
-            send()
+            start(sends, views, works)
         if not early:
-            receive()
-        _wait(works[1])
+            start(receives, views, works)
+        works[1].wait()
         if not first:
-            send()
+            start(sends, views, works)
 
-    return Task(run, receive if early else lambda: None, lambda: _wait(works[0]))
+    return Task(run, lambda: start(receives, views, works) if early else None, lambda: works[0].wait())
 
 
 def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> tuple[Task, int]:
@@ -103,10 +98,10 @@ def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> tup
     def run() -> None:
         for step, posted in enumerate(steps):
             start(posted, views, works)
-            _wait(works[step])
+            works[step].wait()
             if step:
-                _wait(works[number + step - 1])
-        _wait(works[-1])
+                works[number + step - 1].wait()
+        works[-1].wait()
 
     return Task(run, lambda: start(receives[:1], views, works) if ahead else None), number
 
@@ -121,10 +116,6 @@ def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> tuple[Task, int]:
             call(source)
 
     return Task(run), number
-
-
-def _wait(work: Any) -> None:
-    work.wait()
 
 
 PATTERN = 61  # random numbers from 1 on, so that whatever is misplaced shows; sums stay exact in float32 for 700 ranks
@@ -160,7 +151,7 @@ class Buffers:
         self.out = torch.full((own,), torch.nan, device=ranks.device)
 
     def fill(self) -> None:
-        """Put what is passed into its place again, where a collective in place has overwritten it."""
+        """Put what is passed in its place again, where a collective in place has overwritten it."""
         if self.collective == "allreduce":
             torch.mul(self._pattern, self._rank + 1, out=self.given)
 
@@ -188,15 +179,11 @@ def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
     collective, _, options = key
     told: dict[str, Any] = dict(options)
     name, in_place = told.pop("algorithm"), told.pop("in_place")
-    if name == NATIVE:
-        run = _native(collective, buffers, ranks)
-    else:
-        schedule = build(collective, name, ranks.size, **told)
-        executor = Executor(schedule, buffers.given, ranks.group)
-        run = executor.run  # type: ignore[assignment]  # None is for collectives that are not measured
-    if in_place or collective != "allreduce":
-        return run
-    return lambda given: run(buffers.out.copy_(given))
+    run: Any = _native(collective, buffers, ranks)
+    if name != NATIVE:
+        run = Executor(build(collective, name, ranks.size, **told), buffers.given, ranks.group).run
+    aside = collective == "allreduce" and not in_place
+    return lambda given: run(buffers.out.copy_(given) if aside else given)
 
 
 def check(key: Key, run: Run, buffers: Buffers) -> None:
@@ -218,32 +205,17 @@ def _named(key: Key) -> str:
 
 
 def _native(collective: str, buffers: Buffers, ranks: Ranks) -> Run:
-    group, out = ranks.group, buffers.out
-    if collective == "allreduce":
-        options = dist.AllreduceOptions()
-
-        def allreduce(given: Tensor) -> Tensor:
-            group.allreduce([given], options).wait()
-            return given
-
-        return allreduce
-    if collective == "broadcast":
-
-        def broadcast(given: Tensor) -> Tensor:
-            if ranks.rank == 0:
-                out.copy_(given)
-            group.broadcast(out, 0).wait()
-            return out
-
-        return broadcast
-    calls: dict[str, Callable[[Tensor], Any]] = {
+    group, out, options = ranks.group, buffers.out, dist.AllreduceOptions()
+    starts: dict[str, Callable[[Tensor], Any]] = {
+        "allreduce": lambda given: group.allreduce([given], options),
+        "broadcast": lambda given: group.broadcast(out.copy_(given) if ranks.rank == 0 else out, 0),
         "allgather": lambda given: group._allgather_base(out, given),
         "reduce_scatter": lambda given: group._reduce_scatter_base(out, given),
         "all_to_all": lambda given: group.alltoall_base(out, given, [], []),
     }
 
     def run(given: Tensor) -> Tensor:
-        calls[collective](given).wait()
-        return out
+        starts[collective](given).wait()
+        return given if collective == "allreduce" else out
 
     return run

@@ -7,24 +7,23 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ...collectives.wire.group import TAGS, backend_of, group_of, takes_batches
-from .plan import IN_A_ROW, Protocol
+from .plan import Name, Protocol
 
 AWAKE_S = 0.001  # how long before the start a rank stops sleeping: a core that sleeps takes its time to wake up
 REST_S, MOST_REST_S = 0.001, 0.005  # after an iteration, so that no rank takes a core while others still finish
-AGREEMENTS = 12  # by which the time of one is estimated
+AGREEMENTS = 12  # from which the time of one is estimated
+ROUND_TRIPS = 20  # from which the offset of a clock is estimated
 PRIORITY = 10
 
-Name = TypeVar("Name", bound=Hashable)
 Timings = tuple[tuple[float, ...], tuple[bool, ...]]  # seconds, and which of them are clean
 
 
@@ -32,8 +31,7 @@ def nothing() -> None:
     """Do nothing."""
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """What a rank does in each iteration; only `run` is timed."""
 
     run: Callable[[], object]
@@ -42,7 +40,7 @@ class Task:
 
 
 def stolen_ticks() -> int:
-    """Return what the host has taken from this machine, in ticks of 10 ms; 0 where nobody tells."""
+    """Return what the host has taken from this machine, in ticks of 10 ms; 0 where the system does not say."""
     try:
         return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8])
     except (OSError, IndexError, ValueError):
@@ -66,27 +64,36 @@ class Ranks:
         self.group = group_of(group)
         self.device = torch.device(device)
         self.rank, self.size = self.group.rank(), self.group.size()
-        self._control = _control(self.group, self.device)
+        self._control = self.group  # over which ranks agree: one on Gloo where the one that is measured has GPUs only
+        if takes_batches(backend_of(self.group, torch.empty(0, device=self.device))):
+            everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
+            self._control = dist.new_group(everyone, backend="gloo")
         self._stolen, self._clock = stolen, clock
-        self._ahead_s, self.clock_offset_s = clock_offset(
-            self._control, clock, boot_id() if machine is None else machine
-        )
+        machines = self.numbered(boot_id() if machine is None else machine)
+        self._ahead_s, self.clock_offset_s = clock_offset(self._control, clock, machines)
         self.margin_s = self._margin()
 
     def slowest(self, values: list[float]) -> list[float]:
         """Return the greatest of all ranks' values, one by one."""
         tensor = torch.tensor(values, dtype=torch.float64)
-        self._max(tensor)
-        return [float(value) for value in tensor.tolist()]
-
-    def numbered(self, mine: str) -> list[int]:
-        """Return for each rank the number of its text; see `measure_clocks.numbered`."""
-        return numbered(self._control, mine)
-
-    def _max(self, tensor: Tensor) -> None:
         options: Any = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
         self._control.allreduce([tensor], options).wait()
+        return [float(value) for value in tensor.tolist()]
+
+    def numbered(self, mine: str) -> list[int]:
+        """Return for each rank the number of its text, in the order in which they first come by rank.
+
+        >>> from rankscope.ranks import in_threads
+        >>> in_threads(3, lambda rank, group: Ranks(group).numbered(["b", "a", "b"][rank]))[0]
+        [0, 1, 0]
+        """
+        digest = int.from_bytes(hashlib.sha256(mine.encode()).digest()[:8], "little", signed=True)
+        row = torch.tensor([digest])
+        rows = [torch.zeros_like(row) for _ in range(self.size)]
+        self._control.allgather([rows], [row]).wait()
+        order: dict[int, int] = {}
+        return [order.setdefault(int(one.item()), len(order)) for one in rows]
 
     def _margin(self) -> float:
         """How long before the start all must know of it: an agreement takes up to that long."""
@@ -136,17 +143,9 @@ def measure_all(tasks: Mapping[Name, Task], ranks: Ranks, protocol: Protocol) ->
 
     The tasks take turns, so that what drifts hits all of them alike.
     """
-    names = list(tasks)
-    estimates = ranks.slowest([_estimate(tasks[name], ranks) for name in names])
-    turns = {name: protocol.turns(seconds) for name, seconds in zip(names, estimates, strict=True)}
-    found: dict[Name, list[tuple[float, bool]]] = {name: [] for name in names}
-    for turn in range(max(turns.values(), default=0)):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            if turn < turns[name]:
-                runs = [ranks.once(tasks[name]) for _ in range(protocol.warm_up + IN_A_ROW)]
-                found[name] += runs[protocol.warm_up :]
-    return {name: _of_all(found[name][: protocol.iterations], ranks) for name in names}
+    estimates = ranks.slowest([_estimate(task, ranks) for task in tasks.values()])
+    found = protocol.in_turns(dict(zip(tasks, estimates, strict=True)), lambda name: ranks.once(tasks[name]))
+    return {name: _of_all(mine, ranks) for name, mine in found.items()}
 
 
 def _estimate(task: Task, ranks: Ranks) -> float:
@@ -171,14 +170,7 @@ def go_first() -> None:
         raise RuntimeError(f"real_time needs Linux, and root or CAP_SYS_NICE: {error}") from error
 
 
-def _control(group: Any, device: torch.device) -> Any:
-    """The group over which ranks agree: the one that is measured, or one on Gloo beside it where that has GPUs only."""
-    if not takes_batches(backend_of(group, torch.empty(0, device=device))):
-        return group
-    return dist.new_group([dist.get_global_rank(group, rank) for rank in range(group.size())], backend="gloo")
-
-
-ROUND_TRIPS = 20
+# ---- machines and their clocks
 
 
 def boot_id() -> str:
@@ -197,27 +189,11 @@ def network_id() -> str:
         return boot_id()
 
 
-def numbered(group: Any, mine: str) -> list[int]:
-    """Return for each rank the number of its text, in the order in which they first come by rank.
+def clock_offset(group: Any, clock: Callable[[], float], machines: list[int]) -> tuple[float, float]:
+    """Return how far this rank's clock is ahead of rank 0's, and how far off that may be; (0, 0) on its machine.
 
-    >>> from rankscope.ranks import in_threads
-    >>> in_threads(3, lambda rank, group: numbered(group, ["b", "a", "b"][rank]))[0]
-    [0, 1, 0]
+    Rank 0 asks each rank of another machine for the time; of several answers the fastest counts (Cristian, 1989).
     """
-    digest = int.from_bytes(hashlib.sha256(mine.encode()).digest()[:8], "little", signed=True)
-    row = torch.tensor([digest])
-    rows = [torch.zeros_like(row) for _ in range(group.size())]
-    group.allgather([rows], [row]).wait()
-    order: dict[int, int] = {}
-    return [order.setdefault(int(one.item()), len(order)) for one in rows]
-
-
-def clock_offset(group: Any, clock: Callable[[], float], machine: str) -> tuple[float, float]:
-    """Return how far this rank's clock is ahead of rank 0's, and how far off that may be; (0, 0) on one machine.
-
-    Rank 0 asks each rank of another machine for the time; of several answers the quickest counts (Cristian, 1989).
-    """
-    machines = numbered(group, machine)
     ahead = (0.0, 0.0)
     for peer in [rank for rank, number in enumerate(machines) if number]:
         if group.rank() == 0:
@@ -228,27 +204,27 @@ def clock_offset(group: Any, clock: Callable[[], float], machine: str) -> tuple[
 
 
 def _ask(group: Any, peer: int, clock: Callable[[], float]) -> None:
-    asked, told = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     trips = []
     for _ in range(ROUND_TRIPS):
-        answer = _receive(group, told, peer)
-        asked[0] = begin = clock()
-        _send(group, asked, peer).wait()
-        answer.wait()
+        answered = _receive(group, answer, peer)
+        question[0] = begin = clock()
+        _send(group, question, peer).wait()
+        answered.wait()
         end = clock()
-        trips.append((end - begin, told.item() - (begin + end) / 2))
+        trips.append((end - begin, answer.item() - (begin + end) / 2))
     took, ahead = min(trips)
     _send(group, torch.tensor([ahead, took / 2], dtype=torch.float64), peer).wait()
 
 
 def _answer(group: Any, clock: Callable[[], float]) -> tuple[float, float]:
-    asked, told = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+    question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
     for _ in range(ROUND_TRIPS):
-        _receive(group, asked, 0).wait()
-        told[0] = clock()
-        _send(group, told, 0).wait()
-    _receive(group, asked, 0).wait()
-    ahead, uncertain = asked.tolist()
+        _receive(group, question, 0).wait()
+        answer[0] = clock()
+        _send(group, answer, 0).wait()
+    _receive(group, question, 0).wait()
+    ahead, uncertain = question.tolist()
     return ahead, uncertain
 
 

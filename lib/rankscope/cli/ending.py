@@ -1,0 +1,42 @@
+"""How a command ends early: by Ctrl-C or SIGTERM, with a word on stderr and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+@contextlib.contextmanager
+def interruptible(sigterm: bool = True, words: Callable[[], str] = str) -> Iterator[None]:
+    """Let SIGTERM end what runs as Ctrl-C does, so that a hidden cursor is shown again; exit with 143 or 130.
+
+    `words` are added to what stderr says then. Without `sigterm`, SIGTERM ends the process at once, as ever.
+    """
+    received = signal.SIGINT
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal received
+        received = signal.SIGTERM
+        handler = signal.getsignal(signal.SIGINT)  # which may put it off for a moment
+        (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    handles = sigterm and threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, interrupt) if handles else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        if sys.stderr.isatty():  # whatever has hidden the cursor may have been just about to know of it
+            print(_SHOW_CURSOR, end="", file=sys.stderr)
+        print("; ".join(filter(None, ["rankscope: interrupted", words()])), file=sys.stderr)
+        raise typer.Exit(128 + received) from None
+    finally:
+        if handles:
+            signal.signal(signal.SIGTERM, before)
