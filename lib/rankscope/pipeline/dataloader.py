@@ -96,14 +96,14 @@ class RecordedLoader(Generic[T]):
         """Return what has been recorded so far, also by workers that go on, in seconds of `time.perf_counter`."""
         return self._recording.recorder.timeline()
 
-    def profile(self) -> LoaderProfile:
+    def profile(self, num_cores: int | None = None) -> LoaderProfile:
         """Return what has been measured so far, for `advise`; a batch counts once its step has ended.
 
-        Where there is an accelerator, copies of as many bytes as a batch has are timed, pinned and not. `num_cores` is
-        the number of cores that this process may use; a limit on CPU time is not seen. Raises ValueError where no
+        `num_cores` is by default the number that this process may use; a limit on CPU time is not seen. Where there is
+        an accelerator, copies of as many bytes as a batch has are timed, pinned and not. Raises ValueError where no
         batch has been recorded.
         """
-        return self._recording.profile()
+        return self._recording.profile(host.num_cores() if num_cores is None else num_cores)
 
 
 # ---- in the process of the training loop
@@ -115,7 +115,7 @@ class _Recording:
     def __init__(self, loader: DataLoader[Any], recorder: Recorder) -> None:
         self.loader, self.recorder = loader, recorder
         self.hook = _Hook(loader.worker_init_fn, recorder)
-        self.rows: list[BatchCosts] = []
+        self.rows: list[tuple[int, ...]] = []  # of batches whose step has ended: number, epoch, ns of `COLUMNS`
         self.startups: dict[tuple[int, int], int] = {}  # (token, worker): ns to its first read
         self.creations: list[int] = []  # ns to make the workers
         self.batch_bytes: int | None = None
@@ -123,7 +123,7 @@ class _Recording:
         self.epochs = itertools.count()
         self.running: weakref.WeakSet[_RecordedIterator] = weakref.WeakSet()
 
-    def profile(self) -> LoaderProfile:
+    def profile(self, num_cores: int) -> LoaderProfile:
         if not self.rows:
             raise ValueError("no batch has been recorded: iterate over the recorded loader first")
         loader, workers = self.loader, self.loader.num_workers
@@ -137,8 +137,8 @@ class _Recording:
         window, in_order = loader.prefetch_factor or 2, loader.in_order
         return LoaderProfile(
             settings=LoaderSettings(workers, window, in_order, pins, loader.persistent_workers),
-            num_batches=max(Counter(row.epoch for row in self.rows).values()),
-            num_cores=host.num_cores(),
+            num_batches=max(Counter(epoch for _, epoch, *_ in self.rows).values()),
+            num_cores=num_cores,
             batch_bytes=self.batch_bytes or 0,
             accelerator=accelerator,
             startup_s=max(startup_s, 0.0),
@@ -148,26 +148,12 @@ class _Recording:
         )
 
 
-class BatchCosts(NamedTuple):
-    """A batch whose step has ended, in nanoseconds; `handover` is -1 where no one waited for the batch."""
+def profile_columns(rows: Iterable[tuple[int, ...]]) -> dict[str, NDArray[np.float64]]:
+    """Return the columns of a `LoaderProfile`, batches in the order that they were dealt in.
 
-    number: int
-    epoch: int
-    wait: int
-    step: int
-    step_cpu: int
-    read: int
-    collate: int
-    cpu: int
-    handover: int
-    receive: int
-    pin: int
-
-
-def profile_columns(batches: Iterable[BatchCosts]) -> dict[str, NDArray[np.float64]]:
-    """Return the columns of a `LoaderProfile`, batches in the order that they were dealt in."""
-    rows = sorted(batches)
-    columns = {name: np.array([getattr(row, name.removesuffix("_s")) for row in rows]) / 1e9 for name in COLUMNS}
+    A batch for which nobody waited has a hand-over of -1.
+    """
+    columns = dict(zip(COLUMNS, np.array(sorted(rows)).T[2:] / 1e9, strict=True))
     return columns | {"handover_s": columns["handover_s"][columns["handover_s"] >= 0]}
 
 
@@ -294,11 +280,9 @@ class _RecordedIterator:
         if batch is None:
             return
         self.add("step", batch.number, self._handed.wall, request.wall)
-        took, step_cpu = batch.fetched, request.cpu - self._handed.cpu
-        step_ns = request.worked_since(self._handed)
-        on_the_way = batch.handover_ns, batch.receive_ns, batch.pin_ns
-        fetching = took.read, took.collate, took.cpu
-        row = BatchCosts(batch.number, self._epoch, self._wait_ns, step_ns, step_cpu, *fetching, *on_the_way)
+        took = batch.fetched.read, batch.fetched.collate, batch.fetched.cpu, batch.receive_ns, batch.pin_ns
+        step = request.worked_since(self._handed), request.cpu - self._handed.cpu
+        row = (batch.number, self._epoch, *took, self._wait_ns, *step, batch.handover_ns)
         self._recording.rows.append(row)
 
 
