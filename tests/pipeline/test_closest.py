@@ -17,10 +17,7 @@ def test_the_closest_of_all_is_kept_where_none_is_close_enough():
 
 @pytest.mark.parametrize(
     ("functions", "message"),
-    [
-        ((None, abs), "measure must be a function, got None"),
-        ((float, 0.1), "off must be a function, got 0.1"),
-    ],
+    [((None, abs), "measure must be a function, got None"), ((float, 0.1), "off must be a function, got 0.1")],
 )
 def test_bad_input_is_named(functions, message):
     with pytest.raises(ValueError, match=message):

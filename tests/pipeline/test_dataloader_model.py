@@ -79,8 +79,7 @@ def test_it_is_torchs_iterator_to_the_nanosecond(seed, count, num_workers, prefe
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"prefetch_factor": 3}, {"in_order": False}, {"held_s": 0.0}, {"num_workers": 4}, {"startup_s": 0.0}],
+    "wrong", [{"prefetch_factor": 3}, {"in_order": False}, {"held_s": 0.0}, {"num_workers": 4}, {"startup_s": 0.0}]
 )
 def test_the_comparison_sees_what_is_wrong(wrong):
     given = case(1, 40, 3, 2, True, False, 0.3)

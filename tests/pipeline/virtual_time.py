@@ -36,11 +36,7 @@ class VirtualTime:
             self._leave()
 
         monkeypatch.setattr(run_module, "_now", lambda: self._now_ns)
-        clock = {
-            "perf_counter": lambda: self._now_ns / 1e9,
-            "sleep": self.sleep,
-            "monotonic": time.monotonic,
-        }
+        clock = {"perf_counter": lambda: self._now_ns / 1e9, "sleep": self.sleep, "monotonic": time.monotonic}
         monkeypatch.setattr(run_module, "time", SimpleNamespace(**clock))
         monkeypatch.setattr(run_module._Run, "_serve", served)
         monkeypatch.setattr(queues, "SimpleQueue", lambda: _Queue(self))
