@@ -124,8 +124,11 @@ class Recorded(Protocol):
 
 @attrs.frozen
 class WhatIf:
-    """One setting and what the twin predicts: seconds of an epoch, how many times as fast as the recorded setting,
-    the training loop's share of waiting, and the bytes of batches that are prefetched at most."""
+    """One setting and what is predicted for it.
+
+    Seconds of an epoch, how many times as fast as the recorded setting that is, the training loop's share of waiting,
+    and the most bytes of batches that are prefetched.
+    """
 
     settings: LoaderSettings
     predicted_s: float
@@ -138,9 +141,10 @@ class WhatIf:
 class Advice:
     """What `advise` found; ``str()`` is the report.
 
-    `bottleneck` is one of `PARTS`: the one that, were it twice as fast, would shorten the epoch most; `bottleneck_next`
-    is that with the settings of `best`. `waiting_share` and `recorded_s` are measured; `current` is the prediction for
-    the recorded settings, and tells how far the twin is off. `rows` are the settings tried, quickest first.
+    `bottleneck` is one of `PARTS`: the one that would shorten the epoch most if it were twice as fast;
+    `bottleneck_next` is that with the settings of `best`. `waiting_share` and `recorded_s` are measured. `current` is
+    the prediction for the recorded settings, and shows how far predictions are off. `rows` are the settings tried,
+    fastest first.
     """
 
     bottleneck: str
@@ -153,7 +157,7 @@ class Advice:
     notes: tuple[str, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row a setting, quickest first: the settings, predicted_s, speedup, waiting_share, …"""
+        """Return a row per setting, fastest first: the settings, predicted_s, speedup, waiting_share, …"""
         import pandas as pd
 
         rows = [attrs.asdict(row) for row in self.rows]
@@ -298,7 +302,7 @@ def simulate_profile(profile: LoaderProfile, settings: LoaderSettings, faster: s
 
     Batches take the times that were recorded last, again from the first of these where the epoch is longer. A loader
     with persistent_workers is past its first epoch. Raises ValueError for a part that is none, and for pinning where
-    neither the recording nor `pinning` tells what it costs.
+    neither the recording nor `pinning` has its costs.
     """
     if faster is not None:
         one_of("faster", faster, PARTS)

@@ -332,7 +332,7 @@ class _Reading(NamedTuple):
     thread: int
 
     def worked_since(self, earlier: _Reading) -> int:
-        """Return the nanoseconds since an earlier reading, less those without a core, which two threads do not tell."""
+        """Return the nanoseconds since an earlier reading, less those without a core if one thread took both."""
         queued = self.queued - earlier.queued if self.thread == earlier.thread else 0
         return max(self.wall - earlier.wall - queued, 0)
 

@@ -105,7 +105,7 @@ class Source:
         self._stopped = True
 
     def close(self) -> None:
-        """Close a generator, so that what it holds is let go; not one in which a thread still is."""
+        """Close a generator, so that it releases what it holds; not one in which a thread still is."""
         if isinstance(self._given, Generator) and self._lock.acquire(False):
             try:
                 self._given.close()
@@ -116,7 +116,7 @@ class Source:
 class Turns:
     """Items of a stage leave in the order in which they were taken, whoever is done first.
 
-    With an item comes its turn, a pair of locks: the one that the item before it lets go, and its own.
+    With an item comes its turn, a pair of locks: the one that the item before it releases, and its own.
     """
 
     def __init__(self, source: Queue | Source) -> None:

@@ -167,7 +167,7 @@ class _Run:
         return begin_s
 
     def _threads(self, context: Any, folder: Path | None) -> Iterator[threading.Thread]:
-        """A thread for each worker, not started yet; the processes are: one should not fork beside running threads."""
+        """A thread for each worker, not started yet; its process is, as nothing should fork next to running threads."""
         lifeline = self._lifeline = Lifeline(folder) if folder else None
         for road, (place, stage) in product(self.roads, enumerate(self.stages)):
             source = road.sources[place]
@@ -263,7 +263,7 @@ class _Run:
                 self._fail(workers[death].died(), None)
 
     def _fail(self, error: StageError, cause: BaseException | None) -> None:
-        """Stop everything; the first error is the one that is told."""
+        """Stop everything; the first error is the one that is raised."""
         with self._lock:
             if self._stopped or self._finished:
                 return

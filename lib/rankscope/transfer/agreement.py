@@ -110,8 +110,8 @@ class Agreement:
 def agree(recorded: RecordedSteps) -> Agreement:
     """Compare the two recordings phase by phase.
 
-    On the host the profiler's range of a step is held against our span of it. On the GPU each kernel and copy is given
-    to the span of ours in which it ran, or to the nearest; copies from the host to those of copies where they can be.
+    On the host the profiler's range of a step is compared with our span of it. On the GPU each kernel and copy belongs
+    to the span of ours in which it ran, or to the nearest; copies from the host to a span of copies if one is near.
 
     >>> from rankscope.timeline import Span
     >>> ours = Timeline.of([Span(0, "load", "load", 0, 0.0, 2.0), Span(0, "load", "load", 1, 3.0, 5.0)])

@@ -232,7 +232,7 @@ class _Ahead:
         return arrival.item, self._cuda.mark(True) if self._timed else None, [arrival.batch]
 
     def _release(self, slot: _Slot) -> None:
-        """Wait for the copy that was last made from a slot, and let go of what it has read."""
+        """Wait for the copy that was last made from a slot, and release what it has read."""
         if slot.done is not None:
             slot.done.synchronize()
             self._record(COPY, slot.item, slot.begun, slot.done)
@@ -306,7 +306,7 @@ class Cuda:
             tensor.record_stream(torch.cuda.current_stream(self.device))
 
     def clock(self) -> Callable[[torch.cuda.Event], int]:
-        """Return what tells when a completed, timed event was, as `time.perf_counter_ns` would have told.
+        """Return a function that gives the time of a completed, timed event on `time.perf_counter_ns`'s clock.
 
         One moment is read on both clocks, to about 10 µs; from there on the device's clock counts.
         """
@@ -323,7 +323,7 @@ class Cuda:
         return read
 
     def _moment(self) -> tuple[int, torch.cuda.Event, int]:
-        """How long the host was in doubt, an event of the copy stream, and when it was."""
+        """How long the host waited for an event of the copy stream, the event, and about when it was."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         before_ns = _now()
         event.record(self._copy_stream)

@@ -45,8 +45,8 @@ def record_steps(
 
     A batch is a pair of inputs and targets. A step has five phases: "load" asks the loader for the batch, "copy" brings
     it to the device, "forward" is ``loss(module(inputs), targets)``, "backward" its gradients, "optimizer" its step and
-    `zero_grad`. Each is a range of torch.profiler's inside a span of ours. On a GPU, which goes on when the host has
-    told it what to do, CUDA events before and after each phase time it there too.
+    `zero_grad`. Each is a range of torch.profiler's inside a span of ours. A GPU works behind the host, so there CUDA
+    events before and after each phase time it as well.
 
     Where `loader` is `prefetched` for that device, batches are there already: the phase "copy" is missing, and on a GPU
     the copies have a lane of their own. The loader's iterator is made, its workers are started, before the recording.
@@ -193,14 +193,14 @@ def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tup
     """Return the phases and the GPU's work from a trace, on the clock of the readings, and the uncertainty of that.
 
     A range "rankscope: clock" begins between the first and the second time of its reading, and ends between the second
-    and the third: all of them together tell how far the trace's clock is ahead. Raises RuntimeError where the trace has
-    not as many of these ranges as there are readings, ValueError where it cannot be read.
+    and the third: all of them together bound how far the trace's clock is ahead. Raises RuntimeError if the trace does
+    not have as many of these ranges as there are readings, ValueError if it cannot be read.
     """
     spans, names = (Timeline.from_chrome_trace(path, kind) for kind in ("category", "name"))  # the same, in one order
     sort, words = (np.array(one.kinds, dtype=object)[one.kind] for one in (spans, names))
     ranges = np.flatnonzero(sort == "user_annotation")
     ranges = ranges[np.argsort(spans.start_s[ranges], kind="stable")]
-    ahead_s, doubt_s = _offset_s(spans.take(ranges[words[ranges] == CLOCK]), readings)
+    ahead_s, clock_s = _offset_s(spans.take(ranges[words[ranges] == CLOCK]), readings)
     rows = []
     for phase in PHASES:
         for item, place in enumerate(ranges[words[ranges] == f"{PREFIX}{phase}"]):
@@ -210,7 +210,7 @@ def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tup
         if kind:
             lane = STREAM + spans[place].lane.rpartition("stream")[2].strip()
             rows.append(Span(0, lane, kind, -1, spans.start_s[place], spans.stop_s[place]))
-    return Timeline.of(rows).shifted(ahead_s), doubt_s
+    return Timeline.of(rows).shifted(ahead_s), clock_s
 
 
 def _kind(category: str, name: str) -> str | None:
