@@ -172,46 +172,6 @@ def test_the_frame_has_a_row_a_setting():
     assert frame.predicted_s.is_monotonic_increasing
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"recorded": "loader"}, "advise takes a recorded loader or its profile, got a str"),
-        ({"num_workers": 4}, "num_workers must be a list of whole numbers, got 4"),
-        ({"num_workers": [-1]}, "num_workers must be a whole number of at least 0, got -1"),
-        ({"prefetch_factors": [0]}, "prefetch_factors must be a whole number of at least 1, got 0"),
-        ({"num_batches": 0}, "num_batches must be a whole number of at least 1, got 0"),
-    ],
-)
-def test_bad_input_is_named(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        advise(**{"recorded": profile()} | wrong)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"read_s": []}, "at least one batch and a time of each in every column"),
-        ({"step_s": [1.0] * 3}, "at least one batch and a time of each in every column"),
-        ({"wait_s": [-1.0] * BATCHES}, "wait_s must be finite seconds of at least 0, got -1.0 for item 0"),
-        ({"num_cores": 0}, "num_cores must be a whole number of at least 1, got 0"),
-        ({"num_batches": 1.5}, "num_batches must be a whole number of at least 1, got 1.5"),
-        ({"settings": None}, "settings must be a LoaderSettings, got None"),
-        ({"pinning": 0.1}, "pinning must be a PinningCosts, got 0.1"),
-    ],
-)
-def test_a_bad_profile_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        evolve(profile(), **wrong)
-    with pytest.raises(ValueError, match="num_workers must be a whole number of at least 0, got -2"):
-        LoaderSettings(-2)
-    with pytest.raises(ValueError, match="pin_s must be a finite number of at least 0, got None"):
-        PinningCosts(0.1, None, 0.1)
-    with pytest.raises(ValueError, match="faster must be one of 'reading'"):
-        simulate_profile(profile(), LoaderSettings(1), faster="sleeping")
-    with pytest.raises(ValueError, match="pin_memory must be as recorded"):
-        simulate_profile(profile(), LoaderSettings(1, pin_memory=True))
-
-
 def test_columns_are_seconds_in_the_order_of_the_batches():
     columns = profile_columns([(n, 0, n + 6, 1, 2, 3, 4, 5, 7, 8, hand) for n, hand in ((1, -1), (0, 9_000_000_000))])
     assert columns["handover_s"].tolist() == [9.0]

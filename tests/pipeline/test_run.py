@@ -165,24 +165,6 @@ def test_a_recorder_gets_the_spans_and_keeps_those_of_other_runs():
     assert second.begin_s < 1.0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"items": count()}, "items must have a length where a stage sleeps, as 'read' does"),
-        ({"seed": 1.5}, r"seed must be a whole number from .*, got 1\.5"),
-        ({"start_method": "clone"}, "start_method must be one of '.*', got 'clone'"),
-        ({"start_method": ["fork"]}, r"start_method must be one of '.*', got \['fork'\]"),
-    ],
-)
-def test_what_cannot_be_run_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        run(Pipeline([Stage("read", 0.1)]), **{"items": range(3), **arguments})
-    with pytest.raises(ValueError, match="in lock-step the last stage must have 1 worker, got 2 for 'read'"):
-        run(Pipeline([Stage("read", fn=double, num_workers=2)]), assign(10, 2))
-    with pytest.raises(ValueError, match="items must be something that can be iterated over, got 3"):
-        run(Pipeline([Stage("read", fn=double)]), 3)
-
-
 def test_stages_get_the_indices_or_the_batches_of_an_assignment():
     seen = []
     road = Pipeline([Stage("read", fn=lambda item: item, num_workers=2), Stage("train", fn=seen.append)])

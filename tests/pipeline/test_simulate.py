@@ -61,14 +61,6 @@ def test_every_item_passes_every_stage_when_simpy_says(pipeline, num_items, seed
     assert_equal_times(passages(timeline), reference(pipeline, num_items, seed))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(pipelines(most_workers_last=1), st.integers(0, 30), st.integers(2, 5))
-def test_ranks_in_lock_step_meet_when_simpy_says(pipeline, num_items, num_ranks):
-    timeline = simulate(pipeline, num_items, seed=3, num_ranks=num_ranks)
-    timeline.check()
-    assert_equal_times(passages(timeline), reference(pipeline, num_items, 3, num_ranks))
-
-
 @st.composite
 def assignments(draw) -> Assignment:
     """Ranks that read 0 to 12 of 40 samples each, in any order; with a loader or without one."""
@@ -125,28 +117,6 @@ def test_ranks_draw_times_of_their_own():
     work = [timeline.select(rank=rank, kind="train") for rank in (0, 1)]
     assert (work[0].stop_s - work[0].start_s != work[1].stop_s - work[1].start_s).any()
     assert timeline.select(kind="barrier").busy_s > 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((-1,), "items must be a whole number of at least 0, got -1"),
-        ((2.5,), r"items must be a whole number of at least 0, got 2\.5"),
-        ((3, 0, 0), "num_ranks must be a whole number from 1 to 65536, got 0"),
-        ((3, 0, 10**30), "num_ranks must be a whole number from 1 to 65536, got 1000"),
-        ((3, "a"), "seed must be a whole number from .*, got 'a'"),
-        ((3, 0, 2), "in lock-step the last stage must have 1 worker, got 3 for 'train'"),
-    ],
-)
-def test_a_wrong_question_is_refused(arguments, message):
-    pipeline = Pipeline([Stage("read", 1.0), Stage("train", 1.0, num_workers=3)])
-    with pytest.raises(ValueError, match=message):
-        simulate(pipeline, *arguments)
-
-
-def test_a_stage_whose_time_nobody_knows_is_refused():
-    with pytest.raises(ValueError, match="stage 'read' has no service_s"):
-        simulate(Pipeline([Stage("read", fn=abs)]), 3)
 
 
 def test_nothing_to_do_takes_no_time():
@@ -216,19 +186,3 @@ def test_a_sample_that_a_rank_reads_twice_is_two_items():
     spans = simulate(Pipeline([Stage("read", Exponential(1.0))]), Assignment(5, [[3, 3]]))
     assert spans.item.tolist() == [3, 3]
     assert len(set((spans.stop_s - spans.start_s).tolist())) == 2
-
-
-@pytest.mark.parametrize(
-    ("assignment", "options", "message"),
-    [
-        (assign(10, 2), {"num_ranks": 3}, "num_ranks must be left out or the assignment's own, 2, got 3"),
-        (Assignment(5, [[1], [2, -3]]), {}, "each index of rank 1 must be a whole number of at least 0, got -3"),
-        (assign(10, 2), {}, "service_s of stage 'read' must have a time for each of .* items, got 4"),
-        ([1, 2], {}, r"items must be a whole number of at least 0, got \[1, 2\]"),
-    ],
-)
-def test_an_assignment_that_does_not_fit_is_refused(assignment, options, message):
-    with pytest.raises(ValueError, match=message):
-        simulate(Pipeline([Stage("read", [1.0] * 4), Stage("train", 1.0)]), assignment, **options)
-    with pytest.raises(ValueError, match="in lock-step the last stage must have 1 worker, got 2 for 'read'"):
-        simulate(Pipeline([Stage("read", 1.0, num_workers=2)]), assign(10, 2))

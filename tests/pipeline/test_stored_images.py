@@ -21,19 +21,3 @@ def test_a_decoded_image_looks_like_the_original():
         assert np.abs(middles - digits.images[index - 1] / 16).max() > 0.5
     with pytest.raises(IndexError):
         dataset[20]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((np.zeros((3, 8)), [1, 2, 3]), r"must be \(number, height, width\) with a label each, got arrays of \(3, 8\)"),
-        ((np.zeros((3, 8, 8)), [1, 2]), r"with a label each, got arrays of \(3, 8, 8\) and \(2,\)"),
-        ((np.zeros((3, 8, 8)), [1, 2, 3], 31), "size_px must be a whole number of at least 32, got 31"),
-        ((np.zeros((3, 8, 8)), [1, 2, 3], 64, -0.1), r"latency_s must be a finite number of at least 0, got -0\.1"),
-        ((np.zeros((3, 8, 8)), [1, 2, 3], 64, np.inf), "latency_s must be a finite number of at least 0, got inf"),
-        ((np.zeros((3, 8, 8)), [1, 2, 3], 64, "1"), "latency_s must be a finite number of at least 0, got '1'"),
-    ],
-)
-def test_a_wrong_dataset_is_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        StoredImages(*arguments)
