@@ -209,9 +209,9 @@ def test_the_same_step_gives_the_same_picture():
 
 
 LINES = Drawing("t", "x", "y", 10.0, 5.0, (100.0, 50.0), legend=(Key("adds", INK, line="solid"),),
-                lines=(Lines.of([0, 1], [0, 1], [10, 5], [0, 4], ["#0072b2", "#d55e00"], dashed=[False, True],
+                lines=(Lines([0, 1], [0, 1], [10, 5], [0, 4], ["#0072b2", "#d55e00"], dashed=[False, True],
                                 arrows=True),
-                       Lines.of(0, 2, 10, 2, INK, width_px=3.0)))  # fmt: skip
+                       Lines(0, 2, 10, 2, INK, width_px=3.0)))  # fmt: skip
 
 
 def test_lines_in_svg_end_where_they_should():
@@ -249,7 +249,7 @@ def test_lines_on_axes_end_where_they_should():
 
 def test_lines_need_a_colour_each():
     with pytest.raises(ValueError, match="2 lines need 2 colours, got 1"):
-        Lines.of([0, 1], 0, 1, 1, [INK])
+        Lines([0, 1], 0, 1, 1, [INK])
 
 
 def test_panels_of_one_figure_share_one_legend():
@@ -476,7 +476,7 @@ def test_measurements_are_markers_with_their_spread():
         ([1, 2], {"ring": [[1], [1]]}, {}, r"ring: \(2, 1\) values"),
         ([1, 2], {"ring": [0, 1]}, {}, "ring: times must be finite and above 0"),
         ([1, 2], {"ring": [1, 1]}, {"bound_s": [1]}, r"bound_s: \(1,\) values over sizes of shape \(2,\)"),
-        ([1, 2], {"ring": [1, 1]}, {"bound_s": [1, np.nan]}, "bound_s must be finite numbers of at least 0"),
+        ([1, 2], {"ring": [1, 1]}, {"bound_s": [1, np.nan]}, "bound_s: times must be finite and at least 0"),
         ([1, 2], {"ring": [1, 1]}, {"half_bytes": -1}, "half_bytes must be a finite number above 0, got -1"),
         ([1, 2], {"ring": [1, 1]}, {"measured": {"ring": ([], [])}}, "ring, measured: sizes must be finite and above"),
         ([1, 2], {"ring": [1, 1]}, {"measured": {"ring": ([1], [[]])}}, r"ring, measured: \(1, 0\) values over"),

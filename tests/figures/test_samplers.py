@@ -251,7 +251,7 @@ def test_eight_ranks_stay_apart_for_the_colour_blind(matrix):
         (lambda: draw_coverage([assign(40_000, 2)]), "at most 65536 cells"),
         (lambda: draw_label_counts([1, 2]), r"ranks by labels, got int64 of shape \(2,\)"),
         (lambda: draw_label_counts([[0.5]]), "whole numbers"),
-        (lambda: Rects.of([0, 1], 0, ["#000000"]), "2 rectangles need 2 fills, got 1"),
+        (lambda: Rects([0, 1], 0, ["#000000"]), "2 rectangles need 2 fills, got 1"),
     ],
 )
 def test_bad_input(draw, message):

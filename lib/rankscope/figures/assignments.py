@@ -42,16 +42,19 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     stray = (sample < 0) | (sample >= size)
     inside = [color for color, strays in zip(fill, stray.tolist(), strict=True) if not strays]
     repeated = np.concatenate(assignment.repeats())[~stray]
-    reads = Rects.of(step[~stray], rank[~stray], inside, hatched=repeated)
-    strays = Rects.of(step[stray], rank[stray], PAPER, hatched=True, edge=ALARM)
-    below = Rects.of(np.arange(unread.size), num_ranks + 0.5, PAPER, edge=ALARM)
-    texts: tuple[Texts, ...] = ()
+    reads = Rects(step[~stray], rank[~stray], inside, hatched=repeated)
+    strays = Rects(step[stray], rank[stray], PAPER, hatched=True, edge=ALARM)
+    below = Rects(np.arange(unread.size), num_ranks + 0.5, PAPER, edge=ALARM)
+    texts: list[Texts] = []
     if cell_px >= 6.4 * len(str(max(size - 1, 0))) + 3:
-        alarmed = (numbers_on(strays, sample[stray], ALARM, size_px), numbers_on(below, unread, ALARM, size_px))
-        texts = (*numbers_on(reads, sample[~stray], size_px=size_px), *alarmed[0], *alarmed[1])
-    empty = [one for one, indices in enumerate(assignment.ranks) if size and not indices.size]
-    nothing = ["reads nothing"] * len(empty)
-    blank = Texts.of(0.1, np.array(empty) + 0.5, nothing, ALARM, anchor="start", size_px=size_px)
+        for rects, numbers, ink in (
+            (reads, sample[~stray], None),
+            (strays, sample[stray], ALARM),
+            (below, unread, ALARM),
+        ):
+            texts += numbers_on(rects, numbers, ink, size_px)
+    empty = np.array([one for one, indices in enumerate(assignment.ranks) if size and not indices.size])
+    blank = Texts(0.1, empty + 0.5, "reads nothing", ALARM, anchor="start", size_px=size_px)
 
     batch_size = assignment.loader.batch_size if assignment.loader else 1
     parted = batch_size > 1 and batch_size * cell_px >= 8  # closer lines would hide the cells
@@ -94,12 +97,12 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
         reader, reads = _readers(assignment)
         read = np.flatnonzero(reads)
         fill = [colors[rank] for rank in reader[read].tolist()]
-        rects.append(Rects.of(read, row, fill, height=0.92, hatched=reads[read] > 1))
+        rects.append(Rects(read, row, fill, height=0.92, hatched=reads[read] > 1))
         texts += numbers_on(rects[-1], reader[read]) if legible else ()
-        rects.append(Rects.of(np.flatnonzero(reads == 0), row, PAPER, height=0.92, edge=ALARM))
+        rects.append(Rects(np.flatnonzero(reads == 0), row, PAPER, height=0.92, edge=ALARM))
     last, never = len(epochs) + 0.25, report.never_seen
-    rects.append(Rects.of(np.setdiff1d(np.arange(report.size), never), last, "#777777", height=0.92))
-    rects.append(Rects.of(never, last, PAPER, height=0.92, edge=ALARM))
+    rects.append(Rects(np.setdiff1d(np.arange(report.size), never), last, "#777777", height=0.92))
+    rects.append(Rects(never, last, PAPER, height=0.92, edge=ALARM))
     shown = range(num_ranks) if num_ranks <= 8 else (0, num_ranks // 2, num_ranks - 1)
     keys = [Key(f"rank {rank}", colors[rank]) for rank in shown]
     if report.duplicates:
@@ -142,7 +145,7 @@ def draw_label_counts(
         raise ValueError(f"limits must be two whole numbers, got {limits!r}")
     low, high = (whole("limits", limit) for limit in limits or (table.min(), table.max()))
     y, x = np.indices(table.shape)
-    rects = Rects.of(x, y, ramp((table - low) / max(high - low, 1)))
+    rects = Rects(x, y, ramp((table - low) / max(high - low, 1)))
     cell_px = max(34.0, 420.0 / num_labels)
     return Drawing(
         title=title or f"A rank reads from {table.min()} to {count_of(int(table.max()), 'sample')} of a {label_name}",

@@ -37,7 +37,21 @@ def costs(
     Raises ValueError for no algorithm, sizes that do not rise from above 0, times that are not above 0, a bound below
     0, and lengths that differ.
     """
-    sizes, lines, below, points = _checked(num_bytes, seconds, bound_s, measured or {})
+    sizes = np.asarray(num_bytes, dtype=float)
+    rises = sizes.ndim == 1 and sizes.size > 1 and np.isfinite(sizes).all() and (np.diff(sizes, prepend=0.0) > 0).all()
+    if not rises:
+        raise ValueError(f"num_bytes must be at least two sizes that rise from above 0, got {num_bytes!r}")
+    if not isinstance(seconds, Mapping) or not seconds:
+        raise ValueError(f"seconds must hold the times of at least one algorithm, by name, got {seconds!r}")
+    lines = {name: _times(name, values, sizes) for name, values in seconds.items()}
+    below = None if bound_s is None else _times("bound_s", bound_s, sizes, low=0)
+    points = {}
+    for name, (x, y) in (measured or {}).items():
+        places = np.asarray(x, dtype=float)
+        if places.ndim != 1 or not places.size or not (np.isfinite(places).all() and (places > 0).all()):
+            raise ValueError(f"{name}, measured: sizes must be finite and above 0, got {x!r}")
+        points[name] = places, _times(f"{name}, measured", y, places, most_axes=2).reshape(places.size, -1)
+
     values = np.concatenate([*lines.values(), *(y.ravel() for _, y in points.values())])
     scale, unit = next((pair for pair in _UNITS if values.min() >= pair[0]), _UNITS[-1])
     lowest_y, highest_y = values.min() / scale, values.max() / scale
@@ -88,39 +102,14 @@ def _draw_changes(ax: Axes, changes: list[Change]) -> None:
             last = at
 
 
-def _checked(
-    num_bytes: ArrayLike,
-    seconds: Mapping[str, ArrayLike],
-    bound_s: ArrayLike | None,
-    measured: Mapping[str, tuple[ArrayLike, ArrayLike]],
-) -> tuple[Floats, dict[str, Floats], Floats | None, dict[str, tuple[Floats, Floats]]]:
-    sizes = np.asarray(num_bytes, dtype=float)
-    rises = sizes.ndim == 1 and sizes.size > 1 and np.isfinite(sizes).all() and (np.diff(sizes, prepend=0.0) > 0).all()
-    if not rises:
-        raise ValueError(f"num_bytes must be at least two sizes that rise from above 0, got {num_bytes!r}")
-    if not isinstance(seconds, Mapping) or not seconds:
-        raise ValueError(f"seconds must hold the times of at least one algorithm, by name, got {seconds!r}")
-    lines = {name: _times(name, values, sizes) for name, values in seconds.items()}
-    below = None if bound_s is None else np.asarray(bound_s, dtype=float)
-    if below is not None and below.shape != sizes.shape:
-        raise ValueError(f"bound_s: {below.shape} values over sizes of shape {sizes.shape}")
-    if below is not None and not (np.isfinite(below).all() and (below >= 0).all()):
-        raise ValueError("bound_s must be finite numbers of at least 0")
-    points = {}
-    for name, (x, y) in measured.items():
-        places = np.asarray(x, dtype=float)
-        if places.ndim != 1 or not places.size or not (np.isfinite(places).all() and (places > 0).all()):
-            raise ValueError(f"{name}, measured: sizes must be finite and above 0, got {x!r}")
-        points[name] = places, _times(f"{name}, measured", y, places, most_axes=2).reshape(places.size, -1)
-    return sizes, lines, below, points
-
-
-def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1) -> Floats:
+def _times(name: str, values: ArrayLike, sizes: Floats, most_axes: int = 1, low: float | None = None) -> Floats:
+    """The times of these sizes: above 0, as a logarithmic axis needs them, or at least `low`."""
     times = np.asarray(values, dtype=float)
     if times.shape[:1] != sizes.shape or times.ndim > most_axes or not times.size:
         raise ValueError(f"{name}: {times.shape} values over sizes of shape {sizes.shape}")
-    if not (np.isfinite(times).all() and (times > 0).all()):
-        raise ValueError(f"{name}: times must be finite and above 0 on a logarithmic axis")
+    if not (np.isfinite(times).all() and (times > 0 if low is None else times >= low).all()):
+        allowed = "above 0 on a logarithmic axis" if low is None else f"at least {low}"
+        raise ValueError(f"{name}: times must be finite and {allowed}")
     return times
 
 

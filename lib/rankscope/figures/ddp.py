@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import attrs
 import numpy as np
 
 from ..ddp.buckets import DDPBuckets
@@ -42,13 +41,13 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
     left = np.concatenate([np.cumsum([0, *row[:-1]]) for row in sizes])
     fill = np.array(rank_colors(len(shown)))[rows].tolist()
     sparse = np.array([bucket.closed == "sparse" for bucket in shown])
-    pieces = Rects.of(left, rows + 0.1, fill, width=np.concatenate(sizes), height=0.8, hatched=sparse[rows])
+    pieces = Rects(left, rows + 0.1, fill, width=np.concatenate(sizes), height=0.8, hatched=sparse[rows])
     places = np.concatenate([bucket.indices for bucket in shown])
     legible = pieces.width / width * _WIDE_PX >= np.array([6.4 * len(str(place)) + 3 for place in places.tolist()])
-    haloed = replace(pieces, hatched=np.ones(rows.size, dtype=bool))  # as a cap may run through a number
+    haloed = attrs.evolve(pieces, hatched=np.ones(rows.size, dtype=bool))  # as a cap may run through a number
     numbers = numbers_on(haloed, places, wanted=legible)
     words = [bytes_words(total) for total in totals.tolist()]
-    ends = Texts.of(totals + 0.012 * extent, np.arange(len(shown)) + 0.5, words, anchor="start", halo=PAPER)
+    ends = Texts(totals + 0.012 * extent, np.arange(len(shown)) + 0.5, words, anchor="start", halo=PAPER)
 
     caps = {row: bucket.cap_bytes for row, bucket in enumerate(shown) if bucket.cap_bytes is not None}
     drawn = [row for row, cap in caps.items() if cap <= extent]
@@ -66,7 +65,7 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
         height=len(shown),
         size_px=(_WIDE_PX, 22.0 * len(shown) if roomy else 4.0 * len(shown)),
         rects=(pieces,),
-        lines=(Lines.of(at, tops, at, tops + 1.0, INK, dashed=True),),
+        lines=(Lines(at, tops, at, tops + 1.0, INK, dashed=True),),
         texts=(*numbers, ends) if roomy else (),
         x_ticks=tuple((tick * scale, label) for tick, label in round_ticks(extent / scale)),
         y_ticks=whole_ticks(len(shown), most=32),
@@ -103,7 +102,7 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
     y = np.arange(len(rows))
     edges = zip((0.0 * ends, alone, waits), (alone, waits, ends), PARTS.items(), strict=True)
     bars = [
-        Rects.of(x, y + 0.12, color, width=to - x, height=0.76, edge=color, hatched=name.startswith("held"))
+        Rects(x, y + 0.12, color, width=to - x, height=0.76, edge=color, hatched=name.startswith("held"))
         for x, to, (name, color) in edges
     ]
     framed = np.flatnonzero([row.bucket_cap_mb == bucket_cap_mb for row in rows])
@@ -117,7 +116,7 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
         height=len(rows),
         size_px=(560.0, 19.0 * len(rows)),
         rects=(frame(framed, ends[framed], width), *bars),
-        texts=(Texts.of(ends + 0.01 * width, y + 0.5, words, anchor="start"),),
+        texts=(Texts(ends + 0.01 * width, y + 0.5, words, anchor="start"),),
         x_ticks=round_ticks(longest / scale) if longest else (),
         y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
         legend=tuple(Key(name, color, hatched=name.startswith("held")) for name, color in PARTS.items()),

@@ -3,125 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .palette import INK, ink_on
+from ..values.units import three_digits
+from .palette import EMPTY, INK, ink_on, ramp
 
 FloatArray = NDArray[np.floating[Any]]
 
 
-def _columns(*values: ArrayLike) -> list[FloatArray]:
-    """The values as columns of one length."""
-    return [column.ravel() for column in np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in values))]
+def _column(values: ArrayLike) -> FloatArray:
+    return np.asarray(values, dtype=float).ravel()
 
 
-def _each(marks: str, what: str, values: Sequence[str] | str, size: int) -> tuple[str, ...]:
-    """One value for each mark: those given, or the one that all share."""
-    found = (values,) * size if isinstance(values, str) else tuple(values)
-    if len(found) != size:
-        raise ValueError(f"{size} {marks} need {size} {what}, got {len(found)}")
-    return found
+def _flags(values: ArrayLike) -> NDArray[np.bool_]:
+    return np.asarray(values, dtype=bool).ravel()
 
 
-@dataclass(frozen=True, eq=False)
+def _strings(values: Sequence[str] | str) -> Any:
+    return values if isinstance(values, str) else tuple(values)
+
+
+def _align(marks: Any, kind: str, columns: str, strings: str) -> None:
+    """Give all columns of new marks the same length: what all share is repeated."""
+    names = columns.split()
+    aligned = np.broadcast_arrays(*(getattr(marks, name) for name in names))
+    for name, column in zip(names, aligned, strict=True):
+        object.__setattr__(marks, name, column)
+    size = aligned[0].size
+    for name in strings.split():
+        given = getattr(marks, name)
+        if isinstance(given, str):
+            object.__setattr__(marks, name, (given,) * size)
+        elif len(given) != size:
+            raise ValueError(f"{size} {kind} need {size} of {name}, got {len(given)}")
+
+
+@attrs.frozen(eq=False)
 class Rects:
-    """Rectangles as columns: left edge, top edge, width, height, fill (``#rrggbb``), hatched or not; `edge` colours
-    every outline."""
+    """Rectangles as columns: left edge, top edge, fill (``#rrggbb``), width, height, hatched or not.
 
-    x: FloatArray
-    y: FloatArray
-    width: FloatArray
-    height: FloatArray
-    fill: tuple[str, ...]
-    hatched: NDArray[np.bool_]
+    What all share may be given once. `edge` colours every outline. Raises ValueError for columns of other lengths.
+    """
+
+    x: FloatArray = attrs.field(converter=_column)
+    y: FloatArray = attrs.field(converter=_column)
+    fill: tuple[str, ...] = attrs.field(converter=_strings)
+    width: FloatArray = attrs.field(converter=_column, default=1.0)
+    height: FloatArray = attrs.field(converter=_column, default=1.0)
+    hatched: NDArray[np.bool_] = attrs.field(converter=_flags, default=False)
     edge: str = "#ffffff"
 
-    @classmethod
-    def of(
-        cls,
-        x: ArrayLike,
-        y: ArrayLike,
-        fill: Sequence[str] | str,
-        *,
-        width: ArrayLike = 1.0,
-        height: ArrayLike = 1.0,
-        hatched: ArrayLike = False,
-        edge: str = "#ffffff",
-    ) -> Rects:
-        """Make rectangles from columns and from values that all share."""
-        left, top, wide, high = _columns(x, y, width, height)
-        fills = _each("rectangles", "fills", fill, left.size)
-        return cls(left, top, wide, high, fills, np.broadcast_to(np.asarray(hatched, dtype=bool), left.shape), edge)
+    def __attrs_post_init__(self) -> None:
+        _align(self, "rectangles", "x y width height hatched", "fill")
 
 
-@dataclass(frozen=True, eq=False)
+@attrs.frozen(eq=False)
 class Texts:
-    """Texts at points, a colour each; `halo`, if not empty, has the colour that outlines each, for a hatched ground."""
+    """Texts at points, a colour each; `halo`, if not empty, has the colour that outlines each, for a hatched ground.
 
-    x: FloatArray
-    y: FloatArray
-    text: tuple[str, ...]
-    color: tuple[str, ...]
+    What all share may be given once. Raises ValueError for columns of other lengths.
+    """
+
+    x: FloatArray = attrs.field(converter=_column)
+    y: FloatArray = attrs.field(converter=_column)
+    text: tuple[str, ...] = attrs.field(converter=_strings)
+    color: tuple[str, ...] = attrs.field(converter=_strings, default=INK)
     size_px: float = 11.0
     anchor: str = "middle"
-    halo: tuple[str, ...] = ()
+    halo: tuple[str, ...] = attrs.field(converter=_strings, default=())
 
-    @classmethod
-    def of(
-        cls,
-        x: ArrayLike,
-        y: ArrayLike,
-        text: Sequence[str],
-        color: Sequence[str] | str = INK,
-        *,
-        size_px: float = 11.0,
-        anchor: str = "middle",
-        halo: Sequence[str] | str = (),
-    ) -> Texts:
-        """Make texts from columns and from values that all share."""
-        x, y, _ = _columns(x, y, np.zeros(len(text)))
-        colors = _each("texts", "colours", color, x.size)
-        return cls(x, y, tuple(text), colors, size_px, anchor, _each("texts", "halos", halo, x.size) if halo else ())
+    def __attrs_post_init__(self) -> None:
+        _align(self, "texts", "x y", "text color" + " halo" * bool(self.halo))
 
 
-@dataclass(frozen=True, eq=False)
+@attrs.frozen(eq=False)
 class Lines:
-    """Straight lines as columns, a colour each, dashed or not; `arrows` puts a head at the end of each."""
+    """Straight lines as columns, a colour each, dashed or not; `arrows` puts a head at the end of each.
 
-    x0: FloatArray
-    y0: FloatArray
-    x1: FloatArray
-    y1: FloatArray
-    color: tuple[str, ...]
-    dashed: NDArray[np.bool_]
+    What all share may be given once. Raises ValueError for columns of other lengths.
+    """
+
+    x0: FloatArray = attrs.field(converter=_column)
+    y0: FloatArray = attrs.field(converter=_column)
+    x1: FloatArray = attrs.field(converter=_column)
+    y1: FloatArray = attrs.field(converter=_column)
+    color: tuple[str, ...] = attrs.field(converter=_strings, default=INK)
+    dashed: NDArray[np.bool_] = attrs.field(converter=_flags, default=False)
     arrows: bool = False
     width_px: float = 1.5
 
-    @classmethod
-    def of(
-        cls,
-        x0: ArrayLike,
-        y0: ArrayLike,
-        x1: ArrayLike,
-        y1: ArrayLike,
-        color: Sequence[str] | str,
-        *,
-        dashed: ArrayLike = False,
-        arrows: bool = False,
-        width_px: float = 1.5,
-    ) -> Lines:
-        """Make lines from columns and from values that all share."""
-        from_x, from_y, to_x, to_y = _columns(x0, y0, x1, y1)
-        colors = _each("lines", "colours", color, from_x.size)
-        marked = np.broadcast_to(np.asarray(dashed, dtype=bool), from_x.shape)
-        return cls(from_x, from_y, to_x, to_y, colors, marked, arrows, width_px)
+    def __attrs_post_init__(self) -> None:
+        _align(self, "lines", "x0 y0 x1 y1 dashed", "color")
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Key:
     """One entry of a legend: a box, or a piece of line where `line` is "solid" or "dashed"."""
 
@@ -132,7 +111,7 @@ class Key:
     line: str = ""
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Drawing:
     """Marks in data units, x to the right and y DOWN (rank 0 on top), and what a reader needs to read them.
 
@@ -177,14 +156,25 @@ def numbers_on(
         ink = [color or ink_on(fill) for fill in fills]
         x, y = rects.x[places] + rects.width[places] / 2, rects.y[places] + rects.height[places] / 2
         words = [str(number) for number in numbers[places].tolist()]
-        texts.append(Texts.of(x, y, words, ink, size_px=size_px, halo=fills if hatched else ()))
+        texts.append(Texts(x, y, words, ink, size_px=size_px, halo=fills if hatched else ()))
     return tuple(texts)
+
+
+def shaded(table: FloatArray, scale: float) -> tuple[Rects, tuple[Texts, ...]]:
+    """A cell for each number of a matrix, paler for more and grey for 0, and the number in units of `scale` in it."""
+    values = table.ravel().tolist()
+    shades = ramp(table / (table.max() or 1.0))
+    fill = [shade if value else EMPTY for shade, value in zip(shades, values, strict=True)]
+    row, column = np.indices(table.shape)
+    cells = Rects(column, row, fill)
+    words = np.array([three_digits(value / scale) for value in values])
+    return cells, numbers_on(cells, words, wanted=table.ravel() > 0)
 
 
 def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.003) -> Rects:
     """Return frames around the horizontal bars of these rows and lengths, for a drawing of that width."""
     more = margin * width
-    return Rects.of(-more, np.add(rows, 0.04), INK, width=np.add(length, 2 * more), height=0.92, edge=INK)
+    return Rects(-more, np.add(rows, 0.04), INK, width=np.add(length, 2 * more), height=0.92, edge=INK)
 
 
 def whole_ticks(count: int, most: int = 12, offset: float = 0.5) -> tuple[tuple[float, str], ...]:

@@ -48,10 +48,10 @@ def draw_memory(
     for term in shown:  # each where the one before it ends
         wide = np.array([memory.terms[term] for memory in memories.values()], dtype=float)
         start, hatched = starts / scale, term in _PASSING
-        rects.append(Rects.of(start, rows + 0.14, COLORS[term], width=wide / scale, height=0.72, hatched=hatched))
+        rects.append(Rects(start, rows + 0.14, COLORS[term], width=wide / scale, height=0.72, hatched=hatched))
         starts = starts + wide
     words = [decimal_words(total) for total in totals.tolist()]
-    texts = [Texts.of(totals / scale + 0.01 * width, rows + 0.5, words, anchor="start", halo=PAPER)]
+    texts = [Texts(totals / scale + 0.01 * width, rows + 0.5, words, anchor="start", halo=PAPER)]
     ends: list[float] = []  # where each row of names ends
     for name, x in sorted(limits.items(), key=lambda limit: limit[1]):
         # under its line, further down where names would meet, and to the left of a line at the right edge
@@ -59,7 +59,7 @@ def draw_memory(
         anchor, back = ("end", 1.0) if x > _LAST * width else ("middle", 0.5)
         row = next((row for row, end in enumerate(ends) if end <= x - back * wide_name), len(ends))
         ends[row : row + 1] = [x + (1 - back) * wide_name]
-        texts.append(Texts.of(x, len(names) + (row + 0.5) * _LABEL_ROWS, [name], size_px=10.0, anchor=anchor))
+        texts.append(Texts(x, len(names) + (row + 0.5) * _LABEL_ROWS, [name], size_px=10.0, anchor=anchor))
     finding = f"{names[0]}: {words[0]} a rank" + (f"; {names[-1]}: {words[-1]}" if len(names) > 1 else "")
     return Drawing(
         title=title or finding,

@@ -16,11 +16,11 @@ from ..machine.measuring.plan import LEAST_PIECE_BYTES, NUM_PIECES
 from ..machine.profile import NATIVE, busbw_factor
 from ..machine.verdict import groups
 from ..values.checks import of_type, one_of
-from ..values.units import bytes_words, rate_unit, rate_words, three_digits
+from ..values.units import bytes_words, rate_unit, rate_words
 from .axes import to_axes
 from .lines import LABEL_PT, Floats, axes_of, dash, markers, name_ends, note, over_sizes
-from .marks import Drawing, Rects, numbers_on, whole_ticks
-from .palette import EMPTY, INK, Look, looks, ramp
+from .marks import Drawing, shaded, whole_ticks
+from .palette import INK, Look, looks
 
 _DASHES = (0, (5, 4))  # of what the link itself would give
 
@@ -249,6 +249,7 @@ def copies(
         bound = shown(sizes, sizes / facts.bytes_per_s(direction))
     medians = {name: shown(_sizes(some), _percentiles_s(some, 50)) for name, some in points.items()}
     heights = np.concatenate([*lines.values(), *medians.values()])
+    at_end = {name: float(y[-1]) for name, y in (medians | lines).items()}
     high = max([float(heights.max()), *bound.tolist()])
     low, high = (0.0, 1.12 * high) if in_rates else (float(heights.min()) / 2, 2 * high)
 
@@ -275,8 +276,7 @@ def copies(
     if points:
         kinds["measured: median and quartiles"] = {"marker": "o", "linestyle": "none"}
     _explain(ax, kinds, "center left" if in_rates else "upper left")
-    last = {name: float((lines if name in lines else medians)[name][-1]) for name in ways if name in lines | medians}
-    ends = {name: (y, ways[name].look) for name, y in last.items()}
+    ends = {name: (at_end[name], way.look) for name, way in ways.items() if name in at_end}
     if bound.size:
         ends[_LINK] = float(bound[-1]), Look(INK, True, "")
     name_ends(ax, ends)
@@ -341,13 +341,8 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
     rates = np.zeros((number, number))
     for point in points:
         rates[int(point.options["src"]), int(point.options["dst"])] = size / point.median_s
-    there = rates > 0
-    shades = ramp(rates / rates.max())
-    fill = [shade if known else EMPTY for shade, known in zip(shades, there.ravel().tolist(), strict=True)]
-    src, dst = np.indices(rates.shape)
-    rects = Rects.of(dst, src, fill)
-    words = np.array([three_digits(rate / 1e9) for rate in rates.ravel().tolist()])
-    slow, fast = float(rates[there].min()), float(rates.max())
+    cells, numbers = shaded(rates, 1e9)
+    slow, fast = float(rates[rates > 0].min()), float(rates.max())
     return Drawing(
         title=title or f"{bytes_words(size)} from GPU to GPU: {rate_words(slow)} to {rate_words(fast)}",
         x_label="target [GPU; number: GB/s]",
@@ -355,8 +350,8 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
         width=number,
         height=number,
         size_px=(max(_CELL_PX * number, _LEAST_PX), 26.0 * number),
-        rects=(rects,),
-        texts=numbers_on(rects, words, wanted=there.ravel()),
+        rects=(cells,),
+        texts=numbers,
         x_ticks=whole_ticks(number),
         y_ticks=whole_ticks(number),
     )

@@ -33,7 +33,7 @@ def draw_winners(table: Winners, title: str | None = None) -> Drawing:
     row, column = np.indices(table.winner.shape)
     cell_px = min(_WIDE_PX / columns, max(40.0, 420.0 / columns))
     fill, hatched = [style[name].color for name in won], [style[name].dashed for name in won]
-    rects = Rects.of(column, rows - 1 - row, fill, hatched=hatched)
+    rects = Rects(column, rows - 1 - row, fill, hatched=hatched)
     letters = dict(zip(dict.fromkeys(won), ascii_letters, strict=False))
     margins = zip(won, table.margin.ravel().tolist(), strict=True)
     words = np.array([f"{letters[name]} {_margin_words(margin)}".rstrip() for name, margin in margins])
@@ -117,10 +117,10 @@ def draw_ranking(
         size_px=(560.0, 19.0 * len(names)),
         rects=(
             frame(framed, length[framed], width),
-            Rects.of(0, rows + 0.12, colors, width=length, height=0.76, hatched=hatched),
+            Rects(0, rows + 0.12, colors, width=length, height=0.76, hatched=hatched),
         ),
-        lines=(Lines.of(at, ticked + 0.02, at, ticked + 0.98, INK, width_px=3.0),) if ticks else (),
-        texts=(Texts.of(ends + 0.01 * width, rows + 0.5, words, anchor="start"),),
+        lines=(Lines(at, ticked + 0.02, at, ticked + 0.98, INK, width_px=3.0),) if ticks else (),
+        texts=(Texts(ends + 0.01 * width, rows + 0.5, words, anchor="start"),),
         rules=(bound_s / scale,) if bound_s else (),
         x_ticks=round_ticks(longest / scale) if longest else (),
         y_ticks=tuple((row + 0.5, name) for row, name in enumerate(names)),

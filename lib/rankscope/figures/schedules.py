@@ -13,8 +13,8 @@ from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
 from ..timeline.timeline import Timeline
 from ..values.checks import count_of, of_type, whole
-from ..values.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit, time_words
-from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
+from ..values.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
+from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
@@ -133,13 +133,13 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         framed = [(m.dst, m.chunks) for m in sent]
         after, numbers = _grid(holdings(schedule, step + 1), cells, cell_px, right, framed)
         names = [str(rank) for rank in range(ranks)]  # once more, where the arrows end
-        ends = Texts.of(right - 4.0, np.arange(ranks) + _HEAD + 0.5, names, anchor="end")
+        ends = Texts(right - 4.0, np.arange(ranks) + _HEAD + 0.5, names, anchor="end")
         rects, texts = (*rects, *after), (*texts, *labels, *numbers, ends)
-    texts = (*texts, *(Texts.of(left, _HEAD * 0.45, [head], anchor="start") for left, head in heads.items()))
+    texts = (*texts, *(Texts(left, _HEAD * 0.45, [head], anchor="start") for left, head in heads.items()))
     width = max(heads) + wide
     edges = np.arange(gpus_per_node, ranks, gpus_per_node) + _HEAD if gpus_per_node else np.empty(0)
     if edges.size:
-        lines = (*lines, Lines.of(0.0, edges, width, edges, "#8a8a8a", width_px=1.0))
+        lines = (*lines, Lines(0.0, edges, width, edges, "#8a8a8a", width_px=1.0))
     ticks = whole_ticks(chunks, most=max(1, int(wide / 18)))
     return Drawing(
         title=title or f"{_name(schedule)}, {_happening(schedule, step, sent)}",
@@ -170,15 +170,15 @@ def _grid(
     for who, chunks in framed:
         marked[who, list(chunks)] = True
     size = {"width": wide + 2 * edge, "height": _TALL + 2 * edge / _ROW_PX}
-    frame = Rects.of(x[marked] - edge, y[marked] - edge / _ROW_PX, INK, edge=INK, **size)
+    frame = Rects(x[marked] - edge, y[marked] - edge / _ROW_PX, INK, edge=INK, **size)
     colors = np.array(rank_colors(num_ranks))
     if cells == "stripes":
-        ground = Rects.of(x, y, EMPTY, width=wide, height=_TALL, edge=EMPTY)
+        ground = Rects(x, y, EMPTY, width=wide, height=_TALL, edge=EMPTY)
         rows, columns, origin = np.nonzero(there)
         stripe = wide / num_ranks
         at = x[rows, columns] + origin * stripe
         fill = colors[origin].tolist()
-        return (frame, ground, Rects.of(at, y[rows, columns], fill, width=stripe, height=_TALL)), ()
+        return (frame, ground, Rects(at, y[rows, columns], fill, width=stripe, height=_TALL)), ()
     if cells == "shares":
         numbers = there.sum(axis=2)
         shades = ramp(np.sqrt(numbers / num_ranks))  # the first shares make the most difference
@@ -187,7 +187,7 @@ def _grid(
         shades = tuple(colors[numbers.ravel()].tolist())
     held = there.any(axis=2).ravel()
     fill = [shade if full else EMPTY for shade, full in zip(shades, held.tolist(), strict=True)]
-    rects = Rects.of(x, y, fill, width=wide, height=_TALL)
+    rects = Rects(x, y, fill, width=wide, height=_TALL)
     legible = wide >= 6.4 * len(str(num_ranks)) + 2
     return (frame, rects), numbers_on(rects, numbers.ravel(), wanted=held & legible)
 
@@ -212,8 +212,8 @@ def _arrows(sent: list[Message], num_chunks: int, wide: float) -> tuple[tuple[Li
             x, x0, y0 = x0, x0 + room, y
         else:
             x, x1, y1 = x1 - room + 6, x1 - room, y
-        texts = (Texts.of(x, np.r_[_HEAD * 0.45, y], ["chunk", *words], anchor="start"),)
-    return (Lines.of(x0, y0, x1, y1, INK, dashed=added == 0, arrows=True),), texts
+        texts = (Texts(x, np.r_[_HEAD * 0.45, y], ["chunk", *words], anchor="start"),)
+    return (Lines(x0, y0, x1, y1, INK, dashed=added == 0, arrows=True),), texts
 
 
 def _spread(place: Ints, other: Ints) -> Floats:
@@ -271,12 +271,12 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
     added = reduce > 0
     colors = np.where(added, _ADDED, _COPIED).tolist()
     start, stop = (out.start_s - begin_s) / scale, (into.stop_s - begin_s) / scale
-    travels = Lines.of(start, src + 0.5, stop, dst + 0.5, colors, dashed=~added)
+    travels = Lines(start, src + 0.5, stop, dst + 0.5, colors, dashed=~added)
     ranks = np.arange(schedule.num_ranks) + 0.5
-    rows = Rects.of(0, ranks, FAINT, width=width, height=0.1 / row_px, edge=FAINT)
+    rows = Rects(0, ranks, FAINT, width=width, height=0.1 / row_px, edge=FAINT)
     adding = timeline.select(kind="reduce")
     length = (adding.stop_s - adding.start_s) / scale
-    bars = Rects.of((adding.start_s - begin_s) / scale, adding.rank + 0.4, _ADDED, width=length, height=0.2)
+    bars = Rects((adding.start_s - begin_s) / scale, adding.rank + 0.4, _ADDED, width=length, height=0.2)
     words = [m.words() for m in sent] if schedule.num_chunks > 1 and len(sent) <= _MOST_LABELS else []
     keys = [Key("message, is added", _ADDED, line="solid")] if added.any() else []
     keys += [Key("message, replaces", _COPIED, line="dashed")] if not added.all() else []
@@ -314,7 +314,7 @@ def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> t
     if not taken:
         return ()
     x_px, y_px, _, shown = zip(*taken, strict=True)
-    return (Texts.of(np.array(x_px) / across, np.array(y_px) / down, shown, size_px=10.0, halo=PAPER),)
+    return (Texts(np.array(x_px) / across, np.array(y_px) / down, shown, size_px=10.0, halo=PAPER),)
 
 
 # ---- bytes over links
@@ -338,12 +338,7 @@ def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
     used, most = table.ravel() > 0, float(table.max())
     least = float(table[table > 0].min()) if used.any() else 0.0
     scale, unit = bytes_unit(most)
-    fill = [
-        shade if carries else EMPTY for shade, carries in zip(ramp(table / (most or 1)), used.tolist(), strict=True)
-    ]
-    src, dst = np.indices(table.shape)
-    rects = Rects.of(dst, src, fill)
-    numbers = np.array([three_digits(value / scale) for value in table.ravel().tolist()])
+    cells, numbers = shaded(table, scale)
     cell_px = max(2.0, min(46.0, _MATRIX_PX / num_ranks))
     written = num_ranks <= _WRITTEN
     ticks = whole_ticks(num_ranks, most=max(1, int(cell_px * num_ranks / 22)))
@@ -360,8 +355,8 @@ def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
         width=num_ranks,
         height=num_ranks,
         size_px=(cell_px * num_ranks, (26.0 if written else cell_px) * num_ranks),
-        rects=(rects,),
-        texts=numbers_on(rects, numbers, wanted=used) if written else (),
+        rects=(cells,),
+        texts=numbers if written else (),
         x_ticks=ticks,
         y_ticks=ticks,
         legend=tuple(keys),

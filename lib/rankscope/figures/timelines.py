@@ -75,7 +75,7 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
     colors = _kind_colors(timeline)
     fill = tuple(colors[timeline.kinds[kind]] for kind in timeline.kind.tolist())
     marked = np.array([timeline.kinds[kind] in hatched for kind in timeline.kind.tolist()], dtype=bool)
-    rects = Rects.of(start, y + 0.06, fill, width=length, height=0.88, hatched=marked)
+    rects = Rects(start, y + 0.06, fill, width=length, height=0.88, hatched=marked)
     words = _words(timeline, rects.width * _WIDE_PX / width)
     height = max(rows.values(), default=0.0) + 1
     keys = [Key(kind, color, hatched=kind in hatched) for kind, color in colors.items() if color != _OTHER]
