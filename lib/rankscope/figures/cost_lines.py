@@ -51,6 +51,8 @@ def costs(
         if places.ndim != 1 or not places.size or not (np.isfinite(places).all() and (places > 0).all()):
             raise ValueError(f"{name}, measured: sizes must be finite and above 0, got {x!r}")
         points[name] = places, _times(f"{name}, measured", y, places, most_axes=2).reshape(places.size, -1)
+    if half_bytes is not None:
+        number("half_bytes", half_bytes, above=0)
 
     values = np.concatenate([*lines.values(), *(y.ravel() for _, y in points.values())])
     scale, unit = next((pair for pair in _UNITS if values.min() >= pair[0]), _UNITS[-1])
@@ -80,7 +82,7 @@ def costs(
     _draw_changes(ax, changes)
     name_ends(ax, ends)
     if half_bytes is not None:
-        ax.axvline(number("half_bytes", half_bytes, above=0), color=INK, linewidth=0.8, linestyle=":", label="n½")
+        ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
         note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, highest_y * 1.45), (4, 0), va="top")
     leaders = [list(lines)[place] for place in (first, *(change.leader for change in changes))]
     finding = f"Quickest, from small to large: {', '.join(leaders)}"

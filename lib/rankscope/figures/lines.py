@@ -128,7 +128,12 @@ def curves(
     _check_pairs("curves", curves)
     if empty := [name for name, pair in curves.items() if pair[0] is None and pair[1] is None]:
         raise ValueError(f"curves must have a prediction or an execution each, got neither for {empty[0]!r}")
-    places, ax = np.asarray(x), axes_of(ax, 8, 3.6)
+    places = np.asarray(x)
+    for name, pair in curves.items():
+        for values, kind in zip(pair, ("predicted", "executed"), strict=True):
+            if values is not None and np.shape(values) != places.shape:
+                raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
+    ax = axes_of(ax, 8, 3.6)
     styles = zip(CATEGORIES, cycle(_DASHES), cycle(_MARKERS), strict=False)
     for (name, (predicted, executed)), (color, line, marker) in zip(curves.items(), styles, strict=False):
         look: dict[str, Any] = {"linestyle": line, "linewidth": 1.6}
@@ -136,11 +141,8 @@ def curves(
             look = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 1.8}
         dots: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": 4, "zorder": 3}
         for values, kind, style in ((predicted, "predicted", look), (executed, "executed", dots)):
-            if values is None:
-                continue
-            if np.shape(values) != places.shape:
-                raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
-            ax.plot(places, values, color=color, label=f"{name}, {kind}", **style)
+            if values is not None:
+                ax.plot(places, values, color=color, label=f"{name}, {kind}", **style)
     return _finished(ax, title, x_label, y_label)
 
 
@@ -159,11 +161,13 @@ def queue_fill(
     for name, (times_s, waiting) in fills.items():
         if np.shape(times_s) != np.shape(waiting):
             raise ValueError(f"{name}: {np.shape(waiting)} numbers over times of shape {np.shape(times_s)}")
+    if capacity is not None:
+        whole("capacity", capacity, 0)
     ax = axes_of(ax, 8, 2.6)
     for (name, (times_s, waiting)), color, line in zip(fills.items(), CATEGORIES, cycle(_DASHES), strict=False):
         ax.step(np.asarray(times_s), np.asarray(waiting), line, where="post", color=color, label=name, linewidth=1.4)
     if capacity is not None:
-        ax.axhline(whole("capacity", capacity, 0), color=GREY, linewidth=0.8)
+        ax.axhline(capacity, color=GREY, linewidth=0.8)
         ax.annotate("capacity", (1, capacity), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_ylim(bottom=0)

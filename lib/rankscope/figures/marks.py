@@ -39,7 +39,7 @@ def _align(marks: Any, kind: str, columns: str, strings: str) -> None:
         if isinstance(given, str):
             object.__setattr__(marks, name, (given,) * size)
         elif len(given) != size:
-            raise ValueError(f"{size} {kind} need {size} of {name}, got {len(given)}")
+            raise ValueError(f"{size} {kind} need {size} values of {name}, got {len(given)}")
 
 
 @attrs.frozen(eq=False)

@@ -1,0 +1,167 @@
+"""Marks and their colours: what the painters make of them, and that all can be told from each other."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_hex
+from matplotlib.patches import FancyArrowPatch
+
+from rankscope import figures
+from rankscope.collectives import ALGORITHMS, build
+from rankscope.figures.axes import to_axes
+from rankscope.figures.marks import Drawing, Key, Lines, Rects, Texts, whole_ticks
+from rankscope.figures.palette import CATEGORIES, INK, LEGIBLE, contrast, hatch_on, ink_on, looks, ramp, rank_colors
+from rankscope.figures.svg import to_svg
+from rankscope.figures.timelines import draw_timeline
+from rankscope.timeline import Span, Timeline
+from rankscope.values.units import bytes_words, time_words
+
+SVG = "{http://www.w3.org/2000/svg}"
+COLORS = ["#0072b2", "#d55e00"]
+LINES = Drawing(
+    *("t", "x", "y", 10.0, 5.0, (100.0, 50.0)),
+    lines=(
+        Lines([0, 1], [0, 1], [10, 5], [0, 4], COLORS, dashed=[False, True], arrows=True),
+        Lines(0, 2, 10, 2, INK, width_px=3.0),
+    ),
+    legend=(Key("adds", INK, line="solid"),),
+)
+
+
+def test_lines_in_svg_end_where_they_should() -> None:
+    root = ElementTree.fromstring(to_svg(LINES))
+    arrows, plain = (group for group in root.iter(f"{SVG}g") if group.get("class") == "lines")
+    first, second = arrows.findall(f"{SVG}line")
+    names = ("x1", "y1", "y2", "stroke", "stroke-dasharray")
+    assert [first.get(name) for name in names] == ["0", "0", "0", COLORS[0], None]
+    assert float(first.get("x2")) == 91  # the rest is its head
+    assert second.get("stroke-dasharray") == "5 4"
+    heads = arrows.findall(f"{SVG}path")
+    assert [head.get("d").split("L")[0] for head in heads] == ["M100 0", "M50 40"]
+    assert [head.get("fill") for head in heads] == COLORS
+    assert plain.get("stroke-width") == "3"
+    assert not plain.findall(f"{SVG}path")
+    legend = next(group for group in root.iter(f"{SVG}g") if group.get("class") == "legend")
+    assert legend.find(f"{SVG}path").get("stroke") == INK
+
+
+def test_lines_on_axes_end_where_they_should() -> None:
+    ax = to_axes(LINES)
+    arrows = [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
+    assert [patch._posA_posB for patch in arrows] == [[(0.0, 0.0), (10.0, 0.0)], [(1.0, 1.0), (5.0, 4.0)]]
+    assert [patch.get_linestyle() for patch in arrows] == ["-", "--"]
+    assert [to_hex(patch.get_edgecolor()) for patch in arrows] == COLORS
+    (plain,) = (c for c in ax.collections if isinstance(c, LineCollection) and c.get_gid() == "lines")
+    assert [segment.tolist() for segment in plain.get_segments()] == [[[0, 2], [10, 2]]]
+
+
+def test_panels_of_one_figure_share_one_legend() -> None:
+    ring = build("allreduce", "ring", 4)
+    _, axes = plt.subplots(1, 2, layout="constrained")
+    for step, ax in zip((0, 5), axes, strict=True):
+        figures.schedule(ring, step, ax=ax, title=f"step {step}")
+    (legend,) = axes[0].figure.legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == [*(f"rank {rank}" for rank in range(4)), "sent, received", "is added", "replaces"]
+    assert [ax.get_title(loc="left") for ax in axes] == ["step 0", "step 5"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Rects([0, 1], 0, ["#000000"]), "2 rectangles need 2 values of fill, got 1"),
+        (lambda: Lines([0, 1], 0, 1, 1, [INK]), "2 lines need 2 values of color, got 1"),
+        (lambda: Texts([0, 1], 0, ["one"]), "2 texts need 2 values of text, got 1"),
+        (lambda: Texts([0, 1], 0, "both", halo=[INK]), "2 texts need 2 values of halo, got 1"),
+    ],
+)
+def test_columns_of_marks_have_one_length(make, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_what_marks_share_may_be_given_once() -> None:
+    rects = Rects([[0, 1], [2, 3]], 5, "#000000", width=[1, 2, 3, 4], hatched=True)
+    assert (rects.x.tolist(), rects.y.tolist(), rects.fill) == ([0, 1, 2, 3], [5] * 4, ("#000000",) * 4)
+    assert rects.hatched.tolist() == [True] * 4
+    assert Texts([], 1, "nowhere", halo=INK).text == ()
+
+
+def test_only_bars_too_narrow_for_it_have_no_outline() -> None:
+    spans = Timeline.of([Span(0, "a", "step", 0, 0.0, 1.0), Span(0, "a", "read", 0, 1.0, 1.001)])
+    (bars,) = (c for c in figures.timeline(spans).collections if c.get_gid() == "rects")
+    assert (np.array(bars.get_linewidths()) > 0).tolist() == [True, False]
+    svg = to_svg(draw_timeline(spans))
+    wide, narrow = re.findall(r"<rect [^>]*/>", svg.split('class="marks"')[1])[:2]
+    assert '<g stroke="#ffffff" stroke-width="1">' in svg
+    assert 'stroke-width="0"' in narrow
+    assert "stroke-width" not in wide
+    thin = to_svg(draw_timeline(Timeline.of(Span(0, "a", "step", n, n, n + 1) for n in range(500))))
+    assert thin.count('stroke-width="0"') == 1
+
+
+def test_hatching_is_light_on_dark_and_dark_on_light() -> None:
+    colors = rank_colors(8)
+    rects = Rects(np.arange(8), 0, colors, hatched=True)
+    svg = to_svg(Drawing("t", "x", "y", 8.0, 1.0, (400.0, 50.0), rects=(rects,)))
+    assert hatch_on("#000000") == "#ffffff"
+    dark = sum(hatch_on(fill) == INK for fill in colors)
+    assert 0 < dark < 8
+    assert svg.count("url(#rankscope-hatch-dark)") == dark
+    assert svg.count("url(#rankscope-hatch-white)") == 8 - dark
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 13, 64, 1024, 100_000])
+def test_ticks_are_few_and_round(count: int) -> None:
+    ticks = whole_ticks(count)
+    assert len(ticks) <= 12
+    assert all(label == str(int(place - 0.5)) for place, label in ticks)
+
+
+def test_units() -> None:
+    sizes = (0, 1, 1023, 1024, 1.5 * 2**20, 1023 * 2**10, 2**50)
+    assert list(map(bytes_words, sizes)) == ["0 B", "1 B", "1023 B", "1 KiB", "1.5 MiB", "1023 KiB", "1024 TiB"]
+    assert [time_words(s) for s in (0, 1.2345e-6, 1.5e-3, 3.0)] == ["0 s", "1234 ns", "1500 µs", "3 s"]
+
+
+# ---- colours
+
+
+def test_numbers_can_be_read_on_every_colour() -> None:
+    for fill in (*CATEGORIES, *ramp(np.linspace(0, 1, 256))):
+        assert contrast(fill, ink_on(fill)) >= LEGIBLE, fill
+
+
+def closest(colors, matrix) -> float:
+    """How close two of the colours come for the colour-blind (Machado, Oliveira and Fernandes, 2009; severity 1)."""
+    linear = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in colors]) ** 2.2
+    seen = np.clip(linear @ np.transpose(matrix), 0, 1) ** (1 / 2.2)
+    return min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i])
+
+
+PROTANOPIA = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+DEUTERANOPIA = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+
+
+@pytest.mark.parametrize("matrix", [PROTANOPIA, DEUTERANOPIA])
+def test_eight_ranks_stay_apart_for_the_colour_blind(matrix) -> None:
+    assert closest(rank_colors(8), matrix) > 0.1
+    grey_for_black = [*rank_colors(7), "#999999"]  # what other palettes do: the grey meets the purple or the green
+    assert closest(grey_for_black, matrix) < closest(rank_colors(8), matrix)
+
+
+def test_every_algorithm_has_a_look_of_its_own_in_its_collective() -> None:
+    for builders in ALGORITHMS.values():
+        style = looks(builders)
+        assert len({(look.color, look.dashed) for look in style.values()}) == len(builders)
+        assert len({look.marker for look in style.values()}) == len(builders)
+        assert "#f0e442" not in {look.color for look in style.values()}  # too pale for a line
+    assert looks(["ring"])["ring"] == looks(ALGORITHMS["allreduce"])["ring"]
+    added = looks([*ALGORITHMS["allreduce"], "mine", "yours"])
+    assert len({(look.color, look.dashed) for look in added.values()}) == 15

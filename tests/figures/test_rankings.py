@@ -1,0 +1,139 @@
+"""What the pictures of the fastest algorithm show: the map, the bars, and lines with their crossings."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from rankscope import figures
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import ALGORITHMS, closed_form, winners
+from rankscope.collectives.best import Winners
+from rankscope.figures.cost_lines import lowest
+from rankscope.figures.palette import looks
+from rankscope.figures.rankings import draw_ranking, draw_winners
+
+from .shown import artist, bars, cells, heights, labels, named, placed, points, words_of
+
+LINK = Link(alpha_s=5e-6, bytes_per_s=25e9)
+SIZES = 2.0 ** np.arange(10, 31, 2)
+TIMES = {name: closed_form("allreduce", name, 8, SIZES, LINK) for name in ("recursive_doubling", "ring", "swing")}
+
+
+# ---- map and bars
+
+
+def test_the_map_shows_the_winner_and_by_how_much() -> None:
+    table = winners([2.0**10, 2.0**20], [Cluster.uniform(n, LINK) for n in (4, 6)])
+    drawing = draw_winners(table)
+    rows = {label: at - 0.5 for at, label in drawing.y_ticks}
+    assert rows == {"4": 1, "6": 0}  # more ranks further up
+    assert {label: at - 0.5 for at, label in drawing.x_ticks} == {"1 KiB": 0, "1 MiB": 1}
+    style, shown, words = looks(table.algorithms), cells(drawing), placed(drawing)
+    letters = {key.label.split(": ")[1]: key.label[0] for key in drawing.legend}  # tell them apart without colour
+    assert set(letters) == {table.algorithms[place] for place in table.winner.ravel()}
+    assert len(set(letters.values())) == len(letters)
+    assert len(words) == 4
+    for row, ranks in enumerate((4, 6)):
+        for column in range(2):
+            name = table.algorithms[table.winner[row, column]]
+            assert shown[column, rows[str(ranks)]] == (style[name].color, style[name].dashed)
+            assert words[column + 0.5, rows[str(ranks)] + 0.5][:2] == letters[name] + " "
+
+
+def test_margins_are_short() -> None:
+    margins = np.array([[0.0, 0.001, 0.4, 20.0, 5e4, np.inf]])
+    won = np.array([[0, 0, 0, 1, 1, 1]])
+    table = Winners(("ring", "swing"), np.array([8]), 2.0 ** np.arange(6), won, np.ones((1, 6)), margins)
+    drawing = draw_winners(table)
+    assert [word for _, word in sorted(placed(drawing).items())] == ["a =", "a <1%", "a 40%", "b 21×", "b >999", "b"]
+    assert drawing.title == "Most often quickest: ring, in 3 of 6 cells"
+    nobody = np.zeros((1, 120), int)
+    wide = draw_winners(table._replace(num_bytes=2.0 ** np.arange(0, 60, 0.5), winner=nobody, margin=nobody))
+    assert words_of(wide) == []  # no room
+    assert 2 <= len(wide.x_ticks) <= 15
+
+
+def test_the_ranking_is_in_order_and_cuts_what_is_far_off() -> None:
+    drawing = draw_ranking({"flat": 1e-3, "ring": 2e-6, "swing": 1e-6}, bound_s=0.5e-6, chosen="ring")
+    frame, found = drawing.rects
+    assert [label for _, label in drawing.y_ticks] == ["swing", "ring", "flat"]
+    assert np.allclose(found.width, [1, 2, 4])  # [µs], cut at four times the fastest
+    assert drawing.x_label == "time [µs]; the line: lower bound; framed: yours; …: cut"
+    assert drawing.rules == (0.5,)
+    assert words_of(drawing) == ["1", "2", "… 1,000"]
+    assert frame.y.tolist() == [1.04]
+    assert found.hatched.tolist() == [True, False, False]
+    assert drawing.title == "swing is the quickest"
+    assert draw_ranking({"ring": 0.0}).title == "none takes any time"
+    ticked = draw_ranking({"ring": 2e-6, "swing": 1e-6}, measured={"ring": 3e-6, "other": 1.0})
+    assert words_of(ticked) == ["1", "2, measured 3"]
+    assert ticked.lines[0].x0 * 1e-6 == pytest.approx([2e-6])  # where the longest bar ends
+    assert ticked.x_label == "time [µs]; dark ticks: measured"
+
+
+# ---- lines
+
+
+def test_lines_are_the_times_in_a_unit_that_is_named() -> None:
+    ax = figures.costs(SIZES, TIMES, bound_s=TIMES["swing"] / 2, half_bytes=125_000)
+    assert labels(ax) == ["lower bound", *TIMES, "crossover", "n½"]
+    for name, seconds in TIMES.items():
+        assert np.allclose(points(ax, name), np.stack([SIZES, seconds * 1e6], axis=1))
+        assert artist(ax, name).get_color() == looks([name])[name].color
+    assert (artist(ax, "swing").get_linestyle(), artist(ax, "ring").get_linestyle()) == ("--", "-")
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == ("log", "log", "time [µs]")
+    assert ax.get_xlabel() == "size of each rank's buffer"
+    ticks = [label.get_text() for label in ax.get_xticklabels()]
+    assert ticks == ["1 KiB", "32 KiB", "1 MiB", "32 MiB", "1 GiB"]
+    assert set(points(ax, "n½")[:, 0]) == {125_000}
+    assert set(named(ax)) >= {*TIMES, "lower bound", "n½ = 122 KiB"}
+
+
+def test_the_crossover_is_where_the_lines_cross() -> None:
+    ax = figures.costs(SIZES, TIMES)
+    first, changes = lowest(SIZES, np.stack(list(TIMES.values())))
+    assert [list(TIMES)[n] for n in (first, *(c.leader for c in changes))] == ["recursive_doubling", "swing"]
+    assert points(ax, "crossover")[:, 0] == pytest.approx([changes[0].x])
+    # 3(α + Sβ) = 6α + 14/8·Sβ, at S = 12/5·αB, as far as straight lines between the sizes can tell
+    assert changes[0].x == pytest.approx(12 / 5 * 5e-6 * 25e9, rel=0.1)
+    assert ax.get_title(loc="left") == "Quickest, from small to large: recursive_doubling, swing"
+    alone = figures.costs(SIZES, {"ring": TIMES["ring"]})
+    assert alone.get_title(loc="left") == "ring is the quickest at every size"
+
+
+def test_lines_that_coincide_do_not_cross() -> None:
+    x = np.array([1.0, 2.0, 4.0, 8.0])
+    wobble = np.array([1 + 1e-13, 1 - 1e-13, 1 + 1e-13, 1 - 1e-13])
+    assert lowest(x, np.stack([x, x * wobble, 2 * x])) == (0, [])
+    first, changes = lowest(x, np.array([[1.0, 2, 4, 8], [4, 4, 4, 4], [3, 3, 3, 3]]))
+    assert (first, [c.leader for c in changes]) == (0, [2])
+    assert changes[0].x == pytest.approx(3)
+    # within one interval two lines take the lead one after the other
+    first, changes = lowest(np.array([1.0, 100.0]), np.array([[1.0, 1e4], [2.0, 50.0], [10.0, 10.0]]))
+    assert (first, [c.leader for c in changes]) == (0, [1, 2])
+
+
+def test_names_do_not_cover_each_other() -> None:
+    every = {name: closed_form("allreduce", name, 8, SIZES, LINK) for name in ALGORITHMS["allreduce"]}
+    ax = figures.costs(SIZES, every, bound_s=every["swing"] / 2)
+    ax.figure.canvas.draw()
+    names = {text.get_text(): text.get_window_extent() for text in ax.texts if text.get_text() in every}
+    assert set(names) == set(every)
+    boxes = sorted(names.values(), key=lambda box: box.y0)
+    assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
+    assert boxes[-1].y1 <= ax.bbox.y1 + 10
+
+
+def test_measurements_are_markers_with_their_spread() -> None:
+    repeats = np.stack([TIMES["ring"][::5] * factor for factor in (1.0, 1.5, 3.0)], axis=1)
+    ax = figures.costs(SIZES, TIMES, measured={"ring": (SIZES[::5], repeats), "swing": (SIZES[:1], [1e-3])})
+    ring, swing = (artist(ax, f"{name}, measured").lines[0] for name in ("ring", "swing"))
+    assert np.allclose(heights(ax, "ring, measured"), TIMES["ring"][::5] * 1.5e6)
+    assert np.allclose(bars(ax, "ring, measured"), repeats[:, [0, 2]] * 1e6)
+    assert ring.get_color() == artist(ax, "ring").get_color()
+    assert ring.get_linestyle() == "None"
+    assert ring.get_marker() != swing.get_marker()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["ring, measured", "swing, measured"]
