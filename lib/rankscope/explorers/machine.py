@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
-from typing import Any
 
 from ..collectives import ALGORITHMS
 from ..figures.marks import Drawing
@@ -37,7 +36,9 @@ class Machines:
         if not self.profiles:
             raise ValueError("profiles must be at least one, by name, got none")
         self._cluster = lru_cache(maxsize=32)(lambda name, num_ranks: self.profiles[name].cluster(num_ranks))
-        self._timeline = lru_cache(maxsize=512)(self._predict)
+        self._timeline = lru_cache(maxsize=512)(
+            lambda name, *given, **options: self.profiles[name].predict("allreduce", *given, **options)
+        )
 
     def ranking(self, now: Now) -> Drawing | None:
         """What each algorithm would take, and what was measured."""
@@ -80,9 +81,6 @@ class Machines:
         if "num_segments" in options:
             options["num_segments"] = now.num_segments
         return self._timeline(now.profile, algorithm, num_bytes, num_ranks=now.num_ranks, **options)
-
-    def _predict(self, profile: str, algorithm: str, num_bytes: int, **options: Any) -> Timeline:
-        return self.profiles[profile].predict("allreduce", algorithm, num_bytes, **options)
 
     def measured(self, now: Now) -> dict[str, Point]:
         """The points of this size and number of segments, by algorithm; none for another number of ranks."""
