@@ -2,6 +2,5 @@
 
 from __future__ import annotations
 
-from .app import app, main
-
-__all__ = ["app", "main"]
+from .app import app as app
+from .app import main as main

@@ -6,15 +6,16 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Annotated
 
+import attrs
 import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..doctor import CHECKS, Diagnosis, examine, lacking
+from ..doctor import examine
+from ..doctor.diagnosis import Diagnosis
 from ..values.checks import count_of
 from .ending import interruptible
 
@@ -27,10 +28,10 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON, for pr
     from .tables import show
 
     with interruptible(), _shown() as report:
-        diagnoses = examine(CHECKS, report)
-    short = lacking(diagnoses)
+        diagnoses = examine(report)
+    short = [one.name for one in diagnoses if one.required and not one.found]
     if as_json:
-        print(json.dumps({"usable": not short, "diagnoses": [asdict(one) for one in diagnoses]}, indent=1))
+        print(json.dumps({"usable": not short, "diagnoses": [attrs.asdict(one) for one in diagnoses]}, indent=1))
     else:
         show(*tables(diagnoses))
     if short:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from .checks import CHECKS
-from .diagnosis import Check, Diagnosis, Missing, examine
-from .programs import BROWSERS, find_browser
+from ..values.checks import one_of
+from .diagnosis import Check, Diagnosis, Missing
+from .probes import CHECKS, find_browser
 
-__all__ = ["BROWSERS", "CHECKS", "Check", "Diagnosis", "Missing", "examine", "find_browser", "lacking", "remedy"]
+__all__ = ["Missing", "examine", "find_browser", "remedy"]
+
+
+def examine(
+    report: Callable[[str], object] = lambda name: None, checks: Iterable[Check] = CHECKS
+) -> tuple[Diagnosis, ...]:
+    """Return what each check finds, in their order; `report` gets the name of each before it begins.
+
+    >>> examine(checks=[Check("abacus", "sums", lambda: "10 rows of beads")])[0].detail
+    '10 rows of beads'
+    """
+    found = []
+    for check in checks:
+        report(check.name)
+        found.append(check.diagnosis())
+    return tuple(found)
 
 
 def remedy(name: str) -> str:
@@ -20,12 +35,5 @@ def remedy(name: str) -> str:
     Traceback (most recent call last):
     ValueError: name must be one of 'Python', ..., got 'abacus'
     """
-    from ..values.checks import one_of
-
     names = tuple(check.name for check in CHECKS)
     return CHECKS[names.index(one_of("name", name, names))].remedy
-
-
-def lacking(diagnoses: Iterable[Diagnosis]) -> list[str]:
-    """Return the names of what is required and not here."""
-    return [one.name for one in diagnoses if one.required and not one.found]

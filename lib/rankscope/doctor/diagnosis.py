@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+
+import attrs
 
 PATIENCE_S = 20.0  # for a program, loopback or two ranks to answer: it only bounds a hang
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Diagnosis:
     """Whether something is here, in which version or why not, what it is for, and what to do where it is not.
 
@@ -32,7 +33,7 @@ class Missing(Exception):
         self.remedy = remedy
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Check:
     """One question to the machine: `probe` returns the detail of what is here, or raises `Missing`.
 
@@ -40,9 +41,10 @@ class Check:
 
     >>> def probe():
     ...     raise Missing("no such program")
-    >>> Check("abacus", "sums", probe, apt=("abacus",)).diagnosis()
-    Diagnosis(name='abacus', found=False, detail='no such program', used_by='sums', remedy='apt-get install abacus', required=False)
-    """  # noqa: E501
+    >>> found = Check("abacus", "sums", probe, apt=("abacus",)).diagnosis()
+    >>> found.found, found.detail, found.remedy
+    (False, 'no such program', 'apt-get install abacus')
+    """
 
     name: str
     used_by: str
@@ -53,6 +55,7 @@ class Check:
 
     @property
     def remedy(self) -> str:
+        """What to do where it is missing."""
         packages = f"apt-get install {' '.join(self.apt)}" if self.apt else ""
         return "; ".join(filter(None, [packages, self.otherwise]))
 
@@ -68,16 +71,7 @@ class Check:
         return Diagnosis(self.name, False, detail, self.used_by, remedy, self.required)
 
 
-def examine(checks: Iterable[Check], report: Callable[[str], None] = lambda name: None) -> tuple[Diagnosis, ...]:
-    """Return what each check finds, in their order; `report` is told the name of each before it begins."""
-    found = []
-    for check in checks:
-        report(check.name)
-        found.append(check.diagnosis())
-    return tuple(found)
-
-
-def told(command: list[str], text: str = "") -> str:
+def output_of(command: list[str], text: str = "") -> str:
     """Return what a program prints, given `text` on its standard input. Raises Missing where it fails or hangs."""
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)

@@ -1,0 +1,374 @@
+"""Probes of Python, torch, the machine and its programs, and the list of checks that ask them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import socket
+import sys
+import threading
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+from ..values.checks import count_of
+from ..values.units import bytes_words
+from ..workers.host import num_cores
+from .diagnosis import PATIENCE_S, Check, Missing, output_of
+
+# ---- Python, torch, packages
+
+# of Python what CI runs, of torch from what pyproject.toml allows to what constraints.txt names
+TESTED_PYTHON, TESTED_TORCH = ("3.11", "3.13"), ("2.6", "2.13")
+
+
+def range_words(version: str, tested: tuple[str, str]) -> str:
+    """Return a version, and how it lies to those that are tested. Raises Missing where it is older.
+
+    >>> range_words("2.13.0+cpu", ("2.6", "2.13")), range_words("3.15.1", ("3.11", "3.13"))
+    ('2.13.0+cpu', '3.15.1, newer than the tested 3.11 to 3.13')
+    """
+    low, high = (tuple(map(int, bound.split("."))) for bound in tested)
+    own = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    if own < low:
+        raise Missing(f"{version}, which is older than {tested[0]}")
+    return version if own <= high else f"{version}, newer than the tested {' to '.join(tested)}"
+
+
+def python_version() -> str:
+    return range_words(".".join(map(str, sys.version_info[:3])), TESTED_PYTHON)
+
+
+def torch_version() -> str:
+    import torch
+
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU only"
+    return f"{range_words(str(torch.__version__), TESTED_TORCH)}, built for {build}"
+
+
+def backend(name: str) -> str:
+    import torch.distributed as dist
+
+    if not (dist.is_available() and getattr(dist, f"is_{name}_available")()):
+        raise Missing("this torch was built without it")
+    return "built in"
+
+
+def gloo() -> str:
+    """Two ranks, as threads, add what they have."""
+    backend("gloo")
+    import torch
+
+    from ..workers.threads import in_threads
+
+    def total(rank: int, group: object) -> float:
+        tensor = torch.tensor([rank + 1.0])
+        group.allreduce([tensor]).wait()  # type: ignore[attr-defined]
+        return float(tensor)
+
+    sums = in_threads(2, total, timeout_s=PATIENCE_S)
+    if sums != [3.0, 3.0]:
+        raise Missing(f"two ranks that add 1 and 2 got {sums}")
+    return "two ranks added up over loopback"
+
+
+def nccl() -> str:
+    backend("nccl")
+    import torch
+
+    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    if not torch.cuda.is_available():
+        raise Missing(f"{version} is built in, and there is no GPU for it")
+    return version
+
+
+def extra(name: str) -> str:
+    """The packages that an extra of pyproject.toml names, by the installed metadata."""
+    lines = metadata.requires("rankscope") or []
+    wanted = [re.split(r"[^\w.-]", line)[0] for line in lines if re.search(rf"extra == ['\"]{name}['\"]", line)]
+    if not wanted:
+        raise Missing("the installed rankscope knows no such extra: it was installed before there was one")
+    here = {re.sub(r"[-_.]+", "-", one.name).lower() for one in metadata.distributions()}
+    lacking = [package for package in wanted if re.sub(r"[-_.]+", "-", package).lower() not in here]
+    if lacking:
+        raise Missing(f"not here: {', '.join(lacking)}")
+    return count_of(len(wanted), "package")
+
+
+def kernel() -> str:
+    """Jupyter's kernels that run this very Python; `python3` always does where ipykernel is here."""
+    if importlib.util.find_spec("ipykernel") is None:
+        raise Missing("no ipykernel in this Python")
+    from jupyter_core.paths import jupyter_path
+
+    names = ["python3"]
+    for folder in map(Path, jupyter_path("kernels")):
+        for file in sorted(folder.glob("*/kernel.json")):
+            program = (json.loads(file.read_text(encoding="utf-8")).get("argv") or [""])[0]
+            if program == sys.executable:
+                names.append(file.parent.name)
+    return ", ".join(dict.fromkeys(names))
+
+
+def venv() -> str:
+    lacking = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise Missing(f"this Python has no {' and no '.join(lacking)}")
+    return "venv and ensurepip"
+
+
+# ---- the machine
+
+SHARED_MEMORY = Path("/dev/shm")
+ENOUGH_SHARED_BYTES = 256 * 2**20  # a container has 64 MiB by default, which some batches of a few workers fill
+
+
+def cores() -> str:
+    return f"{count_of(num_cores(), 'core')}; ranks beyond that take turns"
+
+
+def shared_memory() -> str:
+    if not (SHARED_MEMORY.is_dir() and os.access(SHARED_MEMORY, os.W_OK)):
+        raise Missing(f"no {SHARED_MEMORY} to write to: batches between processes go through temporary files")
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    if free < ENOUGH_SHARED_BYTES:
+        raise Missing(f"{bytes_words(free)} free in {SHARED_MEMORY}, less than {bytes_words(ENOUGH_SHARED_BYTES)}")
+    return f"{bytes_words(free)} free in {SHARED_MEMORY}"
+
+
+def loopback() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE_S)
+        with socket.create_connection(server.getsockname(), timeout=PATIENCE_S), server.accept()[0]:
+            return "127.0.0.1 listens and answers"
+
+
+def gpus() -> str:
+    import torch
+
+    from ..machine import provenance
+
+    if not torch.version.cuda:
+        raise Missing(f"torch {torch.__version__} is built for {'ROCm' if torch.version.hip else 'the CPU only'}")
+    found = provenance.gpus()
+    if not found:
+        raise Missing("torch sees none")
+    cards = [f"{one['name']} ({bytes_words(one['memory_bytes'])})" for one in found]
+    words = [f"{cards.count(card)} × {card}" for card in dict.fromkeys(cards)]
+    words.append(f"driver {found[0]['driver'] or 'unknown'}")
+    pairs = [(one, other) for one in range(len(found)) for other in range(len(found)) if one != other]
+    if pairs:
+        reach = sum(bool(torch.cuda.can_device_access_peer(*pair)) for pair in pairs)
+        words.append(f"peer access between {reach} of {count_of(len(pairs), 'pair')}")
+    return ", ".join(words)
+
+
+def emulated_network() -> str:
+    """One of a host, through the switch, and one through the kernel: made, and gone again."""
+    from ..machine.emulate import emulated
+
+    works, fails = [], []
+    for words, latency_s in (("with a latency", 1e-3), ("without", 0.0)):
+        try:
+            with emulated(2, 1e6, latency_s):
+                works.append(words)
+        except RuntimeError as error:
+            fails.append(str(error))
+    if not works:
+        raise Missing(fails[0].removeprefix("an emulated network "))
+    return " and ".join(works) + "".join(f"; {reason}" for reason in fails)
+
+
+def real_time() -> str:
+    """A thread of its own asks for it, lest this process keep it."""
+    errors: list[str] = []
+
+    def ask() -> None:
+        try:
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        except (OSError, AttributeError) as error:
+            errors.append(getattr(error, "strerror", None) or "this system has no SCHED_RR")
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    if errors:
+        raise Missing(errors[0])
+    return "SCHED_RR is allowed"
+
+
+# ---- programs and files
+
+COMPILERS = ("g++", "c++", "clang++")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+SAMPLERS_HEADER = "include/torch/csrc/api/include/torch/data/samplers/distributed.h"
+FONT = "DejaVuSans.ttf"
+FONT_FOLDERS = ("/usr/share/fonts", "/usr/local/share/fonts", "/Library/Fonts", "~/.local/share/fonts", "~/.fonts")
+
+
+def which(*names: str) -> str:
+    """Return the path of the first of these programs that is here."""
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        raise Missing(f"no {' or '.join(names)} on the PATH")
+    return found
+
+
+def version_in(text: str) -> str:
+    """Return the first version number in a text, or its first line.
+
+    >>> version_in("mpirun (Open MPI) 4.1.4\\nReport bugs")
+    '4.1.4'
+    """
+    found = re.search(r"\d+(\.\d+)+", text)
+    return found[0] if found else text.strip().partition("\n")[0]
+
+
+def make() -> str:
+    return version_in(output_of([which("make"), "--version"]))
+
+
+def compiler() -> str:
+    """One that takes a program with a header of the standard library; libtorch's headers are those of the wheel."""
+    program = which(*filter(None, [os.environ.get("CXX", "")]), *COMPILERS)
+    output_of([program, "-fsyntax-only", "-x", "c++", "-"], "#include <random>\nint main() { return 0; }\n")
+    torch = importlib.util.find_spec("torch")
+    folder = Path(torch.origin).parent if torch and torch.origin else None
+    headers = "with" if folder and (folder / SAMPLERS_HEADER).is_file() else "without"
+    version = version_in(output_of([program, "-dumpfullversion", "-dumpversion"]))
+    return f"{Path(program).name} {version}, {headers} libtorch's headers"
+
+
+def simgrid() -> str:
+    line = "#include <simgrid/version.h>\nSIMGRID_VERSION_MAJOR SIMGRID_VERSION_MINOR\n"
+    try:
+        seen = output_of([which("g++"), "-E", "-P", "-x", "c++", "-"], line)
+    except Missing as missing:
+        lacks = "simgrid" in str(missing)
+        raise Missing("no SimGrid headers where g++ looks" if lacks else str(missing)) from None
+    return ".".join(seen.split()[-2:])
+
+
+def open_mpi() -> str:
+    said = output_of([which("mpirun"), "--version"])
+    if "Open MPI" not in said:
+        raise Missing(f"mpirun is another MPI's: {said.strip().partition(chr(10))[0]}")
+    output_of([which("mpicc"), "--version"])
+    return f"{version_in(said)}, mpirun and mpicc"
+
+
+def find_browser() -> str:
+    """Return the path of the browser that tests drive: what RANKSCOPE_CHROMIUM names, or one of `BROWSERS`.
+
+    Raises Missing where there is none.
+    """
+    named = os.environ.get("RANKSCOPE_CHROMIUM")
+    if named and shutil.which(named) is None:
+        raise Missing(f"RANKSCOPE_CHROMIUM names {named}, which is no program")
+    return which(named) if named else which(*BROWSERS)
+
+
+def browser() -> str:
+    return version_in(output_of([find_browser(), "--version"]))
+
+
+def fonts() -> str:
+    folders = [Path(folder).expanduser() for folder in FONT_FOLDERS]
+    if not any(path.name == FONT for folder in folders if folder.is_dir() for path in folder.rglob("*.ttf")):
+        raise Missing(f"no {FONT} among the system's fonts")
+    return "DejaVu Sans"
+
+
+# ---- all checks: what each is used for, and what to install where it is missing
+
+ROOT = "root on Linux"
+BUILD = "takes a torch built with it, from source"
+
+
+def _installed(name: str) -> str:
+    return f"pip install -c constraints.txt -e '.[{name}]'"
+
+
+CHECKS = (
+    Check("Python", "everything", python_version, otherwise="Python 3.11 or newer", required=True),
+    Check(
+        "torch", "whatever runs for real: ranks, samplers, loaders, steps", torch_version, otherwise=_installed("torch")
+    ),
+    Check(
+        "Gloo",
+        "ranks on CPUs: 05 to 07, 09 to 11, `rankscope profile`",
+        gloo,
+        otherwise="takes a torch whose torch.distributed has Gloo, as the wheels have",
+    ),
+    Check(
+        "loopback ports",
+        "ranks that find each other, JupyterLab",
+        loopback,
+        otherwise="let programs listen on 127.0.0.1",
+        required=True,
+    ),
+    Check(
+        "NCCL",
+        "ranks on GPUs: `rankscope profile --backend nccl`",
+        nccl,
+        otherwise="NVIDIA GPUs, and a torch built for CUDA",
+    ),
+    Check(
+        "MPI in torch",
+        "`rankscope profile --backend mpi`, torch.distributed on MPI",
+        partial(backend, "mpi"),
+        otherwise=BUILD,
+    ),
+    Check("UCC in torch", "nothing here; your own ranks", partial(backend, "ucc"), otherwise=BUILD),
+    Check(
+        "CUDA GPUs",
+        "copies in 08, GPU tests, `rankscope profile --device cuda`",
+        gpus,
+        otherwise="an NVIDIA GPU, its driver, and a torch built for CUDA",
+    ),
+    Check("cores", "ranks and loaders side by side", cores),
+    Check(
+        "shared memory",
+        "batches between processes: 03, 04, 08",
+        shared_memory,
+        otherwise="in a container: more of it, as in docker run --shm-size=1g",
+    ),
+    Check(
+        "real-time priority",
+        "`rankscope profile --real-time`, the emulated switch",
+        real_time,
+        otherwise=f"{ROOT}, or CAP_SYS_NICE",
+    ),
+    Check(
+        "emulated network",
+        "`rankscope profile --emulate`, tests on slow networks",
+        emulated_network,
+        apt=("iproute2",),
+        otherwise=ROOT,
+    ),
+    Check(
+        "notebook packages",
+        "`make lab`, explorers, figures",
+        partial(extra, "notebooks"),
+        otherwise=_installed("notebooks"),
+    ),
+    Check("Jupyter kernel", "running the notebooks", kernel, otherwise="pip install ipykernel"),
+    Check("test packages", "`make test`, `make bench`", partial(extra, "test"), otherwise=_installed("test")),
+    Check("site packages", "`make site`", partial(extra, "site"), otherwise=_installed("site")),
+    Check("make", "`make lab`, `make test`", make, apt=("make",)),
+    Check("venv", "`make`, which sets up .venv", venv, apt=("python3-venv",)),
+    Check("C++ compiler", "tests against libtorch's own samplers", compiler, apt=("g++",)),
+    Check("SimGrid", "tests of the simulator against a peer", simgrid, apt=("libsimgrid-dev",)),
+    Check("Open MPI", "tests and `make bench` against its allreduces", open_mpi, apt=("openmpi-bin", "libopenmpi-dev")),
+    Check(
+        "Chromium",
+        "tests of explorers in a browser",
+        browser,
+        apt=("chromium",),
+        otherwise="or name one in RANKSCOPE_CHROMIUM",
+    ),
+    Check("fonts", "labels of explorers in that browser", fonts, apt=("fonts-dejavu-core",)),
+)
