@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -69,12 +70,13 @@ def row(how: str, num_workers: int, link: Any, network: Any) -> dict[str, Any]:
     twin = parameter_server.simulate(how, num_workers, num_batches, run.parameter_bytes, link, run.compute_s())
     seconds = [one.timeline.makespan_s / STEPS for one in (twin, run)]
     error = seconds[0] / seconds[1] - 1
+    behind = [np.bincount(np.array(one.staleness, dtype=int)).tolist() for one in (twin, run)]
     print(f"{how:13} {num_workers} workers: {seconds[0] * 1e3:6.1f} ms predicted, {seconds[1] * 1e3:6.1f} executed "
-          f"({error:+.0%}); behind: {twin.staleness_counts()} predicted, {run.staleness_counts()}")  # fmt: skip
+          f"({error:+.0%}); behind: {behind[0]} predicted, {behind[1]}")  # fmt: skip
     told = {"how": how, "num_workers": num_workers, "num_batches": num_batches, "parameter_bytes": run.parameter_bytes}
     link_told = {"alpha_s": round(link.alpha_s, 6), "bytes_per_s": round(link.bytes_per_s)}
     compute = {"compute_s": [round(one, 6) for one in run.compute_s()]}
-    moved = {"received_bytes": run.received_bytes, "sent_bytes": run.sent_bytes, "behind": run.staleness_counts()}
+    moved = {"received_bytes": run.received_bytes, "sent_bytes": run.sent_bytes, "behind": behind[1]}
     return {**told, "link": link_told, **compute, **moved, "executed_s": round(run.timeline.makespan_s, 6)}
 
 

@@ -28,7 +28,6 @@ from rankscope.parameter_server import (
     simulate,
     train,
     train_alone,
-    with_parameters,
 )
 from rankscope.parameter_server.run import batches_of
 from rankscope.ranks import RankError, launch
@@ -77,7 +76,7 @@ def test_how_far_behind_a_gradient_is_by_who_pushed_in_between(compute_s: Any) -
         ties = sum(one == worker for one in run.pushed_by[pulled:place])
         assert place - pulled - ties >= behind >= place - pulled - 2  # those that push at the same instant
         last[worker] = place
-    assert sum(run.staleness_counts()) == 60
+    assert len(run.staleness) == 60
 
 
 def test_lanes_of_the_model_are_in_order_and_bytes_add_up() -> None:
@@ -112,8 +111,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: measure_calls([0]), "num_bytes must be a whole number from 1"),
     (lambda: measure_calls([1, 2, 3]), "num_bytes must be 5 or more different whole numbers, got"),
     (lambda: measure_calls(network="lan"), "network must be an emulated one with hosts for 2 ranks"),
-    (lambda: with_parameters(torch.nn.ReLU(), np.ones(0)), "module must have parameters, got ReLU()"),
-    (lambda: with_parameters(mlp(), np.ones(3)), "parameters must be 92 numbers, got an array of shape"),
     (lambda: train_alone(WORK, 3, num_batches=4), "num_batches must be a multiple of the 3 workers, got 4"),
 ]
 
@@ -162,7 +159,6 @@ def test_a_synchronous_server_ddp_allreduce_and_one_process_train_alike(num_work
 def test_an_asynchronous_server_uses_each_batch_once_and_counts_who_is_behind() -> None:
     run = train(WORK, "asynchronous", 3, compute_s=[0.001, 0.001, 0.01], **SETTING)
     assert (len(run.staleness), run.received_bytes, run.sent_bytes) == (12, 12 * 92 * 8, 12 * 92 * 8)
-    assert sum(run.staleness_counts()) == 12
     assert all(0 <= behind <= place for place, behind in enumerate(run.staleness))
     updates = run.timeline.select(rank=0, kind="optimizer")
     assert sorted(updates.item.tolist()) == list(range(12))
@@ -173,8 +169,6 @@ def test_one_asynchronous_worker_is_plain_sgd() -> None:
     run = train(WORK, "asynchronous", 1, **SETTING)
     assert set(run.staleness) == {0}
     np.testing.assert_array_equal(run.parameters, train_alone(WORK, 1, **SETTING))
-    module = with_parameters(WORK.module, run.parameters)
-    np.testing.assert_array_equal(values_of(module), run.parameters)
 
 
 def test_batches_are_whole_epochs_one_after_another() -> None:

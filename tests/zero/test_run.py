@@ -141,22 +141,22 @@ def test_live_memory_pickles() -> None:
     assert pickle.loads(pickle.dumps(one)) == one
 
 
+ONE = torch.ones(1)
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((3, torch.ones(1), 2), "make_model must be a function"),
+        ((3, ONE, 2), "make_model must be a function"),
         ((even, [1.0], 2), "batch must be a Tensor, got"),
-        ((even, torch.ones(1), 1), "num_ranks must be a whole number of at least 2, got 1"),
-        ((even, torch.ones(1), 2, "ddp"), "ways must be some of ddp, .*, got 'ddp'"),
-        ((even, torch.ones(1), 2, []), r"ways must be some of .*, got \[\]"),
-        ((even, torch.ones(1), 2, ["fsdp1"]), "ways must be one of .*, got 'fsdp1'"),
-        ((even, torch.ones(1), 2, ["ddp"], "mixed"), "recipe 'mixed' needs fully_shard"),
-        ((even, torch.ones(1), 2, ["ddp"], "fp8"), "recipe must be one of"),
-        (
-            (even, torch.ones(1), 2, ["ddp"], "fp32", "adam_8bit"),
-            "optimizer must be one of 'sgd', 'momentum', 'adam', got",
-        ),
-        ((even, torch.ones(1), 2, ["ddp"], "fp32", "adam", 1), "num_steps must be a whole number of at least 2, got 1"),
+        ((even, ONE, 1), "num_ranks must be a whole number of at least 2, got 1"),
+        ((even, ONE, 2, "ddp"), "ways must be some of ddp, .*, got 'ddp'"),
+        ((even, ONE, 2, []), r"ways must be some of .*, got \[\]"),
+        ((even, ONE, 2, ["fsdp1"]), "ways must be one of .*, got 'fsdp1'"),
+        ((even, ONE, 2, ["ddp"], "mixed"), "recipe 'mixed' needs fully_shard"),
+        ((even, ONE, 2, ["ddp"], "fp8"), "recipe must be one of"),
+        ((even, ONE, 2, ["ddp"], "fp32", "adam_8bit"), "optimizer must be one of 'sgd', 'momentum', 'adam', got"),
+        ((even, ONE, 2, ["ddp"], "fp32", "adam", 1), "num_steps must be a whole number of at least 2, got 1"),
     ],
 )
 def test_wrong_input(args: tuple[Any, ...], message: str) -> None:

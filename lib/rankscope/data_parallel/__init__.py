@@ -10,15 +10,6 @@ from .model import StepCosts, StepSizes, chunk_sizes, ddp_traffic, simulate, sim
 if TYPE_CHECKING:
     from .run import dissect
 
-__all__ = [
-    "StepCosts",
-    "StepSizes",
-    "chunk_sizes",
-    "ddp_traffic",
-    "dissect",
-    "simulate",
-    "simulate_ddp",
-    "traffic",
-]
+__all__ = ["StepCosts", "StepSizes", "chunk_sizes", "ddp_traffic", "dissect", "simulate", "simulate_ddp", "traffic"]
 
 __getattr__, __dir__ = lazy(__name__, {"dissect": "run"})

@@ -9,7 +9,7 @@ from .model import allreduce_bytes, server_bytes, simulate
 
 if TYPE_CHECKING:
     from .hogwild import count_together, train_hogwild
-    from .run import measure_calls, train, train_alone, with_parameters
+    from .run import measure_calls, train, train_alone
     from .sharing import measure_passing
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "train",
     "train_alone",
     "train_hogwild",
-    "with_parameters",
 ]
 
 __getattr__, __dir__ = lazy(
@@ -34,6 +33,5 @@ __getattr__, __dir__ = lazy(
         "train": "run",
         "train_alone": "run",
         "train_hogwild": "hogwild",
-        "with_parameters": "run",
     },
 )

@@ -42,10 +42,6 @@ class ServerRun:
     pushed_by: tuple[int, ...] = ()
     parameters: NDArray[np.float64] = attrs.field(factory=lambda: np.empty(0))
 
-    def staleness_counts(self) -> tuple[int, ...]:
-        """Return how many gradients were 0, 1, 2, … updates behind."""
-        return tuple(np.bincount(np.array(self.staleness, dtype=np.int64)).tolist())
-
     def compute_s(self) -> tuple[float, ...]:
         """Return what a gradient took each worker, on average; 0 for a worker that got no batch."""
         first = SERVER if self.how == "allreduce" else SERVER + 1

@@ -173,24 +173,6 @@ def batches_of(num_samples: int, num_batches: int, batch_size: int, seed: int = 
     return order[:needed].reshape(num_batches, batch_size).astype(np.int64)
 
 
-def with_parameters(module: nn.Module, parameters: Vector) -> nn.Module:
-    """Return a copy of the module that has these parameters, flat as `ServerRun.parameters` are.
-
-    >>> with_parameters(nn.Linear(1, 1), np.array([2.0, 1.0]))(torch.ones(1, 1)).item()
-    3.0
-    """
-    of_type("module", module, nn.Module)
-    wanted = sum(one.numel() for one in module.parameters())
-    if not wanted:
-        raise ValueError(f"module must have parameters, got {module!r}")
-    if np.shape(parameters) != (wanted,):
-        raise ValueError(f"parameters must be {wanted} numbers, got an array of shape {np.shape(parameters)}")
-    copied = copy.deepcopy(module)
-    dtype = next(module.parameters()).dtype
-    vector_to_parameters(torch.from_numpy(np.asarray(parameters)).to(dtype), copied.parameters())
-    return copied
-
-
 def check_work(work: Work) -> None:
     """Raise ValueError for what cannot be trained as one flat vector."""
     frozen = [name for name, one in of_type("work", work, Work).module.named_parameters() if not one.requires_grad]

@@ -213,12 +213,7 @@ def measure(
 
 
 def compare(
-    module: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
-    epoch: Assignment,
-    losses_fn: Losses,
-    timeout_s: float = 60.0,
+    module: nn.Module, inputs: Tensor, targets: Tensor, epoch: Assignment, losses_fn: Losses, timeout_s: float = 60.0
 ) -> UnevenComparison:
     """Run the epoch on real ranks in each of `WAYS_TO_HANDLE`, next to what one process predicts for it.
 

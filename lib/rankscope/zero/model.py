@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -17,9 +17,6 @@ from ..collectives import closed_form
 from ..values.checks import count_of, is_scalar, of_type, one_of, several, truth, whole
 from ..values.frozen import ReadOnly, checked, frozen
 from ..values.units import decimal_words
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _MOST_RANKS = 1_000_000
 _BLOCK = 2048  # elements that share a scale (Dettmers et al., 2022: 8-bit Optimizers via Block-wise Quantization)
@@ -175,12 +172,6 @@ class ZeroMemory:
 
     def __str__(self) -> str:
         return "\n".join(self.words())
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row for each term: its name, its bytes, what it is."""
-        import pandas as pd
-
-        return pd.DataFrame({"term": list(TERMS), "bytes": list(self.terms.values()), "what": list(TERMS.values())})
 
 
 def memory(
