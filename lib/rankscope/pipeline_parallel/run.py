@@ -15,7 +15,7 @@ from torch.nn.functional import mse_loss
 
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, whole
-from ..values.frozen import frozen
+from ..values.frozen import evolve, frozen
 from ..workers.launch import launch
 from .model import Seconds, kind_of, stage_seconds
 from .schedule import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, PIPELINES, Action, PipelineSchedule
@@ -155,9 +155,7 @@ def _quickest(
     mse_loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
     passes = tuple(tuple(action for action, _, _ in one.passes) for one in step)
     return PipelineRun(
-        executed=PipelineSchedule(
-            planned.name, planned.num_ranks, planned.num_microbatches, planned.num_chunks, passes
-        ),
+        executed=evolve(planned, actions=passes),
         timeline=Timeline.of(spans).named(("compute",), ("forward", "backward")),
         sent_bytes=tuple(sum(one.sent_bytes) for one in step),
         # chunk by chunk, and in each rank by rank: the order of the stages
