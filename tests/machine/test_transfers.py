@@ -506,7 +506,7 @@ def test_tests_that_need_a_gpu_are_run_from_their_files_alone(monkeypatch: pytes
     monkeypatch.setattr(subprocess, "run", run)
     assert measure_gpu.run_tests() == 0
     files = {Path(word).name for word in ran[0] if word.endswith(".py")}
-    assert {"test_transfers.py", "test_transfer.py", "test_step.py", "test_wire.py"} <= files
+    assert {"test_transfers.py", "test_prefetch.py", "test_record.py", "test_wire.py"} <= files
     assert "test_notebooks.py" not in files
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert measure_gpu.run_tests() == 2
