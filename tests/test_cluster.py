@@ -28,31 +28,45 @@ def test_a_message_takes_its_latency_and_its_bytes() -> None:
     assert hash(Link(1, 2)) == hash(Link(1.0, 2.0))
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS, math.inf, -math.inf, -1e-9], ids=repr)
-def test_latencies_that_are_none_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="alpha_s must be a finite number of at least 0, got "):
-        Link(value, 1e9)
-    with pytest.raises(ValueError, match="gamma_s_per_byte must be a finite number of at least 0, got "):
-        Cluster(2, 2, FAST, SLOW, gamma_s_per_byte=value)
+WRONG = {
+    "alpha_s must be a finite number of at least 0, got ": (
+        [*NO_NUMBERS, math.inf, -math.inf, -1e-9],
+        [lambda value: Link(value, 1e9)],
+    ),
+    "gamma_s_per_byte must be a finite number of at least 0, got ": (
+        [*NO_NUMBERS, math.inf, -math.inf, -1e-9],
+        [lambda value: Cluster(2, 2, FAST, SLOW, gamma_s_per_byte=value)],
+    ),
+    "bytes_per_s must be a number above 0, got ": (
+        [*NO_NUMBERS, -math.inf, 0, 0.0, -1e9],
+        [lambda value: Link(1e-6, value)],
+    ),
+    "(num_nodes|gpus_per_node|num_ranks) must be a whole number of at least 1, got ": (
+        [0, -1, 2.0, math.nan, math.inf, True, "2", None],
+        [
+            lambda value: Cluster(value, 2, FAST, SLOW),
+            lambda value: Cluster(2, value, FAST, SLOW),
+            lambda value: Cluster.uniform(value, FAST),
+        ],
+    ),
+    "ports must be a whole number of at least 1, got ": (
+        [0, -1, 2.0, math.nan, math.inf, True, "2"],
+        [lambda value: Cluster(2, 2, FAST, SLOW, ports=value)],
+    ),
+    "num_bytes must be a finite number of at least 0, got ": (
+        [-1, math.nan, math.inf, None, "8", True],
+        [FAST.seconds],
+    ),
+}
 
 
-@pytest.mark.parametrize("value", [*NO_NUMBERS, -math.inf, 0, 0.0, -1e9], ids=repr)
-def test_bandwidths_that_are_none_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="bytes_per_s must be a number above 0, got "):
-        Link(1e-6, value)
-
-
-@pytest.mark.parametrize("value", [0, -1, 2.0, math.nan, math.inf, True, "2", None], ids=repr)
-def test_numbers_that_are_none_are_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match="num_nodes must be a whole number of at least 1, got "):
-        Cluster(value, 2, FAST, SLOW)
-    with pytest.raises(ValueError, match="gpus_per_node must be a whole number of at least 1, got "):
-        Cluster(2, value, FAST, SLOW)
-    with pytest.raises(ValueError, match="num_ranks must be a whole number of at least 1, got "):
-        Cluster.uniform(value, FAST)
-    if value is not None:
-        with pytest.raises(ValueError, match="ports must be a whole number of at least 1, got "):
-            Cluster(2, 2, FAST, SLOW, ports=value)
+@pytest.mark.parametrize("message", WRONG)
+def test_numbers_that_are_none_are_refused(message: str) -> None:
+    values, asked = WRONG[message]
+    for value in values:
+        for ask in asked:
+            with pytest.raises(ValueError, match=message):
+                ask(value)
 
 
 @pytest.mark.parametrize(
@@ -74,12 +88,6 @@ def test_numbers_that_are_none_are_refused(value: Any) -> None:
 def test_links_that_are_none_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Cluster(**{"num_nodes": 2, "gpus_per_node": 2, "intra": FAST, "inter": SLOW, **settings})
-
-
-def test_bytes_that_are_none_are_refused() -> None:
-    for wrong in (-1, math.nan, math.inf, None, "8", True):
-        with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got "):
-            FAST.seconds(wrong)  # type: ignore[arg-type]
 
 
 def test_whole_numbers_of_any_kind_are_kept_as_pythons() -> None:

@@ -23,11 +23,7 @@ def test_small_messages_are_for_latency_and_large_ones_for_bandwidth() -> None:
     assert large.algorithm in {"halving_doubling", "swing"}
     assert large.seconds == pytest.approx(8 * 5e-6 + 2 * 15 / 16 * 0.1)
     assert large.bound_s == pytest.approx(2 * 15 / 16 * 0.1)
-
-
-def test_no_power_of_two_makes_rings_win() -> None:
-    found = best(1e9, Cluster.uniform(13, LINK))
-    assert found.algorithm in {"ring", "bidirectional_ring", "torus_2d"}
+    assert best(1e9, Cluster.uniform(13, LINK)).algorithm in {"ring", "bidirectional_ring", "torus_2d"}  # 13 is no 2^k
     assert best(1e9, Cluster.uniform(13, LINK), algorithms=["halving_doubling", "ring"]).margin > 0.4
 
 
@@ -62,18 +58,8 @@ def test_shapes_follow_the_nodes() -> None:
     assert options["torus_2d"] == {"shape": (3, 4)}
     assert options["hierarchical_ring"] == {"gpus_per_node": 4}
     assert found.algorithm == "torus_2d"
-
-
-def test_segments_follow_the_size() -> None:
-    cluster = Cluster.uniform(8, LINK)
-    few, many = (best(size, cluster, algorithms=["double_binary_tree"]).options["num_segments"] for size in (1e4, 1e9))
-    assert few < many
-    for size in (1e4, 1e6, 1e8):  # nothing else does better
-        picked = best(size, cluster, algorithms=["double_binary_tree"]).seconds
-        tried = [
-            simulate(build("allreduce", "double_binary_tree", 8, num_segments=1 << k), size, cluster) for k in range(9)
-        ]
-        assert picked <= min(t.makespan_s for t in tried) * (1 + 1e-9)
+    cube = best(1e8, Cluster(4, 3, Link(2e-6, 300e9), LINK), algorithms=["torus_3d"])
+    assert cube.options == {"shape": (2, 2, 3)}  # the last axis stays in the nodes
 
 
 def test_your_own_algorithm_takes_part(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,58 +134,23 @@ def test_a_builder_that_makes_something_else_is_named(monkeypatch: pytest.Monkey
     ("collective", "name"),
     [("allreduce", "segmented_ring"), ("allreduce", "double_binary_tree"), ("broadcast", "chain")],
 )
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_no_other_number_of_segments_does_much_better(collective: str, name: str, ranks: int) -> None:
-    cluster = Cluster.uniform(ranks, LINK, 3e-11)
-    for size in (1e4, 1e6, 1e7):
-        picked = best(size, cluster, collective, [name]).seconds
-        for segments in 2 ** np.arange(7):
-            schedule = build(collective, name, ranks, num_segments=int(segments))
-            assert picked <= simulate(schedule, size, cluster, detail="ranks").makespan_s * 1.001
+def test_no_other_number_of_segments_does_much_better(collective: str, name: str) -> None:
+    for ranks in (2, 3, 8):
+        cluster = Cluster.uniform(ranks, LINK, 3e-11)
+        for size in (1e4, 1e6, 1e7):
+            picked = best(size, cluster, collective, [name]).seconds
+            for segments in 2 ** np.arange(7):
+                schedule = build(collective, name, ranks, num_segments=int(segments))
+                assert picked <= simulate(schedule, size, cluster, detail="ranks").makespan_s * 1.001
 
 
-def test_torus_3d_keeps_its_last_axis_in_the_nodes() -> None:
-    found = best(1e8, Cluster(4, 3, Link(2e-6, 300e9), LINK), algorithms=["torus_3d"])
-    assert found.options == {"shape": (2, 2, 3)}
-
-
-def test_a_margin_over_nothing() -> None:
-    free = Cluster.uniform(4, Link(0.0, math.inf))
-    assert best(1e3, free).margin == 0.0  # all take no time
+def test_the_margin_and_the_text() -> None:
+    assert best(1e3, Cluster.uniform(4, Link(0.0, math.inf))).margin == 0.0  # all take no time
     found = best(0.0, Cluster(1, 4, Link(0.0, 1e9), LINK))
     assert found.seconds == found.margin == 0.0
-
-
-def test_what_best_says() -> None:
     text = str(best(1e6, Cluster.uniform(6, LINK), algorithms=["torus_2d", "ring"]))
     assert text == "torus_2d() takes 0.0001967 s, then ring, 10% more; no less than 0.0001667 s"
-    alone = best(1e6, Cluster.uniform(6, LINK), algorithms=["ring"])
-    assert alone.margin == math.inf
-
-
-def test_bad_input() -> None:
-    cluster = Cluster.uniform(6, LINK)
-    with pytest.raises(ValueError, match="algorithm of allreduce must be one of 'flat', .*got 'rung'"):
-        best(1e6, cluster, algorithms=["rung"])
-    with pytest.raises(ValueError, match="collective must be one of 'allreduce', .*got 'allsum'"):
-        best(1e6, cluster, "allsum")
-    with pytest.raises(ValueError, match="algorithms must exist for 6 ranks, got recursive_doubling"):
-        best(1e6, cluster, "allgather", ["recursive_doubling"])
-    with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got -1"):
-        best(-1, cluster)
-    with pytest.raises(ValueError, match="collective must be one of 'allreduce', .*got 'allsum'"):
-        winners([1e3], [cluster], "allsum")
-    with pytest.raises(ValueError, match="winners needs at least one size and one cluster, got 1 and 0"):
-        winners([1e3], [])
-    for names in ("ring", 3):
-        with pytest.raises(ValueError, match=f"algorithms must be names of algorithms of allreduce, got {names!r}"):
-            best(1e6, cluster, algorithms=names)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="cluster must be a Cluster, got None"):
-        best(1e6, None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="num_bytes must be a list, got 1000.0"):
-        winners(1e3, [cluster])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="clusters must be a list, got Cluster"):
-        winners([1e3], cluster)  # type: ignore[arg-type]
+    assert best(1e6, Cluster.uniform(6, LINK), algorithms=["ring"]).margin == math.inf
 
 
 # ---- traffic
@@ -243,10 +194,3 @@ def test_what_is_passed_on_is_let_go() -> None:
     moved = traffic(build("all_to_all", "bruck", 8), 800.0)
     assert moved.peak_buffer_bytes.max() < 2 * 800.0
     assert moved.peak_buffer_bytes.tolist() == [1200.0] * 8  # its own, and half as much arriving
-
-
-def test_traffic_refuses_bad_bytes() -> None:
-    with pytest.raises(ValueError, match="num_bytes must be a finite number of at least 0, got nan"):
-        traffic(build("allreduce", "ring", 4), math.nan)
-    with pytest.raises(ValueError, match="schedule must be a Schedule, got None"):
-        traffic(None, 1.0)  # type: ignore[arg-type]

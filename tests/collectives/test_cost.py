@@ -115,24 +115,12 @@ def test_bounds_with_more_ports() -> None:
     link = Link(2.0, 4.0)
     assert lower_bounds("allreduce", 9, 72.0, link, ports=2) == Bounds(4.0, 16.0, 0.0)  # 2 rounds to know of 9
     assert lower_bounds("allreduce", 9, 72.0, link, ports=None) == Bounds(2.0, 0.0, 0.0)
-    for bad in (-8.0, math.nan, "8", True):
-        with pytest.raises(ValueError, match="num_bytes must be finite and at least 0, got"):
-            lower_bounds("allreduce", 4, bad, link)
-    with pytest.raises(ValueError, match="gamma_s_per_byte must be a finite number of at least 0, got -1"):
-        lower_bounds("allreduce", 4, 8.0, link, -1)
 
 
 def test_options_of_the_builder_that_change_no_time_are_taken() -> None:
-    link = Link(2.0, 4.0)
-    assert closed_form("broadcast", "binomial", 4, 8.0, link, root=1) == closed_form(
-        "broadcast", "binomial", 4, 8.0, link
-    )
-    assert closed_form("allreduce", "ring", 4, 8.0, link, np.float32(0)) == closed_form(
-        "allreduce", "ring", 4, 8.0, link
-    )
-    for bad in ({"t": 3}, {"inner": 3}):
-        with pytest.raises(ValueError, match="takes no option 't'|inner must be a Link"):
-            closed_form("allreduce", "ring", 4, 8.0, link, **bad)
+    flat, ring = ("broadcast", "binomial", 4, 8.0, Link(2.0, 4.0)), ("allreduce", "ring", 4, 8.0, Link(2.0, 4.0))
+    assert closed_form(*flat, root=1) == closed_form(*flat)
+    assert closed_form(*ring, np.float32(0)) == closed_form(*ring)
 
 
 def test_sizes_may_be_an_array() -> None:
@@ -141,38 +129,3 @@ def test_sizes_may_be_an_array() -> None:
         curve = closed_form(collective, name, 8, sizes, Link(1.0, 2.0), 0.25)
         assert curve.shape == (3,)
         assert curve[2] == closed_form(collective, name, 8, 1e6, Link(1.0, 2.0), 0.25)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("allreduce", "ring", 0, 1.0), "num_ranks must be a whole number of at least 1, got 0"),
-        (("allreduce", "ring", 4, -1.0), "num_bytes must be finite and at least 0, got -1.0"),
-        (("allreduce", "ring", 4, math.nan), "num_bytes must be finite and at least 0, got nan"),
-        (
-            ("allreduce", "rung", 4, 1.0),
-            "algorithm of allreduce with a closed form must be one of 'flat', .*got 'rung'",
-        ),
-        (("allsum", "ring", 4, 1.0), "collective must be one of 'allreduce', .*got 'allsum'"),
-    ],
-)
-def test_bad_input_of_closed_form(arguments: tuple, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        closed_form(*arguments, Link(1.0, 1.0))
-
-
-def test_bad_options_and_gamma() -> None:
-    with pytest.raises(ValueError, match="shape must be 2 numbers whose product is num_ranks = 6: 1×6, .*got 2×2"):
-        closed_form("allreduce", "torus_2d", 6, 1.0, Link(1.0, 1.0), shape=(2, 2))
-    with pytest.raises(ValueError, match="num_segments must be a whole number of at least 1, got 0"):
-        closed_form("allreduce", "segmented_ring", 6, 1.0, Link(1.0, 1.0), num_segments=0)
-    with pytest.raises(ValueError, match="gamma_s_per_byte must be a finite number of at least 0, got -1"):
-        closed_form("allreduce", "ring", 6, 1.0, Link(1.0, 1.0), -1)
-    with pytest.raises(ValueError, match="ring of allreduce takes no option 'shape'"):
-        closed_form("allreduce", "ring", 6, 1.0, Link(1.0, 1.0), shape=(2, 3))
-    with pytest.raises(ValueError, match="gpus_per_node must divide num_ranks = 6, got 4"):
-        closed_form("allreduce", "hierarchical_ring", 6, 1.0, Link(1.0, 1.0), gpus_per_node=4)
-    with pytest.raises(ValueError, match="root must be a whole number from 0 to 5, got 6"):
-        closed_form("broadcast", "flat", 6, 1.0, Link(1.0, 1.0), root=6)
-    with pytest.raises(ValueError, match="link must be a Link, got None"):
-        lower_bounds("allreduce", 6, 1.0, None)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import rankscope.collectives
-from rankscope.collectives import Schedule, ScheduleError, build, run_local
+from rankscope.collectives import Schedule, build, run_local
 from rankscope.ranks import in_threads
 
 from .cases import NAMES, ROOTED, WITH_COUNTS, allows, schedules
@@ -192,10 +192,12 @@ def test_weights_of_ones_own() -> None:
         run_local(halves, [torch.ones(3)] * 2)
 
 
-def test_a_tensor_of_no_dimensions() -> None:
+def test_a_tensor_of_no_dimensions_and_a_stack_of_tensors() -> None:
     numbers = [torch.tensor(3.0), torch.tensor(4.0)]
     assert_equal(run_local(build("allreduce", "flat", 2), numbers), [torch.tensor(7.0)] * 2)
     assert_equal(run_local(build("allgather", "ring", 2), numbers), [torch.tensor([3.0, 4.0])] * 2)
+    stacked = torch.arange(12).reshape(3, 4)
+    assert_equal(run_local(build("allreduce", "ring", 3), stacked), [stacked.sum(0)] * 3)  # type: ignore[arg-type]
 
 
 # ---- what is promised besides
@@ -204,6 +206,8 @@ def test_a_tensor_of_no_dimensions() -> None:
 def test_what_is_passed_stays_and_what_is_returned_is_new() -> None:
     for schedule in schedules(4):
         tensors = some(4, (64,), torch.float32)
+        if schedule.collective in ("broadcast", "scatter"):  # which read only the root's
+            tensors[1:] = torch.full((3, 64), 99.0)
         before = [tensor.clone() for tensor in tensors]
         results = [result for result in run_local(schedule, tensors) if result is not None]
         for result in results:
@@ -219,18 +223,6 @@ def test_layout_and_gradients_do_not_matter() -> None:
         plain = [tensor.detach() for tensor in tensors]
         assert_equal(run_local(schedule, tensors), expected(schedule, plain))
         assert not any(result.requires_grad for result in run_local(schedule, tensors) if result is not None)
-
-
-def test_a_stack_of_tensors_serves_as_well() -> None:
-    stacked = torch.arange(12).reshape(3, 4)
-    assert_equal(run_local(build("allreduce", "ring", 3), stacked), [stacked.sum(0)] * 3)  # type: ignore[arg-type]
-
-
-def test_only_the_root_is_read() -> None:
-    for schedule in schedules(4):
-        if schedule.collective in ("broadcast", "scatter"):
-            tensors = [torch.arange(8.0), *(torch.full((8,), float("nan")) for _ in range(3))]
-            assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
 
 
 def test_whole_numbers_wrap_round_and_bools_add_up_as_torch_has_it() -> None:
@@ -254,11 +246,6 @@ def test_runs_are_the_same_by_every_algorithm() -> None:
     twice = Schedule.from_text("scatter halves ranks=4 chunks=8\n0: 0>1:2= 0>1:3=\n1: 0>2:4-5=\n2: 0>3:6=\n3: 0>3:7=\n")
     for schedule in (twice, build("scatter", "flat", 4), build("scatter", "binomial", 4)):
         assert_equal(run_local(schedule, [whole] * 4), list(runs))
-
-
-def test_a_step_reads_what_was_there_before_it() -> None:
-    swap = Schedule.from_text("allreduce swap ranks=2 chunks=1\n0: 0>1:0+ 1>0:0+\n")
-    assert run_local(swap, [torch.tensor([1]), torch.tensor([2])]) == [torch.tensor([3]), torch.tensor([3])]
 
 
 def test_a_real_process_group_says_the_same() -> None:
@@ -310,82 +297,3 @@ def test_every_algorithm_on_a_gpu(dtype: torch.dtype) -> None:
         for schedule in schedules(num_ranks):
             tensors = some(num_ranks, (fitting(schedule, 67),), dtype, device="cuda")
             assert_equal(run_local(schedule, tensors), expected(schedule, tensors))
-
-
-# ---- bad input
-
-ZEROS = [torch.zeros(8)] * 4
-
-
-@pytest.mark.parametrize(
-    ("tensors", "message"),
-    [
-        ([], "tensors must be 4, one a rank, got 0"),
-        (ZEROS[:3], "tensors must be 4, one a rank, got 3"),
-        ([*ZEROS, ZEROS[0]], "tensors must be 4, one a rank, got 5"),
-        ([*ZEROS[:3], [0.0] * 8], r"tensors must be torch tensors, got \[0.0, .*\] for rank 3"),
-        ([None, *ZEROS[:3]], "tensors must be torch tensors, got None for rank 0"),
-        (
-            [*ZEROS[:2], torch.zeros(9), ZEROS[0]],
-            r"tensors must be of one shape, got \(8,\) for rank 0 and \(9,\) for rank 2",
-        ),
-        (
-            [*ZEROS[:3], torch.zeros(2, 4)],
-            r"tensors must be of one shape, got \(8,\) for rank 0 and \(2, 4\) for rank 3",
-        ),
-        (
-            [*ZEROS[:3], torch.zeros(8, dtype=torch.int8)],
-            "tensors must be of one dtype, got torch.float32 for rank 0 and torch.int8 for rank 3",
-        ),
-        (
-            [*ZEROS[:3], torch.zeros(8, device="meta")],
-            "tensors must be of one device, got cpu for rank 0 and meta for rank 3",
-        ),
-        ([torch.zeros(3)] * 4, "tensors must have at least 4 elements, one for each chunk, got 3"),
-        ([torch.zeros(0)] * 4, "tensors must have at least 4 elements, one for each chunk, got 0"),
-    ],
-)
-def test_tensors_that_do_not_fit_are_refused(tensors: list[Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        run_local(build("allreduce", "ring", 4), tensors)
-
-
-def test_other_input_that_does_not_fit_is_refused() -> None:
-    ring = build("allreduce", "ring", 4)
-    for op in ("mean", None, "SUM"):
-        with pytest.raises(ValueError, match="op must be one of 'sum', 'avg', 'min', 'max', 'prod', got"):
-            run_local(ring, ZEROS, op)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="tensors must be 4, one a rank, got None"):
-        run_local(ring, None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="schedule must be a Schedule, got 'ring'"):
-        run_local("ring", ZEROS)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="counts must be a list, got 4"):
-        build("scatter", "flat", 4, counts=4)
-    with pytest.raises(ValueError, match="tensors of all_to_all must have a multiple of 4 elements, got 6"):
-        run_local(build("all_to_all", "bruck", 4), [torch.zeros(6)] * 4)
-    with pytest.raises(ValueError, match="at least 4 elements, one for each chunk, got 2"):
-        run_local(build("all_to_all", "bruck", 4), [torch.zeros(2)] * 4)
-    with pytest.raises(ValueError, match="at least 1 element, one for each chunk, got 0"):
-        run_local(build("allgather", "ring", 4), [torch.zeros(0)] * 4)
-    with pytest.raises(ValueError, match="rank 2 must pass the 6 elements that the counts add up to, got 5"):
-        run_local(build("scatter", "flat", 3, root=2, counts=[1, 2, 3]), [torch.zeros(5)] * 3)
-    parts = [torch.zeros(1), torch.zeros(2), torch.zeros(2)]
-    for gather in (build("gather", "flat", 3, counts=[1, 2, 3]), build("allgather", "ring", 3, counts=[1, 2, 3])):
-        with pytest.raises(ValueError, match="rank 2 must pass the 3 elements that the counts add up to, got 2"):
-            run_local(gather, parts)
-    rows = [torch.zeros(1, 3), torch.zeros(2, 4)]
-    with pytest.raises(ValueError, match=r"of one shape but for the first dimension, got \(3,\) for rank 0 and \(4,\)"):
-        run_local(build("gather", "flat", 2, counts=[3, 8]), rows)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "allreduce short ranks=4 chunks=1\n",
-        "allreduce twice ranks=4 chunks=1 ports=3\n0: 1>0:0+ 1>0:0+\n",
-        "allgather early ranks=4 chunks=4\n0: 0>1:2=\n",
-    ],
-)
-def test_a_schedule_that_does_not_verify_is_not_run(text: str) -> None:
-    with pytest.raises(ScheduleError):
-        run_local(Schedule.from_text(text), ZEROS)

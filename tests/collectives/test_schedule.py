@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
 
 import numpy as np
 import pytest
@@ -101,18 +100,6 @@ def test_golden_text(case: tuple[str, str, int]) -> None:
     assert build(*case).to_text() == GOLDEN[case].lstrip()
 
 
-def test_roots_and_counts_in_text() -> None:
-    schedule = build("scatter", "binomial", 4, root=3, counts=[2, 0, 5, 1])
-    assert (
-        schedule.to_text()
-        == """\
-scatter binomial ranks=4 chunks=4 root=3 ports=1 lag=1 weights=2,0,5,1
-0: 3>1:1-2=
-1: 3>0:0= 1>2:2=
-"""
-    )
-
-
 def test_empty_lines_comments_and_empty_steps_are_read() -> None:
     text = "\n# by hand\nbroadcast mine ranks=2 chunks=1\n\n0:\n  # now\n1: 0>1:0=\r\n"
     schedule = Schedule.from_text(text)
@@ -169,6 +156,7 @@ MALFORMED = [
     (f"{HEAD}\n0: 0>1:3+", "line 2: chunks must be from 0 to 2, got '0>1:3\\+'"),
     (f"{HEAD}\n0: 0>1:1-3+", "line 2: chunks must be from 0 to 2, got '0>1:1-3\\+'"),
     (f"{HEAD}\n0: 0>1:2-1+", "line 2: chunks must be from 0 to 2, got '0>1:2-1\\+'"),
+    ("allreduce x ranks=\u0663 chunks=1", "line 1: expected ranks"),
     (f"{HEAD}\n0: 0>1:9999999999+", "line 2: expected src>dst:first-last .*, got '0>1:9999999999\\+'"),
 ]
 
@@ -200,38 +188,6 @@ def test_whatever_is_changed_in_a_text_is_read_or_refused(data: st.DataObject) -
 # ---- the values
 
 
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        ({"collective": "sum"}, "collective must be one of .*, got 'sum'"),
-        ({"collective": None}, "collective must be one of .*, got None"),
-        ({"algorithm": "my ring"}, "algorithm must be a name without spaces, got 'my ring'"),
-        ({"algorithm": ""}, "algorithm must be a name without spaces, got ''"),
-        ({"algorithm": None}, "algorithm must be a name without spaces, got None"),
-        ({"num_ranks": 0}, "num_ranks must be a whole number of at least 1, got 0"),
-        ({"num_ranks": 2.0}, "num_ranks must be a whole number of at least 1, got 2.0"),
-        ({"num_ranks": True}, "num_ranks must be a whole number of at least 1, got True"),
-        ({"num_chunks": 0}, "num_chunks must be a whole number of at least 1, got 0"),
-        ({"root": 3}, "root must be a whole number from 0 to 2, got 3"),
-        ({"root": -1}, "root must be a whole number from 0 to 2, got -1"),
-        ({"ports": 0}, "ports must be a whole number of at least 1, got 0"),
-        ({"lag": 0}, "lag must be a whole number of at least 1, got 0"),
-        ({"weights": (1, 2)}, "weights must be 6, one a chunk, got 2"),
-        ({"weights": 6}, "weights must be a list, got 6"),
-        ({"weights": (1,) * 5 + (-1,)}, "weights must be a whole number of at least 0, got -1"),
-        ({"weights": (1,) * 5 + (0.5,)}, "weights must be a whole number of at least 0, got 0.5"),
-        ({"collective": "scatter", "num_chunks": 4}, "num_chunks of scatter must be a multiple of 3, got 4"),
-        ({"collective": "all_to_all"}, "num_chunks of all_to_all must be a multiple of 9, got 6"),
-    ],
-)
-def test_bad_headers_are_refused(header: dict[str, Any], message: str) -> None:
-    good = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 3, "num_chunks": 6}
-    with pytest.raises(ValueError, match=message):
-        Schedule.of_steps([], **{**good, **header})
-    with pytest.raises(ValueError, match="phases must be a function that returns them, got None"):
-        Schedule("allreduce", "mine", 3, 6, None)  # type: ignore[arg-type]
-
-
 def test_schedules_are_equal_by_what_they_do() -> None:
     ring = build("allreduce", "ring", 4)
     assert ring == ALGORITHMS["allreduce"]["ring"](4)
@@ -252,21 +208,17 @@ def test_schedules_are_equal_by_what_they_do() -> None:
     numpys = Schedule("allreduce", "ring", np.int64(4), np.int64(4), ring.phases, np.int64(0))  # type: ignore[arg-type]
     assert numpys == ring
     assert repr(numpys.header()) == repr(ring.header())  # of which ranks make the name that they agree on
+    assert repr(ring) == "<Schedule: allreduce ring, 4 ranks, 4 chunks, 6 steps>"
 
 
 def test_ones_own_come_ready_made_when_asked_for_again() -> None:
-    ring = build("allreduce", "ring", 4)
+    ring, torus = build("allreduce", "ring", 4), build("allreduce", "torus_2d", 4, shape=(2, 2))
     assert build("allreduce", "ring", 4) is ring
     assert build("allreduce", "segmented_ring", 4, num_segments=1) is not ring
-    torus = build("allreduce", "torus_2d", 4, shape=(2, 2))
     assert build("allreduce", "torus_2d", 4, shape=(2, 2)) is torus
     assert build("allreduce", "torus_2d", 4, shape=[2, 2]) == torus
-    build("allreduce", "ring", 1)
-    for wrong in (4.0, True, "4", [4]):  # though some are equal to a number that was asked for
-        with pytest.raises(ValueError, match="num_ranks must be"):
-            build("allreduce", "ring", wrong)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="shape"):
-        build("allreduce", "torus_2d", 4, shape=(2.0, 2))
+    with pytest.raises(ValueError, match="shape must be a whole number of at least -1, got 2.0"):
+        build("allreduce", "torus_2d", 4, shape=(2.0, 2))  # equal to what was asked for
 
 
 def test_what_is_kept_with_a_schedule_is_small_and_goes_with_it() -> None:
@@ -344,51 +296,6 @@ def test_to_frame() -> None:
     assert empty.columns.tolist() == frame.columns.tolist()
 
 
-def test_what_is_shown() -> None:
-    assert repr(build("allreduce", "ring", 4)) == "<Schedule: allreduce ring, 4 ranks, 4 chunks, 6 steps>"
-
-
-# ---- the registry
-
-
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="collective must be one of 'allreduce', 'reduce', .*, got 'allsum'"):
-        build("allsum", "ring", 4)
-    with pytest.raises(ValueError, match="algorithm of barrier must be one of 'dissemination', got 'ring'"):
-        build("barrier", "ring", 4)
-
-
-def test_a_builder_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def star(num_ranks: int) -> Schedule:
-        steps = [Step.of(0, rank, 0) for rank in range(1, num_ranks)]
-        return Schedule.of_steps(steps, collective="broadcast", algorithm="star", num_ranks=num_ranks, num_chunks=1)
-
-    monkeypatch.setitem(ALGORITHMS["broadcast"], "star", star)
-    assert verify(build("broadcast", "star", 5)).num_steps == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("torus_2d", {"shape": (3, 3)}, "shape must be 2 numbers whose product is num_ranks = 8: 1×8, 2×4, .*got 3×3"),
-        ("torus_2d", {"shape": (2, 2, 2)}, "shape must be 2 numbers .*got 2×2×2"),
-        ("torus_2d", {"shape": (-1, -1)}, "shape must be 2 numbers .*got -1×-1"),
-        ("torus_2d", {"shape": (2, 4.0)}, "shape must be a whole number of at least -1, got 4.0"),
-        ("mesh_2d", {"shape": (0, 8)}, "shape must be 2 numbers .*got 0×8"),
-        ("torus_3d", {"shape": (2, 4)}, "shape must be 3 numbers whose product is num_ranks = 8: 1×1×8, .*got 2×4"),
-        ("torus_2d", {"shape": 8}, "shape must be a list, got 8"),
-        ("hierarchical_ring", {"gpus_per_node": 3}, "gpus_per_node must divide num_ranks = 8, got 3"),
-        ("hierarchical_ring", {"gpus_per_node": -1}, "gpus_per_node must be a whole number from 1 to 8, got -1"),
-        ("ring", {"num_segments": 2}, "ring of allreduce takes no option 'num_segments'"),
-        ("segmented_ring", {"num_segments": 0}, "num_segments must be a whole number of at least 1, got 0"),
-        ("double_binary_tree", {"num_segments": 1.5}, "num_segments must be a whole number of at least 1, got 1.5"),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(name: str, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build("allreduce", name, 8, **settings)
-
-
 def test_a_schedule_cannot_be_changed_through_its_steps() -> None:
     ring, ranks = build("allgather", "ring", 4), np.array([0])
     with pytest.raises(ValueError, match="read-only"):
@@ -398,16 +305,9 @@ def test_a_schedule_cannot_be_changed_through_its_steps() -> None:
     assert step.src.tolist() == [0]
 
 
-@pytest.mark.parametrize("columns", [(0.9, 1, 0), (0, 1.7, 0), (0, 1, 0.2), (0, 1, 0, 1, "no"), (0, 1, 0, 1, 1)])
-def test_a_step_of_anything_but_whole_numbers_is_refused(columns: tuple) -> None:
-    with pytest.raises(ValueError, match="must be (whole numbers|True or False)"):
-        Step.of(*columns)
-
-
-def test_large_counts_and_foreign_digits() -> None:
-    wide = build("scatter", "flat", 2, counts=[10**18, 1])
-    assert Schedule.from_text(wide.to_text()) == wide
-    with pytest.raises(ScheduleError, match="line 1: expected ranks"):
-        Schedule.from_text("allreduce x ranks=\u0663 chunks=1")
-    with pytest.raises(ValueError, match="num_steps must be a whole number of at least 0, got -2"):
-        Phase(0, 1, 0, num_steps=-2)
+def test_roots_and_counts_in_text() -> None:
+    schedule = build("scatter", "binomial", 4, root=3, counts=[2, 0, 10**18, 1])
+    text = f"scatter binomial ranks=4 chunks=4 root=3 ports=1 lag=1 weights=2,0,{10**18},1\n"
+    text += "0: 3>1:1-2=\n1: 3>0:0= 1>2:2=\n"
+    assert schedule.to_text() == text
+    assert Schedule.from_text(text) == schedule

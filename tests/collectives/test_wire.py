@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rankscope.collectives import (
-    Schedule,
-    ScheduleError,
-    build,
-    execute,
-    run_local,
-    verify,
-)
+from rankscope.collectives import ALGORITHMS, Schedule, build, execute, run_local, verify
 from rankscope.collectives.wire import group as wire_group
 from rankscope.collectives.wire import plan as wire_plan
 from rankscope.collectives.wire import run as wire_run
@@ -47,57 +40,51 @@ def on_the_wire(schedule: Schedule, tensors: list[Tensor], op: str = "sum") -> l
     return in_threads(schedule.num_ranks, lambda rank, group: execute(schedule, mine[rank], group, op))
 
 
+def check_alike(cases: Iterable[tuple[Schedule, list[Tensor]]], op: str = "sum") -> None:
+    """Each schedule on its ranks' tensors gives what `run_local` gives; all on one group of ranks."""
+    listed = list(cases)
+
+    def work(rank: int, group: Any) -> list[Tensor | None]:
+        return [execute(schedule, tensors[rank].clone(), group, op) for schedule, tensors in listed]
+
+    found = in_threads(listed[0][0].num_ranks, work)
+    for place, (schedule, tensors) in enumerate(listed):
+        assert_equal([mine[place] for mine in found], run_local(schedule, tensors, op))
+
+
 # ---- every algorithm
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
 def test_every_algorithm_equals_run_local_bit_for_bit(num_ranks: int) -> None:
-    cases = []
-    for seed, schedule in enumerate(schedules(num_ranks)):
-        for size in (0, 67, 1030):
-            tensors = numbers(num_ranks, (fitting(schedule, size),), seed)
-            cases.append((schedule, tensors, run_local(schedule, tensors)))
-
-    def work(rank: int, group: Any) -> list[Tensor | None]:
-        return [execute(schedule, tensors[rank].clone(), group) for schedule, tensors, _ in cases]
-
-    found = in_threads(num_ranks, work)
-    for place, (_, _, right) in enumerate(cases):
-        assert_equal([mine[place] for mine in found], right)
+    check_alike(
+        (schedule, numbers(num_ranks, (fitting(schedule, size),), seed))
+        for seed, schedule in enumerate(schedules(num_ranks))
+        for size in (0, 67, 1030)
+    )
 
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4])
 def test_every_root(num_ranks: int) -> None:
-    cases = []
-    for collective, name in NAMES:
-        for root in range(1, num_ranks if collective in ROOTED else 0):
-            schedule = build(collective, name, num_ranks, root=root)
-            tensors = numbers(num_ranks, (37,), root)
-            cases.append((schedule, tensors, run_local(schedule, tensors)))
-    found = in_threads(num_ranks, lambda rank, group: [execute(s, t[rank].clone(), group) for s, t, _ in cases])
-    for place, (_, _, right) in enumerate(cases):
-        assert_equal([mine[place] for mine in found], right)
+    check_alike(
+        (build(collective, name, num_ranks, root=root), numbers(num_ranks, (37,), root))
+        for collective, name in NAMES
+        for root in range(1, num_ranks if collective in ROOTED else 0)
+    )
 
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_op_and_dtype(op: str) -> None:
-    cases = []
-    for dtype in DTYPES:
-        exact = dtype.is_floating_point or dtype.is_complex
-        if (op == "avg" and not exact) or (op in ("min", "max") and dtype.is_complex):
-            continue
-        for collective, name in (
-            ("allreduce", "halving_doubling"),
-            ("allreduce", "flat"),
-            ("reduce", "binomial"),
-            ("reduce_scatter", "ring"),
-        ):
-            tensors = some(4, (37,), dtype, seed=3)
-            schedule = build(collective, name, 4)
-            cases.append((schedule, tensors, run_local(schedule, tensors, op)))
-    found = in_threads(4, lambda rank, group: [execute(s, t[rank].clone(), group, op) for s, t, _ in cases])
-    for place, (_, _, right) in enumerate(cases):
-        assert_equal([mine[place] for mine in found], right)
+    names = [
+        ("allreduce", "halving_doubling"),
+        ("allreduce", "flat"),
+        ("reduce", "binomial"),
+        ("reduce_scatter", "ring"),
+    ]
+    refused = {"avg": lambda kind: not (kind.is_floating_point or kind.is_complex)}
+    refused |= dict.fromkeys(("min", "max"), lambda kind: kind.is_complex)
+    dtypes = [dtype for dtype in DTYPES if op not in refused or not refused[op](dtype)]
+    check_alike(((build(*name, 4), some(4, (37,), dtype, seed=3)) for dtype in dtypes for name in names), op)
 
 
 def test_whole_numbers_are_what_gloo_makes_of_them() -> None:
@@ -130,16 +117,17 @@ def test_runs_of_unlike_sizes_and_of_none(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("shape", [(), (6, 5), (12, 3), (4, 3, 5)])
 def test_other_dimensions_are_kept(shape: tuple[int, ...]) -> None:
-    for schedule in schedules(3):
-        tensors = numbers(3, shape)
-        if math.prod(shape) >= schedule.num_chunks and not (schedule.collective == "all_to_all" and not shape):
-            assert_equal(on_the_wire(schedule, tensors), run_local(schedule, tensors))
+    check_alike(
+        (schedule, numbers(3, shape))
+        for schedule in schedules(3)
+        if math.prod(shape) >= schedule.num_chunks and not (schedule.collective == "all_to_all" and not shape)
+    )
 
 
 def test_messages_of_several_megabytes() -> None:
-    for name in ("recursive_doubling", "halving_doubling", "ring", "segmented_ring", "double_binary_tree", "swing"):
-        tensors = numbers(4, (1 << 20,))
-        assert_equal(on_the_wire(build("allreduce", name, 4), tensors), run_local(build("allreduce", name, 4), tensors))
+    tensors = numbers(4, (1 << 20,))
+    names = ("recursive_doubling", "halving_doubling", "ring", "segmented_ring", "double_binary_tree", "swing")
+    check_alike((build("allreduce", name, 4), tensors) for name in names)
 
 
 # ---- what is promised besides
@@ -197,12 +185,15 @@ def test_again_and_again_and_two_at_a_time() -> None:
     in_threads(4, work)
 
 
-def test_a_barrier_keeps_everybody_until_all_are_there() -> None:
-    barrier = build("barrier", "dissemination", 5)
+@pytest.mark.parametrize("text", ["", "barrier pair ranks=5 chunks=2 ports=4\n"])
+def test_a_barrier_keeps_everybody_until_all_are_there(text: str) -> None:
+    """One of several chunks, too, on tensors of any size."""
+    step = " ".join(f"{src}>{dst}:0-1+" for src in range(5) for dst in range(5) if src != dst)
+    barrier = Schedule.from_text(f"{text}0: {step}\n") if text else build("barrier", "dissemination", 5)
     arrived: list[float] = []
 
     def work(rank: int, group: Any) -> float:
-        execute(barrier, torch.zeros(rank), group)  # of any size
+        execute(barrier, torch.zeros(rank), group)
         time.sleep(0.05 * (rank == 3))
         arrived.append(time.monotonic())
         assert execute(barrier, torch.zeros(rank), group) is None
@@ -214,25 +205,17 @@ def test_a_barrier_keeps_everybody_until_all_are_there() -> None:
 
 def test_a_schedule_is_verified_once_and_ranks_agree_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: dict[str, list[int]] = {"verify": [], "agree": []}  # to append is one step, to add up is three
-
-    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any) -> Any:
-            calls[name].append(1)
-            return function(*args)
-
-        return call
-
-    monkeypatch.setattr(wire_run, "verify", counted("verify", verify))
-    monkeypatch.setattr(wire_run, "agree", counted("agree", wire_group.agree))
-    ring = Schedule(
-        **{**build("allreduce", "ring", 2).header(), "algorithm": "mine"}, phases=build("allreduce", "ring", 2).phases
-    )
+    for name, whole in (("verify", verify), ("agree", wire_group.agree)):
+        counted = lambda *args, name=name, whole=whole: (calls[name].append(1), whole(*args))[1]  # noqa: E731
+        monkeypatch.setattr(wire_run, name, counted)
+    ring = build("allreduce", "ring", 2)
+    mine = Schedule(**{**ring.header(), "algorithm": "mine"}, phases=ring.phases)
 
     def work(rank: int, group: Any) -> None:
         for _ in range(5):
-            execute(ring, torch.ones(8), group)
+            execute(mine, torch.ones(8), group)
         for _ in range(5):
-            execute(build("allreduce", "ring", 2), torch.ones(8), group)  # equal ones need not be one object
+            execute(ALGORITHMS["allreduce"]["ring"](2), torch.ones(8), group)  # equal ones need not be one object
 
     in_threads(2, work)
     assert len(calls["verify"]) <= 4  # the two ranks may both come first
@@ -301,23 +284,20 @@ def test_the_slow_group_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- ranks that do not agree, that die, that stay away
 
 
+REFUSES = "rank 2 refuses what it was given"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"tensor": torch.ones(9)},
-            "rank 2 has schedule .*, 9 elements of torch.float32, op 'sum', and rank 0 has .* 8 el",
-        ),
-        (
-            {"tensor": torch.ones(8, dtype=torch.float64)},
-            "rank 2 has .* 8 elements of torch.float64, .* and rank 0 has",
-        ),
+        ({"tensor": torch.ones(9)}, "rank 2 has .*, 9 elements of torch.float32, op 'sum', and rank 0 has .* 8 el"),
+        ({"tensor": torch.ones(8).double()}, "rank 2 has .* 8 elements of torch.float64, .* and rank 0 has"),
         ({"op": "max"}, "rank 2 has .*, op 'max', and rank 0 has .*, op 'sum'"),
         ({"schedule": build("allreduce", "flat", 3)}, "rank 2 has schedule [0-9a-f]{16}, .* and rank 0 has schedule"),
-        ({"tensor": torch.ones(2)}, "at least 3 elements, one for each chunk, got 2|rank 2 refuses what it was given"),
-        ({"tensor": torch.ones(8, 2)[:, 0]}, r"contiguous, got strides \(2,\)|rank 2 refuses what it was given"),
-        ({"tensor": None}, "tensor must be a torch tensor, got None|rank 2 refuses what it was given"),
-        ({"op": "mean"}, "op must be one of 'sum', .*, got 'mean'|rank 2 refuses what it was given"),
+        ({"tensor": torch.ones(2)}, f"at least 3 elements, one for each chunk, got 2|{REFUSES}"),
+        ({"tensor": torch.ones(8, 2)[:, 0]}, rf"contiguous, got strides \(2,\)|{REFUSES}"),
+        ({"tensor": None}, f"tensor must be a torch tensor, got None|{REFUSES}"),
+        ({"op": "mean"}, f"op must be one of 'sum', .*, got 'mean'|{REFUSES}"),
     ],
 )
 def test_ranks_that_do_not_agree_all_say_so(change: dict[str, Any], message: str) -> None:
@@ -367,16 +347,16 @@ def test_a_rank_that_stays_away_is_named_at_the_timeout(num_elements: int) -> No
     assert 1.9 < in_threads(2, work, timeout_s=2.0)[0] < 80
 
 
-def test_a_rank_that_does_not_begin_is_told_of_at_the_timeout() -> None:
-    told = threading.Event()
+def test_a_rank_that_does_not_begin_is_named_at_the_timeout() -> None:
+    over = threading.Event()
 
     def work(rank: int, group: Any) -> None:
         if rank == 0:
             with pytest.raises(RuntimeError, match="not all ranks began this collective"):
                 execute(build("allreduce", "ring", 2), torch.ones(8), group)
-            told.set()
+            over.set()
         else:
-            assert told.wait(90)
+            assert over.wait(90)
 
     in_threads(2, work, timeout_s=2.0)
 
@@ -447,9 +427,7 @@ except RuntimeError as error:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_gloo_carries_what_is_on_a_gpu(dtype: torch.dtype) -> None:
-    for schedule in schedules(3):
-        tensors = some(3, (fitting(schedule, 67),), dtype, device="cuda")
-        assert_equal(on_the_wire(schedule, tensors), run_local(schedule, tensors))
+    check_alike((schedule, some(3, (fitting(schedule, 67),), dtype, device="cuda")) for schedule in schedules(3))
 
 
 def test_what_torch_does_not_compute_with_is_refused_before_anything_is_sent() -> None:
@@ -470,18 +448,21 @@ def test_bad_input() -> None:
         with pytest.raises(ValueError, match="group must be a process group that this rank is in, got"):
             execute(ring, torch.ones(4), group)
 
+    alone, ones = Schedule.from_text("allgather none ranks=1 chunks=1\n0: 0>0:0=\n"), torch.ones(4)
+    asked = [
+        (lambda group: execute("ring", ones, group), "schedule must be a Schedule, got 'ring'"),
+        (lambda group: execute(build("allreduce", "ring", 4), ones, group), "must have the schedule's 4 ranks, got 1"),
+        (lambda group: execute(alone, ones, group), "step 0, rank 0, chunk 0: sends to itself"),
+        (lambda group: execute(ring, ones.long(), group, "avg"), "op 'avg' needs a floating or complex dtype, got"),
+        (
+            lambda group: Executor(ring, ones, group).run(torch.arange(5)),
+            r"tensor must be \(4,\) of torch.float32 on cpu, got \(5,\) of torch.int64",
+        ),
+    ]
+
     def work(rank: int, group: Any) -> None:
-        with pytest.raises(ValueError, match="schedule must be a Schedule, got 'ring'"):
-            execute("ring", torch.ones(4), group)
-        with pytest.raises(ValueError, match="group must have the schedule's 4 ranks, got 1"):
-            execute(build("allreduce", "ring", 4), torch.ones(4), group)
-        with pytest.raises(ScheduleError):
-            execute(Schedule.from_text("allgather none ranks=1 chunks=1\n0: 0>0:0=\n"), torch.ones(4), group)
-        with pytest.raises(ValueError, match="op 'avg' needs a floating or complex dtype, got torch.int64"):
-            execute(ring, torch.arange(4), group, "avg")
-        with pytest.raises(
-            ValueError, match=r"tensor must be \(4,\) of torch.float32 on cpu, got \(5,\) of torch.int64"
-        ):
-            Executor(ring, torch.ones(4), group).run(torch.arange(5))
+        for ask, message in asked:
+            with pytest.raises(ValueError, match=message):
+                ask(group)
 
     in_threads(1, work)

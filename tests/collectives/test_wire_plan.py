@@ -147,17 +147,15 @@ def test_no_message_of_no_elements(counts: list[int]) -> None:
 
 
 def test_receives_are_posted_one_step_ahead() -> None:
-    _, made = plans(build("allreduce", "ring", 4), 40, ahead=True)[0]
-    posts = [[made.transfers[number] for number in op.transfers] for op in made.program if isinstance(op, Post)]
-    assert [(one.step, one.sends) for one in posts[0]] == [(0, False)]
-    assert [[(one.step, one.sends) for one in post] for post in posts[1:-1]] == [
-        [(step, True), (step + 1, False)] for step in range(5)
-    ]
-    _, made = plans(build("allreduce", "ring", 4), 40, ahead=False)[0]
-    posts = [[made.transfers[number] for number in op.transfers] for op in made.program if isinstance(op, Post)]
-    assert [[(one.step, one.sends) for one in post] for post in posts] == [
-        [(step, True), (step, False)] for step in range(6)
-    ]
+    def posts(ahead: bool) -> list[list[tuple[int, bool]]]:
+        """For each post of rank 0 in a ring the step of each transfer, and whether it sends."""
+        _, made = plans(build("allreduce", "ring", 4), 40, ahead)[0]
+        found = [[made.transfers[number] for number in op.transfers] for op in made.program if isinstance(op, Post)]
+        return [[(one.step, one.sends) for one in post] for post in found]
+
+    assert posts(ahead=True)[0] == [(0, False)]
+    assert posts(ahead=True)[1:-1] == [[(step, True), (step + 1, False)] for step in range(5)]
+    assert posts(ahead=False) == [[(step, True), (step, False)] for step in range(6)]
 
 
 def test_with_a_lag_sums_are_made_while_the_next_message_travels() -> None:

@@ -81,36 +81,23 @@ def test_a_forgotten_set_epoch_is_found_and_a_kept_one_is_not():
     assert audit(assign(100, 4, epoch=epoch) for epoch in range(3)).repeated_orders == ()
 
 
-def test_seed_plus_epoch_collides():
-    report = audit([assign(100, 4, seed=0, epoch=1), assign(100, 4, seed=1, epoch=0)])
-    assert report.repeated_orders == ((0, 1),)
-    assert "seed + epoch is the same" in str(report)
-
-
 @pytest.mark.parametrize(
     ("recipes", "why"),
     [
         ([{"epoch": 3}, {"epoch": 3}], "was set_epoch forgotten?"),
+        ([{"seed": 0, "epoch": 1}, {"seed": 1, "epoch": 0}], "seed + epoch is the same"),
         ([{"seed": 0}, {"seed": 2**32}], "seed + epoch is the same modulo 2**32"),
         ([{"epoch": 0, "sampler": "libtorch_random"}, {"epoch": 2**32, "sampler": "libtorch_random"}], "modulo 2**32"),
+        (
+            [{"size": 3, "num_replicas": 1, "epoch": epoch} for epoch in range(10)],
+            "by chance, few samples have few orders",
+        ),
     ],
 )
 def test_the_reason_of_a_repeated_order(recipes, why):
-    assert str(audit(assign(100, 4, **recipe) for recipe in recipes)).endswith(why)
-
-
-def test_chance_is_not_called_forgetting():
-    report = str(audit(assign(3, 1, epoch=epoch) for epoch in range(10)))
-    assert "by chance, few samples have few orders" in report
-    assert "forgotten" not in report
-
-
-def test_many_duplicates_are_counted_as_quickly_as_few():
-    draw = np.random.default_rng(0)
-    ranks = tuple(draw.integers(-5, 1005, 700) for _ in range(9))
-    (epoch,) = audit(Assignment(1000, ranks)).epochs
-    readers = Counter(i for indices in ranks for i in set(indices.tolist()) if 0 <= i < 1000)
-    assert epoch.overlap.tolist() == sorted(i for i, count in readers.items() if count > 1)
+    report = str(audit(assign(**{"size": 100, "num_replicas": 4, **recipe}) for recipe in recipes))
+    assert why in report.splitlines()[-1]
+    assert ("forgotten" in report) == ("forgotten" in why)
 
 
 def test_an_unshuffled_run_may_repeat():

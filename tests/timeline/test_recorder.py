@@ -24,12 +24,6 @@ def work(recording, rank, count, last_words=None):
         time.sleep(600)
 
 
-def hammer(recording, lane, count):
-    for item in range(count):
-        with recording.span(lane, "work", item):
-            pass
-
-
 def test_a_span_is_the_time_spent_in_it():
     recording = Recorder(rank=3)
     before = time.perf_counter()
@@ -44,6 +38,7 @@ def test_a_span_is_the_time_spent_in_it():
 
 def test_a_span_that_raises_is_recorded_and_the_error_goes_on():
     recording = Recorder()
+    assert len(recording.timeline()) == 0
     with pytest.raises(RuntimeError, match="disk"), recording.span("loader", "read"):
         raise RuntimeError("disk")
     assert [span.item for span in recording.timeline()] == [-1]
@@ -52,7 +47,7 @@ def test_a_span_that_raises_is_recorded_and_the_error_goes_on():
 def test_threads_lose_nothing_and_files_follow_on_each_other(monkeypatch):
     monkeypatch.setattr(recorder, "_SLOTS", 256)
     recording = Recorder()
-    threads = [threading.Thread(target=hammer, args=(recording, f"lane {n}", 3000)) for n in range(8)]
+    threads = [threading.Thread(target=work, args=(recording, n, 3000)) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -197,7 +192,3 @@ def test_a_named_folder_stays(tmp_path):
     gc.collect()
     (span,) = Recorder(folder=tmp_path / "spans").timeline()
     assert (span.start_s, span.stop_s) == (0.0, 2.0)
-
-
-def test_an_empty_recorder_gives_an_empty_timeline():
-    assert len(Recorder().timeline()) == 0
