@@ -71,8 +71,8 @@ def row(how: str, num_workers: int, link: Any, network: Any) -> dict[str, Any]:
     seconds = [one.timeline.makespan_s / STEPS for one in (twin, run)]
     error = seconds[0] / seconds[1] - 1
     behind = [np.bincount(np.array(one.staleness, dtype=int)).tolist() for one in (twin, run)]
-    print(f"{how:13} {num_workers} workers: {seconds[0] * 1e3:6.1f} ms predicted, {seconds[1] * 1e3:6.1f} executed "
-          f"({error:+.0%}); behind: {behind[0]} predicted, {behind[1]}")  # fmt: skip
+    both_ms = f"{seconds[0] * 1e3:6.1f} ms predicted, {seconds[1] * 1e3:6.1f} executed ({error:+.0%})"
+    print(f"{how:13} {num_workers} workers: {both_ms}; behind: {behind[0]} predicted, {behind[1]}")
     told = {"how": how, "num_workers": num_workers, "num_batches": num_batches, "parameter_bytes": run.parameter_bytes}
     link_told = {"alpha_s": round(link.alpha_s, 6), "bytes_per_s": round(link.bytes_per_s)}
     compute = {"compute_s": [round(one, 6) for one in run.compute_s()]}

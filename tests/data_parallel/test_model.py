@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +17,16 @@ from rankscope.collectives import build, closed_form, lower_bounds, simulate
 from rankscope.data_parallel import StepCosts, StepSizes, chunk_sizes, ddp_traffic, simulate_ddp
 from rankscope.data_parallel.model import messages_of
 
-SIZES = StepSizes(batch_size=32, input_bytes=600, output_bytes=40, parameter_bytes=10_000, frozen_bytes=500,
-                  buffer_bytes=60)  # fmt: skip
+SIZES = StepSizes(32, input_bytes=600, output_bytes=40, parameter_bytes=10_000, frozen_bytes=500, buffer_bytes=60)
 COSTS = StepCosts(Link(1e-3, 1e6), forward_s=0.002, backward_s=0.004, loss_s=0.0005, gamma_s_per_byte=1e-7)
-COLLECTIVES = {"inputs": "scatter", "parameters": "broadcast", "outputs": "gather", "output gradients": "scatter",
-               "gradients": "reduce"}  # fmt: skip
-
-
-def wrong(value: Any) -> Any:
-    """A value of a type that is not asked for."""
-    return value
+# the collectives of a step, with the bytes of the whole array
+COLLECTIVES = [
+    ("scatter", 32 * 600),
+    ("broadcast", 10_560),
+    ("gather", 32 * 40),
+    ("scatter", 32 * 40),
+    ("reduce", 10_000),
+]
 
 
 @given(st.integers(1, 300), st.integers(1, 70))
@@ -46,8 +45,8 @@ def test_bytes_are_those_of_the_formulas(num_devices: int) -> None:
     """All but device 0's share of inputs and outputs, the outputs twice; parameters N-1 times there and back."""
     moved = data_parallel.traffic(SIZES, num_devices)
     others, away = num_devices - 1, 32 - math.ceil(32 / num_devices)
-    wanted = {"inputs": away * 600, "parameters": others * 10_560, "outputs": away * 40,
-              "output gradients": away * 40, "gradients": others * 10_000}  # fmt: skip
+    wanted = {"inputs": away * 600, "parameters": others * 10_560, "outputs": away * 40}
+    wanted |= {"output gradients": away * 40, "gradients": others * 10_000}
     assert moved.bytes_of == (wanted if others else {})
     assert moved.num_messages == 5 * others
     assert moved.total_bytes == sum(wanted.values()) == moved.port_bytes[0]  # all of it passes device 0
@@ -74,11 +73,9 @@ def test_each_stage_takes_what_the_verified_schedule_takes(num_devices: int) -> 
     """The collectives of the library, simulated message by message, are the second method."""
     step, chunks = data_parallel.simulate(SIZES, num_devices, COSTS), chunk_sizes(32, num_devices)
     cluster = Cluster.uniform(num_devices, COSTS.link, COSTS.gamma_s_per_byte)
-    whole = {"inputs": 32 * 600, "parameters": 10_560, "outputs": 32 * 40, "output gradients": 32 * 40,
-             "gradients": 10_000}  # fmt: skip
     total_s = 32 * COSTS.loss_s + chunks[0] * (COSTS.forward_s + COSTS.backward_s)
-    for what, collective in COLLECTIVES.items():
-        total_s += simulate(build(collective, "flat", num_devices), whole[what], cluster).makespan_s
+    for collective, num_bytes in COLLECTIVES:
+        total_s += simulate(build(collective, "flat", num_devices), num_bytes, cluster).makespan_s
     step.check()
     assert step.makespan_s == pytest.approx(total_s, rel=1e-9)
 
@@ -115,14 +112,14 @@ def test_data_parallel_gets_slower_with_devices_where_parameters_decide() -> Non
     [
         (lambda: StepSizes(0, 1, 1, 1), "batch_size must be a whole number of at least 1, got 0"),
         (lambda: StepSizes(1, -1, 1, 1), "input_bytes must be a whole number of at least 0, got -1"),
-        (lambda: StepSizes(1, 1, 1, wrong(2.5)), "parameter_bytes must be a whole number of at least 0, got 2.5"),
-        (lambda: StepCosts(wrong(3), 1, 1), "link must be a Link, got 3"),
+        (lambda: StepSizes(1, 1, 1, 2.5), "parameter_bytes must be a whole number of at least 0, got 2.5"),
+        (lambda: StepCosts(3, 1, 1), "link must be a Link, got 3"),
         (lambda: StepCosts(COSTS.link, -1, 1), "forward_s must be a finite number of at least 0, got -1"),
         (lambda: chunk_sizes(4, 0), "num_devices must be a whole number from 1 to 1024, got 0"),
-        (lambda: messages_of(wrong(32), 4), "sizes must be a StepSizes, got 32"),
-        (lambda: data_parallel.simulate(SIZES, 4, wrong(COSTS.link)), "costs must be a StepCosts, got Link"),
+        (lambda: messages_of(32, 4), "sizes must be a StepSizes, got 32"),
+        (lambda: data_parallel.simulate(SIZES, 4, COSTS.link), "costs must be a StepCosts, got Link"),
         (lambda: ddp_traffic(SIZES, True), "num_ranks must be a whole number from 1 to 1024, got True"),
-        (lambda: simulate_ddp(wrong(None), 4, COSTS), "sizes must be a StepSizes, got None"),
+        (lambda: simulate_ddp(None, 4, COSTS), "sizes must be a StepSizes, got None"),
     ],
 )
 def test_bad_input_is_refused(make: Callable[[], object], message: str) -> None:

@@ -43,7 +43,7 @@ def test_gradients_are_those_of_one_device(num_devices: int, dtype: torch.dtype)
     module = mlp(dtype)
     step = dissect(module, *batch(16, dtype), CROSS, num_devices)
     step.check()
-    CROSS(module(batch(16, dtype)[0]), batch(16, dtype)[1]).backward()  # type: ignore[no-untyped-call]
+    CROSS(module(batch(16, dtype)[0]), batch(16, dtype)[1]).backward()
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(step.gradients[name], parameter.grad)
     assert step.loss == pytest.approx(step.single_loss)
@@ -61,17 +61,17 @@ def test_tied_frozen_and_unused_parameters_and_buffers() -> None:
     assert set(step.gradients) == {"embedding.weight", "unused"}
 
 
-@pytest.mark.parametrize(
-    ("module", "inputs"),
-    [
-        (nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)), torch.randn(10, 2, 8, 8)),
-        (nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), nn.Flatten(), nn.Linear(32, 4)),
-         torch.randn(10, 4, 8)),
-    ],
-    ids=["convolution", "transformer"],
-)  # fmt: skip
-def test_other_modules(module: nn.Module, inputs: torch.Tensor) -> None:
-    dissect(module.double(), inputs.double(), torch.arange(10) % 4, CROSS, 3).check()
+ENCODER = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+MODULES = {
+    "convolution": (nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4)), (10, 2, 8, 8)),
+    "transformer": (nn.Sequential(ENCODER, nn.Flatten(), nn.Linear(32, 4)), (10, 4, 8)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_other_modules(name: str) -> None:
+    module, shape = MODULES[name]
+    dissect(module.double(), torch.randn(shape).double(), torch.arange(10) % 4, CROSS, 3).check()
 
 
 def test_each_device_has_memory_and_a_thread_of_its_own() -> None:
@@ -230,12 +230,11 @@ def test_gpus_give_the_gradients_of_one_and_torchs_own_class_the_same() -> None:
     devices = gpus if len(gpus) > 1 else gpus * 3  # torch's functions take one GPU several times, too
     step = dissect(mlp(), *batch(16), CROSS, devices)
     step.check()
-    assert [span.kind for span in step.timeline.select(rank=1, lane="link")] == [
-        "scatter", "broadcast", "gather", "scatter", "reduce",
-    ]  # fmt: skip
+    kinds = [span.kind for span in step.timeline.select(rank=1, lane="link")]
+    assert kinds == ["scatter", "broadcast", "gather", "scatter", "reduce"]
     if len(gpus) > 1:
         inputs, targets = (one.to(gpus[0]) for one in batch(16))
         wrapped = nn.DataParallel(mlp().to(gpus[0]))
-        CROSS(wrapped(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        CROSS(wrapped(inputs), targets).backward()
         for name, parameter in wrapped.module.named_parameters():
             torch.testing.assert_close(step.gradients[name], parameter.grad)

@@ -1,4 +1,4 @@
-"""DataParallel next to DDP: what a step moves between devices and when, predicted and taken apart for real."""
+"""DataParallel next to DDP: what a step moves between devices and when, predicted and dissected."""
 
 from __future__ import annotations
 

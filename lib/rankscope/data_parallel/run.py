@@ -1,4 +1,4 @@
-"""A step of DataParallel taken apart, stage by stage, on tensors that really move between devices.
+"""A step of DataParallel dissected stage by stage, on tensors that really move between devices.
 
 The devices are virtual, of this process, each with memory and a thread of its own; or GPUs, driven by torch itself.
 """

@@ -392,7 +392,7 @@ class _Shard(IterableDataset[tuple[int, Tensor, Tensor]]):
 
 
 def own_batches(task: Task, handling: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Return this rank's batches; to drop or to pad, ranks first agree on how many there are to be."""
+    """Return this rank's batches; to drop or to pad, ranks first agree on their number."""
     rank = dist.get_rank()
     assert task.epoch.loader is not None
     loader: Any = DataLoader(_Shard(task, rank), batch_size=task.epoch.loader.batch_size)

@@ -27,7 +27,7 @@ TERMS = {
     "gradients": "of the parameters that are trained",
     "optimizer_states": "momentum, variance, step counters",
     "master_copy": "the parameters that the optimizer updates, where those are others",
-    "buffers": "what a module keeps beside its parameters, whole on every rank",
+    "buffers": "of the module, whole on every rank",
     "buckets": "DDP's second copy of the gradients",
     "largest_layer": "of it for a while: gathered parameters, gradients before they are reduced",
     "activations": "as stated: no stage divides them",
@@ -97,7 +97,7 @@ OPTIMIZERS = {
 
 
 class Estimator(NamedTuple):
-    """Bytes per parameter that a rule of thumb counts, by term; `gradient_copy` is a float32 one beside the gradients.
+    """Bytes per parameter that a rule of thumb counts, by term; `gradient_copy` is a second one, in float32.
 
     >>> ESTIMATORS[3].name, ESTIMATORS[3].total_bytes
     ('ZeRO paper, mixed', 16)
@@ -190,9 +190,9 @@ def memory(
     """Return what a rank of `num_ranks` holds under ZeRO's `stage` (Rajbhandari et al., 2020), or one of torch's WAYS.
 
     Stage 1 divides optimizer states and master copy evenly among the ranks, 2 the gradients too, 3 the parameters too.
-    A way of WAYS needs a module, but for DDP's, and gives what `measure` finds: `rank` chooses the rank, by default the
-    fullest. "fully_shard_keep" is stage 2 while a step computes, and as stage 3 from one step to the next: torch has no
-    way that keeps whole parameters and shares of the gradients all the time.
+    A way gives what `measure` finds on a `rank`, by default on the fullest. All but DDP's need a module.
+    "fully_shard_keep" is stage 2 while a step computes, and stage 3 from one step to the next: torch has no way that
+    keeps whole parameters and shares of the gradients all the time.
 
     A `recipe` is one of RECIPES, by default "mixed" for a stage and "fp32" for a way, or "own": each tensor in the
     module's dtype, as what is no float always has. Frozen parameters have neither gradient nor state; shared ones count
@@ -397,7 +397,7 @@ class _Holding:
         }
 
     def rows(self) -> dict[str, int]:
-        """Return the terms as `fully_shard` divides them, which keeps its shard beside what it gathers.
+        """Return the terms as `fully_shard` divides them, which keeps its shard and gathers parameters for a while.
 
         Gradients come in the dtype in which they were computed, and are kept in that of the shard.
         """
