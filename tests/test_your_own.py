@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankscope import ddp
 from rankscope.collectives import Schedule, build, simulate, verify
-from rankscope.ddp.buckets import ddp_buckets
-from rankscope.ddp.local_step import ParameterSpec
+from rankscope.ddp.buckets import ParameterSpec
 from rankscope.machine import Profile, verdict
 from rankscope.sampling import Assignment, audit
 
@@ -128,7 +128,7 @@ def test_the_five_paths_take_what_is_made_up_at_random(tmp_path: Path) -> None:
     assert f"= {sum(range(1, schedule.num_ranks + 1))} everywhere" in text, SEED
 
     shapes = [size for one, other in pairwise(values["widths"]) for size in (one * other, other)]
-    buckets = ddp_buckets([ParameterSpec(str(place), 4 * size) for place, size in enumerate(shapes)]).rebuilt
+    buckets = ddp.buckets([ParameterSpec(str(place), 4 * size) for place, size in enumerate(shapes)]).rebuilt
     assert f"launched on two ranks: {len(buckets)}; every gradient" in text, SEED
     assert "write DistributedDataParallel(module" in text or "leave" in text, SEED
 

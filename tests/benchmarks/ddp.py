@@ -16,15 +16,13 @@ import numpy as np
 
 from rankscope import explorers
 from rankscope.cluster import Link
+from rankscope.ddp import Contention, LocalStep, buckets, recommend, simulate
+from rankscope.ddp import cost as cost_of
 from rankscope.ddp.architectures import ARCHITECTURES
-from rankscope.ddp.buckets import ddp_buckets
-from rankscope.ddp.cost import allreduce_cost
-from rankscope.ddp.launches import default_buckets
-from rankscope.ddp.local_step import Contention, LocalStep
-from rankscope.ddp.overlap import simulate_step, step_seconds
-from rankscope.ddp.recommend import DEFAULT_CAPS_MB, recommend_bucket_cap
+from rankscope.ddp.recommend import DEFAULT_CAPS_MB
+from rankscope.ddp.step import default_buckets, default_launches, last_backward
 from rankscope.explorers.panel import explorer_of
-from tests.training.simpy_reference import reference
+from tests.ddp.simpy_reference import reference
 
 NUM_TENSORS, NUM_RANKS, ROUNDS = 10_000, 1024, 9
 LINK, HELD = Link(alpha_s=5e-6, bytes_per_s=25e9), Contention(1.2, 1.1)
@@ -49,25 +47,31 @@ def torch_assignment(sizes: list[int]) -> Callable[[], object]:
 
 def main() -> None:
     sizes = (4 * 2 ** np.random.default_rng(0).integers(6, 20, NUM_TENSORS)).tolist()
-    cost = allreduce_cost(LINK, NUM_RANKS)
+    cost = cost_of(LINK, NUM_RANKS)
 
     def made() -> LocalStep:
         return LocalStep.modelled(sizes, backward_s=0.5)
+
+    def end_s(local: LocalStep, cap_mb: float | None) -> float:
+        return last_backward(local, default_launches(local, cap_mb), cost, HELD).end_s
 
     local, fresh = made(), iter([made() for _ in range(ROUNDS)])
     options: dict[str, Any] = {"contention": HELD}
     rows: list[tuple[str, Callable[[], object], int]] = [
         ("the local step, from 10,000 sizes", made, ROUNDS),
-        ("what-if: the first of a local step", lambda: step_seconds(next(fresh), cost, [None], **options), ROUNDS),
-        ("what-if: a step's seconds, default cap", lambda: step_seconds(local, cost, [None], **options), ROUNDS),
-        ("what-if: a step's seconds, 1 MiB", lambda: step_seconds(local, cost, [1], **options), ROUNDS),
-        ("what-if: its Timeline, default cap", lambda: simulate_step(local, cost, **options), ROUNDS),
-        (f"recommendation: {len(DEFAULT_CAPS_MB)} caps", lambda: recommend_bucket_cap(local, cost, **options), ROUNDS),
-        ("peer: the same step as SimPy processes",
-         lambda: reference(local, default_buckets(local), lambda size: float(cost(size)), HELD), 3),
-        ("assignment alone, parameter by parameter", lambda: ddp_buckets(local.parameters), ROUNDS),
+        ("what-if: the first of a local step", lambda: end_s(next(fresh), None), ROUNDS),
+        ("what-if: a step's seconds, default cap", lambda: end_s(local, None), ROUNDS),
+        ("what-if: a step's seconds, 1 MiB", lambda: end_s(local, 1), ROUNDS),
+        ("what-if: its Timeline, default cap", lambda: simulate(local, cost, **options), ROUNDS),
+        (f"recommendation: {len(DEFAULT_CAPS_MB)} caps", lambda: recommend(local, cost, **options), ROUNDS),
+        (
+            "peer: the same step as SimPy processes",
+            lambda: reference(local, default_buckets(local), lambda size: float(cost(size)), HELD),
+            3,
+        ),
+        ("assignment alone, parameter by parameter", lambda: buckets(local.parameters), ROUNDS),
         ("peer: torch's assignment, C++", torch_assignment(sizes), ROUNDS),
-    ]  # fmt: skip
+    ]
     print(f"{NUM_TENSORS} gradients of {local.num_bytes / 1e9:.1f} GB, {NUM_RANKS} ranks", flush=True)
     for name, work, rounds in rows:
         print(f"  {name:<50}{median_ms(work, rounds):>10.1f} ms", flush=True)

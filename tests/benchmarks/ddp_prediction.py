@@ -1,11 +1,11 @@
 """DDP's step, predicted and measured over bucket caps: python -m tests.benchmarks.ddp_prediction --ranks 2.
 
 The allreduce alone and the contention are measured first, once for all modules and caps, then each module's step
-without allreduces and with them at each cap, in turns. With --output the sweeps are stored, beside those of other
-ranks and networks that the file has; without --ranks the table of a file is printed. Ranks that share cores compute
-with one thread each. Root on Linux puts the session before all others (its autogroup's nice value), and so leaves the
-ranks' threads their equal shares; real-time priority does not, and makes the step another one, a fifth quicker on two
-cores, since a thread that computes then keeps Gloo's waiting.
+without allreduces and with them at each cap, in turns. With --output the sweeps are stored, next to those of other
+ranks and networks that the file has; without --ranks the table of that file, or of the recorded one, is printed.
+Ranks that share cores compute with one thread each. Root on Linux puts the session before all others (its autogroup's
+nice value), and so leaves the ranks' threads their equal shares; real-time priority does not, and makes the step
+another one, a fifth quicker on two cores, since a thread that computes then keeps Gloo's waiting.
 """
 
 from __future__ import annotations
@@ -14,23 +14,29 @@ import argparse
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import attrs
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import nn
 
-from rankscope.ddp.cap_sweep import CapSweep, load_sweeps, save_sweeps
-from rankscope.ddp.ddp_run import DDPRun, joined
-from rankscope.ddp.local_step import Contention
-from rankscope.ddp.measure_steps import measure_ddp
-from rankscope.ddp.measure_sweep import measure_round, sweeps_of
+from rankscope.ddp import Contention, DDPRun, Where, load_sweeps, measure, measure_allreduce
+from rankscope.ddp.contention import fit_contention
+from rankscope.ddp.cost import CostTable
+from rankscope.ddp.run import Loss, calibration_runs
+from rankscope.ddp.sweep import CapSweep, MeasuredCap, save_sweeps
 from rankscope.machine.emulate import emulated
 
 from ._ddp_modules import MODULES
 
 COMMAND = "python -m tests.benchmarks.ddp_prediction"
+RECORDED = Path(__file__).parents[2] / "notebooks" / "profiles" / "ddp_steps.json"
+CAPS_MB = (None, 1.0, 5.0, 25.0, 100.0)  # None is DDP's default
 
 
 def go_before_others() -> None:
@@ -62,6 +68,60 @@ def turn(lock: Path | None) -> Iterator[None]:
         yield
 
 
+class Round(NamedTuple):
+    """One turn of all that sweeps are made of: the allreduce alone, runs to fit contention to, and the modules' runs.
+
+    A module's runs are without allreduces first, and then at each cap.
+    """
+
+    cost: CostTable
+    calibration: list[DDPRun]
+    modules: dict[str, list[DDPRun]]
+
+
+def measure_round(
+    modules: Mapping[str, tuple[nn.Module, Loss]],
+    num_ranks: int,
+    iterations: int,
+    where: Where,
+    caps_mb: Sequence[float | None] = CAPS_MB,
+) -> Round:
+    """Measure all that `sweeps_of` puts together, once."""
+    cost = measure_allreduce(num_ranks, where)
+    calibration = calibration_runs(num_ranks, 2 * iterations, where)
+    runs = {}
+    for name, (module, loss) in modules.items():
+        steps = partial(measure, module, loss, num_ranks=num_ranks, where=where)
+        alone = steps(iterations=2 * iterations, communicate=False)
+        runs[name] = [alone, *(steps(iterations=iterations, bucket_cap_mb=cap) for cap in caps_mb)]
+    return Round(cost, calibration, runs)
+
+
+def joined(runs: Sequence[DDPRun]) -> DDPRun:
+    """Return the iterations of several runs of the same module in the same setting as one run."""
+    for run in runs:
+        if (run.parameters, run.setting, run.num_ranks) != (runs[0].parameters, runs[0].setting, runs[0].num_ranks):
+            raise ValueError(f"runs must be of one module, setting and number of ranks, got {runs[0]!r} and {run!r}")
+        if run.steps and run.buckets != runs[0].buckets:
+            raise ValueError(f"runs must end with the same buckets, got {runs[0].buckets} and {run.buckets}")
+    names = ("step_s", "clean", "steps")
+    return attrs.evolve(runs[0], **{name: sum((getattr(run, name) for run in runs), ()) for name in names})
+
+
+def sweeps_of(rounds: Sequence[Round]) -> list[CapSweep]:
+    """Return a sweep for each module, with one cost and one contention, from all rounds."""
+    seconds = np.median([one.cost.seconds for one in rounds], axis=0)
+    cost = CostTable(rounds[0].cost.num_bytes, tuple(seconds.tolist()))
+    alone, *overlapped = map(joined, zip(*(one.calibration for one in rounds), strict=True))
+    contention = fit_contention([run.overlapped() for run in overlapped], alone.local_step(), cost)
+    sweeps = []
+    for name in rounds[0].modules:
+        local, *runs = map(joined, zip(*(one.modules[name] for one in rounds), strict=True))
+        measured = (MeasuredCap(run.setting.bucket_cap_mb, run.buckets, run.step_s, run.clean) for run in runs)
+        sweeps.append(CapSweep(name, local.provenance, local.local_step(), cost, contention, tuple(measured)))
+    return sweeps
+
+
 def measured(num_ranks: int, args: argparse.Namespace) -> list[CapSweep]:
     """Measure cost, contention and the modules, on one network."""
     rounds, modules = [], {}
@@ -71,8 +131,8 @@ def measured(num_ranks: int, args: argparse.Namespace) -> list[CapSweep]:
         modules[name] = make(), loss
     for _ in range(args.rounds):
         with turn(args.lock), network_of(args.mbit, num_ranks) as network:
-            options = {"num_ranks": num_ranks, "iterations": args.iterations, "network": network, "timeout_s": 600.0}
-            rounds.append(measure_round(modules, **options))
+            where = Where(network=network, timeout_s=600.0)
+            rounds.append(measure_round(modules, num_ranks, args.iterations, where))
         print_table(sweeps_of(rounds[-1:]))
     return sweeps_of(rounds)
 
@@ -86,10 +146,15 @@ def print_hook_cost(num_ranks: int, args: argparse.Namespace) -> None:
             with turn(args.lock):
                 for observe, runs in found.items():
                     options = {"num_ranks": num_ranks, "iterations": args.iterations, "observe": observe}
-                    runs.append(measure_ddp(module, loss, bucket_cap_mb=5.0, **options))
+                    runs.append(measure(module, loss, bucket_cap_mb=5.0, **options))
         observed, plain = (joined(found[one]).used_s * 1e3 for one in (True, False))
         times = f"observed {np.median(observed):.1f} ms, plain {np.median(plain):.1f} ms"
         print(f"{num_ranks} ranks, {name}: {times}, quartiles {np.percentile(plain, [25, 75]).round(1)}", flush=True)
+
+
+def errors(sweep: CapSweep, contention: Contention | None = None) -> NDArray[np.float64]:
+    """How far the predictions are off what was measured, as shares of that."""
+    return sweep.predicted_s(contention) / sweep.measured_s - 1
 
 
 def print_table(sweeps: Sequence[CapSweep]) -> None:
@@ -99,9 +164,9 @@ def print_table(sweeps: Sequence[CapSweep]) -> None:
     for sweep in sweeps:
         where, local = f"{sweep.num_ranks}, {sweep.network}", sweep.local
         alone_ms = 1e3 * (local.forward_s + local.backward_s + local.unpack_s)
-        free = sweep.predicted_s(Contention()) / sweep.measured_s - 1
+        free = errors(sweep, Contention())
         for one, predicted_s, error, freely in zip(
-            sweep.measured, sweep.predicted_s(), sweep.errors, free, strict=True
+            sweep.measured, sweep.predicted_s(), errors(sweep), free, strict=True
         ):
             times = f"{alone_ms:9.1f}{one.median_s * 1e3:9.1f}{predicted_s * 1e3:10.1f}"
             shape = f"{where:28} {sweep.name:12}{one.bucket_cap_mb or 'None':>5}{len(one.buckets):8}"
@@ -112,8 +177,8 @@ def print_table(sweeps: Sequence[CapSweep]) -> None:
 
 def print_verdict(sweeps: Sequence[CapSweep]) -> None:
     """Print how far the model is off, and what its choice among the caps would lose."""
-    off = np.abs(np.concatenate([sweep.errors for sweep in sweeps]))
-    free = np.abs(np.concatenate([sweep.predicted_s(Contention()) / sweep.measured_s - 1 for sweep in sweeps]))
+    off = np.abs(np.concatenate([errors(sweep) for sweep in sweeps]))
+    free = np.abs(np.concatenate([errors(sweep, Contention()) for sweep in sweeps]))
     lost = [sweep.measured_s[sweep.predicted_s().argmin()] / sweep.measured_s.min() - 1 for sweep in sweeps]
     first = sweeps[0]
     print(f"{first.num_ranks} ranks, {first.network}: {first.contention}")
@@ -133,7 +198,7 @@ def main() -> None:
     parser.add_argument("--lock", type=Path, help="a file to lock for each round")
     args = parser.parse_args()
     if not args.ranks:
-        print_table(load_sweeps(args.output))
+        print_table(load_sweeps(args.output or RECORDED))
         return
     go_before_others()
     found = load_sweeps(args.output) if args.output and args.output.exists() else []

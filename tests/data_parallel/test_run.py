@@ -17,7 +17,7 @@ from rankscope.data_parallel.model import Message
 from rankscope.data_parallel.run import DataParallelError
 from rankscope.timeline import TimelineError
 
-from ..training.small import CROSS, batch, mlp
+from ..small import CROSS, batch, mlp
 
 
 class Tied(nn.Module):
@@ -178,7 +178,7 @@ def test_what_is_wrong_is_caught() -> None:
         ({"module": 3}, "module must be a Module, got 3"),
         ({"module": nn.Tanh()}, "module must have a parameter that gets a gradient, got Tanh"),
         ({"inputs": [1, 2]}, r"inputs must be a Tensor, got \[1, 2\]"),
-        ({"inputs": torch.zeros(0, 6)}, "inputs must have a row a sample, and one at least"),
+        ({"inputs": torch.zeros(0, 6)}, "inputs must have a row for each sample, and at least one"),
         ({"targets": torch.zeros(7)}, "targets must have the 8 samples of the inputs, got 7"),
         ({"devices": 0}, "devices must be a whole number from 1 to 64, got 0"),
         ({"devices": "cuda"}, "devices must be a whole number from 1 to 64, got 'cuda'"),

@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 import pytest
 
-from rankscope import figures
+from rankscope import ddp, figures
 from rankscope.cluster import Link
-from rankscope.ddp.buckets import DDPBuckets, ddp_buckets
-from rankscope.ddp.local_step import Contention, LocalStep, ParameterSpec
-from rankscope.ddp.recommend import Recommendation, recommend_bucket_cap
+from rankscope.ddp import Contention, LocalStep
+from rankscope.ddp.buckets import DDPBuckets, ParameterSpec
+from rankscope.ddp.recommend import Recommendation
 from rankscope.figures.ddp import PARTS, draw_buckets, draw_caps
 from rankscope.figures.marks import Drawing
 from rankscope.figures.palette import rank_colors
@@ -25,7 +25,7 @@ MIB = 2**20
 def five() -> DDPBuckets:
     """1 MiB and 25 MiB caps: 4 | 3 2 | 1, and 0 alone."""
     sizes = [3, 2, 10, 20, 1]
-    return ddp_buckets([ParameterSpec(f"{n}", size * MIB, sparse=n == 0) for n, size in enumerate(sizes)])
+    return ddp.buckets([ParameterSpec(f"{n}", size * MIB, sparse=n == 0) for n, size in enumerate(sizes)])
 
 
 def pieces(drawing: Drawing) -> list[tuple[float, float, float, str, bool]]:
@@ -46,7 +46,7 @@ def test_a_row_holds_the_gradients_of_a_bucket_by_their_bytes() -> None:
     numbers, totals = draw_buckets(five()).texts[-2:]
     assert numbers.text == ("4", "3", "2", "0", "1")
     assert totals.text == ("1 MiB", "30 MiB", "3 MiB", "2 MiB")
-    empty = draw_buckets(ddp_buckets([ParameterSpec("none", 0)]))
+    empty = draw_buckets(ddp.buckets([ParameterSpec("none", 0)]))
     assert pieces(empty) == [(0, 0.1, 0, blue, False)]
     to_svg(empty)
 
@@ -57,7 +57,7 @@ def test_caps_are_drawn_where_they_closed_a_bucket() -> None:
     assert (caps.x0 / MIB).tolist() == [1, 25, 25]
     assert caps.y0.tolist() == [0, 1, 3]
     assert keys_of(drawing) == ["cap of 1 MiB", "cap of 25 MiB", "sparse gradient, always alone"]
-    far = draw_buckets(ddp_buckets([ParameterSpec("weight", MIB)], 1000))  # does not squeeze the rows
+    far = draw_buckets(ddp.buckets([ParameterSpec("weight", MIB)], 1000))  # does not squeeze the rows
     assert keys_of(far) == ["cap of 1000 MiB, beyond the picture"]
     assert far.lines[0].x0.size == 0
     assert far.width < 2 * MIB
@@ -68,12 +68,12 @@ def test_titles_say_when() -> None:
     before = draw_buckets(five(), iteration=0)
     assert before.title == "36 MiB of gradients, 5 parameters: 2 allreduces before the rebuild at iteration 1"
     assert before.lines[0].x0.size == 0
-    never = ddp_buckets(five().parameters, find_unused_parameters=True)
+    never = ddp.buckets(five().parameters, find_unused_parameters=True)
     assert draw_buckets(never).title.endswith("4 allreduces at every iteration")
 
 
 def test_many_buckets_are_thin() -> None:
-    drawing = draw_buckets(ddp_buckets([ParameterSpec(f"{n}", 100) for n in range(256)], 0))
+    drawing = draw_buckets(ddp.buckets([ParameterSpec(f"{n}", 100) for n in range(256)], 0))
     assert drawing.texts == ()
     assert len(pieces(drawing)) == 256
 
@@ -84,7 +84,7 @@ def test_many_buckets_are_thin() -> None:
 @cache
 def recommendation(rate: float = 2e9) -> Recommendation:
     local = LocalStep.modelled([1 << 20] * 64, backward_s=0.064, unpack_s=0.004)
-    return recommend_bucket_cap(local, Link(50e-6, rate), num_ranks=8, contention=Contention(1.3, 1.2))
+    return ddp.recommend(local, ddp.cost(Link(50e-6, rate), num_ranks=8), contention=Contention(1.3, 1.2))
 
 
 def test_each_bar_is_a_step_in_its_parts() -> None:
@@ -104,7 +104,7 @@ def test_each_bar_is_a_step_in_its_parts() -> None:
     assert drawn.width > max(row.step_s for row in rows) * 1e3
     assert draw_caps(found).rects[0].y.round().tolist() == [0]  # the default is framed where no cap is chosen
     assert draw_caps(found, bucket_cap_mb=3).rects[0].y.size == 0  # and none by a cap that is not there
-    nothing = recommend_bucket_cap(LocalStep((), np.empty(0), 0.0, 0.0), Link(0.0, 1e9), num_ranks=2)
+    nothing = ddp.recommend(LocalStep((), np.empty(0), 0.0, 0.0), ddp.cost(Link(0.0, 1e9), num_ranks=2))
     assert draw_caps(nothing).title == "Best: default"
 
 

@@ -19,12 +19,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from pages.stills import stills
 
-from rankscope import figures, zero
+from rankscope import ddp, figures, zero
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate, traffic, winners
-from rankscope.ddp.buckets import ddp_buckets
-from rankscope.ddp.local_step import LocalStep, ParameterSpec
-from rankscope.ddp.recommend import Recommendation, recommend_bucket_cap
+from rankscope.ddp import LocalStep
+from rankscope.ddp.buckets import ParameterSpec
+from rankscope.ddp.recommend import Recommendation
 from rankscope.explorers.catalogue import CATALOGUE
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.axes import to_axes
@@ -72,7 +72,7 @@ def recorded() -> Profile:
 @cache
 def recommendation(**options: Any) -> Recommendation:
     local = LocalStep.modelled([1 << 20] * 64, 0.064, unpack_s=0.004)
-    return recommend_bucket_cap(local, Link(50e-6, 2e9), num_ranks=8, **options)
+    return ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), **options)
 
 
 def peers() -> Profile:
@@ -101,7 +101,7 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "bucket_caps": lambda **on: figures.bucket_caps(
         recommendation(), {1.0: [0.1, 0.11, 0.12], None: [0.2, 0.21]}, **on
     ),
-    "buckets": lambda **on: figures.buckets(ddp_buckets(SPECS, 2.0), **on),
+    "buckets": lambda **on: figures.buckets(ddp.buckets(SPECS, 2.0), **on),
     "copies": lambda **on: figures.copies(FACTS, **on),
     "copies both_ways": lambda **on: figures.copies(FACTS, view="both_ways", **on),
     "copies pieces": lambda **on: figures.copies(FACTS, view="pieces", **on),
@@ -176,7 +176,7 @@ DRAWINGS: dict[str, Drawing] = {
     "no samples": draw_assignment(assign(0, 2)),
     "coverage": draw_coverage([assign(30, 12, epoch=epoch) for epoch in range(2)]),
     "label counts": draw_label_counts([[1, 2], [3, 4]], title="<&>"),
-    "buckets": draw_buckets(ddp_buckets([*SPECS, ParameterSpec("sparse", 1 << 20, sparse=True)])),
+    "buckets": draw_buckets(ddp.buckets([*SPECS, ParameterSpec("sparse", 1 << 20, sparse=True)])),
     "caps": draw_caps(recommendation(), 8),
     "memory": draw_memory(STAGES, LIMITS, "stage 1"),
     "peers": draw_peers(peers()),
@@ -290,7 +290,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.label_counts([[1, 2]], limits=(0, np.nan)), "limits must be a whole number, got nan"),
     (lambda: figures.buckets([]), r"buckets must be a DDPBuckets, got \[\]"),
     (
-        lambda: figures.buckets(ddp_buckets([ParameterSpec(str(n), 100) for n in range(257)], 0)),
+        lambda: figures.buckets(ddp.buckets([ParameterSpec(str(n), 100) for n in range(257)], 0)),
         "^a drawing has at most 256 buckets, got 257: take a larger cap$",
     ),
     (lambda: figures.bucket_caps([1, 2]), "recommendation must be a Recommendation"),

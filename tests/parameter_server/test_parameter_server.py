@@ -33,7 +33,7 @@ from rankscope.parameter_server.run import batches_of
 from rankscope.ranks import RankError, launch
 
 from ..machine.networks import needs_network
-from ..training.small import CROSS, batch, mlp
+from ..small import CROSS, batch, mlp
 
 WORK = Work(mlp(), *batch(40), CROSS)
 SETTING: dict[str, Any] = {"num_batches": 12, "batch_size": 4, "learning_rate": 0.2, "seed": 3}

@@ -22,7 +22,7 @@ from rankscope.parameter_server import count_together, measure_passing, train_al
 from rankscope.parameter_server.sharing import PASSED_BY, Passing, _read
 from rankscope.ranks import RankError
 
-from ..training.small import CROSS, batch, mlp
+from ..small import CROSS, batch, mlp
 
 WORK = Work(mlp(), *batch(40), CROSS)
 SETTING: dict[str, Any] = {"num_batches": 12, "batch_size": 4, "learning_rate": 0.2, "seed": 3}

@@ -25,7 +25,7 @@ from rankscope.uneven.states import JoinedTraining, StatesAfterJoin, share_state
 from rankscope.workers import forker
 
 from ..processes import children, soon
-from ..training.small import batch, mlp
+from ..small import batch, mlp
 
 EPOCH = files_epoch([20, 24, 17], num_ranks=3, batch_size=4, seed=1)  # batches: 6, 5 (the last of one sample), 5
 RUNS_S = 100.0

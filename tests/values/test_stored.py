@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from rankscope.collectives import Schedule
-from rankscope.ddp.cap_sweep import load_sweeps, save_sweeps
-from rankscope.ddp.ddp_run import DDPRun
+from rankscope.ddp import DDPRun, load_sweeps
+from rankscope.ddp.sweep import save_sweeps
 from rankscope.machine import Profile
 from rankscope.pipeline_parallel import PipelineSchedule, verify
 from rankscope.sampling import Assignment

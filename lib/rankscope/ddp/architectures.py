@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..values.checks import number, one_of, whole
-from .local_step import LocalStep, ParameterSpec
+from .buckets import ParameterSpec
+from .step import LocalStep
 
 Shape = tuple[int, ...]
 _FLOAT32 = 4  # bytes

@@ -1,49 +1,27 @@
-"""`fit_contention`: how much computing and communicating hold each other up, from steps in which both went on."""
+"""`fit_contention`: how much computing and communicating slow each other down, from steps in which both went on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ..timeline import Timeline
-from ..values.checks import number, of_type, several
+from .buckets import Buckets
 from .cost import Cost
-from .launches import bucket_places, launches
-from .local_step import Contention, LocalStep
-from .overlap import last_backward
+from .step import Contention, LocalStep, last_backward, launches
 
-MOST = 32.0  # by which either holds up the other
+_MOST = 32.0  # the largest factor that is tried
 _PLACES, _CUTS, _GOLDEN = 65, 22, (math.sqrt(5) - 1) / 2
 
 
-@dataclass(frozen=True)
-class OverlappedStep:
-    """What a step of one micro-batch with these buckets, places of parameters in launch order, took, and its backward.
+class OverlappedStep(NamedTuple):
+    """The buckets of a step of one micro-batch, the seconds of its backward, and of the whole step."""
 
-    >>> OverlappedStep(((1,), (0,)), backward_s=0.4, step_s=0.3)
-    Traceback (most recent call last):
-    ValueError: step_s must be a finite number of at least 0.4, got 0.3
-    """
-
-    buckets: tuple[tuple[int, ...], ...]
+    buckets: Buckets
     backward_s: float
     step_s: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "buckets", bucket_places(self.buckets))
-        object.__setattr__(self, "backward_s", number("backward_s", self.backward_s, 0))
-        object.__setattr__(self, "step_s", number("step_s", number("step_s", self.step_s, self.backward_s), above=0))
-
-    @classmethod
-    def of(cls, timeline: Timeline, buckets: Sequence[Sequence[int]]) -> OverlappedStep:
-        """Return those of a timeline, as `simulate_step` gives it; ValueError unless it has one backward."""
-        backward = of_type("timeline", timeline, Timeline).select(kind="backward")
-        if len(backward) != 1:
-            raise ValueError(f"timeline must have one backward, that of the only micro-batch, got {len(backward)}")
-        return cls(bucket_places(buckets), backward.busy_s, timeline.end_s)
 
 
 def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost) -> Contention:
@@ -53,22 +31,19 @@ def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost
     what communicating does to computing, and the rest of the step what computing does to communicating. So one step is
     enough, and a machine has one contention for each number of ranks and network, whatever is trained at whatever cap.
 
-    Raises ValueError where no allreduce can have run during the backward, as with one bucket, which says nothing.
+    Raises ValueError if no allreduce can have run during the backward, as with one bucket, which says nothing.
 
-    >>> from rankscope.ddp.overlap import simulate_step
+    >>> from rankscope.ddp import simulate
     >>> local = LocalStep.modelled([4 << 20] * 8, backward_s=0.4)
     >>> cost = lambda num_bytes: num_bytes / 100e6
-    >>> buckets = [[7, 6], [5, 4], [3, 2], [1, 0]]
-    >>> step = simulate_step(local, cost, buckets=buckets, contention=Contention(1.3, 2.0))
-    >>> fitted = fit_contention([OverlappedStep.of(step, buckets)], local, cost)
+    >>> buckets = Buckets([[7, 6], [5, 4], [3, 2], [1, 0]])
+    >>> step = simulate(local, cost, buckets=buckets, contention=Contention(1.3, 2.0))
+    >>> seen = OverlappedStep(buckets, step.select(kind="backward").busy_s, step.end_s)
+    >>> fitted = fit_contention([seen], local, cost)
     >>> round(fitted.compute, 2), round(fitted.communication, 2)
     (1.3, 2.0)
     """
-    of_type("local", local, LocalStep)
-    seen = [
-        (of_type("steps", step, OverlappedStep), launches(local, step.buckets))
-        for step in several("steps", steps, "OverlappedStep values")
-    ]
+    seen = [(step, launches(local, step.buckets)) for step in steps]
     if not any(launched.launch_s[:1].min(initial=local.backward_s) < local.backward_s for _, launched in seen):
         raise ValueError("steps must have one whose allreduces start before the backward ends, and have none")
     around_s = local.forward_s + local.optimizer_s
@@ -82,18 +57,18 @@ def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost
         return total
 
     def communication_of(compute: float) -> float:
-        return _golden(lambda communication: error(compute, communication), 0.0, math.log(MOST))
+        return _golden(lambda communication: error(compute, communication), 0.0, math.log(_MOST))
 
     compute = _least(lambda compute: error(compute, communication_of(compute)))
     return Contention(compute, communication_of(compute))
 
 
 def _least(error: Callable[[float], float]) -> float:
-    """Where from 1 to `MOST` an error is least: by golden section round each place that is better than its neighbours.
+    """Where from 1 to `_MOST` an error is least: a golden section search at each place better than its neighbours.
 
-    There may be several: the error has kinks where an allreduce just ends with the backward.
+    There may be several: the error has kinks where an allreduce ends just with the backward.
     """
-    places = np.linspace(0.0, math.log(MOST), _PLACES).tolist()
+    places = np.linspace(0.0, math.log(_MOST), _PLACES).tolist()
     errors = [math.inf, *(error(math.exp(place)) for place in places), math.inf]
     low = [n for n in range(_PLACES) if errors[n + 1] <= min(errors[n], errors[n + 2])]
     found = [_golden(error, places[max(n - 1, 0)], places[min(n + 1, _PLACES - 1)]) for n in low]

@@ -1,31 +1,25 @@
-"""`recommend_bucket_cap`: predicted step time by bucket cap, and what to write."""
+"""`recommend`: the predicted step for each bucket cap, and which cap to set."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-from ..cluster import Link
-from ..machine import Profile
+import attrs
+
 from ..values.checks import count_of, number, of_type, several
 from ..values.units import time_words
-from .buckets import CAP_MB, parameter_specs
-from .cost import Cost, allreduce_cost
-from .launches import default_launches
-from .local_step import FREE, Contention, LocalStep
-from .overlap import first_ones, last_backward
-
-if TYPE_CHECKING:
-    from torch.nn import Module
+from .buckets import CAP_MB
+from .cost import Cost
+from .step import FREE, Contention, LocalStep, backward_begin_s, default_launches, last_backward
 
 DEFAULT_CAPS_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 32.0, 64.0, 128.0, 256.0, 512.0)
-_WORTH = 0.01  # of a step's time: less than the model can tell
+_WORTH = 0.01  # of a step's time: less than the model can tell apart
 
 
 class Candidate(NamedTuple):
-    """What a cap (in MiB; None is DDP's default) is predicted to make of a step; the rank waits for `wait_s` of it."""
+    """The predicted step with a cap in MiB, None being DDP's default; `wait_s` of it the rank waits for allreduces."""
 
     bucket_cap_mb: float | None
     num_buckets: int
@@ -33,13 +27,13 @@ class Candidate(NamedTuple):
     wait_s: float
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class Recommendation:
     """The candidates by rising cap, DDP's default, and the step without communication.
 
-    A step takes `alone_s`, the waiting for allreduces, and what they hold computing up. `chosen` is the smallest
-    cap within 1 % of the best, which leaves the least to wait for at the end; the default where none of these saves
-    1 % of it.
+    A step takes `alone_s`, the time by which allreduces slow computing down, and waiting for them. `chosen` is the
+    smallest cap within 1 % of the best one, which leaves least to wait for at the end; or the default, if no cap saves
+    1 % of its step.
     """
 
     candidates: tuple[Candidate, ...]
@@ -80,64 +74,47 @@ class Recommendation:
             first = f"{what}: {time_words(one.step_s)} a step, {self.gain:.1%} less than the default's {default_s}"
         buckets = count_of(one.num_buckets, "bucket")
         waits = f"{time_words(one.wait_s)} of the step waiting for them, {one.wait_s / (one.step_s or 1):.0%}"
-        beside = (f"{each.bucket_cap_mb:g} MiB {time_words(each.step_s)}" for each in self.neighbours)
-        return "\n".join([first, f"{buckets}, {waits}", f"next to it: {', '.join(beside) or 'nothing'}"])
+        near = (f"{each.bucket_cap_mb:g} MiB {time_words(each.step_s)}" for each in self.neighbours)
+        return "\n".join([first, f"{buckets}, {waits}", f"next to it: {', '.join(near) or 'nothing'}"])
 
 
-def recommend_bucket_cap(
-    module: Module | LocalStep, machine: Profile | Link | Cost, *, caps_mb: Iterable[float] = DEFAULT_CAPS_MB,
-    num_ranks: int | None = None, contention: Contention = FREE, accumulation: int = 1, overlap: bool = True,
-    loss: Callable[..., Any] | None = None, backward_s: float | None = None,
-) -> Recommendation:  # fmt: skip
+def recommend(
+    local: LocalStep,
+    cost: Cost,
+    *,
+    caps_mb: Iterable[float] = DEFAULT_CAPS_MB,
+    contention: Contention = FREE,
+    accumulation: int = 1,
+    overlap: bool = True,
+) -> Recommendation:
     """Return the predicted step of each cap and of DDP's default, and which to take: see `Recommendation`.
 
-    Of a module, `loss` is run to measure its `LocalStep` (see `measure_local_step`), on as many ranks as share a
-    node by the profile, else on one; or, unmeasured, `backward_s` is shared out among its parameters by their bytes.
-    `machine` is a profile, a link with `num_ranks`, or a function from bytes to seconds: see `allreduce_cost`. The
-    other arguments are those of `simulate_step`.
+    `local` is what `ddp.measure_local_step` measures or `LocalStep.modelled` models, on as many ranks as share a
+    machine; `cost` is from `ddp.cost` or `ddp.measure_allreduce`. The other arguments are those of `ddp.simulate`.
 
     There is a best cap only because allreduces overlap the backward. Without overlap, one bucket never loses:
 
+    >>> from rankscope.cluster import Link
+    >>> from rankscope.ddp import cost
     >>> local = LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
-    >>> link = Link(alpha_s=50e-6, bytes_per_s=2e9)
-    >>> print(recommend_bucket_cap(local, link, num_ranks=8))
+    >>> ring = cost(Link(alpha_s=50e-6, bytes_per_s=2e9), num_ranks=8)
+    >>> print(recommend(local, ring))
     write DistributedDataParallel(module, bucket_cap_mb=8): 104 ms a step, 12.5% less than the default's 119 ms
     8 buckets, 8.32 ms of the step waiting for them, 8%
     next to it: 4 MiB 106 ms, 16 MiB 111 ms
-    >>> recommend_bucket_cap(local, link, num_ranks=8, overlap=False).chosen.num_buckets
+    >>> recommend(local, ring, overlap=False).chosen.num_buckets
     1
 
-    Raises ValueError for a module with neither `loss` nor `backward_s`, for caps below 0, and as `allreduce_cost` and
-    `simulate_step` do.
+    Raises ValueError for caps below 0, and as `ddp.simulate` does.
     """
+    of_type("local", local, LocalStep)
     caps = sorted({number("caps_mb", cap, 0) for cap in several("caps_mb", caps_mb, "caps")})
-    contention = of_type("contention", contention, Contention)
-    local = _local_step(module, machine, num_ranks, loss, backward_s)
-    cost = allreduce_cost(machine, num_ranks) if isinstance(machine, Profile | Link) else machine
-    others_s = first_ones(local, accumulation)[0] + local.optimizer_s
+    others_s = backward_begin_s(local, accumulation) + local.optimizer_s
 
-    def candidate(cap: float | None, wire: Cost = cost) -> Candidate:
+    def candidate(cap: float | None, cost: Cost = cost) -> Candidate:
         launched = default_launches(local, cap)
-        last = last_backward(local, launched, wire, contention, overlap)
+        last = last_backward(local, launched, cost, contention, overlap)
         return Candidate(cap, len(launched.launch_s), others_s + last.end_s, last.wait_s)
 
-    found = tuple(map(candidate, caps))
     alone_s = candidate(None, lambda num_bytes: 0.0).step_s
-    return Recommendation(found, candidate(None), alone_s)
-
-
-def _local_step(module: Any, machine: Any, num_ranks: int | None, loss: Any, backward_s: float | None) -> LocalStep:
-    if isinstance(module, LocalStep):
-        for name, value in (("loss", loss), ("backward_s", backward_s)):
-            if value is not None:
-                raise ValueError(f"{name} goes with a module, and must be None with a LocalStep, got {value!r}")
-        return module
-    if (loss is None) == (backward_s is None):
-        raise ValueError("of a module, either loss (to measure its step) or backward_s (to model it) must be given")
-    if backward_s is not None:
-        return LocalStep.modelled(parameter_specs(module), backward_s)
-    from .measure_steps import measure_local_step
-
-    on_node = int(machine.provenance["ranks_per_node"][0]) if isinstance(machine, Profile) else 1
-    alone = isinstance(machine, Profile) and machine.num_nodes == 1
-    return measure_local_step(module, loss, num_ranks=num_ranks or on_node if alone else on_node)
+    return Recommendation(tuple(map(candidate, caps)), candidate(None), alone_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ddp import Contention, LocalStep, simulate
-from ..ddp.launches import default_buckets
+from ..ddp.step import default_buckets
 from .answers import Check, is_number
 
 _MIB = 1 << 20

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..collectives import build, traffic
 from ..ddp import LocalStep, simulate
-from ..ddp.local_step import ParameterSpec
+from ..ddp.buckets import ParameterSpec
 from ..sampling import assign
 from .answers import Check, is_near
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from ..cluster import Link
 from ..ddp.architectures import ARCHITECTURES, architecture_step
-from ..ddp.cost import allreduce_cost
-from ..ddp.local_step import Contention, LocalStep
-from ..ddp.overlap import simulate_step
-from ..ddp.recommend import Recommendation, recommend_bucket_cap
+from ..ddp.cost import Cost
+from ..ddp.cost import cost as allreduce_cost
+from ..ddp.recommend import Recommendation, recommend
+from ..ddp.step import Contention, LocalStep, simulate
 from ..figures.ddp import draw_caps
 from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
@@ -39,14 +39,14 @@ _local = lru_cache(maxsize=8)(architecture_step)
 
 def timeline(now: Now) -> Timeline:
     """Return one step: allreduces are rings over links of `alpha_us` and `gb_per_s`."""
-    return simulate_step(local(now), cost(now), bucket_cap_mb=cap_mb(now), **options(now))
+    return simulate(local(now), cost(now), bucket_cap_mb=cap_mb(now), **options(now))
 
 
 def local(now: Now) -> LocalStep:
     return _local(now.model, now.num_samples, now.tflops * 1e12)
 
 
-def cost(now: Now) -> Any:
+def cost(now: Now) -> Cost:
     return allreduce_cost(Link(now.alpha_us / 1e6, now.gb_per_s * 1e9), 2**now.log2_ranks)
 
 
@@ -61,7 +61,7 @@ def options(now: Now) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def recommended(now: Now) -> Recommendation:
-    return recommend_bucket_cap(local(now), cost(now), caps_mb=_CAPS_MB, **options(now))
+    return recommend(local(now), cost(now), caps_mb=_CAPS_MB, **options(now))
 
 
 def picture(now: Now) -> Drawing:

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,7 +30,7 @@ from torch.distributed import rpc
 from torch.futures import Future
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from ..ddp.measure_steps import launcher
+from ..ddp.run import Where
 from ..gradients import Vector, Work, values_of
 from ..machine.fit import LinkFit, fit_link
 from ..sampling import assign
@@ -87,7 +88,7 @@ def train(
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     refuse_torchrun()
     with_server, recorder = how != "allreduce", Recorder()
-    start = launcher(num_workers + with_server, "gloo", network, timeout_s)
+    start = partial(Where(network=network, timeout_s=timeout_s).launch, num_ranks=num_workers + with_server)
     with TemporaryDirectory() as folder:
         calls = _Calls(Path(folder), 2 * timeout_s, network is not None)
         task = _Task(how, work, batches, rate, seconds, calls)
@@ -123,7 +124,7 @@ def measure_calls(
     sizes = whole_numbers("num_bytes", num_bytes, 1 << 30, least=5)
     iterations = whole("iterations", iterations, 1, 10_000)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
-    start = launcher(getattr(network, "num_hosts", 2), "gloo", network, timeout_s)
+    start = partial(Where(network=network, timeout_s=timeout_s).launch, num_ranks=getattr(network, "num_hosts", 2))
     refuse_torchrun()
     with TemporaryDirectory() as folder:
         calls = _Calls(Path(folder), 2 * timeout_s, network is not None)

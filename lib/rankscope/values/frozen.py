@@ -7,7 +7,7 @@ from typing import Any, TypeVar, dataclass_transform, overload
 
 import attrs
 
-from .checks import of_type
+from .checks import of_type, several
 
 Class = TypeVar("Class", bound=type)
 Value = TypeVar("Value")
@@ -64,8 +64,39 @@ def optional(name: str, value: Any, check: Callable[..., Any], *limits: Any, **m
     return None if value is None else check(name, value, *limits, **more)
 
 
-def checked(check: Callable[..., Any] | type, *limits: Any, default: Any = attrs.NOTHING, factory: Any = None,
-            hash: bool | None = None, **more: Any) -> Any:
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a frozen value by name.
+
+    >>> from rankscope.cluster import Link
+    >>> fields_of(Link(1e-6, 1e9))
+    {'alpha_s': 1e-06, 'bytes_per_s': 1000000000.0}
+    """
+    return {one.name: getattr(value, one.name) for one in attrs.fields(type(value))}
+
+
+def each(name: str, values: Any, check: Callable[..., Any] | type, *limits: Any, **more: Any) -> tuple[Any, ...]:
+    """Return a tuple of what the check returns for each of several values; a class means that each must be of it.
+
+    >>> from rankscope.values.checks import number
+    >>> each("step_s", [1, 2.5], number, 0)
+    (1.0, 2.5)
+    >>> each("step_s", [1, -1], number, 0)
+    Traceback (most recent call last):
+    ValueError: step_s must be a finite number of at least 0, got -1
+    """
+    if isinstance(check, type):
+        check, limits = of_type, (check,)
+    return tuple([check(name, one, *limits, **more) for one in several(name, values)])
+
+
+def checked(
+    check: Callable[..., Any] | type,
+    *limits: Any,
+    default: Any = attrs.NOTHING,
+    factory: Any = None,
+    hash: bool | None = None,
+    **more: Any,
+) -> Any:
     """Declare a field of a frozen value that is what ``check(its name, the value given, *limits, **more)`` returns.
 
     A class in the place of a check means that the value must be of it. `default` and `factory` are those of

@@ -12,9 +12,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rankscope.ddp.buckets import BucketError, ddp_buckets, parameter_specs
+from rankscope import ddp
+from rankscope.ddp.buckets import BucketError, parameter_specs
 from rankscope.ranks import launch
-from tests.training.ddp_models import MODELS, UNUSED, layers_used
+
+from .models import MODELS, UNUSED, layers_used
 
 HAS_LIST = "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters
 
@@ -59,9 +61,9 @@ def noted(module: nn.Module, found: list[list[int]], **ddp_arguments: Any) -> Di
         found.append([places[id(param)] for param in bucket.parameters()])
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
 
-    ddp = DistributedDataParallel(module, **ddp_arguments)
-    ddp.register_comm_hook(None, note)
-    return ddp
+    wrapped = DistributedDataParallel(module, **ddp_arguments)
+    wrapped.register_comm_hook(None, note)
+    return wrapped
 
 
 def reducer_buckets(
@@ -69,18 +71,18 @@ def reducer_buckets(
 ) -> list[list[list[int]]]:
     """The Reducer's buckets at each iteration, in launch order."""
     found: list[list[int]] = []
-    ddp = noted(module, found, **ddp_arguments)
+    wrapped = noted(module, found, **ddp_arguments)
     iterations = []
     for _ in range(num_iterations):
         found.clear()
-        loss(ddp(*inputs)).backward()
+        loss(wrapped(*inputs)).backward()
         iterations.append(list(found))
     return iterations
 
 
 def assert_same(module: nn.Module, inputs: tuple[torch.Tensor, ...], **ddp_arguments: Any) -> None:
     """Predict from the module and its own backward; then run DDP and compare."""
-    predicted = ddp_buckets(module, ready_order=ready_order(module, inputs), **ddp_arguments)
+    predicted = ddp.buckets(module, ready_order=ready_order(module, inputs), **ddp_arguments)
     for iteration, found in enumerate(reducer_buckets(module, inputs, **ddp_arguments)):
         predicted.check(found, iteration)
 
@@ -124,16 +126,16 @@ def test_a_list_of_caps_holds_from_the_start(mode: dict[str, Any]) -> None:
 
 def test_iterations_without_synchronisation_do_not_count() -> None:
     module, (x,) = MODELS["deep_mlp"]()
-    predicted = ddp_buckets(module, 0.002)
+    predicted = ddp.buckets(module, 0.002)
     found: list[list[int]] = []
-    ddp = noted(module, found, bucket_cap_mb=0.002)
+    wrapped = noted(module, found, bucket_cap_mb=0.002)
     for _ in range(3):
-        with ddp.no_sync():
-            loss(ddp(x)).backward()
+        with wrapped.no_sync():
+            loss(wrapped(x)).backward()
     assert found == []
     for iteration in range(2):
         found.clear()
-        loss(ddp(x)).backward()
+        loss(wrapped(x)).backward()
         predicted.check(found, iteration)
 
 
@@ -169,7 +171,7 @@ def test_buckets_of_500_random_lists() -> None:
         order, arguments = ready_order(pile, (x,)), dict(pile.arguments)
         found = reducer_buckets(pile, (x,), **arguments)
         arguments.pop("gradient_as_bucket_view", None)
-        predicted = ddp_buckets(pile, ready_order=order, **arguments)
+        predicted = ddp.buckets(pile, ready_order=order, **arguments)
         for iteration, buckets in enumerate(found):
             predicted.check(buckets, iteration)
         later_differs += found[0] != found[2]
@@ -179,16 +181,16 @@ def test_buckets_of_500_random_lists() -> None:
 # ---- what the comparison above can tell apart
 
 
-def test_a_prediction_that_is_wrong_is_told() -> None:
+def test_a_wrong_prediction_is_found() -> None:
     module, inputs = MODELS["used_in_another_order"]()
     found = reducer_buckets(module, inputs, bucket_cap_mb=0.002)
     order = ready_order(module, inputs)
-    ddp_buckets(module, 0.002, ready_order=order).check(found[1], 1)
+    ddp.buckets(module, 0.002, ready_order=order).check(found[1], 1)
     wrong = {
-        "another cap": ddp_buckets(module, 0.003, ready_order=order),
-        "the order of definition": ddp_buckets(module, 0.002),
-        "rebuilt a step later": ddp_buckets(module, 0.002, ready_order=order, static_graph=True),
-        "never rebuilt": ddp_buckets(module, 0.002, ready_order=order, find_unused_parameters=True),
+        "another cap": ddp.buckets(module, 0.003, ready_order=order),
+        "the order of definition": ddp.buckets(module, 0.002),
+        "rebuilt a step later": ddp.buckets(module, 0.002, ready_order=order, static_graph=True),
+        "never rebuilt": ddp.buckets(module, 0.002, ready_order=order, find_unused_parameters=True),
     }
     for predicted in wrong.values():
         with pytest.raises(BucketError, match="iteration 1, bucket 0: expected parameters"):
@@ -218,6 +220,6 @@ def test_all_ranks_follow_the_first_ones_order() -> None:
     (order, found), (other_order, other_found) = launch(_on_two_ranks, 2, (uses, 0.002), timeout_s=300)
     assert order != other_order
     assert found == other_found
-    predicted = ddp_buckets(MODELS["used_in_another_order"]()[0], 0.002, ready_order=order)
+    predicted = ddp.buckets(MODELS["used_in_another_order"]()[0], 0.002, ready_order=order)
     for iteration, buckets in enumerate(found):
         predicted.check(buckets, iteration)

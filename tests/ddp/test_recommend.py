@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from rankscope.cluster import Link
-from rankscope.ddp.cost import allreduce_cost
-from rankscope.ddp.local_step import Contention, LocalStep
-from rankscope.ddp.overlap import simulate_step
-from rankscope.ddp.recommend import DEFAULT_CAPS_MB, recommend_bucket_cap
-from rankscope.machine import Profile
+from rankscope.ddp import Contention, LocalStep, cost, recommend, simulate
+from rankscope.ddp.recommend import DEFAULT_CAPS_MB
 
-PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
 MIB = 1 << 20
+RING = cost(Link(alpha_s=50e-6, bytes_per_s=2e9), num_ranks=8)
 
 
 def layers(number: int, backward_s: float = 0.064) -> LocalStep:
@@ -39,11 +34,11 @@ def test_each_candidate_is_a_simulated_step_and_none_is_much_better_than_the_cho
     sizes: list[int], backward_s: float, alpha_s: float, rate: float, slow: float, slower: float, accumulation: int
 ) -> None:
     local, contention = LocalStep.modelled(sizes, backward_s, unpack_s=backward_s / 10), Contention(slow, slower)
-    cost = allreduce_cost(Link(alpha_s, rate), num_ranks=4)
-    found = recommend_bucket_cap(local, cost, contention=contention, accumulation=accumulation)
+    wire = cost(Link(alpha_s, rate), num_ranks=4)
+    found = recommend(local, wire, contention=contention, accumulation=accumulation)
     for one in (found.default, *found.candidates):
         cap = one.bucket_cap_mb
-        step = simulate_step(local, cost, bucket_cap_mb=cap, contention=contention, accumulation=accumulation)
+        step = simulate(local, wire, bucket_cap_mb=cap, contention=contention, accumulation=accumulation)
         waits = step.select(kind="wait")
         assert one.num_buckets == len(step.select(kind="allreduce"))
         assert one.step_s == pytest.approx(step.makespan_s, abs=1e-12)
@@ -54,15 +49,15 @@ def test_each_candidate_is_a_simulated_step_and_none_is_much_better_than_the_cho
 
 
 def test_of_caps_as_good_as_the_best_the_smallest_is_taken() -> None:
-    slow = Link(alpha_s=0.010, bytes_per_s=1e9)  # latency alone counts: one bucket
-    found = recommend_bucket_cap(layers(20), slow, num_ranks=8, caps_mb=[4, 64, 32, 32, 128])
+    slow = cost(Link(alpha_s=0.010, bytes_per_s=1e9), num_ranks=8)  # latency alone counts: one bucket
+    found = recommend(layers(20), slow, caps_mb=[4, 64, 32, 32, 128])
     assert [one.bucket_cap_mb for one in found.candidates] == [4, 32, 64, 128]
     assert (found.bucket_cap_mb, found.chosen.num_buckets) == (32, 1)
     assert [one.bucket_cap_mb for one in found.neighbours] == [4, 64]
 
 
 def test_where_nothing_is_gained_the_default_is_left_alone() -> None:
-    found = recommend_bucket_cap(layers(20), Link(0.0, 1e15), num_ranks=8)
+    found = recommend(layers(20), cost(Link(0.0, 1e15), num_ranks=8))
     assert found.bucket_cap_mb is None
     assert found.gain == 0.0
     assert str(found).startswith("leave bucket_cap_mb alone: 96 ms a step, and no cap is predicted to save 1 %")
@@ -70,7 +65,7 @@ def test_where_nothing_is_gained_the_default_is_left_alone() -> None:
 
 
 def test_what_to_write_is_said_in_words() -> None:
-    found = recommend_bucket_cap(layers(64), Link(alpha_s=50e-6, bytes_per_s=2e9), num_ranks=8)
+    found = recommend(layers(64), RING)
     assert found.gain == 1 - found.chosen.step_s / found.default.step_s > 0.1
     first, second, third = str(found).splitlines()
     assert first.startswith(f"write DistributedDataParallel(module, bucket_cap_mb={found.bucket_cap_mb:g})")
@@ -79,53 +74,28 @@ def test_what_to_write_is_said_in_words() -> None:
 
 
 def test_there_is_a_best_cap_only_with_overlap() -> None:
-    link = Link(alpha_s=50e-6, bytes_per_s=2e9)
-    apart = recommend_bucket_cap(layers(64), link, num_ranks=8, overlap=False)
+    apart = recommend(layers(64), RING, overlap=False)
     times = [one.step_s for one in apart.candidates]
     assert times == sorted(times, reverse=True)
-    beside = [one.step_s for one in recommend_bucket_cap(layers(64), link, num_ranks=8).candidates]
+    beside = [one.step_s for one in recommend(layers(64), RING).candidates]
     best = beside.index(min(beside))
     assert 0 < best < len(beside) - 1
     assert beside[0] > beside[best] * 1.1
     assert beside[-1] > beside[best] * 1.1
 
 
-def test_a_module_is_measured_or_modelled() -> None:
-    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
-    profile = Profile.load(PROFILES / "emulated_100mbit_5ms_4_ranks.json")
-    modelled = recommend_bucket_cap(model, profile, backward_s=0.050)
-    assert modelled.alone_s == pytest.approx(0.075)
-    measured = recommend_bucket_cap(model, profile, loss=_loss)  # of one rank, since its nodes have one each
-    assert 0 < measured.alone_s < measured.default.step_s
-
-
-def _loss(model: nn.Module, rank: int, number: int) -> Any:
-    import torch
-
-    return model(torch.ones(4, 64)).square().mean()
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
+        ({"local": 3}, "local must be a LocalStep, got 3"),
         ({"caps_mb": [-1]}, "caps_mb must be a finite number of at least 0, got -1"),
-        ({"loss": _loss}, "loss goes with a module"),
-        ({"backward_s": 1.0}, "backward_s goes with a module"),
-        ({"module": nn.Linear(2, 2)}, "either loss .* or backward_s .* must be given"),
-        (
-            {"module": nn.Linear(2, 2), "loss": _loss, "backward_s": 1.0},
-            "either loss .* or backward_s .* must be given",
-        ),
-        ({"module": 3, "backward_s": 1.0}, "params must be a module"),
-        ({"num_ranks": None}, r"num_ranks \(of a link\) must be"),
-        ({"contention": 2}, "contention must be a Contention"),
         ({"caps_mb": 25}, "caps_mb must be a list of caps, got 25"),
+        ({"contention": 2}, "contention must be a Contention"),
         ({"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
         ({"accumulation": 10**30}, "accumulation must be a whole number from 1 to 10000, got 1000"),
-        ({"machine": "fast"}, "cost must be a function of bytes"),
+        ({"cost": Link(0.0, 1e9)}, "cost must be a function of bytes, such as ddp.cost makes, got Link"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(arguments: dict[str, Any], problem: str) -> None:
-    given_ones: dict[str, Any] = {"module": layers(2), "machine": Link(0.0, 1e9), "num_ranks": 4} | arguments
     with pytest.raises(ValueError, match=problem):
-        recommend_bucket_cap(given_ones.pop("module"), given_ones.pop("machine"), **given_ones)
+        recommend(**{"local": layers(2), "cost": RING, **arguments})

@@ -10,7 +10,7 @@ import pytest
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate
-from rankscope.ddp.cost import CostTable, allreduce_cost, costs_s
+from rankscope.ddp.cost import CostTable, cost, costs_s
 from rankscope.machine import Profile
 
 PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
@@ -40,11 +40,11 @@ def test_beyond_the_ends_more_bytes_never_take_less() -> None:
     [
         ((1,), (1,), "num_bytes must be at least two rising sizes"),
         ((2, 1), (1, 1), "num_bytes must be at least two rising sizes"),
-        ((1, 2), (1,), "num_bytes must be at least two rising sizes"),
-        ("soon", (1, 2), "num_bytes must be a list of numbers, got 'soon'"),
-        ((1, 2), {}, "seconds must be a list of numbers, got {}"),
-        ((1, 2), (1, -1), "seconds must be finite and at least 0"),
-        ((1, 2), (1, float("nan")), "seconds must be finite and at least 0"),
+        ((1, 2), (1,), r"seconds must be 2, one for each size, got \(1.0,\)"),
+        ("soon", (1, 2), "num_bytes must be a list, got 'soon'"),
+        ((1, 2), {}, "seconds must be a list, got {}"),
+        ((1, 2), (1, -1), "seconds must be a finite number of at least 0, got -1"),
+        ((1, 2), (1, float("nan")), "seconds must be a finite number of at least 0, got nan"),
     ],
 )
 def test_what_is_no_table_is_refused(sizes: Any, seconds: Any, problem: str) -> None:
@@ -54,30 +54,28 @@ def test_what_is_no_table_is_refused(sizes: Any, seconds: Any, problem: str) -> 
 
 def test_a_profile_says_what_it_measured(slow: Profile) -> None:
     points = slow.select("allreduce", algorithm="native")
-    cost = allreduce_cost(slow)
-    np.testing.assert_array_equal(cost([p.num_bytes for p in points]), [p.median_s for p in points])
+    found = cost(slow)
+    np.testing.assert_array_equal(found([p.num_bytes for p in points]), [p.median_s for p in points])
     ring = slow.select("allreduce", algorithm="ring")
-    assert (
-        allreduce_cost(slow, algorithm="ring")(ring[-1].num_bytes) <= ring[-1].median_s
-    )  # of several settings the best
+    assert cost(slow, algorithm="ring")(ring[-1].num_bytes) <= ring[-1].median_s  # the best setting
 
 
 def test_for_other_ranks_a_profile_says_what_it_predicts(slow: Profile) -> None:
     sizes = [1 << 10, 1 << 16, 1 << 20, 1 << 30]
     expected = [slow.predict("allreduce", "ring", size, num_ranks=6).makespan_s for size in sizes]
-    np.testing.assert_allclose(allreduce_cost(slow, num_ranks=6)(sizes), expected)
-    unmeasured = allreduce_cost(slow, num_ranks=6, algorithm="binomial_tree")
+    np.testing.assert_allclose(cost(slow, num_ranks=6)(sizes), expected)
+    unmeasured = cost(slow, num_ranks=6, algorithm="binomial_tree")
     assert unmeasured(1 << 20) == slow.predict("allreduce", "binomial_tree", 1 << 20, num_ranks=6).makespan_s
 
 
 @pytest.mark.parametrize(("algorithm", "built"), [(None, "ring"), ("halving_doubling", "halving_doubling")])
 def test_a_link_says_what_the_simulation_does(algorithm: str | None, built: str) -> None:
-    cost = allreduce_cost(LINK, num_ranks=8, algorithm=algorithm)
+    found = cost(LINK, num_ranks=8, algorithm=algorithm)
     sizes = np.array([0, 1 << 13, 1 << 20])
     uniform = Cluster.uniform(8, LINK)
     expected = [simulate(build("allreduce", built, 8), int(size), uniform).makespan_s for size in sizes]
-    np.testing.assert_allclose(cost(sizes), expected, rtol=1e-12)
-    assert cost(1 << 20) == pytest.approx(expected[-1])
+    np.testing.assert_allclose(found(sizes), expected, rtol=1e-12)
+    assert found(1 << 20) == pytest.approx(expected[-1])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +89,7 @@ def test_a_link_says_what_the_simulation_does(algorithm: str | None, built: str)
 )
 def test_what_costs_nothing_known_is_refused(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        allreduce_cost(**arguments)
+        cost(**arguments)
 
 
 def test_a_constant_is_a_cost() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import simpy
 
-from rankscope.ddp.local_step import Contention, LocalStep
+from rankscope.ddp import Contention, LocalStep
 
 Found = dict[tuple[str, int], tuple[float, float]]  # (kind, item): start, stop
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from attrs import evolve
 from torch import Tensor, nn
+from torch.utils.data import DistributedSampler
 
-from rankscope.ddp.buckets import ddp_buckets
+from rankscope import ddp
 from rankscope.ddp.followed import FollowedSteps
-from rankscope.ddp.measure_followed import follow_steps
 from rankscope.ranks import RankError
-from rankscope.sampling import assign
-from rankscope.timeline import Timeline
+from rankscope.sampling import Assignment, assign
 
-RANKS, BATCH, STEPS, SEED = 2, 3, 6, 5
+SIZE, RANKS, BATCH, STEPS, SEED = 50, 2, 3, 6, 5
 CAP_MB = 0.0003  # 315 bytes: two buckets
 
 
@@ -26,7 +25,7 @@ class Digits:
     """Numbers as samples, with a target that depends on them."""
 
     def __len__(self) -> int:
-        return 50
+        return SIZE
 
     def __getitem__(self, number: int) -> tuple[Tensor, int]:
         generator = torch.Generator().manual_seed(number)
@@ -49,23 +48,42 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def follow(dataset: Any = None, **options: Any) -> FollowedSteps:
-    settings: dict[str, Any] = {"num_ranks": RANKS, "batch_size": BATCH, "num_steps": STEPS, "seed": SEED}
-    settings |= {"bucket_cap_mb": CAP_MB}
+def sampled(num_workers: int = 0) -> Assignment:
+    return assign(SIZE, RANKS, seed=SEED).with_loader(BATCH, num_workers=num_workers)
+
+
+def collected(num_workers: int = 0) -> Assignment:
+    """Any indices at all: each rank reads from its own end, and one of them more than the other."""
+    return Assignment(SIZE, (np.arange(20), np.arange(49, 20, -1))).with_loader(BATCH, num_workers=num_workers)
+
+
+def follow(assignment: Any = None, dataset: Any = None, **options: Any) -> FollowedSteps:
+    settings: dict[str, Any] = {"num_steps": STEPS, "bucket_cap_mb": CAP_MB, **options}
+    given = sampled() if assignment is None else assignment
     loss = nn.functional.cross_entropy
-    return follow_steps(Digits() if dataset is None else dataset, model(), loss, sgd, **settings | options)
+    return ddp.follow(given, Digits() if dataset is None else dataset, model(), loss, sgd, **settings)
 
 
-@pytest.fixture(scope="module", params=[0, 2])
-def followed(request: pytest.FixtureRequest) -> FollowedSteps:
-    return follow(num_workers=request.param)
+@pytest.fixture(scope="module", params=[(collected, 0), (sampled, 2)], ids=["collected", "sampled"])
+def walk(request: pytest.FixtureRequest) -> tuple[Assignment, FollowedSteps]:
+    make, num_workers = request.param
+    return make(num_workers), follow(make(num_workers))
 
 
-def test_the_samples_are_those_that_the_assignment_predicts(followed: FollowedSteps) -> None:
-    expected = assign(50, RANKS, seed=SEED)
+@pytest.fixture
+def followed(walk: tuple[Assignment, FollowedSteps]) -> FollowedSteps:
+    return walk[1]
+
+
+def test_the_samples_read_are_the_assignments(walk: tuple[Assignment, FollowedSteps]) -> None:
+    assignment, followed = walk
     for rank in range(RANKS):
-        assert followed.read.ranks[rank].tolist() == expected.ranks[rank][: STEPS * BATCH].tolist()
-    assert followed.samples(1) == [ranks[BATCH : 2 * BATCH].tolist() for ranks in expected.ranks]
+        assert followed.read.ranks[rank].tolist() == assignment.ranks[rank][: STEPS * BATCH].tolist()
+    assert followed.samples(1) == [indices[BATCH : 2 * BATCH].tolist() for indices in assignment.ranks]
+    assert (followed.read.loader, followed.read.seed) == (assignment.loader, assignment.seed)
+    if assignment.sampler == "torch":
+        samplers = [DistributedSampler(Digits(), RANKS, rank, seed=SEED) for rank in range(RANKS)]  # type: ignore[arg-type]
+        assert followed.samples(0) == [list(sampler)[:BATCH] for sampler in samplers]
 
 
 def test_the_ranks_end_where_one_process_ends_that_trains_on_all_their_samples(followed: FollowedSteps) -> None:
@@ -80,14 +98,13 @@ def test_the_ranks_end_where_one_process_ends_that_trains_on_all_their_samples(f
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    end = torch.cat([one.detach().flatten() for one in alone.parameters()]).numpy()
+    end, start = (torch.cat([one.detach().flatten() for one in it.parameters()]).numpy() for it in (alone, model()))
     assert np.abs(followed.parameters[0] - end).max() < 1e-12
-    start = torch.cat([one.detach().flatten() for one in model().parameters()]).numpy()
     assert np.abs(start - end).max() > 0.01
 
 
 def test_buckets_are_those_of_ddp_before_and_after_its_rebuild(followed: FollowedSteps) -> None:
-    predicted = ddp_buckets(model(), CAP_MB)
+    predicted = ddp.buckets(model(), CAP_MB)
     assert (len(followed.buckets[0]), len(followed.buckets[-1])) == (1, 2)
     for iteration, buckets in enumerate(followed.buckets):
         predicted.check(buckets, iteration)
@@ -112,7 +129,8 @@ def test_a_batch_is_read_then_loaded_then_trained_on_and_spans_do_not_overlap(fo
 
 def test_without_workers_reading_is_in_the_training_process(followed: FollowedSteps) -> None:
     lanes = {lane for lane in followed.timeline.lanes if lane.startswith(("worker", "training"))}
-    assert lanes in ({"worker 0", "worker 1"}, {"training loop"})
+    assert followed.read.loader is not None
+    assert lanes == ({"worker 0", "worker 1"} if followed.read.loader.num_workers else {"training loop"})
 
 
 def test_the_step_lasts_from_the_first_request_to_the_last_end(followed: FollowedSteps) -> None:
@@ -122,35 +140,37 @@ def test_the_step_lasts_from_the_first_request_to_the_last_end(followed: Followe
     assert sorted(followed.step_s[2:])[1] == followed.step_s[followed.typical]
 
 
-def test_ranks_that_part_are_found_out(followed: FollowedSteps) -> None:
+def test_ranks_with_different_parameters_are_found(followed: FollowedSteps) -> None:
     off = followed.parameters[1].copy()
     off[7] += 1e-9
     with pytest.raises(ValueError, match="rank 1 is off rank 0 by 1e-09"):
-        replace(followed, parameters=(followed.parameters[0], off)).check()
+        evolve(followed, parameters=(followed.parameters[0], off)).check()
     with pytest.raises(ValueError, match="losses and read must be of 1 ranks"):
-        replace(followed, parameters=followed.parameters[:1])
+        evolve(followed, parameters=followed.parameters[:1])
     with pytest.raises(ValueError, match="number must be a whole number from 0 to 5, got 6"):
         followed.step(6)
-    with pytest.raises(ValueError, match="timeline must be a Timeline"):
-        replace(followed, timeline=[])  # type: ignore[arg-type]
-    assert isinstance(followed.step(0), Timeline)
 
 
 def test_a_sample_that_cannot_be_read_ends_all_ranks_and_is_named() -> None:
     with pytest.raises(RankError, match="sample 17 cannot be read"):
-        follow(Broken(), num_steps=8)
+        follow(dataset=Broken(), num_steps=8)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_ranks": 0}, "num_ranks must be a whole number from 1 to 256, got 0"),
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"num_workers": -1}, "num_workers must be a whole number from 0 to 64, got -1"),
+        ({"assignment": [[1, 2], [3, 4]]}, "assignment must be an Assignment, got"),
+        ({"assignment": assign(49, 2)}, "assignment must be of the dataset's 50 samples, got one of 49"),
+        (
+            {"assignment": Assignment(50, (np.arange(20), np.arange(32, 52)))},
+            "assignment must have samples from 0 to 49, got 51 for rank 1",
+        ),
+        ({"dataset": 3}, "dataset must have a length and samples by number, got 3"),
         ({"num_steps": 2}, "num_steps must be a whole number of at least 3, got 2"),
-        ({"num_steps": 9}, "num_steps must be at most 8, the full batches of an epoch, got 9"),
+        ({"num_steps": 9}, "num_steps must be at most 8, the full batches that every rank has, got 9"),
+        ({"assignment": collected(), "num_steps": 7}, "num_steps must be at most 6, the full batches .*, got 7"),
         ({"bucket_cap_mb": 0}, "bucket_cap_mb must be a finite number above 0, got 0"),
-        ({"seed": -1}, "seed must be a whole number from 0 to 9223372036854775807, got -1"),
+        ({"timeout_s": 0}, "timeout_s must be a finite number above 0"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
@@ -158,10 +178,14 @@ def test_bad_input_is_refused_in_one_line(options: dict[str, Any], message: str)
         follow(**options)
 
 
-def test_what_is_no_function_is_refused() -> None:
-    with pytest.raises(ValueError, match="dataset must have a length and samples by number, got None"):
-        follow_steps(None, model(), nn.functional.cross_entropy)
-    with pytest.raises(ValueError, match="optimizer must be a function, got 3"):
-        follow_steps(Digits(), model(), nn.functional.cross_entropy, 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="module must be a Module"):
-        follow_steps(Digits(), "model", nn.functional.cross_entropy, sgd)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        ((model(), nn.functional.cross_entropy, 3), "optimizer must be a function, got 3"),
+        (("model", nn.functional.cross_entropy, sgd), "module must be a Module, got 'model'"),
+        ((model(), None, sgd), "loss must be a function, got None"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(training: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ddp.follow(sampled(), Digits(), *training)

@@ -1,0 +1,349 @@
+"""One rank's training step under DDP, predicted: what it computes, and the allreduces of its buckets meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..timeline import Span, Timeline
+from ..values.checks import count_of, number, of_type, several, truth, whole
+from ..values.frozen import checked, each, frozen
+from .buckets import Buckets, ParameterSpec, buckets_of, caps_bytes, parameter_specs
+from .buckets import buckets as ddp_buckets
+from .cost import Cost, Seconds, costs_s
+
+if TYPE_CHECKING:
+    from .buckets import Parameters
+
+MOST_ACCUMULATION = 10_000  # micro-batches of a step
+
+
+# ---- what goes into a prediction
+
+
+def numbers(name: str, values: Any) -> Seconds:
+    """Return a read-only copy of the values as float64, None being nan; ValueError if they are not numbers."""
+    try:
+        found = np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a list of numbers, got {values!r}") from None
+    found.flags.writeable = False
+    return found
+
+
+@frozen(eq=False)
+class LocalStep:
+    """Forward, backward and optimizer of one rank, in seconds, and when in the backward each gradient is ready.
+
+    `parameters` are those that take part, in the order of ``module.parameters()``. `ready_s` has a time for each, from
+    the start of the backward; nan for a parameter that gets no gradient. `unpack_s` is what DDP takes to copy all sums
+    from its buckets into the gradients, 0 with ``gradient_as_bucket_view``. Nothing here depends on other ranks, on
+    buckets, or on whether anything is communicated.
+
+    Raises ValueError for negative times, for any other number of `ready_s`, and for a gradient that is ready after the
+    backward has ended.
+
+    >>> step = LocalStep.modelled([400, 100, 500], backward_s=0.010)
+    >>> step.ready_s, step.ready_order
+    (array([0.01 , 0.006, 0.005]), (2, 1, 0))
+    """
+
+    parameters: tuple[ParameterSpec, ...] = checked(each, ParameterSpec)
+    ready_s: Seconds = checked(numbers)
+    forward_s: float = checked(number, 0)
+    backward_s: float = checked(number, 0)
+    optimizer_s: float = checked(number, 0, default=0.0)
+    unpack_s: float = checked(number, 0, default=0.0)
+
+    def __attrs_post_init__(self) -> None:
+        ready = self.ready_s
+        if ready.shape != (len(self.parameters),):
+            wanted = count_of(len(self.parameters), "parameter")
+            raise ValueError(f"ready_s must have one time for each of {wanted}, got shape {ready.shape}")
+        wrong = ~np.isnan(ready) & ~((ready >= 0) & (ready <= self.backward_s))
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise ValueError(
+                f"ready_s must lie in the backward of {self.backward_s} s, got {ready[place]} for "
+                f"{self.parameters[place].name!r}"
+            )
+
+    @classmethod
+    def modelled(
+        cls,
+        parameters: Parameters | Sequence[int],
+        backward_s: float,
+        *,
+        forward_s: float | None = None,
+        optimizer_s: float = 0.0,
+        unpack_s: float = 0.0,
+        work: ArrayLike | None = None,
+    ) -> LocalStep:
+        """Return a step whose backward goes through the parameters from the last to the first.
+
+        `parameters` is a module, or a list in which a plain number stands for a parameter of so many bytes. Each takes
+        a share of `backward_s` in proportion to its `work` (FLOPs, say), by default to its bytes, as in a stack of
+        linear layers. `forward_s` is half of the backward by default: a backward multiplies matrices twice where a
+        forward does once.
+        """
+        given: Any = parameters
+        if hasattr(given, "named_parameters"):
+            given = parameter_specs(given)
+        listed = enumerate(several("parameters", given, "ParameterSpec values or bytes"))
+        specs = tuple([p if isinstance(p, ParameterSpec) else ParameterSpec(f"{n}", p) for n, p in listed])
+        shares = numbers("work", [spec.num_bytes for spec in specs] if work is None else work)
+        with np.errstate(over="ignore"):
+            good = shares.shape == (len(specs),) and (shares >= 0).all() and np.isfinite(shares.sum())
+        if not good:
+            wanted = count_of(len(specs), "parameter")
+            raise ValueError(f"work must be a finite number of at least 0 for each of {wanted}, got {work!r}")
+        backward_s = number("backward_s", backward_s, 0)
+        done = np.cumsum(shares[::-1])[::-1]
+        ready = np.minimum(done / done[0], 1.0) * backward_s if done.size and done[0] else np.zeros(len(specs))
+        return cls(specs, ready, backward_s / 2 if forward_s is None else forward_s, backward_s, optimizer_s, unpack_s)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """The bytes of each gradient."""
+        sizes = np.array([spec.num_bytes for spec in self.parameters], dtype=np.int64)
+        sizes.flags.writeable = False
+        return sizes
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of all gradients."""
+        return int(self.sizes.sum())
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether any gradients may share a bucket and all get ready: dense, of one dtype, on one device."""
+        keys = {(spec.dtype, spec.device, spec.sparse) for spec in self.parameters}
+        return len(keys) == 1 and not any(sparse for *_, sparse in keys) and not np.isnan(self.ready_s).any()
+
+    @cached_property
+    def ready_order(self) -> tuple[int, ...]:
+        """The places of parameters in the order in which their gradients get ready, without those that never do."""
+        order = np.lexsort((-np.arange(len(self.parameters)), self.ready_s))  # of equals the last comes first
+        return tuple(order[~np.isnan(self.ready_s[order])].tolist())
+
+
+@frozen
+class Contention:
+    """How much computing and communicating slow each other down when they share cores, memory or SMs.
+
+    During an allreduce computing takes `compute` times as long, and while the rank computes an allreduce takes
+    `communication` times as long. 1 is no contention.
+
+    >>> Contention(compute=0.5)
+    Traceback (most recent call last):
+    ValueError: compute must be a finite number of at least 1, got 0.5
+    """
+
+    compute: float = checked(number, 1, default=1.0)
+    communication: float = checked(number, 1, default=1.0)
+
+
+FREE = Contention()  # no contention
+
+
+# ---- when buckets are launched, if nothing slows the backward down
+
+
+class Launches(NamedTuple):
+    """After how many seconds of the backward each bucket is launched, in that order, and its bytes."""
+
+    launch_s: Seconds
+    num_bytes: NDArray[np.int64]
+
+
+def default_buckets(local: LocalStep, bucket_cap_mb: float | None = None) -> Buckets:
+    """Return the buckets that DDP has once it has rebuilt them in the order in which gradients get ready.
+
+    If a parameter gets no gradient, they are those of ``find_unused_parameters``, which are never rebuilt.
+
+    >>> default_buckets(LocalStep.modelled([1 << 20] * 4, backward_s=1.0), bucket_cap_mb=2)
+    ((3, 2), (1, 0))
+    """
+    if not local.parameters:
+        return Buckets([])
+    order = local.ready_order
+    unused = len(order) < len(local.parameters)
+    return Buckets(ddp_buckets(local.parameters, bucket_cap_mb, ready_order=order, find_unused_parameters=unused))
+
+
+def launches(local: LocalStep, buckets: Buckets) -> Launches:
+    """Return when buckets of its parameters are launched: each after those before it, once its gradients are ready."""
+    if not buckets:
+        return Launches(np.empty(0), np.empty(0, dtype=np.int64))
+    places = np.fromiter((place for bucket in buckets for place in bucket), dtype=np.int64)
+    firsts = np.cumsum([0, *(len(bucket) for bucket in buckets[:-1])])
+    last_s = np.maximum.reduceat(np.nan_to_num(local.ready_s, nan=0.0)[places], firsts)
+    return Launches(np.maximum.accumulate(last_s), np.add.reduceat(local.sizes[places], firsts))
+
+
+def default_launches(local: LocalStep, bucket_cap_mb: float | None = None) -> Launches:
+    """Return the `launches` of the `default_buckets`; fast, without lists of parameters, if all gradients are alike."""
+    if not local.alike:
+        return launches(local, default_buckets(local, bucket_cap_mb))
+    caps = caps_bytes(bucket_cap_mb)
+    order = np.array(local.ready_order)
+    reached = np.cumsum(local.sizes[order])
+    ends, start, held, cap = [], 0, 0, caps[0]
+    while start < order.size:
+        last = min(max(int(np.searchsorted(reached, held + cap)), start), order.size - 1)
+        ends.append(last)
+        start, held, cap = last + 1, int(reached[last]), caps[-1]
+    return Launches(local.ready_s[order][ends], np.diff(reached[ends], prepend=0))
+
+
+# ---- the step
+
+
+def simulate(
+    local: LocalStep,
+    cost: Cost,
+    *,
+    bucket_cap_mb: float | None = None,
+    buckets: Any = None,
+    contention: Contention = FREE,
+    accumulation: int = 1,
+    overlap: bool = True,
+) -> Timeline:
+    """Return what one rank does in a step of `accumulation` micro-batches; the other ranks do the same simultaneously.
+
+    Lane "compute" has a forward and a backward for each micro-batch (their item), waiting for allreduces, unpacking
+    (item: its bucket), and the optimizer; lane "allreduce" a span for each bucket, by its place in launch order. All
+    micro-batches but the last run under ``no_sync`` and communicate nothing.
+
+    A bucket is launched when all its gradients are ready and all earlier buckets were launched. Its allreduce takes
+    ``cost(bytes)`` seconds by itself and starts when those before it have ended. While an allreduce and the backward or
+    unpacking run simultaneously, each is slower by its factor in `contention`. Without `overlap` all buckets are
+    launched at the end of the backward. After the backward, buckets are waited for and unpacked in turn.
+
+    `buckets` are lists of places in ``local.parameters`` or what `ddp.buckets` returns, by default those of DDP with
+    `bucket_cap_mb`: see `default_buckets`. `cost` is given an array of sizes: see `ddp.cost`. Raises ValueError for
+    buckets that do not hold every parameter once, and for costs that no allreduce has.
+
+    >>> local = LocalStep.modelled([4 << 20] * 4, backward_s=0.4)
+    >>> step = simulate(local, lambda num_bytes: num_bytes / (40 << 20), bucket_cap_mb=8)
+    >>> [(span.item, round(span.start_s, 3), round(span.stop_s, 3)) for span in step.select(lane="allreduce")]
+    [(0, 0.4, 0.6), (1, 0.6, 0.8)]
+    >>> round(step.makespan_s, 3), round(step.overlap_s("backward", "allreduce"), 3)
+    (0.8, 0.2)
+    """
+    of_type("local", local, LocalStep)
+    if buckets is None:
+        launched = default_launches(local, bucket_cap_mb)
+    elif bucket_cap_mb is None:
+        launched = launches(local, buckets_of("buckets", buckets, len(local.parameters)))
+    else:
+        raise ValueError(f"bucket_cap_mb must be None where buckets are given, got {bucket_cap_mb!r}")
+    begin_s, last = backward_begin_s(local, accumulation), last_backward(local, launched, cost, contention, overlap)
+    spans: list[Span] = []
+
+    def add(lane: str, kind: str, item: int, start_s: float, stop_s: float) -> None:
+        spans.append(Span(0, lane, kind, item, start_s, stop_s))
+
+    for micro in range(accumulation):
+        start_s = backward_begin_s(local, micro + 1)
+        add("compute", "forward", micro, start_s - local.forward_s, start_s)
+        add("compute", "backward", micro, start_s, start_s + local.backward_s)
+    ended_s = begin_s + last.backward_s
+    spans[-1] = spans[-1]._replace(stop_s=ended_s)
+    for item, (start_s, stop_s) in enumerate(last.unpacked):
+        if stop_s > start_s:
+            if begin_s + start_s > ended_s:
+                add("compute", "wait", -1, ended_s, begin_s + start_s)
+            ended_s = begin_s + stop_s
+            add("compute", "unpack", item, begin_s + start_s, ended_s)
+    end_s = begin_s + last.end_s
+    if end_s > ended_s:
+        add("compute", "wait", -1, ended_s, end_s)
+    for item, (start_s, stop_s) in enumerate(last.allreduces):
+        add("allreduce", "allreduce", item, begin_s + start_s, begin_s + stop_s)
+    if local.optimizer_s:
+        add("compute", "optimizer", -1, end_s, end_s + local.optimizer_s)
+    return Timeline.of(spans)
+
+
+def backward_begin_s(local: LocalStep, accumulation: int) -> float:
+    """Return when the backward of the last micro-batch starts."""
+    passes = whole("accumulation", accumulation, 1, MOST_ACCUMULATION)
+    return passes * local.forward_s + (passes - 1) * local.backward_s
+
+
+class LastBackward(NamedTuple):
+    """The last micro-batch from the start of its backward: when that ends, and start and stop for each bucket."""
+
+    backward_s: float
+    allreduces: list[tuple[float, float]]
+    unpacked: list[tuple[float, float]]
+
+    @property
+    def end_s(self) -> float:
+        return self.unpacked[-1][1] if self.unpacked else self.backward_s
+
+    @property
+    def wait_s(self) -> float:
+        """How many seconds the rank waits for allreduces after the backward."""
+        return self.end_s - self.backward_s - sum(stop_s - start_s for start_s, stop_s in self.unpacked)
+
+
+def last_backward(
+    local: LocalStep, launched: Launches, cost: Cost, contention: Contention = FREE, overlap: bool = True
+) -> LastBackward:
+    """Return what `simulate` draws from the start of the last backward to the optimizer."""
+    costs = costs_s(cost, launched.num_bytes.astype(float)).tolist()
+    slow = of_type("contention", contention, Contention)
+    launch_s = launched.launch_s.tolist() if truth("overlap", overlap) else [local.backward_s] * len(costs)
+    backward_s, starts, stops, left = _during_backward(launch_s, costs, local.backward_s, slow)
+    unpack_s = (launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))).tolist()
+    later, unpacked = _during_unpacking(backward_s, left, unpack_s, slow)
+    stops += later
+    starts += stops[len(starts) - 1 : -1]  # the others follow on one another
+    return LastBackward(backward_s, list(zip(starts, stops, strict=True)), unpacked)
+
+
+def _during_backward(
+    launch_s: list[float], costs: list[float], backward_s: float, slow: Contention
+) -> tuple[float, list[float], list[float], list[float]]:
+    """When the backward ends, when allreduces start and stop until then, and the seconds that the others still need."""
+    now, done, starts, stops = 0.0, 0.0, list[float](), list[float]()  # done: of the backward, in its own seconds
+    for place, (launch, alone_s) in enumerate(zip(launch_s, costs, strict=True)):
+        if launch > done:  # until then nothing is on the wire
+            now, done = now + (launch - done), launch
+        starts.append(now)
+        slowed_s, left_s = alone_s * slow.communication, (backward_s - done) * slow.compute
+        if slowed_s >= left_s:  # the backward ends first
+            rest_s = (slowed_s - left_s) / slow.communication
+            return now + left_s, starts, stops, [rest_s, *costs[place + 1 :]]
+        now, done = now + slowed_s, min(done + slowed_s / slow.compute, backward_s)
+        stops.append(now)
+    return now + (backward_s - done), starts, stops, []
+
+
+def _during_unpacking(
+    now: float, left: list[float], unpack_s: list[float], slow: Contention
+) -> tuple[list[float], list[tuple[float, float]]]:
+    """When the last allreduces stop, all launched by now, and start and stop of unpacking each bucket, in turn."""
+    stops, unpacked = list[float](), []
+    num_before = len(unpack_s) - len(left)
+    for place, work_s in enumerate(unpack_s):
+        while num_before + len(stops) <= place:
+            now += left[len(stops)]
+            stops.append(now)
+        start = now
+        while work_s and len(stops) < len(left):
+            rest_s, slowed_s = left[len(stops)], work_s * slow.compute
+            if slowed_s < rest_s * slow.communication:
+                now, work_s, left[len(stops)] = now + slowed_s, 0.0, rest_s - slowed_s / slow.communication
+            else:
+                now, work_s = now + rest_s * slow.communication, work_s - rest_s * slow.communication / slow.compute
+                stops.append(now)
+        now += max(work_s, 0.0)
+        unpacked.append((start, now))
+    return stops, unpacked

@@ -1,0 +1,292 @@
+"""Modules that DDP's buckets are compared on, each with an input: what people train, and what is unusual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+Case = tuple[nn.Module, tuple[torch.Tensor, ...]]
+
+
+class Calls(nn.Module):
+    """A module of named parts whose forward is a function of it and of the inputs."""
+
+    def __init__(self, forward: Callable[..., torch.Tensor], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.call = forward
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.call(self, *inputs)
+
+
+def vectors(module: nn.Module, size: int = 16) -> Case:
+    return module, (torch.randn(3, size),)
+
+
+def tokens(module: nn.Module) -> Case:
+    return module, (torch.randint(0, 50, (2, 7)),)
+
+
+def sequences(module: nn.Module, size: int = 16) -> Case:
+    return module, (torch.randn(2, 7, size),)
+
+
+def linears(*dtypes: torch.dtype | None) -> list[nn.Linear]:
+    return [nn.Linear(16, 16, dtype=dtype) for dtype in dtypes]
+
+
+# ---- images
+
+
+class Residual(nn.Module):
+    def __init__(self, *layers: nn.Module, across: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+        self.across = across or nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.layers(x) + self.across(x))
+
+
+def conv(into: int, out: int, size: int = 3, **style: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(into, out, size, padding=size // 2, bias=False, **style), nn.BatchNorm2d(out))
+
+
+def bottleneck(into: int, out: int) -> Residual:
+    wide = 4 * out
+    layers = conv(into, out, 1), nn.ReLU(), conv(out, out), nn.ReLU(), conv(out, wide, 1)
+    return Residual(*layers, across=None if into == wide else conv(into, wide, 1))
+
+
+def images(*layers: nn.Module, channels: int) -> Case:
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)
+    return nn.Sequential(conv(3, 16), *layers, *head), (torch.randn(2, 3, 4, 4),)
+
+
+def depthwise() -> Case:
+    blocks = [nn.Sequential(conv(16, 16, groups=16), nn.ReLU6(), conv(16, 16, 1)) for _ in range(4)]
+    return images(*blocks, channels=16)
+
+
+def vgg() -> Case:
+    layers = conv(16, 32), nn.ReLU(), nn.MaxPool2d(2), conv(32, 32), nn.Flatten(), nn.Linear(512, 512), nn.ReLU()
+    return nn.Sequential(conv(3, 16), *layers, nn.Linear(512, 10)), (torch.randn(2, 3, 8, 8),)
+
+
+def unet() -> Case:
+    def forward(self, x):
+        high = torch.relu(self.down(x))
+        low = torch.relu(self.bottom(nn.functional.max_pool2d(high, 2)))
+        return self.out(torch.cat([self.up(low), high], dim=1))
+
+    up, down = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Conv2d(3, 8, 3, padding=1)
+    bottom, out = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 1, 1)
+    return Calls(forward, up=up, out=out, down=down, bottom=bottom), (torch.randn(2, 3, 8, 8),)
+
+
+def densenet() -> Case:
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.cat([x, torch.relu(layer(x))], dim=1)
+        return self.head(x)
+
+    layers = nn.ModuleList([nn.Linear(16 + 4 * n, 4) for n in range(6)])
+    return vectors(Calls(forward, layers=layers, head=nn.Linear(40, 3)))
+
+
+# ---- transformers and recurrent networks
+
+
+def encoder(layers: int, **style: Any) -> nn.Module:
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0, **style)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def encoder_decoder() -> Case:
+    module = nn.Transformer(16, 4, 2, 2, 32, dropout=0.0, batch_first=True)
+    module.encoder.enable_nested_tensor = False
+    return module, (torch.randn(2, 7, 16), torch.randn(2, 5, 16))
+
+
+def gpt(layers: int = 3, width: int = 16, words: int = 50, tied: bool = False) -> Case:
+    def forward(self, ids):
+        x = self.words(ids) + self.places(torch.arange(ids.shape[1]))
+        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
+        for block in self.blocks:
+            x = block(x, src_mask=mask)
+        return self.head(self.norm(x))
+
+    style = {"batch_first": True, "dropout": 0.0, "norm_first": True}
+    blocks = nn.ModuleList([nn.TransformerEncoderLayer(width, 4, 4 * width, **style) for _ in range(layers)])
+    parts = {"words": nn.Embedding(words, width), "places": nn.Embedding(16, width), "blocks": blocks}
+    module = Calls(forward, **parts, norm=nn.LayerNorm(width), head=nn.Linear(width, words, bias=False))
+    if tied:
+        module.head.weight = module.words.weight
+    return tokens(module)
+
+
+def attention_with_its_own_projections() -> Case:
+    attention = nn.MultiheadAttention(16, 2, kdim=8, vdim=4, batch_first=True, add_bias_kv=True)
+    inputs = torch.randn(2, 3, 16), torch.randn(2, 5, 8), torch.randn(2, 5, 4)
+    return Calls(lambda self, q, k, v: self.attention(q, k, v)[0], attention=attention), inputs
+
+
+def mixture_of_experts() -> Case:
+    def forward(self, x):
+        weights = torch.softmax(self.gate(x), dim=-1)
+        return sum(weights[:, [n]] * expert(x) for n, expert in enumerate(self.experts))
+
+    return vectors(Calls(forward, experts=nn.ModuleList([nn.Linear(16, 8) for _ in range(5)]), gate=nn.Linear(16, 5)))
+
+
+# ---- unusual ones
+
+
+def layers_used(places: list[int], num_layers: int = 5) -> Case:
+    """Layers that are defined from 0 up, and used in the order of `places`."""
+
+    def forward(self, x):
+        for place in places:
+            x = self.layers[place](x)
+        return x
+
+    return vectors(Calls(forward, layers=nn.ModuleList(linears(*[None] * num_layers))))
+
+
+def one_layer_used_thrice() -> Case:
+    first, second = linears(None, None)
+    return vectors(Calls(lambda self, x: self.b(self.a(self.b(self.a(self.a(x))))), a=first, b=second))
+
+
+def parameters_in_lists() -> Case:
+    def forward(self, x):
+        return sum((x * p.sum() for p in self.many), start=x) * self.named["a"].sum()
+
+    many = nn.ParameterList([torch.randn(n) for n in (3, 1000, 0, 5, 300, 0)])
+    return vectors(Calls(forward, named=nn.ParameterDict({"a": nn.Parameter(torch.ones(50))}), many=many))
+
+
+def empty_parameters_alone() -> Case:
+    parts = {f"p{n}": nn.Parameter(torch.empty(0)) for n in range(3)}
+    return vectors(Calls(lambda self, x: x.sum() + self.p0.sum() + self.p1.sum() + self.p2.sum(), **parts))
+
+
+def every_other_bias_frozen() -> Case:
+    module = nn.Sequential(*linears(*[None] * 6))
+    for layer in module[::2]:
+        layer.bias.requires_grad_(False)
+    return vectors(module)
+
+
+def cast(*dtypes: torch.dtype) -> Case:
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x.to(layer.weight.dtype))
+        return x
+
+    return vectors(Calls(forward, layers=nn.ModuleList(linears(*dtypes))))
+
+
+def three_dtypes() -> Case:
+    return cast(torch.float64, torch.bfloat16, torch.float32, torch.float32, torch.float64, torch.bfloat16)
+
+
+def complex_parameters() -> Case:
+    def forward(self, x):
+        spectrum = torch.fft.rfft(self.a(x)) * self.filter
+        return self.b(torch.fft.irfft(spectrum))
+
+    filters = nn.Parameter(torch.randn(9, dtype=torch.complex64))
+    return vectors(Calls(forward, a=nn.Linear(16, 16), filter=filters, b=nn.Linear(16, 4)))
+
+
+def sparse_embedding() -> Case:
+    parts = {"words": nn.Embedding(50, 16, sparse=True), "a": nn.Linear(16, 16), "b": nn.Linear(16, 4)}
+    return tokens(Calls(lambda self, ids: self.b(self.a(self.words(ids))), **parts))
+
+
+def sparse_and_dense_bags() -> Case:
+    def forward(self, ids):
+        return self.top(torch.cat([one(ids) for one in self.bags] + [self.bottom(ids.float())], dim=1))
+
+    bags = [nn.EmbeddingBag(50, 8, mode="sum", sparse=sparse) for sparse in (True, False, True, True)]
+    return tokens(Calls(forward, bottom=nn.Linear(7, 8), bags=nn.ModuleList(bags), top=nn.Linear(40, 4)))
+
+
+def sparse_embedding_tied_to_a_layer_before_it() -> Case:
+    """The first module that holds the weight is a layer: DDP expects a dense gradient, and gets one."""
+    words, layer = nn.Embedding(16, 16, sparse=True), nn.Linear(16, 16, bias=False)
+    layer.weight = words.weight
+    return tokens(Calls(lambda self, ids: self.layer(self.words(ids % 16)), layer=layer, words=words))
+
+
+def checkpointed() -> Case:
+    def forward(self, x):
+        for layer in self.layers:
+            x = checkpoint(lambda y, layer=layer: torch.tanh(layer(y)), x, use_reentrant=False)
+        return x
+
+    return vectors(Calls(forward, layers=nn.ModuleList(linears(*[None] * 5))))
+
+
+MODELS: dict[str, Callable[[], Case]] = {
+    "one_linear": lambda: vectors(nn.Linear(16, 4)),
+    "one_scalar": lambda: vectors(Calls(lambda self, x: x * self.scale, scale=nn.Parameter(torch.tensor(2.0)))),
+    "deep_mlp": lambda: vectors(nn.Sequential(*[layer for one in linears(*[None] * 20) for layer in (one, nn.Tanh())])),
+    "one_huge_parameter": lambda: vectors(
+        nn.Sequential(*linears(None, None, None), nn.Linear(16, 48_000, bias=False), nn.Linear(48_000, 1))
+    ),
+    "prelu_and_norms": lambda: vectors(
+        nn.Sequential(nn.Linear(16, 16), nn.PReLU(16), nn.LayerNorm(16), nn.Linear(16, 16), nn.RMSNorm(16))
+    ),
+    "bilinear": lambda: vectors(
+        Calls(lambda self, x: self.b(x, self.a(x)), a=nn.Linear(16, 8), b=nn.Bilinear(16, 8, 5))
+    ),
+    "resnet": lambda: images(*[bottleneck(*one) for one in ((16, 8), (32, 8), (32, 16), (64, 16))], channels=64),
+    "depthwise": depthwise,
+    "vgg": vgg,
+    "unet": unet,
+    "densenet": densenet,
+    "encoder": lambda: sequences(encoder(6, norm_first=True, activation="gelu")),
+    "encoder_without_bias": lambda: sequences(encoder(2, bias=False)),
+    "encoder_decoder": encoder_decoder,
+    "gpt": gpt,
+    "gpt_tied": lambda: gpt(tied=True),
+    "gpt_of_30_mib": lambda: gpt(2, 256, 12_000),  # more than one bucket of 25 MiB
+    "attention_with_its_own_projections": attention_with_its_own_projections,
+    "lstm": lambda: sequences(Calls(lambda self, x: self.rnn(x)[0], rnn=nn.LSTM(16, 8, 2, bidirectional=True))),
+    "mixture_of_experts": mixture_of_experts,
+    "used_in_another_order": lambda: layers_used([2, 0, 4, 1, 3]),
+    "used_backwards": lambda: layers_used([4, 3, 2, 1, 0]),
+    "one_layer_used_thrice": one_layer_used_thrice,
+    "parameters_in_lists": parameters_in_lists,
+    "empty_parameters_alone": empty_parameters_alone,
+    "frozen_backbone": lambda: vectors(
+        nn.Sequential(nn.Sequential(*linears(None, None)).requires_grad_(False), *linears(None, None))
+    ),
+    "every_other_bias_frozen": every_other_bias_frozen,
+    "bfloat16_with_float32_norms": lambda: cast(*[torch.bfloat16, torch.float32] * 4),
+    "three_dtypes": three_dtypes,
+    "half_then_double": lambda: cast(*[torch.float16] * 3, *[torch.float64] * 3),
+    "complex_parameters": complex_parameters,
+    "sparse_embedding": sparse_embedding,
+    "sparse_and_dense_bags": sparse_and_dense_bags,
+    "sparse_embedding_tied_to_a_layer_before_it": sparse_embedding_tied_to_a_layer_before_it,
+    "checkpointed": checkpointed,
+}
+
+# parameters that get no gradient: DDP must be told
+UNUSED: dict[str, Callable[[], Case]] = {
+    "first_unused": lambda: layers_used([1, 2, 3, 4, 5], 6),
+    "last_unused": lambda: layers_used([0, 1, 2, 3], 6),
+    "some_unused_others_out_of_order": lambda: layers_used([4, 1, 3], 6),
+    "head_not_called": lambda: vectors(
+        Calls(lambda self, x: self.a(x), a=nn.Linear(16, 16), aux=nn.Sequential(nn.Linear(16, 8), nn.Linear(8, 2)))
+    ),
+}
