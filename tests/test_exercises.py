@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +74,19 @@ WRONG = {
     ],
     "14.3": [840, 1960, "1680", None],
 }
-ODD = {"huge": 10**400, "nan": math.nan, "inf": math.inf, "less": -1, "true": True, "nested": [[1]], "bytes": b"1",
-       "object": object()}  # fmt: skip
+ODD = {
+    "huge": 10**400,
+    "nan": math.nan,
+    "inf": math.inf,
+    "less": -1,
+    "true": True,
+    "nested": [[1]],
+    "bytes": b"1",
+    "object": object(),
+}
 
 
+@cache
 def sources() -> dict[str, str]:
     return {
         path.stem: "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
@@ -84,6 +94,7 @@ def sources() -> dict[str, str]:
     }
 
 
+@cache
 def solutions() -> dict[str, str]:
     """The answers that the notebooks give away, as source."""
     folded = "\n".join(re.findall(r"<details>.*?</details>", "\n".join(sources().values()), re.S))
