@@ -60,17 +60,14 @@ class Recorder:
         else:
             self.folder = Path(folder)
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._others: dict[int, Recorder] = {}
         self._begin()
 
     def for_rank(self, rank: int) -> Recorder:
-        """Return a recorder into the same folder whose spans carry another rank; the same one each time."""
-        rank = whole("rank", rank, 0, 2**31 - 1)
-        if rank not in self._others:
-            other = Recorder(rank, self.folder)
-            other._temporary = self._temporary
-            self._others.setdefault(rank, other)
-        return self._others[rank]
+        """Return a recorder into the same files whose spans carry another rank."""
+        other = object.__new__(Recorder)
+        other.__dict__.update(self.__dict__, rank=whole("rank", rank, 0, 2**31 - 1))
+        _recorders.add(other)
+        return other
 
     def span(self, lane: str, kind: str, item: int = -1) -> _Running:
         """Return a context manager that records the time spent in it, also where it raises."""
@@ -108,7 +105,7 @@ class Recorder:
         return {"rank": self.rank, "folder": self.folder}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.rank, self.folder, self._temporary, self._others = state["rank"], state["folder"], None, {}
+        self.rank, self.folder, self._temporary = state["rank"], state["folder"], None
         self._begin()
 
     def _begin(self) -> None:
