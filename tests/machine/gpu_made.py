@@ -6,12 +6,16 @@ import copy as shallow
 import weakref
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from rankscope.machine import Point, Protocol
+from rankscope.machine import Point, Protocol, measure_traps
+from rankscope.machine.measuring import run
 from rankscope.machine.measuring.plan import transfer_keys
 from rankscope.machine.measuring.transfers import most_bytes, transfer_points
+
+from .made import PROVENANCE
 
 CALL_S, LATENCY_S = 2e-6, 8e-6  # of starting a copy, and of a copy that is under way
 RATES = {"pageable": 5e9, "pinned": 20e9, "d2d": 1e12, "p2p": 40e9}  # bytes/s
@@ -122,3 +126,35 @@ def copies(device: Made, protocol: Protocol, *sizes: int) -> list[Point]:
     """Return the points of all copies of these sizes on a made GPU, but of those that do not fit into its memory."""
     fitting = [size for size in sizes if size <= most_bytes(device)]
     return transfer_points([key for size in fitting for key in transfer_keys(size, device.num_gpus)], protocol, device)
+
+
+# ---- a made GPU in the ranks of a measuring run
+
+
+def put_into_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `measure` find a made GPU on rank 0, with copies up to 128 KiB."""
+    monkeypatch.setattr(run, "_survey", _survey)
+    monkeypatch.setattr(run, "_measure_keys", _measure_keys)
+    monkeypatch.setattr(run, "_experiment", _experiment)
+
+
+def _survey(device: str) -> dict[str, Any]:
+    from rankscope.machine.measuring import rank
+
+    return rank.survey(device) | {"gpus": PROVENANCE["gpus"], "transfer_bytes": 2**17}
+
+
+def _measure_keys(*args: Any) -> list[Point]:
+    from rankscope.machine.measuring import rank
+
+    rank.Cuda = lambda _: Made()  # type: ignore[assignment,misc]
+    rank._gpu = lambda: "cuda:0"
+    return rank.measure_keys(*args)
+
+
+def _experiment() -> list[Point]:
+    loads = {False: 2e-3, True: 1e-3}
+    points = [
+        Point("loader", 2**20, [s] * 4, [True] * 4, {"pin_memory": pin, "num_workers": 0}) for pin, s in loads.items()
+    ]
+    return [*measure_traps(Made(), 2**20), *points] if torch.distributed.get_rank() == 0 else []

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ import torch
 
 from rankscope import cli
 from rankscope.cli.profile import parse_network, parse_sizes
-from rankscope.machine import Point, Profile
+from rankscope.machine import Emulation, Point, Profile
 from rankscope.machine.measuring import rank as measure_rank
 from rankscope.machine.measuring import run as measure_run
 from rankscope.machine.measuring.plan import Protocol
@@ -55,68 +57,69 @@ def _no_rank_is_left() -> Iterator[None]:
     assert forker._current is None or soon(lambda: not children(forker._current.pid))
 
 
-@pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def profile_command(path: Path, *words: str) -> tuple[int, str, str]:
     """Run `rankscope profile` here, and return its code and what it printed."""
-
-    def run(*words: str) -> tuple[int, str, str]:
-        code = cli.main(["profile", "-o", str(tmp_path / "machine.json"), *words])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return run
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = cli.main(["profile", "-o", str(path), *words])
+    return code, out.getvalue(), err.getvalue()
 
 
 # ---- the command
 
 
-def test_a_run_ends_with_table_and_verdict_and_a_second_measures_what_is_missing(run: Any, tmp_path: Path) -> None:
-    path = tmp_path / "machine.json"
-    code, out, err = run(*SMALL)
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """A first run: its file and what it printed."""
+    path = tmp_path_factory.mktemp("first") / "machine.json"
+    code, out, err = profile_command(path, *SMALL)
     assert code == 0
+    return path, out, err
+
+
+def test_a_run_ends_with_table_and_verdict(first: tuple[Path, str, str]) -> None:
+    path, out, err = first
     assert "Verdict" in out
     assert "0 of 16 points: ping_pong (intra), 256 B\n" in err
-    first = Profile.load(path)
-    assert first.provenance["name"] == "machine"
-    assert first.provenance["network"] == "loopback"
-    assert first.provenance["command"] == f"rankscope profile --output machine.json {' '.join(sorted_as_told())}"
-    assert (first.num_ranks, first.num_nodes, first.backend) == (2, 1, "gloo")
-    assert first.protocol["iterations"] == 3
+    profile = Profile.load(path)
+    assert profile.provenance["name"] == "machine"
+    assert profile.provenance["network"] == "loopback"
+    order = ("--num-ranks", "--algorithms", "--sizes", "--iterations")
+    words = [word for name in order for word in (name, SMALL[SMALL.index(name) + 1])]
+    assert profile.provenance["command"] == f"rankscope profile --output machine.json {' '.join(words)}"
+    assert (profile.num_ranks, profile.num_nodes, profile.backend) == (2, 1, "gloo")
+    assert profile.protocol["iterations"] == 3
+    assert bool(profile.select("transfer")) == torch.cuda.is_available()
 
-    assert run(*SMALL)[0] == 0
-    assert Profile.load(path) == first
-    code, _, err = run(*SMALL, "--sizes", "1KiB:8KiB", "--place", "both")
-    assert code == 0
-    second = Profile.load(path)
-    assert second.points[: len(first.points)] == first.points
-    places = {(point.num_bytes, point.options["in_place"]) for point in second.select("allreduce")}
+
+def test_a_second_run_measures_what_is_missing(first: tuple[Path, str, str], tmp_path: Path) -> None:
+    path = Path(shutil.copy(first[0], tmp_path))
+    before = Profile.load(path)
+    assert profile_command(path, *SMALL)[0] == 0
+    assert Profile.load(path) == before
+    assert profile_command(path, *SMALL, "--sizes", "1KiB:8KiB", "--place", "both")[0] == 0
+    found = Profile.load(path)
+    assert found.points[: len(before.points)] == before.points
+    places = {(point.num_bytes, point.options["in_place"]) for point in found.select("allreduce")}
     assert places == {(1024 << power, place) for power in range(4) for place in (True, False)}
 
 
-def sorted_as_told() -> list[str]:
-    """The words of SMALL in the order of the command's options."""
-    pairs = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
-    order = ("--num-ranks", "--algorithms", "--sizes", "--iterations")
-    return [word for name in order for word in (name, pairs[name])]
-
-
-def test_a_file_of_another_setting_or_of_something_else_is_left_alone(run: Any, tmp_path: Path) -> None:
-    path = tmp_path / "machine.json"
-    assert run(*SMALL)[0] == 0
-    before = path.read_bytes()
-    code, _, err = run(*SMALL, "--num-ranks", "3")
-    assert code == 2
-    assert "num_ranks is 2 there and 3 here" in err
-    code, _, err = run(*SMALL, "--iterations", "4")
-    assert code == 2
-    assert "iterations is 3 there and 4 here" in err
-    assert path.read_bytes() == before
-    path.write_bytes(before[:-20])
-    code, _, err = run(*SMALL)
-    assert code == 2
-    assert "not a readable rankscope profile" in err
-    assert path.read_bytes() == before[:-20]
-    assert run(*SMALL, "--fresh")[0] == 0
+def test_a_file_of_another_setting_or_of_something_else_is_left_alone(
+    first: tuple[Path, str, str], tmp_path: Path
+) -> None:
+    path = Path(shutil.copy(first[0], tmp_path))
+    whole = path.read_bytes()
+    for words, content, said in (
+        (["--num-ranks", "3"], whole, "num_ranks is 2 there and 3 here"),
+        (["--iterations", "4"], whole, "iterations is 3 there and 4 here"),
+        ([], whole[:-20], "not a readable rankscope profile"),
+    ):
+        path.write_bytes(content)
+        code, _, err = profile_command(path, *SMALL, *words)
+        assert code == 2
+        assert said in err
+        assert path.read_bytes() == content
+    assert profile_command(path, *SMALL, "--fresh")[0] == 0
     assert len(Profile.load(path).points) == 16
 
 
@@ -147,8 +150,8 @@ def test_what_is_no_protocol_and_no_report_is_refused(tmp_path: Path) -> None:
         (["--sizes"], "requires an argument"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_no_file(words: list[str], message: str, run: Any, tmp_path: Path) -> None:
-    code, out, err = run(*words)
+def test_bad_input_is_one_line_and_leaves_no_file(words: list[str], message: str, tmp_path: Path) -> None:
+    code, out, err = profile_command(tmp_path / "machine.json", *words)
     assert code == 2
     assert out == ""
     assert len(err.splitlines()) == 1
@@ -156,26 +159,20 @@ def test_bad_input_is_one_line_and_leaves_no_file(words: list[str], message: str
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path, run: Any) -> None:
-    code, _, err = run(*SMALL, "-o", str(tmp_path / "none" / "machine.json"))
-    assert code == 2
-    assert err == f"rankscope: {tmp_path / 'none' / 'machine.json'}: No such file or directory\n"
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "machine.json"
+    code, _, err = profile_command(path, *SMALL)
+    assert (code, err) == (2, f"rankscope: {path}: No such file or directory\n")
 
 
-@pytest.mark.parametrize(
-    ("text", "rate", "latency_s"),
-    [
-        ("100Mbit/s,5ms", 12.5e6, 5e-3),
-        ("1Gbit/s", 125e6, 0.0),
-        ("64 kbit/s, 0.25 s", 8e3, 0.25),
-        ("8kbit/s,9us", 1e3, 9e-6),
-    ],
-)
-def test_networks_by_name(text: str, rate: float, latency_s: float) -> None:
-    assert parse_network(text) == measure_run.Emulation(rate, latency_s)
-
-
-def test_sizes_by_name() -> None:
+def test_networks_and_sizes_by_name() -> None:
+    networks = {
+        "100Mbit/s,5ms": (12.5e6, 5e-3),
+        "1Gbit/s": (125e6, 0.0),
+        "64 kbit/s, 0.25 s": (8e3, 0.25),
+        "8kbit/s,9us": (1e3, 9e-6),
+    }
+    assert [parse_network(text) for text in networks] == [Emulation(*numbers) for numbers in networks.values()]
     assert parse_sizes("1KiB:5KiB") == [1024, 2048, 4096]
     assert parse_sizes("64KiB,1KiB") == [65536, 1024]
 
@@ -183,10 +180,9 @@ def test_sizes_by_name() -> None:
 # ---- Gloo on a GPU
 
 
-def test_a_gpu_that_is_not_there_is_named_before_any_rank_starts(run: Any, tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    code, out, err = run("--device", "cuda")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_a_gpu_that_is_not_there_is_named_before_any_rank_starts(tmp_path: Path) -> None:
+    code, out, err = profile_command(tmp_path / "machine.json", "--device", "cuda")
     assert (code, out) == (2, "")
     assert err == "rankscope: device='cuda' needs a GPU that torch can use, and there is none\n"
     assert not list(tmp_path.iterdir())
@@ -215,53 +211,31 @@ def on_host(device: str) -> None:
     measure_rank._free_bytes = lambda *_: 2**30
 
 
-def test_gloo_on_a_gpu_has_its_own_collectives_and_no_links(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+def test_gloo_on_a_gpu_has_its_own_collectives_and_no_links(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(measure_run, "_survey", survey_on_host)
     monkeypatch.setattr(measure_run, "_measure_keys", measured_on_host)
+    path = tmp_path / "machine.json"
     words = ["--num-ranks", "2", "--sizes", "4KiB,16KiB", "--iterations", "3", "--no-transfers"]
-    code, out, _ = run("--device", "cuda", *words, "--collectives", "allreduce,broadcast")
+    code, out, _ = profile_command(path, "--device", "cuda", *words, "--collectives", "allreduce,broadcast")
     assert code == 0
     assert "2 ranks on 1 node, gloo, cuda, loopback" in out
-    profile = Profile.load(tmp_path / "machine.json")
+    profile = Profile.load(path)
     kinds = [(point.what, point.options.get("algorithm")) for point in profile.points]
     memory = [(what, None) for _ in range(2) for what in ("add", "copy")]
     assert kinds == [*memory, *[(what, "native") for what in ("allreduce", "broadcast") for _ in range(2)]]
-    assert profile.provenance["device"] == "cuda"
-    assert profile.protocol["clock"] == "cuda events"
+    assert (profile.provenance["device"], profile.protocol["clock"]) == ("cuda", "cuda events")
     assert " --device cuda " in profile.provenance["command"]
-    code, _, _ = run("--device", "cuda", *words, "--algorithms", "native,ring")
-    assert code == 0
-    assert {point.options["algorithm"] for point in Profile.load(tmp_path / "machine.json").select("allreduce")} == {
-        "native",
-        "ring",
-    }
-    code, _, err = run("--device", "cuda", *words, "--emulate", "1Gbit/s")
+    assert " --no-transfers" in profile.provenance["command"]
+    assert profile_command(path, "--device", "cuda", *words, "--algorithms", "native,ring")[0] == 0
+    assert {point.options["algorithm"] for point in Profile.load(path).select("allreduce")} == {"native", "ring"}
+    code, _, err = profile_command(path, "--device", "cuda", *words, "--emulate", "1Gbit/s")
     assert code == 2
     assert "emulate goes with backend='gloo' and device='cpu', and not with torchrun" in err
     monkeypatch.undo()
-    code, _, err = run(*words, "--algorithms", "native")
+    code, _, err = profile_command(path, *words, "--algorithms", "native")
     assert code == 2
     assert "device is 'cuda' there and None here" in err
-
-
-class Gpus:
-    """What a rank asks about GPUs, on a machine with two."""
-
-    def __init__(self) -> None:
-        self.current = 0
-
-    def device_count(self) -> int:
-        return 2
-
-    def set_device(self, number: int) -> None:
-        self.current = number
-
-    def current_device(self) -> int:
-        return self.current
-
-    def mem_get_info(self) -> tuple[int, int]:
-        return 12 * 2**30, 80 * 2**30
 
 
 @pytest.mark.parametrize(
@@ -271,15 +245,20 @@ class Gpus:
 def test_ranks_share_gpus_in_turn_where_the_backend_lets_them(
     backend: str, rank: int, local_rank: str | None, gpu: int, free_gib: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpus = Gpus()
-    for name in ("device_count", "set_device", "current_device", "mem_get_info"):
-        monkeypatch.setattr(torch.cuda, name, getattr(gpus, name))
+    current = [0]
+    machine: dict[str, Any] = {  # with two GPUs
+        "device_count": lambda: 2,
+        "set_device": current.append,
+        "current_device": lambda: current[-1],
+        "mem_get_info": lambda: (12 * 2**30, 80 * 2**30),
+    }
+    for name, answer in machine.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
     monkeypatch.setattr("torch.distributed.get_backend", lambda: backend)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: rank)
     monkeypatch.setattr(measure_rank, "free_bytes", lambda: 16 * 2**30)
-    if local_rank is None:
-        monkeypatch.delenv("LOCAL_RANK", raising=False)
-    else:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local_rank is not None:
         monkeypatch.setenv("LOCAL_RANK", local_rank)
     assert measure_rank._own("cuda") == f"cuda:{gpu}"
     assert measure_rank._free_bytes("cuda", 4) == free_gib * 2**30
@@ -316,21 +295,20 @@ def wrong_on_rank_1(*args: Any) -> list[Point]:
 
 
 def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def collectives_last(missing: list[Any], *_: object) -> list[Any]:
+        return [key for key in missing if key[0] != "allreduce"] or missing
+
     monkeypatch.setattr(measure_run, "_measure_keys", wrong_on_rank_1)
-    monkeypatch.setattr("rankscope.machine.measuring.plan.LAUNCH_S", 0.0)
+    monkeypatch.setattr(measure_run, "next_launch", collectives_last)
     right = r"rank 1 failed: RuntimeError: allreduce by ring of 1 KiB gave a wrong result: element 5 is 91 and not 90"
     with pytest.raises(RankError, match=right):
         measure(tmp_path / "a.json", FEW, num_ranks=2)
-    assert {point.what for point in Profile.load(tmp_path / "a.json").points} == {
-        "ping_pong",
-        "together",
-        "add",
-        "copy",
-    }
+    kept = {point.what for point in Profile.load(tmp_path / "a.json").points}
+    assert kept == {"ping_pong", "together", "add", "copy"}
 
 
 def test_what_another_run_has_written_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.machine.measuring.plan.LAUNCH_S", 0.0)
+    monkeypatch.setattr(measure_run, "next_launch", lambda missing, *_: missing[:4])
     path, theirs = tmp_path / "a.json", Point("add", 8, (1.0,), (True,))
 
     def another(progress: measure_run.Progress) -> None:
@@ -340,17 +318,17 @@ def test_what_another_run_has_written_meanwhile_stays(tmp_path: Path, monkeypatc
     with pytest.raises(ValueError, match=r"a.json was written by another run meanwhile, and is left as it is"):
         measure(path, FEW, num_ranks=2, report=another)
     assert Profile.load(path).points[4:] == (theirs,)
-    found = measure(path, FEW, num_ranks=2, report=lambda progress: progress.num_done == 6 and path.unlink())
+    found = measure(path, FEW, num_ranks=2, report=lambda progress: progress.num_done == 8 and path.unlink())
     assert theirs in found.points
     assert found == Profile.load(path)
 
 
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]])
-def test_no_file_takes_the_place_of_a_folder_or_a_device(fresh: list[str], tmp_path: Path, run: Any) -> None:
+def test_no_file_takes_the_place_of_a_folder_or_a_device(fresh: list[str], tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for place in (tmp_path, pipe):
-        code, _, err = run(*SMALL, *fresh, "-o", str(place))
+        code, _, err = profile_command(place, *SMALL, *fresh)
         assert code == 2
         assert len(err.splitlines()) == 1
         assert str(place) in err

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import itertools
 import math
 import os
@@ -18,20 +16,14 @@ import attrs
 import pytest
 import torch
 
-from rankscope import cli
 from rankscope.machine import Profile, measure, provenance, verdict
-from rankscope.machine.measuring import run as measure_run
 from rankscope.machine.measuring.experiments import BATCH_SIZE, LOOKED_AT, TRIES, measure_loader, measure_traps
 from rankscope.machine.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys, words_of
 from rankscope.machine.measuring.transfers import Buffers, Cuda, check, most_bytes, move_of, sampled
 from rankscope.machine.profile import Point
-from rankscope.machine.verdict import groups
 from rankscope.ranks import launch
-from rankscope.transfer.agreement import Agreement, DisagreementError
-from rankscope.values.units import rate_words, time_words
 
-from ..tools import measure_gpu
-from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made, copies
+from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made, copies, put_into_ranks
 from .made import PROVENANCE
 
 ROOT = Path(__file__).parents[2]
@@ -71,12 +63,9 @@ def test_there_is_a_point_of_each_method_direction_and_size_and_the_hosts_beside
     assert all(len(point.seconds) == 4 for point in known.points)
 
 
-@pytest.mark.parametrize("direction", ["h2d", "d2h"])
-@pytest.mark.parametrize("method", TRANSFER_METHODS)
-def test_rate_and_latency_are_recovered(known: Profile, direction: str, method: str) -> None:
-    rate = RATES[method.split("_")[0]]
-    for size in SIZES:
-        took_s = CALL_S + LATENCY_S + size / rate
+def test_rate_and_latency_are_recovered(known: Profile) -> None:
+    for direction, method, size in itertools.product(("h2d", "d2h"), TRANSFER_METHODS, SIZES):
+        took_s = CALL_S + LATENCY_S + size / RATES[method.split("_")[0]]
         assert one(known, "transfer", size, direction=direction, method=method).median_s == nearly(took_s)
         held_s = CALL_S if method == "pinned_non_blocking" else took_s
         assert one(known, "transfer_host", size, direction=direction, method=method).median_s == nearly(held_s)
@@ -314,34 +303,8 @@ def test_a_batch_with_wrong_data_is_caught() -> None:
 # ---- in a profile
 
 
-def on_made(*args: Any) -> list[Point]:
-    """What a rank does, with a made GPU in the place of one of torch's."""
-    from rankscope.machine.measuring import rank as measure_rank
-
-    measure_rank.Cuda = lambda _: Made()  # type: ignore[assignment,misc]
-    measure_rank._gpu = lambda: "cuda:0"
-    return measure_rank.measure_keys(*args)
-
-
-def survey_with_a_gpu(backend: str) -> dict[str, Any]:
-    from rankscope.machine.measuring import rank as measure_rank
-
-    return measure_rank.survey(backend) | {"gpus": PROVENANCE["gpus"], "transfer_bytes": 2**17}
-
-
-def two_traps() -> list[Point]:
-    points = measure_traps(Made(), 2**20)
-    loads = [Point("loader", 2**20, [s] * 4, [True] * 4, {"pin_memory": pin, "num_workers": 0}) for pin, s in LOADS]
-    return [*points, *loads] if torch.distributed.get_rank() == 0 else []
-
-
-LOADS = [(False, 2e-3), (True, 1e-3)]
-
-
 def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_run, "_survey", survey_with_a_gpu)
-    monkeypatch.setattr(measure_run, "_measure_keys", on_made)
-    monkeypatch.setattr(measure_run, "_experiment", two_traps)
+    put_into_ranks(monkeypatch)
     protocol = attrs.evolve(QUICK, sizes=[2**16], algorithms=["native"])
     plain = measure(tmp_path / "a.json", attrs.evolve(protocol, transfers=False), num_ranks=2)
     assert not [point for point in plain.points if point.what in ("transfer", "too_early")]
@@ -358,13 +321,6 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
     assert {"transfer", "pin", "too_early"} <= set(profile.to_frame(predicted=True).what)
 
 
-def test_where_there_is_no_gpu_there_are_no_copies(tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is one")
-    protocol = attrs.evolve(QUICK, sizes=[4096], algorithms=["native"])
-    assert not measure(tmp_path / "a.json", protocol, num_ranks=2).select("transfer")
-
-
 def test_keys_of_copies_are_told_apart_in_words() -> None:
     key = key_of("transfer", 2**20, direction="h2d", method="pinned", pieces=1, both=False)
     assert words_of(key) == "transfer h2d, pinned, 1 MiB"
@@ -376,200 +332,6 @@ def test_links_of_gpus_are_told_without_their_addresses(tmp_path: Path) -> None:
     (place / "numa_node").write_text("1\n")
     rows = "0, 5, 16, 00000000:3B:00.0\n1, 4, 8, 00000000:AF:00.0\n2, [N/A], [N/A], ?\nfailed\n"
     assert provenance.pcie(rows, tmp_path) == "GPU0: PCIe 5 x16, NUMA node 1\nGPU1: PCIe 4 x8"
-
-
-def test_the_command_tells_that_copies_were_left_out(tmp_path: Path) -> None:
-    words = ["--num-ranks", "2", "--sizes", "4KiB", "--algorithms", "native", "--iterations", "3", "--no-transfers"]
-    assert cli.main(["profile", "-o", str(tmp_path / "a.json"), *words]) == 0
-    assert Profile.load(tmp_path / "a.json").provenance["command"].endswith(" --no-transfers")
-
-
-# ---- the script
-
-
-def test_gloo_and_virtual_ranks_are_measured_apart_from_the_profiles_own_collectives(known: Profile) -> None:
-    points = measure_gpu.gloo_points("cpu", [4096], QUICK) + measure_gpu.virtual_points("cpu", [4096], 3)
-    assert [point.what for point in points] == ["allreduce", "broadcast", *["allreduce"] * 6]
-    assert {point.options["num_ranks"] for point in points[2:]} == {2, 4, 8}
-    profile = Profile(known.provenance, known.protocol, (*known.points, *points))
-    assert groups(profile) == []
-    told = "\n".join(measure_gpu.collectives_table(profile))
-    assert "broadcast by native, 2 ranks, gloo (cpu)\n  4 KiB " in told
-    assert "allreduce by ring, 8 ranks, in process (cpu)\n  4 KiB " in told
-
-
-def test_virtual_ranks_with_a_wrong_sum_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.collectives.run_local", lambda schedule, tensors: tensors)
-    with pytest.raises(RuntimeError, match="allreduce by ring of 2 virtual ranks gave a wrong result"):
-        measure_gpu.virtual_points("cpu", [4096], 3)
-
-
-def test_the_tables_hold_what_was_measured(known: Profile) -> None:
-    copies, more = "\n".join(measure_gpu.copies_table(known)), "\n".join(measure_gpu.more_table(known))
-    pinned = one(known, "transfer", 2**20, direction="h2d", method="pinned_non_blocking")
-    assert f" {rate_words(2**20 / pinned.median_s)} " in copies
-    assert f" {time_words(one(known, 'pin', 2**20, cached=False).median_s)} " in more
-    words = "\n".join(measure_gpu.claims_table(known, Profile(known.provenance, {}, ())))
-    assert "copied once\n  yes: " in words
-    assert words.count("  again: not measured") == 5
-
-
-def test_the_script_says_that_there_is_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["measure_gpu.py"])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert measure_gpu.main() == 2
-    assert capsys.readouterr().err == "there is no GPU that torch can use\n"
-
-
-def test_the_table_of_steps_says_whether_the_recordings_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_gpu, "STEPS", 2)
-    lines = "\n".join(measure_gpu.steps_table("cpu", 4, 8)).splitlines()
-    assert [line.split(" in ")[0] for line in lines if "batches" in line] == [
-        "2 steps, batches as they come,",
-        "2 steps, batches prefetched,",
-    ]
-    assert lines.count("the two agree") == 2
-    assert [line.partition(":")[0] for line in lines if "spans" in line][:5] == [
-        "load",
-        "copy",
-        "forward",
-        "backward",
-        "optimizer",
-    ]
-
-    def none(self: Any, tolerance_s: float = 0.0) -> None:
-        raise DisagreementError("load: gone")
-
-    monkeypatch.setattr(Agreement, "check", none)
-    assert "the two DISAGREE: load: gone" in list(measure_gpu.steps_table("cpu", 4, 8))
-
-
-@pytest.fixture
-def dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: Profile) -> Path:
-    """The script as it would run, on a made GPU and small; where it writes."""
-    small: dict[str, Any] = {
-        "DEVICE": "cpu",
-        "NCCL": {"backend": "gloo", "num_ranks": 2},
-        "PROTOCOL": attrs.evolve(QUICK, sizes=[2**12], algorithms=["native"]),
-        "GLOO_SIZES": [2**12],
-        "VIRTUAL_SIZES": [2**12],
-        "STEPS": 2,
-        "again": lambda profile: known,
-    }
-    for name, value in small.items():
-        monkeypatch.setattr(measure_gpu, name, value)
-    monkeypatch.setattr(measure_gpu.steps_table, "__defaults__", (4, 8))
-    monkeypatch.setattr(measure_run, "_survey", survey_with_a_gpu)
-    monkeypatch.setattr(measure_run, "_measure_keys", on_made)
-    monkeypatch.setattr(measure_run, "_experiment", two_traps)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("sys.argv", ["measure_gpu.py", "-o", str(tmp_path / "gpu.json")])
-    return tmp_path / "gpu.json"
-
-
-def test_the_script_prints_every_table_and_writes_every_point(
-    dry: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert measure_gpu.main() == 0
-    said = capsys.readouterr()
-    assert "failed" not in said.err
-    profile = Profile.load(dry)
-    assert f"{len(profile.points)} points in gpu.json, " in said.out
-    for word in ("h2d, bytes/s", "pin, cached", "copied once\n  yes: ", "2 ranks, gloo (cpu)", "8 ranks, in process"):
-        assert word in said.out
-    assert said.out.count("\nthe two agree\n") == 2
-    executors = {point.options.get("executor") for point in profile.select("allreduce")}
-    assert executors == {None, "gloo", "in process"}
-    assert len(profile.select("transfer")) == 21
-
-    def broken(*_: Any) -> None:
-        raise AttributeError("module 'torch' has no attribute 'gone'")
-
-    monkeypatch.setattr(measure_gpu, "gloo_points", broken)
-    monkeypatch.setattr(measure_gpu, "steps_table", broken)
-    monkeypatch.setattr(measure_gpu, "ENOUGH_S", 1e9)
-    assert measure_gpu.main() == 0
-    said = capsys.readouterr()
-    assert "gloo: failed: AttributeError: module 'torch' has no attribute 'gone'" in said.err
-    assert f"{len(profile.points)} points in gpu.json, " in said.out
-
-
-def test_tests_that_need_a_gpu_are_run_from_their_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[list[str]] = []
-
-    def run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-        ran.append(words)
-        return subprocess.CompletedProcess(words, 0)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    assert measure_gpu.run_tests() == 0
-    files = {Path(word).name for word in ran[0] if word.endswith(".py")}
-    assert {"test_transfers.py", "test_prefetch.py", "test_record.py", "test_wire.py"} <= files
-    assert "test_notebooks.py" not in files
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert measure_gpu.run_tests() == 2
-    assert len(ran) == 1
-
-
-BARE = """
-import sys
-
-class Bare:
-    def __init__(self, finder):
-        self.finder = finder
-    def __getattr__(self, name):
-        return getattr(self.finder, name)
-    def find_spec(self, name, path=None, target=None):
-        return None if name.partition(".")[0] in OTHERS else self.finder.find_spec(name, path, target)
-
-sys.meta_path[:] = map(Bare, sys.meta_path)
-"""
-SCRIPT = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from tests.tools import measure_gpu
-from rankscope.machine import Protocol
-
-measure_gpu.STEPS, quick = 2, Protocol(iterations=3, budget_s=0.01)
-points = measure_gpu.gloo_points("cpu", [4096], quick) + measure_gpu.virtual_points("cpu", [4096], 3)
-lines = list(measure_gpu.steps_table("cpu", 4, 8))
-try:
-    import cloudpickle
-except ModuleNotFoundError:
-    print(len(points), lines.count("the two agree"))
-"""
-
-
-def needed(names: list[str]) -> set[str]:
-    """These distributions and all that they need."""
-    asked, found = list(names), set()
-    while asked:
-        name = re.sub(r"[-_.]+", "-", asked.pop()).lower()
-        if name not in found:
-            found.add(name)
-            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-                needs = importlib.metadata.requires(name) or []
-                asked += [re.split(r"[^\w.-]", need)[0] for need in needs if "extra ==" not in need]
-    return found
-
-
-def test_the_script_needs_nothing_that_a_bare_machine_lacks(tmp_path: Path) -> None:
-    """Only torch, numpy, attrs, msgspec, matplotlib, pandas, tqdm, typer, rich and what these need are there."""
-    there = needed(["torch", "numpy", "attrs", "msgspec", "matplotlib", "pandas", "tqdm", "typer", "rich"])
-    packages = importlib.metadata.packages_distributions().items()
-    others = {top for top, names in packages if not there & {re.sub(r"[-_.]+", "-", n).lower() for n in names}}
-    assert {"cloudpickle", "pytest"} <= others
-    (tmp_path / "sitecustomize.py").write_text(f"OTHERS = {others - {'rankscope'}}\n{BARE}")
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(ROOT)],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert (done.returncode, done.stdout) == (0, "8 2\n"), done.stderr
 
 
 def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:

@@ -1,9 +1,13 @@
 """All that one GPU can tell, in one profile and within 8 minutes: python tests/tools/measure_gpu.py -o gpu.json.
 
-Copies and what is said about them (twice), the loader, NCCL with a single rank, Gloo with two ranks on tensors of the
+Copies and the claims about them (twice), the loader, NCCL with a single rank, Gloo with two ranks on tensors of the
 GPU, schedules carried out in one process by virtual ranks, which the GPU's own memory bounds, and no link, and a step
-of training as we and as torch.profiler see it. It needs torch, numpy, pandas, typer and rich, and nothing installed of
-rankscope's own. With --tests it runs the tests that need a GPU instead, by pytest.
+of training as we and as torch.profiler see it. It needs torch, numpy, attrs, msgspec, pandas, typer and rich, and
+nothing installed of rankscope's own. With --tests it runs the tests that need a GPU instead, by pytest.
+
+A machine without network takes what it lacks as wheels: ``pip download --no-deps --only-binary :all: --python-version
+3.11 --platform manylinux2014_x86_64 -d wheels attrs msgspec`` elsewhere, then ``pip install --no-index --find-links
+wheels attrs msgspec`` there.
 """
 
 from __future__ import annotations

@@ -21,23 +21,18 @@ def compare(before: Profile, after: Profile) -> pd.DataFrame:
     """
     import pandas as pd
 
-    of_type("before", before, Profile), of_type("after", after, Profile)
-    one, other = ({point.key: point for point in profile.points} for profile in (before, after))
+    one = {point.key: point for point in of_type("before", before, Profile).points}
+    other = {point.key: point for point in of_type("after", after, Profile).points}
     rows = []
     for key in dict.fromkeys([*one, *other]):
         old, new = one.get(key), other.get(key)
         point = old or new
         assert point is not None
-        rows.append({
-            "what": point.what,
-            **{name: point.options.get(name) for name in NAMED},
-            "options": point.builder_words,
-            "num_bytes": point.num_bytes,
-            "before_s": old.median_s if old else math.nan,
-            "after_s": new.median_s if new else math.nan,
-            "ratio": new.median_s / old.median_s if old and new else math.nan,
-            "beyond_noise": bool(old and new and old.differs(new)),
-            "only_in": "" if old and new else "before" if old else "after",
-        })  # fmt: skip
+        named = (point.options.get(name) for name in NAMED)
+        before_s, after_s = (side.median_s if side else math.nan for side in (old, new))
+        beyond_noise = bool(old and new and old.differs(new))
+        only_in = "" if old and new else "before" if old else "after"
+        times_s = before_s, after_s, after_s / before_s
+        rows.append((point.what, *named, point.builder_words, point.num_bytes, *times_s, beyond_noise, only_in))
     columns = ["what", *NAMED, "options", "num_bytes", "before_s", "after_s", "ratio", "beyond_noise", "only_in"]
     return pd.DataFrame(rows, columns=columns)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Any
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,7 +23,7 @@ _ROUNDS, _DRAWS, _SEED = 50, 400, 0
 Times = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
+@attrs.frozen
 class LinkFit:
     """A link as it was fitted to every second size; the sizes between were held out.
 
@@ -85,7 +85,7 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     alpha_s, rate = (float(low[0]), float(high[0])), (_inverse(high[1]), _inverse(low[1]))
     found = LinkFit(_link(line), pieces, alpha_s, rate, np.nan, sizes.size // 2)
     predicted_s = np.array([found.seconds(size) for size in sizes[1::2]])
-    return replace(found, held_out_error=float(np.median(np.abs(predicted_s / medians_s[1::2] - 1))))
+    return attrs.evolve(found, held_out_error=float(np.median(np.abs(predicted_s / medians_s[1::2] - 1))))
 
 
 def slope_s_per_byte(num_bytes: Sequence[int], seconds: Sequence[Any]) -> float:

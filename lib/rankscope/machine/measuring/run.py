@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...values.checks import number, of_type, one_of, truth, whole
-from ...values.frozen import checked, frozen
+from ...values.checks import of_type, one_of, truth, whole
 from ...workers.errors import MOST_RANKS
 from ...workers.interrupts import Interrupts
 from ...workers.joined import is_joined
@@ -52,12 +51,11 @@ class Progress(NamedTuple):
     left_out: tuple[int, ...] = ()
 
 
-@frozen
-class Emulation:
-    """A network to be emulated, one rank per host, as `emulate.emulated` makes it."""
+class Emulation(NamedTuple):
+    """A network to be emulated, one rank per host: `emulate.emulated` makes it, and says what it can be."""
 
-    bytes_per_s: float = checked(number, above=0)
-    latency_s: float = checked(number, 0, default=0.0)
+    bytes_per_s: float
+    latency_s: float = 0.0
 
 
 def measure(
