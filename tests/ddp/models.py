@@ -69,16 +69,6 @@ def images(*layers: nn.Module, channels: int) -> Case:
     return nn.Sequential(conv(3, 16), *layers, *head), (torch.randn(2, 3, 4, 4),)
 
 
-def depthwise() -> Case:
-    blocks = [nn.Sequential(conv(16, 16, groups=16), nn.ReLU6(), conv(16, 16, 1)) for _ in range(4)]
-    return images(*blocks, channels=16)
-
-
-def vgg() -> Case:
-    layers = conv(16, 32), nn.ReLU(), nn.MaxPool2d(2), conv(32, 32), nn.Flatten(), nn.Linear(512, 512), nn.ReLU()
-    return nn.Sequential(conv(3, 16), *layers, nn.Linear(512, 10)), (torch.randn(2, 3, 8, 8),)
-
-
 def unet() -> Case:
     def forward(self, x):
         high = torch.relu(self.down(x))
@@ -90,28 +80,12 @@ def unet() -> Case:
     return Calls(forward, up=up, out=out, down=down, bottom=bottom), (torch.randn(2, 3, 8, 8),)
 
 
-def densenet() -> Case:
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.cat([x, torch.relu(layer(x))], dim=1)
-        return self.head(x)
-
-    layers = nn.ModuleList([nn.Linear(16 + 4 * n, 4) for n in range(6)])
-    return vectors(Calls(forward, layers=layers, head=nn.Linear(40, 3)))
-
-
 # ---- transformers and recurrent networks
 
 
 def encoder(layers: int, **style: Any) -> nn.Module:
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0, **style)
     return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
-
-
-def encoder_decoder() -> Case:
-    module = nn.Transformer(16, 4, 2, 2, 32, dropout=0.0, batch_first=True)
-    module.encoder.enable_nested_tensor = False
-    return module, (torch.randn(2, 7, 16), torch.randn(2, 5, 16))
 
 
 def gpt(layers: int = 3, width: int = 16, words: int = 50, tied: bool = False) -> Case:
@@ -129,12 +103,6 @@ def gpt(layers: int = 3, width: int = 16, words: int = 50, tied: bool = False) -
     if tied:
         module.head.weight = module.words.weight
     return tokens(module)
-
-
-def attention_with_its_own_projections() -> Case:
-    attention = nn.MultiheadAttention(16, 2, kdim=8, vdim=4, batch_first=True, add_bias_kv=True)
-    inputs = torch.randn(2, 3, 16), torch.randn(2, 5, 8), torch.randn(2, 5, 4)
-    return Calls(lambda self, q, k, v: self.attention(q, k, v)[0], attention=attention), inputs
 
 
 def mixture_of_experts() -> Case:
@@ -242,24 +210,12 @@ MODELS: dict[str, Callable[[], Case]] = {
     "one_huge_parameter": lambda: vectors(
         nn.Sequential(*linears(None, None, None), nn.Linear(16, 48_000, bias=False), nn.Linear(48_000, 1))
     ),
-    "prelu_and_norms": lambda: vectors(
-        nn.Sequential(nn.Linear(16, 16), nn.PReLU(16), nn.LayerNorm(16), nn.Linear(16, 16), nn.RMSNorm(16))
-    ),
-    "bilinear": lambda: vectors(
-        Calls(lambda self, x: self.b(x, self.a(x)), a=nn.Linear(16, 8), b=nn.Bilinear(16, 8, 5))
-    ),
     "resnet": lambda: images(*[bottleneck(*one) for one in ((16, 8), (32, 8), (32, 16), (64, 16))], channels=64),
-    "depthwise": depthwise,
-    "vgg": vgg,
     "unet": unet,
-    "densenet": densenet,
     "encoder": lambda: sequences(encoder(6, norm_first=True, activation="gelu")),
-    "encoder_without_bias": lambda: sequences(encoder(2, bias=False)),
-    "encoder_decoder": encoder_decoder,
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tied=True),
     "gpt_of_30_mib": lambda: gpt(2, 256, 12_000),  # more than one bucket of 25 MiB
-    "attention_with_its_own_projections": attention_with_its_own_projections,
     "lstm": lambda: sequences(Calls(lambda self, x: self.rnn(x)[0], rnn=nn.LSTM(16, 8, 2, bidirectional=True))),
     "mixture_of_experts": mixture_of_experts,
     "used_in_another_order": lambda: layers_used([2, 0, 4, 1, 3]),
@@ -271,9 +227,7 @@ MODELS: dict[str, Callable[[], Case]] = {
         nn.Sequential(nn.Sequential(*linears(None, None)).requires_grad_(False), *linears(None, None))
     ),
     "every_other_bias_frozen": every_other_bias_frozen,
-    "bfloat16_with_float32_norms": lambda: cast(*[torch.bfloat16, torch.float32] * 4),
     "three_dtypes": three_dtypes,
-    "half_then_double": lambda: cast(*[torch.float16] * 3, *[torch.float64] * 3),
     "complex_parameters": complex_parameters,
     "sparse_embedding": sparse_embedding,
     "sparse_and_dense_bags": sparse_and_dense_bags,

@@ -19,6 +19,7 @@ from rankscope.ranks import launch
 from .models import MODELS, UNUSED, layers_used
 
 HAS_LIST = "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters
+Found = list[list[int]]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -53,38 +54,38 @@ def ready_order(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> list[int
     return order
 
 
-def noted(module: nn.Module, found: list[list[int]], **ddp_arguments: Any) -> DistributedDataParallel:
-    """Return a DDP that adds to `found` what its communication hook is handed: a bucket as its parameters' numbers."""
+def noted(module: nn.Module, found: Found, **options: Any) -> DistributedDataParallel:
+    """Return a DDP that adds to `found` what its communication hook gets: a bucket as its parameters' numbers."""
     places = {id(param): place for place, param in enumerate(trained(module))}
 
     def note(state: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         found.append([places[id(param)] for param in bucket.parameters()])
         return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda done: done.value()[0])
 
-    wrapped = DistributedDataParallel(module, **ddp_arguments)
+    wrapped = DistributedDataParallel(module, **options)
     wrapped.register_comm_hook(None, note)
     return wrapped
 
 
-def reducer_buckets(
-    module: nn.Module, inputs: tuple[torch.Tensor, ...], num_iterations: int = 3, **ddp_arguments: Any
-) -> list[list[list[int]]]:
-    """The Reducer's buckets at each iteration, in launch order."""
-    found: list[list[int]] = []
-    wrapped = noted(module, found, **ddp_arguments)
-    iterations = []
-    for _ in range(num_iterations):
+def reducer_buckets(module: nn.Module, inputs: tuple[torch.Tensor, ...], **options: Any) -> list[Found]:
+    """The Reducer's buckets at each of three iterations, in launch order."""
+    found: Found = []
+    wrapped, iterations = noted(module, found, **options), []
+    for _ in range(3):
         found.clear()
         loss(wrapped(*inputs)).backward()
         iterations.append(list(found))
     return iterations
 
 
-def assert_same(module: nn.Module, inputs: tuple[torch.Tensor, ...], **ddp_arguments: Any) -> None:
-    """Predict from the module and its own backward; then run DDP and compare."""
-    predicted = ddp.buckets(module, ready_order=ready_order(module, inputs), **ddp_arguments)
-    for iteration, found in enumerate(reducer_buckets(module, inputs, **ddp_arguments)):
+def assert_same(module: nn.Module, inputs: tuple[torch.Tensor, ...], **options: Any) -> list[Found]:
+    """Predict from the module and its own backward; then run DDP, compare, and return what it did."""
+    known = {name: value for name, value in options.items() if name != "gradient_as_bucket_view"}
+    predicted = ddp.buckets(module, ready_order=ready_order(module, inputs), **known)
+    iterations = reducer_buckets(module, inputs, **options)
+    for iteration, found in enumerate(iterations):
         predicted.check(found, iteration)
+    return iterations
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -100,7 +101,7 @@ def test_buckets_are_the_reducers(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", UNUSED)
-def test_buckets_where_parameters_get_no_gradient(name: str) -> None:
+def test_buckets_if_parameters_get_no_gradient(name: str) -> None:
     torch.manual_seed(0)
     module, inputs = UNUSED[name]()
     for cap in (None, 0.001, 0.003):
@@ -110,24 +111,21 @@ def test_buckets_where_parameters_get_no_gradient(name: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:You passed find_unused_parameters=true to DistributedDataParallel")
 @pytest.mark.parametrize("name", ["three_dtypes", "sparse_and_dense_bags"])
-def test_a_static_graph_is_rebuilt_though_unused_parameters_are_looked_for(name: str) -> None:
-    module, inputs = MODELS[name]()
-    assert_same(module, inputs, bucket_cap_mb=0.001, find_unused_parameters=True, static_graph=True)
+def test_a_static_graph_is_rebuilt_even_with_a_search_for_unused_parameters(name: str) -> None:
+    assert_same(*MODELS[name](), bucket_cap_mb=0.001, find_unused_parameters=True, static_graph=True)
 
 
 @pytest.mark.skipif(not HAS_LIST, reason="this torch takes no bucket_cap_mb_list")
 @pytest.mark.parametrize("mode", [{}, {"static_graph": True}, {"find_unused_parameters": True}])
 def test_a_list_of_caps_holds_from_the_start(mode: dict[str, Any]) -> None:
     for name in ("deep_mlp", "three_dtypes", "sparse_and_dense_bags", "used_in_another_order"):
-        module, inputs = MODELS[name]()
         for caps in ([0.002], [0.001, 0.003], [0.0005, 0.002, 0.001], [0.004, 0.0001]):
-            assert_same(module, inputs, bucket_cap_mb_list=caps, **mode)
+            assert_same(*MODELS[name](), bucket_cap_mb_list=caps, **mode)
 
 
 def test_iterations_without_synchronisation_do_not_count() -> None:
     module, (x,) = MODELS["deep_mlp"]()
-    predicted = ddp.buckets(module, 0.002)
-    found: list[list[int]] = []
+    predicted, found = ddp.buckets(module, 0.002), Found()
     wrapped = noted(module, found, bucket_cap_mb=0.002)
     for _ in range(3):
         with wrapped.no_sync():
@@ -137,9 +135,6 @@ def test_iterations_without_synchronisation_do_not_count() -> None:
         found.clear()
         loss(wrapped(x)).backward()
         predicted.check(found, iteration)
-
-
-# ---- random lists of parameters, used in a random order
 
 
 class Pile(nn.Module):
@@ -152,7 +147,7 @@ class Pile(nn.Module):
         sizes = [rng.choice([0, 1, 7, 64, 300, 1000, 5000]) for _ in range(rng.randint(1, 25))]
         self.many = nn.ParameterList([torch.ones(size, dtype=rng.choice(dtypes)) for size in sizes])
         self.use = rng.sample(range(len(sizes)), len(sizes))
-        self.arguments = {
+        self.options = {
             "bucket_cap_mb": rng.choice([None, 1e-7, 10 ** rng.uniform(-3.5, -1.5)]),
             rng.choice(["static_graph", "find_unused_parameters", "gradient_as_bucket_view"]): rng.random() < 0.5,
         }
@@ -164,41 +159,30 @@ class Pile(nn.Module):
 
 
 def test_buckets_of_500_random_lists() -> None:
-    x = torch.zeros(1, dtype=torch.float64)
-    later_differs = 0
+    rebuilt = 0
     for seed in range(500):
         pile = Pile(seed)
-        order, arguments = ready_order(pile, (x,)), dict(pile.arguments)
-        found = reducer_buckets(pile, (x,), **arguments)
-        arguments.pop("gradient_as_bucket_view", None)
-        predicted = ddp.buckets(pile, ready_order=order, **arguments)
-        for iteration, buckets in enumerate(found):
-            predicted.check(buckets, iteration)
-        later_differs += found[0] != found[2]
-    assert later_differs > 250
-
-
-# ---- what the comparison above can tell apart
+        found = assert_same(pile, (torch.zeros(1, dtype=torch.float64),), **pile.options)
+        rebuilt += found[0] != found[2]
+    assert rebuilt > 250
 
 
 def test_a_wrong_prediction_is_found() -> None:
     module, inputs = MODELS["used_in_another_order"]()
-    found = reducer_buckets(module, inputs, bucket_cap_mb=0.002)
-    order = ready_order(module, inputs)
+    found, order = reducer_buckets(module, inputs, bucket_cap_mb=0.002), ready_order(module, inputs)
     ddp.buckets(module, 0.002, ready_order=order).check(found[1], 1)
-    wrong = {
-        "another cap": ddp.buckets(module, 0.003, ready_order=order),
-        "the order of definition": ddp.buckets(module, 0.002),
-        "rebuilt a step later": ddp.buckets(module, 0.002, ready_order=order, static_graph=True),
-        "never rebuilt": ddp.buckets(module, 0.002, ready_order=order, find_unused_parameters=True),
-    }
-    for predicted in wrong.values():
+    for cap, options in (
+        (0.003, {"ready_order": order}),
+        (0.002, {}),  # the order of definition
+        (0.002, {"ready_order": order, "static_graph": True}),  # rebuilt a step later
+        (0.002, {"ready_order": order, "find_unused_parameters": True}),  # never rebuilt
+    ):
         with pytest.raises(BucketError, match="iteration 1, bucket 0: expected parameters"):
-            predicted.check(found[1], 1)
+            ddp.buckets(module, cap, **options).check(found[1], 1)
 
 
-def test_a_cap_left_alone_is_not_a_cap_of_25() -> None:
-    """The bucket of 1 MiB: launched first once rebuilt, last where never rebuilt, and absent where 25 is given."""
+def test_no_cap_is_not_a_cap_of_25() -> None:
+    """The bucket of 1 MiB: launched first once rebuilt, last if never rebuilt, and absent if 25 is given."""
     module, inputs = MODELS["gpt_of_30_mib"]()
     left, given = (reducer_buckets(module, inputs, bucket_cap_mb=cap) for cap in (None, 25))
     assert left[0] == given[0]
@@ -206,10 +190,7 @@ def test_a_cap_left_alone_is_not_a_cap_of_25() -> None:
     assert len(left[1]) == len(given[1]) + 1
 
 
-# ---- several ranks
-
-
-def _on_two_ranks(uses: list[list[int]], cap_mb: float) -> tuple[list[int], list[list[list[int]]]]:
+def _on_two_ranks(uses: list[list[int]], cap_mb: float) -> tuple[list[int], list[Found]]:
     torch.manual_seed(0)
     module, inputs = layers_used(uses[dist.get_rank()])
     return ready_order(module, inputs), reducer_buckets(module, inputs, bucket_cap_mb=cap_mb)

@@ -19,10 +19,8 @@ from torch import Tensor, nn
 
 from rankscope import ddp
 from rankscope.ddp import DDPRun, Where
-from rankscope.ddp.observed import Setting
 from rankscope.machine.emulate import emulated
 from rankscope.ranks import RankError
-from rankscope.values.storage import StorageError
 
 from ..machine.networks import needs_network
 
@@ -296,9 +294,6 @@ def test_an_unknown_option_is_refused() -> None:
         ddp.measure(stack(1), square, num_rank=2)
 
 
-# ---- its file
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -324,30 +319,3 @@ def test_buckets_of_other_parameters_are_refused(run: DDPRun) -> None:
     fewer = evolve(run.steps[0], buckets=[[1, 0]])
     with pytest.raises(ValueError, match="buckets must hold each of 8 parameters once, got"):
         evolve(run, steps=(fewer, *run.steps[1:]))
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"accumulation": 1', '"accumulation": 2', "was damaged or edited by hand"),
-        ('"setting": {', '"setting": {"speed": 3, ', "was damaged or edited by hand"),
-        ("rankscope ddp run", "rankscope profile", "format must be 'rankscope ddp run', got 'rankscope profile'"),
-    ],
-)
-def test_a_changed_file_is_refused(run: DDPRun, tmp_path: Path, old: str, new: str, message: str) -> None:
-    path = run.save(tmp_path / "run.json")
-    text = path.read_text().replace('":', '": ').replace('":  ', '": ')
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(StorageError, match=rf"run\.json: .*{message}"):
-        DDPRun.load(path)
-
-
-def test_a_setting_has_all_its_fields_and_no_others(run: DDPRun) -> None:
-    assert run.setting == Setting(bucket_cap_mb=CAP_MB)
-    assert set(run.setting.ddp) == {
-        "bucket_cap_mb",
-        "gradient_as_bucket_view",
-        "find_unused_parameters",
-        "static_graph",
-    }

@@ -244,7 +244,7 @@ def _be_rank(
         seconds, clean = ranks.once(Task(steps.run, steps.before))
         if place >= WARM_UP:
             kept.append(steps.stamps(seconds, clean))
-    return Record(nodes, parameter_specs(module), kept)
+    return Record(nodes, parameter_specs(steps.ddp.module), kept)
 
 
 class Steps:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,7 +17,7 @@ from .buckets import buckets as ddp_buckets
 from .cost import Cost, Seconds, costs_s
 
 if TYPE_CHECKING:
-    from .buckets import Parameters
+    from .buckets import DDPBuckets, Parameters
 
 MOST_ACCUMULATION = 10_000  # micro-batches of a step
 
@@ -208,7 +208,7 @@ def simulate(
     cost: Cost,
     *,
     bucket_cap_mb: float | None = None,
-    buckets: Any = None,
+    buckets: Iterable[Iterable[int]] | DDPBuckets | None = None,
     contention: Contention = FREE,
     accumulation: int = 1,
     overlap: bool = True,
