@@ -11,8 +11,7 @@ from typing import Any
 def lazy(room: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a room's `__getattr__` and `__dir__`, so that every name in its `__all__` can be completed.
 
-    `modules` maps each lazy name to the module of the room that defines it. After a colon comes the name it has
-    there, if that is another one.
+    `modules` maps each lazy name to the module of the room that defines it.
 
     >>> getattribute, names = lazy("rankscope.figures", {"curves": "lines"})
     >>> getattribute("curves").__name__
@@ -25,8 +24,7 @@ def lazy(room: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], C
     def attribute(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
-        module, _, own = modules[name].partition(":")
-        return getattr(import_module(f".{module}", room), own or name)
+        return getattr(import_module(f".{modules[name]}", room), name)
 
     def names() -> list[str]:
         return sorted({*vars(sys.modules[room]), *modules})
