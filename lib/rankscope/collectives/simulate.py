@@ -84,9 +84,14 @@ class _Run:
                 self.ready_s = shifting.step(self.ready_s)
             else:
                 self._step(routes, alpha_s, costs_s, adding_s, first + nth)
-            if before_s is not None and _is_steady(before_s, after_s := self._state()):
-                self._move((after_s - before_s) * (routes.num_steps - 1 - nth))
-                return
+            if before_s is not None:
+                after_s = self._state()
+                moved_s = after_s - before_s
+                if moved_s.max() - moved_s.min() <= 8 * _EPS * after_s.max():
+                    # All ranks moved on by the same time, and do so for ever: a step is linear in max and plus.
+                    self.ready_s, *added_s = after_s + moved_s * (routes.num_steps - 1 - nth)
+                    self.added_s.extend(added_s)
+                    return
 
     def _step(self, routes: Routes, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds, number: int) -> None:
         enter_s = np.maximum(self.ready_s, self.added_s[0])
@@ -104,12 +109,6 @@ class _Run:
         """All that the next step depends on, a row a time: with a lag of 1 nobody goes on before it has added up."""
         return np.array([self.ready_s, *self.added_s]) if self.schedule.lag > 1 else self.ready_s[None]
 
-    def _move(self, by_s: Seconds) -> None:
-        """Move on in time, each row of the state by its own."""
-        self.ready_s = self.ready_s + by_s[0]
-        if self.schedule.lag > 1:
-            self.added_s.extend([added_s + moved_s for added_s, moved_s in zip(self.added_s, by_s[1:], strict=True)])
-
     def timeline(self) -> Timeline:
         ends_s = np.maximum(self.ready_s, self.added_s[-1])
         ranks = np.arange(ends_s.size)
@@ -118,12 +117,6 @@ class _Run:
             name = self.schedule.collective
             return Timeline(ranks, none, none, none - 1, np.zeros(ends_s.size), ends_s, ("collective",), (name,))
         return _spans(self.records)
-
-
-def _is_steady(before_s: Seconds, after_s: Seconds) -> bool:
-    """Whether all ranks moved on by the same time: they then do so for ever, since a step is linear in max and plus."""
-    moved_s = after_s - before_s
-    return bool(moved_s.max() - moved_s.min() <= 8 * _EPS * after_s.max())
 
 
 class _Shifting:
@@ -247,8 +240,11 @@ def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
 
 def _on_ports(rank: Ints, ports: int | None) -> tuple[Ints, Ints]:
     """For each message the port of its rank that it takes, and the message that has that port before it, or -1."""
-    turn, before = turns(rank), np.full(rank.size, -1)
-    if ports is None or not turn.any():
+    before = np.full(rank.size, -1)
+    if np.bincount(rank).max(initial=0) < 2:
+        return np.zeros_like(rank), before
+    turn = turns(rank)
+    if ports is None:
         return turn, before
     order = np.argsort(rank, kind="stable")
     waits = np.flatnonzero(turn[order] >= ports)

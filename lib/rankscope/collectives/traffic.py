@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..values.checks import number, of_type
-from .schedule import MOVES, Schedule, Step
+from .schedule import MOVES, Schedule
 from .verify import given, wanted
 
 Bytes = NDArray[np.float64]
@@ -58,9 +58,12 @@ def traffic(schedule: Schedule, num_bytes: float) -> Traffic:
         rows = step.by_chunk()
         pairs = rows.src * ranks + rows.dst
         np.add.at(link, pairs, sizes[rows.chunk])
-        num_messages += np.unique(pairs).size
+        message, place = np.unique(pairs, return_inverse=True)
+        num_messages += message.size
         num_steps += 1
-        scratch[nth % schedule.lag] = _largest_sum(rows, sizes, ranks)
+        added = scratch[nth % schedule.lag]  # the largest message that each rank receives in the step to add it
+        added[:] = 0
+        np.maximum.at(added, message % ranks, np.bincount(place, sizes[rows.chunk] * rows.reduce, message.size))
         if moves:
             holds[rows.dst, rows.chunk] = True
             held_bytes = holds @ sizes
@@ -68,12 +71,3 @@ def traffic(schedule: Schedule, num_bytes: float) -> Traffic:
         if moves:
             holds[rows.src, rows.chunk] &= wants[rows.src, rows.chunk]
     return Traffic(link.reshape(ranks, ranks), num_steps, num_messages, peak)
-
-
-def _largest_sum(rows: Step, sizes: Bytes, num_ranks: int) -> Bytes:
-    """The largest message that each rank receives in the step to add it to its own."""
-    largest = np.zeros(num_ranks)
-    pairs, place = np.unique(rows.src * num_ranks + rows.dst, return_inverse=True)
-    message = np.bincount(place, sizes[rows.chunk] * rows.reduce, pairs.size)
-    np.maximum.at(largest, pairs % num_ranks, message)
-    return largest

@@ -232,9 +232,11 @@ class Timeline:
     def utilisation(self) -> dict[tuple[int, str], float]:
         """Return for each of `rank_lanes` the share of the makespan in which it works, `WAITS` not counted."""
         whole_s = self.makespan_s
-        works = (self.take(places).work() for places in self._by_lane())
-        shares = [spans.busy_s / whole_s if whole_s else 0.0 for spans in works]
-        return dict(zip(self.rank_lanes(), shares, strict=True))
+        shares = {}
+        for places in self._by_lane():
+            spans = self.take(places)
+            shares[spans[0].rank, spans[0].lane] = spans.work().busy_s / whole_s if whole_s else 0.0
+        return shares
 
     def work(self) -> Timeline:
         """Return the spans in which something is done: those of `WAITS` left out."""
@@ -268,12 +270,12 @@ class Timeline:
         """
         number("tolerance_s", tolerance_s, 0)
         work = self.take(np.flatnonzero(self.stop_s - self.start_s > tolerance_s))
-        work = work.take(np.lexsort((work.stop_s, work.start_s, work.lane, work.rank)))
-        same = (np.diff(work.rank) == 0) & (np.diff(work.lane) == 0)
-        wrong = same & (work.stop_s[:-1] - work.start_s[1:] > tolerance_s)
+        order = np.lexsort((work.stop_s, work.start_s, work.lane, work.rank))
+        same = (np.diff(work.rank[order]) == 0) & (np.diff(work.lane[order]) == 0)
+        wrong = same & (work.stop_s[order][:-1] - work.start_s[order][1:] > tolerance_s)
         if wrong.any():
             place = int(wrong.argmax())
-            raise TimelineError(f"spans overlap on one lane: {work[place]} and {work[place + 1]}")
+            raise TimelineError(f"spans overlap on one lane: {work[order[place]]} and {work[order[place + 1]]}")
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row a span: rank, lane, kind, item, start_s, stop_s."""

@@ -33,6 +33,10 @@ class Message(NamedTuple):
     peer: int
     runs: tuple[Run, ...]
 
+    @property
+    def num_elements(self) -> int:
+        return sum(stop - start for start, stop in self.runs)
+
 
 class Arrival(NamedTuple):
     """Elements `at` and on of a received message: they are added to the elements of `run`, or replace them."""
@@ -184,6 +188,10 @@ class Span(NamedTuple):
     start: int
     stop: int
 
+    @property
+    def num_elements(self) -> int:
+        return self.stop - self.start
+
 
 class Transfer(NamedTuple):
     """One message on the wire: its elements stand side by side."""
@@ -278,7 +286,7 @@ class _Planner:
             sends = self._sends(number)
             later = number + 1 if self.ahead else number
             receives = self._receives(later) if later < len(self.steps) else []
-            long = [self._elements(send) > LONG for send in sends]
+            long = [self.transfers[send].span.num_elements > LONG for send in sends]
             self._add_post([*compress(sends, map(not_, long)), *receives, *compress(sends, long)])
         for arrival in held:
             self._write(number - 1, arrival)
@@ -319,12 +327,9 @@ class _Planner:
             if not span.scratch and _overlap(runs, [(span.start, span.stop)]):
                 self._wait_send(send)
 
-    def _span_of(self, number: int, message: int) -> Span:
-        return self.transfers[self.arriving[number][message]].span
-
     def _write(self, number: int, arrival: Arrival) -> None:
         self._wait_readers([arrival.run])
-        start = self._span_of(number, arrival.message).start + arrival.at
+        start = self.transfers[self.arriving[number][arrival.message]].span.start + arrival.at
         source = Span(True, start, start + arrival.run[1] - arrival.run[0])
         self.program.append(Write(Span(False, *arrival.run), source, arrival.reduce))
 
@@ -336,18 +341,15 @@ class _Planner:
         posted = []
         for message in self.steps[number].sends:
             span = Span(False, *message.runs[0])
-            if len(message.runs) > 1:
-                span = self.scratch.take(_length(message))
-                self._pack(message, span)
+            if len(message.runs) > 1:  # they are put side by side
+                span = self.scratch.take(message.num_elements)
+                at = span.start
+                for start, stop in message.runs:
+                    self.program.append(Write(Span(True, at, at + stop - start), Span(False, start, stop), False))
+                    at += stop - start
             posted.append(self._add(Transfer(number, message.peer, True, span)))
         self.sending += posted
         return posted
-
-    def _pack(self, message: Message, span: Span) -> None:
-        at = span.start
-        for run in message.runs:
-            self.program.append(Write(Span(True, at, at + run[1] - run[0]), Span(False, *run), False))
-            at += run[1] - run[0]
 
     def _receives(self, number: int) -> list[int]:
         for place, message in enumerate(self.steps[number].receives):
@@ -355,7 +357,7 @@ class _Planner:
                 self._wait_readers(message.runs)
                 span = Span(False, *message.runs[0])
             else:
-                span = self.scratch.take(_length(message))
+                span = self.scratch.take(message.num_elements)
             self.arriving[number].append(self._add(Transfer(number, message.peer, False, span)))
         return self.arriving[number]
 
@@ -370,9 +372,6 @@ class _Planner:
         written = [arrival.run for other in before for arrival in other.arrivals]
         return not _overlap(runs, read + written)
 
-    def _elements(self, transfer: int) -> int:
-        return self.transfers[transfer].span.stop - self.transfers[transfer].span.start
-
     def _add(self, transfer: Transfer) -> int:
         self.transfers.append(transfer)
         return len(self.transfers) - 1
@@ -383,12 +382,8 @@ class _Planner:
 
 
 def _overlap(some: Iterable[Run], others: Sequence[Run]) -> bool:
-    for start, stop in some:
+    for start, stop in some:  # quicker than any(…), and asked for each message
         for begin, end in others:
             if start < end and begin < stop:
                 return True
     return False
-
-
-def _length(message: Message) -> int:
-    return sum(stop - start for start, stop in message.runs)

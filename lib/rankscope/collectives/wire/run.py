@@ -185,21 +185,17 @@ class Prepared:
         if kind != self._kind:
             wanted, got = (f"{tuple(shape)} of {dtype} on {device}" for shape, dtype, device in (self._kind, kind))
             raise ValueError(f"tensor must be {wanted}, got {got}")
-        if self._scratch is None:
-            self._take_scratch()
+        if self._scratch is None:  # and after it a buffer for the rank where neither its tensor nor its result is one
+            own = not (self._in_place or self._only_reads or self._is_result)
+            size = self._num_scratch + (self._num_elements if own else 0)
+            self._scratch = torch.empty(size, dtype=self._dtype, device=self._device)
+            self._in_scratch = [self._scratch[a:b] if scratch else None for scratch, a, b in self._spans]
         flat = tensor.detach().view(-1)
         buffer = self._buffer(flat if tensor.device == self._device else flat.to(self._device))
         places = zip(self._spans, self._in_scratch, strict=True)
         views = [buffer[a:b] if found is None else found for (_, a, b), found in places]
         self._carry_out(views, start, recorder)
         return self._result(tensor, buffer)
-
-    def _take_scratch(self) -> None:
-        """Scratch for messages, and after it a buffer for the rank where neither its tensor nor its result is one."""
-        own = not (self._in_place or self._only_reads or self._is_result)
-        size = self._num_scratch + (self._num_elements if own else 0)
-        self._scratch = torch.empty(size, dtype=self._dtype, device=self._device)
-        self._in_scratch = [self._scratch[a:b] if scratch else None for scratch, a, b in self._spans]
 
     def _buffer(self, flat: Tensor) -> Tensor:
         if self._in_place or self._only_reads:

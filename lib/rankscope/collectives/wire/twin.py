@@ -14,7 +14,7 @@ from ...cluster import Cluster, Link
 from ...timeline import Span, Timeline
 from ...values.checks import number, of_type, whole
 from ..schedule import RUNS_IN, Schedule
-from .plan import LANE, Plan, Post, Transfer, Wait, Write, all_rank_steps, plan
+from .plan import LANE, Plan, Post, Transfer, Wait, all_rank_steps, plan
 
 LinkAt = Callable[[int, int, float], Link]
 Name = tuple[int, int, int]  # a message: from whom, to whom, in which step
@@ -113,13 +113,10 @@ class _Run:
             elif isinstance(op, Post):
                 self._later(now_s, partial(self._post, rank, op))
             else:
-                now_s = self._write(rank, op, now_s)
+                took_s = op.to.num_elements * self._element_bytes * self._cluster.gamma_s_per_byte
+                self._add_span(rank, "reduce" if op.reduce else "copy", self._step[rank], now_s, now_s + took_s)
+                now_s += took_s
             self._at[rank] += 1
-
-    def _write(self, rank: int, op: Write, now_s: float) -> float:
-        took_s = (op.to.stop - op.to.start) * self._element_bytes * self._cluster.gamma_s_per_byte
-        self._add_span(rank, "reduce" if op.reduce else "copy", self._step[rank], now_s, now_s + took_s)
-        return now_s + took_s
 
     def _add_span(self, rank: int, kind: str, step: int, start_s: float, stop_s: float) -> None:
         if stop_s > start_s:
@@ -133,7 +130,7 @@ class _Run:
             if one.sends:
                 message = self._messages[name]
                 message.posted_s, message.turn = now_s, self._count
-                message.num_bytes = (one.span.stop - one.span.start) * self._element_bytes
+                message.num_bytes = one.span.num_elements * self._element_bytes
                 self._may_begin(name)
             else:
                 self._later(now_s, partial(self._signal_ready, name), self._count)
