@@ -35,7 +35,7 @@ class Link:
         return 1.0 / self.bytes_per_s
 
     def seconds(self, num_bytes: float) -> float:
-        """Return how long a message of so many bytes takes; ValueError unless they are a number from 0 on."""
+        """Return how long a message of that many bytes takes; ValueError for fewer than 0."""
         number("num_bytes", num_bytes, 0)
         return self.alpha_s + num_bytes / self.bytes_per_s
 

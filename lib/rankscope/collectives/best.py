@@ -66,7 +66,7 @@ def best(
 ) -> Best:
     """Return the algorithms of `ALGORITHMS[collective]`, or those named, by what they take on the cluster.
 
-    Where all links are alike and a closed form is stated, it says; else `simulate` does. Shapes follow the cluster's
+    Where all links are alike and a closed form is stated, it decides; else `simulate` does. Shapes follow the cluster's
     nodes, numbers of segments the size. Of equal times the algorithm registered first comes first. An algorithm that
     does not exist for this number of ranks is left out. Builders other than rankscope's are verified, and simulated.
 
@@ -108,7 +108,7 @@ def winners(
     collective: str = "allreduce",
     algorithms: Iterable[str] | None = None,
 ) -> Winners:
-    """Return who is quickest at each size on each cluster, as `best` says.
+    """Return which algorithm is quickest at each size on each cluster, as `best` finds.
 
     Raises ValueError where `best` does, and for no size or no cluster.
     """

@@ -233,7 +233,7 @@ def closed_form(
     """Return the seconds that the algorithm takes where all ranks are joined by `link`.
 
     `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder. `inner` is
-    the link within a node, for the algorithms that tell nodes apart: the ranks of a node are those along the last axis
+    the link within a node, for the algorithms that distinguish nodes: the ranks of a node are those along the last axis
     of a torus or mesh, or the `gpus_per_node` of the hierarchical ring.
 
     Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, where none is stated for so many

@@ -14,24 +14,27 @@ from ..timeline import Timeline
 from ..values.checks import number, of_type, one_of
 from .schedule import MOST_KEPT, Ints, Phase, Schedule, turns
 
-MOST_MESSAGES = 250_000  # of which every one becomes spans unless asked otherwise
+Seconds = NDArray[np.float64]
+
+MOST_MESSAGES = 250_000  # that get spans of their own by default
 _EPS = float(np.finfo(float).eps)
 
 
 def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None = None) -> Timeline:
-    """Return when each message of the schedule is sent, received and added up, all ranks starting at time 0.
+    """Return when each message of the schedule is sent, received and added up if all ranks start at time 0.
 
     `num_bytes` is each rank's whole buffer, the total array for allgather and reduce_scatter. A message starts when
     both ranks have finished their earlier steps, adding included (that up to `schedule.lag` steps before), and their
     ports are free; it holds both ports for alpha_s + bytes / bytes_per_s. Then the receiver adds, one message after the
     other. The messages of a rank in one step take its ports in turn, in the order of the step. A shared network card
     serves the messages of earlier steps first, and those of one step in the order in which they are ready. The schedule
-    is taken to be right: `verify` tells.
+    is not checked here: use `verify`.
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
-    "messages", or "ranks" for a single span a rank, from 0 to its end; None takes messages up to `MOST_MESSAGES`.
+    "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to `MOST_MESSAGES`.
 
-    Raises ValueError for a cluster with another number of ranks, and for bytes that are not a finite number from 0 on.
+    Raises ValueError for a cluster with another number of ranks, and for bytes that are not a finite number of at least
+    0.
 
     >>> from ..cluster import Link
     >>> from . import ALGORITHMS
@@ -45,8 +48,7 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     num_bytes = number("num_bytes", num_bytes, 0)
     if detail is not None:
         one_of("detail", detail, ("messages", "ranks"))
-    run = _Run(schedule, num_bytes, cluster, detail)
-    return run.timeline()
+    return _Run(schedule, num_bytes, cluster, detail).timeline()
 
 
 class _Run:
@@ -106,7 +108,7 @@ class _Run:
             self.records.append((number, routes, start_s, end_s, adding_s, done_s))
 
     def _state(self) -> Seconds:
-        """All that the next step depends on, a row a time: with a lag of 1 nobody goes on before it has added up."""
+        """All that the next step depends on, a row a time: with a lag of 1 no rank goes on before it has added up."""
         return np.array([self.ready_s, *self.added_s]) if self.schedule.lag > 1 else self.ready_s[None]
 
     def timeline(self) -> Timeline:
@@ -161,9 +163,6 @@ def _spans(records: list[tuple[Any, ...]]) -> Timeline:
         columns.append((np.empty(0, dtype=np.int64),) * 4 + (np.empty(0),) * 2)
     rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*columns, strict=True))
     return Timeline(rank, lane, kind, item, start_s, stop_s, (*lanes, "reduce"), ("send", "receive", "reduce"))
-
-
-Seconds = NDArray[np.float64]
 
 
 class Shift(NamedTuple):
@@ -230,7 +229,7 @@ def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
     made, num_rows = list[Routes](), 0
     for phase in schedule.phases():
         routes = Routes(schedule.num_ranks, phase, ports)
-        num_rows += 1 + phase.src.size  # of which a message may have many
+        num_rows += 1 + phase.src.size  # a message may have many rows
         if num_rows <= MOST_KEPT:
             made.append(routes)
         yield routes
@@ -300,7 +299,7 @@ def send_all(
 
 
 def _add_up(dst: Ints, end_s: Seconds, adding_s: Seconds, added_s: Seconds) -> Seconds:
-    """When each sum is done: on each rank one after the other, in the order in which they came in; moves `added_s`."""
+    """When each sum is done: on each rank one after the other, in the order of arrival; updates `added_s`."""
     done_s = end_s.copy()
     for turn in _one_each(dst, end_s):
         turn = turn[adding_s[turn] > 0]
@@ -320,7 +319,7 @@ def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:
 
 
 class Nics:
-    """The network card of each node, shared by its ranks: bytes leave one message after the other, and come in so."""
+    """The network card of each node, shared by its ranks: bytes leave one message after the other, and arrive so."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

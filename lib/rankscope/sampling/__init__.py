@@ -1,6 +1,6 @@
-"""Who reads what: the samplers of torch and libtorch, and what they hand to every rank.
+"""Which rank reads which sample: the samplers of torch and libtorch, what they hand to every rank, and the audit.
 
-`DistributedSampler` alone needs torch, and brings it in when first asked for; everything else is numpy.
+Only `DistributedSampler` needs torch, and loads it when first used; everything else is numpy.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class EpochAudit:
     """One epoch: sorted arrays of indices, and the reads a rank has.
 
     `duplicated` are read more than once; `overlap` are those of the dataset's that more than one rank reads; `dropped`
-    are read by nobody; `out_of_range` do not exist in the dataset. `num_repeats` counts reads beyond an index's first.
+    are read by no rank; `out_of_range` do not exist in the dataset. `num_repeats` counts reads beyond an index's first.
     """
 
     epoch: int

@@ -1,6 +1,6 @@
 """The samplers of libtorch's C++ data API, the same order to the bit where libtorch is built with libstdc++.
 
-Source: torch/csrc/api/src/data/samplers/distributed.cpp. What sets them apart from Python's DistributedSampler:
+Source: torch/csrc/api/src/data/samplers/distributed.cpp. How they differ from Python's DistributedSampler:
 the shuffle is seeded by the epoch alone (there is no seed), indices are padded or cut before they are shuffled, and
 a rank takes a contiguous slice of the order instead of every N-th item.
 """

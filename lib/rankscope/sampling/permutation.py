@@ -148,8 +148,8 @@ def _shuffle_up(order: IntArray, seed: int, stop: int) -> Iterator[int]:
 def _swap(items: IntArray, first: int, partner: NDArray[np.intp]) -> None:
     """Swap item ``first + t`` with item ``partner[t]`` for t = 0, 1, …, as if one after the other.
 
-    All at once, but for the few steps that touch a position another step touches too: those are done singly, in
-    order. The others share nothing with anybody, so their place in the sequence does not matter.
+    All at once, except the few steps that touch a position which another step touches too: those are done one by one,
+    in order. The others share no position, so their place in the sequence does not matter.
     """
     if partner.size**2 > items.size:
         _swap_singly(items, first, partner)

@@ -94,7 +94,7 @@ class DistributedSampler(TorchDistributedSampler[int]):
         return {"version": _VERSION, "epoch": self.epoch, "consumed": consumed} | self._recipe()
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Go on with the rest of the state's epoch, dealt out among the ranks of this sampler, be they more or fewer.
+        """Go on with the rest of the state's epoch, dealt out among this sampler's ranks, as many as before or not.
 
         Nothing is lost and nothing read twice but the padding at the very end. Raises ValueError for a state of
         another version, or of a sampler with another dataset length, seed or shuffle.

@@ -1,4 +1,4 @@
-"""What ran when, on which lane of which rank: the common currency of models and measurements."""
+"""What ran when, on which lane of which rank: what models and measurements both give."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class Recorder:
                 if name not in self._names:
                     entry = json.dumps([len(self._names), name])
                     with open(f"{self._stem}.names", "ab") as file:
-                        # on a line of its own, whatever was cut short before it
+                        # on a line of its own, even after an entry that was cut short
                         file.write(f"\n{entry}\n".encode())
                     self._names[name] = len(self._names)
             while len(self._files) <= number:

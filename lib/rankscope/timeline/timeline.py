@@ -245,7 +245,8 @@ class Timeline:
 
     def rank_lanes(self) -> list[tuple[int, str]]:
         """Return the (rank, lane) that have spans: by rank, then in the order of `lanes`."""
-        return [(int(self.rank[first]), self.lanes[self.lane[first]]) for first, *_ in self._by_lane()]
+        firsts = [places[0] for places in self._by_lane()]
+        return [(int(self.rank[first]), self.lanes[self.lane[first]]) for first in firsts]
 
     def _by_lane(self) -> list[NDArray[np.int64]]:
         """The places of the spans of each lane of each rank."""

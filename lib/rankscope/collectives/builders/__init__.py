@@ -62,7 +62,7 @@ SHIPPED = {collective: dict(builders) for collective, builders in ALGORITHMS.ite
 
 
 def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
-    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; the last of rankscope's own are kept.
+    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; the latest of rankscope's own are kept.
 
     Raises ValueError for a name that is not there, naming those that are, for an option that the builder does not take,
     and for what it refuses.
@@ -91,5 +91,5 @@ def _kept(builder: Builder, num_ranks: int, **options: Any) -> Schedule:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is told from all others by its hash: 2.0 and True are refused where 2 and 1 are not."""
+    """Whether only equal values of its type have its hash: builders refuse 2.0 and True, which are equal to 2 and 1."""
     return all(map(_is_plain, value)) if type(value) is tuple else value is None or type(value) is int

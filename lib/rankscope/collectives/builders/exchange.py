@@ -118,7 +118,7 @@ def all_to_all_bruck(num_ranks: int) -> Schedule:
 
 
 def barrier_dissemination(num_ranks: int) -> Schedule:
-    """In step k everybody tells the rank 2^k after it whom it has heard of: ⌈log₂N⌉ steps, any N."""
+    """In step k every rank tells the rank 2^k after it which ranks it has heard from: ⌈log₂N⌉ steps, any N."""
     n, ranks = _ranks(num_ranks)
 
     def phases() -> Iterator[Phase]:

@@ -1,6 +1,6 @@
 """A process group seen as a wire: transfers are started on it, and its ranks agree on what is to be run.
 
-Gloo and MPI take one message at a time, told apart by tags. NCCL has no tags, and may stop for ever unless all that a
+Gloo and MPI take one message at a time, distinguished by tags. NCCL has no tags, and may hang unless all that a
 rank sends and receives in a step starts as one batch.
 """
 

@@ -68,7 +68,7 @@ class RankSteps(NamedTuple):
 
 
 def rank_steps(schedule: Schedule, rank: int, ends: list[int]) -> RankSteps:
-    """Return what a rank does; `ends` are the chunks' ends, as of `chunk_ends`. The schedule is taken to be right.
+    """Return what a rank does; `ends` are the chunks' ends, as of `chunk_ends`. The schedule is not checked.
 
     All transfers of a step between the same two are one message, its chunks in ascending order; chunks, and messages,
     of no elements are left out.
@@ -223,7 +223,7 @@ class Write(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """`program` is carried out in order; `num_scratch` elements are needed besides the buffer."""
+    """`program` is carried out in order; `num_scratch` elements are needed in addition to the buffer."""
 
     transfers: list[Transfer]
     program: list[Post | Wait | Write]
@@ -234,8 +234,8 @@ def plan(steps: RankSteps, ahead: bool = True) -> Plan:
     """Return a rank's program; with `ahead`, receives are posted in the step before theirs, and else with its sends.
 
     In each step: wait for what the last one received; add it up, if this step sends any of it; post, long messages
-    last, since the word that a receive is ready travels behind them; add it up now, if that was not yet done, while the
-    messages travel.
+    last, since the signal that a receive is ready travels behind them; add it up now, if that was not yet done, while
+    the messages travel.
     """
     planner = _Planner(steps, ahead)
     for number in range(len(steps.steps) + 1):
@@ -271,7 +271,7 @@ class _Planner:
         self.transfers: list[Transfer] = []
         self.program: list[Post | Wait | Write] = []
         self.scratch = _Scratch()
-        self.sending: list[int] = []  # sends that nobody has waited for
+        self.sending: list[int] = []  # sends that have not been waited for
         self.arriving: list[list[int]] = [[] for _ in self.steps]  # the receives of each step
         if ahead and self.steps:
             self._add_post(self._receives(0))
@@ -362,7 +362,7 @@ class _Planner:
         return self.arriving[number]
 
     def _is_direct(self, number: int, place: int) -> bool:
-        """Whether a message may come straight into the buffer: nobody reads or writes there while it is under way."""
+        """Whether a message may come straight into the buffer: nothing reads or writes there while it is under way."""
         step, runs = self.steps[number], self.steps[number].receives[place].runs
         if len(runs) > 1 or any(arrival.reduce for arrival in step.arrivals if arrival.message == place):
             return False

@@ -17,7 +17,7 @@ from ..schedule import RUNS_IN, Schedule
 from .plan import LANE, Plan, Post, Transfer, Wait, all_rank_steps, plan
 
 LinkAt = Callable[[int, int, float], Link]
-Name = tuple[int, int, int]  # a message: from whom, to whom, in which step
+Name = tuple[int, int, int]  # a message: sender, receiver, step
 
 
 def simulate_executor(
