@@ -18,7 +18,7 @@ from ..sampling import Assignment
 from ..sampling.assignment import Loader
 from ..timeline import Recorder, Timeline
 from ..values.checks import number, of_type, whole
-from ..values.frozen import checked, each, frozen
+from ..values.frozen import checked, each, evolve, frozen
 from ..workers.launch import launch
 from .buckets import Buckets, buckets_of
 from .observed import Setting
@@ -133,10 +133,8 @@ def follow(
     args = assignment, loader, dataset, module, loss, optimizer, num_steps, setting, recorder
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     ranks: list[_Rank] = launch(_follow, assignment.num_ranks, args, timeout_s=timeout_s)
-    given = assignment
-    read = tuple(np.concatenate(rank.numbers) for rank in ranks)
     return FollowedSteps(
-        Assignment(given.size, read, given.sampler, given.shuffle, given.seed, given.epoch, given.drop_last, loader),
+        evolve(assignment, ranks=tuple(np.concatenate(rank.numbers) for rank in ranks), loader=loader),
         _timeline(ranks, recorder.timeline()),
         tuple(buckets_in_common(step) for step in zip(*(rank.steps for rank in ranks), strict=True)),
         np.array([rank.losses for rank in ranks]),
