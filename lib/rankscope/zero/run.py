@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,34 +91,30 @@ def measure(
     model = make_model()
     for way in ways:  # says what is wrong before ranks are started
         memory(model, num_ranks, one_of("ways", way, tuple(WAYS)), recipe, optimizer)
-    args = (make_model, batch, tuple(ways), recipe, optimizer, num_steps)
+    args = (tuple(ways), make_model, batch, recipe, optimizer, num_steps)
     by_rank = launch(_measure_all, num_ranks, args, backend=backend, timeout_s=timeout_s)
     return [rank[place] for place in range(len(ways)) for rank in by_rank]
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes of each collective the bytes of its whole array; and of what is summed, the storages."""
+    """Counts the bytes of collectives' whole arrays, all and the largest; and notes the storages of what is summed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[tuple[str, int]] = []
+        self.exchanged = Counter[str]()
+        self.largest = Counter[str]()
         self.summed: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace == "c10d" and func._schema.name in _CALLS:
             name, place = _CALLS[func._schema.name]
             arrays = args[place] if isinstance(args[place], list | tuple) else [args[place]]
-            self.seen.append((name, sum(array.numel() * array.element_size() for array in arrays)))
+            num_bytes = sum(array.numel() * array.element_size() for array in arrays)
+            self.exchanged[name] += num_bytes
+            self.largest[name] = max(self.largest[name], num_bytes)
             if name == "allreduce":
                 self.summed |= storages(arrays)
         return func(*args, **(kwargs or {}))
-
-    def largest(self, name: str) -> int:
-        return max((num_bytes for one, num_bytes in self.seen if one == name), default=0)
-
-    def exchanged(self) -> dict[str, int]:
-        names = dict.fromkeys(name for name, _ in self.seen)
-        return {name: sum(num_bytes for one, num_bytes in self.seen if one == name) for name in names}
 
 
 def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
@@ -141,14 +138,12 @@ def zero_redundancy_class() -> type[ZeroRedundancyOptimizer]:
     return ZeroRedundancyOptimizer
 
 
-def _measure_all(
-    make_model: Callable[[], nn.Module], batch: Tensor, ways: Sequence[str], recipe: str, optimizer: str, num_steps: int
-) -> list[LiveMemory]:
-    return [_measure(make_model, batch, way, recipe, optimizer, num_steps) for way in ways]
+def _measure_all(ways: Sequence[str], *how: Any) -> list[LiveMemory]:
+    return [_measure(way, *how) for way in ways]
 
 
 def _measure(
-    make_model: Callable[[], nn.Module], batch: Tensor, way: str, recipe: str, optimizer: str, num_steps: int
+    way: str, make_model: Callable[[], nn.Module], batch: Tensor, recipe: str, optimizer: str, num_steps: int
 ) -> LiveMemory:
     torch.manual_seed(0)
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
@@ -176,9 +171,9 @@ def _measure(
         terms[name] = sum(num_bytes for address, num_bytes in of_term.items() if address not in seen)
         seen |= set(of_term)
     stage = WAYS[way].stage
-    terms["largest_layer"] = (watch.largest("allgather") if stage == 3 else 0) + watch.largest("reduce_scatter")
-    memory = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, terms)
-    return LiveMemory(way, dist.get_rank(), memory, watch.exchanged())
+    terms["largest_layer"] = (watch.largest["allgather"] if stage == 3 else 0) + watch.largest["reduce_scatter"]
+    found_memory = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, terms)
+    return LiveMemory(way, dist.get_rank(), found_memory, watch.exchanged)
 
 
 def _wrapped(module: nn.Module, way: str, recipe: str) -> nn.Module:
