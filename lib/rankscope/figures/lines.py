@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any, cast
 
@@ -45,13 +45,18 @@ def dress(ax: Axes, title: str, grid: Any = "y", color: str = "#e6e6e6") -> None
     ax.grid(axis=grid, color=color, linewidth=0.7)
 
 
+def power_ticks(ax: Axes, x: Sequence[float] | Floats, words: Callable[[float], str], most: int = 64) -> None:
+    """Put ticks at powers of two between the first and the last x: every 1st, 2nd, 5th, …, for at most so many."""
+    powers = np.arange(np.ceil(np.log2(x[0]) - 1e-9), np.floor(np.log2(x[-1]) + 1e-9) + 1)
+    every = next(step for step in (1, 2, 5, 10, 20, 50) if powers.size <= most * step)
+    shown = 2.0 ** powers[powers % every == 0]
+    ax.set_xticks(shown, [words(one) for one in shown.tolist()])
+    ax.set_xticks([], minor=True)
+
+
 def over_sizes(ax: Axes, sizes: Floats, title: str, label: str = "size of each rank's buffer") -> None:
     """Dress Axes whose x is the size of a message: ticks at powers of two, in their units."""
-    powers = np.arange(np.ceil(np.log2(sizes[0]) - 1e-9), np.floor(np.log2(sizes[-1]) + 1e-9) + 1)
-    every = next(step for step in (1, 2, 5, 10, 20, 50) if powers.size <= 8 * step)
-    shown = 2.0 ** powers[powers % every == 0]
-    ax.set_xticks(shown, [bytes_words(size) for size in shown.tolist()])
-    ax.set_xticks([], minor=True)
+    power_ticks(ax, sizes, bytes_words, most=8)
     ax.set_xlabel(label)
     dress(ax, title, grid="both")
     ax.set_axisbelow(True)
@@ -248,9 +253,7 @@ def bucket_caps(
             ax.errorbar(list(quartiles), middle, [middle - low, high - middle], fmt=fmt, label=label, **solid)
 
     ax.set(xscale="log", xlim=(caps[0] / 1.3, caps[-1] * 1.3), ylim=(0, 1.12 * top_s / scale), ylabel=f"step [{unit}]")
-    powers = 2.0 ** np.arange(np.ceil(np.log2(caps[0])), np.floor(np.log2(caps[-1])) + 1)
-    ax.set_xticks(powers, [f"{power:g}" for power in powers.tolist()])
-    ax.set_xticks([], minor=True)
+    power_ticks(ax, caps, "{:g}".format)
     ax.set_xlabel("bucket_cap_mb [MiB]")
     finding = "No cap is predicted to be worth leaving the default for"
     if found.bucket_cap_mb is not None:
@@ -304,9 +307,7 @@ def _memory_lines(
     for name, value in limits.items():
         ax.axhline(value / 1e9, color=GREY, linewidth=0.8, zorder=0, label=name)
         ends[name] = value / 1e9, Look(GREY, False, "")
-    powers = 2 ** np.arange(int(np.ceil(np.log2(counts[0]))), int(np.log2(counts[-1])) + 1)
-    ax.set_xticks(powers.tolist(), [str(power) for power in powers])
-    ax.set_xticks([], minor=True)
+    power_ticks(ax, counts, "{:.0f}".format)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     name_ends(ax, ends)
     least = min(memories, key=lambda name: ends[name][0])
