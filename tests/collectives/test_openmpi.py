@@ -47,9 +47,8 @@ def differences(cases: list[Case], found: list[Found], names: list[str]) -> list
 
 @pytest.mark.parametrize("num_ranks", [2, 3, 4, 5, 8])
 def test_every_algorithm_equals_open_mpi(num_ranks: int, program: Path) -> None:
-    ring, rabenseifner = (openmpi.allreduce(program, num_ranks, name, CASES) for name in ("ring", "rabenseifner"))
-    assert not any(openmpi.difference(one.result, two.result) for one, two in zip(ring, rabenseifner, strict=True))
-    ours = launch(differences, num_ranks, args=(CASES, ring, [*ALGORITHMS["allreduce"]]), timeout_s=400)
+    theirs = openmpi.allreduce(program, num_ranks, "ring", CASES)
+    ours = launch(differences, num_ranks, args=(CASES, theirs, [*ALGORITHMS["allreduce"]]), timeout_s=400)
     assert ours == [[]] * num_ranks
 
 

@@ -80,7 +80,7 @@ def test_real_schedules_on_any_cluster(data: st.DataObject) -> None:
         schedule = build(collective, name, cluster.num_ranks)
     except ValueError:
         return  # not for so many ranks
-    compare(schedule, 6.0, cluster)
+    compare(schedule, float(schedule.num_chunks), cluster)  # whole chunks: no rounding decides who is first at a card
 
 
 def test_the_comparison_sees_a_difference() -> None:
