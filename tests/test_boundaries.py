@@ -85,41 +85,34 @@ def modules(root: Path) -> dict[str, Path]:
 
 
 IMPORTS = """
-import importlib, os, sys
-first, *names = sys.argv[1:]
-importlib.import_module(first)
-for name in names:
-    if os.fork() == 0:  # as fresh as an interpreter that has imported nothing but `first`
-        importlib.import_module(name)
-        print(name, *sys.modules, flush=True)
-        os._exit(0)
-    if os.wait()[1]:
-        sys.exit(f"import {name} failed")
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*sys.modules)
 """
 
 
-def loads(root: Path, first: str, names: Sequence[str]) -> dict[str, set[str]]:
-    """The heavy packages that an interpreter which has `first` has loaded once it imported each of the modules."""
-    command = [sys.executable, "-c", IMPORTS, first, *names]
-    paths = {**os.environ, "PYTHONPATH": str(root)}
+def loads(root: Path, names: Sequence[str]) -> set[str]:
+    """The heavy packages that a new interpreter has loaded once it imported all of these modules."""
+    command, paths = [sys.executable, "-c", IMPORTS, *names], {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(command, env=paths, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    return {name: set(HEAVY) & set(found) for name, *found in map(str.split, done.stdout.splitlines())}
+    return set(HEAVY) & set(done.stdout.split())
 
 
-def allowed(module: str) -> set[str]:
-    return {heavy for pattern, heavy in RUNNERS.items() if fnmatch(module, pattern)}
+def allowed(module: str) -> frozenset[str]:
+    return frozenset(heavy for pattern, heavy in RUNNERS.items() if fnmatch(module, pattern))
 
 
 def weight_problems(root: Path) -> list[str]:
+    """Modules that may load the same are imported together, and one by one only if they load more than they may."""
     names = [name for name in modules(root) if not name.endswith(".__main__")]
-    with_torch = [name for name in names if "torch" in allowed(name)]  # the import of which takes a second
-    jobs = [("torch", with_torch), ("numpy", [name for name in names if name not in with_torch])]
-    halves = [(first, group[half::2]) for first, group in jobs for half in (0, 1)]
+    groups = [(may, [name for name in names if allowed(name) == may]) for may in set(map(allowed, names))]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        loaded = [found for part in pool.map(lambda job: loads(root, *job), halves) for found in part.items()]
-    assert len(loaded) == len(names)
-    return [f"import {name} loads {heavy}" for name, found in sorted(loaded) for heavy in sorted(found - allowed(name))]
+        together = pool.map(lambda group: loads(root, group[1]), groups)
+        doubtful = [name for (may, group), found in zip(groups, together, strict=True) if found - may for name in group]
+        alone = list(pool.map(lambda name: loads(root, [name]) - allowed(name), doubtful))
+    return sorted(f"import {name} loads {one}" for name, extra in zip(doubtful, alone, strict=True) for one in extra)
 
 
 # ---- who imports whom
