@@ -29,6 +29,8 @@ from rankscope.gradients import (
 
 from .small import CROSS, batch, mlp
 
+pytestmark = pytest.mark.slow
+
 
 def work(size: int = 12, loss_fn: Any = CROSS, dtype: torch.dtype = torch.float64) -> Work:
     return Work(mlp(dtype), *batch(size, dtype), loss_fn)

@@ -15,7 +15,10 @@ from rankscope.ranks import launch
 from . import openmpi
 from .openmpi import Case, Found
 
-pytestmark = pytest.mark.skipif(bool(openmpi.missing()), reason=openmpi.missing() or "all is there")
+pytestmark = [
+    pytest.mark.oracle,
+    pytest.mark.skipif(bool(openmpi.missing()), reason=openmpi.missing() or "all is there"),
+]
 
 KINDS = product(("float32", "int32"), ("sum", "min", "max", "prod"), (67, 3000))
 CASES = [Case(*kind, seed) for seed, kind in enumerate(KINDS)]

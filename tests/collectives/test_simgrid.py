@@ -11,6 +11,8 @@ from rankscope.collectives import build, simulate
 
 from .simgrid import MISSING, build_peer, run_peer
 
+pytestmark = pytest.mark.oracle
+
 CLUSTERS = {
     "alike": Cluster.uniform(16, Link(1e-4, 1e8)),
     "nodes": Cluster(4, 4, Link(2e-5, 1e9), Link(1e-4, 1e8)),

@@ -27,6 +27,8 @@ from rankscope.ranks import RankError, in_threads
 from .cases import NAMES, ROOTED, schedules
 from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, some
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

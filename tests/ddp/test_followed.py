@@ -17,6 +17,8 @@ from rankscope.ddp.followed import FollowedSteps
 from rankscope.ranks import RankError
 from rankscope.sampling import Assignment, assign
 
+pytestmark = pytest.mark.slow
+
 SIZE, RANKS, BATCH, STEPS, SEED = 50, 2, 3, 6, 5
 CAP_MB = 0.0003  # 315 bytes: two buckets
 

@@ -18,6 +18,8 @@ from rankscope.ranks import launch
 
 from .models import MODELS, UNUSED, layers_used
 
+pytestmark = pytest.mark.slow
+
 HAS_LIST = "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters
 Found = list[list[int]]
 

@@ -24,6 +24,8 @@ from rankscope.ranks import RankError
 
 from ..machine.networks import needs_network
 
+pytestmark = pytest.mark.slow
+
 WIDTH = 64  # a layer's weight has 16 KiB
 CAP_MB = 0.01
 

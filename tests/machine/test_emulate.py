@@ -22,6 +22,8 @@ from ..processes import NOT_HANGING_S, alive, open_files, soon
 from .host_functions import every_allreduce, messages, who
 from .networks import needs_network
 
+pytestmark = pytest.mark.slow
+
 RATE, LATENCY_S = 12.5e6, 0.005  # 100 Mbit/s
 
 

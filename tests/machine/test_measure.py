@@ -25,6 +25,8 @@ from rankscope.machine.measuring.tasks import Buffers, check, collective_tasks, 
 from rankscope.machine.measuring.timing import Ranks, Task, go_first, measure_all, stolen_ticks
 from rankscope.ranks import RankError, in_threads
 
+pytestmark = pytest.mark.slow
+
 QUICK = Protocol(iterations=6, budget_s=0.02)
 NODES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 

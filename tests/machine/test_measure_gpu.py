@@ -24,6 +24,8 @@ from ..tools import measure_gpu
 from .gpu_made import Made, copies, put_into_ranks
 from .made import PROVENANCE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 QUICK = Protocol(warm_up=1, iterations=4, budget_s=0.001)
 

@@ -26,6 +26,8 @@ from rankscope.ranks import launch
 from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made, copies, put_into_ranks
 from .made import PROVENANCE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 QUICK = Protocol(warm_up=1, iterations=4, budget_s=0.001)
 SIZES = (2**12, 2**16, 2**20)

@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from rankscope.machine import Profile
 from rankscope.machine.emulate import emulated
 
 from .networks import needs_network
+
+pytestmark = pytest.mark.slow
 
 RATE, LATENCY_S = 125e6, 0.0005
 SCRIPT = """

@@ -35,6 +35,8 @@ from rankscope.ranks import RankError, launch
 from ..machine.networks import needs_network
 from ..small import CROSS, batch, mlp
 
+pytestmark = pytest.mark.slow
+
 WORK = Work(mlp(), *batch(40), CROSS)
 SETTING: dict[str, Any] = {"num_batches": 12, "batch_size": 4, "learning_rate": 0.2, "seed": 3}
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "other_ways.json"

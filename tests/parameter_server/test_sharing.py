@@ -24,6 +24,8 @@ from rankscope.ranks import RankError
 
 from ..small import CROSS, batch, mlp
 
+pytestmark = pytest.mark.slow
+
 WORK = Work(mlp(), *batch(40), CROSS)
 SETTING: dict[str, Any] = {"num_batches": 12, "batch_size": 4, "learning_rate": 0.2, "seed": 3}
 MEMORY = Path("/dev/shm")

@@ -38,7 +38,7 @@ from rankscope.workers import lifelines
 from ..processes import NOT_HANGING_S, alive, children, soon
 from . import loads as part_loads
 
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("leaves_nothing")]
 
 
 @pytest.fixture

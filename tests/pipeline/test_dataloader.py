@@ -24,6 +24,7 @@ from rankscope.timeline import Recorder
 from ..processes import NOT_HANGING_S
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]

@@ -28,6 +28,7 @@ from ..processes import NOT_HANGING_S, alive, soon
 from .virtual_time import VirtualTime, run_module
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("leaves_nothing"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]

@@ -70,13 +70,13 @@ class TestAgainstLibtorch:
         assert len(expected) >= 400
         assert differing(expected, {line: oracle.recordable(out) for line, out in replayed.items()}) == []
 
-    @pytest.mark.slow
+    @pytest.mark.oracle
     def test_compiled_libtorch(self, binary: Path, replayed: dict[str, str]) -> None:
         cases = oracle.cases(0)
         expected = dict(zip((c.line() for c in cases), oracle.run_oracle(binary, cases), strict=True))
         assert differing(expected, replayed) == []
 
-    @pytest.mark.slow
+    @pytest.mark.oracle
     def test_compiled_libtorch_on_other_cases(self, binary: Path) -> None:
         known = {case.line() for case in oracle.cases(0)}
         cases = [case for case in oracle.cases(1) if case.line() not in known][::2]
@@ -84,7 +84,7 @@ class TestAgainstLibtorch:
         expected = dict(zip((c.line() for c in cases), oracle.run_oracle(binary, cases), strict=True))
         assert differing(expected, {c.line(): oracle.replay(c, *TWINS) for c in cases}) == []
 
-    @pytest.mark.slow
+    @pytest.mark.oracle
     def test_recorded_vectors_are_what_libtorch_gives_now(self, binary: Path) -> None:
         cases, recorded = zip(*oracle.recorded(), strict=True)
         fresh = [oracle.recordable(output) for output in oracle.run_oracle(binary, cases)]
@@ -101,7 +101,7 @@ class TestAgainstLibtorch:
                 other = assign(**epoch | {"epoch": epoch["epoch"] + 1})
                 assert [indices.tolist() for indices in other.ranks] != ranks
 
-    @pytest.mark.slow
+    @pytest.mark.oracle
     def test_recorded_whole_epochs_are_what_libtorch_gives_now(self, binary: Path) -> None:
         stored = json.loads(oracle.WHOLE_EPOCHS.read_text(encoding="utf-8"))
         assert stored["epochs"] == oracle.whole_epochs(binary)
@@ -178,7 +178,7 @@ class TestOracle:
         monkeypatch.delenv("CXX", raising=False)
         assert oracle.compile_oracle(tmp_path) is None
 
-    @pytest.mark.slow
+    @pytest.mark.oracle
     def test_a_broken_case_is_an_error(self, binary: Path) -> None:
         cases = [oracle.Case("random", 3, 1, 0, True, (op,)) for op in ("n1", "x")]
         with pytest.raises(RuntimeError, match="case 2: unknown op x"):

@@ -26,6 +26,8 @@ from ..ports import free_port
 from ..processes import NOT_HANGING_S, alive, children, soon
 from . import functions
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -20,6 +20,8 @@ from rankscope.ranks import RankError, launch
 from rankscope.zero import WAYS
 from rankscope.zero.run import LiveMemory, load_training, save_training, storages, zero_redundancy_class
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 240.0
 FSDP_ON_GLOO = hasattr(FSDPModule, "set_force_sum_reduction_for_comms")  # from torch 2.8 on it need not average
 WAYS_HERE = [name for name, way in WAYS.items() if way.partition != "rows" or FSDP_ON_GLOO]
