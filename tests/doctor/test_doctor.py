@@ -62,14 +62,14 @@ def test_whatever_a_probe_raises_is_a_diagnosis() -> None:
     def gone() -> str:
         raise Missing("not here", "buy one")
 
-    check = Check("abacus", "sums", fail, apt=("abacus", "beads"), otherwise="or fingers")
+    check = Check("abacus", "sums", fail, apt="abacus beads", otherwise="or fingers")
     asked: list[str] = []
     broken, absent = examine(asked.append, [check, Check("slide rule", "products", gone, required=True)])
     assert (broken.found, broken.detail) == (False, "RuntimeError: line one")
     assert broken.remedy == "apt-get install abacus beads; or fingers"
     assert (absent.detail, absent.remedy, absent.required) == ("not here", "buy one", True)
     assert asked == ["abacus", "slide rule"]
-    assert Check("abacus", "sums", lambda: "10 rows", apt=("abacus",)).diagnosis().remedy == ""
+    assert Check("abacus", "sums", lambda: "10 rows", apt="abacus").diagnosis().remedy == ""
 
 
 def test_every_check_says_what_it_is_for_and_what_to_do() -> None:
@@ -93,7 +93,7 @@ def test_commands_that_are_named_exist() -> None:
 
 def test_packages_are_those_that_ci_installs() -> None:
     wanted = re.findall(r"wanted\+=\(([^)]+)\)", (ROOT / ".ci" / "run").read_text())
-    assert {name for check in CHECKS for name in check.apt} == {name for names in wanted for name in names.split()}
+    assert {name for check in CHECKS for name in check.apt.split()} == set(" ".join(wanted).split())
 
 
 def test_what_is_tested_is_what_ci_and_the_project_say() -> None:
@@ -321,7 +321,7 @@ def test_gpus_of_a_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the command
 
 PLAIN = (
-    Check("abacus", "sums of all kinds that there are", lambda: "10 rows of beads", apt=("abacus",)),
+    Check("abacus", "sums of all kinds that there are", lambda: "10 rows of beads", apt="abacus"),
     Check("slide rule", "products", lambda: shutil.which("no such program") or _gone(), otherwise="buy one"),
 )
 

@@ -37,11 +37,11 @@ class Missing(Exception):
 class Check:
     """One question to the machine: `probe` returns the detail of what is here, or raises `Missing`.
 
-    `apt` are Debian's packages, `otherwise` is what else it takes, in words.
+    `otherwise` says what it takes, `apt` which of Debian's packages.
 
     >>> def probe():
     ...     raise Missing("no such program")
-    >>> found = Check("abacus", "sums", probe, apt=("abacus",)).diagnosis()
+    >>> found = Check("abacus", "sums", probe, apt="abacus").diagnosis()
     >>> found.found, found.detail, found.remedy
     (False, 'no such program', 'apt-get install abacus')
     """
@@ -49,15 +49,14 @@ class Check:
     name: str
     used_by: str
     probe: Callable[[], str]
-    apt: tuple[str, ...] = ()
     otherwise: str = ""
+    apt: str = ""
     required: bool = False
 
     @property
     def remedy(self) -> str:
         """What to do where it is missing."""
-        packages = f"apt-get install {' '.join(self.apt)}" if self.apt else ""
-        return "; ".join(filter(None, [packages, self.otherwise]))
+        return "; ".join(filter(None, [f"apt-get install {self.apt}" if self.apt else "", self.otherwise]))
 
     def diagnosis(self) -> Diagnosis:
         """Ask, and return the answer; whatever the probe raises is one, too."""
