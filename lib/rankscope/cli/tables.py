@@ -22,8 +22,8 @@ from ..timeline import Timeline
 from ..values.checks import count_of, one_of
 from ..values.units import bytes_words, rate_words, three_digits, time_words
 
-QUICKEST = "bold green"
-_CLEAR = 0.005  # of a ratio: what two digits after the point tell apart
+_FASTEST = "bold green"
+_CLEAR = 0.005  # of a ratio: what two digits after the point distinguish
 
 
 _WRAPPED = ("what", "claim")  # columns whose words may go on in the next line
@@ -88,10 +88,10 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
             for place, point in enumerate(sorted(points.values(), key=lambda point: point.median_s)):
                 guess = seconds.get(point.key)
                 times = map(time_words, (point.median_s, point.iqr_s, point.p99_s))
-                told = ("", "") if guess is None else (time_words(guess), f"{guess / point.median_s - 1:+.0%}")
+                cells = ("", "") if guess is None else (time_words(guess), f"{guess / point.median_s - 1:+.0%}")
                 clean = f"{point.num_clean}/{len(point.seconds)}"
-                style = QUICKEST if place == 0 else None
-                table.add_row(_named(point), *times, _busbw(profile, point), *told, clean, style=style)
+                style = _FASTEST if place == 0 else None
+                table.add_row(_named(point), *times, _busbw(profile, point), *cells, clean, style=style)
             yield table
 
 
@@ -115,9 +115,9 @@ def predictions(
         table = table_of(title, "algorithm", "predicted", "×bound", *(["measured", "off"] if points else []))
         for place, (seconds, name) in enumerate(rows):
             point = points.get(name)
-            told = [time_words(point.median_s), f"{seconds / point.median_s - 1:+.0%}"] if point else []
+            cells = [time_words(point.median_s), f"{seconds / point.median_s - 1:+.0%}"] if point else []
             ratio = f"{seconds / bound_s:.2f}" if bound_s else ""
-            table.add_row(name, time_words(seconds), ratio, *told, style=None if place else QUICKEST)
+            table.add_row(name, time_words(seconds), ratio, *cells, style=None if place else _FASTEST)
         yield table
 
 

@@ -144,7 +144,7 @@ def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_]
         x, y, z = 1 / fitted_s, sizes / fitted_s, seconds / fitted_s
         xx, xy, yy, xz, yz = ((weight * one).sum(-1) for one in (x * x, x * y, y * y, x * z, y * z))
         least = xx * yy - xy * xy
-        alike = least <= 1e-12 * xx * yy  # sizes that rounding hardly tells apart
+        alike = least <= 1e-12 * xx * yy  # sizes that rounding hardly distinguishes
         alpha_s, beta = (yy * xz - xy * yz, xx * yz - xy * xz) / np.where(alike, 1.0, least)
         flat, free = alike | (beta <= 0), ~alike & (alpha_s <= 0)
         alpha_s, beta = np.where(flat, xz / xx, alpha_s), np.where(free & ~flat, yz / yy, beta)

@@ -100,9 +100,9 @@ def pcie_bytes_per_s(
 ) -> float:
     """Return what so many lanes of a PCIe generation carry one way: packets or, of a direction, the data in them.
 
-    Each packet has a header, and up to generation 5 a frame, beside at most `payload_bytes` of data (Neugebauer et al.:
-    Understanding PCIe performance for end host networking, 2018). What links say to each other beside that, replies and
-    credits, is left out. Raises ValueError for a generation or a direction that is not there.
+    Each packet has a header, and up to generation 5 a frame, in addition to at most `payload_bytes` of data (Neugebauer
+    et al.: Understanding PCIe performance for end host networking, 2018). What links send each other on top, replies
+    and credits, is left out. Raises ValueError for a generation or a direction that is not there.
 
     >>> round(pcie_bytes_per_s(4) / 1e9, 2), round(pcie_bytes_per_s(5, 16, "d2h") / 1e9, 2)
     (31.51, 57.61)
@@ -111,8 +111,8 @@ def pcie_bytes_per_s(
     packets_per_s = transfers_per_s * share * whole("num_lanes", num_lanes, 1, 32) / 8
     if direction is None:
         return packets_per_s
-    beside = HEADER_BYTES[one_of("direction", direction, tuple(HEADER_BYTES))] + frame_bytes
-    return packets_per_s * payload_bytes / (whole("payload_bytes", payload_bytes, 1) + beside)
+    overhead = HEADER_BYTES[one_of("direction", direction, tuple(HEADER_BYTES))] + frame_bytes
+    return packets_per_s * payload_bytes / (whole("payload_bytes", payload_bytes, 1) + overhead)
 
 
 def stated(

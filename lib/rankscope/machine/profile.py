@@ -251,22 +251,22 @@ class Profile:
 
     def __str__(self) -> str:
         """Say in a few lines which machine this is of, and how it was measured."""
-        told, protocol = self.provenance, self.protocol
-        where = "".join(f", {told[name]}" for name in ("device", "network") if told.get(name))
+        said, protocol = self.provenance, self.protocol
+        where = "".join(f", {said[name]}" for name in ("device", "network") if said.get(name))
         ranks = f"{count_of(self.num_ranks, 'rank')} on {count_of(self.num_nodes, 'node')}"
-        cores = count_of(told["num_cores"], "core") if "num_cores" in told else ""
-        memory = bytes_words(told["memory_bytes"]) if "memory_bytes" in told else ""
-        gpus = [one["name"] for one in told.get("gpus", ()) if "name" in one]
+        cores = count_of(said["num_cores"], "core") if "num_cores" in said else ""
+        memory = bytes_words(said["memory_bytes"]) if "memory_bytes" in said else ""
+        gpus = [one["name"] for one in said.get("gpus", ()) if "name" in one]
         cards = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
-        machine = ", ".join(filter(None, [told.get("cpu"), cores, memory, *cards, told.get("system")]))
-        versions = [f"{name} {told[name]}" for name in ("rankscope", "torch", "python") if name in told]
+        machine = ", ".join(filter(None, [said.get("cpu"), cores, memory, *cards, said.get("system")]))
+        versions = [f"{name} {said[name]}" for name in ("rankscope", "torch", "python") if name in said]
         how = [protocol[name] for name in ("dtype", "statistic") if name in protocol]
         if {"warm_up", "iterations"} <= set(protocol):
             how.insert(0, f"{protocol['warm_up']} + {protocol['iterations']} iterations")
         lines = [
-            f"{told['name']}: {ranks}, {self.backend}{where}",
+            f"{said['name']}: {ranks}, {self.backend}{where}",
             machine,
-            ", ".join([told["date"], *versions]),
+            ", ".join([said["date"], *versions]),
             "; ".join([count_of(len(self.points), "point"), *how]),
         ]
         return "\n".join(filter(None, lines))

@@ -149,9 +149,9 @@ def words_of(key: Key) -> str:
     ('allreduce by ring, 1 MiB', 'add, 4 KiB')
     """
     what, num_bytes, options = key
-    told: dict[str, Any] = dict(options)
-    by = f" by {told['algorithm']}" if "algorithm" in told else f" ({told['link']})" if "link" in told else ""
-    by = f" {told['direction']}, {told['method']}" if "direction" in told else by
+    said: dict[str, Any] = dict(options)
+    by = f" by {said['algorithm']}" if "algorithm" in said else f" ({said['link']})" if "link" in said else ""
+    by = f" {said['direction']}, {said['method']}" if "direction" in said else by
     return f"{what}{by}, {bytes_words(num_bytes)}"
 
 

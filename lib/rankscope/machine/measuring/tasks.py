@@ -177,11 +177,11 @@ class Buffers:
 def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
     """Return the function that carries out what a key names; all ranks ask for it at the same point."""
     collective, _, options = key
-    told: dict[str, Any] = dict(options)
-    name, in_place = told.pop("algorithm"), told.pop("in_place")
+    chosen: dict[str, Any] = dict(options)
+    name, in_place = chosen.pop("algorithm"), chosen.pop("in_place")
     run: Any = _native(collective, buffers, ranks)
     if name != NATIVE:
-        run = Executor(build(collective, name, ranks.size, **told), buffers.given, ranks.group).run
+        run = Executor(build(collective, name, ranks.size, **chosen), buffers.given, ranks.group).run
     aside = collective == "allreduce" and not in_place
     return lambda given: run(buffers.out.copy_(given) if aside else given)
 

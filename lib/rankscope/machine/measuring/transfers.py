@@ -194,10 +194,10 @@ def transfer_points(keys: Sequence[Key], protocol: Protocol, device: Cuda) -> li
 def move_of(key: Key, buffers: Buffers) -> Move:
     """Return what a key names."""
     what, num_bytes, options = key
-    told: dict[str, Any] = dict(options)
+    chosen: dict[str, Any] = dict(options)
     device = buffers.device
     gpu = device.index
-    method, direction, cached = told.get("method"), told.get("direction"), told.get("cached")
+    method, direction, cached = chosen.get("method"), chosen.get("direction"), chosen.get("cached")
 
     def prepare() -> None:
         """See that pinned memory of this size is at hand, or that none is."""
@@ -224,9 +224,9 @@ def move_of(key: Key, buffers: Buffers) -> Move:
             assert made.numel()  # made before anything is timed
         return Move(pin_and_copy if method else lambda: [device.pin(buffers.source("pageable"))], before=prepare)
     host = str(method).removesuffix("_non_blocking")
-    ends = {"h2d": (host, gpu), "d2h": (gpu, host), "d2d": (gpu, gpu), "p2p": (told.get("src"), told.get("dst"))}
+    ends = {"h2d": (host, gpu), "d2h": (gpu, host), "d2d": (gpu, gpu), "p2p": (chosen.get("src"), chosen.get("dst"))}
     src, dst = ends[str(direction)]
-    ways = [_pairs(buffers, src, dst, told["pieces"]), *([_pairs(buffers, dst, src, 1)] if told["both"] else [])]
+    ways = [_pairs(buffers, src, dst, chosen["pieces"]), *([_pairs(buffers, dst, src, 1)] if chosen["both"] else [])]
     return Move(copy, len(ways))
 
 
