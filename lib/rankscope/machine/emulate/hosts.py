@@ -10,9 +10,9 @@ import os
 import struct
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ...workers import namespaces
 
@@ -61,53 +61,49 @@ def new_namespace(stack: ExitStack) -> int:
 
 def join_by_switch(hosts: list[int], bytes_per_s: float, stack: ExitStack) -> list[int]:
     """Give each host a TUN device, and return their descriptors, to be read and written by the switch."""
-    mtu = _mtu(bytes_per_s * _SWITCHED_S, 65000)
+    mtu = int(min(max(1500, bytes_per_s * _SWITCHED_S), 65000))
     tuns = []
     for host, namespace in enumerate(hosts):
         tuns.append(inside(namespace, lambda: _new_tun(stack)))
-        _ip(namespace, f"link set {DEVICE} mtu {mtu} txqueuelen {_QUEUE}")
-        _settle(namespace, host, mtu)
+        _run(namespace, "ip", f"link set {DEVICE} mtu {mtu} txqueuelen {_QUEUE}")
+        _configure(namespace, host, mtu)
     return tuns
 
 
 def join_by_bridge(hosts: list[int], bytes_per_s: float, stack: ExitStack) -> list[int]:
     """Join the hosts by a bridge in a namespace of its own, shaped in both directions, with nothing for a switch."""
     bridge = new_namespace(stack)
-    mtu = _mtu(bytes_per_s * _SHAPED_S, 9000)
+    mtu = int(min(max(1500, bytes_per_s * _SHAPED_S), 9000))
     burst = 2 * max(mtu, round(bytes_per_s * _SHAPED_S))  # at high rates the timer is too coarse for two packets
-    _ip(bridge, f"link add bridge0 mtu {mtu} type bridge forward_delay 0 stp_state 0", "link set bridge0 up")
+    _run(bridge, "ip", f"link add bridge0 mtu {mtu} type bridge forward_delay 0 stp_state 0", "link set bridge0 up")
     for host, namespace in enumerate(hosts):
         port, device = f"port{host}", f"mtu {mtu} gso_max_segs 1"
         peer = f"{device} name {DEVICE} netns /proc/{os.getpid()}/fd/{namespace}"
-        _ip(bridge, f"link add {port} {device} type veth peer {peer}", f"link set {port} master bridge0 up")
+        _run(bridge, "ip", f"link add {port} {device} type veth peer {peer}", f"link set {port} master bridge0 up")
         shape = f"root tbf rate {round(bytes_per_s * 8)}bit burst {burst} limit {_BUFFER_BYTES}"
-        _command(bridge, "tc", f"qdisc add dev {port} {shape}")
-        _command(namespace, "tc", f"qdisc add dev {DEVICE} {shape}")
-        _settle(namespace, host, mtu)
+        _run(bridge, "tc", f"qdisc add dev {port} {shape}")
+        _run(namespace, "tc", f"qdisc add dev {DEVICE} {shape}")
+        _configure(namespace, host, mtu)
     return []
 
 
-def _mtu(wanted: float, most: int) -> int:
-    return int(min(max(1500, wanted), most))
+def _configure(namespace: int, host: int, mtu: int) -> None:
+    def write() -> None:
+        for name, value in {**_SETTINGS, "ipv4/tcp_limit_output_bytes": str(_UNSENT * mtu)}.items():
+            path = f"/proc/sys/net/{name}"
+            if os.path.exists(path):
+                with open(path, "w") as file:
+                    file.write(value)
 
-
-def _settle(namespace: int, host: int, mtu: int) -> None:
-    inside(namespace, lambda: _set({**_SETTINGS, "ipv4/tcp_limit_output_bytes": str(_UNSENT * mtu)}))
-    _ip(
+    inside(namespace, write)
+    _run(
         namespace,
+        "ip",
         "link set lo up",
         f"addr add {address(host)}/24 dev {DEVICE} noprefixroute",
         f"link set {DEVICE} up",
         f"route add 10.77.0.0/24 dev {DEVICE} src {address(host)} {_ROUTE}",
     )
-
-
-def _set(settings: dict[str, str]) -> None:
-    for name, value in settings.items():
-        path = f"/proc/sys/net/{name}"
-        if os.path.exists(path):
-            with open(path, "w") as file:
-                file.write(value)
 
 
 def _kept(descriptor: int, stack: ExitStack) -> int:
@@ -123,37 +119,15 @@ def _new_tun(stack: ExitStack) -> int:
     return tun
 
 
-def _ip(namespace: int, *lines: str) -> None:
-    _command(namespace, "ip", *lines)
-
-
-def _command(namespace: int, program: str, *lines: str) -> None:
-    def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [program, "-batch", "-"], input="\n".join(lines), capture_output=True, text=True, timeout=_COMMAND_S
-        )
-
-    done = inside(namespace, run)
+def _run(namespace: int, program: str, *lines: str) -> None:
+    """Let a program of iproute2 carry out commands in a namespace; RuntimeError where it refuses one."""
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _COMMAND_S}
+    done = inside(namespace, lambda: subprocess.run([program, "-batch", "-"], input="\n".join(lines), **options))
     if done.returncode:
         raise RuntimeError(f"{program} refused one of {', '.join(lines)}: {done.stderr.strip()}")
 
 
 def _in_thread(work: Callable[[], Result]) -> Result:
-    results: list[Result] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = Thread(target=run, name="in a network namespace", daemon=True)
-    thread.start()
-    try:
-        thread.join()
-    finally:  # Ctrl-C: what is being made is made, and then taken down with the rest
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    """What `work` returns in a thread of its own; after Ctrl-C what is being made is made, and taken down later."""
+    with ThreadPoolExecutor(1, "in a network namespace") as pool:
+        return pool.submit(work).result()

@@ -179,11 +179,13 @@ def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
     collective, _, options = key
     chosen: dict[str, Any] = dict(options)
     name, in_place = chosen.pop("algorithm"), chosen.pop("in_place")
-    run: Any = _native(collective, buffers, ranks)
-    if name != NATIVE:
-        run = Executor(build(collective, name, ranks.size, **chosen), buffers.given, ranks.group).run
-    aside = collective == "allreduce" and not in_place
-    return lambda given: run(buffers.out.copy_(given) if aside else given)
+    if name == NATIVE:
+        run = _native(collective, buffers, ranks)
+    else:  # what returns None are collectives that are not measured
+        run = Executor(build(collective, name, ranks.size, **chosen), buffers.given, ranks.group).run  # type: ignore[assignment]
+    if in_place or collective != "allreduce":
+        return run
+    return lambda given: run(buffers.out.copy_(given))
 
 
 def check(key: Key, run: Run, buffers: Buffers) -> None:
