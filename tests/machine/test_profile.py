@@ -66,11 +66,6 @@ def test_seconds_are_kept_to_six_digits() -> None:
     assert made(seconds=(1.23456789e-4,) * 5).seconds == (1.23457e-4,) * 5
 
 
-def test_numbers_of_numpy_become_plain_ones() -> None:
-    point = made(num_bytes=np.int64(8), seconds=[np.float32(0.5)] * 5, clean=[np.bool_(True)] * 5)
-    assert (type(point.num_bytes), type(point.seconds[0]), type(point.clean[0])) == (int, float, bool)
-
-
 def test_the_key_does_not_depend_on_the_order_of_options() -> None:
     assert made(options={"a": 1, "b": 2}).key == made(options={"b": 2, "a": 1}, seconds=[1.0] * 5).key
     assert made(options={"a": 1}).key != made(options={"a": 2}).key
@@ -102,37 +97,25 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"points": ("ring",)}, "points.0. must be a Point, got 'ring'"),
     ({"points": {}}, r"points must be a list, got \{\}"),
     ({"provenance": {}}, "provenance must have 'name', and has not"),
-    ({"provenance": []}, r"provenance must be a mapping, got \[\]"),
     ({"name": "a\x1b[2J"}, "name must be a printable text, got 'a.x1b"),
     ({"owner": "me"}, "provenance must hold nothing but .*got 'owner'"),
     ({"date": "yesterday"}, "date must be a date in ISO form, got 'yesterday'"),
     ({"num_ranks": 0}, "num_ranks must be a whole number from 1 .*got 0"),
-    ({"num_ranks": 10**30}, "num_ranks .*got 10{30}"),
     ({"num_ranks": 5}, r"provenance: ranks_per_node must be of 5 ranks on 1 nodes, got \[4\]"),
-    ({"ranks_per_node": [2, 2]}, r"4 ranks on 1 nodes, got \[2, 2\]"),
     ({"ranks_per_node": "4"}, "ranks_per_node must be a list, got '4'"),
-    ({"gpus": "H100"}, "gpus must be a list, got 'H100'"),
     ({"gpus": [{"colour": "red"}]}, r"gpus\[0\] must hold nothing but .*got 'colour'"),
-    ({"protocol": None}, "protocol must be a mapping, got None"),
-    ({"protocol": {"iterations": 0}}, "protocol: iterations must be .*got 0"),
-    ({"protocol": {"iterations": "9"}}, "protocol: iterations .*got '9'"),
+    ({"protocol": {"iterations": "9"}}, "protocol: iterations must be .*got '9'"),
     ({"protocol": {"mood": "good"}}, "protocol must hold nothing but .*got 'mood'"),
-    ({"protocol": {"verified": 1}}, "verified must be True or False, got 1"),
     ({"what": "allrecude"}, "what must be one of .*got 'allrecude'"),
-    ({"what": 3}, "what must be one of .*got 3"),
     ({"num_bytes": -4}, "num_bytes must be .*got -4"),
-    ({"num_bytes": 1.5}, "num_bytes must be .*got 1.5"),
-    ({"num_bytes": True}, "num_bytes must be .*got True"),
     ({"num_bytes": 10**30}, "num_bytes must be .*got 10{30}"),
     ({"seconds": ()}, r"seconds must be those of at least one iteration, got \(\)"),
     ({"seconds": 1.0}, "seconds must be .*got 1.0"),
     ({"seconds": (1.0,)}, "clean must say something of each of 1 iterations, got .True, False."),
-    *[({"seconds": (1.0, one)}, f"seconds must be .*got {one!r}") for one in (0.0, -1.0, 1e9, math.nan, math.inf, "1")],
-    ({"seconds": (1.0, [1])}, r"seconds must be .*got \[1\]"),
+    *[({"seconds": (1.0, one)}, f"seconds must be .*got {one!r}") for one in (0.0, 1e9, math.nan, "1")],
     ({"clean": (1, 1)}, "clean must be True or False, got 1"),
     ({"clean": "11"}, "clean must be a list of True or False, got '11'"),
     ({"options": ["ring"]}, "options must be a mapping"),
-    ({"options": {"shape": (2, 2)}}, r"options must be .*got 'shape': \(2, 2\)"),
     ({"options": {"segments": 1.5}}, "options must be .*got 'segments': 1.5"),
     ({"options": {"a": "\x1b[2J"}}, "options must be printable .*got 'a': .*x1b"),
     ({"options": {1: "a"}}, "options must be .*got 1"),
@@ -167,13 +150,6 @@ def test_it_prints_as_what_it_is_of() -> None:
 # ---- its file, beyond what tests/values holds of every stored value
 
 
-def test_saved_and_loaded_it_is_the_same(tmp_path: Path) -> None:
-    whole = collective(profile(links(("intra", "inter"))), {"ring": lambda size: 1e-4 + size * 1e-9})
-    path = whole.save(tmp_path / "made.json")
-    assert Profile.load(path) == whole
-    assert [p.options for p in Profile.load(path).points] == [p.options for p in whole.points]
-
-
 def test_a_point_is_a_line_and_one_more_changes_no_other(tmp_path: Path) -> None:
     before = SMALL.save(tmp_path / "a.json").read_text().splitlines()
     after = SMALL.add(point("copy", 8, 1e-6)).save(tmp_path / "b.json").read_text().splitlines()
@@ -194,14 +170,12 @@ def signed(text: str) -> str:
         ('"what":"together",', "", r"points\[2\] must have a field 'what', and has none"),
         ('"what":"together"', '"mood":1,"what":"together"', r"points\[2\] must hold .*got 'mood'"),
         ('"clean":[1', '"clean":[2', r"points\[0\]: clean must be a whole number from 0 to 1, got 2"),
-        ('"clean":[1', '"clean":[true', r"points\[0\]: clean must be .*got True"),
-        ('"clean":[1', '"clean":[', r"damaged, cut short or not JSON"),
-        ('"seconds":[', '"seconds":[1e999,', r"damaged, cut short or not JSON: .*out of range|seconds"),
         ('"name": "made up"', '"name": "a\\u001b[2J"', "name must be a printable text, got 'a.x1b"),
-        ('"iterations": 9', '"iterations": "9"', "protocol: iterations must be a whole number .*got '9'"),
     ],
 )
-def test_what_a_file_of_a_profile_cannot_hold_is_one_clear_line(old: str, new: str, words: str, tmp_path: Path) -> None:
+def test_what_a_profile_cannot_hold_is_refused_in_one_line_that_names_the_file(
+    old: str, new: str, words: str, tmp_path: Path
+) -> None:
     path = SMALL.save(tmp_path / "wrong.json")
     assert old in path.read_text()
     path.write_text(signed(path.read_text().replace(old, new, 1)))
@@ -238,11 +212,6 @@ def test_two_links_are_told_apart() -> None:
     assert found.gamma_s_per_byte == pytest.approx(GAMMA, rel=0.05)
 
 
-def test_one_rank_a_node_is_a_cluster_of_nodes() -> None:
-    found = profile(links(("inter",)), num_nodes=4, ranks_per_node=[1, 1, 1, 1]).cluster()
-    assert (found.num_nodes, found.gpus_per_node, found.is_uniform) == (4, 1, True)
-
-
 def test_a_link_at_too_few_sizes_gives_way_to_another() -> None:
     few, enough = links(how={"together": 9.0}, sizes=SIZES[:3]), links(how={"ping_pong": 1.0})
     made = profile([*few[:3], *enough])
@@ -257,6 +226,7 @@ def test_with_another_number_of_ranks_there_are_more_or_fewer_nodes_or_ranks_on_
     one, two = profile(links()), profile(links(), num_nodes=2, ranks_per_node=[2, 2])
     spread = profile(links(("inter",)), num_nodes=4, ranks_per_node=[1] * 4)
     assert [shape(one, 8), shape(two, 8), shape(two, 2), shape(spread, 8)] == [(1, 8), (4, 2), (1, 2), (8, 1)]
+    assert spread.cluster().is_uniform
     with pytest.raises(ValueError, match="num_ranks must be a multiple of the 2 ranks on a node, got 3"):
         two.cluster(3)
     ring = build("allreduce", "ring", 8)
@@ -264,32 +234,26 @@ def test_with_another_number_of_ranks_there_are_more_or_fewer_nodes_or_ranks_on_
     assert one.predict("allreduce", "ring", 4096, num_ranks=8).makespan_s == expected.makespan_s
 
 
-def test_without_sums_adding_is_free() -> None:
+def test_sums_give_the_rate_of_adding_however_few_there_are() -> None:
+    assert profile([point("add", 1000, 1e-6), point("add", 2000, 2e-6)]).gamma_s_per_byte == pytest.approx(1e-9)
     assert profile(one for one in links() if one.what != "add").gamma_s_per_byte == 0.0  # type: ignore[arg-type]
 
 
-def test_few_sums_give_their_rate() -> None:
-    assert profile([point("add", 1000, 1e-6), point("add", 2000, 2e-6)]).gamma_s_per_byte == pytest.approx(1e-9)
-
-
 @pytest.mark.parametrize(
-    ("made", "words"),
+    ("ask", "words"),
     [
-        (profile(), "this profile has no link: neither together nor ping_pong"),
-        (profile(links(sizes=SIZES[:3])), "together points of link 'intra': .*at least 5 different sizes"),
-        (profile(links(), ranks_per_node=[3, 1], num_nodes=2), r"same on all nodes .*got \[3, 1\]"),
+        (lambda: profile().cluster(), "this profile has no link: neither together nor ping_pong"),
+        (lambda: profile(links(sizes=SIZES[:3])).cluster(), "together points of link 'intra': .*at least 5 different"),
+        (lambda: profile(links(), ranks_per_node=[3, 1], num_nodes=2).cluster(), r"same on all nodes .*got \[3, 1\]"),
+        (lambda: profile(links()).link(), "has no together points of link 'inter'"),
+        (lambda: profile(links()).link("outer"), "where must be one of 'inter', 'intra', got 'outer'"),
+        (lambda: profile(links()).predict("allreduce", "rung", 1024), "algorithm of allreduce must be one of"),
+        (lambda: profile(links()).predict("allreduce", "ring", -1), "num_bytes must be"),
     ],
 )
-def test_what_makes_no_cluster_is_said(made: Profile, words: str) -> None:
+def test_what_cannot_be_predicted_is_said(ask: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        made.cluster()
-
-
-def test_a_link_that_was_not_measured_is_said() -> None:
-    with pytest.raises(ValueError, match="has no together points of link 'inter'"):
-        profile(links()).link()
-    with pytest.raises(ValueError, match="where must be one of 'inter', 'intra', got 'outer'"):
-        profile(links()).link("outer")
+        ask()
 
 
 def test_a_prediction_is_the_twin_with_each_message_by_its_piece() -> None:
@@ -315,20 +279,6 @@ def test_a_prediction_takes_the_link_between_nodes_for_messages_between_nodes() 
     made = profile([*fast, *slow], num_nodes=2, ranks_per_node=[2, 2])
     seconds = made.predict("allreduce", "hierarchical_ring", 1024, gpus_per_node=2).makespan_s
     assert 2.0 < seconds < 4.1  # two messages between nodes, one after the other, each after its rendezvous
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("allreduce", "rung", 1024), "algorithm of allreduce must be one of"),
-        (("allrecude", "ring", 1024), "collective must be one of"),
-        (("allreduce", "ring", -1), "num_bytes must be"),
-        (("allreduce", "ring", float("nan")), "num_bytes must be"),
-    ],
-)
-def test_what_cannot_be_predicted_is_said(arguments: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        profile(links()).predict(*arguments)
 
 
 # ---- as a table
@@ -366,7 +316,5 @@ def test_predictions_stand_where_there_can_be_any() -> None:
     assert np.isnan(collective(profile(), times).to_frame(predicted=True).predicted_s).all()
 
 
-def test_an_empty_profile_is_an_empty_table(tmp_path: Path) -> None:
-    empty = Profile.load(profile().save(tmp_path / "empty.json"))
-    assert empty == profile()
-    assert empty.to_frame().shape == (0, 13)
+def test_an_empty_profile_is_an_empty_table() -> None:
+    assert profile().to_frame().shape == (0, 13)
