@@ -1,4 +1,4 @@
-"""Nothing here may hang, or leave processes, threads, open files or memory behind."""
+"""What tests of processes share: nothing may hang, or leave processes, threads, open files or memory behind."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import pytest
+
+from rankscope.values import folders
+from rankscope.workers import crew
 
 NOT_HANGING_S = 100.0  # what nothing takes, on the busiest machine, but what has come to a halt
 
@@ -45,9 +48,24 @@ def children(pid: int) -> list[int]:
     return []
 
 
+def server_pid() -> int:
+    """The server that this process has, 0 for none."""
+    return crew._current.pid if crew._current and crew._current.usable else 0
+
+
+def server_folders() -> set[Path]:
+    return {crew._current.folder, crew._current.memory} if server_pid() else set()
+
+
+def gone(pids: list[int]) -> bool:
+    return soon(lambda: not any(map(alive, pids)))
+
+
 def open_files() -> set[int]:
-    """The descriptors that are open, but for those of multiprocessing's own helpers, which stay."""
+    """The descriptors that are open, but for those of our server and of multiprocessing's own helpers, which stay."""
     helpers = {resource_tracker._resource_tracker._fd, forkserver._forkserver._forkserver_alive_fd}
+    helpers |= {crew._current._control.fileno()} if server_pid() else set()
+    helpers |= {folders._owned[folder][1] for folder in server_folders()}
     folder = Path("/proc/self/fd")
     return {int(path.name) for path in folder.iterdir() if path.exists() or path.is_symlink()} - helpers
 
@@ -70,7 +88,7 @@ def _no_hang() -> Iterator[None]:
 def leaves_nothing() -> Iterator[None]:
     """After the test there are the processes, the threads, the open files and the shared memory of before."""
     made, mine, make = list[str](), os.getpid(), tempfile.mkdtemp
-    children = {child.pid for child in multiprocessing.active_children()}
+    before = {child.pid for child in multiprocessing.active_children()}
     threads, files = set(threading.enumerate()), open_files()
 
     def noted(*arguments: object, **options: object) -> str:
@@ -81,10 +99,11 @@ def leaves_nothing() -> Iterator[None]:
         patch.setattr(tempfile, "mkdtemp", noted)
         yield
     assert os.getpid() == mine
-    assert soon(lambda: {child.pid for child in multiprocessing.active_children()} <= children), "processes are left"
+    assert soon(lambda: {child.pid for child in multiprocessing.active_children()} <= before), "processes are left"
+    assert soon(lambda: not children(server_pid())), "workers are left"
     if len(open_files()) > len(files):
         gc.collect()
     assert soon(lambda: set(threading.enumerate()) <= threads), "threads are left"
     assert soon(lambda: len(open_files()) <= len(files)), "open files are left"
-    left = [folder for folder in made if folder.startswith("/dev/shm/")]
+    left = {Path(folder) for folder in made if folder.startswith("/dev/shm/")} - server_folders()
     assert soon(lambda: not any(map(os.path.exists, left))), "shared memory is left"

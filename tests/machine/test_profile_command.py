@@ -31,7 +31,7 @@ from rankscope.machine.measuring import run as measure_run
 from rankscope.machine.measuring.plan import Protocol
 from rankscope.machine.measuring.run import measure
 from rankscope.ranks import RankError
-from rankscope.workers import forker
+from rankscope.workers import crew
 
 from ..ports import free_port
 from ..processes import NOT_HANGING_S, alive, children, soon
@@ -56,7 +56,7 @@ measure(sys.argv[1], {MANY}, num_ranks=2, report=lambda progress: print(progress
 @pytest.fixture(autouse=True)
 def _no_rank_is_left() -> Iterator[None]:
     yield
-    assert forker._current is None or soon(lambda: not children(forker._current.pid))
+    assert crew._current is None or soon(lambda: not children(crew._current.pid))
 
 
 def profile_command(path: Path, *words: str) -> tuple[int, str, str]:

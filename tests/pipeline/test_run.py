@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from rankscope.pipeline.processes import WorkerDied
+from rankscope.workers.lifelines import Watched
 
 from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, StageError, run, simulate
-from rankscope.pipeline.processes import WorkerDied
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
-from rankscope.workers.lifelines import Watched
 
 from ..processes import NOT_HANGING_S, alive, soon
 from .virtual_time import VirtualTime, run_module

@@ -22,7 +22,7 @@ from rankscope.uneven import files_epoch, gradient_scale, sample_weights, states
 from rankscope.uneven.model import HANDLINGS, Counts, steps_by_rank
 from rankscope.uneven.run import UnevenComparison, UnevenError, UnevenRun, Watch, split_waits
 from rankscope.uneven.states import JoinedTraining, StatesAfterJoin, share_state
-from rankscope.workers import forker
+from rankscope.workers import crew
 
 from ..processes import children, soon
 from ..small import batch, mlp
@@ -47,7 +47,7 @@ def run(handling: str = "join", epoch: Assignment = EPOCH, losses: Any = losses,
 @pytest.fixture(autouse=True)
 def _no_rank_is_left() -> Iterator[None]:
     yield
-    assert soon(lambda: not forker._current or not children(forker._current.pid))
+    assert soon(lambda: not crew._current or not children(crew._current.pid))
 
 
 # ---- what runs when

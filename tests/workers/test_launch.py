@@ -20,10 +20,11 @@ import pytest
 
 from rankscope.ranks import RankError, launch
 from rankscope.timeline import Recorder, Timeline
-from rankscope.workers import forker, watching
+from rankscope.workers import crew, host
+from rankscope.workers import launch as launching
 
 from ..ports import free_port
-from ..processes import NOT_HANGING_S, alive, children, soon
+from ..processes import NOT_HANGING_S, alive, children, gone, server_folders, server_pid, soon
 from . import functions
 
 pytestmark = pytest.mark.slow
@@ -33,22 +34,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _nobody_is_left(tmp_path_factory, monkeypatch):
-    """After each test only the server and its folder are there; other processes' launches are their own."""
+    """After each test only the server and its folders are there; other processes' launches are their own."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
     yield
     assert soon(lambda: not children(server_pid()))
-    if forker._current and forker._current.folder.exists():
-        assert [path.name for path in forker._current.folder.iterdir()] == ["server.err"]
-    left = set(Path(tempfile.gettempdir()).iterdir()) - {forker._current and forker._current.folder}
-    assert not left
-
-
-def server_pid() -> int:
-    return forker._current.pid if forker._current else 0
-
-
-def gone(pids: list[int]) -> bool:
-    return soon(lambda: not any(map(alive, pids)))
+    assert {path.name for folder in server_folders() for path in folder.iterdir()} <= {"server.err", ".owner"}
+    assert set(Path(tempfile.gettempdir()).iterdir()) <= server_folders()
 
 
 def late(message: str, fn: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> tuple[str, int]:
@@ -175,8 +166,8 @@ def test_a_rank_that_raises_is_shown_with_its_traceback(tmp_path):
 
 def test_a_killed_rank_is_named_at_once_20_times(tmp_path, monkeypatch):
     """No wait that only a deadline ends: each would take longer than this test may."""
-    monkeypatch.setattr(watching, "_GONE_S", 1000.0)
-    monkeypatch.setattr(forker, "_STOP_S", 1000.0)
+    monkeypatch.setattr(launching, "_GONE_S", 1000.0)
+    monkeypatch.setattr(crew, "_STOP_S", 1000.0)
     launch(functions.rank, 3)
     for turn in range(20):
         start = time.monotonic()
@@ -193,7 +184,7 @@ def test_a_killed_rank_is_named_also_where_its_peers_error_is_told_first():
     server = server_pid()
 
     def go_on():
-        assert soon(lambda: watching._state(server) in "Tt")
+        assert soon(lambda: host.is_stopped(server))
         time.sleep(1.0)  # in which the other rank's error comes
         os.kill(server, signal.SIGCONT)
 
@@ -217,7 +208,7 @@ def test_a_stopped_rank_is_named_at_the_timeout_20_times(tmp_path):
 
 
 def test_a_stuck_rank_tells_where_it_stands(tmp_path, monkeypatch):
-    monkeypatch.setattr(watching, "_STACKS_S", NOT_HANGING_S)
+    monkeypatch.setattr(crew, "_STACKS_S", NOT_HANGING_S)
     stands = r"rank {} stands at\n.*in wait_long\n    time.sleep\(600\)"
     said, _ = late(f"(?s){stands.format(0)}.*{stands.format(1)}", functions.wait_long, (str(tmp_path),), 1.0)
     assert "ranks 0, 1 have not returned after" in said
@@ -238,9 +229,9 @@ def test_what_a_rank_has_started_ends_with_it(tmp_path):
 
 def test_what_cannot_be_sent_is_named():
     lock = threading.Lock()
-    with pytest.raises(ValueError, match=r"lock=<.*, which fn=.*<lambda> uses, cannot be sent to the ranks: TypeError"):
+    with pytest.raises(ValueError, match=r"lock=<.*, which fn=.*<lambda> uses, cannot be sent to another process: TypeError"):
         launch(lambda: lock, 2)
-    with pytest.raises(ValueError, match=r"args\[1\]=<.* cannot be sent to the ranks: TypeError"):
+    with pytest.raises(ValueError, match=r"args\[1\]=<.* cannot be sent to another process: TypeError"):
         launch(functions.total, 2, (1, lock))
     with pytest.raises(RankError, match="rank 0 failed: what fn returned cannot be sent back: TypeError"):
         launch(threading.Lock, 1)
@@ -396,7 +387,7 @@ def test_where_the_server_is_killed_the_ranks_end_and_another_starts(tmp_path):
             os.kill(server, signal.SIGKILL)
 
     threading.Thread(target=kill).start()
-    with pytest.raises(RuntimeError, match=r"the server of launch \(process \d+\) was killed by SIGKILL"):
+    with pytest.raises(RuntimeError, match=r"the server that forks the workers \(pid \d+\) was killed by SIGKILL"):
         launch(functions.wait_long, 2, (str(tmp_path),))
     assert gone(functions.noted(tmp_path))
     assert launch(functions.total, 2) == [1, 1]
@@ -420,7 +411,7 @@ import torch
 import torch.distributed as dist
 from tests.workers import functions
 from rankscope.ranks import launch
-from rankscope.workers import forker
+from rankscope.workers import crew
 BASE = 10
 class Sum:
     def __init__(self, value): self.value = value
@@ -431,7 +422,7 @@ def work(extra):
     return Sum(tensor.item())
 results = launch(work, 2, (5,))
 assert all(isinstance(each, Sum) for each in results)
-print([each.value for each in results], forker._current.pid, flush=True)
+print([each.value for each in results], crew._current.pid, flush=True)
 launch(functions.wait_long, 2, (sys.argv[1],))
 """,
     )
@@ -456,12 +447,12 @@ def test_a_fork_of_the_caller_has_its_own_server_and_holds_nobody(tmp_path):
 import multiprocessing, os, signal, sys, time, warnings
 from tests.workers import functions
 from rankscope.ranks import launch
-from rankscope.workers import forker
+from rankscope.workers import crew
 warnings.simplefilter("ignore", DeprecationWarning)
 def child(queue):
-    queue.put((launch(functions.total, 2), forker._current.pid))
+    queue.put((launch(functions.total, 2), crew._current.pid))
 assert launch(functions.total, 2) == [1, 1]
-ours = forker._current.pid
+ours = crew._current.pid
 context = multiprocessing.get_context("fork")
 queue = context.SimpleQueue()
 process = context.Process(target=child, args=(queue,))
@@ -469,7 +460,7 @@ process.start()
 found, theirs = queue.get()
 process.join()
 assert found == [1, 1] and theirs != ours, (found, theirs, ours)
-assert launch(functions.total, 2) == [1, 1] and forker._current.pid == ours
+assert launch(functions.total, 2) == [1, 1] and crew._current.pid == ours
 pid = os.fork()  # holds our sockets, and goes on after us
 if pid == 0:
     time.sleep(60)

@@ -23,7 +23,7 @@ from ..machine.provenance import of_machine, of_run
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, one_of, truth, whole
 from ..values.frozen import checked, frozen, optional
-from ..workers.errors import MOST_RANKS
+from ..workers.host import MOST_RANKS
 from ..workers.launch import launch
 from .buckets import Buckets, ParameterSpec, parameter_specs
 from .contention import fit_contention

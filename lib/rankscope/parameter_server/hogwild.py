@@ -6,7 +6,6 @@ import copy
 import fcntl
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from ..gradients import Vector, Work
 from ..timeline import Recorder, Timeline
 from ..values.checks import number, one_of, whole
 from ..values.frozen import frozen
+from ..workers.crew import memory_folder
 from ..workers.launch import launch
 from .run import batches_of, check_work
 from .sharing import refuse_torchrun
@@ -79,8 +79,8 @@ def train_hogwild(
     rate = number("learning_rate", learning_rate, above=0)
     recorder = Recorder()
     refuse_torchrun()
-    with TemporaryDirectory() as folder:
-        args = (work, batches, rate, recorder, Path(folder))
+    with memory_folder() as folder:
+        args = (work, batches, rate, recorder, folder)
         parameters = launch(_train, num_processes, args, timeout_s=timeout_s)[0]
     spans = recorder.timeline()
     return HogwildRun(num_processes, parameters, spans.shifted(-spans.begin_s))
@@ -108,8 +108,8 @@ def count_together(
     num_increments = whole("num_increments", num_increments, 1, 10_000_000)
     num_counters = whole("num_counters", num_counters, 1, 10_000_000)
     refuse_torchrun()
-    with TemporaryDirectory() as folder:
-        args = (how, num_increments, num_counters, Path(folder))
+    with memory_folder() as folder:
+        args = (how, num_increments, num_counters, folder)
         counts = launch(_count, num_processes, args, timeout_s=timeout_s)[0]
     return Counted(how, num_processes, num_increments, counts)
 

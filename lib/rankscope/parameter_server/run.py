@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import attrs
@@ -36,6 +35,7 @@ from ..machine.fit import LinkFit, fit_link
 from ..sampling import assign
 from ..timeline import Recorder
 from ..values.checks import number, of_type, one_of, whole
+from ..workers.crew import memory_folder
 from ..workers.errors import RankError
 from .model import HOW, MOST_BATCHES, MOST_WORKERS, SERVER, ServerRun, checked_batches, each_worker
 from .sharing import refuse_torchrun, whole_numbers
@@ -89,8 +89,8 @@ def train(
     refuse_torchrun()
     with_server, recorder = how != "allreduce", Recorder()
     start = partial(Where(network=network, timeout_s=timeout_s).launch, num_ranks=num_workers + with_server)
-    with TemporaryDirectory() as folder:
-        calls = _Calls(Path(folder), 2 * timeout_s, network is not None)
+    with memory_folder() as folder:
+        calls = _Calls(folder, 2 * timeout_s, network is not None)
         task = _Task(how, work, batches, rate, seconds, calls)
         try:
             ended = start(_serve_or_work if with_server else _train_in_ring, (task, recorder))[SERVER]
@@ -126,8 +126,8 @@ def measure_calls(
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     start = partial(Where(network=network, timeout_s=timeout_s).launch, num_ranks=getattr(network, "num_hosts", 2))
     refuse_torchrun()
-    with TemporaryDirectory() as folder:
-        calls = _Calls(Path(folder), 2 * timeout_s, network is not None)
+    with memory_folder() as folder:
+        calls = _Calls(folder, 2 * timeout_s, network is not None)
         seconds = start(_time_calls, (sizes, iterations, calls))[SERVER + 1]
     return fit_link(sizes, seconds)
 

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from ..values.checks import number, one_of, several, whole
 from ..values.frozen import checked, frozen
+from ..workers.crew import memory_folder
 from ..workers.joined import is_joined
 from ..workers.launch import launch
-from ..workers.shared import Exchange, delete_folder, shared_folder
+from ..workers.shared import Exchange
 
 PASSED_BYTES = tuple(4**power for power in range(6, 14))  # 4 KiB to 64 MiB
 PASSED_BY = {
@@ -87,11 +88,8 @@ def measure_passing(
     iterations = whole("iterations", iterations, 1, 10_000)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     refuse_torchrun()
-    folder = shared_folder()
-    try:
+    with memory_folder() as folder:
         seconds = launch(_pass, 2, (folder, sizes, chosen, iterations), timeout_s=timeout_s)[0]
-    finally:
-        delete_folder(folder)
     return tuple(Passing(way, size, tuple(seconds[way, size])) for way in chosen for size in sizes)
 
 
@@ -123,7 +121,7 @@ def _pass(
     torch.set_num_threads(1)
     rank = dist.get_rank()
     seconds: dict[tuple[str, int], list[float]] = {}
-    exchange = Exchange(folder, rank)
+    exchange = Exchange(folder / "ring", rank)
     with _line(folder) as line:
         for way in ways:
             strategy = "file_system" if way == "file_system" else "file_descriptor"

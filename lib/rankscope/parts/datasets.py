@@ -13,10 +13,9 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..sampling import shard_files
 from ..timeline import Recorder
-from ..values.checks import of_type, several, truth, whole
-from .files import Load, Part, load_part
-from .loaders import PartLoaders
-from .manager import Setting, loaded
+from ..values.checks import number, of_type, several, truth, whole
+from .files import Load, Part, load_part, loaded
+from .loaders import PartLoaders, Setting
 from .simulate import TRAINER
 
 Batch = TypeVar("Batch")
@@ -88,16 +87,17 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 class AsyncPartDataset(SyncPartDataset):
     """The same batches in the same order, from parts that processes load ahead.
 
-    A manager process has `num_loaders` loader processes load the parts in turn, and keeps up to `queue_size` of them
-    ready; besides these, each loader holds one that it is loading or that finds no room. Parts come through shared
-    memory: a batch that is kept keeps its whole part. Loaders record kind "load" on lanes "loader 0", …; the trainer
-    kind "wait" on lane "trainer".
+    `num_loaders` loader processes load the parts in turn, and keep up to `queue_size` of them ready; besides these,
+    each loader holds one that it is loading or that finds no room. Parts come through shared memory: a batch that is
+    kept keeps its whole part. Loaders record kind "load" on lanes "loader 0", …; the trainer kind "wait" on lane
+    "trainer".
 
     The processes start with the first iteration (some tenths of a second; `with` starts them before), stay for the
     next epoch, and end with `close`, with the dataset, with an iteration that is not finished, and with the trainer,
-    however that ends. `load` must be importable by another process; the libraries that numpy calls have one thread in
-    it. Beyond what `SyncPartDataset` raises: ValueError for a `load` that cannot be imported, and LoaderDied, naming
-    the process and its file, at the next batch after a loader or the manager ended.
+    however that ends. `load` is pickled, by value where it is of a notebook or a script; the libraries that numpy calls
+    have one thread in it. Beyond what `SyncPartDataset` raises: ValueError for a `load` that cannot be sent to another
+    process, and LoaderDied, naming the process and its file, at the next batch after a loader has ended, and where a
+    part is waited for longer than `timeout_s`.
 
     >>> AsyncPartDataset([], batch_size=32, queue_size=0)
     Traceback (most recent call last):
@@ -117,12 +117,14 @@ class AsyncPartDataset(SyncPartDataset):
         load: Load = load_part,
         drop_last: bool = False,
         recorder: Recorder | None = None,
+        timeout_s: float = 300.0,
     ) -> None:
         super().__init__(
             files, batch_size, num_trainers, trainer_id, seed, load=load, drop_last=drop_last, recorder=recorder
         )
         self.queue_size = whole("queue_size", queue_size, 1)
         self.num_loaders = whole("num_loaders", num_loaders, 1)
+        self.timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
         self._idle: list[PartLoaders] = []
         self._started: list[PartLoaders] = []
 
@@ -147,8 +149,8 @@ class AsyncPartDataset(SyncPartDataset):
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes that run: each manager and its loaders."""
-        return [pid for loaders in self._started if loaders.usable for pid in loaders.pids]
+        """The ids of the loader processes that run."""
+        return [worker.pid for loaders in self._started if loaders.usable for worker in loaders.workers]
 
     def close(self) -> None:
         """End the processes; the next iteration starts new ones."""
@@ -172,7 +174,7 @@ class AsyncPartDataset(SyncPartDataset):
             loaders = self._idle.pop()
             if loaders.usable:
                 return loaders
-        loaders = PartLoaders(Setting(self.load, self.queue_size, self.num_loaders, self.recorder))
+        loaders = PartLoaders(Setting(self.load, self.queue_size, self.num_loaders, self.recorder, self.timeout_s))
         self._started = [*filter(lambda others: others.usable, self._started), loaders]
         return loaders
 

@@ -33,6 +33,10 @@ _ONE_READER = threading.Lock()
 os.register_at_fork(before=_ONE_READER.acquire, after_in_parent=_ONE_READER.release, after_in_child=_ONE_READER.release)
 
 
+class PartError(RuntimeError):
+    """A part file could not be loaded; the cause is what `load` raised."""
+
+
 def write_parts(
     folder: str | os.PathLike[str], rows_per_part: int | Sequence[int] | NDArray[np.int64], /, **arrays: ArrayLike
 ) -> list[Path]:
@@ -110,6 +114,14 @@ class DelayedLoad:
     def __call__(self, path: str) -> Mapping[str, Any]:
         time.sleep(self.delay_s(path))
         return self.load(path)
+
+
+def loaded(load: Load, file: str) -> Part:
+    """Load a part, ready to be cut into batches. Raises PartError, naming the file, whatever `load` raises."""
+    try:
+        return check_part(load(file), f"what is loaded from {file}")
+    except Exception as error:
+        raise PartError(f"part file {file} could not be loaded: {type(error).__name__}: {error}") from error
 
 
 def check_part(part: Any, name: str) -> Part:

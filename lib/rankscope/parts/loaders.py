@@ -1,79 +1,62 @@
-"""The trainer's end of the processes that load part files: it starts them, takes parts, and sees to it that they end.
+"""The processes that load part files ahead of a trainer, and the trainer's end of them.
 
-The manager is a program of its own rather than a process of multiprocessing's forkserver, which would run the training
-script once more in every manager, and leave two helpers behind.
+Loader n of L loads parts n, n + L, …. A part enters the queue when it is loaded, the part before has entered, and there
+is room. Both are tokens in named pipes: the turn goes from loader to loader, room is given back by the trainer. A part
+itself goes straight from its loader to the trainer, through shared memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import pickle
-import socket
-import subprocess
-import sys
 import weakref
-from collections import deque
 from collections.abc import Sequence
-from multiprocessing.connection import Connection
+from functools import partial
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
-from ..workers.host import how_it_ended
-from ..workers.shared import Exchange, delete_folder, shared_folder
-from .files import Part
-from .manager import PartError, Setting, exchange_folder, manage
+from ..timeline import Recorder
+from ..workers.crew import Crew, Worker, stands
+from ..workers.errors import WorkerError, portable
+from ..workers.worker import Post
+from .files import Load, Part, PartError, loaded
+from .simulate import loader_lane
 
-_BEGIN = (
-    "import json, pathlib, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    f"from {manage.__module__} import manage; "
-    "manage(int(sys.argv[1]), pathlib.Path(sys.argv[3]), int(sys.argv[4]))"
-)
-# libraries of numpy's that start threads when they are imported, from which one must not fork
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-_STOP_S = 5.0  # how long a manager may take to end
+_MOST_ROOM = 1 << 14  # tokens in a pipe
 
 
 class LoaderDied(RuntimeError):
-    """A loader or the manager of the loaders ended: killed, out of memory, crashed; or could not be started."""
+    """A loader ended: killed, out of memory, crashed; or it hangs, or could not be started."""
+
+
+class Setting(NamedTuple):
+    """What the loaders must know."""
+
+    load: Load
+    queue_size: int
+    num_loaders: int
+    recorder: Recorder | None = None
+    timeout_s: float = 300.0
 
 
 class PartLoaders:
-    """The trainer's end: starts the processes, takes parts, and ends the processes when it is closed or collected.
+    """The trainer's end: starts the loaders, takes parts, and ends the loaders when it is closed or collected.
 
-    Raises ValueError where a fresh process cannot import `load`, and LoaderDied where one of the processes ended or
-    could not be started.
+    Raises ValueError where another process cannot load `load`, and LoaderDied where a loader cannot be started.
     """
 
     def __init__(self, setting: Setting) -> None:
+        self.workers: list[Any] = []
+        self._setting, self._owner, crew = setting, os.getpid(), Crew(__name__)
+        self._folder = crew.folder
+        self._room, self._turn = _pipe(crew.folder, "room"), _pipe(crew.folder, "turn 0")
+        self.close = weakref.finalize(self, _end, crew, self._room, self._turn)
+        self._files: Sequence[str] = ()
+        self._taken = 0
         try:
-            message = pickle.dumps(setting)
-        except Exception as error:
-            raise _not_importable(setting.load, error) from error
-        self.pids: list[int] = []  # the manager's, then the loaders'
-        self._owner = os.getpid()
-        self._arrived: deque[tuple[int, bytes]] = deque()
-        self.folder = folder = shared_folder()
-        try:
-            folders = [exchange_folder(folder, loader) for loader in range(setting.num_loaders)]
-            for place in folders:
-                place.mkdir()
-            ours, theirs = socket.socketpair()
-            self._pipe: Connection[Any, Any] = Connection(os.dup(ours.fileno()))
-            self._manager = _start_manager(theirs, folder)
-        except BaseException:
-            delete_folder(folder)
-            raise
-        self._exchanges = [Exchange(place, 0) for place in folders]
-        self.close = weakref.finalize(self, _stop, self._manager, ours, self._pipe, folder, os.getpid())
-        try:
-            with contextlib.suppress(ConnectionError):
-                self._pipe.send_bytes(message)
-            kind, value = self._receive()
-            if kind == "refused":
-                raise _not_importable(setting.load, value)
-            self.pids = [self._manager.pid, *value]
+            os.write(self._room, b"." * min(setting.queue_size, _MOST_ROOM))
+            self.workers = _started(crew, setting)
         except BaseException:
             self.close()
             raise
@@ -85,84 +68,128 @@ class PartLoaders:
 
     def begin(self, files: Sequence[str]) -> None:
         """Let the loaders start on an epoch; every part of the one before must have been taken."""
-        self._send(("epoch", list(files)))
+        self._files, self._taken = files, 0
+        for loader in self.workers:
+            with contextlib.suppress(ConnectionError):  # who is gone is named when we next listen
+                loader.post.send(list(files))
+        os.write(self._turn, b".")
 
     def take(self) -> Part:
         """Wait for the next part and take it out of the queue. Raises PartError where it could not be loaded."""
-        while not self._arrived:
-            self._arrived.append(self._receive()[1])
-        loader, message = self._arrived.popleft()
-        free_again = [exchange.pack(None) for exchange in self._exchanges]  # memory, that is
-        self._send(("taken", free_again))
+        loader = self.workers[self._taken % len(self.workers)]
+        message = self._message(loader)
+        self._taken += 1
+        with contextlib.suppress(ConnectionError):
+            loader.post.send(None)  # memory that is free again goes along
+        os.write(self._room, b".")
         try:
-            value = self._exchanges[loader].unpack(message)
-        except FileNotFoundError as error:  # the memory went with the manager, which may have said why
+            value = loader.post.exchange.unpack(message)
+        except FileNotFoundError:  # the memory has gone with the server
             self.check()
-            raise self._dead() from error
+            raise
         if isinstance(value, tuple):
             text, cause = value
             raise PartError(text) from cause
         return value  # type: ignore[no-any-return]
 
     def check(self) -> None:
-        """Raise LoaderDied where a process has ended; takes some microseconds."""
-        if self._pipe.closed:
+        """Raise LoaderDied where a loader has ended; takes some microseconds."""
+        if not self.close.alive:
             raise LoaderDied("the part loaders were closed while parts were still to come")
-        while self._pipe.poll():
-            self._arrived.append(self._receive()[1])
+        gone: list[Any] = list(wait(self.workers, 0))
+        for loader in gone:
+            self._bury(loader)
 
-    def _receive(self) -> tuple[Any, Any]:
+    def _message(self, loader: Worker) -> bytes:
+        connection, timeout_s = loader.post.connection, self._setting.timeout_s
+        while True:
+            self.check()
+            ready = wait([connection, *self.workers], timeout_s)
+            if not ready:
+                late = f"has not brought {self._files[self._taken]} after {timeout_s:g} s (timeout_s)"
+                raise LoaderDied(f"{loader} {late}: it {stands([loader])[0]}")
+            if connection in ready:
+                try:
+                    return connection.recv_bytes()
+                except (EOFError, ConnectionError):
+                    self._bury(loader)
+
+    def _bury(self, loader: Worker) -> NoReturn:
         try:
-            kind, value = self._pipe.recv()
-        except (EOFError, ConnectionError) as error:
-            raise self._dead() from error
-        if kind == "died":
-            raise LoaderDied(value)
-        return kind, value
-
-    def _send(self, value: Any) -> None:
-        with contextlib.suppress(ConnectionError):  # who is gone is named when we next listen
-            self._pipe.send(value)
-
-    def _dead(self) -> LoaderDied:
-        try:
-            code = self._manager.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            return LoaderDied(f"the manager of the part loaders (pid {self._manager.pid}) closed its socket")
-        return LoaderDied(f"the manager of the part loaders (pid {self._manager.pid}) {how_it_ended(code)}")
+            ending = loader.obituary()
+        except WorkerError as error:  # the server is gone
+            raise LoaderDied(str(error)) from None
+        note = self._folder / f"part of {self.workers.index(loader)}"
+        part = int(note.read_text()) if note.exists() else -1
+        doing = "while it waited" if part < 0 else f"while it loaded {self._files[part]}"
+        raise LoaderDied(f"{ending} {doing}")
 
 
-def _start_manager(theirs: socket.socket, folder: Path) -> subprocess.Popen[bytes]:
-    with theirs:
-        path = json.dumps([os.fspath(place) or os.getcwd() for place in sys.path])
-        return subprocess.Popen(
-            [sys.executable, "-c", _BEGIN, str(theirs.fileno()), path, os.fspath(folder), str(os.getpid())],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **_ONE_THREAD},
-            pass_fds=[theirs.fileno()],
-            process_group=0,  # Ctrl-C is for the trainer, which then ends them
-        )
+def _started(crew: Crew, setting: Setting) -> list[Worker]:
+    problem = f"load must be a function that can be sent to another process, got {setting.load!r}"
+    try:
+        name = crew.pack(partial(_load_parts, setting, crew.folder))
+    except Exception as error:
+        raise ValueError(f"{problem}: {type(error).__name__}: {error}") from error
+    try:
+        loaders = crew.start(name, [f"part loader {loader}" for loader in range(setting.num_loaders)])
+        for loader in loaders:
+            loader.ready()
+    except WorkerError as error:
+        raise LoaderDied(f"{error} (num_loaders={setting.num_loaders})") from error
+    except ValueError as error:
+        raise ValueError(f"{problem}: {error}") from error
+    return loaders
 
 
-def _stop(
-    manager: subprocess.Popen[bytes], ours: socket.socket, pipe: Connection[Any, Any], folder: Path, owner: int
-) -> None:
-    """End the processes; in one that was forked from the trainer only forget them."""
-    if os.getpid() == owner:
-        with contextlib.suppress(OSError):
-            ours.shutdown(socket.SHUT_RDWR)  # works also where a process forked from this one holds it, too
-        try:
-            manager.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            manager.kill()
-            manager.wait()
-        delete_folder(folder)
-    ours.close()
-    pipe.close()
+def _pipe(folder: Path, name: str) -> int:
+    """Open a named pipe, made by whoever comes first."""
+    with contextlib.suppress(FileExistsError):
+        os.mkfifo(folder / name)
+    return os.open(folder / name, os.O_RDWR)
 
 
-def _not_importable(load: Any, error: object) -> ValueError:
-    return ValueError(
-        "load must be a function that another process can import from a module, not a lambda and none of a notebook "
-        f"or of the script itself; got {load!r}: {error}"
-    )
+def _end(crew: Crew, *descriptors: int) -> None:
+    crew.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+# ---- in a loader
+
+
+def _load_parts(setting: Setting, folder: Path, post: Post, number: int) -> None:
+    """Load the parts of one epoch after the other."""
+    room, turn = _pipe(folder, "room"), _pipe(folder, f"turn {number}")
+    next_turn = _pipe(folder, f"turn {(number + 1) % setting.num_loaders}")
+    lane, recorder = loader_lane(number), setting.recorder
+    note = os.open(folder / f"part of {number}", os.O_WRONLY | os.O_CREAT)
+
+    def wait_for(token: int) -> None:
+        while token not in wait([token, post.connection]):
+            post.receive()  # memory that is free again
+        os.read(token, 1)
+
+    while True:
+        files: list[str] | None = None
+        while files is None:
+            files = post.receive()
+        for part in range(number, len(files), setting.num_loaders):
+            os.pwrite(note, b"%9d" % part, 0)
+            with recorder.span(lane, "load", part) if recorder else contextlib.nullcontext():
+                message = _packed(post, setting.load, files[part])
+            os.pwrite(note, b"%9d" % -1, 0)
+            wait_for(turn)
+            wait_for(room)
+            post.connection.send_bytes(message)
+            if part + 1 < len(files):
+                os.write(next_turn, b".")
+
+
+def _packed(post: Post, load: Load, file: str) -> bytes:
+    """The message with a part, or with why there is none: the text and the cause."""
+    try:
+        return post.exchange.pack(loaded(load, file))
+    except Exception as error:
+        text = str(error) if isinstance(error, PartError) else f"part file {file} could not be passed on: {error}"
+        return post.exchange.pack((text, portable(error.__cause__ or error)))

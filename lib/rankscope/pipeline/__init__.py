@@ -11,9 +11,8 @@ from ..values.lazy import lazy
 from .advice import advise
 from .closest import closest
 from .dataloader_model import simulate_dataloader
-from .processes import StageError
 from .queue_fill import queue_fill
-from .run import run
+from .run import StageError, run
 from .service import Exponential, Lognormal, Measured, Uniform
 from .simulate import simulate
 from .stages import Pipeline, Stage

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import ExitStack
-from itertools import pairwise, product
+from contextlib import ExitStack, nullcontext
+from functools import partial
+from itertools import chain, pairwise, product
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..sampling.assignment import Assignment
 from ..timeline import Recorder, Timeline
-from ..values.checks import of_type, one_of, whole
+from ..values.checks import number, of_type, whole
+from ..workers.crew import Crew, Worker
+from ..workers.errors import WorkerError
 from ..workers.interrupts import Interrupts
-from ..workers.lifelines import Lifeline
-from ..workers.shared import delete_folder, shared_folder
+from ..workers.worker import answer
 from .items import Items, counted, of_ranks
-from .processes import StageError, Worker
 from .queues import Door, End, Item, Lockstep, Queue, Source, Stopped, Turns
 from .stages import Pipeline, Stage, check_lockstep
 
@@ -36,7 +37,7 @@ def run(
     items: Iterable[Any] | Assignment,
     seed: int = 0,
     recorder: Recorder | None = None,
-    start_method: str | None = None,
+    timeout_s: float = 300.0,
 ) -> Timeline:
     """Pass items through the pipeline for real and return what happened when; what the last stage gives is dropped.
 
@@ -48,35 +49,47 @@ def run(
     The first stage is given a rank's indices or, where the assignment has a loader, the indices of each batch as an
     array; spans carry the rank.
 
-    Each worker is a thread; where the stage has `processes`, the thread hands its items to a process of its own. Those
-    are started by `start_method`, "fork", "forkserver" or "spawn", by default the one that Python prefers; as with a
-    DataLoader's workers, "fork" alone takes a `fn` that is no function of a module. Arrays and tensors pass to and from
-    processes through shared memory; see `shared.Exchange`.
+    Each worker is a thread; where the stage has `processes`, the thread hands its items to a process of its own. What
+    goes there, `fn` first, is pickled, by value where it is of a notebook or a script; arrays and tensors pass through
+    shared memory, see `workers.shared.Exchange`. A process that needs more than `timeout_s` for an item is an error.
 
     An error in a stage stops everything and surfaces as StageError, which names stage and item, with the error as its
-    cause; so does an error of `items` or of the recorder. A worker process that dies surfaces as WorkerDied. After
-    that, and after Ctrl-C, no process is left, and no thread but one that is still inside a `fn` or inside `items` 5 s
-    later; else `items`, where it is a generator, is closed. However this process ends, its workers end with it. Raises
-    ValueError for what cannot be run.
+    cause; so does an error of `items` or of the recorder, and a worker process that dies or hangs. After that, and
+    after Ctrl-C, no process is left, and no thread but one that is still inside a `fn` or inside `items` 5 s later;
+    else `items`, where it is a generator, is closed. However this process ends, its workers end with it, and what they
+    have started. Raises ValueError for what cannot be run.
     """
     of_type("pipeline", pipeline, Pipeline)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
-    if start_method is not None:
-        one_of("start_method", start_method, tuple(multiprocessing.get_all_start_methods()))
-    context = multiprocessing.get_context(start_method)
+    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     spans = Recorder() if recorder is None else of_type("recorder", recorder, Recorder)
     prepared = [_Run(pipeline, items, seed, spans)]
     del spans
-    with Interrupts() as interrupts:  # until all that belongs to the run alone, its recorder say, is gone
-        return _executed(prepared.pop(), context, interrupts)
+    with Crew("torch" if "torch" in sys.modules else "") if _uses_processes(pipeline) else nullcontext() as crew:
+        if crew:
+            prepared[0].start_processes(crew, timeout_s)
+        with Interrupts() as interrupts:  # until all that belongs to the run alone, its recorder say, is gone
+            return _executed(prepared.pop(), interrupts)
 
 
-def _executed(running: _Run, context: Any, interrupts: Interrupts) -> Timeline:
-    begin_s = running.to_the_end(context, interrupts)
+def _uses_processes(pipeline: Pipeline) -> bool:
+    return any(stage.processes and stage.fn for stage in pipeline.stages)
+
+
+def _executed(running: _Run, interrupts: Interrupts) -> Timeline:
+    begin_s = running.to_the_end(interrupts)
     spans = running.recorder.timeline().select(between_s=(begin_s, time.perf_counter()))
     mine = spans.take(np.flatnonzero(np.isin(spans.rank, [road.recorder.rank for road in running.roads])))
     lanes = [lane for stage in running.stages for lane in stage.lanes()]
     return mine.shifted(-begin_s).named(lanes, [stage.name for stage in running.stages])
+
+
+class StageError(RuntimeError):
+    """A stage failed: `stage` is its name, `item` the number of the item it worked on, None where it had none."""
+
+    def __init__(self, message: str, stage: str, item: int | None) -> None:
+        super().__init__(message)
+        self.stage, self.item = stage, item
 
 
 class _Road:
@@ -132,28 +145,41 @@ class _Run:
         self._step = Lockstep(len(given)) if len(given) > 1 else None
         self.roads = [_Road(self.stages, own, seed, spans, self._step) for spans, own in given]
         self._left = len(self.roads)  # how many of them have not ended
-        self._workers: list[Worker] = []
-        self._lifeline: Lifeline | None = None
+        self._workers: dict[tuple[_Road, int], list[Worker]] = {}  # by road and place of the stage
+        self._busy: set[Worker] = set()
         self._lock, self._heard, self._wake = threading.Lock(), *multiprocessing.Pipe(duplex=False)
         self._error: StageError | None = None
         self._stopped = self._finished = False
 
-    def to_the_end(self, context: Any, interrupts: Interrupts) -> float:
+    def start_processes(self, crew: Crew, timeout_s: float) -> None:
+        """Start those of all stages, and wait until they are ready."""
+        for place, stage in enumerate(self.stages):
+            if not (stage.processes and stage.fn):
+                continue
+            problem = f"fn of stage {stage.name!r} must be a function that can be sent to a process, got {stage.fn!r}"
+            try:
+                name = crew.pack(partial(answer, stage.fn))
+            except Exception as error:
+                raise ValueError(f"{problem}: {type(error).__name__}: {error}") from error
+            for road in self.roads:
+                labels = [f"worker {worker}" for worker in range(stage.num_workers)]
+                self._workers[road, place] = crew.start(name, labels, timeout_s=timeout_s)
+            try:
+                for worker in chain(*self._workers.values()):
+                    worker.ready()
+            except ValueError as error:
+                raise ValueError(f"{problem}: {error}") from error
+
+    def to_the_end(self, interrupts: Interrupts) -> float:
         """Run all of it; return when it began, in seconds of `time.perf_counter`."""
-        threads: list[threading.Thread] = []
         with ExitStack() as ends:  # all of which come, the last one first
-            folder, interrupts.wake = None, self._wake_up
+            interrupts.wake = self._wake_up
             ends.callback(setattr, interrupts, "wake", int)
-            if any(stage.processes and stage.fn for stage in self.stages):
-                folder = shared_folder()
-                ends.callback(delete_folder, folder)
-            ends.callback(self._close)
+            ends.callback(self._wake.close)
+            ends.callback(self._heard.close)
+            threads = list(self._threads())
             ends.callback(self._join, threads)
             ends.callback(self._halt)
-            for thread in self._threads(context, folder):
-                threads.append(thread)
-                if interrupts.raised:
-                    return 0.0
             begin_s = time.perf_counter()
             for thread in threads:
                 thread.start()
@@ -166,22 +192,24 @@ class _Run:
             del error  # which has this frame: a cycle
         return begin_s
 
-    def _threads(self, context: Any, folder: Path | None) -> Iterator[threading.Thread]:
-        """A thread for each worker, not started yet; its process is, as nothing should fork next to running threads."""
-        lifeline = self._lifeline = Lifeline(folder) if folder else None
+    def _threads(self) -> Iterator[threading.Thread]:
+        """A thread for each worker, not started yet."""
         for road, (place, stage) in product(self.roads, enumerate(self.stages)):
             source = road.sources[place]
             turns = Turns(source) if stage.ordered and stage.num_workers > 1 else None
-            for number, name in enumerate(stage.lanes()):
+            for lane_number, name in enumerate(stage.lanes()):
                 work: Work = _call(stage.fn) if stage.fn else _sleep(road.times_s[place])
-                if stage.processes and stage.fn and folder and lifeline:
-                    own = folder / f"{road.recorder.rank}-{place}-{number}"
-                    worker = Worker(context, stage.name, number, stage.fn, own, lifeline, self._workers)
-                    self._workers.append(worker)
-                    work = _ask(worker)
+                if (road, place) in self._workers:
+                    work = partial(self._ask, self._workers[road, place][lane_number])
                 lane = _Lane(road.recorder, stage.name, name, work, road.targets[place])
                 loop = (self._in_turn, turns) if turns else (self._as_done, source)
                 yield threading.Thread(target=self._serve, args=(road, place, *loop, lane), name=name, daemon=True)
+
+    def _ask(self, worker: Worker, item: Item) -> tuple[Any, int, int]:
+        self._busy.add(worker)
+        answered: tuple[Any, int, int] = worker.ask(item.value)
+        self._busy.discard(worker)
+        return answered
 
     def _serve(self, road: _Road, place: int, loop: Callable[[Any, _Lane], None], source: Any, lane: _Lane) -> None:
         """What a thread does until there are no more items or the run is stopped."""
@@ -236,16 +264,16 @@ class _Run:
         try:
             value, start_ns, stop_ns = lane.work(item)
         except BaseException as error:
-            self._fail(self._failed(lane, item.number, error), error)
+            self._fail(self._failed(lane.recorder, lane.stage, item.number, error), error)
             raise Stopped from None
         self._add(lane, lane.stage, item.number, start_ns, stop_ns)
         return Item(item.place, item.number, value), stop_ns
 
-    def _failed(self, lane: _Lane, number: int, error: BaseException) -> StageError:
-        if isinstance(error, StageError):
-            return error
-        name = f"stage {lane.stage!r}" + (f" of rank {lane.recorder.rank}" if self._step else "")
-        return StageError(f"{name} failed on item {number}: {type(error).__name__}: {error}", lane.stage, number)
+    def _failed(self, recorder: Recorder, stage: str, number: int | None, error: BaseException) -> StageError:
+        name = f"stage {stage!r}" + (f" of rank {recorder.rank}" if self._step else "")
+        when = "between items" if number is None else f"on item {number}"
+        what = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__}: {error}"
+        return StageError(f"{name} failed {when}: {what}", stage, number)
 
     def _add(self, lane: _Lane, kind: str, number: int, start_ns: int, stop_ns: int) -> None:
         try:
@@ -256,11 +284,18 @@ class _Run:
 
     def _supervise(self) -> None:
         """Wait for the end, for an error, for Ctrl-C or for the death of a process."""
-        workers: dict[Any, Worker] = {worker.death: worker for worker in self._workers}
-        # again each second: a signal that comes just before the waiting begins is heard after it only
-        while self._heard not in (ready := wait([self._heard, *workers], 1.0)):
-            for death in ready:
-                self._fail(workers[death].died(), None)
+        alive: dict[Any, tuple[_Road, int]] = {one: key for key, workers in self._workers.items() for one in workers}
+        ready: list[Any] = []
+        while self._heard not in ready:
+            # again each second: a signal that comes just before the waiting begins is heard after it only
+            ready = list(wait([self._heard, *alive], 1.0))
+            for worker in alive.keys() & ready:
+                if worker.listen() and worker.code is not None:
+                    road, place = alive.pop(worker)
+                    worker.hang_up()  # its thread, if it has an item there, fails on that
+                    if worker not in self._busy:
+                        error = WorkerError(worker.obituary())
+                        self._fail(self._failed(road.recorder, self.stages[place].name, None, error), error)
 
     def _fail(self, error: StageError, cause: BaseException | None) -> None:
         """Stop everything; the first error is the one that is raised."""
@@ -287,8 +322,8 @@ class _Run:
     def _halt(self) -> None:
         if not self._finished:
             self._stop()
-            for worker in self._workers:
-                worker.kill()
+            for worker in chain(*self._workers.values()):
+                worker.hang_up()
 
     def _join(self, threads: list[threading.Thread]) -> None:
         deadline = time.monotonic() + _GRACE_S
@@ -301,15 +336,6 @@ class _Run:
         except BaseException as error:
             self._fail(_items_failed(error), error)
 
-    def _close(self) -> None:
-        with ExitStack() as ends:
-            ends.callback(self._wake.close)
-            ends.callback(self._heard.close)
-            if self._lifeline:
-                ends.callback(self._lifeline.cut)
-            for worker in self._workers:
-                ends.callback(worker.close)
-
 
 def _call(fn: Callable[[Any], Any]) -> Work:
     def work(item: Item) -> tuple[Any, int, int]:
@@ -318,10 +344,6 @@ def _call(fn: Callable[[Any], Any]) -> Work:
         return result, start_ns, _now()
 
     return work
-
-
-def _ask(worker: Worker) -> Work:
-    return lambda item: worker(item.number, item.value)
 
 
 def _sleep(times_s: list[float]) -> Work:

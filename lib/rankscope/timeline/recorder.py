@@ -12,9 +12,7 @@ import itertools
 import json
 import mmap
 import os
-import shutil
 import struct
-import tempfile
 import threading
 import time
 import weakref
@@ -24,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..values.checks import whole
+from ..values.folders import delete_folder, make_folder
 from ..values.storage import reserve
 from .timeline import Timeline
 
@@ -54,9 +53,9 @@ class Recorder:
         self.rank = whole("rank", rank, 0, 2**31 - 1)
         self._temporary: _Temporary | None = None
         if folder is None:
-            self.folder = Path(tempfile.mkdtemp(prefix="rankscope-"))
+            self.folder = make_folder()
             self._temporary = _Temporary()  # which also those for other ranks hold
-            weakref.finalize(self._temporary, _delete, self.folder, os.getpid())
+            weakref.finalize(self._temporary, delete_folder, self.folder)
         else:
             self.folder = Path(folder)
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -170,11 +169,6 @@ def _load(folder: Path, stem: str) -> Timeline:
     rows = records[records["written"] == 1]
     rank, lane, kind, item = (rows[name] for name in ("rank", "lane", "kind", "item"))
     return Timeline(rank, lane, kind, item, rows["start_ns"] / 1e9, rows["stop_ns"] / 1e9, names, names)
-
-
-def _delete(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:  # not in a process that merely inherited it
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _begin_in_child() -> None:

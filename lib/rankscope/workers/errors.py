@@ -1,8 +1,9 @@
-"""The error by which every kind of rank tells that it failed."""
+"""Errors of processes: what a rank or a worker did, and an error that was raised elsewhere."""
 
 from __future__ import annotations
 
-MOST_RANKS = 256
+import pickle
+import traceback
 
 
 class RankError(RuntimeError):
@@ -11,3 +12,18 @@ class RankError(RuntimeError):
     def __init__(self, message: str, rank: int) -> None:
         super().__init__(message)
         self.rank = rank
+
+
+class WorkerError(RuntimeError):
+    """A worker process ended, or did not answer in time."""
+
+
+def portable(error: BaseException) -> BaseException:
+    """Return an error that survives a pickle, the same or its text, with a note of where it was raised."""
+    note = "raised in another process:\n" + "".join(traceback.format_exception(error)).rstrip()
+    try:
+        error = pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(note)
+    return error

@@ -1,9 +1,14 @@
-"""What the operating system tells of the machine and its processes."""
+"""What the operating system says about the machine and its processes."""
 
 from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
+
+MOST_RANKS = 256  # that a machine is asked to run
+_PF_EXITING = 4  # among the flags in /proc/PID/stat
+_UNKNOWN = ["?", *"000000"]
 
 
 def num_cores() -> int:
@@ -20,3 +25,22 @@ def how_it_ended(code: int | None) -> str:
     if code is not None and -code in set(signal.Signals):
         return f"was killed by {signal.Signals(-code).name}"
     return "has not ended" if code is None else f"ended with exit code {code}"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP), where the system says so."""
+    return _stat(pid)[0] in "Tt"
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process has ended or is about to, where the system says so."""
+    state, *_, flags = _stat(pid)[:7]
+    return os.path.exists("/proc/self/stat") and (state in "?ZX" or bool(int(flags) & _PF_EXITING))
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of proc_pid_stat(5) from the state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() or _UNKNOWN
+    except OSError:
+        return _UNKNOWN

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from . import parcels
+from . import pickling
 from .errors import RankError
 from .threads import let_go
 
@@ -88,7 +88,7 @@ def _gathered(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
 
     rank = dist.get_rank()
     try:
-        result = parcels.to_bytes(fn(*args))
+        result = pickling.to_bytes(fn(*args))
     except Exception as error:
         text = "".join(traceback.format_exception(error)).rstrip()
         let_go(error)

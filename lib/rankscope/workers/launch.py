@@ -1,7 +1,7 @@
 """`launch`: ranks as processes of their own, from a notebook cell or a script, in a fraction of a second.
 
-The first launch starts a server, in some seconds. It stays, ends with this process, and forks the ranks of all later
-launches, which may come from several threads at once. Each rank has the caller's environment, working directory and
+The first launch starts the server that forks them, in some seconds: it imports torch. Later launches, which may come
+from several threads at once, find it there. Each rank has the caller's environment, working directory and
 ``sys.path``, and its share of the cores (``torch.set_num_threads``). It is killed once all have returned: exit handlers
 do not run.
 
@@ -14,26 +14,30 @@ in the same manner, where torch was built with it.
 
 from __future__ import annotations
 
-import contextlib
-import linecache
-import os
 import pickle
 import sys
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from ..values.checks import number, one_of, truth, whole
-from . import joined, parcels
-from .errors import MOST_RANKS
-from .forker import open_line
-from .output import Output
-from .rank import Setting
-from .watching import Watch
+from . import joined, pickling
+from .crew import STOPPED, Crew, Worker, stands
+from .errors import RankError
+from .host import MOST_RANKS, how_it_ended, is_ending
+from .rank import Failure, Rank, Returned, Unable
+from .worker import Refused
 
 Result = TypeVar("Result")
+MODULES = f"torch torch.distributed torch._dynamo {Rank.__module__}"  # DDP imports _dynamo, for 1.5 s
 _BACKENDS = ("gloo", "nccl", "mpi")
+_GRACE_S = 0.1  # whether an error came from another rank's death is known by then
+_CAUSE_S = 1.0  # for the rank that failed before the one which lost its peer
+_GONE_S = 5.0  # for the server to say that a rank has ended
+_LIVE_S, _WORD_S = 0.1, 2.0
 
 
 def launch(
@@ -65,12 +69,11 @@ def launch(
     >>> launch(total, 4, args=(10,))
     [46, 46, 46, 46]
     """
-    _check(fn, args, backend, progress)
-    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    timeout_s = _checked(fn, args, backend, timeout_s, progress)
     if joined.is_joined(backend):
         return joined.run(fn, num_ranks, tuple(args), backend, timeout_s)
-    setting = Setting(whole("num_ranks", num_ranks, 1, MOST_RANKS), backend, timeout_s, **_surroundings())
-    return _forked(fn, tuple(args), setting, progress)
+    num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    return _forked(fn, tuple(args), num_ranks, backend, timeout_s, progress)
 
 
 def launch_in(
@@ -79,58 +82,183 @@ def launch_in(
     args: Sequence[Any] = (),
     timeout_s: float = 60.0,
     progress: bool = False,
+    guards: Mapping[int, Callable[[], str]] | None = None,
 ) -> list[Result]:
-    """As `launch` on Gloo, with rank r in the network namespace, and on the interface, that are ``networks[r]``."""
-    _check(fn, args, "gloo", progress)
-    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    """As `launch` on Gloo, with rank r in the network namespace, and on the interface, that are ``networks[r]``.
+
+    `guards` are descriptors that are ready when something has ended without which the networks cannot be, and functions
+    that say so: it becomes a RuntimeError.
+    """
+    timeout_s = _checked(fn, args, "gloo", timeout_s, progress)
     num_ranks = whole("num_ranks", len(networks), 1, MOST_RANKS)
-    setting = Setting(num_ranks, "gloo", timeout_s, **_surroundings(), networks=tuple(networks))
-    return _forked(fn, tuple(args), setting, progress)
+    return _forked(fn, tuple(args), num_ranks, "gloo", timeout_s, progress, tuple(networks), guards)
 
 
-def _check(fn: Any, args: Any, backend: Any, progress: Any) -> None:
+def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) -> float:
     if not callable(fn):
         raise ValueError(f"fn must be a function, got {fn!r}")
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise ValueError(f"args must be a tuple of what fn is called with, got {args!r}")
     one_of("backend", backend, _BACKENDS)
     truth("progress", progress)
+    return number("timeout_s", timeout_s, above=0, high=10**6)
 
 
-def _forked(fn: Callable[..., Any], args: tuple[Any, ...], setting: Setting, progress: bool) -> list[Any]:
-    if not hasattr(os, "fork"):
-        raise RuntimeError(f"launch forks its ranks, which {sys.platform} cannot do")
-    forker, line = open_line()
-    with line, tempfile.TemporaryDirectory(dir=forker.folder, ignore_cleanup_errors=True) as place:
-        folder = Path(place)
-        _pack(folder, fn, args, setting)
-        output = Output(folder, setting.num_ranks)
-        with _shown(output), contextlib.closing(Watch(forker, line, folder)) as watch:
-            watch.start(setting.num_ranks)
-            watch.wait(setting.timeout_s, output if progress else None)
-            return [watch.result(rank) for rank in range(setting.num_ranks)]
+def _forked(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    num_ranks: int,
+    backend: str,
+    timeout_s: float,
+    progress: bool,
+    networks: tuple[tuple[str, str], ...] = (),
+    guards: Mapping[int, Callable[[], str]] | None = None,
+) -> list[Any]:
+    with Crew(MODULES, in_memory=False) as crew:
+        output = _Output(crew.folder, num_ranks)
+        try:
+            name = crew.pack(Rank(fn, args, num_ranks, backend, timeout_s, crew.folder, networks))
+        except Exception as error:
+            raise pickling.not_sent(fn, args, error) from error
+        try:
+            with output.files() as files:
+                ranks = crew.start(name, [f"rank {rank}" for rank in range(num_ranks)], files)
+            _Watch(ranks, guards or {}).wait(timeout_s, output if progress else None)
+            return [_result(crew.folder, rank) for rank in range(num_ranks)]
+        finally:
+            crew.end()
+            output.show()
 
 
-def _surroundings() -> dict[str, Any]:
-    sources = {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
-    path = [os.fspath(place) or os.getcwd() for place in sys.path]
-    argv = list(getattr(sys, "argv", []))
-    return {"environment": dict(os.environ), "folder": os.getcwd(), "path": path, "argv": argv, "sources": sources}
-
-
-def _pack(folder: Path, fn: Callable[..., Any], args: tuple[Any, ...], setting: Setting) -> None:
-    with open(folder / "setting", "wb") as file:
-        pickle.dump(setting, file)
+def _result(folder: Path, rank: int) -> Any:
     try:
-        parcels.write(folder / "work", (fn, args))
+        return pickling.read(folder / f"{rank}.result")
     except Exception as error:
-        raise parcels.not_sent(fn, args, error) from error
+        problem = f"the result of rank {rank} cannot be loaded: {type(error).__name__}: {error}"
+        raise RankError(problem, rank) from error
 
 
-@contextlib.contextmanager
-def _shown(output: Output) -> Iterator[None]:
-    """Whatever happens, what the ranks have printed is shown."""
-    try:
-        yield
-    finally:
-        output.show()
+class _Watch:
+    """Who runs, who has returned, who failed, and why."""
+
+    def __init__(self, ranks: list[Worker], guards: Mapping[int, Callable[[], str]]) -> None:
+        self._ranks, self._guards = ranks, guards
+        self._running = set(range(len(ranks)))
+        self._lines: dict[Any, int] = {one: rank for rank, one in enumerate(ranks)}
+        self._connections: dict[Any, int] = {one.post.connection: rank for rank, one in enumerate(ranks)}
+        self._failures: dict[int, Failure] = {}
+        self._failed_s = 0.0  # when the first of them came
+
+    def wait(self, timeout_s: float, live: _Output | None) -> None:
+        """Wait until all have returned, and show meanwhile what is `live`. Raises RankError, and what else `launch`
+        says."""
+        begin = word = now = time.monotonic()
+        while self._running:
+            if self._failures and self._cause_is_known(now - self._failed_s):
+                self._raise()
+            if not self._failures and now >= begin + timeout_s:
+                self._give_up(timeout_s)
+            self._listen(_LIVE_S if live or self._failures else begin + timeout_s - now)
+            now = time.monotonic()
+            if live:
+                live.show(last=False)
+                if now > word + _WORD_S:
+                    word = now
+                    done = len(self._ranks) - len(self._running)
+                    print(f"launch: {done} of {len(self._ranks)} ranks after {now - begin:.0f} s", file=sys.stderr)
+
+    def _listen(self, within_s: float) -> None:
+        ready: list[Any] = list(wait([*self._connections, *self._lines, *self._guards], within_s))
+        for source in ready:
+            if source in self._guards:
+                raise RuntimeError(self._guards[source]())
+            if source in self._connections:
+                self._hear(self._connections[source])
+        for source in ready:
+            if source in self._lines and source.listen() and source.code is not None:
+                self._note_end(self._lines.pop(source), source)
+
+    def _hear(self, rank: int) -> None:
+        post = self._ranks[rank].post
+        try:
+            message = post.receive()
+        except (EOFError, ConnectionError):  # it has ended, as the server says
+            del self._connections[post.connection]
+            return
+        if isinstance(message, Returned):
+            self._running.discard(rank)
+        elif isinstance(message, Refused):
+            raise ValueError(f"fn and args cannot be loaded in the ranks: {message.reason}")
+        elif isinstance(message, Unable):
+            raise ValueError(message.reason)
+        elif isinstance(message, Failure):
+            self._failed_s = self._failed_s or time.monotonic()
+            self._failures[rank] = message
+
+    def _note_end(self, rank: int, worker: Worker) -> None:
+        if rank not in self._failures:
+            when = "before" if rank in self._running else "after"
+            raise RankError(f"{worker} {how_it_ended(worker.code)} {when} it returned", rank)
+
+    def _cause_is_known(self, since_s: float) -> bool:
+        """Whether no other rank can have failed before those that say so."""
+        others = [worker for rank, worker in enumerate(self._ranks) if rank not in self._failures]
+        if any(is_ending(worker.pid) for worker in others):
+            return since_s > _GONE_S
+        return since_s > (_CAUSE_S if all(one.is_lost_peer for one in self._failures.values()) else _GRACE_S)
+
+    def _raise(self) -> NoReturn:
+        rank, failure = min(self._failures.items(), key=lambda item: item[1].is_lost_peer)  # the first in time
+        try:
+            cause = None if failure.error is None else pickle.loads(failure.error)
+        except Exception:  # its class is not to be had here
+            cause = None
+        text = "" if failure.text == failure.line else f"\n\n{failure.text}"
+        raise RankError(f"rank {rank} failed: {failure.line}{text}", rank) from cause
+
+    def _give_up(self, timeout_s: float) -> NoReturn:
+        late = sorted(self._running)
+        names = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(map(str, late))} have"
+        where = dict(zip(late, stands([self._ranks[rank] for rank in late]), strict=True))
+        lines = [f"{names} not returned after {timeout_s:g} s (timeout_s)"]
+        lines += [f"rank {rank} {stand}" for rank, stand in where.items()]
+        stopped = [rank for rank in late if where[rank] == STOPPED]
+        raise RankError("\n".join(lines), (stopped or late)[0])
+
+
+class _Output:
+    """What ranks print, brought to the caller with their number in front of each line."""
+
+    def __init__(self, folder: Path, num_ranks: int) -> None:
+        self._paths = {(name, rank): folder / f"{rank}.{name}" for name in ("out", "err") for rank in range(num_ranks)}
+        self._places = dict.fromkeys(self._paths, 0)
+        self._num_ranks = num_ranks
+
+    @contextmanager
+    def files(self) -> Iterator[list[tuple[int, int]]]:
+        """The descriptors to which each rank prints."""
+        with ExitStack() as stack:
+            files = {key: stack.enter_context(open(path, "ab")).fileno() for key, path in self._paths.items()}
+            yield [(files["out", rank], files["err", rank]) for rank in range(self._num_ranks)]
+
+    def show(self, last: bool = True) -> None:
+        """Print what is new, by rank, stdout before stderr; a line without an end only if it is the last time."""
+        for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+            keys = [key for key in self._paths if key[0] == name]
+            text = "".join(f"[rank {key[1]}] {line}\n" for key in keys for line in self._new_lines(key, last))
+            if text and stream is not None:
+                stream.write(text)
+                stream.flush()
+
+    def _new_lines(self, key: tuple[str, int], last: bool) -> list[str]:
+        try:
+            with open(self._paths[key], "rb") as file:
+                file.seek(self._places[key])
+                data = file.read()
+        except FileNotFoundError:  # interrupted before it was made
+            return []
+        if not last:
+            data = data[: data.rfind(b"\n") + 1]
+        self._places[key] += len(data)
+        lines = data.decode("utf-8", "replace").split("\n")
+        return lines if lines[-1] else lines[:-1]

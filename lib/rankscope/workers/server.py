@@ -1,7 +1,9 @@
-"""The server behind `launch`: a fresh interpreter that has torch loaded, stays, and forks the ranks of each launch.
+"""The server: a fresh interpreter with one thread that stays, and forks the workers of the process that started it.
 
-It has one thread, runs nothing on torch and never touches CUDA, so that a fork of it is safe and a rank may use any
-device. It ends when its owner closes the socket or dies, with all ranks; where it is killed itself, so are they.
+Forking from it is safe and quick, and a worker inherits nothing of its owner's: no pipes, threads or script. It runs
+nothing on torch and never touches CUDA, so that a worker may use any device. Each worker leads a process group, which
+is killed when the worker ends, when its owner hangs up, or when the owner ends. Where the server is killed itself, the
+workers are, too.
 """
 
 from __future__ import annotations
@@ -9,79 +11,59 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import select
 import selectors
 import shutil
 import signal
 import socket
+import struct
+import sys
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from .events import Event, tell
-from .rank import DUMP, be_rank
+from .worker import DUMP, be_worker
 
-PRELOADED = ("numpy", "torch", "torch.distributed", "torch._dynamo")  # DDP imports the last, for 1.5 s
-_PATIENCE_S = 5.0  # with an owner that does not read
+NEWS = struct.Struct("<cq")  # what the server tells an owner about a worker
+FORKED, NOT_FORKED, ENDED = b"f", b"n", b"e"  # with its process id, the errno, or the exit code, negative for a signal
+WHERE = b"?"  # what an owner sends to have a worker write where it stands
 _PARENT_CHECK_S = 0.5  # where the system cannot tell that a process has ended
 
 
-def serve(descriptor: int, owner_pid: int, folder: str) -> None:
-    """Be the server of the owner at the other end of a socket; the folder is theirs, and deleted at the end."""
+def serve(descriptor: str, owner_pid: str, *folders: str) -> None:
+    """Be the server of the owner at the other end of a socket; delete these folders at the end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(DUMP, signal.SIG_IGN)  # until a rank has its own way with it
-    os.set_inheritable(descriptor, False)
-    server = _Server(socket.socket(fileno=descriptor), owner_pid)
+    signal.signal(DUMP, signal.SIG_IGN)  # until a worker has its own way with it
+    os.set_inheritable(int(descriptor), False)
+    server = _Server(socket.socket(fileno=int(descriptor)), int(owner_pid))
     try:
-        for name in PRELOADED:
-            import_module(name)
-        gc.collect()
-        gc.freeze()  # collecting what all ranks share would copy it
-        with contextlib.suppress(EOFError, ProcessLookupError):  # the owner is gone
+        with contextlib.suppress(EOFError, ConnectionError, ProcessLookupError):  # the owner is gone
             server.run()
     finally:
         server.end_all()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@dataclass(eq=False)
-class _Job:
-    """One launch: its socket, and the ranks that have not ended, by process id."""
-
-    line: socket.socket
-    ranks: dict[int, int] = field(default_factory=dict)
-    asked: bool = False
-    ending: bool = False
-
-    def tell(self, event: Event, rank: int, value: int = 0) -> None:
-        with contextlib.suppress(OSError):  # nobody listens: its end is noticed
-            tell(self.line, event, rank, value)
-
-    def signal_all(self, number: signal.Signals, group: bool) -> None:
-        """Signal the ranks, or all that they have started, too."""
-        for pid in self.ranks:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                (os.killpg if group else os.kill)(pid, number)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Server:
     def __init__(self, control: socket.socket, owner_pid: int) -> None:
         self._control, self._owner_pid = control, owner_pid
+        self._lines: dict[int, socket.socket] = {}  # to the owner, by the process id of the worker that each is about
         self._selector = selectors.DefaultSelector()
-        self._jobs: list[_Job] = []
-        self._wake, self._woken = os.pipe()  # written to when a rank ends
+        self._woken, self._wake = os.pipe()  # written to when a worker ends
         os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self) -> None:
-        """Serve; raises EOFError or ProcessLookupError when the owner is gone."""
+        """Serve; raises EOFError, ConnectionError or ProcessLookupError when the owner is gone."""
         timeout = None
         self._watch(self._control, self._accept)
-        self._watch(self._wake, self._reap)
+        self._watch(self._woken, self._bury)
         try:
             self._watch(os.pidfd_open(self._owner_pid), self._leave)
         except ProcessLookupError:
@@ -99,89 +81,108 @@ class _Server:
         raise EOFError
 
     def _accept(self) -> None:
-        data, descriptors, _, _ = socket.recv_fds(self._control, 1, 1)
-        if not data:
+        """Import what the next worker needs, and fork it."""
+        length, descriptors, _, _ = socket.recv_fds(self._control, 4, 4)
+        if not length:
             raise EOFError
-        for descriptor in descriptors:
-            job = _Job(socket.socket(fileno=descriptor))
-            job.line.settimeout(_PATIENCE_S)
-            self._jobs.append(job)
-            self._watch(job.line, partial(self._hear, job))
-
-    def _hear(self, job: _Job) -> None:
-        """The first message says what to start; any other asks where the ranks stand; the end of them ends the job."""
+        words = os.fsdecode(self._control.recv(int.from_bytes(length), socket.MSG_WAITALL))
+        modules, *where = words.split("\0")
+        missing = [name for name in modules.split() if name not in sys.modules]
+        for name in missing:
+            import_module(name)
+        if missing:
+            gc.collect()
+            gc.freeze()  # collecting what all workers share would copy it
+        line = socket.socket(fileno=descriptors[0])
         try:
-            message = job.line.recv(1 << 16)
-        except OSError:
-            message = b""
-        if not message:
-            self._selector.unregister(job.line)
-            self._reap()  # who has ended of its own is told as such
-            job.ending = True
-            job.signal_all(signal.SIGKILL, group=True)
-            self._close_if_done(job)
-        elif job.asked:
-            job.signal_all(DUMP, group=False)
-        else:
-            num_ranks, _, folder = os.fsdecode(message).partition(" ")
-            job.asked = True
-            self._fork_all(job, int(num_ranks), Path(folder))
+            self._fork(line, descriptors[1:], where)
+        finally:
+            for descriptor in descriptors[1:]:
+                os.close(descriptor)
 
-    def _fork_all(self, job: _Job, num_ranks: int, folder: Path) -> None:
-        for rank in range(num_ranks):
+    def _fork(self, line: socket.socket, descriptors: list[int], where: list[str]) -> None:
+        if select.select([line], (), (), 0)[0]:  # the owner has hung up meanwhile
+            line.close()
+            return
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(line, NOT_FORKED, error.errno or 0)
+            line.close()
+            return
+        if pid == 0:
             try:
-                pid = os.fork()
-            except OSError as error:
-                job.tell(Event.NOT_FORKED, rank, error.errno or 0)
-                return
-            if pid == 0:
-                try:
-                    self._let_go(job)
-                    be_rank(job.line, os.getppid(), folder, rank)
-                finally:
-                    os._exit(1)
-            with contextlib.suppress(OSError):  # the rank does so, too: whoever is first
-                os.setpgid(pid, pid)
-            job.ranks[pid] = rank
-            job.tell(Event.FORKED, rank, pid)
+                self._become_worker(line, descriptors, *where)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
+        with contextlib.suppress(OSError):  # the worker does so, too: whoever is first
+            os.setpgid(pid, pid)
+        self._lines[pid] = line
+        self._watch(line, partial(self._hear, pid, line))
+        self._tell(line, FORKED, pid)
 
-    def _let_go(self, job: _Job) -> None:
-        """In a rank: let go of all that is the server's."""
+    def _become_worker(
+        self, line: socket.socket, descriptors: list[int], folder: str, name: str, number: str
+    ) -> NoReturn:
+        """In a forked process: let go of all that is the server's, and be a worker."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for key in list(self._selector.get_map().values()):
-            if key.fileobj is not job.line:
-                os.close(key.fd)
+        for descriptor in [key.fd for key in self._selector.get_map().values()] + [self._wake]:
+            os.close(descriptor)
         self._selector.close()
-        os.close(self._woken)
+        line.close()
+        connection, *streams = descriptors
+        for target, stream in enumerate(streams, start=1):
+            os.dup2(stream, target)
+            os.close(stream)
+        be_worker(connection, os.getppid(), Path(folder), name, int(number))
 
-    def _reap(self) -> None:
+    def _hear(self, pid: int, line: socket.socket) -> None:
+        try:
+            message = line.recv(16)
+        except OSError:
+            message = b""
+        if message:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, DUMP)
+        else:  # the owner has hung up
+            self._selector.unregister(line)
+            self._bury()  # a worker that has ended by itself is reported as such
+            if pid in self._lines:
+                self._kill(pid)
+
+    def _kill(self, pid: int) -> None:
+        """Kill a worker and all that it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+    def _bury(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._wake, 1 << 16)
+            os.read(self._woken, 1 << 16)
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._took_leave(*ended)
+                self._report(*ended)
 
-    def _took_leave(self, pid: int, status: int) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # what it has started and left behind
-        for job in [job for job in self._jobs if pid in job.ranks]:
-            rank = job.ranks.pop(pid)
-            if not job.ending:
-                job.tell(Event.ENDED, rank, os.waitstatus_to_exitcode(status))
-            self._close_if_done(job)
+    def _report(self, pid: int, status: int) -> None:
+        line = self._lines.pop(pid, None)
+        if line is None:  # a process that an import has started
+            return
+        self._kill(pid)  # what it has left behind
+        self._tell(line, ENDED, os.waitstatus_to_exitcode(status))
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(line)
+        line.close()
 
-    def _close_if_done(self, job: _Job) -> None:
-        if job.ending and not job.ranks:
-            job.tell(Event.ALL_GONE, 0)
-            job.line.close()
-            self._jobs.remove(job)
+    def _tell(self, line: socket.socket, kind: bytes, value: int) -> None:
+        with contextlib.suppress(OSError):  # nobody listens: that is noticed elsewhere
+            line.send(NEWS.pack(kind, value))
 
     def end_all(self) -> None:
-        """End the ranks of all launches, and wait until they are gone."""
-        for job in self._jobs:
-            job.ending = True
-            job.signal_all(signal.SIGKILL, group=True)
+        """Kill all workers, and wait until they are gone."""
+        for pid in self._lines:
+            self._kill(pid)
         with contextlib.suppress(ChildProcessError):
-            while any(job.ranks for job in self._jobs):
-                self._took_leave(*os.waitpid(-1, 0))
+            while self._lines:
+                self._report(*os.waitpid(-1, 0))

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import io
 import mmap
-import os
 import pickle
-import shutil
 import struct
-import sys
-import tempfile
 import weakref
 from collections import deque
 from pathlib import Path
@@ -23,23 +19,12 @@ from typing import Any
 import numpy as np
 
 from ..values.storage import reserve
+from .pickling import PROTOCOL, Pickler
 
 _ALIGNED = 64  # bytes: a cache line
 # the segment (-1: none) and the bytes used of it, how many segments are given back, how many are done with, and the
 # length of the pickle
 _HEADER = struct.Struct("<qqiiq")
-
-
-def shared_folder() -> Path:
-    """Make a folder for an `Exchange`, whose files are memory, not disk, where the system has a place for that."""
-    memory = Path("/dev/shm")
-    parent = memory if memory.is_dir() and os.access(memory, os.W_OK) else None
-    return Path(tempfile.mkdtemp(prefix="rankscope-", dir=parent))
-
-
-def delete_folder(folder: Path) -> None:
-    """Delete a `shared_folder`; memory that an array still looks into stays until none does."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 class Exchange:
@@ -48,11 +33,12 @@ class Exchange:
     `pack` makes the message, `unpack` at the other end takes it; how it gets there is left to the caller, but all
     messages must arrive, in order. Contiguous numpy arrays and CPU tensors, however deep in the value, go through
     shared memory. What `unpack` gives may be kept and written to. An end belongs to one process, and to one thread at a
-    time; `side` is 0 at one end and 1 at the other. The messages are pickles: they must come from one's own processes.
+    time; `side` is 0 at one end and 1 at the other, and the names of their files begin with `place`. The messages are
+    pickles: they must come from one's own processes.
     """
 
-    def __init__(self, folder: Path, side: int) -> None:
-        self._folder, self._side = folder, side
+    def __init__(self, place: Path, side: int) -> None:
+        self._place, self._side = place, side
         self._ours: dict[int, mmap.mmap] = {}
         self._free: list[int] = []
         self._theirs: dict[int, mmap.mmap] = {}
@@ -65,7 +51,7 @@ class Exchange:
         where memory is full."""
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
-        _Pickler(stream, protocol=5, buffer_callback=buffers.append).dump(value)
+        Pickler(stream, protocol=PROTOCOL, buffer_callback=buffers.append).dump(value)
         views = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
         starts = np.cumsum([0, *(-(-view.size // _ALIGNED) * _ALIGNED for view in views)]).tolist()
         size = starts.pop()
@@ -113,8 +99,7 @@ class Exchange:
                 reserve(file.fileno(), rounded)
             except OSError as error:
                 path.unlink()
-                place = self._folder.parent
-                raise OSError(f"no room for {rounded} bytes of shared memory in {place}: {error}") from None
+                raise OSError(f"no room for {rounded} bytes of shared memory in {path.parent}: {error}") from None
             self._ours[number] = mmap.mmap(file.fileno(), rounded)
         return number
 
@@ -130,25 +115,4 @@ class Exchange:
         return memoryview(base.data)
 
     def _path(self, side: int, number: int) -> Path:
-        return self._folder / f"{side}-{number}"
-
-
-class _Pickler(pickle.Pickler):
-    """Pickles CPU tensors as the numpy arrays that they share memory with."""
-
-    def reducer_override(self, value: Any) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is None or type(value) is not torch.Tensor:
-            return NotImplemented
-        plain = value.layout == torch.strided and value.device.type == "cpu" and not value.requires_grad
-        if not plain or value.__dict__ or value.is_quantized or value.is_conj() or value.is_neg():
-            return NotImplemented
-        name = str(value.dtype).removeprefix("torch.")
-        octets = value.contiguous().view(-1).view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
-        return _tensor, (octets, name, tuple(value.shape))
-
-
-def _tensor(octets: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-    import torch
-
-    return torch.from_numpy(octets).view(getattr(torch, dtype)).view(shape)
+        return Path(f"{self._place}-{side}-{number}")

@@ -9,7 +9,8 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from ..values.checks import number, whole
-from .errors import MOST_RANKS, RankError
+from .errors import RankError
+from .host import MOST_RANKS
 
 Result = TypeVar("Result")
 

@@ -13,9 +13,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import IO, Any, TypeVar
 
 from ...values.checks import number, truth, whole
+from ...workers.host import how_it_ended
 from ...workers.launch import launch_in
 from . import hosts
 from . import switch as switching
@@ -33,8 +35,11 @@ class Network:
 
     device = hosts.DEVICE
 
-    def __init__(self, namespaces: list[int], bytes_per_s: float, latency_s: float) -> None:
+    def __init__(
+        self, namespaces: list[int], bytes_per_s: float, latency_s: float, switch: subprocess.Popen[bytes] | None
+    ) -> None:
         self._namespaces, self._started = namespaces, list[subprocess.Popen[Any]]()
+        self._guards = {switch.stdout.fileno(): partial(_obituary, switch)} if switch and switch.stdout else {}
         self.num_hosts, self.bytes_per_s, self.latency_s = len(namespaces), bytes_per_s, latency_s
         self.addresses = tuple(hosts.address(host) for host in range(len(namespaces)))
         self.namespaces = tuple(f"/proc/{os.getpid()}/fd/{namespace}" for namespace in namespaces)
@@ -50,7 +55,7 @@ class Network:
         """As `rankscope.workers.launch` on Gloo, with `ranks_per_host` ranks on each host, host by host."""
         each = whole("ranks_per_host", ranks_per_host, 1)
         places = [(path, self.device) for path in self.namespaces for _ in range(each)]
-        return launch_in(places, fn, args, timeout_s, progress)
+        return launch_in(places, fn, args, timeout_s, progress, self._guards)
 
     def popen(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
         """Start a program on a host, with the options of `subprocess.Popen`; it is killed when the network goes."""
@@ -104,8 +109,8 @@ def emulated(
             tuns = join(made, bytes_per_s, stack)
         except OSError as error:
             raise RuntimeError(f"an emulated network cannot be made here: {error}") from error
-        stack.enter_context(_keeper(tuns, made, bytes_per_s, latency_s))
-        network = Network(made, bytes_per_s, latency_s)
+        keeper = stack.enter_context(_keeper(tuns, made, bytes_per_s, latency_s))
+        network = Network(made, bytes_per_s, latency_s, keeper if by_switch else None)
         stack.callback(network._end)
         yield network
 
@@ -121,7 +126,9 @@ def _require(by_switch: bool) -> None:
 
 
 @contextmanager
-def _keeper(tuns: list[int], namespaces: list[int], bytes_per_s: float, latency_s: float) -> Iterator[None]:
+def _keeper(
+    tuns: list[int], namespaces: list[int], bytes_per_s: float, latency_s: float
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run the switch, which also ends what runs in the namespaces if this process is killed."""
     lists = [",".join(map(str, descriptors)) for descriptors in (tuns, namespaces)]
     numbers = map(str, (os.getpid(), bytes_per_s, latency_s))
@@ -136,9 +143,13 @@ def _keeper(tuns: list[int], namespaces: list[int], bytes_per_s: float, latency_
         out: IO[bytes] | None = process.stdout
         if out is None or out.readline() != b"ready\n":
             raise RuntimeError("the switch of the emulated network did not start")
-        yield
+        yield process
     finally:
         process.kill()
         process.wait()
         with contextlib.suppress(AttributeError):
             process.stdout.close()  # type: ignore[union-attr]
+
+
+def _obituary(switch: subprocess.Popen[bytes]) -> str:
+    return f"the switch of the emulated network (pid {switch.pid}) {how_it_ended(switch.wait())}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...values.checks import of_type, one_of, truth, whole
-from ...workers.errors import MOST_RANKS
+from ...workers.host import MOST_RANKS
 from ...workers.interrupts import Interrupts
 from ...workers.joined import is_joined
 from ...workers.launch import launch
