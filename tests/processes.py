@@ -54,7 +54,7 @@ def server_pid() -> int:
 
 
 def server_folders() -> set[Path]:
-    return {crew._current.folder, crew._current.memory} if server_pid() else set()
+    return {crew._current.folder, crew._current.memory} if crew._current else set()
 
 
 def gone(pids: list[int]) -> bool:
@@ -64,7 +64,7 @@ def gone(pids: list[int]) -> bool:
 def open_files() -> set[int]:
     """The descriptors that are open, but for those of our server and of multiprocessing's own helpers, which stay."""
     helpers = {resource_tracker._resource_tracker._fd, forkserver._forkserver._forkserver_alive_fd}
-    helpers |= {crew._current._control.fileno()} if server_pid() else set()
+    helpers |= {crew._current._control.fileno()} if crew._current else set()
     helpers |= {folders._owned[folder][1] for folder in server_folders()}
     folder = Path("/proc/self/fd")
     return {int(path.name) for path in folder.iterdir() if path.exists() or path.is_symlink()} - helpers

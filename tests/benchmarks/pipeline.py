@@ -23,7 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.nodes import IterableWrapper, Loader, ParallelMapper, Prefetcher
 
 from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, run, simulate
-from rankscope.workers.shared import Exchange, delete_folder, shared_folder
+from rankscope.workers.crew import Crew
+from rankscope.workers.worker import answer
 
 from ..pipeline.simpy_reference import reference
 
@@ -173,74 +174,85 @@ def loop_after(dataset: Dataset[Any], step_s: float, num_workers: int) -> None:
 # ---- between processes
 
 
-def by_exchange(connection: Any, folder: Any, batch: Any, number: int) -> None:
-    exchange = Exchange(folder, 1)
-    for _ in range(number):
-        exchange.unpack(connection.recv_bytes())
-        connection.send_bytes(exchange.pack(batch + 1))
-    connection.recv_bytes()
+class Batches:
+    """Makes each batch when it is asked for, or has made all of them before: no two share memory."""
+
+    def __init__(self, batch: Any, number: int, made: bool) -> None:
+        self.batch, self.number, self.made = batch, number, made
+        self.all: list[Any] = []
+
+    def __call__(self, place: int) -> Any:
+        if not self.made:
+            return self.batch + 1
+        if not self.all:
+            self.all = [self.batch + 1 for _ in range(self.number)]
+        return self.all[place]
 
 
-def by_queue(queue: Any, done: Any, batch: Any, number: int) -> None:
-    for _ in range(number):
-        queue.put(batch + 1)
+def exchanged(batches: Batches) -> Iterator[Any]:
+    with Crew() as crew:
+        (worker,) = crew.start(crew.pack(partial(answer, batches)), ["worker"])
+        worker.ready()
+        for place in range(batches.number):
+            yield worker.ask(place)[0]
+
+
+def put(queue: Any, done: Any, batches: Batches) -> None:
+    torch.set_num_threads(1)
+    for place in range(batches.number):
+        queue.put(batches(place))
     done.wait()
 
 
-def exchanged(batch: Any, number: int) -> Iterator[Any]:
-    folder = shared_folder()
-    here, there = multiprocessing.Pipe()
-    exchange = Exchange(folder, 0)
-    process = multiprocessing.get_context("fork").Process(target=by_exchange, args=(there, folder, batch, number + 2))
-    process.start()
-    for place in range(number + 2):
-        here.send_bytes(exchange.pack(None))
-        value = exchange.unpack(here.recv_bytes())
-        if place >= 2:  # the first ones make the memory
-            yield value
-    here.send_bytes(b"")
-    process.join()
-    delete_folder(folder)
-
-
-def queued(module: Any, batch: Any, number: int) -> Iterator[Any]:
+def queued(module: Any, batches: Batches) -> Iterator[Any]:
     context = module.get_context("fork")
     queue, done = context.Queue(maxsize=2), context.Event()
-    process = context.Process(target=by_queue, args=(queue, done, batch, number + 2))
+    process = context.Process(target=put, args=(queue, done, batches))
     process.start()
-    for place in range(number + 2):
-        value = queue.get()
-        if place >= 2:
-            yield value
+    for _ in range(batches.number):
+        yield queue.get()
     done.set()
     process.join()
 
 
-def gigabytes_per_s(values: Iterator[Any], batch: Any, number: int) -> float:
-    """From the first value that is counted to the last, each looked at."""
-    next(values).ravel()[-1].item()
-    start = time.perf_counter()
-    for _ in range(number - 1):
+def gigabytes_per_s(values: Iterator[Any], batches: Batches) -> float:
+    """From the third value to the last, each looked at: the first ones make the memory."""
+    for _ in range(3):
         next(values).ravel()[-1].item()
+    start = time.perf_counter()
+    for value in values:
+        last = value.ravel()[-1].item()
     taken = time.perf_counter() - start
-    assert next(values, None) is None
-    return batch.nbytes * (number - 1) / taken / 1e9
+    assert last == batches.batch.ravel()[-1].item() + 1
+    return float(batches.batch.nbytes * (batches.number - 3) / taken / 1e9)
+
+
+def copied(batch: Any) -> float:
+    """GB/s of plain copies between arrays that are too many for the caches."""
+    arrays = [batch + number for number in range(max(4, 100_000_000 // batch.nbytes))]
+    start = time.perf_counter()
+    for target, source in zip(arrays[1:], arrays, strict=False):
+        np.copyto(target, source)
+    return float(batch.nbytes * (len(arrays) - 1) / (time.perf_counter() - start) / 1e9)
 
 
 def between_processes() -> None:
-    title = "a new batch from one process to another"
-    print(f"\n{title:<44}{'ours':>9}{'torch':>9}{'numpy':>9}{'ratio to torch':>16}   GB/s, making it included")
-    for size_bytes, number in ((600_000, 200), (8_000_000, 60), (64_000_000, 16)):
-        array = np.random.default_rng(0).random(size_bytes // 8)
-        tensor = torch.from_numpy(array)
-        found: dict[str, list[float]] = {"ours": [], "torch": [], "numpy": []}
-        for _ in range(3):
-            found["ours"].append(gigabytes_per_s(exchanged(array, number), array, number))
-            found["torch"].append(gigabytes_per_s(queued(torch.multiprocessing, tensor, number), tensor, number))
-            found["numpy"].append(gigabytes_per_s(queued(multiprocessing, array, number), array, number))
-        ours, by_torch, by_numpy = (statistics.median(rates) for rates in found.values())
-        name = f"{size_bytes / 1e6:g} MB"
-        print(f"{name:<44}{ours:>9.2f}{by_torch:>9.2f}{by_numpy:>9.2f}{ours / by_torch:>16.1f}")
+    for made, words, bar in ((False, "making it included", ""), (True, "made before", "   bar at 8 MB: ≥ 8, ≥ 70 %")):
+        title = f"a new batch from one process to another, {words}"
+        print(f"\n{title:<64}{'ours':>8}{'torch':>8}{'numpy':>8}{'copy':>8}   GB/s{'to torch':>12}{'to copy':>10}{bar}")
+        for size_bytes, number in ((600_000, 200), (8_000_000, 60), (64_000_000, 12)):
+            array = np.random.default_rng(0).random(size_bytes // 8)
+            arrays, tensors = Batches(array, number, made), Batches(torch.from_numpy(array), number, made)
+            found: dict[str, list[float]] = {"ours": [], "torch": [], "numpy": [], "copy": []}
+            for _ in range(3):
+                found["ours"].append(gigabytes_per_s(exchanged(arrays), arrays))
+                found["torch"].append(gigabytes_per_s(queued(torch.multiprocessing, tensors), tensors))
+                found["numpy"].append(gigabytes_per_s(queued(multiprocessing, arrays), arrays))
+                found["copy"].append(copied(array))
+            rates = {name: statistics.median(each) for name, each in found.items()}
+            row = "".join(f"{rate:>8.2f}" for rate in rates.values())
+            ours = rates["ours"]
+            print(f"{f'{size_bytes / 1e6:g} MB':<64}{row}{ours / rates['torch']:>19.1f}{ours / rates['copy']:>10.0%}")
 
 
 def main() -> None:

@@ -8,10 +8,9 @@ import sys
 import time
 from functools import partial
 
-from rankscope.parts import loaders
 from rankscope.parts.files import load_part
-from rankscope.parts.loaders import PartLoaders
-from rankscope.parts.manager import Setting
+from rankscope.parts.loaders import PartLoaders, Setting
+from rankscope.workers import crew
 
 
 class Awkward(Exception):  # which does not survive a pickle
@@ -59,7 +58,7 @@ def with_tensors(path):
 
 
 def fork_and_die(path):
-    """What is forked holds all that its parent held, until the test ends it."""
+    """What is forked holds all that its parent held."""
     if child := os.fork():
         with open(os.path.join(os.path.dirname(path), "child"), "w") as file:
             file.write(str(child))
@@ -68,7 +67,7 @@ def fork_and_die(path):
 
 
 class SlowToImport:
-    """A load that takes the manager a while to unpickle, and says so in a file."""
+    """A load that takes a loader a while to unpickle, and says so in a file."""
 
     def __init__(self, mark):
         self.mark = mark
@@ -81,31 +80,28 @@ class SlowToImport:
 
 
 def _import_slowly(mark):
-    open(mark, "w").close()
+    with open(mark, "w") as file:
+        file.write(str(os.getpid()))
     time.sleep(1.0)
     return SlowToImport(mark)
 
 
 def start_slowly(mark):
-    """A trainer whose manager takes a while to start, and which tells its folder."""
-    make = loaders.shared_folder
-
-    def told():
-        print(folder := make(), flush=True)
-        return folder
-
-    loaders.shared_folder = told
-    PartLoaders(Setting(SlowToImport(mark), queue_size=2, num_loaders=2))
+    """A trainer whose loader takes a while to start, and which tells where its memory is."""
+    print(crew.workshop().memory, flush=True)
+    PartLoaders(Setting(SlowToImport(mark), queue_size=2, num_loaders=1))
 
 
-def one_thread(path):
-    """A part that says how the loader is placed: threads of the manager, and whether torch came along."""
+def placed(path):
+    """A part that says how the loader is placed: threads of its parent, and whether torch came along."""
     import numpy as np
 
     with open(f"/proc/{os.getppid()}/status") as file:
         (threads,) = (line.split()[1] for line in file if line.startswith("Threads"))
-    limits = [os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")]
-    found = {"threads": int(threads), "torch": "torch" in sys.modules, "limited": set(limits) == {"1"}}
+    from threadpoolctl import threadpool_info
+
+    limited = all(pool["num_threads"] == 1 for pool in threadpool_info())
+    found = {"threads": int(threads), "torch": "torch" in sys.modules, "limited": limited}
     return {name: np.array([value]) for name, value in found.items()}
 
 
@@ -118,7 +114,7 @@ def trainer(folder, end):
     if end == "with a child" and (child := os.fork()) == 0:  # which holds the socket, too
         os.closerange(1, 3)
         time.sleep(600)
-    print(loaders.folder, child, *loaders.pids, flush=True)
+    print(crew.workshop().memory, child, *[worker.pid for worker in loaders.workers], flush=True)
     if end == "by itself":
         sys.exit(0)
     if end == "by an error":

@@ -17,14 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rankscope.pipeline.processes import WorkerDied
-from rankscope.workers.lifelines import Watched
 
 from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, StageError, run, simulate
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
+from rankscope.workers import crew
 
-from ..processes import NOT_HANGING_S, alive, soon
+from ..processes import NOT_HANGING_S, alive, gone, soon
 from .virtual_time import VirtualTime, run_module
 
 pytestmark = [
@@ -75,17 +74,20 @@ def slowly(value):
     return os.getpid()
 
 
-def fork_and_die(folder):
-    """What is forked holds all that its parent held, until the test ends it."""
+def start_another(value):
+    """Leave a process behind, which holds all that its parent held."""
     if child := os.fork():
-        (folder / "child").write_text(str(child))
-        os.kill(os.getpid(), signal.SIGKILL)
+        return child
     time.sleep(600)
 
 
-def interrupt_and_double(value):
+def start_another_and_die(folder):
+    (folder / "child").write_text(str(start_another(None)))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def interrupt(value=None):
     os.kill(os.getpid(), signal.SIGINT)
-    return value * 2
 
 
 def num_threads(value):
@@ -125,15 +127,30 @@ def test_tensors_pass_through_processes_and_may_be_kept():
     assert all(torch.equal(tensor, torch.full((1000,), 2 * number)) for number, tensor in enumerate(kept))
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver", "spawn"])
-def test_processes_start_in_any_way_and_ignore_ctrl_c(start_method):
-    seen = []
-    road = Pipeline([Stage("interrupt", fn=interrupt_and_double, processes=True), Stage("keep", fn=seen.append)])
-    run(road, range(3), start_method=start_method)
+def test_functions_go_by_value_and_ctrl_c_is_not_for_them():
+    seen, factor = [], 2
+    here = Stage("here", fn=lambda value: (interrupt(), factor * value)[1], num_workers=2, processes=True)
+    run(Pipeline([here, Stage("keep", fn=seen.append)]), range(3))
     assert seen == [0, 2, 4]
-    if start_method != "fork":
-        with pytest.raises(ValueError, match="fn of stage 'double' must be a function of a module"):
-            run(Pipeline([Stage("double", fn=lambda x: x, processes=True)]), range(3), start_method=start_method)
+
+
+def test_what_cannot_be_sent_is_named():
+    lock = threading.Lock()
+    for fn, why in ((lambda value: lock, "cannot pickle '_thread.lock'"), (Unloadable(), "not to be loaded")):
+        with pytest.raises(ValueError, match=f"fn of stage 'odd' must be a function that can be sent .*: .*{why}"):
+            run(Pipeline([Stage("odd", fn=fn, processes=True)]), range(3))
+
+
+class Unloadable:
+    def __call__(self, value):
+        return value
+
+    def __reduce__(self):
+        return refuse, ()
+
+
+def refuse():
+    raise OSError("not to be loaded")
 
 
 def test_items_may_have_no_end_in_sight_and_are_taken_as_they_are_needed():
@@ -216,7 +233,7 @@ def test_torch_has_one_thread_in_a_worker_process():
     torch.set_num_threads(3)
     try:
         road = Pipeline([Stage("count", fn=num_threads, processes=True), Stage("keep", fn=seen.append)])
-        run(road, range(2), start_method="fork")
+        run(road, range(2))
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 1]
@@ -403,32 +420,45 @@ def test_the_first_error_is_the_one_that_is_told(monkeypatch):
         run(Pipeline([Stage("a", fn=fail, num_workers=2, ordered=False)]), range(2))
 
 
-def test_a_worker_is_named_also_where_it_has_forked_a_process(tmp_path):
-    try:
-        with pytest.raises(WorkerDied, match="was killed by SIGKILL on item 0"):
-            run(Pipeline([Stage("die", fn=fork_and_die, processes=True)]), [tmp_path])
-        child = int((tmp_path / "child").read_text())
-        assert alive(child), "it was not its end that was noticed"
-    finally:
-        os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
+def test_what_a_worker_has_started_ends_with_it(tmp_path):
+    with pytest.raises(StageError, match=r"failed on item 0: worker 0 \(pid \d+\) was killed by SIGKILL"):
+        run(Pipeline([Stage("die", fn=start_another_and_die, processes=True)]), [tmp_path])
+    children = [int((tmp_path / "child").read_text())]
+    run(Pipeline([Stage("leave", fn=start_another, processes=True), Stage("keep", fn=children.append)]), range(2))
+    assert len(children) == 3
+    assert gone(children)
+
+
+def test_a_worker_that_hangs_is_named_with_its_item_and_where_it_stands():
+    def hang(value):
+        if value == 1:
+            time.sleep(600)
+        if value == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    for items, where in (([0, 1], r"stands at\n.*in hang\n.*sleep\(600\)"), ([0, 2], r"is stopped \(SIGSTOP\)")):
+        late = rf"(?s)stage 'slow' failed on item 1: worker 0 .* has not answered after 2 s \(timeout_s\): it {where}"
+        with pytest.raises(StageError, match=late) as caught:
+            run(Pipeline([Stage("slow", fn=hang, processes=True)]), items, timeout_s=2)
+        assert (caught.value.stage, caught.value.item) == ("slow", 1)
 
 
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_killed_worker_is_named_at_once_ten_times_over(ordered, monkeypatch):
     """No wait that only a deadline ends: each would take longer than this test may."""
-    exit_code = Watched.exit_code
-    monkeypatch.setattr(Watched, "exit_code", lambda self, within_s: exit_code(self, 1000 * within_s))
+    ended = crew.Worker.ended
+    monkeypatch.setattr(crew.Worker, "ended", lambda self, within_s: ended(self, 1000 * within_s))
     monkeypatch.setattr(run_module, "_GRACE_S", 1000.0)
     road = Pipeline(
         [Stage("die", fn=die_at_five, num_workers=2, ordered=ordered, processes=True), Stage("b", fn=double)]
     )
     for _ in range(10):
-        with pytest.raises(WorkerDied, match=r"worker [01] of stage 'die' .* was killed by SIGKILL on item 5"):
+        with pytest.raises(StageError, match=r"stage 'die' failed on item 5: worker [01] .* was killed by SIGKILL"):
             run(road, range(1000))
 
 
 def test_a_worker_that_leaves_is_named_with_its_exit_code():
-    with pytest.raises(WorkerDied, match="ended with exit code 3 on item 5"):
+    with pytest.raises(StageError, match=r"on item 5: worker 0 \(pid \d+\) ended with exit code 3"):
         run(Pipeline([Stage("leave", fn=leave_at_five, processes=True)]), range(10))
 
 
@@ -450,16 +480,14 @@ def test_a_worker_killed_from_outside_while_it_waits_is_named(monkeypatch):
         pids.append(pid)
         seen.set()
 
-    with pytest.raises(WorkerDied, match="was killed by SIGKILL between items"):
+    with pytest.raises(StageError, match="stage 'work' failed between items: worker 0 .* was killed by SIGKILL"):
         run(Pipeline([Stage("work", fn=slowly, processes=True), Stage("look", fn=look)]), items())
 
 
 SCRIPT = """
 import os, sys, time
-from importlib import import_module
 from rankscope.pipeline import Pipeline, Stage, run
-
-run_module = import_module("rankscope.pipeline.run")
+from rankscope.workers import crew
 
 def work(value):
     if sys.argv[1] == "long":
@@ -467,21 +495,15 @@ def work(value):
     time.sleep(600 if sys.argv[1] == "long" else 0.05)
     return os.getpid()
 
-def told():
-    print(folder := make(), flush=True)
-    return folder
-
-make, run_module.shared_folder = run_module.shared_folder, told
-
 def tell(pid):
     print(f"{pid}\\n", end="", flush=True)  # in one piece: others write there, too
 
-if __name__ == "__main__":
-    road = Pipeline([Stage("work", fn=work, num_workers=3, processes=True), Stage("tell", fn=tell)])
-    try:
-        run(road, range(100_000))
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
+print(crew.workshop().memory, flush=True)
+road = Pipeline([Stage("work", fn=work, num_workers=3, processes=True), Stage("tell", fn=tell)])
+try:
+    run(road, range(100_000))
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
 """
 
 
@@ -513,22 +535,11 @@ def test_ctrl_c_and_a_kill_leave_nothing_running(tmp_path, ending, items):
     assert soon(lambda: not folder.exists())
 
 
-at_fork: list[object] = []  # what is done before a fork; what it raises is dropped by Python
-os.register_at_fork(before=lambda: [action() for action in at_fork])
-
-
-def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
-
-
-def test_ctrl_c_in_the_middle_of_a_start_is_not_lost():
-    before = signal.getsignal(signal.SIGINT)
-    at_fork.append(interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            run(Pipeline([Stage("work", fn=slowly, num_workers=3, processes=True)]), range(9), start_method="fork")
-    finally:
-        at_fork.clear()
+def test_ctrl_c_in_the_middle_of_a_start_is_not_lost(monkeypatch):
+    fork, before = crew.Workshop.fork, signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(crew.Workshop, "fork", lambda *words: (interrupt(), fork(*words))[1])
+    with pytest.raises(KeyboardInterrupt):
+        run(Pipeline([Stage("work", fn=slowly, num_workers=3, processes=True)]), range(9))
     assert signal.getsignal(signal.SIGINT) is before
 
 
@@ -550,7 +561,7 @@ def test_a_handler_of_ctrl_c_that_raises_nothing_does_not_stop_a_run():
     heard = []
     before = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
     try:
-        timeline = run(Pipeline([Stage("interrupt", fn=interrupt_and_double)]), range(3))
+        timeline = run(Pipeline([Stage("interrupt", fn=interrupt)]), range(3))
     finally:
         signal.signal(signal.SIGINT, before)
     assert len(timeline) == 3

@@ -52,5 +52,5 @@ def test_without_cloudpickle_what_can_be_imported_goes_and_the_rest_is_refused(t
     assert added == "[tensor([1, 2, 3])]"
     assert len(refused) == 4
     for words, name in zip(refused, ("<lambda>", "mine", "inner", "Mine"), strict=True):
-        assert name in words.split("cannot be sent to the ranks")[0]
+        assert name in words.split("cannot be sent to another process")[0]
         assert words.endswith("sending it needs cloudpickle, which is not installed")

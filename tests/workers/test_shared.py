@@ -11,16 +11,14 @@ import pytest
 import torch
 
 from rankscope.values import storage
-from rankscope.workers.shared import Exchange, delete_folder, shared_folder
+from rankscope.workers.shared import Exchange
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Exchange, Exchange]]:
-    folder = shared_folder()
-    yield Exchange(folder, 0), Exchange(folder, 1)
+def ends(tmp_path: Path) -> Iterator[tuple[Exchange, Exchange]]:
+    yield Exchange(tmp_path / "e", 0), Exchange(tmp_path / "e", 1)
     gc.collect()
-    assert not list(folder.iterdir()), "mapped files must have no name"
-    delete_folder(folder)
+    assert not list(tmp_path.iterdir()), "mapped files must have no name"
 
 
 def same(one: object, other: object) -> bool:
@@ -110,10 +108,3 @@ def test_full_memory_is_an_error_that_says_how_much_was_asked_for(ends, monkeypa
     monkeypatch.setattr(storage.os, "posix_fallocate", full, raising=False)
     with pytest.raises(OSError, match=r"no room for \d+ bytes of shared memory in /.*No space left"):
         ends[0].pack(np.ones(1000))
-
-
-def test_a_folder_in_shared_memory_where_there_is_one():
-    folder = shared_folder()
-    assert not Path("/dev/shm").is_dir() or folder.parent == Path("/dev/shm")
-    delete_folder(folder)
-    assert not folder.exists()

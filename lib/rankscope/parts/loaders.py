@@ -132,7 +132,8 @@ def _started(crew: Crew, setting: Setting) -> list[Worker]:
     except Exception as error:
         raise ValueError(f"{problem}: {type(error).__name__}: {error}") from error
     try:
-        loaders = crew.start(name, [f"part loader {loader}" for loader in range(setting.num_loaders)])
+        labels = [f"part loader {loader}" for loader in range(setting.num_loaders)]
+        loaders = crew.start(name, labels, timeout_s=setting.timeout_s)
         for loader in loaders:
             loader.ready()
     except WorkerError as error:
@@ -165,7 +166,7 @@ def _load_parts(setting: Setting, folder: Path, post: Post, number: int) -> None
     lane, recorder = loader_lane(number), setting.recorder
     note = os.open(folder / f"part of {number}", os.O_WRONLY | os.O_CREAT)
 
-    def wait_for(token: int) -> None:
+    def take(token: int) -> None:
         while token not in wait([token, post.connection]):
             post.receive()  # memory that is free again
         os.read(token, 1)
@@ -175,12 +176,14 @@ def _load_parts(setting: Setting, folder: Path, post: Post, number: int) -> None
         while files is None:
             files = post.receive()
         for part in range(number, len(files), setting.num_loaders):
+            while post.connection.poll():
+                post.receive()
             os.pwrite(note, b"%9d" % part, 0)
             with recorder.span(lane, "load", part) if recorder else contextlib.nullcontext():
                 message = _packed(post, setting.load, files[part])
             os.pwrite(note, b"%9d" % -1, 0)
-            wait_for(turn)
-            wait_for(room)
+            take(turn)
+            take(room)
             post.connection.send_bytes(message)
             if part + 1 < len(files):
                 os.write(next_turn, b".")

@@ -154,21 +154,16 @@ class _Run:
     def start_processes(self, crew: Crew, timeout_s: float) -> None:
         """Start those of all stages, and wait until they are ready."""
         for place, stage in enumerate(self.stages):
-            if not (stage.processes and stage.fn):
-                continue
-            problem = f"fn of stage {stage.name!r} must be a function that can be sent to a process, got {stage.fn!r}"
-            try:
-                name = crew.pack(partial(answer, stage.fn))
-            except Exception as error:
-                raise ValueError(f"{problem}: {type(error).__name__}: {error}") from error
-            for road in self.roads:
-                labels = [f"worker {worker}" for worker in range(stage.num_workers)]
-                self._workers[road, place] = crew.start(name, labels, timeout_s=timeout_s)
-            try:
-                for worker in chain(*self._workers.values()):
+            if stage.processes and stage.fn:
+                with _starting(stage):
+                    name = crew.pack(partial(answer, stage.fn))
+                    labels = [f"worker {worker}" for worker in range(stage.num_workers)]
+                    for road in self.roads:
+                        self._workers[road, place] = crew.start(name, labels, timeout_s=timeout_s)
+        for (_, place), workers in self._workers.items():
+            with _starting(self.stages[place]):
+                for worker in workers:
                     worker.ready()
-            except ValueError as error:
-                raise ValueError(f"{problem}: {error}") from error
 
     def to_the_end(self, interrupts: Interrupts) -> float:
         """Run all of it; return when it began, in seconds of `time.perf_counter`."""
@@ -335,6 +330,17 @@ class _Run:
                 road.items.close()
         except BaseException as error:
             self._fail(_items_failed(error), error)
+
+
+@contextlib.contextmanager
+def _starting(stage: Stage) -> Iterator[None]:
+    try:
+        yield
+    except WorkerError as error:
+        raise StageError(f"stage {stage.name!r} failed before its first item: {error}", stage.name, None) from error
+    except Exception as error:  # whatever pickling raises
+        problem = f"fn of stage {stage.name!r} must be a function that can be sent to a process, got {stage.fn!r}"
+        raise ValueError(f"{problem}: {error}") from error
 
 
 def _call(fn: Callable[[Any], Any]) -> Work:

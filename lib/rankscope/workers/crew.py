@@ -79,17 +79,17 @@ class Workshop:
     ) -> tuple[socket.socket, Connection]:
         """Have a worker forked; return the line that says what becomes of it, and the connection to it, where waiting
         for longer than `timeout_s` raises BlockingIOError."""
-        (line, their_line), (ours, theirs) = socket.socketpair(), socket.socketpair()
-        if timeout_s is not None:
-            limit = struct.pack("ll", *divmod(round(timeout_s * 1e6), 1_000_000))
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        message = os.fsencode("\0".join(words))
-        with their_line, theirs, self._lock:
+        with contextlib.ExitStack() as ends:  # which closes all where one cannot be had
+            line, their_line, ours, theirs = (ends.enter_context(end) for _ in range(2) for end in socket.socketpair())
+            if timeout_s is not None:
+                limit = struct.pack("ll", *divmod(round(timeout_s * 1e6), 1_000_000))
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+                ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            message = os.fsencode("\0".join(words))
             descriptors = [their_line.fileno(), theirs.fileno(), *streams]
-            with contextlib.suppress(ConnectionError):  # it is gone, as its line says
+            with self._lock, contextlib.suppress(ConnectionError):  # it is gone, as its line says
                 socket.send_fds(self._control, [struct.pack("!i", len(message)), message], descriptors)
-        return line, Connection(ours.detach())
+            return socket.socket(fileno=line.detach()), Connection(ours.detach())
 
     def obituary(self) -> str:
         """Say how it ended, with the last that it printed."""
@@ -200,8 +200,9 @@ class Worker:
                 return False
             news = self._line.recv(NEWS.size)
             if not news:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(self.pid or sys.maxsize, signal.SIGKILL)  # what it has started is without a guard now
+                if self.pid:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(self.pid, signal.SIGKILL)  # what it has started has no guard now
                 raise WorkerError(self._server.obituary())
             kind, value = NEWS.unpack(news)
             if kind == FORKED:
@@ -308,19 +309,20 @@ class Crew:
         Raises WorkerError where one cannot be forked, and where the server cannot run.
         """
         started = []
-        for number, label in enumerate(labels):
-            words = self._modules, str(self.folder), name, str(number)
-            try:
+        try:
+            for number, label in enumerate(labels):
+                words = self._modules, str(self.folder), name, str(number)
                 with Interrupts():  # or there might be a worker that nobody knows
                     ends = self._server.fork(words, outputs[number] if outputs else (1, 2), timeout_s)
-                    worker = Worker(label, self.folder / f"{name}-{number}", *ends, self._server, timeout_s)
-                    self.workers.append(worker)
-                started.append(worker)
+                    started.append(Worker(label, self.folder / f"{name}-{number}", *ends, self._server, timeout_s))
+                    self.workers.append(started[-1])
+            for worker in started:
                 if not worker.listen(_START_S):
                     self._server.kill()
                     raise WorkerError(f"the server that forks the workers was not ready after {_START_S:g} s")
-            except OSError as error:
-                raise WorkerError(f"{label} could not be started: {type(error).__name__}: {error}") from error
+        except OSError as error:
+            problem = f"not all of {', '.join(labels)} could be started"
+            raise WorkerError(f"{problem}: {type(error).__name__}: {error}") from error
         return started
 
     def end(self) -> None:

@@ -140,6 +140,8 @@ class _Server:
         be_worker(connection, os.getppid(), Path(folder), name, int(number))
 
     def _hear(self, pid: int, line: socket.socket) -> None:
+        if self._lines.get(pid) is not line:  # the worker was buried a moment ago
+            return
         try:
             message = line.recv(16)
         except OSError:
