@@ -212,7 +212,7 @@ def with_loss(loss: Callable[..., torch.Tensor]) -> Work:
 
 def gone(error: BaseException) -> bool:
     """Whether the process that an error names has ended; the test waits for that, for it is being ended."""
-    pid = int(re.findall(r"process (\d+)", str(error))[0])
+    pid = int(re.findall(r"pid (\d+)", str(error))[0])
     end = time.monotonic() + 30
     while os.path.exists(f"/proc/{pid}/cwd") and time.monotonic() < end:
         time.sleep(0.05)
