@@ -6,17 +6,22 @@ Each check is a function from a source root to a list of problems, so that it ca
 from __future__ import annotations
 
 import ast
+import importlib
+import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 LIB = Path(__file__).parents[1] / "lib"
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PACKAGE = "rankscope"
 
 HEAVY = ("torch", "matplotlib", "ipywidgets")
@@ -62,14 +67,15 @@ FLOORS = [
     TOPICS,
     {"figures"},
     {"explorers", "cli", "doctor", "exercises", "yours"},
-]  # fmt: skip
+]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[2]  # neighbours that do not import one another…
 # …but a part file is a shard, and loads in the times of a `Service`; a pipeline's items are a rank's indices
 ACQUAINTED = {("pipeline", "sampling"), ("transfer", "pipeline"), ("parts", "sampling"), ("parts", "pipeline")}
 ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
 NO_PROCESS_GROUP = {"figures", "explorers"}
-
+MOST_NAMES = 15  # that a room offers
+MOST_NAMES_IN_ALL = 170
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -180,6 +186,51 @@ def arrow_problems(root: Path) -> list[str]:
     return problems
 
 
+def circle_problems(root: Path) -> list[str]:
+    """Circles of modules that import each other, at the top of a file or inside a function."""
+    known, graph = modules(root), TopologicalSorter[str]()
+    for name, path in known.items():
+        is_package = path.name == "__init__.py"
+        package = name.split(".") if is_package else name.split(".")[:-1]
+        for _, target in imports(path, package):
+            found = next((one for one in (target, target.rpartition(".")[0]) if one in known), name)
+            # a package's face gathers its own modules: that is no circle, since none of them needs the face
+            if found != name and not (is_package and found.startswith(f"{name}.")):
+                graph.add(name, found)
+    try:
+        graph.prepare()
+    except CycleError as error:
+        return [" imports ".join(reversed(error.args[1]))]
+    return []
+
+
+# ---- what rooms offer
+
+
+def faces(root: Path) -> dict[str, list[str]]:
+    """What each room, a package or a single file, lists in ``__all__``."""
+    found = {}
+    for name, path in modules(root).items():
+        if name.count(".") == 1:
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                    found[name] = ast.literal_eval(node.value)
+    return found
+
+
+def face_problems(root: Path) -> list[str]:
+    found = faces(root)
+    problems = [f"{room} offers {len(names)} names" for room, names in found.items() if len(names) > MOST_NAMES]
+    total = sum(map(len, found.values()))
+    return problems + [f"the rooms offer {total} names"] * (total > MOST_NAMES_IN_ALL)
+
+
+def deep_imports(notebook: Path) -> list[str]:
+    """Imports of a notebook from inside a room, where its face should do."""
+    sources = ["".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"]]
+    return re.findall(rf"(?:from|import) +({PACKAGE}\.\w+\.[\w.]+)", "\n".join(sources))
+
+
 # ---- the library itself
 
 
@@ -191,6 +242,28 @@ def test_pure_modules_load_nothing_heavy() -> None:
 def test_no_arrow_runs_back_up() -> None:
     found = arrow_problems(LIB)
     assert not found, "\n".join(found)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert not circle_problems(LIB)
+
+
+def test_rooms_have_small_faces() -> None:
+    found = face_problems(LIB)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("room", faces(LIB))
+def test_every_public_name_is_there_and_in_dir(room: str) -> None:
+    face = importlib.import_module(room)
+    assert set(face.__all__) <= set(dir(face))
+    for name in face.__all__:
+        assert getattr(face, name) is not None
+
+
+def test_no_notebook_imports_from_inside_a_room() -> None:
+    found = {path.name: names for path in sorted(NOTEBOOKS.glob("*.ipynb")) if (names := deep_imports(path))}
+    assert not found
 
 
 # ---- each check, seen to fail
@@ -272,3 +345,32 @@ def test_a_wrong_arrow_is_caught(tmp_path: Path, name: str, text: str, problem: 
 )
 def test_a_right_arrow_is_let_through(tmp_path: Path, name: str, text: str) -> None:
     assert arrow_problems(tree(tmp_path, {f"rankscope/{name}": text})) == []
+
+
+def test_a_circle_is_caught(tmp_path: Path) -> None:
+    files = {
+        "rankscope/zero/__init__.py": "from .model import memory",
+        "rankscope/zero/model.py": "from . import run",
+        "rankscope/zero/run.py": "def later():\n    from ..zero.model import memory",
+    }
+    (circle,) = circle_problems(tree(tmp_path, files))
+    assert set(circle.split(" imports ")) == {"rankscope.zero.model", "rankscope.zero.run"}
+
+
+def test_a_large_face_is_caught(tmp_path: Path) -> None:
+    files = {"rankscope/zero/__init__.py": f"__all__ = {[f'name{number}' for number in range(16)]}"}
+    assert face_problems(tree(tmp_path, files)) == ["rankscope.zero offers 16 names"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from rankscope.zero.model import memory",
+        "import rankscope.zero.model as model",
+        "from rankscope.a.b.c import d",
+    ],
+)
+def test_an_import_from_inside_a_room_is_caught(tmp_path: Path, line: str) -> None:
+    notebook = tmp_path / "deep.ipynb"
+    notebook.write_text(json.dumps({"cells": [{"source": ["from rankscope.zero import memory\n", line]}]}))
+    assert len(deep_imports(notebook)) == 1

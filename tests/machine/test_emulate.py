@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ from rankscope.machine.emulate import hosts as emulate_hosts
 from rankscope.machine.emulate.switch import is_bare, processes_in
 
 from ..processes import NOT_HANGING_S, alive, open_files, soon
-from .host_functions import every_allreduce, messages, who
+from .host_functions import every_allreduce, messages, stay, who
 from .networks import needs_network
 
 pytestmark = pytest.mark.slow
@@ -271,3 +272,12 @@ def test_nothing_is_left_of_an_owner_that_is_ended(latency_s: float, doing: str,
     assert owner.returncode == (1 if number == signal.SIGINT else -signal.SIGKILL), errors
     assert soon(lambda: not held(inodes))
     assert soon(lambda: not any(map(alive, children)))
+
+
+@needs_network
+def test_a_switch_that_is_killed_is_named_at_once() -> None:
+    with emulated(2, RATE, LATENCY_S) as network:
+        (switch,) = (describe.args[0] for describe in network._guards.values())  # type: ignore[attr-defined]
+        threading.Timer(1.0, switch.kill).start()
+        with pytest.raises(RuntimeError, match=rf"the switch .* \(pid {switch.pid}\) was killed by SIGKILL"):
+            network.launch(stay, timeout_s=10**5)

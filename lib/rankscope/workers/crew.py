@@ -37,7 +37,8 @@ _BEGIN = f"import sys; sys.path[:] = sys.argv[5:]; from {serve.__module__} impor
 # libraries of numpy's and torch's that start threads when they are imported, from which one must not fork
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 _START_S = 300.0  # for the server, on a cold disk of a busy machine
-_STOP_S = 5.0  # how long the server may take to end, and how long workers may
+_STOP_S = 5.0  # how long workers may take to end
+_LEAVE_S = 1.0  # how long the server may: it may be in the middle of an import
 STOPPED = "is stopped (SIGSTOP)"
 _STACKS_S = 0.5  # for workers to write where they stand
 
@@ -113,7 +114,7 @@ class Workshop:
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)  # works also where a forked process holds the socket, too
             try:
-                self._process.wait(_STOP_S)
+                self._process.wait(_LEAVE_S)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
