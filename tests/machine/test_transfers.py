@@ -340,13 +340,13 @@ def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:
     """CUDA that a process has begun to use cannot be used in a fork of it."""
     code = (
         "import importlib, torch\n"
-        "from rankscope.workers.server import PRELOADED\n"
+        "from rankscope.workers.launch import MODULES\n"
         "def asked(*_): raise RuntimeError('asked')\n"
         "for name in ('_lazy_init', 'init', 'is_available', 'device_count', 'current_device'):\n"
         "    assert hasattr(torch.cuda, name)\n"
         "    setattr(torch.cuda, name, asked)\n"
         "torch.accelerator.is_available = torch.accelerator.current_accelerator = asked\n"
-        "for name in PRELOADED: importlib.import_module(name)\n"
+        "for name in MODULES.split(): importlib.import_module(name)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)

@@ -351,6 +351,7 @@ def test_progress_shows_lines_as_they_come(monkeypatch, tmp_path):
 # ---- processes around it
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an open() that it interrupts
 def test_ctrl_c_ends_all_ranks(tmp_path):
     launch(functions.rank, 2)
     gc.collect()  # what an interrupt raises in the middle of a finaliser is dropped by Python
