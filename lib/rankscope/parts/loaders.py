@@ -120,7 +120,7 @@ class PartLoaders:
         except WorkerError as error:  # the server is gone
             raise LoaderDied(str(error)) from None
         note = self._folder / f"part of {self.workers.index(loader)}"
-        part = int(note.exists() and note.read_text() or -1)  # empty where it has just been made
+        part = int((note.exists() and note.read_text()) or -1)  # empty where it has just been made
         doing = "while it waited" if part < 0 else f"while it loaded {self._files[part]}"
         raise LoaderDied(f"{ending} {doing}")
 
