@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import count
 
 from rankscope.collectives import Schedule
-from rankscope.collectives.wire.plan import Plan, Post, Wait, plan, rank_steps
+from rankscope.collectives.wire.plan import Plan, Post, Wait, plans
 
 Name = tuple[int, int, int]
 
@@ -46,11 +46,9 @@ def program(rank: int, made: Plan, wire: Wire, now: list[int]) -> Iterator[None]
 
 def ticks(schedule: Schedule, num_elements: int, alpha: int) -> int:
     """Return when the last rank is through, where a packet is an element, and takes a tick."""
-    ends = schedule.chunk_ends(num_elements)
     wire, now, end = Wire(), [0], 0
-    ranks = {
-        rank: program(rank, plan(rank_steps(schedule, rank, ends)), wire, now) for rank in range(schedule.num_ranks)
-    }
+    made = plans(schedule, schedule.chunk_ends(num_elements))
+    ranks = {rank: program(rank, one, wire, now) for rank, one in enumerate(made)}
     for now[0] in count():
         for rank in list(ranks):
             if next(ranks[rank], "end") == "end":

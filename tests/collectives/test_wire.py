@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,25 +22,18 @@ from rankscope.collectives import ALGORITHMS, Schedule, build, execute, run_loca
 from rankscope.collectives.wire import group as wire_group
 from rankscope.collectives.wire import plan as wire_plan
 from rankscope.collectives.wire import run as wire_run
-from rankscope.collectives.wire.run import Executor
+from rankscope.collectives.wire.run import executor
 from rankscope.ranks import RankError, in_threads
 
-from .cases import NAMES, ROOTED, schedules
-from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, some
+from .cases import NAMES, ROOTED, WITH_COUNTS, schedules
+from .test_local import DTYPES, FLOATS, OPS, assert_equal, fitting, has_op, some
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[2]
 
 
 def numbers(num_ranks: int, shape: tuple[int, ...], seed: int = 0) -> list[Tensor]:
     """Real numbers, whose sums depend on the order in which they are added."""
     return list(torch.randn(num_ranks, *shape, generator=torch.Generator().manual_seed(seed)))
-
-
-def on_the_wire(schedule: Schedule, tensors: list[Tensor], op: str = "sum") -> list[Tensor | None]:
-    mine = [tensor.clone() for tensor in tensors]
-    return in_threads(schedule.num_ranks, lambda rank, group: execute(schedule, mine[rank], group, op))
 
 
 def check_alike(cases: Iterable[tuple[Schedule, list[Tensor]]], op: str = "sum") -> None:
@@ -57,22 +51,27 @@ def check_alike(cases: Iterable[tuple[Schedule, list[Tensor]]], op: str = "sum")
 # ---- every algorithm
 
 
+def everything(num_ranks: int) -> Iterator[tuple[Schedule, list[Tensor]]]:
+    """Every algorithm at some sizes and shapes, from every root, and with runs of unlike sizes and of none."""
+    for seed, schedule in enumerate(schedules(num_ranks)):
+        for size in (0, 67, 1030):
+            yield schedule, numbers(num_ranks, (fitting(schedule, size),), seed)
+        for shape in ((), (6, 5), (12, 3), (4, 3, 5)):
+            if math.prod(shape) >= schedule.num_chunks and fitting(schedule, math.prod(shape)) == math.prod(shape):
+                yield schedule, numbers(num_ranks, shape)
+    for collective, name in NAMES:
+        for root in range(1, num_ranks if collective in ROOTED else 0):
+            yield build(collective, name, num_ranks, root=root), numbers(num_ranks, (37,), root)
+    for (collective, name), counts in product(WITH_COUNTS, ([3, 0, 2, 5], [0, 0, 0, 0], [0, 7, 0, 0])):
+        if num_ranks == 4:
+            whole = torch.arange(sum(counts))
+            tensors = [whole] * 4 if collective == "scatter" else list(whole.split(counts))
+            yield build(collective, name, 4, counts=counts), tensors
+
+
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5, 8])
 def test_every_algorithm_equals_run_local_bit_for_bit(num_ranks: int) -> None:
-    check_alike(
-        (schedule, numbers(num_ranks, (fitting(schedule, size),), seed))
-        for seed, schedule in enumerate(schedules(num_ranks))
-        for size in (0, 67, 1030)
-    )
-
-
-@pytest.mark.parametrize("num_ranks", [2, 3, 4])
-def test_every_root(num_ranks: int) -> None:
-    check_alike(
-        (build(collective, name, num_ranks, root=root), numbers(num_ranks, (37,), root))
-        for collective, name in NAMES
-        for root in range(1, num_ranks if collective in ROOTED else 0)
-    )
+    check_alike(everything(num_ranks))
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -83,9 +82,7 @@ def test_every_op_and_dtype(op: str) -> None:
         ("reduce", "binomial"),
         ("reduce_scatter", "ring"),
     ]
-    refused = {"avg": lambda kind: not (kind.is_floating_point or kind.is_complex)}
-    refused |= dict.fromkeys(("min", "max"), lambda kind: kind.is_complex)
-    dtypes = [dtype for dtype in DTYPES if op not in refused or not refused[op](dtype)]
+    dtypes = [dtype for dtype in DTYPES if has_op(dtype, op)]
     check_alike(((build(*name, 4), some(4, (37,), dtype, seed=3)) for dtype in dtypes for name in names), op)
 
 
@@ -103,27 +100,6 @@ def test_whole_numbers_are_what_gloo_makes_of_them() -> None:
                 assert torch.equal(execute(build("allreduce", name, 4), tensors[rank].clone(), group, op), right)
 
     in_threads(4, work)
-
-
-@pytest.mark.parametrize("counts", [[3, 0, 2, 5], [0, 0, 0, 0], [0, 7, 0, 0]])
-def test_runs_of_unlike_sizes_and_of_none(counts: list[int]) -> None:
-    whole = torch.arange(sum(counts))
-    for name in ("flat", "binomial"):
-        scatter = build("scatter", name, 4, counts=counts, root=1)
-        assert_equal(on_the_wire(scatter, [whole] * 4), list(whole.split(counts)))
-        gather = build("gather", name, 4, counts=counts, root=2)
-        assert_equal(on_the_wire(gather, list(whole.split(counts))), [None, None, whole, None])
-    allgather = build("allgather", "ring", 4, counts=counts)
-    assert_equal(on_the_wire(allgather, list(whole.split(counts))), [whole] * 4)
-
-
-@pytest.mark.parametrize("shape", [(), (6, 5), (12, 3), (4, 3, 5)])
-def test_other_dimensions_are_kept(shape: tuple[int, ...]) -> None:
-    check_alike(
-        (schedule, numbers(3, shape))
-        for schedule in schedules(3)
-        if math.prod(shape) >= schedule.num_chunks and not (schedule.collective == "all_to_all" and not shape)
-    )
 
 
 def test_messages_of_several_megabytes() -> None:
@@ -158,10 +134,10 @@ def test_results_of_earlier_calls_stay() -> None:
 
     def work(rank: int, group: Any) -> None:
         for schedule in cases:
-            executor = Executor(schedule, torch.zeros(60), group)
-            first = executor.run(torch.full((60,), 1.0))
+            run = executor(schedule, torch.zeros(60), group)
+            first = run(torch.full((60,), 1.0))
             kept = None if first is None else first.clone()
-            executor.run(torch.full((60,), 2.0))
+            run(torch.full((60,), 2.0))
             assert kept is None or torch.equal(first, kept)
 
     in_threads(3, work)
@@ -172,12 +148,12 @@ def test_again_and_again_and_two_at_a_time() -> None:
     one, other = build("allreduce", "segmented_ring", 4), build("all_to_all", "bruck", 4)
 
     def work(rank: int, group: Any) -> None:
-        first, second = Executor(one, torch.zeros(50), group), Executor(other, torch.zeros(8), group)
+        first, second = executor(one, torch.zeros(50), group), executor(other, torch.zeros(8), group)
         for turn in range(300):
             if (turn + rank) % 67 == 0:
                 time.sleep(0.002)
-            assert first.run(torch.full((50,), float(turn))).tolist() == [4.0 * turn] * 50
-            assert second.run(torch.full((8,), float(rank))).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+            assert first(torch.full((50,), float(turn))).tolist() == [4.0 * turn] * 50
+            assert second(torch.full((8,), float(rank))).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
             assert execute(one, torch.ones(16), group, "max").tolist() == [1.0] * 16
             if turn % 50 == 0:
                 total = torch.tensor([rank])
@@ -230,7 +206,7 @@ def test_large_scratch_is_kept_for_the_last_plan_only() -> None:
         for tensor in (large, small):
             for name in ("ring", "recursive_doubling"):
                 execute(build("allreduce", name, 2), tensor, group)
-        return [plan._scratch is not None for plan in wire_run._READY[group]._kept.values()]
+        return [plan._scratch is not None for plan in wire_run._KEPT[group].values()]
 
     assert in_threads(2, work)[0][1:] == [False, True, True]
 
@@ -366,19 +342,10 @@ def test_a_rank_that_does_not_begin_is_named_at_the_timeout() -> None:
 # ---- real processes
 
 
-def torchrun(code: str, num_ranks: int, tmp_path: Path, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "ranks.py"
-    script.write_text(code)
-    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_ranks}", str(script)]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(line, capture_output=True, text=True, timeout=timeout_s, env=env)
-
-
-@pytest.mark.slow
 def test_processes_under_torchrun(tmp_path: Path) -> None:
     """Every algorithm with the default group, one at a time and as batches, as on NCCL; then a rank is killed."""
-    done = torchrun(
-        """
+    script = tmp_path / "ranks.py"
+    script.write_text("""
 import os, signal, time, torch, torch.distributed as dist
 from datetime import timedelta
 from rankscope.collectives import ALGORITHMS, build, execute, run_local
@@ -398,7 +365,7 @@ pair = [dist.new_group([0, 2]), dist.new_group([3, 1])]
 mine = pair[rank % 2]
 assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
 group.takes_batches = run.takes_batches = lambda backend: True
-run._READY.clear()
+run._KEPT.clear()
 check()
 assert execute(build("allreduce", "ring", 2), torch.tensor([rank, 1]), mine).tolist() == [[2, 2], [4, 2]][rank % 2]
 print("right", flush=True)
@@ -414,10 +381,10 @@ except RuntimeError as error:
     assert "rank" in str(error)
     assert time.monotonic() - start < 50
     print("told", flush=True)
-""",
-        4,
-        tmp_path,
-    )
+""")
+    line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", str(script)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "lib"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300, env=env)
     assert done.stdout.count("right") == 4, done.stderr
     assert done.stdout.count("told") == 3, done.stderr
 
@@ -457,7 +424,7 @@ def test_bad_input() -> None:
         (lambda group: execute(alone, ones, group), "step 0, rank 0, chunk 0: sends to itself"),
         (lambda group: execute(ring, ones.long(), group, "avg"), "op 'avg' needs a floating or complex dtype, got"),
         (
-            lambda group: Executor(ring, ones, group).run(torch.arange(5)),
+            lambda group: executor(ring, ones, group)(torch.arange(5)),
             r"tensor must be \(4,\) of torch.float32 on cpu, got \(5,\) of torch.int64",
         ),
     ]

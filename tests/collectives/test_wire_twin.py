@@ -9,7 +9,7 @@ import torch
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build, execute, simulate, simulate_executor
-from rankscope.collectives.wire.run import Executor
+from rankscope.collectives.wire.run import executor
 from rankscope.collectives.wire.twin import Cards
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder
@@ -150,7 +150,7 @@ def test_a_real_run_has_the_spans_that_were_predicted(algorithm: str) -> None:
         tensor = torch.ones(96)
         execute(schedule, tensor, group, recorder=recorder.for_rank(rank))
         assert tensor.tolist() == [4.0] * 96
-        Executor(schedule, tensor, group).run(tensor)  # and without a recorder nothing is recorded
+        executor(schedule, tensor, group)(tensor)  # and without a recorder nothing is recorded
 
     in_threads(num_ranks, work)
     real = recorder.timeline()

@@ -20,17 +20,17 @@ def be_rank(recorder: Recorder) -> list[float]:
     import torch
 
     from rankscope.collectives import build
-    from rankscope.collectives.wire.run import Executor
+    from rankscope.collectives.wire.run import executor
     from rankscope.machine.measuring.timing import Ranks, go_first
 
     go_first()
     ranks = Ranks()
     tensor = torch.ones(NUM_BYTES // 4)
-    ring = Executor(build("allreduce", "ring", ranks.size), tensor)
+    ring = executor(build("allreduce", "ring", ranks.size), tensor)
     mine, began_s = recorder.for_rank(ranks.rank), []
     for run in range(WARM_UP + RUNS):
         instant, _ = ranks.together()
-        ring.run(tensor, mine if run >= WARM_UP else None)
+        ring(tensor, recorder=mine if run >= WARM_UP else None)
         began_s += [instant] if run >= WARM_UP else []
     return began_s
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,8 @@ class _Run:
         self.ready_s: Seconds = np.zeros(schedule.num_ranks)
         # of the last `lag` steps, when each rank had added up what it received
         self.added_s = deque([np.zeros(schedule.num_ranks)] * schedule.lag, maxlen=schedule.lag)
-        self.nics = Nics(cluster) if cluster.shared_nic else None
+        # when each node's network card is free, to send and to receive
+        self.out_s, self.in_s = np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes)
         self.records: list[tuple[Any, ...]] | None = [] if detail != "ranks" else None
         sizes = schedule.chunk_bytes(num_bytes)
         shares = None if schedule.weights is None else np.r_[0.0, np.cumsum(sizes)]
@@ -73,17 +74,17 @@ class _Run:
 
     def _phase(self, routes: Routes, shares: Seconds | None, chunk_bytes: float, first: int) -> None:
         alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
-        alike = self.records is None and self.nics is None and shares is None
-        shifting: _Shifting | None = None
+        alike = self.records is None and not self.cluster.shared_nic and shares is None
+        shift: Callable[[Seconds], Seconds] | None = None
         for nth in range(routes.num_steps):
             if nth == 0 or shares is not None:
                 sent, added = routes.bytes_of(shares, chunk_bytes, nth)
                 costs_s, adding_s = alpha_s + sent * beta, added * self.cluster.gamma_s_per_byte
             if nth == 0 and alike and self.schedule.lag == 1 and routes.shift is not None:
-                shifting = _Shifting(routes.shift, costs_s, adding_s)
+                shift = _shifting(routes.shift, costs_s, adding_s)
             before_s = self._state() if alike and nth & (nth + 1) == 0 else None
-            if shifting is not None:
-                self.ready_s = shifting.step(self.ready_s)
+            if shift is not None:
+                self.ready_s = shift(self.ready_s)
             else:
                 self._step(routes, alpha_s, costs_s, adding_s, first + nth)
             if before_s is not None:
@@ -95,10 +96,32 @@ class _Run:
                     self.added_s.extend(added_s)
                     return
 
+    def _state(self) -> Seconds:
+        """All that the next step depends on, a row a time: with a lag of 1 no rank goes on before it has added up."""
+        return np.array([self.ready_s, *self.added_s]) if self.schedule.lag > 1 else self.ready_s[None]
+
     def _step(self, routes: Routes, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds, number: int) -> None:
+        """A message waits for the port that it takes at each end; a receiver's is free once it has added what came."""
         enter_s = np.maximum(self.ready_s, self.added_s[0])
-        start_s, end_s, done_s = send_all(routes, enter_s, self.added_s[-1], alpha_s, costs_s, adding_s, self.nics)
-        ready_s, added_s = enter_s.copy(), self.added_s[-1].copy()
+        added_s = self.added_s[-1].copy()  # when each rank is done with all sums so far
+        start_s, end_s, done_s = (np.zeros(routes.num_messages + 1) for _ in range(3))  # the last entry: no message
+        adds = bool(adding_s.any())
+        for level in routes.levels:
+            src, dst = routes.src[level], routes.dst[level]
+            start = np.maximum(enter_s[src], enter_s[dst])
+            if level is not routes.levels[0]:
+                start = np.maximum(start, end_s[routes.after_send[level]])
+                start = np.maximum(start, done_s[routes.after_receive[level]])
+            end = start + costs_s[level]
+            if self.cluster.shared_nic:
+                self._pass_cards(src, dst, start, end, (costs_s - alpha_s)[level], alpha_s[level])
+            start_s[level], end_s[level], done_s[level] = start, end, end
+            for turn in _one_each(dst, end) if adds else ():  # a rank adds one after the other, as they arrive
+                turn = turn[adding_s[level][turn] > 0]
+                added_s[dst[turn]] = np.maximum(end[turn], added_s[dst[turn]]) + adding_s[level][turn]
+                done_s[level[turn]] = added_s[dst[turn]]
+        start_s, end_s, done_s = start_s[:-1], end_s[:-1], done_s[:-1]
+        ready_s = enter_s.copy()
         np.maximum.at(ready_s, routes.src, end_s)
         np.maximum.at(ready_s, routes.dst, end_s)
         np.maximum.at(added_s, routes.dst, done_s)
@@ -107,70 +130,65 @@ class _Run:
         if self.records is not None:
             self.records.append((number, routes, start_s, end_s, adding_s, done_s))
 
-    def _state(self) -> Seconds:
-        """All that the next step depends on, a row a time: with a lag of 1 no rank goes on before it has added up."""
-        return np.array([self.ready_s, *self.added_s]) if self.schedule.lag > 1 else self.ready_s[None]
+    def _pass_cards(
+        self, src: Ints, dst: Ints, start_s: Seconds, end_s: Seconds, wire_s: Seconds, alpha_s: Seconds
+    ) -> None:
+        """Set when messages between nodes end: their bytes leave a node's card, and arrive at one, in turn."""
+        leaves, enters = self.cluster.node(src), self.cluster.node(dst)
+        away = np.flatnonzero(leaves != enters)
+        gone_s = start_s.copy()
+        for turn in _one_each(leaves[away], start_s[away]):
+            at = away[turn]
+            gone_s[at] = self.out_s[leaves[at]] = np.maximum(start_s[at], self.out_s[leaves[at]]) + wire_s[at]
+        for turn in _one_each(enters[away], gone_s[away]):
+            at = away[turn]
+            self.in_s[enters[at]] = np.maximum(gone_s[at], self.in_s[enters[at]] + wire_s[at])
+            end_s[at] = self.in_s[enters[at]] + alpha_s[at]
 
     def timeline(self) -> Timeline:
-        ends_s = np.maximum(self.ready_s, self.added_s[-1])
-        ranks = np.arange(ends_s.size)
-        none = np.zeros(ends_s.size, dtype=np.int64)
+        """A span for each message at its sender, one at its receiver, and one for the adding where that takes time."""
         if self.records is None:
+            ends_s = np.maximum(self.ready_s, self.added_s[-1])
+            ranks, none = np.arange(ends_s.size), np.zeros(ends_s.size, dtype=np.int64)
             name = self.schedule.collective
             return Timeline(ranks, none, none, none - 1, np.zeros(ends_s.size), ends_s, ("collective",), (name,))
-        return _spans(self.records)
+        most = (r.send_port.max(initial=0) + r.receive_port.max(initial=0) for _, r, *_ in self.records)
+        ports = 1 + int(max(most, default=0))
+        lanes = [f"{verb} {port}" if port else verb for verb in ("send", "receive") for port in range(ports)]
+        empty = np.empty(0, dtype=np.int64)
+        columns: list[tuple[Any, ...]] = [(empty,) * 4 + (np.empty(0),) * 2]
+        for place, routes, start_s, end_s, adding_s, done_s in self.records:
+            kind, adds = np.zeros_like(routes.src), adding_s > 0
+            columns.append((routes.src, routes.send_port, kind, kind + place, start_s, end_s))
+            columns.append((routes.dst, routes.receive_port + ports, kind + 1, kind + place, start_s, end_s))
+            adder, kind = routes.dst[adds], kind[adds]
+            columns.append((adder, kind + 2 * ports, kind + 2, kind + place, (done_s - adding_s)[adds], done_s[adds]))
+        rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*columns, strict=True))
+        return Timeline(rank, lane, kind, item, start_s, stop_s, (*lanes, "reduce"), ("send", "receive", "reduce"))
 
 
-class _Shifting:
-    """Steps in which each rank sends to the next along an axis and waits for both of its messages; buffers are kept."""
+def _shifting(shape: tuple[int, ...], costs_s: Seconds, adding_s: Seconds) -> Callable[[Seconds], Seconds]:
+    """A function for steps in which each rank sends to the next along an axis and waits for both of its messages.
 
-    def __init__(self, shift: Shift, costs_s: Seconds, adding_s: Seconds) -> None:
-        self._cost, self._adding = costs_s.reshape(shift), adding_s.reshape(shift)
-        self._adds = bool(adding_s.any())
-        self._end, self._done, *self._after = (np.empty(shift) for _ in range(4))
+    It returns when each rank has finished; the result is overwritten by the call after the next.
+    """
+    cost, adding, adds = costs_s.reshape(shape), adding_s.reshape(shape), bool(adding_s.any())
+    end, *results = (np.empty(shape) for _ in range(3))
+    done = np.empty(shape) if adds else end
 
-    def step(self, ready_s: Seconds) -> Seconds:
-        """Return when each rank has finished; the result is overwritten by the call after the next."""
-        ready, end, done = ready_s.reshape(self._end.shape), self._end, self._done
-        after = self._after[0]
-        self._after.reverse()
+    def step(ready_s: Seconds) -> Seconds:
+        ready, after = ready_s.reshape(shape), results[0]
+        results.reverse()
         np.maximum(ready[:, :-1], ready[:, 1:], out=end[:, :-1])
         np.maximum(ready[:, -1], ready[:, 0], out=end[:, -1])
-        end += self._cost
-        if self._adds:
-            np.add(end, self._adding, out=done)
-        else:
-            done = end
+        np.add(end, cost, out=end)
+        if adds:
+            np.add(end, adding, out=done)
         np.maximum(end[:, 1:], done[:, :-1], out=after[:, 1:])
         np.maximum(end[:, 0], done[:, -1], out=after[:, 0])
         return after.reshape(-1)
 
-
-def _spans(records: list[tuple[Any, ...]]) -> Timeline:
-    """A span for each message at its sender, one at its receiver, and one for the adding where that takes time."""
-    ports = 1 + max(
-        (int(r.send_port.max(initial=0) + r.receive_port.max(initial=0)) for _, r, *_ in records), default=0
-    )
-    lanes = [f"{verb} {port}" if port else verb for verb in ("send", "receive") for port in range(ports)]
-    columns: list[tuple[Any, ...]] = []
-    for place, routes, start_s, end_s, adding_s, done_s in records:
-        kind, adds = np.zeros_like(routes.src), adding_s > 0
-        columns.append((routes.src, routes.send_port, kind, kind + place, start_s, end_s))
-        columns.append((routes.dst, routes.receive_port + ports, kind + 1, kind + place, start_s, end_s))
-        adder, kind = routes.dst[adds], kind[adds]
-        columns.append((adder, kind + 2 * ports, kind + 2, kind + place, (done_s - adding_s)[adds], done_s[adds]))
-    if not columns:
-        columns.append((np.empty(0, dtype=np.int64),) * 4 + (np.empty(0),) * 2)
-    rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*columns, strict=True))
-    return Timeline(rank, lane, kind, item, start_s, stop_s, (*lanes, "reduce"), ("send", "receive", "reduce"))
-
-
-class Shift(NamedTuple):
-    """Every rank sends to the next along one axis of a grid: the ranks as (outer, along, inner)."""
-
-    outer: int
-    along: int
-    inner: int
+    return step
 
 
 class Routes:
@@ -251,8 +269,8 @@ def _on_ports(rank: Ints, ports: int | None) -> tuple[Ints, Ints]:
     return turn % ports, before
 
 
-def _shift(num_ranks: int, src: Ints, dst: Ints) -> Shift | None:
-    """The shift that this is, if each rank sends one message to the next along an axis."""
+def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
+    """The ranks as (outer, along, inner), if each sends one message to the next along this axis of a grid."""
     ranks = np.arange(num_ranks)
     if src.size != num_ranks or num_ranks < 2 or not np.array_equal(src, ranks):
         return None
@@ -262,50 +280,7 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> Shift | None:
         return None
     wraps = ranks // inner % along == along - 1
     same = np.array_equal(dst, ranks + np.where(wraps, -(along - 1) * inner, inner))
-    return Shift(num_ranks // (along * inner), along, inner) if same else None
-
-
-def send_all(
-    routes: Routes,
-    enter_s: Seconds,
-    added_s: Seconds,
-    alpha_s: Seconds,
-    costs_s: Seconds,
-    adding_s: Seconds,
-    nics: Nics | None,
-) -> tuple[Seconds, Seconds, Seconds]:
-    """Return when each message of a step starts, ends, and is added up by its receiver.
-
-    `enter_s` is when each rank may begin the step, `added_s` when it is done with all earlier sums. A message waits for
-    the port that it takes at each end; a receiver's port is free once what came through it before has been added.
-    """
-    start_s, end_s, done_s = (np.zeros(routes.num_messages + 1) for _ in range(3))  # the last entry: no message
-    adds = bool(adding_s.any())
-    added_s = added_s.copy()
-    for level in routes.levels:
-        src, dst = routes.src[level], routes.dst[level]
-        start = np.maximum(enter_s[src], enter_s[dst])
-        if level is not routes.levels[0]:
-            start = np.maximum(start, end_s[routes.after_send[level]])
-            start = np.maximum(start, done_s[routes.after_receive[level]])
-        start_s[level] = start
-        end = start + costs_s[level]
-        if nics is not None:
-            end = nics.pass_through(src, dst, start, alpha_s[level], (costs_s - alpha_s)[level])
-        end_s[level] = done_s[level] = end
-        if adds:
-            done_s[level] = _add_up(dst, end, adding_s[level], added_s)
-    return start_s[:-1], end_s[:-1], done_s[:-1]
-
-
-def _add_up(dst: Ints, end_s: Seconds, adding_s: Seconds, added_s: Seconds) -> Seconds:
-    """When each sum is done: on each rank one after the other, in the order of arrival; updates `added_s`."""
-    done_s = end_s.copy()
-    for turn in _one_each(dst, end_s):
-        turn = turn[adding_s[turn] > 0]
-        done_s[turn] = np.maximum(end_s[turn], added_s[dst[turn]]) + adding_s[turn]
-        added_s[dst[turn]] = done_s[turn]
-    return done_s
+    return (num_ranks // (along * inner), along, inner) if same else None
 
 
 def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:
@@ -316,28 +291,3 @@ def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:
         return [order]
     turn = turns(ordered)
     return [order[turn == now] for now in range(int(turn.max()) + 1)]
-
-
-class Nics:
-    """The network card of each node, shared by its ranks: bytes leave one message after the other, and arrive so."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._out_s, self._in_s = np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes)
-
-    def pass_through(self, src: Ints, dst: Ints, start_s: Seconds, alpha_s: Seconds, wire_s: Seconds) -> Seconds:
-        """Return when messages arrive whose bytes take `wire_s`; those within a node pass no card."""
-        end_s = start_s + alpha_s + wire_s
-        leaves, enters = self._cluster.node(src), self._cluster.node(dst)
-        away = np.flatnonzero(leaves != enters)
-        gone_s = start_s.copy()
-        for turn in _one_each(leaves[away], start_s[away]):
-            at = away[turn]
-            gone_s[at] = np.maximum(start_s[at], self._out_s[leaves[at]]) + wire_s[at]
-            self._out_s[leaves[at]] = gone_s[at]
-        for turn in _one_each(enters[away], gone_s[away]):
-            at = away[turn]
-            come_s = np.maximum(gone_s[at], self._in_s[enters[at]] + wire_s[at])
-            self._in_s[enters[at]] = come_s
-            end_s[at] = come_s + alpha_s[at]
-        return end_s

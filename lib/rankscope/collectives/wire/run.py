@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,9 +33,9 @@ from .group import (
     starter,
     takes_batches,
 )
-from .plan import LANE, Post, Span, Transfer, Wait, Write, plan, rank_steps
+from .plan import LANE, Post, Span, Transfer, Wait, Write, plans
 
-MOST_READY = 64  # plans that are kept for each group
+MOST_KEPT = 64  # plans for each group
 LARGE_BYTES = 1 << 22  # of these plans only the last used keeps a larger scratch
 POST, WAIT, ADD, COPY = range(4)
 NAMES = {POST: "post", ADD: "reduce", COPY: "copy"}  # of spans; those of WAIT say what for
@@ -71,54 +71,34 @@ def execute(
     """
     of_type("schedule", schedule, Schedule)
     group = group_of(group)
-    ready = _READY.get(group)
-    if ready is None:
-        ready = _READY[group] = _Ready()
-    return ready.prepared(schedule, tensor, group, op).run(tensor, starter(group, tensor), recorder)
+    kept = _KEPT.setdefault(group, {})
+    last = next(reversed(kept.values()), None)
+    kind = (getattr(tensor, "shape", None), getattr(tensor, "dtype", None), getattr(tensor, "device", None))
+    key = (fingerprint(schedule), kind, str(op))
+    prepared = kept.pop(key, None) or _Prepared(schedule, tensor, group, op)
+    kept[key] = prepared
+    if len(kept) > MOST_KEPT:  # the one that was used longest ago goes, on every rank the same one
+        del kept[next(iter(kept))]
+    if last is not None and last is not prepared:
+        last.release()
+    return prepared.run(tensor, starter(group, tensor), recorder)
 
 
-class Executor:
-    """`execute` made ready once for tensors like the one given, for a loop. All ranks make theirs at the same point.
+_KEPT: weakref.WeakKeyDictionary[Any, dict[Any, _Prepared]] = weakref.WeakKeyDictionary()  # by group, last used last
 
-    Keeps its scratch, and its group, for as long as it lives. Not for two threads at once.
+
+def executor(schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> Callable[..., Tensor | None]:
+    """Return `execute` made ready for tensors like the one given: ``run(tensor, recorder=None)``, for a loop.
+
+    All ranks call this at the same point. What it returns keeps its scratch, and its group, for as long as it lives; it
+    is not for two threads at once.
     """
-
-    def __init__(self, schedule: Schedule, tensor: Tensor, group: Any = None, op: str = "sum") -> None:
-        of_type("schedule", schedule, Schedule)
-        self._group = group_of(group)
-        self._prepared = Prepared(schedule, tensor, self._group, op)
-        self._start = starter(self._group, tensor)
-
-    def run(self, tensor: Tensor, recorder: Recorder | None = None) -> Tensor | None:
-        """Return what `execute` does, for a tensor of the same shape, dtype and device."""
-        return self._prepared.run(tensor, self._start, recorder)
+    of_type("schedule", schedule, Schedule)
+    group = group_of(group)
+    return partial(_Prepared(schedule, tensor, group, op).run, start=starter(group, tensor))
 
 
-class _Ready:
-    """The plans that one group has used last."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Any, Prepared] = OrderedDict()
-        self._last: Prepared | None = None
-
-    def prepared(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> Prepared:
-        kind = (getattr(tensor, "shape", None), getattr(tensor, "dtype", None), getattr(tensor, "device", None))
-        key = (fingerprint(schedule), kind, str(op))
-        found = self._kept.get(key)
-        if found is None:
-            found = self._kept[key] = Prepared(schedule, tensor, group, op)
-            if len(self._kept) > MOST_READY:  # the oldest goes, on every rank the same one
-                self._kept.popitem(last=False)
-        if self._last is not None and self._last is not found:
-            self._last.release(LARGE_BYTES)
-        self._last = found
-        return found
-
-
-_READY: weakref.WeakKeyDictionary[Any, _Ready] = weakref.WeakKeyDictionary()
-
-
-class Prepared:
+class _Prepared:
     """A schedule that was verified, agreed upon, and planned for one rank; it does not hold the group."""
 
     def __init__(self, schedule: Schedule, tensor: Tensor, group: Any, op: str) -> None:
@@ -128,14 +108,12 @@ class Prepared:
             agree(group, tensor, None)
             raise
         agree(group, tensor, words)
-        steps = rank_steps(schedule, group.rank(), self._ends)
-        made = plan(steps, ahead=not self._batched)
-        self._transfers, self._num_scratch = made.transfers, made.num_scratch
-        self._num_elements, self._given, self._wanted = steps.num_elements, steps.given, steps.wanted
+        (made,) = plans(schedule, self._ends, [group.rank()], ahead=not self._batched)
+        self._plan = made
         self._gets = bool(wanted(schedule)[group.rank()].any()) and not self._is_barrier
         self._in_place = schedule.collective == "allreduce"
         self._only_reads = all(one.sends for one in made.transfers) and not self._is_barrier
-        self._is_result = self._gets and self._wanted == ((0, steps.num_elements),)
+        self._is_result = self._gets and made.wanted == ((0, made.num_elements),)
         self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
         self._device = tensor.device if self._batched else torch.device("cpu")
         place: dict[Span, int] = {}
@@ -173,9 +151,9 @@ class Prepared:
         size = tensor.numel() if schedule.weights is None else self._ends[-1]  # ranks may differ in their elements
         return number, size, DTYPES.index(tensor.dtype), OP_NAMES.index(op)
 
-    def release(self, most_bytes: int) -> None:
-        """Let go of the scratch if it is larger; the next run takes a new one."""
-        if self._scratch is not None and self._scratch.nbytes > most_bytes:
+    def release(self) -> None:
+        """Free the scratch if it is large; the next run takes a new one."""
+        if self._scratch is not None and self._scratch.nbytes > LARGE_BYTES:
             self._scratch, self._in_scratch = None, []
 
     def run(self, tensor: Tensor, start: Starter, recorder: Recorder | None = None) -> Tensor | None:
@@ -185,33 +163,27 @@ class Prepared:
         if kind != self._kind:
             wanted, got = (f"{tuple(shape)} of {dtype} on {device}" for shape, dtype, device in (self._kind, kind))
             raise ValueError(f"tensor must be {wanted}, got {got}")
+        in_place, made = self._in_place or self._only_reads, self._plan
         if self._scratch is None:  # and after it a buffer for the rank where neither its tensor nor its result is one
-            own = not (self._in_place or self._only_reads or self._is_result)
-            size = self._num_scratch + (self._num_elements if own else 0)
+            size = made.num_scratch + (0 if in_place or self._is_result else made.num_elements)
             self._scratch = torch.empty(size, dtype=self._dtype, device=self._device)
             self._in_scratch = [self._scratch[a:b] if scratch else None for scratch, a, b in self._spans]
-        flat = tensor.detach().view(-1)
-        buffer = self._buffer(flat if tensor.device == self._device else flat.to(self._device))
+        flat = tensor.detach().view(-1).to(self._device)
+        buffer = flat
+        if not in_place:
+            buffer = self._scratch[made.num_scratch :]
+            if self._is_result:
+                buffer = torch.empty(made.num_elements, dtype=self._dtype, device=self._device)
+            if not self._is_barrier:
+                first, last = made.given
+                buffer[first:last].copy_(flat[: last - first])
         places = zip(self._spans, self._in_scratch, strict=True)
         views = [buffer[a:b] if found is None else found for (_, a, b), found in places]
         self._carry_out(views, start, recorder)
         return self._result(tensor, buffer)
 
-    def _buffer(self, flat: Tensor) -> Tensor:
-        if self._in_place or self._only_reads:
-            return flat
-        assert self._scratch is not None
-        if self._is_result:
-            buffer = torch.empty(self._num_elements, dtype=self._dtype, device=self._device)
-        else:
-            buffer = self._scratch[self._num_scratch :]
-        if not self._is_barrier:
-            start, stop = self._given
-            buffer[start:stop].copy_(flat[: stop - start])
-        return buffer
-
     def _carry_out(self, views: list[Tensor], start: Starter, recorder: Recorder | None) -> None:
-        works: list[Any] = [None] * len(self._transfers)
+        works: list[Any] = [None] * len(self._plan.transfers)
         add, transfer, step = self._add, 0, 0
         began_ns = time.perf_counter_ns()
         try:
@@ -227,7 +199,7 @@ class Prepared:
                 else:
                     views[what].copy_(views[source])
                 if recorder is not None:
-                    one = self._transfers[transfer]
+                    one = self._plan.transfers[transfer]
                     step = one.step if kind == WAIT and not one.sends else step
                     name = ("send" if one.sends else "receive") if kind == WAIT else NAMES[kind]
                     now_ns = time.perf_counter_ns()
@@ -235,7 +207,7 @@ class Prepared:
                     began_ns = now_ns
         except RuntimeError as error:
             self._scratch = None  # somebody may still write there
-            one = self._transfers[transfer]
+            one = self._plan.transfers[transfer]
             verb = "sending to" if one.sends else "receiving from"
             raise RuntimeError(f"step {one.step}: {verb} rank {one.peer} failed: {error}") from error
 
@@ -250,7 +222,7 @@ class Prepared:
             return tensor
         whole = buffer
         if self._only_reads or not self._is_result:
-            whole = torch.cat([buffer[:0], *(buffer[start:stop] for start, stop in self._wanted)])
+            whole = torch.cat([buffer[:0], *(buffer[start:stop] for start, stop in self._plan.wanted)])
         if self._divides:
             whole.div_(self._schedule.num_ranks)
         return whole.to(tensor.device).reshape(shape_of(self._schedule, tensor, self._ends, whole.numel()))

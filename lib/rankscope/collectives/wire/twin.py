@@ -1,29 +1,28 @@
-"""`simulate_executor`: what `Executor` will take on a cluster, from the very programs that its ranks carry out."""
+"""`simulate_executor`: what `execute` takes on a cluster, from the very programs that its ranks carry out."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ...cluster import Cluster, Link
 from ...timeline import Span, Timeline
-from ...values.checks import number, of_type, whole
+from ...values.checks import number, of_type
 from ..schedule import RUNS_IN, Schedule
-from .plan import LANE, Plan, Post, Transfer, Wait, all_rank_steps, plan
+from .plan import LANE, Plan, Post, Transfer, Wait, plans
 
+ELEMENT_BYTES = 4
 LinkAt = Callable[[int, int, float], Link]
 Name = tuple[int, int, int]  # a message: sender, receiver, step
 
 
-def simulate_executor(
-    schedule: Schedule, num_bytes: int, cluster: Cluster, link_at: LinkAt | None = None, element_bytes: int = 4
-) -> Timeline:
-    """Return when each rank of `Executor` waits for messages, adds up and copies, all ranks starting at time 0.
+def simulate_executor(schedule: Schedule, num_bytes: int, cluster: Cluster, link_at: LinkAt | None = None) -> Timeline:
+    """Return when each rank of `execute` waits for messages, adds up and copies, all ranks starting at time 0.
 
     `num_bytes` is as for `simulate`. While `simulate` is the model of the papers, this is what the executor and Gloo
     do. A message may leave once the sender has posted it and the receiver's ready signal has come; the signal leaves
@@ -46,15 +45,13 @@ def simulate_executor(
     of_type("schedule", schedule, Schedule)
     if schedule.num_ranks != of_type("cluster", cluster, Cluster).num_ranks:
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
-    whole("element_bytes", element_bytes, 1)
     if link_at is not None and not callable(link_at):
         raise ValueError(f"link_at must be a function of src, dst and num_bytes, got {link_at!r}")
     parts = schedule.num_ranks if schedule.collective in RUNS_IN else 1
-    num_elements, rest = divmod(number("num_bytes", num_bytes, 0), element_bytes * parts)
+    num_elements, rest = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * parts)
     if rest:
-        raise ValueError(f"num_bytes must be a multiple of {element_bytes * parts}, got {num_bytes!r}")
-    plans = [plan(steps) for steps in all_rank_steps(schedule, schedule.chunk_ends(int(num_elements)))]
-    return _Run(plans, cluster, link_at, element_bytes).timeline()
+        raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * parts}, got {num_bytes!r}")
+    return _Run(plans(schedule, schedule.chunk_ends(int(num_elements))), cluster, link_at).timeline()
 
 
 @dataclass(slots=True)
@@ -70,53 +67,48 @@ class _Message:
 class _Run:
     """One simulation. A rank goes on with its program until it must wait for a message that is not done."""
 
-    def __init__(self, plans: list[Plan], cluster: Cluster, link_at: LinkAt | None, element_bytes: int) -> None:
-        self._plans, self._cluster, self._element_bytes = plans, cluster, element_bytes
+    def __init__(self, made: list[Plan], cluster: Cluster, link_at: LinkAt | None) -> None:
+        self._plans, self._cluster = made, cluster
         self._link_at = link_at or (lambda src, dst, num_bytes: cluster.link(src, dst))
         self._cards, self._spans = Cards(), list[Span]()
         self._messages: dict[Name, _Message] = defaultdict(_Message)
         self._done_s: dict[tuple[int, Name], float] = {}  # (rank that waits, message)
-        self._waits: dict[tuple[int, Name], float] = {}  # and since when
-        self._at = [0] * len(plans)  # the place in each rank's program
-        self._step = [0] * len(plans)  # of what each rank has received last
         self._events: list[tuple[float, bool, int, Callable[[float], None]]] = []
         self._count = 0
-        for rank in range(len(plans)):
-            self._go(rank, 0.0)
+        self._ranks = [self._carry_out(rank) for rank in range(len(made))]
+        self._waits = [next(rank, None) for rank in self._ranks]  # for which message, None at its end
 
     def timeline(self) -> Timeline:
         while self._events:
             now_s, _, _, happen = heapq.heappop(self._events)
             happen(now_s)
-        assert not self._waits, "a verified schedule does not get stuck"
+        assert self._waits == [None] * len(self._plans), "a verified schedule does not get stuck"
         return Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
+
+    def _carry_out(self, rank: int) -> Iterator[Name]:
+        """Carry on with a rank's program until it waits for a message, which is yielded."""
+        now_s, step = 0.0, 0  # the step of what has been received last
+        for op in self._plans[rank].program:
+            if isinstance(op, Wait):
+                one = self._plans[rank].transfers[op.transfer]
+                name = _name(rank, one)
+                if (rank, name) not in self._done_s:
+                    yield name
+                done_s = self._done_s[rank, name]
+                step = step if one.sends else one.step
+                self._add_span(rank, "send" if one.sends else "receive", one.step, now_s, done_s)
+                now_s = max(now_s, done_s)
+            elif isinstance(op, Post):
+                self._later(now_s, partial(self._post, rank, op))
+            else:
+                took_s = op.to.num_elements * ELEMENT_BYTES * self._cluster.gamma_s_per_byte
+                self._add_span(rank, "reduce" if op.reduce else "copy", step, now_s, now_s + took_s)
+                now_s += took_s
 
     def _later(self, when_s: float, happen: Callable[[float], None], turn: int = 0) -> None:
         """Let something happen then; of events at the same time those with a turn come last, in the order of turns."""
         self._count += 1
         heapq.heappush(self._events, (when_s, turn > 0, turn or self._count, happen))
-
-    def _go(self, rank: int, now_s: float) -> None:
-        """Carry on with a rank's program from this time until it waits."""
-        made = self._plans[rank]
-        while self._at[rank] < len(made.program):
-            op = made.program[self._at[rank]]
-            if isinstance(op, Wait):
-                one = made.transfers[op.transfer]
-                waited = rank, _name(rank, one)
-                if waited not in self._done_s:
-                    self._waits[waited] = now_s
-                    return
-                self._step[rank] = self._step[rank] if one.sends else one.step
-                self._add_span(rank, "send" if one.sends else "receive", one.step, now_s, self._done_s[waited])
-                now_s = max(now_s, self._done_s[waited])
-            elif isinstance(op, Post):
-                self._later(now_s, partial(self._post, rank, op))
-            else:
-                took_s = op.to.num_elements * self._element_bytes * self._cluster.gamma_s_per_byte
-                self._add_span(rank, "reduce" if op.reduce else "copy", self._step[rank], now_s, now_s + took_s)
-                now_s += took_s
-            self._at[rank] += 1
 
     def _add_span(self, rank: int, kind: str, step: int, start_s: float, stop_s: float) -> None:
         if stop_s > start_s:
@@ -130,7 +122,7 @@ class _Run:
             if one.sends:
                 message = self._messages[name]
                 message.posted_s, message.turn = now_s, self._count
-                message.num_bytes = one.span.num_elements * self._element_bytes
+                message.num_bytes = one.span.num_elements * ELEMENT_BYTES
                 self._may_begin(name)
             else:
                 self._later(now_s, partial(self._signal_ready, name), self._count)
@@ -169,9 +161,8 @@ class _Run:
 
     def _finish(self, rank: int, name: Name, now_s: float) -> None:
         self._done_s[rank, name] = now_s
-        since_s = self._waits.pop((rank, name), None)
-        if since_s is not None:
-            self._go(rank, since_s)
+        if self._waits[rank] == name:
+            self._waits[rank] = next(self._ranks[rank], None)
 
 
 def _name(rank: int, one: Transfer) -> Name:

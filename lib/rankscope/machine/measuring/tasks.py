@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...collectives import build
 from ...collectives.wire.group import TAGS, Posted, backend_of, starter, takes_batches
-from ...collectives.wire.run import Executor
+from ...collectives.wire.run import executor
 from ...values.units import bytes_words
 from ..profile import NATIVE, Key
 from .plan import ITEM_BYTES
@@ -84,7 +84,7 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> Task:
 
 
 def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> tuple[Task, int]:
-    """Exchanges one after the other, each receive posted one step ahead, as `Executor` has it."""
+    """Exchanges one after the other, each receive posted one step ahead, as `execute` has it."""
     number = min(EXCHANGES, max(2, CHAIN_BYTES // num_bytes))
     if ring is None:
         return Task(lambda: None), number
@@ -182,7 +182,7 @@ def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
     if name == NATIVE:
         run = _native(collective, buffers, ranks)
     else:  # what returns None are collectives that are not measured
-        run = Executor(build(collective, name, ranks.size, **chosen), buffers.given, ranks.group).run  # type: ignore[assignment]
+        run = executor(build(collective, name, ranks.size, **chosen), buffers.given, ranks.group)  # type: ignore[assignment]
     if in_place or collective != "allreduce":
         return run
     return lambda given: run(buffers.out.copy_(given))
