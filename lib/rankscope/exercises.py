@@ -13,7 +13,7 @@ import numpy as np
 
 from . import data_parallel, ddp, parts, transfer
 from .cluster import Cluster, Link
-from .collectives import Schedule, build, closed_form, lower_bounds, simulate_executor, traffic, verify
+from .collectives import Schedule, build, closed_form, lower_bounds, simulate_executor, verify
 from .ddp.buckets import ParameterSpec
 from .ddp.step import default_buckets
 from .machine.link_facts import pcie_bytes_per_s
@@ -138,7 +138,7 @@ def reads() -> int:
 @_nearly("00.2", "a rank does not send {} MiB: how many messages?")
 def sent() -> float:
     """How many MiB each of 16 ranks sends in a ring allreduce of 64 MiB."""
-    return float(traffic(build("allreduce", "ring", 16), 64 * _MIB).sent_bytes.max()) / _MIB
+    return float(build("allreduce", "ring", 16).traffic(64 * _MIB).sent_bytes.max()) / _MIB
 
 
 @_nearly("00.3", "it does not wait for {} ms: when does the second half start?")

@@ -21,9 +21,7 @@ from rankscope.collectives import (
     run_local,
     simulate,
     simulate_executor,
-    traffic,
     verify,
-    winners,
 )
 from rankscope.collectives.schedule import Phase
 from rankscope.collectives.verify import holdings
@@ -92,8 +90,7 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         (lambda: Phase(0, 1, 0, num_steps=-2), "num_steps must be a whole number of at least 0, got -2"),
         *((lambda s=s: holdings(RING, s), f"step must be a whole number from 0 to 6, got {s}") for s in (-1, 7, 1.5)),
         (lambda: verify(None), "schedule must be a Schedule, got None"),
-        (lambda: traffic(RING, math.nan), "num_bytes must be a finite number of at least 0, got nan"),
-        (lambda: traffic(None, 1.0), "schedule must be a Schedule, got None"),
+        (lambda: RING.traffic(math.nan), "num_bytes must be a finite number of at least 0, got nan"),
     ],
     "builders": [
         (lambda: build("allsum", "ring", 4), "collective must be one of 'allreduce', 'reduce', .*, got 'allsum'"),
@@ -121,7 +118,6 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         (lambda: closed_form("allsum", "ring", 4, 1.0, LINK), "collective must be one of 'allreduce', .*got 'allsum'"),
         (form(gamma=-1), "gamma_s_per_byte must be a finite number of at least 0, got -1"),
         (form(t=3), "ring of allreduce takes no option 't'"),
-        (form(inner=3), "inner must be a Link, got 3"),
         (form(shape=(2, 3)), "ring of allreduce takes no option 'shape'"),
         (form("torus_2d", shape=(2, 2)), "shape must be 2 numbers whose product is num_ranks = 6: 1×6, .*got 2×2"),
         (form("segmented_ring", num_segments=0), "num_segments must be a whole number of at least 1, got 0"),
@@ -167,10 +163,6 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
             )
             for n in ("ring", 3)
         ),
-        (lambda: winners([1e3], [SIX], "allsum"), "collective must be one of 'allreduce', .*got 'allsum'"),
-        (lambda: winners([1e3], []), "winners needs at least one size and one cluster, got 1 and 0"),
-        (lambda: winners(1e3, [SIX]), "num_bytes must be a list, got 1000.0"),
-        (lambda: winners([1e3], SIX), "clusters must be a list, got Cluster"),
     ],
     "run_local": [
         (lambda: run_local("ring", ZEROS), "schedule must be a Schedule, got 'ring'"),

@@ -287,15 +287,6 @@ def test_chunk_bytes() -> None:
     assert build("all_to_all", "pairwise", 2).chunk_bytes(100).tolist() == [50.0] * 4  # each rank sends 100
 
 
-def test_to_frame() -> None:
-    frame = build("broadcast", "binomial", 4).to_frame()
-    assert frame.columns.tolist() == ["step", "src", "dst", "chunk", "num_chunks", "reduce"]
-    assert frame[["step", "src", "dst"]].to_numpy().tolist() == [[0, 0, 2], [1, 0, 1], [1, 2, 3]]
-    empty = build("broadcast", "binomial", 1).to_frame()
-    assert empty.empty
-    assert empty.columns.tolist() == frame.columns.tolist()
-
-
 def test_a_schedule_cannot_be_changed_through_its_steps() -> None:
     ring, ranks = build("allgather", "ring", 4), np.array([0])
     with pytest.raises(ValueError, match="read-only"):
@@ -311,3 +302,37 @@ def test_roots_and_counts_in_text() -> None:
     text += "0: 3>1:1-2=\n1: 3>0:0= 1>2:2=\n"
     assert schedule.to_text() == text
     assert Schedule.from_text(text) == schedule
+
+
+# ---- traffic
+
+
+def test_every_algorithm_moves_at_least_what_it_must() -> None:
+    for name in ALGORITHMS["allreduce"]:
+        for n in (1, 2, 5, 8, 12):
+            moved = build("allreduce", name, n).traffic(960.0)
+            assert moved.sent_bytes.sum() >= 2 * (n - 1) * 960.0 * (1 - 1e-12)  # each share in, each sum out
+            assert not moved.link_bytes.diagonal().any()
+            assert (moved.peak_buffer_bytes >= 960.0).all()
+
+
+def test_the_traffic_of_a_ring_by_hand() -> None:
+    moved = build("allreduce", "ring", 4).traffic(1024)
+    assert moved.link_bytes.tolist() == [[0, 1536, 0, 0], [0, 0, 1536, 0], [0, 0, 0, 1536], [1536, 0, 0, 0]]
+    assert moved.num_messages == 24
+
+
+@pytest.mark.parametrize(
+    ("asked", "peak"),
+    [
+        (("allreduce", "flat"), [2048, 1024, 1024, 1024]),  # its buffer, and what comes in to be added
+        (("allreduce", "recursive_doubling"), [2048] * 4),
+        (("allreduce", "ring"), [1024 + 256] * 4),
+        (("allreduce", "double_binary_tree"), [1024 + 64] * 4),
+        (("gather", "flat"), [1024, 256, 256, 256]),
+        (("scatter", "flat"), [1024, 256, 256, 256]),
+        (("all_to_all", "bruck"), [1536] * 4),  # its own, and half as much arriving: for each block another has gone
+    ],
+)
+def test_memory_holds_only_what_is_needed(asked: tuple[str, str], peak: list[int]) -> None:
+    assert build(*asked, 4).traffic(1024).peak_buffer_bytes.tolist() == peak

@@ -11,7 +11,7 @@ import pytest
 
 from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, build, verify
 from rankscope.collectives.schedule import MOVES
-from rankscope.collectives.verify import Verified, holdings, origins, wanted
+from rankscope.collectives.verify import Verified, holdings
 
 from .cases import NAMES, RANKS, allows, is_right, options, shapes
 
@@ -417,10 +417,10 @@ def test_what_is_passed_on_keeps_the_rank_it_comes_from() -> None:
 def test_everybody_ends_with_what_is_promised(collective: str, name: str) -> None:
     for num_ranks in (1, 2, 8, 8 if collective == "all_to_all" else 128):  # that would be 16,384 chunks a rank
         schedule = build(collective, name, num_ranks)
-        there, wants = holdings(schedule, schedule.num_steps), wanted(schedule)
+        there, wants = holdings(schedule, schedule.num_steps), schedule.wanted()
         if collective in MOVES:
             rank, chunk = np.nonzero(wants)
-            assert there[rank, chunk, origins(schedule)[chunk]].all()
+            assert there[rank, chunk, schedule.origins()[chunk]].all()
             assert (there.sum(axis=2) <= 1).all()
         else:
             assert there[wants].all()

@@ -21,7 +21,7 @@ from pages.stills import stills
 
 from rankscope import ddp, figures, zero
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import build, simulate, traffic, winners
+from rankscope.collectives import best, build, simulate
 from rankscope.ddp import LocalStep
 from rankscope.ddp.buckets import ParameterSpec
 from rankscope.ddp.recommend import Recommendation
@@ -56,7 +56,7 @@ EMULATED = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100m
 FACTS = stated(4)
 LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
 ROAD = Pipeline([Stage("read", 0.004), Stage("decode", 0.03, num_workers=2), Stage("train", 0.012)])
-TABLE = winners(2.0 ** np.arange(10, 31, 2), [Cluster.uniform(n, LINK) for n in (4, 6, 8)])
+FASTEST = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in 2.0 ** np.arange(10, 31, 2)} for n in (4, 6, 8)}
 STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s) for s in range(4)}
 OVER_RANKS = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(11)] for s in range(4)}
 SPECS = [ParameterSpec(str(n), 1 << 19) for n in range(12)]
@@ -110,14 +110,14 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "coverage": lambda **on: figures.coverage(FEW_EPOCHS, **on),
     "curves": curves,
     "label_counts": lambda **on: figures.label_counts(np.arange(100).reshape(10, 10), "digit", **on),
-    "link_load": lambda **on: figures.link_load(traffic(RING, 64e6).link_bytes, **on),
+    "link_load": lambda **on: figures.link_load(RING.traffic(64e6).link_bytes, **on),
     "profile": lambda **on: figures.profile(recorded(), **on),
     "profile residuals": lambda **on: figures.profile(recorded(), "residuals", **on),
     "queue_fill": lambda **on: figures.queue_fill({"predicted": ([0, 1, 2], [0, 3, 1])}, 4, **on),
     "schedule": lambda **on: figures.schedule(FOUR, 2, **on),
     "schedule over time": lambda **on: figures.schedule(RING, timeline=simulate(RING, 1e6, EIGHT), **on),
     "timeline": lambda **on: figures.timeline(simulate_pipeline(ROAD, 12), **on),
-    "winners": lambda **on: figures.winners(TABLE, **on),
+    "winners": lambda **on: figures.winners(FASTEST, **on),
     "zero_memory": lambda **on: figures.zero_memory(STAGES, LIMITS, **on),
     "zero_memory over ranks": lambda **on: figures.zero_memory(OVER_RANKS, LIMITS, **on),
 }
@@ -180,14 +180,14 @@ DRAWINGS: dict[str, Drawing] = {
     "caps": draw_caps(recommendation(), 8),
     "memory": draw_memory(STAGES, LIMITS, "stage 1"),
     "peers": draw_peers(peers()),
-    "winners": draw_winners(TABLE),
+    "winners": draw_winners(FASTEST),
     "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring", measured={"ring": 4e-3}),
     "step": draw_schedule(build("allreduce", "halving_doubling", 8), 1, gpus_per_node=4),
     "shares": draw_schedule(build("allreduce", "ring", 16), 3),
     "origins": draw_schedule(build("allgather", "ring", 4), 1),
     "end": draw_schedule(FOUR, 6),
     "messages": draw_schedule(FOUR, timeline=simulate(FOUR, 1e6, Cluster.uniform(4, LINK, gamma_s_per_byte=1e-11))),
-    "link load": draw_link_load(traffic(FOUR, 2**20).link_bytes),
+    "link load": draw_link_load(FOUR.traffic(2**20).link_bytes),
     "timeline": draw_timeline(spans(Span(0, "gpu", "step", 0, 0, 1), Span(1, "gpu", "allreduce", 3, 0.5, 2))),
     "nothing ran": draw_timeline(spans()),
 }
@@ -271,10 +271,6 @@ def of_native() -> Profile:
     return Profile(recorded().provenance, {}, recorded().select("allreduce", algorithm="native"))
 
 
-def no_winner() -> Any:
-    return TABLE._replace(winner=np.zeros((1, 0), int))
-
-
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.assignment(None), "assignment must be an Assignment, got None"),
     (lambda: figures.assignment(assign(10, 2), color_by="size"), "color_by must be one of 'rank', 'position'"),
@@ -338,8 +334,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.link_load(np.ones((257, 257))), "at most 256 ranks, got 257"),
     (lambda: figures.timeline("spans"), "timeline must be a Timeline, got 'spans'"),
     (lambda: figures.timeline(Timeline.of(TOO_MANY)), "at most 20000 spans, got 20001: select a window or a rank"),
-    (lambda: figures.winners(None), "table must be a Winners, got None"),
-    (lambda: figures.winners(no_winner()), "from 1 to 16384 cells, sizes × ranks, got 0 × 1"),
+    (lambda: figures.winners({}), "from 1 to 16384 cells, sizes × ranks, got 0 × 0"),
+    (lambda: figures.winners({8: {}}), "from 1 to 16384 cells, sizes × ranks, got 0 × 1"),
     (lambda: draw_ranking({}), "finite, at least 0 and of at least one algorithm"),
     (lambda: draw_ranking({"ring": np.inf}), "finite, at least 0 and of at least one algorithm"),
     (lambda: draw_ranking({"ring": -1.0}), "finite, at least 0 and of at least one algorithm"),

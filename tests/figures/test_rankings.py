@@ -9,8 +9,8 @@ import pytest
 
 from rankscope import figures
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import ALGORITHMS, closed_form, winners
-from rankscope.collectives.best import Winners
+from rankscope.collectives import ALGORITHMS, best, closed_form
+from rankscope.collectives.best import Best, Candidate
 from rankscope.figures.cost_lines import lowest
 from rankscope.figures.palette import looks
 from rankscope.figures.rankings import draw_ranking, draw_winners
@@ -26,32 +26,35 @@ TIMES = {name: closed_form("allreduce", name, 8, SIZES, LINK) for name in ("recu
 
 
 def test_the_map_shows_the_winner_and_by_how_much() -> None:
-    table = winners([2.0**10, 2.0**20], [Cluster.uniform(n, LINK) for n in (4, 6)])
-    drawing = draw_winners(table)
+    sizes = 2.0**10, 2.0**20
+    found = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in sizes} for n in (4, 6)}
+    drawing = draw_winners(found)
     rows = {label: at - 0.5 for at, label in drawing.y_ticks}
     assert rows == {"4": 1, "6": 0}  # more ranks further up
     assert {label: at - 0.5 for at, label in drawing.x_ticks} == {"1 KiB": 0, "1 MiB": 1}
-    style, shown, words = looks(table.algorithms), cells(drawing), placed(drawing)
+    style, shown, words = looks(ALGORITHMS["allreduce"]), cells(drawing), placed(drawing)
     letters = {key.label.split(": ")[1]: key.label[0] for key in drawing.legend}  # tell them apart without colour
-    assert set(letters) == {table.algorithms[place] for place in table.winner.ravel()}
+    assert set(letters) == {one.algorithm for row in found.values() for one in row.values()}
     assert len(set(letters.values())) == len(letters)
     assert len(words) == 4
-    for row, ranks in enumerate((4, 6)):
-        for column in range(2):
-            name = table.algorithms[table.winner[row, column]]
+    for ranks, row in found.items():
+        for column, size in enumerate(sizes):
+            name = row[size].algorithm
             assert shown[column, rows[str(ranks)]] == (style[name].color, style[name].dashed)
             assert words[column + 0.5, rows[str(ranks)] + 0.5][:2] == letters[name] + " "
 
 
 def test_margins_are_short() -> None:
-    margins = np.array([[0.0, 0.001, 0.4, 20.0, 5e4, np.inf]])
-    won = np.array([[0, 0, 0, 1, 1, 1]])
-    table = Winners(("ring", "swing"), np.array([8]), 2.0 ** np.arange(6), won, np.ones((1, 6)), margins)
-    drawing = draw_winners(table)
+    def by_margin(name: str, margin: float) -> Best:
+        second = () if margin == np.inf else (Candidate("swing" if name == "ring" else "ring", {}, 1 + margin),)
+        return Best((Candidate(name, {}, 1.0), *second), 0.5)
+
+    margins = {"ring": (0.0, 0.001, 0.4), "swing": (20.0, 5e4, np.inf)}
+    row = [by_margin(name, margin) for name, some in margins.items() for margin in some]
+    drawing = draw_winners({8: dict(zip(2.0 ** np.arange(6), row, strict=True))})
     assert [word for _, word in sorted(placed(drawing).items())] == ["a =", "a <1%", "a 40%", "b 21×", "b >999", "b"]
     assert drawing.title == "Most often quickest: ring, in 3 of 6 cells"
-    nobody = np.zeros((1, 120), int)
-    wide = draw_winners(table._replace(num_bytes=2.0 ** np.arange(0, 60, 0.5), winner=nobody, margin=nobody))
+    wide = draw_winners({8: dict.fromkeys(2.0 ** np.arange(0, 60, 0.5), row[0])})
     assert words_of(wide) == []  # no room
     assert 2 <= len(wide.x_ticks) <= 15
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate, traffic
+from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate
 from rankscope.collectives.verify import holdings
 from rankscope.figures.marks import Drawing, Rects, Texts
 from rankscope.figures.palette import CATEGORIES, ramp, rank_colors
@@ -207,13 +207,13 @@ def test_messages_name_their_chunks_where_there_is_room() -> None:
 
 
 def test_each_link_has_its_bytes() -> None:
-    drawing = draw_link_load(traffic(build("allreduce", "halving_doubling", 4), 2**20).link_bytes)
+    drawing = draw_link_load(build("allreduce", "halving_doubling", 4).traffic(2**20).link_bytes)
     found = cells(drawing)  # senders down, receivers to the right; 0 to 1 carries most: 1 MiB
     assert [found[place][0] for place in ((0, 0), (1, 0), (2, 0))] == ["#ececec", ramp(1)[0], ramp(0.5)[0]]
     assert words_of(drawing) == ["1", "0.5", "1", "0.5", "0.5", "1", "0.5", "1"]
     assert drawing.x_label == "receiver [rank; number: MiB]"
     assert drawing.title == "8 of 12 links in use, at most 1 MiB over one"
     assert keys_of(drawing) == ["512 KiB", "1 MiB", "nothing"]
-    assert draw_link_load(traffic(RING, 2**20).link_bytes).title.endswith("1.5 MiB over each")
+    assert draw_link_load(RING.traffic(2**20).link_bytes).title.endswith("1.5 MiB over each")
     assert draw_link_load(np.zeros((3, 3))).title == "no link carries anything"
     assert words_of(draw_link_load(np.ones((17, 17)))) == []

@@ -286,13 +286,19 @@ def wrong_on_rank_1(*args: Any) -> list[Point]:
     from rankscope.machine.measuring import rank as measure_rank
     from rankscope.machine.measuring import tasks as measure_collectives
 
-    class Wrong(measure_collectives.Executor):
-        def run(self, tensor: Any) -> Any:
-            found = super().run(tensor)
-            found[5] += self._group.rank()
+    right = measure_collectives.executor
+
+    def wrong(schedule: Any, tensor: Any, group: Any) -> Any:
+        run = right(schedule, tensor, group)
+
+        def spoilt(tensor: Any) -> Any:
+            found = run(tensor)
+            found[5] += group.rank()
             return found
 
-    measure_collectives.Executor = Wrong  # type: ignore[misc]
+        return spoilt
+
+    measure_collectives.executor = wrong
     return measure_rank.measure_keys(*args)
 
 

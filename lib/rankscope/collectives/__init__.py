@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
-from .best import best, winners
+from .best import best
 from .builders import ALGORITHMS, build
 from .cost import closed_form, lower_bounds
 from .schedule import Schedule, ScheduleError, Step
 from .simulate import simulate
-from .traffic import traffic
 from .verify import verify
 from .wire.twin import simulate_executor
 
@@ -34,9 +33,7 @@ __all__ = [
     "run_local",
     "simulate",
     "simulate_executor",
-    "traffic",
     "verify",
-    "winners",
 ]
 
 __getattr__, __dir__ = lazy(__name__, {"run_local": "local", "execute": "wire.run"})

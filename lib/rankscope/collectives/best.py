@@ -1,16 +1,13 @@
-"""`best`: which algorithm is quickest at a size on a cluster, by how much, and where that changes."""
+"""`best`: which algorithm is quickest at a size on a cluster, and by how much."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..cluster import Cluster
-from ..values.checks import number, of_type, one_of, several
+from ..values.checks import number, of_type, one_of
 from .builders import ALGORITHMS, build, is_shipped
 from .builders.rings import shape_of
 from .cost import FORMS, NoClosedForm, closed_form, lower_bounds
@@ -39,10 +36,6 @@ class Best(NamedTuple):
         return self.candidates[0].algorithm
 
     @property
-    def options(self) -> dict[str, Any]:
-        return self.candidates[0].options
-
-    @property
     def seconds(self) -> float:
         return self.candidates[0].seconds
 
@@ -55,7 +48,7 @@ class Best(NamedTuple):
         return after / self.seconds - 1 if self.seconds else math.inf if after else 0.0
 
     def __str__(self) -> str:
-        options = ", ".join(f"{name}={value}" for name, value in self.options.items())
+        options = ", ".join(f"{name}={value}" for name, value in self.candidates[0].options.items())
         more = f"{self.margin:.0%} more" if self.margin > _EQUAL else "as quick"
         after = f", then {self.candidates[1].algorithm}, {more}" if len(self.candidates) > 1 else ""
         return f"{self.algorithm}({options}) takes {self.seconds:.4g} s{after}; no less than {self.bound_s:.4g} s"
@@ -79,70 +72,24 @@ def best(
     """
     size = number("num_bytes", num_bytes, 0)
     one_of("collective", collective, tuple(ALGORITHMS))
-    names = _names(collective, algorithms)
+    known = tuple(ALGORITHMS[collective])
+    if isinstance(algorithms, str) or not (algorithms is None or isinstance(algorithms, Iterable)):
+        raise ValueError(f"algorithms must be names of algorithms of {collective}, got {algorithms!r}")
+    names = known if algorithms is None else [one_of(f"algorithm of {collective}", name, known) for name in algorithms]
     of_type("cluster", cluster, Cluster)
-    found = [_candidate(collective, name, size, cluster) for name in ALGORITHMS[collective] if name in names]
-    ranked = _ranked([candidate for candidate in found if candidate is not None])
+    found = [_candidate(collective, name, size, cluster) for name in known if name in names]
+    ranked: list[Candidate] = []
+    for candidate in filter(None, found):
+        place = len(ranked)  # those that differ by rounding only stay in the order in which they come
+        while place and candidate.seconds < ranked[place - 1].seconds * (1 - _EQUAL):
+            place -= 1
+        ranked.insert(place, candidate)
     if not ranked:
         raise ValueError(f"algorithms must exist for {cluster.num_ranks} ranks, got {', '.join(names) or 'none'}")
     bounds = lower_bounds(
         collective, cluster.num_ranks, size, cluster.quickest, cluster.gamma_s_per_byte, cluster.ports
     )
     return Best(tuple(ranked), float(bounds.seconds))
-
-
-class Winners(NamedTuple):
-    """The quickest algorithm by cluster (rows) and size (columns): places in `algorithms`, seconds, margin."""
-
-    algorithms: tuple[str, ...]
-    num_ranks: NDArray[np.int64]
-    num_bytes: NDArray[np.float64]
-    winner: NDArray[np.int64]
-    seconds: NDArray[np.float64]
-    margin: NDArray[np.float64]
-
-
-def winners(
-    num_bytes: Sequence[float],
-    clusters: Sequence[Cluster],
-    collective: str = "allreduce",
-    algorithms: Iterable[str] | None = None,
-) -> Winners:
-    """Return which algorithm is quickest at each size on each cluster, as `best` finds.
-
-    Raises ValueError where `best` does, and for no size or no cluster.
-    """
-    one_of("collective", collective, tuple(ALGORITHMS))
-    sizes, boxes, names = several("num_bytes", num_bytes), several("clusters", clusters), _names(collective, algorithms)
-    if not sizes or not boxes:
-        raise ValueError(f"winners needs at least one size and one cluster, got {len(sizes)} and {len(boxes)}")
-    table = [[best(size, cluster, collective, names) for size in sizes] for cluster in boxes]
-    return Winners(
-        names,
-        np.array([cluster.num_ranks for cluster in boxes]),
-        np.array(sizes, dtype=float),
-        np.array([[names.index(cell.algorithm) for cell in row] for row in table]),
-        np.array([[cell.seconds for cell in row] for row in table]),
-        np.array([[cell.margin for cell in row] for row in table]),
-    )
-
-
-def _names(collective: str, algorithms: Iterable[str] | None) -> tuple[str, ...]:
-    known = tuple(ALGORITHMS[collective])
-    if isinstance(algorithms, str) or not (algorithms is None or isinstance(algorithms, Iterable)):
-        raise ValueError(f"algorithms must be names of algorithms of {collective}, got {algorithms!r}")
-    return known if algorithms is None else tuple(one_of(f"algorithm of {collective}", n, known) for n in algorithms)
-
-
-def _ranked(found: list[Candidate]) -> list[Candidate]:
-    """By time; those that differ by rounding only stay in the order in which they come."""
-    ranked: list[Candidate] = []
-    for candidate in found:
-        place = len(ranked)
-        while place and candidate.seconds < ranked[place - 1].seconds * (1 - _EQUAL):
-            place -= 1
-        ranked.insert(place, candidate)
-    return ranked
 
 
 def _candidate(collective: str, name: str, num_bytes: float, cluster: Cluster) -> Candidate | None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..values.checks import of_type, one_of
 from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule
-from .verify import given, verify, wanted
+from .verify import verify
 
 OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sum": torch.add,
@@ -54,7 +54,7 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
     if schedule.collective == "barrier":
         return [None] * schedule.num_ranks
     held: list[dict[int, Tensor]] = []  # for each rank the chunks that it has
-    for tensor, chunks in zip(tensors, given(schedule), strict=True):
+    for tensor, chunks in zip(tensors, schedule.given(), strict=True):
         run, flat = np.flatnonzero(chunks).tolist(), tensor.detach().reshape(-1)
         start = ends[run[0]] if run else 0
         held.append({chunk: flat[ends[chunk] - start : ends[chunk + 1] - start] for chunk in run})
@@ -64,7 +64,7 @@ def run_local(schedule: Schedule, tensors: Sequence[Tensor], op: str = "sum") ->
         for (_, dst, chunk, _, reduce), new in zip(rows, sent, strict=True):
             held[dst][chunk] = OPS[op](held[dst][chunk], new) if reduce else new
     results: list[Tensor | None] = []
-    for chunks, own in zip(wanted(schedule), held, strict=True):
+    for chunks, own in zip(schedule.wanted(), held, strict=True):
         whole = torch.cat([own[chunk] for chunk in np.flatnonzero(chunks).tolist()]) if chunks.any() else None
         if whole is not None and op == "avg" and schedule.collective in SUMS:
             whole = whole / schedule.num_ranks
@@ -76,7 +76,7 @@ def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
     """Raise ValueError where the schedule has weights, and a rank passes another number of elements than they say."""
     if schedule.weights is None:
         return
-    chunks = given(schedule)[rank]
+    chunks = schedule.given()[rank]
     count = int(np.array(schedule.weights)[chunks].sum())
     if chunks.any() and num_elements != count:
         raise ValueError(f"rank {rank} must pass the {count} elements that the counts add up to, got {num_elements}")

@@ -6,17 +6,14 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import count_of, one_of, several, whole
-from ..values.frozen import checked, frozen, optional
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ..values.checks import count_of, number, one_of, whole
+from ..values.frozen import checked, each, frozen, optional
 
 Ints = NDArray[np.int64]
 
@@ -132,8 +129,22 @@ def _function(field: str, value: Any) -> Callable[[], Iterable[Phase]]:
     return value  # type: ignore[no-any-return]
 
 
-def _counts(field: str, value: Any) -> tuple[int, ...]:
-    return tuple(whole(field, count, 0) for count in several(field, value))
+@attrs.frozen(eq=False)
+class Traffic:
+    """Of one collective: `link_bytes[src, dst]`, how many messages there are, and each rank's `peak_buffer_bytes`.
+
+    The peak counts the chunks that a rank holds and one message for each step of lag that comes in to be added. A chunk
+    that has been passed on and is not part of the rank's result is freed.
+    """
+
+    link_bytes: NDArray[np.float64]
+    num_messages: int
+    peak_buffer_bytes: NDArray[np.float64]
+
+    @property
+    def sent_bytes(self) -> NDArray[np.float64]:
+        """What each rank sends."""
+        return np.asarray(self.link_bytes.sum(axis=1))
 
 
 @frozen(eq=False)
@@ -159,7 +170,7 @@ class Schedule:
     root: int = checked(whole, default=0)
     ports: int = checked(whole, 1, default=1)
     lag: int = checked(whole, 1, default=1)
-    weights: tuple[int, ...] | None = checked(optional, _counts, default=None)
+    weights: tuple[int, ...] | None = checked(optional, each, whole, 0, default=None)
 
     def __attrs_post_init__(self) -> None:
         whole("root", self.root, 0, self.num_ranks - 1)
@@ -227,12 +238,63 @@ class Schedule:
             raise ValueError(f"tensors of all_to_all must have a multiple of {n} elements, got {num_elements}")
         return [chunk * num_elements * parts // self.num_chunks for chunk in range(self.num_chunks + 1)]
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row a transfer: step, src, dst, chunk, num_chunks, reduce."""
-        import pandas as pd
+    def origins(self) -> Ints:
+        """Return the rank that each chunk comes from, for the collectives of `MOVES`."""
+        return np.full(self.num_chunks, self.root) if self.collective in ("broadcast", "scatter") else self._owners()
 
-        frames = [pd.DataFrame({"step": number, **step._asdict()}) for number, step in enumerate(self.steps())]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=["step", *Step._fields])
+    def _owners(self) -> Ints:
+        """The rank that owns each chunk, where the chunks are dealt out in equal runs."""
+        return np.arange(self.num_chunks) * self.num_ranks // self.num_chunks
+
+    def given(self) -> NDArray[np.bool_]:
+        """Return which rank has which chunk at the start, of shape (num_ranks, num_chunks)."""
+        ranks = np.arange(self.num_ranks)[:, None]
+        who = self.origins() if self.collective in MOVES else ranks
+        return np.broadcast_to(ranks == who, (self.num_ranks, self.num_chunks))
+
+    def wanted(self) -> NDArray[np.bool_]:
+        """Return which rank must have which chunk in the end, of shape (num_ranks, num_chunks)."""
+        ranks = np.arange(self.num_ranks)[:, None]
+        who: Ints = ranks
+        if self.collective in ("reduce", "gather"):
+            who = np.full((1, 1), self.root)
+        elif self.collective in RUNS_OUT:
+            who = self._owners()
+        elif self.collective == "all_to_all":
+            block = self.num_chunks // self.num_ranks
+            who = np.arange(self.num_chunks) % block * self.num_ranks // block
+        return np.broadcast_to(ranks == who, (self.num_ranks, self.num_chunks))
+
+    def traffic(self, num_bytes: float) -> Traffic:
+        """Return what this puts on each link and into each rank's memory, each whole buffer having `num_bytes`.
+
+        Raises ValueError for bytes that are not a finite number from 0 on.
+
+        >>> from . import ALGORITHMS
+        >>> ALGORITHMS["allreduce"]["ring"](4).traffic(1024).link_bytes[0].tolist()
+        [0.0, 1536.0, 0.0, 0.0]
+        """
+        sizes, ranks = self.chunk_bytes(number("num_bytes", num_bytes, 0)), self.num_ranks
+        moves, wants, holds = self.collective in MOVES, self.wanted(), self.given().copy()
+        link, scratch = np.zeros(ranks * ranks), np.zeros((self.lag, ranks))
+        peak = held_bytes = holds @ sizes
+        num_messages = 0
+        for nth, step in enumerate(self.steps()):
+            rows = step.by_chunk()
+            pairs = rows.src * ranks + rows.dst
+            np.add.at(link, pairs, sizes[rows.chunk])
+            message, place = np.unique(pairs, return_inverse=True)
+            num_messages += message.size
+            added = scratch[nth % self.lag]  # the largest message that each rank receives in the step to add it
+            added[:] = 0
+            np.maximum.at(added, message % ranks, np.bincount(place, sizes[rows.chunk] * rows.reduce, message.size))
+            if moves:
+                holds[rows.dst, rows.chunk] = True
+                held_bytes = holds @ sizes
+            peak = np.maximum(peak, held_bytes + scratch.sum(axis=0))
+            if moves:
+                holds[rows.src, rows.chunk] &= wants[rows.src, rows.chunk]
+        return Traffic(link.reshape(ranks, ranks), num_messages, peak)
 
     def to_text(self) -> str:
         """Return a line for the header and one for each step: ``step: src>dst:first-last`` with + to add, = to replace.
@@ -249,8 +311,8 @@ class Schedule:
         if self.weights is not None:
             head.append(f"weights={','.join(map(str, self.weights))}")
         lines = [" ".join(head)]
-        for number, step in enumerate(self.steps()):
-            words = [f"{number}:"]
+        for nth, step in enumerate(self.steps()):
+            words = [f"{nth}:"]
             for src, dst, chunk, count, reduce in zip(*(column.tolist() for column in step), strict=True):
                 chunks = f"{chunk}-{chunk + count - 1}" if count > 1 else chunk
                 words.append(f"{src}>{dst}:{chunks}{'+' if reduce else '='}")
@@ -269,10 +331,10 @@ class Schedule:
             raise ScheduleError("the text of a schedule must start with a header line, and this one is empty")
         header = _read_header(*lines[0])
         steps = []
-        for number, (place, words) in enumerate(lines[1:]):
-            if words[0] != f"{number}:":
-                raise ScheduleError(f"line {place}: expected step {number}:, got {words[0]!r}", step=number)
-            steps.append(_read_step(place, number, words[1:], header))
+        for nth, (place, words) in enumerate(lines[1:]):
+            if words[0] != f"{nth}:":
+                raise ScheduleError(f"line {place}: expected step {nth}:, got {words[0]!r}", step=nth)
+            steps.append(_read_step(place, nth, words[1:], header))
         return cls.of_steps(steps, **header)
 
     def __eq__(self, other: object) -> bool:
@@ -319,20 +381,20 @@ def _read_header(place: int, words: list[str]) -> dict[str, Any]:
         raise ScheduleError(f"line {place}: {error}") from None
 
 
-def _read_step(place: int, number: int, words: list[str], header: dict[str, Any]) -> Step:
+def _read_step(place: int, nth: int, words: list[str], header: dict[str, Any]) -> Step:
     rows = []
     for word in words:
         found = _TRANSFER.fullmatch(word)
         if found is None:
             wanted = "src>dst:first-last with + or = after it"
-            raise ScheduleError(f"line {place}: expected {wanted}, got {word!r}", number)
+            raise ScheduleError(f"line {place}: expected {wanted}, got {word!r}", nth)
         src, dst, first, last = (int(part or found[3]) for part in found.groups()[:4])
         for rank in (src, dst):
             if rank >= header["num_ranks"]:
                 limit = header["num_ranks"] - 1
-                raise ScheduleError(f"line {place}: rank must be from 0 to {limit}, got {word!r}", number, rank)
+                raise ScheduleError(f"line {place}: rank must be from 0 to {limit}, got {word!r}", nth, rank)
         if not first <= last < header["num_chunks"]:
             limit = header["num_chunks"] - 1
-            raise ScheduleError(f"line {place}: chunks must be from 0 to {limit}, got {word!r}", number, src, last)
+            raise ScheduleError(f"line {place}: chunks must be from 0 to {limit}, got {word!r}", nth, src, last)
         rows.append((src, dst, first, last - first + 1, found[5] == "+"))
     return Step.of(*zip(*rows, strict=True)) if rows else Step.of([], [], [], [], [])

@@ -1,4 +1,4 @@
-"""What each collective promises, and `verify`: a schedule keeps it, shown by following every share through every step.
+"""`verify`: a schedule does what its collective promises, shown by following every share through every step.
 
 The promises are those of the MPI standard, chapter 6. The method is that of msccl-tools (Microsoft), with shares
 counted instead of or-ed, so that one added twice is seen.
@@ -18,42 +18,6 @@ from .schedule import MOVES, Ints, Schedule, ScheduleError, Step, turns
 Shares = NDArray[np.uint64]
 
 
-# ---- what each collective promises
-
-
-def origins(schedule: Schedule) -> Ints:
-    """Return the rank that each chunk comes from, for the collectives of `MOVES`."""
-    if schedule.collective in ("broadcast", "scatter"):
-        return np.full(schedule.num_chunks, schedule.root)
-    return _owners(schedule)
-
-
-def _owners(schedule: Schedule) -> Ints:
-    """The rank that owns each chunk, where the chunks are dealt out in equal runs."""
-    return np.arange(schedule.num_chunks) * schedule.num_ranks // schedule.num_chunks
-
-
-def given(schedule: Schedule) -> NDArray[np.bool_]:
-    """Return which rank has which chunk at the start, of shape (num_ranks, num_chunks)."""
-    ranks = np.arange(schedule.num_ranks)[:, None]
-    who = origins(schedule) if schedule.collective in MOVES else ranks
-    return np.broadcast_to(ranks == who, (schedule.num_ranks, schedule.num_chunks))
-
-
-def wanted(schedule: Schedule) -> NDArray[np.bool_]:
-    """Return which rank must have which chunk in the end, of shape (num_ranks, num_chunks)."""
-    ranks = np.arange(schedule.num_ranks)[:, None]
-    who: Ints = ranks
-    if schedule.collective in ("reduce", "gather"):
-        who = np.full((1, 1), schedule.root)
-    elif schedule.collective in ("scatter", "reduce_scatter"):
-        who = _owners(schedule)
-    elif schedule.collective == "all_to_all":
-        each = schedule.num_chunks // schedule.num_ranks
-        who = np.arange(schedule.num_chunks) % each * schedule.num_ranks // each
-    return np.broadcast_to(ranks == who, (schedule.num_ranks, schedule.num_chunks))
-
-
 def _before(schedule: Schedule) -> Shares:
     """Whose shares each rank has in each chunk at the start, as bits.
 
@@ -61,7 +25,7 @@ def _before(schedule: Schedule) -> Shares:
     once; where they only pass on, one bit says that the chunk is there.
     """
     if schedule.collective in MOVES:
-        return np.asarray(given(schedule)[:, :, None], dtype=np.uint64)
+        return np.asarray(schedule.given()[:, :, None], dtype=np.uint64)
     ranks = np.arange(schedule.num_ranks)
     shares = np.zeros((schedule.num_ranks, schedule.num_chunks, -(-schedule.num_ranks // 64)), dtype=np.uint64)
     shares[ranks, :, ranks // 64] = (np.uint64(1) << (ranks % 64).astype(np.uint64))[:, None]
@@ -90,14 +54,11 @@ def holdings(schedule: Schedule, step: int) -> NDArray[np.bool_]:
     chunks = np.arange(schedule.num_chunks)
     there = np.zeros((schedule.num_ranks, schedule.num_chunks, schedule.num_ranks), dtype=bool)
     if schedule.collective in MOVES:
-        there[:, chunks, origins(schedule)] = shares.any(axis=2)
+        there[:, chunks, schedule.origins()] = shares.any(axis=2)
         return there
     for origin in range(schedule.num_ranks):
         there[:, :, origin] = shares[:, :, origin // 64] >> np.uint64(origin % 64) & np.uint64(1)
     return there
-
-
-# ---- that a schedule keeps it
 
 
 class Verified(NamedTuple):
@@ -135,15 +96,16 @@ def verify(schedule: Schedule) -> Verified:
     num_steps = num_messages = most_sends = most_receives = 0
     for number, step in enumerate(schedule.steps()):
         _check_places(schedule, number, step)
-        sends, receives, messages = _ports(schedule, number, step)
-        most_sends, most_receives = max(most_sends, sends), max(most_receives, receives)
-        num_messages += messages
+        pairs = np.unique(step.src * schedule.num_ranks + step.dst)
+        most_sends = max(most_sends, _most(schedule, number, "sends", pairs // schedule.num_ranks))
+        most_receives = max(most_receives, _most(schedule, number, "receives", pairs % schedule.num_ranks))
+        num_messages += pairs.size
         rows = step.by_chunk()
         if schedule.lag > 1:
             _check_lag(schedule, number, rows, received)
         _apply(schedule, number, rows, shares)
         num_steps += 1
-    lacking = (shares != complete).any(axis=2) & wanted(schedule)
+    lacking = (shares != complete).any(axis=2) & schedule.wanted()
     if lacking.any():
         rank, chunk = (int(place[0]) for place in np.nonzero(lacking))
         ranks = _bits(complete & ~shares[rank, chunk])
@@ -182,19 +144,13 @@ def _check_places(schedule: Schedule, number: int, step: Step) -> None:
         _fail_at(step.reduce, f"{schedule.collective} adds nothing up", number, step.dst, step.chunk)
 
 
-def _ports(schedule: Schedule, number: int, step: Step) -> tuple[int, int, int]:
-    """The most messages that a rank sends and receives in the step, and how many there are."""
-    if not step.src.size:
-        return 0, 0, 0
-    pairs = np.unique(step.src * schedule.num_ranks + step.dst)
-    most = []
-    for verb, ranks in (("sends", pairs // schedule.num_ranks), ("receives", pairs % schedule.num_ranks)):
-        counts = np.bincount(ranks)
-        most.append(int(counts.max()))
-        if most[-1] > schedule.ports:
-            text = f"{verb} {most[-1]} messages in one step, {schedule.ports} at most by its ports"
-            _fail(text, number, int(counts.argmax()))
-    return most[0], most[1], pairs.size
+def _most(schedule: Schedule, number: int, verb: str, ranks: Ints) -> int:
+    """The most messages that one rank sends, or receives, in the step: a rank of `ranks` has one each."""
+    counts = np.bincount(ranks, minlength=1)
+    if counts.max() > schedule.ports:
+        text = f"{verb} {counts.max()} messages in one step, {schedule.ports} at most by its ports"
+        _fail(text, number, int(counts.argmax()))
+    return int(counts.max())
 
 
 def _check_lag(schedule: Schedule, number: int, rows: Step, received: Ints) -> None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from ..cluster import Link
 from ..collectives import build, closed_form
-from ..collectives import traffic as schedule_traffic
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, whole
 from ..values.frozen import checked, frozen
@@ -160,9 +159,9 @@ def ddp_traffic(sizes: StepSizes, num_ranks: int) -> StepTraffic:
     """
     of_type("sizes", sizes, StepSizes)
     num_ranks = whole("num_ranks", num_ranks, 1, MOST_DEVICES)
-    moved = {"gradients": schedule_traffic(build("allreduce", "ring", num_ranks), sizes.parameter_bytes)}
+    moved = {"gradients": build("allreduce", "ring", num_ranks).traffic(sizes.parameter_bytes)}
     if sizes.buffer_bytes:
-        moved["buffers"] = schedule_traffic(build("broadcast", "binomial", num_ranks), sizes.buffer_bytes)
+        moved["buffers"] = build("broadcast", "binomial", num_ranks).traffic(sizes.buffer_bytes)
     link_bytes = np.sum([one.link_bytes for one in moved.values()], axis=0)
     bytes_of = {what: float(one.link_bytes.sum()) for what, one in moved.items()}
     return StepTraffic(link_bytes, sum(one.num_messages for one in moved.values()), bytes_of)

@@ -8,8 +8,7 @@ from string import ascii_letters
 
 import numpy as np
 
-from ..collectives.best import Winners
-from ..values.checks import of_type
+from ..collectives.best import Best
 from ..values.units import bytes_words, round_ticks, time_unit
 from .marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on
 from .palette import INK, looks
@@ -18,30 +17,32 @@ _WIDE_PX, _ROW_PX, _MOST_CELLS = 860.0, 24.0, 16_384
 _CUT = 4.0  # times the fastest, beyond which a bar is cut
 
 
-def draw_winners(table: Winners, title: str | None = None) -> Drawing:
+def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = None) -> Drawing:
     """Draw which algorithm is the fastest at each size and number of ranks, and by how much.
 
-    Sizes go to the right, ranks upwards. An algorithm has the hue that its line has in `costs`, hatched where that is
-    dashed. Where there is room a cell has the algorithm's letter and says how much longer the next best takes, = where
-    that is not longer. Raises ValueError for an empty table and for more than 16,384 cells.
+    `found` has what `collectives.best` found, by number of ranks and then by size. Sizes go to the right, ranks
+    upwards. An algorithm has the hue that its line has in `costs`, hatched where that is dashed. Where there is room a
+    cell has the algorithm's letter and says how much longer the next best takes, = where that is not longer. Raises
+    ValueError for no number of ranks or no size, and for more than 16,384 cells.
     """
-    rows, columns = of_type("table", table, Winners).winner.shape
+    table = [list(row.values()) for row in found.values()]
+    rows, columns = len(table), len(table[0]) if table else 0
     if not 0 < rows * columns <= _MOST_CELLS:
         raise ValueError(f"a drawing has from 1 to {_MOST_CELLS} cells, sizes × ranks, got {columns} × {rows}")
-    style = looks(table.algorithms)
-    won = [table.algorithms[place] for place in table.winner.ravel().tolist()]
-    row, column = np.indices(table.winner.shape)
+    best = [cell for row in table for cell in row]
+    won = [cell.algorithm for cell in best]
+    style = looks(candidate.algorithm for cell in best for candidate in cell.candidates)
+    row, column = np.indices((rows, columns))
     cell_px = min(_WIDE_PX / columns, max(40.0, 420.0 / columns))
     fill, hatched = [style[name].color for name in won], [style[name].dashed for name in won]
     rects = Rects(column, rows - 1 - row, fill, hatched=hatched)
     letters = dict(zip(dict.fromkeys(won), ascii_letters, strict=False))
-    margins = zip(won, table.margin.ravel().tolist(), strict=True)
-    words = np.array([f"{letters[name]} {_margin_words(margin)}".rstrip() for name, margin in margins])
+    words = np.array([f"{letters[cell.algorithm]} {_margin_words(cell.margin)}".rstrip() for cell in best])
     written = cell_px >= 40
-    powers = np.flatnonzero(np.log2(table.num_bytes) % 1 == 0) if (table.num_bytes > 0).all() else np.empty(0, int)
-    marked = powers if powers.size > 1 else np.arange(columns)
-    every = max(1, math.ceil(marked.size * 60 / (cell_px * columns)))
-    sizes = table.num_bytes.tolist()
+    sizes = [float(size) for size in next(iter(found.values()))]
+    powers = [place for place, size in enumerate(sizes) if size > 0 and math.log2(size) % 1 == 0]
+    marked = powers if len(powers) > 1 else range(columns)
+    every = max(1, math.ceil(len(marked) * 60 / (cell_px * columns)))
     counts = {name: won.count(name) for name in dict.fromkeys(won)}
     most = max(counts, key=lambda name: counts[name])
     keys = ((f"{letters[name]}: {name}" if written else name, style[name]) for name in counts)
@@ -54,8 +55,8 @@ def draw_winners(table: Winners, title: str | None = None) -> Drawing:
         size_px=(cell_px * columns, _ROW_PX * rows),
         rects=(rects,),
         texts=numbers_on(rects, words, wanted=np.full(words.shape, written)),
-        x_ticks=tuple((place + 0.5, bytes_words(sizes[place])) for place in marked[::every].tolist()),
-        y_ticks=tuple((rows - place - 0.5, str(ranks)) for place, ranks in enumerate(table.num_ranks.tolist())),
+        x_ticks=tuple((place + 0.5, bytes_words(sizes[place])) for place in marked[::every]),
+        y_ticks=tuple((rows - place - 0.5, str(ranks)) for place, ranks in enumerate(found)),
         legend=tuple(Key(label, look.color, hatched=look.dashed) for label, look in keys),
     )
 

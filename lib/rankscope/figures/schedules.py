@@ -323,7 +323,7 @@ def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> t
 def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
     """Draw how many bytes each rank sends to each other; paler is more.
 
-    `link_bytes` are those of ``traffic(schedule, num_bytes)``. Up to 16 ranks the numbers stand in the cells; links
+    `link_bytes` are those of ``schedule.traffic(num_bytes)``. Up to 16 ranks the numbers stand in the cells; links
     that carry nothing are grey. Raises ValueError unless it is a square matrix of finite numbers of at least 0, and for
     more than 256 ranks.
     """

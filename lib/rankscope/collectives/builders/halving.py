@@ -25,7 +25,7 @@ def recursive_doubling(num_ranks: int) -> Schedule:
         for k in range(p.bit_length() - 1):
             yield Phase(real, real[places ^ (1 << k)], 0, 1, True)
 
-    return _folded("allreduce", "recursive_doubling", num_ranks, 1, core)
+    return _folded("allreduce", "recursive_doubling", num_ranks, core, num_chunks=1)
 
 
 def halving_doubling(num_ranks: int) -> Schedule:
@@ -41,8 +41,7 @@ def halving_doubling(num_ranks: int) -> Schedule:
         for peer, _, kept, size in reversed(rounds):
             yield Phase(real, real[peer], kept, size)
 
-    p = _power(whole("num_ranks", num_ranks, 1))
-    return _folded("allreduce", "halving_doubling", num_ranks, p, core)
+    return _folded("allreduce", "halving_doubling", num_ranks, core)
 
 
 def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
@@ -60,8 +59,7 @@ def reduce_scatter_gather(num_ranks: int, *, root: int = 0) -> Schedule:
             far = near + near.size
             yield Phase(real[far], real[near], kept[far], size)
 
-    p = _power(whole("num_ranks", num_ranks, 1))
-    return _folded("reduce", "reduce_scatter_gather", num_ranks, p, core, root)
+    return _folded("reduce", "reduce_scatter_gather", num_ranks, core, root)
 
 
 def swing(num_ranks: int) -> Schedule:
@@ -85,8 +83,7 @@ def swing(num_ranks: int) -> Schedule:
             back.append(Phase(src, dst, block.ravel()))
         yield from reversed(back)
 
-    p = _power(whole("num_ranks", num_ranks, 1))
-    return _folded("allreduce", "swing", num_ranks, p, core)
+    return _folded("allreduce", "swing", num_ranks, core)
 
 
 def swing_peers(num_ranks: int, step: int) -> Ints:
@@ -120,24 +117,22 @@ def halves(p: int, nearest_first: bool = True) -> Iterator[tuple[Ints, Ints, Int
         yield places ^ (1 << bit), given, kept, size
 
 
-def _power(num_ranks: int) -> int:
-    return 1 << (num_ranks.bit_length() - 1)
-
-
 def _folded(
     collective: str,
     algorithm: str,
     num_ranks: int,
-    num_chunks: int,
     core: Callable[[int, Ints], Iterator[Phase]],
     root: int = 0,
+    num_chunks: int | None = None,
 ) -> Schedule:
-    """`core(p, ranks)` among p ranks, a power of two; before it the others hand their share to one of them.
+    """`core(p, ranks)` among p ranks, a power of two, before which the others hand their share to one of them.
 
-    In a reduce the root is the first of these p ranks; in an allreduce the others get the sum in the end.
+    In a reduce the root is the first of these p ranks; in an allreduce the others get the sum in the end. There are p
+    chunks where no `num_chunks` are given.
     """
     n = whole("num_ranks", num_ranks, 1)
-    root, p = whole("root", root, 0, n - 1), _power(n)
+    root, p = whole("root", root, 0, n - 1), 1 << (n.bit_length() - 1)
+    num_chunks = num_chunks or p
     folded = np.arange(0, 2 * (n - p), 2)
     onto = folded + 1
     real = np.r_[onto, np.arange(2 * (n - p), n)]

@@ -8,11 +8,13 @@ operations in MPICH.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...values.checks import several, whole
+from ...values.checks import whole
+from ...values.frozen import each
 from ..schedule import Ints, Phase, Schedule, Step
 
 
@@ -112,9 +114,7 @@ def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None 
 
 def scatter_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
     """Down a binomial tree every rank is sent the chunks of its whole subtree: ⌈log₂N⌉ steps; `counts` as in flat."""
-    n, root = _ranks(num_ranks, root)
-    weights = weights_of(n, counts)
-    return Schedule("scatter", "binomial", n, n, lambda: _subtrees(n, root, down=True), root, weights=weights)
+    return _binomial("scatter", num_ranks, root, counts)
 
 
 def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
@@ -127,9 +127,7 @@ def gather_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None =
 
 def gather_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
     """Up a binomial tree every rank sends the chunks of its whole subtree: ⌈log₂N⌉ steps; `counts` as in flat."""
-    n, root = _ranks(num_ranks, root)
-    weights = weights_of(n, counts)
-    return Schedule("gather", "binomial", n, n, lambda: _subtrees(n, root, down=False), root, weights=weights)
+    return _binomial("gather", num_ranks, root, counts)
 
 
 # ---- what they share, with one another and with other families
@@ -155,6 +153,13 @@ def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | No
     return Schedule(collective, "flat", n, num_chunks, phases, root, max(1, n - 1), weights=weights)
 
 
+def _binomial(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
+    """Down, or up, a binomial tree: the chunks of the child and of all places below it."""
+    n, root = _ranks(num_ranks, root)
+    phases = partial(_subtrees, n, root, collective == "scatter")
+    return Schedule(collective, "binomial", n, n, phases, root, weights=weights_of(n, counts))
+
+
 def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] | None:
     """Return how many elements each rank's run has, or None where all have as many.
 
@@ -166,7 +171,7 @@ def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] 
     """
     if counts is None:
         return None
-    found = tuple(whole("counts", count, 0) for count in several("counts", counts))
+    found = each("counts", counts, whole, 0)
     if len(found) != num_ranks:
         raise ValueError(f"counts must be {num_ranks} whole numbers, one a rank, got {len(found)} of them")
     return found
@@ -197,7 +202,7 @@ def to_leaders(num_ranks: int, group: int, num_chunks: int, reduce: bool, root: 
 
 
 def _subtrees(n: int, root: int, down: bool) -> Iterator[Phase]:
-    """Down, or up, a binomial tree: the chunks of the child and of all places below it."""
+    """In each step a parent passes its child the chunks of it and of all places below it, or gets them."""
     steps = levels(n, n)
     for child, distance in reversed(steps) if down else steps:
         leaf, parent = (child + root) % n, (child - distance + root) % n

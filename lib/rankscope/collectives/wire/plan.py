@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..schedule import MOST_KEPT, Schedule
-from ..verify import given, wanted
 
 LANE = "executor"  # of a rank, for the time that it spends on its program
 LONG = 4096  # elements: no ready signal waits behind a message that is longer
@@ -107,7 +106,7 @@ def plans(schedule: Schedule, ends: list[int], ranks: Iterable[int] | None = Non
                 steps[-1][row[1]].append(row)
         if sum(len(mine) for of_ranks in steps for mine in of_ranks) <= MOST_KEPT:
             schedule.cache["transfers"] = steps
-    own, result, sizes = given(schedule), wanted(schedule), np.diff(ends)
+    own, result, sizes = schedule.given(), schedule.wanted(), np.diff(ends)
     made = []
     for rank in range(schedule.num_ranks) if ranks is None else ranks:
         mine = [of_ranks[rank] for of_ranks in steps]

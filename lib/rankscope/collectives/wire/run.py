@@ -19,7 +19,7 @@ from ...timeline import Recorder
 from ...values.checks import of_type, one_of
 from ..local import OPS, check_counts, check_op, shape_of
 from ..schedule import SUMS, Schedule
-from ..verify import verify, wanted
+from ..verify import verify
 from .group import (
     DTYPES,
     OP_NAMES,
@@ -110,7 +110,7 @@ class _Prepared:
         agree(group, tensor, words)
         (made,) = plans(schedule, self._ends, [group.rank()], ahead=not self._batched)
         self._plan = made
-        self._gets = bool(wanted(schedule)[group.rank()].any()) and not self._is_barrier
+        self._gets = bool(schedule.wanted()[group.rank()].any()) and not self._is_barrier
         self._in_place = schedule.collective == "allreduce"
         self._only_reads = all(one.sends for one in made.transfers) and not self._is_barrier
         self._is_result = self._gets and made.wanted == ((0, made.num_elements),)
