@@ -28,7 +28,8 @@ from rankscope.machine import Profile
 from rankscope.machine.link_facts import METHODS
 from rankscope.parts import idle_share
 from rankscope.pipeline import simulate as simulate_pipeline
-from rankscope.pipeline_parallel import bubble_share, gpipe, traffic
+from rankscope.pipeline_parallel import bubble_share, traffic
+from rankscope.pipeline_parallel import build as build_pipeline
 from rankscope.pipeline_parallel import simulate as simulate_schedule
 from rankscope.sampling import assign
 from rankscope.transfer import overlap_share
@@ -453,13 +454,16 @@ def test_pipeline_parallel_says_what_the_schedule_does() -> None:
         "a rank sends 20 MB a step at most",
     ]
     assert bubble_share("gpipe", 3, 5) == Fraction(2, 7)
-    assert max(traffic(gpipe(3, 5), 2e6)) == 20e6
+    assert max(traffic(build_pipeline("gpipe", 3, 5), 2e6)) == 20e6
 
 
 def test_a_link_that_is_not_free_makes_the_step_longer() -> None:
     settings = {"schedule": "gpipe", "num_ranks": 2, "num_microbatches": 1, "link": "1 GB/s, 50 µs"}
     _, spans, _ = step(SCHEDULES.at(**settings))
-    assert spans.makespan_s == simulate_schedule(gpipe(2, 1), 0.010, 0.020, LINKS["1 GB/s, 50 µs"], 4e6).makespan_s
+    assert (
+        spans.makespan_s
+        == simulate_schedule(build_pipeline("gpipe", 2, 1), 0.010, 0.020, LINKS["1 GB/s, 50 µs"], 4e6).makespan_s
+    )
     assert spans.makespan_s == pytest.approx(0.060 + 2 * (50e-6 + 4e-3))
     assert report(SCHEDULES, **settings)[1].startswith("bubble: 55.9% of the step; 1/2 = 50.0%")
 

@@ -8,7 +8,7 @@ from ..cluster import Link
 from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..pipeline_parallel.model import simulate, traffic
-from ..pipeline_parallel.schedule import PIPELINES, PipelineSchedule, bubble_share
+from ..pipeline_parallel.schedule import PIPELINES, PipelineSchedule, bubble_share, build
 from ..timeline import Timeline
 from ..values.units import decimal_words, time_words
 from .panel import Explorer, Now, Setting, shows
@@ -38,7 +38,7 @@ def plan(now: Now) -> PipelineSchedule:
         chunks = now.num_chunks
         while number % max(1, number // now.num_ranks):
             number += 1
-    return PIPELINES[now.schedule](now.num_ranks, number, chunks)
+    return build(now.schedule, now.num_ranks, number, chunks)
 
 
 @lru_cache(maxsize=1)  # the picture and the report ask for the same

@@ -6,30 +6,18 @@ from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
 from .model import simulate, simulated_bubble, traffic
-from .schedule import (
-    PIPELINES,
-    PipelineError,
-    PipelineSchedule,
-    bubble_share,
-    gpipe,
-    interleaved_1f1b,
-    one_f_one_b,
-    verify,
-)
+from .schedule import PipelineError, PipelineSchedule, bubble_share, build, verify
 
 if TYPE_CHECKING:
     from .run import make_model, measure
 
 __all__ = [
-    "PIPELINES",
     "PipelineError",
     "PipelineSchedule",
     "bubble_share",
-    "gpipe",
-    "interleaved_1f1b",
+    "build",
     "make_model",
     "measure",
-    "one_f_one_b",
     "simulate",
     "simulated_bubble",
     "traffic",

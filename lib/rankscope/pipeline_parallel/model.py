@@ -32,8 +32,8 @@ def simulate(
 
     PipelineError for what `verify` refuses, ValueError for times below 0 and for too many or too few of them.
 
-    >>> from rankscope.pipeline_parallel import one_f_one_b
-    >>> step = simulate(one_f_one_b(4, 8), forward_s=1, backward_s=2)
+    >>> from rankscope.pipeline_parallel import build
+    >>> step = simulate(build("one_f_one_b", 4, 8), forward_s=1, backward_s=2)
     >>> step.makespan_s, step.select(rank=0).busy_s  # 3/11 of the step is bubble
     (33.0, 24.0)
     """
@@ -58,8 +58,9 @@ def simulated_bubble(schedule: PipelineSchedule, forward: Any = 1, backward: Any
     mean over ranks. ValueError where no stage takes any time.
 
     >>> from fractions import Fraction
-    >>> from rankscope.pipeline_parallel import bubble_share, interleaved_1f1b
-    >>> simulated_bubble(interleaved_1f1b(4, 8, 2), Fraction(1, 3), 1), bubble_share("interleaved_1f1b", 4, 8, 2)
+    >>> from rankscope.pipeline_parallel import bubble_share, build
+    >>> sizes = "interleaved_1f1b", 4, 8, 2
+    >>> simulated_bubble(build(*sizes), Fraction(1, 3), 1), bubble_share(*sizes)
     (Fraction(3, 19), Fraction(3, 19))
     """
     verify(schedule)
@@ -77,8 +78,8 @@ def traffic(schedule: PipelineSchedule, activation_bytes: float) -> tuple[float,
     `activation_bytes` is what one microbatch has at a cut between two stages. Over all ranks it is 2·m·(p·v-1) times
     that, however many parameters there are; a ring allreduce of Ψ bytes of gradients sends 2(p-1)·Ψ.
 
-    >>> from rankscope.pipeline_parallel import gpipe
-    >>> traffic(gpipe(4, 8), 100)
+    >>> from rankscope.pipeline_parallel import build
+    >>> traffic(build("gpipe", 4, 8), 100)
     (800.0, 1600.0, 1600.0, 800.0)
     """
     verify(schedule)

@@ -18,7 +18,7 @@ from ..values.checks import number, of_type, whole
 from ..values.frozen import evolve, frozen
 from ..workers.launch import launch
 from .model import Seconds, kind_of, stage_seconds
-from .schedule import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, PIPELINES, Action, PipelineSchedule
+from .schedule import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, PIPELINES, Action, PipelineSchedule, build
 
 _MARGIN_NS = 20_000_000  # from when the ranks agree on a start to the start
 _SAMPLES = 4  # of a microbatch
@@ -84,8 +84,8 @@ def measure(
     `PIPELINES`), and what it refuses: 1F1B of fewer microbatches than ranks, interleaved 1F1B of one chunk. RankError
     for what fails on a rank.
 
-    >>> from rankscope.pipeline_parallel import one_f_one_b
-    >>> (run,) = measure([one_f_one_b(2, 3)])
+    >>> from rankscope.pipeline_parallel import build
+    >>> (run,) = measure([build("one_f_one_b", 2, 3)])
     >>> print(run.executed.to_text())
     one_f_one_b ranks=2 microbatches=3 chunks=1
     0: 0F0 0F1 0B0 0F2 0B1 0B2
@@ -113,7 +113,7 @@ def measure(
 def _check_torch_has(schedule: PipelineSchedule) -> None:
     of_type("schedules", schedule, PipelineSchedule)
     name, sizes = schedule.name, (schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
-    if name not in PIPELINES or PIPELINES[name](*sizes) != schedule:
+    if name not in PIPELINES or build(name, *sizes) != schedule:
         raise ValueError(f"schedules must be of {', '.join(PIPELINES)}, which torch has, got {name} as written")
     if name == "one_f_one_b":
         whole("num_microbatches of torch's Schedule1F1B", schedule.num_microbatches, schedule.num_ranks)

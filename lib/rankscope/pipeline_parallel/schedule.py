@@ -8,14 +8,15 @@ differ: GPipe, 1F1B and interleaved 1F1B are made here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, chain, product
 from typing import Any, NamedTuple
 
 from ..values.checks import of_type, one_of, several, whole
 from ..values.frozen import checked, frozen
 
+PIPELINES = ("gpipe", "one_f_one_b", "interleaved_1f1b")
 MOST_RANKS, MOST_MICROBATCHES, MOST_CHUNKS = 256, 4096, 64
 FORWARD, BACKWARD = "F", "B"
 _ACTION = re.compile(r"([0-9]{1,6})([FB])([0-9]{1,6})")
@@ -92,7 +93,7 @@ class PipelineSchedule:
         One is of a microbatch and a chunk, so that with `num_chunks` chunks it takes that part of what it takes with
         one.
 
-        >>> gpipe(4, 8).activations_in_flight(), one_f_one_b(4, 8).activations_in_flight()
+        >>> build("gpipe", 4, 8).activations_in_flight(), build("one_f_one_b", 4, 8).activations_in_flight()
         ((8, 8, 8, 8), (4, 3, 2, 1))
         """
         kept = ([1 if action.kind == FORWARD else -1 for action in row] for row in self.actions)
@@ -180,11 +181,10 @@ def verify(schedule: PipelineSchedule) -> None:
             if action.kind == BACKWARD and forward not in done:
                 raise error(rank, action, f"comes before {schedule.word(rank, forward)}")
             done.add(action)
-        for chunk in range(schedule.num_chunks):
-            for microbatch in range(schedule.num_microbatches):
-                for kind in (FORWARD, BACKWARD):
-                    if (missing := Action(kind, microbatch, chunk)) not in done:
-                        raise error(rank, missing, "is missing")
+        for chunk, microbatch in product(range(schedule.num_chunks), range(schedule.num_microbatches)):
+            for kind in (FORWARD, BACKWARD):
+                if (missing := Action(kind, microbatch, chunk)) not in done:
+                    raise error(rank, missing, "is missing")
     for _ in in_order(schedule):
         pass
 
@@ -227,61 +227,48 @@ def _needed(schedule: PipelineSchedule, rank: int, action: Action) -> set[tuple[
 # ---- the three kinds
 
 
-def gpipe(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """Return the schedule of GPipe (Huang et al., 2019): all microbatches forward, then all backward.
+def build(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
+    """Return one of the schedules of `PIPELINES`.
 
-    With one microbatch it is plain model parallelism: one rank works at a time. ValueError for sizes out of range, and
-    for more than one chunk.
+    - "gpipe" (Huang et al., 2019): all microbatches forward, then all backward. With one microbatch it is plain model
+      parallelism: one rank works at a time.
+    - "one_f_one_b" (PipeDream-Flush: Narayanan et al., 2021): rank r goes p-1-r forwards ahead, then one F, one B. It
+      may have fewer microbatches than ranks; torch's Schedule1F1B refuses that.
+    - "interleaved_1f1b" (Narayanan et al., 2021, section 2.2): 1F1B with `num_chunks` smaller stages a rank.
+      Microbatches go in ⌊m/p⌋ rounds (one if there are fewer than ranks) of equal length, a round through all chunks
+      before the next begins. As in torch's ScheduleInterleaved1F1B they need not be a multiple of the ranks, only of
+      the rounds.
 
-    >>> print(gpipe(2, 3).to_text())
+    Raises ValueError for other names, sizes out of range, and more than one chunk of what is not interleaved.
+
+    >>> print(build("gpipe", 2, 3).to_text())
     gpipe ranks=2 microbatches=3 chunks=1
     0: 0F0 0F1 0F2 0B0 0B1 0B2
     1: 1F0 1F1 1F2 1B0 1B1 1B2
     <BLANKLINE>
-    """
-    p, m, _ = _sizes("gpipe", num_ranks, num_microbatches, num_chunks)
-    return _scheduled("gpipe", p, m, 1, m, lambda rank: m)
-
-
-def one_f_one_b(num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> PipelineSchedule:
-    """Return 1F1B (PipeDream-Flush: Narayanan et al., 2021): rank r goes p-1-r forwards ahead, then one F, one B.
-
-    Fewer microbatches than ranks may be asked for; torch's Schedule1F1B refuses them. ValueError for sizes out of
-    range, and for more than one chunk.
-
-    >>> print(one_f_one_b(2, 3).to_text())
+    >>> print(build("one_f_one_b", 2, 3).to_text())
     one_f_one_b ranks=2 microbatches=3 chunks=1
     0: 0F0 0F1 0B0 0F2 0B1 0B2
     1: 1F0 1B0 1F1 1B1 1F2 1B2
     <BLANKLINE>
-    """
-    p, m, _ = _sizes("one_f_one_b", num_ranks, num_microbatches, num_chunks)
-    return _scheduled("one_f_one_b", p, m, 1, m, lambda rank: p - 1 - rank)
-
-
-def interleaved_1f1b(num_ranks: int, num_microbatches: int, num_chunks: int = 2) -> PipelineSchedule:
-    """Return interleaved 1F1B (Narayanan et al., 2021, section 2.2): 1F1B with `num_chunks` smaller stages a rank.
-
-    Microbatches go in ⌊m/p⌋ rounds (one if there are fewer than ranks) of equal length, a round through all chunks
-    before the next begins. As in torch's ScheduleInterleaved1F1B they need not be a multiple of the ranks, only of the
-    rounds. ValueError for any other number of them, and for sizes out of range.
-
-    >>> print(interleaved_1f1b(2, 2).to_text())
+    >>> print(build("interleaved_1f1b", 2, 2, 2).to_text())
     interleaved_1f1b ranks=2 microbatches=2 chunks=2
     0: 0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1
     1: 1F0 1F1 3F0 3B0 3F1 3B1 1B0 1B1
     <BLANKLINE>
     """
-    p, m, v = _sizes("interleaved_1f1b", num_ranks, num_microbatches, num_chunks)
-    length = m // max(1, m // p)
-    return _scheduled("interleaved_1f1b", p, m, v, length, lambda rank: (v - 1) * length + 2 * (p - 1 - rank))
-
-
-PIPELINES: dict[str, Callable[..., PipelineSchedule]] = {
-    "gpipe": gpipe,
-    "one_f_one_b": one_f_one_b,
-    "interleaved_1f1b": interleaved_1f1b,
-}
+    p, m, v = _sizes(name, num_ranks, num_microbatches, num_chunks)
+    length = m if v == 1 else m // max(1, m // p)  # of a round
+    rounds = [range(first, first + length) for first in range(0, m, length)]
+    forward = [Action(FORWARD, one, chunk) for each in rounds for chunk in range(v) for one in each]
+    backward = [Action(BACKWARD, one, chunk) for each in rounds for chunk in reversed(range(v)) for one in each]
+    rows = []
+    for rank in range(p):
+        later = p - 1 - rank  # ranks
+        ahead = {"gpipe": m, "one_f_one_b": later, "interleaved_1f1b": (v - 1) * length + 2 * later}[name]
+        pairs = chain.from_iterable(zip(forward[ahead:], backward, strict=False))
+        rows.append((*forward[:ahead], *pairs, *backward[max(0, len(forward) - ahead) :]))
+    return PipelineSchedule(name, p, m, v, tuple(rows))
 
 
 def bubble_share(name: str, num_ranks: int, num_microbatches: int, num_chunks: int = 1) -> Fraction:
@@ -292,7 +279,7 @@ def bubble_share(name: str, num_ranks: int, num_microbatches: int, num_chunks: i
     time that it would take without any bubble, as Narayanan et al., 2021, have it, it is (p-1)/m and (p-1)/(v·m). With
     m < p microbatches the one round of interleaved 1F1B has gaps of its own: (v·(p-m)+m-1)/(v·p+m-1).
 
-    ValueError for what the schedule of this name refuses.
+    Raises ValueError for what `build` refuses.
 
     >>> bubble_share("gpipe", 4, 8), bubble_share("one_f_one_b", 4, 8), bubble_share("interleaved_1f1b", 4, 8, 2)
     (Fraction(3, 11), Fraction(3, 11), Fraction(3, 19))
@@ -304,34 +291,14 @@ def bubble_share(name: str, num_ranks: int, num_microbatches: int, num_chunks: i
 
 def _sizes(name: str, num_ranks: Any, num_microbatches: Any, num_chunks: Any) -> tuple[int, int, int]:
     """The sizes as ints; ValueError for those that the schedule of this name cannot have."""
-    one_of("name", name, tuple(PIPELINES))
+    one_of("name", name, PIPELINES)
     p = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     m = whole("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES)
     v = whole("num_chunks", num_chunks, 1, MOST_CHUNKS)
-    if name != "interleaved_1f1b" and v != 1:
+    if name == "interleaved_1f1b":
+        if m % (rounds := max(1, m // p)):
+            of_rounds = f"a multiple of {rounds}, the rounds of {p} ranks"
+            raise ValueError(f"num_microbatches of interleaved_1f1b must be {of_rounds}, got {m}")
+    elif v != 1:
         raise ValueError(f"num_chunks of {name} must be 1, got {v}: interleaved_1f1b takes several")
-    rounds = max(1, m // p)
-    if name == "interleaved_1f1b" and m % rounds:
-        of_rounds = f"a multiple of {rounds}, the rounds of {p} ranks"
-        raise ValueError(f"num_microbatches of interleaved_1f1b must be {of_rounds}, got {m}")
     return p, m, v
-
-
-def _scheduled(
-    name: str, num_ranks: int, num_microbatches: int, num_chunks: int, length: int, ahead: Callable[[int], int]
-) -> PipelineSchedule:
-    """Rank r runs ``ahead(r)`` forward passes, then a forward and a backward in turn, then the backwards that are left.
-
-    Both go by rounds of `length` microbatches, in a round by chunk, backwards from the last.
-    """
-    rounds = [range(first, first + length) for first in range(0, num_microbatches, length)]
-    chunks = range(num_chunks)
-    forward = [Action(FORWARD, one, chunk) for each in rounds for chunk in chunks for one in each]
-    backward = [Action(BACKWARD, one, chunk) for each in rounds for chunk in reversed(chunks) for one in each]
-    rows = []
-    for rank in range(num_ranks):
-        first = ahead(rank)
-        pairs = zip(forward[first:], backward, strict=False)
-        paired = [action for pair in pairs for action in pair]
-        rows.append((*forward[:first], *paired, *backward[max(0, len(forward) - first) :]))
-    return PipelineSchedule(name, num_ranks, num_microbatches, num_chunks, tuple(rows))
