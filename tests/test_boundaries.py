@@ -47,7 +47,6 @@ RUNNERS = {
     "rankscope.uneven.run": "torch",
     "rankscope.uneven.states": "torch",
     "rankscope.pipeline_parallel.run": "torch",
-    "rankscope.parameter_server.hogwild": "torch",
     "rankscope.parameter_server.run": "torch",
     "rankscope.parameter_server.sharing": "torch",
     "rankscope.figures.axes": "matplotlib",

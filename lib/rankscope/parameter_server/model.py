@@ -16,7 +16,8 @@ from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, one_of, whole
 from ..values.frozen import frozen
 
-HOW = ("synchronous", "asynchronous", "allreduce")
+SERVED = ("synchronous", "asynchronous")
+HOW = (*SERVED, "allreduce")
 MOST_WORKERS, MOST_BATCHES = 255, 1_000_000
 SERVER = 0  # the server's rank; workers are 1 to W
 
@@ -25,8 +26,8 @@ SERVER = 0  # the server's rank; workers are 1 to W
 class ServerRun:
     """Updates of one set of parameters by several workers, as predicted or as they ran.
 
-    `timeline` has a lane "work" for each worker (kinds "wait", "pull", "compute", "push"; "allreduce" where there is no
-    server) and "update" for the server, rank 0. `staleness` says of each gradient, in the order of arrival, how many
+    `timeline` has a lane "work" for each worker (kinds "wait", "pull", "compute", "push"; "allreduce" in a ring, "step"
+    of Hogwild) and "update" for the server, rank 0. `staleness` says of each gradient, in order of arrival, how many
     updates it is behind; `pushed_by` whose it is. The bytes are those through the server's port, 0 where there is none.
     `parameters` are the last ones, flat, empty where nothing was trained.
     """
@@ -44,28 +45,23 @@ class ServerRun:
 
     def compute_s(self) -> tuple[float, ...]:
         """Return what a gradient took each worker, on average; 0 for a worker that got no batch."""
-        first = SERVER if self.how == "allreduce" else SERVER + 1
+        first = SERVER + (self.how in SERVED)
         spans = [self.timeline.select(rank=first + worker, kind="compute") for worker in range(self.num_workers)]
         return tuple(float((one.stop_s - one.start_s).mean()) if len(one) else 0.0 for one in spans)
 
 
-def server_bytes(parameter_bytes: int, num_workers: int) -> int:
-    """Return the bytes through the server's port when each worker pulls and pushes once: W·S out and W·S in.
+def port_bytes(how: str, parameter_bytes: int, num_workers: int) -> float:
+    """Return the bytes through the busiest port, both ways together, when one gradient of each worker is used.
 
-    >>> server_bytes(100, 4)
-    800
+    A server receives W·S and sends W·S. In a ring allreduce each of N ranks receives 2(N-1)/N·S and sends as much.
+
+    >>> port_bytes("synchronous", 100, 4), port_bytes("allreduce", 100, 4)
+    (800, 300.0)
     """
-    return 2 * whole("num_workers", num_workers, 1, MOST_WORKERS) * whole("parameter_bytes", parameter_bytes, 0)
-
-
-def allreduce_bytes(parameter_bytes: int, num_ranks: int) -> float:
-    """Return what each rank sends, and receives, in a ring allreduce: 2(N-1)/N·S.
-
-    >>> allreduce_bytes(100, 4)
-    150.0
-    """
-    whole("num_ranks", num_ranks, 1)
-    return 2 * (num_ranks - 1) / num_ranks * whole("parameter_bytes", parameter_bytes, 0)
+    one_of("how", how, HOW)
+    num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
+    passes = 2 * num_workers if how in SERVED else 4 * (num_workers - 1) / num_workers
+    return passes * whole("parameter_bytes", parameter_bytes, 0)
 
 
 def simulate(
@@ -134,7 +130,7 @@ def _ring(compute_s: tuple[float, ...], ring_s: float, update_s: float, num_step
 def checked_batches(how: str, num_workers: int, num_batches: Any) -> int:
     """Return the number of batches; ValueError where these workers cannot share them."""
     count = whole("num_batches", num_batches, 1, MOST_BATCHES)
-    if how != "asynchronous" and count % num_workers:
+    if how not in ("asynchronous", "hogwild") and count % num_workers:
         raise ValueError(f"num_batches must be a multiple of the {num_workers} workers, got {count}")
     return count
 

@@ -1,4 +1,4 @@
-"""One set of parameters updated by several real processes, through a server or by allreduce, and watched.
+"""One set of parameters updated by several real processes, through a server, by allreduce, or in shared memory.
 
 Rank 0 serves by `torch.distributed.rpc`, the others pull, compute and push. torch 2.6 to 2.13 have RPC, though torch's
 overview of distributed training no longer lists it (pytorch/tutorials#2913). Its processes listen on 127.0.0.1 without
@@ -30,15 +30,15 @@ from torch.futures import Future
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ..ddp.run import Where
-from ..gradients import Vector, Work, values_of
+from ..gradients import Work, values_of
 from ..machine.fit import LinkFit, fit_link
 from ..sampling import assign
-from ..timeline import Recorder
+from ..timeline import Recorder, Timeline
 from ..values.checks import number, of_type, one_of, whole
 from ..workers.crew import memory_folder
 from ..workers.errors import RankError
-from .model import HOW, MOST_BATCHES, MOST_WORKERS, SERVER, ServerRun, checked_batches, each_worker
-from .sharing import refuse_torchrun, whole_numbers
+from .model import HOW, MOST_BATCHES, MOST_WORKERS, SERVED, SERVER, ServerRun, checked_batches, each_worker
+from .sharing import refuse_torchrun, shared_tensor, whole_numbers
 
 CALL_BYTES = tuple(4**power for power in range(5, 12))  # 1 KiB to 4 MiB
 SERVER_NAME = "server"
@@ -63,10 +63,12 @@ def train(
 
     `how` is "synchronous": workers pull the parameters from a server, one process more, push a gradient, and the server
     steps by the mean of all of them; "asynchronous": it steps at each gradient, whatever has changed since its pull;
-    "allreduce": no server, each steps by the mean. Batches are those of `batches_of`; synchronously worker w has every
-    W-th, asynchronously the next one goes to the worker that asks. For each gradient a worker also sleeps `compute_s`
-    (one number, or one for each), as if the module were larger. The processes are those of `ranks.launch`, on this
-    machine, and listen on loopback only; or on the hosts of `network`, one of `machine.emulate.emulated`.
+    "allreduce": no server, each steps by the mean; "hogwild": all have the same parameters in shared memory, and each
+    subtracts its gradient in place without a lock, while others read them (Niu et al., HOGWILD!, 2011); "alone": this
+    process takes the steps of "synchronous" by itself. Batches are those of `batches_of`; worker w has every W-th, and
+    asynchronously the next one goes to the worker that asks. For each gradient a worker also sleeps `compute_s` (one
+    number, or one for each), as if the module were larger. The processes are those of `ranks.launch`, on this machine,
+    and listen on loopback only; or on the hosts of `network`, one of `machine.emulate.emulated`, which share no memory.
 
     A server listens on 127.0.0.1 by torch's RPC, without authentication: any user of this machine can reach it, run
     code in it, and end it with bytes that are not RPC's own. Do not serve where you do not trust the other users.
@@ -78,35 +80,51 @@ def train(
     >>> run = train(work, "asynchronous", num_batches=6, batch_size=4)
     >>> run.received_bytes, run.sent_bytes, len(run.staleness)  # 6 · 4 parameters · 4 bytes, in and out
     (96, 96, 6)
+    >>> alone, together = (train(work, how, 1, num_batches=6, batch_size=4) for how in ("alone", "hogwild"))
+    >>> bool((alone.parameters == together.parameters).all())
+    True
     """
-    check_work(work)
-    one_of("how", how, HOW)
+    frozen = [name for name, one in of_type("work", work, Work).module.named_parameters() if not one.requires_grad]
+    if frozen:
+        raise ValueError(f"module must have parameters that all get a gradient, got {', '.join(frozen)} without one")
+    one_of("how", how, (*HOW, "hogwild", "alone"))
+    if network is not None and how not in HOW:
+        raise ValueError(f"network must be None with {how!r}, which takes shared memory, got {network!s}")
     num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
     num_batches = checked_batches(how, num_workers, num_batches)
     batches = batches_of(len(work.inputs), num_batches, batch_size, seed)
     seconds, rate = each_worker("compute_s", compute_s, num_workers), number("learning_rate", learning_rate, above=0)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    sizes = how, num_workers, num_batches, sum(one.nbytes for one in work.module.parameters())
+    if how == "alone":
+        return ServerRun(*sizes, Timeline.of([]), parameters=_train_alone(work, batches, rate, seconds))
     refuse_torchrun()
-    with_server, recorder = how != "allreduce", Recorder()
+    with_server, recorder = how in SERVED, Recorder()
     start = partial(Where(network=network, timeout_s=timeout_s).launch, num_ranks=num_workers + with_server)
     with memory_folder() as folder:
-        calls = _Calls(folder, 2 * timeout_s, network is not None)
-        task = _Task(how, work, batches, rate, seconds, calls)
+        task = _Task(how, work, batches, rate, seconds, _Calls(folder, 2 * timeout_s, network is not None))
+        in_rank = {"allreduce": _train_in_ring, "hogwild": _train_in_shared_memory}.get(how, _serve_or_work)
         try:
-            ended = start(_serve_or_work if with_server else _train_in_ring, (task, recorder))[SERVER]
+            ended = start(in_rank, (task, recorder))[SERVER]
         except RankError as error:
             worker = error.rank if with_server else error.rank + 1
             name = "the server" if with_server and error.rank == SERVER else f"worker {worker}"
             raise RankError(f"{name}: {error}", error.rank) from error
     spans = recorder.timeline()
-    return ServerRun(
-        how=how,
-        num_workers=num_workers,
-        num_batches=num_batches,
-        parameter_bytes=sum(one.nbytes for one in work.module.parameters()),
-        timeline=spans.shifted(-spans.begin_s),
-        **attrs.asdict(ended, recurse=False),
-    )
+    return ServerRun(*sizes, spans.shifted(-spans.begin_s), **attrs.asdict(ended, recurse=False))
+
+
+def _train_alone(work: Work, batches: NDArray[np.int64], rate: float, compute_s: tuple[float, ...]) -> Any:
+    """The parameters after torch's own SGD, a step for one batch of each worker."""
+    module, num_workers = copy.deepcopy(work.module), len(compute_s)
+    optimizer = torch.optim.SGD(module.parameters(), rate)
+    for rows in torch.from_numpy(batches).reshape(-1, num_workers, batches.shape[1]):
+        optimizer.zero_grad()
+        for row, seconds in zip(rows, compute_s, strict=True):
+            (work.loss_fn(module(work.inputs[row]), work.targets[row]) / num_workers).backward()  # type: ignore[no-untyped-call]
+            time.sleep(seconds)
+        optimizer.step()
+    return values_of(module)
 
 
 def measure_calls(
@@ -132,35 +150,6 @@ def measure_calls(
     return fit_link(sizes, seconds)
 
 
-def train_alone(
-    work: Work,
-    num_workers: int = 2,
-    *,
-    num_batches: int = 20,
-    batch_size: int = 32,
-    learning_rate: float = 0.1,
-    seed: int = 0,
-) -> Vector:
-    """Return the parameters after the steps of a synchronous `train`, taken by this process by itself.
-
-    >>> work = Work(nn.Linear(1, 1, bias=False), torch.ones(4, 1), torch.zeros(4, 1), nn.functional.mse_loss)
-    >>> bool(abs(train_alone(work, num_batches=8, batch_size=2)) < abs(values_of(work.module)))
-    True
-    """
-    check_work(work)
-    num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
-    num_batches = checked_batches("synchronous", num_workers, num_batches)
-    batches = torch.from_numpy(batches_of(len(work.inputs), num_batches, batch_size, seed))
-    module = copy.deepcopy(work.module)
-    optimizer = torch.optim.SGD(module.parameters(), number("learning_rate", learning_rate, above=0))
-    for rows in batches.reshape(-1, num_workers, batch_size):
-        optimizer.zero_grad()
-        for row in rows:
-            (work.loss_fn(module(work.inputs[row]), work.targets[row]) / num_workers).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-    return values_of(module)
-
-
 def batches_of(num_samples: int, num_batches: int, batch_size: int, seed: int = 0) -> NDArray[np.int64]:
     """Return which samples are in each batch: epochs shuffled as torch's DistributedSampler does it, one after another.
 
@@ -172,13 +161,6 @@ def batches_of(num_samples: int, num_batches: int, batch_size: int, seed: int = 
     epochs = range(-(-needed // num_samples))
     order = np.concatenate([assign(num_samples, 1, seed=seed, epoch=epoch).ranks[0] for epoch in epochs])
     return order[:needed].reshape(num_batches, batch_size).astype(np.int64)
-
-
-def check_work(work: Work) -> None:
-    """Raise ValueError for what cannot be trained as one flat vector."""
-    frozen = [name for name, one in of_type("work", work, Work).module.named_parameters() if not one.requires_grad]
-    if frozen:
-        raise ValueError(f"module must have parameters that all get a gradient, got {', '.join(frozen)} without one")
 
 
 # ---- in a rank
@@ -225,8 +207,7 @@ class _Task:
         chosen = torch.from_numpy(self.batches[row])
         loss = work.loss_fn(module(work.inputs[chosen]), work.targets[chosen])
         gradients = torch.autograd.grad(loss, list(module.parameters()))
-        if self.compute_s[worker - 1]:
-            time.sleep(self.compute_s[worker - 1])
+        time.sleep(self.compute_s[worker - 1])
         return parameters_to_vector(gradients)
 
 
@@ -360,6 +341,20 @@ def _train_in_ring(task: _Task, recorder: Recorder) -> _Ended:
             dist.all_reduce(gradient)
         with recorder.span("work", "optimizer", step):
             flat.sub_(gradient, alpha=task.learning_rate / num_workers)
+    return _Ended(flat.double().numpy())
+
+
+def _train_in_shared_memory(task: _Task, recorder: Recorder) -> _Ended:
+    """Train on parameters that all ranks have mapped: what one subtracts the others see."""
+    torch.set_num_threads(1)
+    rank, recorder = dist.get_rank(), recorder.for_rank(dist.get_rank())
+    module = copy.deepcopy(task.work.module)
+    flat = shared_tensor(parameters_to_vector(module.parameters()).detach(), task.calls.folder)
+    vector_to_parameters(flat, module.parameters())  # they are views of it from now on
+    for row in range(rank, len(task.batches), dist.get_world_size()):
+        with recorder.span("work", "step", row):
+            flat.sub_(task.gradient(module, row, rank + 1), alpha=task.learning_rate)
+    dist.barrier()
     return _Ended(flat.double().numpy())
 
 

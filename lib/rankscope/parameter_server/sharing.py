@@ -1,7 +1,8 @@
-"""What it costs to pass a tensor to another process: by value, as a handle, and by shared memory."""
+"""What it costs to pass a tensor to another process, and what memory that several write can lose."""
 
 from __future__ import annotations
 
+import fcntl
 import pickle
 import tempfile
 import time
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as torch_mp
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ..values.checks import number, one_of, several, whole
@@ -33,6 +35,7 @@ PASSED_BY = {
     "ring": "workers.shared: copied into shared memory that is used again and again",
 }
 _PAGE_BYTES = 4096
+_MOST_PROCESSES = 64
 _now = time.perf_counter_ns
 
 
@@ -112,7 +115,7 @@ def refuse_torchrun() -> None:
         raise ValueError("this starts processes of its own: call it from a script or a notebook, not under torchrun")
 
 
-# ---- in a rank
+# ---- in a rank: tensors that are passed
 
 
 def _pass(
@@ -183,3 +186,78 @@ def _read(tensor: Tensor) -> int:
     if int(pages.sum()) != len(pages):
         raise RuntimeError(f"{len(pages)} pages must have arrived as they were sent, got a sum of {int(pages.sum())}")
     return _now()
+
+
+# ---- memory that several processes write
+
+
+@frozen(eq=False)
+class Counted:
+    """What shared counters stood at after each of `num_processes` had added one `num_increments` times."""
+
+    how: str
+    num_processes: int
+    num_increments: int
+    counts: NDArray[np.int64]
+
+    @property
+    def lost(self) -> float:
+        """The share of increments that are not there."""
+        return 1 - float(self.counts.mean()) / (self.num_processes * self.num_increments)
+
+
+def count_together(
+    how: str = "free",
+    num_processes: int = 2,
+    num_increments: int = 1000,
+    num_counters: int = 1000,
+    timeout_s: float = 60.0,
+) -> Counted:
+    """Let processes add one to all counters of a shared tensor, again and again, and return what they come to.
+
+    "free": ``counters += 1``, which reads, adds and writes; what another has written in between is lost. "in_step": all
+    read, then all write, so that of each round one increment is left. "locked": one process at a time.
+
+    Raises ValueError for bad input, RankError where a process fails or has not ended after `timeout_s`.
+
+    >>> count_together("in_step", 3, 4, 1).counts.tolist(), count_together("locked", 3, 4, 1).counts.tolist()
+    ([4], [12])
+    """
+    one_of("how", how, ("free", "in_step", "locked"))
+    num_processes = whole("num_processes", num_processes, 1, _MOST_PROCESSES)
+    num_increments = whole("num_increments", num_increments, 1, 10_000_000)
+    num_counters = whole("num_counters", num_counters, 1, 10_000_000)
+    refuse_torchrun()
+    with memory_folder() as folder:
+        args = how, num_increments, num_counters, folder
+        counts = launch(_count, num_processes, args, timeout_s=timeout_s)[0]
+    return Counted(how, num_processes, num_increments, counts)
+
+
+def shared_tensor(tensor: Tensor, folder: Path) -> Tensor:
+    """Return the tensor of rank 0, in a file that all ranks have mapped: what one writes all read."""
+    shared = torch.from_file(str(folder / "tensor"), True, tensor.numel(), dtype=tensor.dtype)
+    if dist.get_rank() == 0:
+        shared.copy_(tensor)
+    dist.barrier()
+    return shared
+
+
+def _count(how: str, num_increments: int, num_counters: int, folder: Path) -> NDArray[np.int64]:
+    torch.set_num_threads(1)
+    counters = shared_tensor(torch.zeros(num_counters, dtype=torch.int64), folder)
+    with open(folder / "lock", "wb") as file:
+        for _ in range(num_increments):
+            if how == "in_step":
+                read = counters.clone()
+                dist.barrier()
+                counters.copy_(read + 1)
+                dist.barrier()
+            elif how == "locked":
+                fcntl.flock(file, fcntl.LOCK_EX)
+                counters += 1
+                fcntl.flock(file, fcntl.LOCK_UN)
+            else:
+                counters += 1
+    dist.barrier()
+    return counters.numpy().copy()
