@@ -70,7 +70,8 @@ def _trainable(name: str, value: Any) -> nn.Module:
     return value  # type: ignore[no-any-return]
 
 
-def _loss_fn(name: str, value: Any) -> LossFn:
+def loss_function(name: str, value: Any) -> LossFn:
+    """Return the value if it can be called."""
     if not callable(value):
         raise ValueError(f"{name} must be a function of outputs and targets, got {value!r}")
     return value  # type: ignore[no-any-return]
@@ -90,7 +91,7 @@ class Work:
     module: nn.Module = checked(_trainable)
     inputs: Tensor = checked(_samples)
     targets: Tensor = checked(_samples)
-    loss_fn: LossFn = checked(_loss_fn)
+    loss_fn: LossFn = checked(loss_function)
 
     def __attrs_post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):

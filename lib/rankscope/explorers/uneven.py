@@ -7,7 +7,7 @@ import numpy as np
 from ..figures.marks import Drawing
 from ..figures.timelines import COMMUNICATION, draw_timeline
 from ..sampling import Assignment, audit
-from ..uneven.model import HANDLINGS, gradient_scale, reads, sample_weights, simulate
+from ..uneven.model import HANDLINGS, predict, simulate
 from ..values.checks import count_of
 from .panel import Explorer, Now, Setting, shows
 
@@ -38,13 +38,12 @@ def report(now: Now) -> list[str]:
     batches = _batches(now)
     shards = np.split(np.arange(sum(batches) * _BATCH_SIZE), np.cumsum(batches)[:-1] * _BATCH_SIZE)
     epoch = Assignment(sum(batches) * _BATCH_SIZE, tuple(shards)).with_loader(_BATCH_SIZE)
-    found = audit(reads(epoch, now.handling))
-    weights = sample_weights(epoch, now.handling, now.divide_by_initial)
+    predicted = predict(epoch, now.handling, now.divide_by_initial)
+    found, weights = audit(predicted.trained), predicted.weights
     relative = weights / weights.sum() * weights.size
-    scale = gradient_scale(batches, now.handling, now.divide_by_initial)
     return [
         f"{count_of(epoch.size, 'sample')}: {found.dropped} lost, {found.duplicates} repeated",
-        f"the ranks' weights in each step add up to {', '.join(f'{one:.3g}' for one in scale)}",
+        f"the ranks' weights in each step add up to {', '.join(f'{one:.3g}' for one in predicted.scale)}",
         f"a sample counts {relative.min():.2f} to {relative.max():.2f} times as much as in the mean over all",
     ]
 

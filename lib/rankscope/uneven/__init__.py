@@ -5,21 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
-from .model import files_epoch, gradient_scale, reads, sample_weights, simulate
+from .model import files_epoch, predict, simulate
 
 if TYPE_CHECKING:
     from .run import compare, measure
     from .states import states_after_join
 
-__all__ = [
-    "compare",
-    "files_epoch",
-    "gradient_scale",
-    "measure",
-    "reads",
-    "sample_weights",
-    "simulate",
-    "states_after_join",
-]
+__all__ = ["compare", "files_epoch", "measure", "predict", "simulate", "states_after_join"]
 
 __getattr__, __dir__ = lazy(__name__, {"compare": "run", "measure": "run", "states_after_join": "states"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -84,63 +85,79 @@ def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
     return (max(own) if handling == "pad" else min(own),) * len(own)
 
 
-def gradient_scale(
-    num_batches: Sequence[int], handling: str = "join", divide_by_initial_world_size: bool = True
-) -> NDArray[np.float64]:
-    """Return for each step the sum of the weights that DDP's average gives to the ranks' gradients.
+class Counts(NamedTuple):
+    """What one rank took part in: steps whose gradients it helped to reduce, allreduces of Join's single numbers."""
 
-    It is 1 except for Join, which divides by the number of ranks at the start, finished ones included; with
-    ``divide_by_initial_world_size=False`` by that of ranks which still have a batch.
+    gradients: int
+    words: int
 
-    >>> gradient_scale([2, 3, 4]).round(3).tolist()
-    [1.0, 1.0, 0.667, 0.333]
-    >>> gradient_scale([2, 3, 4], divide_by_initial_world_size=False).tolist()
-    [1.0, 1.0, 1.0, 1.0]
+
+@attrs.frozen(eq=False)
+class Prediction:
+    """What an uneven epoch comes to: `trained` are the samples of each rank's completed steps.
+
+    `scale` has for each step the sum of the weights that DDP's average gives to the ranks' gradients, `weights` for
+    each sample how much its gradient counts in the sum over all steps, `counts` what each rank takes part in, and
+    `failed` the ranks that end with an error.
     """
-    active = np.sort(steps_by_rank(num_batches, handling))
-    num_active = active.size - np.searchsorted(active, np.arange(active[-1]), side="right")
-    if not truth("divide_by_initial_world_size", divide_by_initial_world_size):
-        return np.ones(num_active.size)
-    return np.asarray(num_active / active.size)
+
+    trained: Assignment
+    scale: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    counts: tuple[Counts, ...]
+    failed: tuple[int, ...]
 
 
-def reads(epoch: Assignment, handling: str) -> Assignment:
-    """Return the samples in each rank's completed steps, where `epoch` says what it would read.
+def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_size: bool = True) -> Prediction:
+    """Return what `measure` finds where `epoch` says what each rank would read; `handling` is as of `simulate`.
+
+    A batch counts for the mean over its samples, and each rank's batch for its part of DDP's average: a sample in a
+    batch of b has 1/(N·b). Join divides by the number of ranks at the start too, finished ones included, so that its
+    steps get smaller; with ``divide_by_initial_world_size=False`` by the n that still have a batch, which gives its
+    last samples 1/(n·b). If all samples were to count the same, as in the gradient of the mean loss, all weights would
+    be equal.
+
+    The counts are those of a module without buffers, about which Join has messages of their own. Join asks in each step
+    how many ranks still have a batch and whether gradients are to be reduced, once more when none has, and then who has
+    the final model. To throw, it asks a third time, and stops half way.
 
     Raises ValueError as `simulate` does, and for an epoch without a loader, whose batches are not known.
 
     >>> epoch = files_epoch([4, 2, 4], num_ranks=2, batch_size=2)
     >>> [indices.tolist() for indices in epoch.ranks]
     [[6, 7, 8, 9, 4, 5], [0, 1, 2, 3]]
-    >>> [indices.tolist() for indices in reads(epoch, "drop").ranks]
-    [[6, 7, 8, 9], [0, 1, 2, 3]]
-    """
-    none = np.empty(0, dtype=np.int64)
-    return evolve(epoch, ranks=tuple(np.concatenate([none, *batches]) for batches in _completed(epoch, handling)))
-
-
-def sample_weights(
-    epoch: Assignment, handling: str = "join", divide_by_initial_world_size: bool = True
-) -> NDArray[np.float64]:
-    """Return how much each sample's gradient counts in the sum of the epoch's gradients: shape (size,).
-
-    A batch counts for the mean over its samples, each rank's batch for its part of DDP's average: a sample in a batch
-    of b has 1/(N·b), and 1/(n·b) where Join divides by the n ranks that still have a batch. If all were to count the
-    same, as in the gradient of the mean loss, all weights would be equal.
-
-    >>> sample_weights(files_epoch([4, 2, 4], num_ranks=2, batch_size=2), "drop").tolist()
-    [0.25, 0.25, 0.25, 0.25, 0.0, 0.0, 0.25, 0.25, 0.25, 0.25]
-    >>> sample_weights(files_epoch([4, 2, 4], num_ranks=2, batch_size=2), "join", False).tolist()
+    >>> dropped = predict(epoch, "drop")
+    >>> [indices.tolist() for indices in dropped.trained.ranks], dropped.weights.tolist()
+    ([[6, 7, 8, 9], [0, 1, 2, 3]], [0.25, 0.25, 0.25, 0.25, 0.0, 0.0, 0.25, 0.25, 0.25, 0.25])
+    >>> joined = predict(epoch, "join")
+    >>> joined.scale.tolist(), joined.counts[0]
+    ([1.0, 1.0, 0.5], Counts(gradients=3, words=8))
+    >>> predict(epoch, "join", divide_by_initial_world_size=False).weights.tolist()
     [0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
     """
     own = batches_by_rank(epoch)
-    num_active = gradient_scale(own, handling) * epoch.num_ranks
-    shares = gradient_scale(own, handling, divide_by_initial_world_size) / num_active
-    weights = np.zeros(epoch.size)
-    for batches in _completed(epoch, handling):
-        for share, batch in zip(shares, batches, strict=False):
-            np.add.at(weights, batch, share / batch.size)
-    return weights
+    active = steps_by_rank(own, handling)
+    num_steps, least = max(active), min(own)
+    num_active = len(own) - np.searchsorted(np.sort(active), np.arange(num_steps), side="right")
+    initial = truth("divide_by_initial_world_size", divide_by_initial_world_size)
+    divisor = np.full(num_steps, len(own)) if initial else num_active
+    ranks, weights = [], np.zeros(epoch.size)
+    for rank, steps in enumerate(active):
+        batches = epoch.batches(rank)
+        done = [batches[step % len(batches)] for step in range(steps)]
+        for batch, parts in zip(done, divisor.tolist(), strict=False):
+            np.add.at(weights, batch, 1 / (parts * batch.size))
+        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *done]))
+    words = {"join": 2 * num_steps + 2, "throw": 3 * num_steps + 2}.get(handling, 0)
+    stuck = [handling == "hang" and number > least for number in own]
+    thrown = handling == "throw" and max(own) > least
+    return Prediction(
+        trained=evolve(epoch, ranks=tuple(ranks)),
+        scale=np.asarray(num_active / divisor),
+        weights=weights,
+        counts=tuple(Counts(num_steps + one, words) for one in stuck),
+        failed=tuple(rank for rank, one in enumerate(stuck) if one or thrown),
+    )
 
 
 def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed: int = 0) -> Assignment:
@@ -169,43 +186,3 @@ def batches_by_rank(epoch: Assignment) -> tuple[int, ...]:
     if of_type("epoch", epoch, Assignment).loader is None:
         raise ValueError("epoch must have a loader, whose batches its ranks read: epoch.with_loader(batch_size)")
     return tuple(len(epoch.batches(rank)) for rank in range(epoch.num_ranks))
-
-
-def _completed(epoch: Assignment, handling: str) -> list[list[NDArray[np.int64]]]:
-    """For each rank the batches of the steps that it completes."""
-    active = steps_by_rank(batches_by_rank(epoch), handling)
-    own = [epoch.batches(rank) for rank in range(epoch.num_ranks)]
-    pairs = zip(own, active, strict=True)
-    return [[batches[step % len(batches)] for step in range(num_steps)] for batches, num_steps in pairs]
-
-
-class Counts(NamedTuple):
-    """What one rank took part in: steps whose gradients it helped to reduce, allreduces of Join's single numbers."""
-
-    gradients: int
-    words: int
-
-
-def predicted_counts(num_batches: Sequence[int], handling: str) -> tuple[Counts, ...]:
-    """Return what each rank takes part in, for a module without buffers, about which Join has messages of their own.
-
-    Join asks in each step how many ranks still have a batch and whether gradients are to be reduced, once more when
-    none has, and then who has the final model. To throw, it asks a third time, and stops half way.
-
-    >>> predicted_counts([2, 3], "join")
-    (Counts(gradients=3, words=8), Counts(gradients=3, words=8))
-    """
-    num_steps = max(steps_by_rank(num_batches, handling))
-    tries = [num_steps + (handling == "hang" and own > num_steps) for own in num_batches]
-    if handling == "throw":
-        return (Counts(num_steps, 3 * num_steps + 2),) * len(num_batches)
-    return tuple(Counts(tried, 2 * num_steps + 2 if handling == "join" else 0) for tried in tries)
-
-
-def predicted_errors(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
-    """Return the ranks that end with an error: those with batches left where it hangs, all where Join throws."""
-    least = min(num_batches)
-    if handling == "hang":
-        return tuple(rank for rank, own in enumerate(num_batches) if own > least)
-    thrown = handling == "throw" and max(num_batches) > least
-    return tuple(range(len(num_batches))) if thrown else ()

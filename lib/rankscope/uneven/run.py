@@ -6,10 +6,10 @@ import copy
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import cached_property
 from itertools import cycle, islice
 from typing import Any, NamedTuple
 
-import attrs
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -19,23 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..gradients import ROUNDING, Vector, gradient_of
+from ..gradients import ROUNDING, Vector, gradient_of, loss_function
 from ..sampling import Assignment, audit
 from ..timeline import Recorder, Span, Timeline
-from ..values.checks import number, of_type, truth
-from ..values.frozen import evolve, frozen
+from ..values.checks import number, truth
+from ..values.frozen import checked, evolve, frozen
 from ..workers.launch import launch
-from .model import (
-    LANE,
-    Counts,
-    batches_by_rank,
-    gradient_scale,
-    predicted_counts,
-    predicted_errors,
-    reads,
-    sample_weights,
-    steps_by_rank,
-)
+from .model import LANE, Counts, Prediction, batches_by_rank, predict, steps_by_rank
 
 Losses = Callable[[Tensor, Tensor], Tensor]  # of outputs and targets: a loss for each sample
 # by name: how it is handled, and whether Join divides by all ranks
@@ -69,6 +59,11 @@ class UnevenRun:
     errors: tuple[str | None, ...]
     timeline: Timeline
 
+    @cached_property
+    def expected(self) -> Prediction:
+        """What is predicted of it."""
+        return predict(self.epoch, self.handling, self.divide_by_initial_world_size)
+
     @property
     def stuck(self) -> tuple[int, ...]:
         """The ranks whose allreduce waited until it timed out."""
@@ -76,23 +71,21 @@ class UnevenRun:
 
     def check(self) -> None:
         """Raise UnevenError where reads, steps, allreduces or errors are not as predicted."""
-        expected = reads(self.epoch, self.handling)
-        for rank, (found, right) in enumerate(zip(self.trained.ranks, expected.ranks, strict=True)):
+        expected = self.expected
+        for rank, (found, right) in enumerate(zip(self.trained.ranks, expected.trained.ranks, strict=True)):
             if not np.array_equal(found, right):
                 raise UnevenError(f"rank {rank} trained on {found.size} samples, not on the {right.size} predicted")
-        own = batches_by_rank(self.epoch)
-        num_steps = max(steps_by_rank(own, self.handling))
-        if len(self.gradients) != num_steps:
-            raise UnevenError(f"there were {len(self.gradients)} steps, not {num_steps}")
-        for rank, counts in enumerate(predicted_counts(own, self.handling)):
-            helped = self.counts[rank].gradients
-            if helped != counts.gradients:
-                raise UnevenError(f"rank {rank} helped to reduce {helped} steps' gradients, not {counts.gradients}")
+        if len(self.gradients) != len(expected.scale):
+            raise UnevenError(f"there were {len(self.gradients)} steps, not {len(expected.scale)}")
+        for rank, (counts, wanted) in enumerate(zip(self.counts, expected.counts, strict=True)):
+            if counts.gradients != wanted.gradients:
+                helped = f"{counts.gradients} steps' gradients, not {wanted.gradients}"
+                raise UnevenError(f"rank {rank} helped to reduce {helped}")
         if len({counts.words for counts in self.counts}) > 1:
             raise UnevenError(f"ranks should exchange as many words each, but: {self.counts}")
         failed = tuple(rank for rank, error in enumerate(self.errors) if error)
-        if failed != predicted_errors(own, self.handling):
-            raise UnevenError(f"errors came to ranks {failed}, not to {predicted_errors(own, self.handling)}")
+        if failed != expected.failed:
+            raise UnevenError(f"errors came to ranks {failed}, not to {expected.failed}")
 
 
 @frozen(eq=False)
@@ -119,15 +112,13 @@ class Handled:
     @property
     def weights(self) -> Vector:
         """How much each sample counts, 1 where it counts as in the mean over all."""
-        weights = sample_weights(self.run.epoch, self.run.handling, self.run.divide_by_initial_world_size)
+        weights = self.run.expected.weights
         return np.asarray(weights * weights.size / weights.sum())
 
     @property
     def measured(self) -> Vector:
         """The gradient of the epoch as the ranks had it."""
-        run = self.run
-        scale = gradient_scale(batches_by_rank(run.epoch), run.handling, run.divide_by_initial_world_size)
-        return np.asarray(run.gradients.sum(axis=0) / scale.sum())
+        return np.asarray(self.run.gradients.sum(axis=0) / self.run.expected.scale.sum())
 
     @property
     def bias(self) -> float:
@@ -207,7 +198,7 @@ def measure(
     >>> [one.gradients for one in run.counts]
     [4, 4]
     """
-    task = checked_task(module, inputs, targets, losses_fn, epoch, step_s, hang_s)
+    task = Task(module, inputs, targets, epoch, losses_fn, step_s, hang_s)
     way = handling, truth("divide_by_initial_world_size", divide_by_initial_world_size)
     return _measure(task, [way], timeout_s)[0]
 
@@ -220,46 +211,38 @@ def compare(
     Gradients are equal to rounding if no sample looks at another, as it would in batch normalisation. Raises what
     `measure` does, and ValueError for a `losses_fn` that does not give a loss for each sample.
     """
-    task = checked_task(module, inputs, targets, losses_fn, epoch)
+    task = Task(module, inputs, targets, epoch, losses_fn)
     exact = _weighted_gradient(task, np.ones(epoch.size))
     runs = _measure(task, list(WAYS_TO_HANDLE.values()), timeout_s)
     rounding = ROUNDING * max(torch.finfo(one.dtype).eps for one in module.parameters())
-    rows = []
-    for name, run in zip(WAYS_TO_HANDLE, runs, strict=True):
-        weights = sample_weights(epoch, run.handling, run.divide_by_initial_world_size)
-        rows.append(Handled(name, run, _weighted_gradient(task, weights), exact, rounding))
-    return UnevenComparison(tuple(rows))
+    return UnevenComparison(
+        tuple(
+            Handled(name, run, _weighted_gradient(task, run.expected.weights), exact, rounding)
+            for name, run in zip(WAYS_TO_HANDLE, runs, strict=True)
+        )
+    )
 
 
-@attrs.frozen(eq=False)
+@frozen(eq=False)
 class Task:
     """What the ranks train, on what; `hang_s` is how long an allreduce waits for a rank that does not come."""
 
-    module: nn.Module
-    inputs: Tensor
-    targets: Tensor
-    losses_fn: Losses
-    epoch: Assignment
-    step_s: float
-    hang_s: float
+    module: nn.Module = checked(nn.Module)
+    inputs: Tensor = checked(Tensor)
+    targets: Tensor = checked(Tensor)
+    epoch: Assignment = checked(Assignment)
+    losses_fn: Losses = checked(loss_function)
+    step_s: float = checked(number, 0, 60, default=0.0)
+    hang_s: float = checked(number, 0.1, 15, default=1.0)
 
-
-def checked_task(
-    module: Any, inputs: Any, targets: Any, losses_fn: Any, epoch: Any, step_s: float = 0.0, hang_s: float = 1.0
-) -> Task:
-    """Return the task; ValueError for what cannot be trained."""
-    batches_by_rank(epoch)
-    elements = sum(one.numel() for one in of_type("module", module, nn.Module).parameters() if one.requires_grad)
-    if elements < 2:
-        raise ValueError(f"module must have at least two numbers to train, got {elements}")
-    for name, tensor in (("inputs", inputs), ("targets", targets)):
-        rows = len(tensor) if isinstance(tensor, Tensor) and tensor.ndim else tensor
-        if not isinstance(rows, int) or rows != epoch.size:
-            raise ValueError(f"{name} must be a tensor with a row for each of {epoch.size} samples, got {rows!r}")
-    if not callable(losses_fn):
-        raise ValueError(f"losses_fn must be a function of outputs and targets, got {losses_fn!r}")
-    step_s, hang_s = number("step_s", step_s, 0, 60), number("hang_s", hang_s, 0.1, 15)
-    return Task(module, inputs, targets, losses_fn, epoch, step_s, hang_s)
+    def __attrs_post_init__(self) -> None:
+        elements = sum(one.numel() for one in self.module.parameters() if one.requires_grad)
+        if elements < 2:
+            raise ValueError(f"module must have at least two numbers to train, got {elements}")
+        for name, tensor in (("inputs", self.inputs), ("targets", self.targets)):
+            if tensor.shape[:1] != (self.epoch.size,):
+                wanted = f"a row for each of {self.epoch.size} samples"
+                raise ValueError(f"{name} must be a tensor with {wanted}, got shape {tuple(tensor.shape)}")
 
 
 def _weighted_gradient(task: Task, weights: Vector) -> Vector:

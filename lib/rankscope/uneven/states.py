@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -18,21 +18,25 @@ from ..values.frozen import frozen
 from ..workers.launch import launch
 from ..zero.run import zero_redundancy_class
 from .model import batches_by_rank
-from .run import Losses, Task, checked_task, own_batches
+from .run import Losses, Task, own_batches
 
-# by name: the optimizer, and whether its state is shared after each epoch
-OPTIMIZERS = {
-    "SGD": ("sgd", False),
-    "Adam": ("adam", False),
-    "Adam, state shared": ("adam", True),
-    "ZeroRedundancyOptimizer": ("zero", False),
-}
-# whether the first epoch is right, whether ranks agree in the second, and whether that is right
-KNOWN = {
-    "SGD": (True, True, True),
-    "Adam": (True, False, False),
-    "Adam, state shared": (True, True, True),
-    "ZeroRedundancyOptimizer": (False, True, False),
+
+class Kind(NamedTuple):
+    """An optimizer, whether its state is shared after each epoch, and what is known of it.
+
+    `known` says whether the first epoch is right, whether ranks agree in the second, and whether that is right.
+    """
+
+    optimizer: str
+    shared: bool
+    known: tuple[bool, bool, bool]
+
+
+KINDS = {
+    "SGD": Kind("sgd", False, (True, True, True)),
+    "Adam": Kind("adam", False, (True, False, False)),
+    "Adam, state shared": Kind("adam", True, (True, True, True)),
+    "ZeroRedundancyOptimizer": Kind("zero", False, (False, True, False)),
 }
 _RATE, _EPOCHS = 0.05, 2
 
@@ -61,7 +65,7 @@ class JoinedTraining:
 
 @frozen(eq=False)
 class StatesAfterJoin:
-    """What two epochs of Join come to with each of `OPTIMIZERS`."""
+    """What two epochs of Join come to with each of `KINDS`."""
 
     ways: Mapping[str, JoinedTraining]
 
@@ -76,8 +80,9 @@ class StatesAfterJoin:
     def check(self) -> None:
         """Raise DemoError unless each is right or wrong as it is known to be."""
         found = {name: self.is_right(name) for name in self.ways}
-        if found != KNOWN:
-            raise DemoError(f"first epoch right, ranks agree, second epoch right should be {KNOWN}, but: {found}")
+        known = {name: kind.known for name, kind in KINDS.items()}
+        if found != known:
+            raise DemoError(f"first epoch right, ranks agree, second epoch right should be {known}, but: {found}")
 
 
 def share_state(optimizer: torch.optim.Optimizer, num_steps: int) -> None:
@@ -103,7 +108,7 @@ def share_state(optimizer: torch.optim.Optimizer, num_steps: int) -> None:
 def states_after_join(
     module: nn.Module, inputs: Tensor, targets: Tensor, epoch: Assignment, losses_fn: Losses
 ) -> StatesAfterJoin:
-    """Train two epochs under Join with each of `OPTIMIZERS`, and in one process that takes the same steps.
+    """Train two epochs under Join with each optimizer of `KINDS`, and in one process that takes the same steps.
 
     Join lets ranks that have no batches left shadow the allreduces, and at the end gives them the last rank's
     parameters. Their optimizers have not stepped. Plain SGD has no state; Adam's moments are then older than those of
@@ -113,17 +118,16 @@ def states_after_join(
 
     Raises ValueError for bad input, and where a rank has no batch.
     """
-    task = checked_task(module, inputs, targets, losses_fn, epoch)
+    task = Task(module, inputs, targets, epoch, losses_fn)
     own = batches_by_rank(epoch)
     if not min(own):
         raise ValueError(f"epoch must have a batch for each rank, got {own}")
     by_rank = launch(_train_all, len(own), (task,), timeout_s=TIMEOUT_S)
     rounding = _EPOCHS * max(own) * ROUNDING * max(torch.finfo(one.dtype).eps for one in module.parameters())
     ways = {}
-    for name, *ranks in zip(OPTIMIZERS, *by_rank, strict=True):
+    for (name, kind), *ranks in zip(KINDS.items(), *by_rank, strict=True):
         started, ended = zip(*ranks, strict=True)
-        single = _single(task, OPTIMIZERS[name][0])
-        ways[name] = JoinedTraining(started, tuple(zip(*ended, strict=True)), single, rounding)
+        ways[name] = JoinedTraining(started, tuple(zip(*ended, strict=True)), _single(task, kind.optimizer), rounding)
     return StatesAfterJoin(ways)
 
 
@@ -145,7 +149,7 @@ def _single(task: Task, optimizer: str) -> tuple[Vector, ...]:
 
 
 def _train_all(task: Task) -> list[tuple[Vector, tuple[Vector, ...]]]:
-    return [_train(task, *way) for way in OPTIMIZERS.values()]
+    return [_train(task, kind.optimizer, kind.shared) for kind in KINDS.values()]
 
 
 def _train(task: Task, optimizer: str, shared: bool) -> tuple[Vector, tuple[Vector, ...]]:
