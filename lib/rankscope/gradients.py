@@ -39,7 +39,6 @@ __all__ = [
     "equal_training",
     "no_sync",
     "static_graph",
-    "summed_loss",
     "unused_parameters",
 ]
 
@@ -198,14 +197,21 @@ class EqualTraining:
         """The largest change by training, as a share of the largest parameter."""
         return apart(self.start, self.single)
 
-    def check(self) -> None:
-        """Raise DemoError if ranks differ in any bit, or from the one process by more than rounding."""
+    @property
+    def ratio(self) -> float:
+        """How far DDP went as a multiple of the one process's way, by least squares."""
+        ddp, single = self.ranks[0] - self.start, self.single - self.start
+        return float(ddp @ single / (single @ single))
+
+    def check(self, share: float = 1.0) -> None:
+        """Raise DemoError if ranks differ in any bit, or went another `share` of the one process's way."""
         if any((rank != self.ranks[0]).any() for rank in self.ranks):
             raise DemoError("ranks have come to different parameters")
-        if not self.difference <= self.num_steps * self.rounding < self.moved:
+        off = apart(self.ranks[0], self.start + share * (self.single - self.start))
+        if not off <= self.num_steps * self.rounding < self.moved:
             raise DemoError(
-                f"after {self.num_steps} steps the ranks are {self.difference:.2g} from one process, which moved by "
-                f"{self.moved:.2g}; rounding makes {self.num_steps * self.rounding:.2g}"
+                f"after {self.num_steps} steps the ranks are {off:.2g} from {share:.3g} of the way of one process, "
+                f"which moved by {self.moved:.2g}; rounding makes {self.num_steps * self.rounding:.2g}"
             )
 
 
@@ -213,10 +219,16 @@ def equal_training(work: Work, num_ranks: int = 2, num_steps: int = 5, learning_
     """Train with DDP, each rank on its part of the batch, and in one process on all of it; SGD with momentum.
 
     They are equal to rounding if the loss is a mean over samples and no sample affects another, as it does in batch
-    normalisation. Raises ValueError if the ranks' parts are not equal.
+    normalisation. DDP averages the ranks' gradients: of means over equal parts that is the mean over all samples; of a
+    loss that is a sum it is 1/N of the sum, and so is the `ratio` after one step. Raises ValueError if the ranks' parts
+    are not equal.
 
     >>> both = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64)
     >>> equal_training(Work(nn.Linear(3, 1, dtype=torch.float64), *both, nn.functional.mse_loss)).check()
+    >>> def squares(outputs, targets):
+    ...     return (outputs - targets).square().sum()
+    >>> summed = equal_training(Work(nn.Linear(3, 1, dtype=torch.float64), *both, squares), num_steps=1)
+    >>> summed.check(share=1 / 2)
     """
     num_steps, learning_rate = whole("num_steps", num_steps, 1), number("learning_rate", learning_rate, above=0)
     _divided(work, num_ranks)
@@ -238,51 +250,6 @@ def _train(module: nn.Module, work: Work, num_steps: int, learning_rate: float) 
         optimizer.zero_grad()
         work.loss(module).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-
-
-# ---- the gradient of a summed loss is an N-th
-
-
-@attrs.frozen(eq=False)
-class ScaledGradient:
-    """The gradient that DDP leaves, and that of one process with the whole batch."""
-
-    num_ranks: int
-    ddp: Vector
-    single: Vector
-    rounding: float
-
-    @property
-    def ratio(self) -> float:
-        """DDP's gradient as a multiple of the one process's, by least squares."""
-        return float(self.ddp @ self.single / (self.single @ self.single))
-
-    def check(self) -> None:
-        """Raise DemoError unless DDP's gradient is 1/N of the other, entry by entry."""
-        if not apart(self.ddp * self.num_ranks, self.single) <= self.rounding:
-            raise DemoError(f"DDP's gradient is {self.ratio:.6g} of one process's, not 1/{self.num_ranks}")
-
-
-def summed_loss(work: Work, num_ranks: int = 2) -> ScaledGradient:
-    """Take the gradient of a loss that is a sum over the batch, with DDP and in one process.
-
-    DDP averages the ranks' gradients. Of means over equal parts that is the mean over all samples; of sums it is 1/N of
-    the sum. Raises ValueError if the ranks' parts are not equal.
-
-    >>> def squares(outputs, targets):
-    ...     return (outputs - targets).square().sum()
-    >>> summed_loss(Work(nn.Linear(1, 1), torch.ones(4, 1), torch.zeros(4, 1), squares)).ratio
-    0.5
-    """
-    _divided(work, num_ranks)
-    ranks = _on_ranks(_one_gradient, num_ranks, work)
-    return ScaledGradient(num_ranks, ranks[0], work.gradient(), work.rounding)
-
-
-def _one_gradient(work: Work) -> Vector:
-    ddp, own = _in_ddp(work)
-    own.loss(ddp).backward()  # type: ignore[no-untyped-call]
-    return gradient_of(ddp)
 
 
 # ---- no_sync must be around the forward

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from rankscope import data_parallel
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, closed_form, lower_bounds, simulate
-from rankscope.data_parallel import StepCosts, StepSizes, chunk_sizes, ddp_traffic, simulate_ddp
-from rankscope.data_parallel.model import messages_of
+from rankscope.data_parallel import StepCosts, StepSizes
+from rankscope.data_parallel.model import chunk_sizes, messages_of
 
 SIZES = StepSizes(32, input_bytes=600, output_bytes=40, parameter_bytes=10_000, frozen_bytes=500, buffer_bytes=60)
 COSTS = StepCosts(Link(1e-3, 1e6), forward_s=0.002, backward_s=0.004, loss_s=0.0005, gamma_s_per_byte=1e-7)
@@ -55,7 +55,7 @@ def test_bytes_are_those_of_the_formulas(num_devices: int) -> None:
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 8])
 def test_ddp_moves_as_many_bytes_of_gradients_and_spreads_them(num_ranks: int) -> None:
     sizes = StepSizes(32, 0, 0, 9600)
-    ours, ddp = data_parallel.traffic(sizes, num_ranks), ddp_traffic(sizes, num_ranks)
+    ours, ddp = (data_parallel.traffic(sizes, num_ranks, how) for how in ("data_parallel", "ddp"))
     assert ddp.total_bytes == pytest.approx(2 * (num_ranks - 1) * 9600) == pytest.approx(ours.total_bytes)
     assert ddp.imbalance == pytest.approx(1.0)
     assert ours.imbalance == pytest.approx(num_ranks / 2 if num_ranks > 1 else 1.0)
@@ -63,7 +63,7 @@ def test_ddp_moves_as_many_bytes_of_gradients_and_spreads_them(num_ranks: int) -
 
 
 def test_buffers_of_ddp_go_from_rank_0() -> None:
-    moved = ddp_traffic(SIZES, 4)
+    moved = data_parallel.traffic(SIZES, 4, "ddp")
     assert moved.bytes_of == {"gradients": pytest.approx(2 * 3 * 10_000), "buffers": 3 * 60}
     assert moved.num_messages == build("allreduce", "ring", 4).num_steps * 4 + 3
 
@@ -90,18 +90,20 @@ def test_stages_follow_one_another() -> None:
 
 
 def test_ddp_takes_its_parts_in_turn() -> None:
-    step = simulate_ddp(SIZES, 4, COSTS)
+    step = data_parallel.simulate(SIZES, 4, COSTS, "ddp")
     step.check()
     ring_s = closed_form("allreduce", "ring", 4, 10_000, COSTS.link, COSTS.gamma_s_per_byte)
     assert step.makespan_s == pytest.approx(8 * (0.002 + 0.004 + 0.0005) + ring_s)
     assert step.select(kind="allreduce").busy_s >= lower_bounds("allreduce", 4, 10_000, COSTS.link).seconds
-    assert simulate_ddp(StepSizes(9, 0, 0, 0), 8, COSTS).select(kind="forward").busy_s == pytest.approx(0.004)
+    nine = data_parallel.simulate(StepSizes(9, 0, 0, 0), 8, COSTS, "ddp")
+    assert nine.select(kind="forward").busy_s == pytest.approx(0.004)
 
 
 def test_data_parallel_gets_slower_with_devices_where_parameters_decide() -> None:
     sizes = StepSizes(32, 0, 0, 10**7)
-    ours = [data_parallel.simulate(sizes, n, COSTS).makespan_s for n in (2, 4, 8)]
-    ddp = [simulate_ddp(sizes, n, COSTS).makespan_s for n in (2, 4, 8)]
+    ours, ddp = (
+        [data_parallel.simulate(sizes, n, COSTS, how).makespan_s for n in (2, 4, 8)] for how in ("data_parallel", "ddp")
+    )
     assert ours == sorted(ours)
     assert np.all(np.array(ours) > ddp)
     assert max(ddp) < 2.2 * min(ddp)
@@ -118,8 +120,9 @@ def test_data_parallel_gets_slower_with_devices_where_parameters_decide() -> Non
         (lambda: chunk_sizes(4, 0), "num_devices must be a whole number from 1 to 1024, got 0"),
         (lambda: messages_of(32, 4), "sizes must be a StepSizes, got 32"),
         (lambda: data_parallel.simulate(SIZES, 4, COSTS.link), "costs must be a StepCosts, got Link"),
-        (lambda: ddp_traffic(SIZES, True), "num_ranks must be a whole number from 1 to 1024, got True"),
-        (lambda: simulate_ddp(None, 4, COSTS), "sizes must be a StepSizes, got None"),
+        (lambda: data_parallel.traffic(SIZES, 4, "fsdp"), "how must be one of 'data_parallel', 'ddp', got 'fsdp'"),
+        (lambda: data_parallel.traffic(None, 4, "ddp"), "sizes must be a StepSizes, got None"),
+        (lambda: data_parallel.simulate(None, 4, COSTS, "ddp"), "sizes must be a StepSizes, got None"),
     ],
 )
 def test_bad_input_is_refused(make: Callable[[], object], message: str) -> None:

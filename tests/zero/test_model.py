@@ -101,7 +101,7 @@ def test_a_modules_sizes_count_shared_once_and_frozen_without_gradient() -> None
     sizes = sizes_of(module)
     trained = 11 * 6 + 6 * 6 + (6 * 5 + 5) + 3
     assert sum(p.size for p in sizes.parameters) == trained + 6
-    memory = zero.memory(module, 1, 0, "own")
+    memory = zero.memory(module, 1, 0, "fp32")
     assert memory.num_parameters == trained + 6
     num_tensors = 5  # trained ones
     assert dict(memory.terms) == dict.fromkeys(TERMS, 0) | {
@@ -113,10 +113,9 @@ def test_a_modules_sizes_count_shared_once_and_frozen_without_gradient() -> None
     assert [name for name, _ in layers(module)] == ["blocks.0", "blocks.1"]  # embed and head share: the root's
 
 
-def test_own_dtypes_and_what_is_no_float() -> None:
+def test_what_is_no_float_keeps_its_width() -> None:
     module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False).to(torch.bfloat16))
     module.register_parameter("codes", nn.Parameter(torch.zeros(10, dtype=torch.int8), requires_grad=False))
-    assert zero.memory(module, 1, 0, "own", "sgd").terms["parameters"] == 16 * 4 + 16 * 2 + 10
     assert zero.memory(module, 1, 0, "fp32", "sgd").terms["parameters"] == 32 * 4 + 10
 
 
@@ -184,18 +183,16 @@ def test_whole_tensors_are_dealt_out_as_torch_does() -> None:
 
 def test_the_fullest_rank_is_the_one_of_most_bytes() -> None:
     def total_bytes(module: nn.Module, rank: int | None, num_ranks: int) -> float:
-        return zero.memory(module, num_ranks, "zero_redundancy_optimizer", "own", rank=rank).total_bytes
+        return zero.memory(module, num_ranks, "zero_redundancy_optimizer", rank=rank).total_bytes
 
     single = torch.float32
-    for lists in ([(100, torch.bfloat16), (90, torch.float64)], [(4, single), (2, single), (2, single)]):
+    for lists in ([(100, single), (90, torch.complex64)], [(4, single), (2, single), (2, single)]):
         module = nn.ParameterList([nn.Parameter(torch.zeros(size, dtype=dtype)) for size, dtype in lists])
         assert total_bytes(module, None, 2) == max(total_bytes(module, rank, 2) for rank in range(2))
 
 
 def test_three_equal_tensors_on_four_ranks_are_a_third_over() -> None:
     module = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(3)))
-    sizes = [p.numel() for p in module.parameters()]
-    assert zero.imbalance(sizes, zero.partition(sizes, 4)) == pytest.approx(1 / 3)
     way = "zero_redundancy_optimizer"
     by_rank = [
         zero.memory(module, 4, way, "fp32", "momentum", rank=rank).terms["optimizer_states"] for rank in range(4)
@@ -250,10 +247,9 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: zero.memory("7B", 2, 1), "must be a number of parameters or a torch module, got '7B'"),
     (lambda: zero.memory(nn.ReLU(), 2, 1), "must have parameters"),
     (lambda: zero.memory(SCALED, 2, "fully_shard"), "takes parameters of at least one dimension, and scale has none"),
-    (lambda: zero.memory(1000, 2, 1, "fp8"), "recipe must be one of 'fp32', 'mixed', 'bf16', 'own', got 'fp8'"),
-    (lambda: zero.memory(1000, 2, 1, "own"), "recipe 'own' needs a module"),
+    (lambda: zero.memory(1000, 2, 1, "fp8"), "recipe must be one of 'fp32', 'mixed', 'bf16', got 'fp8'"),
     (lambda: zero.memory(1000, 2, 1, "mixed", "lion"), f"optimizer must be one of {OPTIMIZER_NAMES}, got 'lion'"),
-    (lambda: zero.memory(1000, 2, "fully_shard", "mixed"), "stage 'fully_shard' with recipe 'mixed' needs a module"),
+    (lambda: zero.memory(1000, 2, "fully_shard", "mixed"), "stage 'fully_shard' needs a module"),
     (lambda: zero.memory(1000, 2, "zero_redundancy_optimizer"), "needs a module: a number has no tensors"),
     (lambda: zero.memory(1000, 2, 1, rank=2), "rank must be a whole number from 0 to 1, got 2"),
     (lambda: zero.memory(1000, 2, 3, largest_layer=1001), "largest_layer must be .* from 0 to 1000, got 1001"),
@@ -268,9 +264,6 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: zero.partition([3, -1], 2), "sizes must be a whole number of at least 0, got -1"),
     (lambda: zero.partition([3], 0), "num_ranks must be a whole number from 1 to 1000000, got 0"),
     (lambda: zero.partition(3, 1), "sizes must be a list of numbers of elements, got 3"),
-    (lambda: zero.imbalance([3], [[0], [1]]), "partition must be a whole number from 0 to 0, got 1"),
-    (lambda: zero.imbalance([3], None), "partition must be a list of a rank's places each, got None"),
-    (lambda: zero.imbalance([3], []), "partition must be of at least one rank, got"),
 ]
 
 

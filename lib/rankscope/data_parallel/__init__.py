@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
-from .model import StepCosts, StepSizes, chunk_sizes, ddp_traffic, simulate, simulate_ddp, traffic
+from .model import StepCosts, StepSizes, simulate, traffic
 
 if TYPE_CHECKING:
     from .run import dissect
 
-__all__ = ["StepCosts", "StepSizes", "chunk_sizes", "ddp_traffic", "dissect", "simulate", "simulate_ddp", "traffic"]
+__all__ = ["StepCosts", "StepSizes", "dissect", "simulate", "traffic"]
 
 __getattr__, __dir__ = lazy(__name__, {"dissect": "run"})

@@ -7,7 +7,6 @@ the loss alone, scatters the gradients of the outputs, and adds the others' grad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +15,10 @@ from numpy.typing import NDArray
 from ..cluster import Link
 from ..collectives import build, closed_form
 from ..timeline import Span, Timeline
-from ..values.checks import number, of_type, whole
+from ..values.checks import number, of_type, one_of, whole
 from ..values.frozen import checked, frozen
 
+HOW = ("data_parallel", "ddp")
 MOST_DEVICES = 1024
 
 
@@ -134,94 +134,77 @@ def messages_of(sizes: StepSizes, num_devices: int) -> tuple[Message, ...]:
     )
 
 
-def traffic(sizes: StepSizes, num_devices: int) -> StepTraffic:
-    """Return what a step of DataParallel puts on each link.
+def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> StepTraffic:
+    """Return what a step puts on each link, of DataParallel or of "ddp".
 
-    >>> traffic(StepSizes(4, 8, 2, 100), 4).port_bytes.tolist()
-    [636.0, 212.0, 212.0, 212.0]
+    DDP's is a ring allreduce of the gradients, in one bucket; buffers, if there are any, go from rank 0 to the others
+    by a binomial tree, and each rank reads its own inputs.
+
+    >>> sizes = StepSizes(4, 8, 2, 100)
+    >>> [traffic(sizes, 4, how).port_bytes.tolist() for how in HOW]
+    [[636.0, 212.0, 212.0, 212.0], [300.0, 300.0, 300.0, 300.0]]
     """
+    if one_of("how", how, HOW) == "ddp":
+        of_type("sizes", sizes, StepSizes)
+        moved = {"gradients": build("allreduce", "ring", num_devices).traffic(sizes.parameter_bytes)}
+        if sizes.buffer_bytes:
+            moved["buffers"] = build("broadcast", "binomial", num_devices).traffic(sizes.buffer_bytes)
+        link_bytes = np.sum([one.link_bytes for one in moved.values()], axis=0)
+        bytes_of = {what: float(one.link_bytes.sum()) for what, one in moved.items()}
+        return StepTraffic(link_bytes, sum(one.num_messages for one in moved.values()), bytes_of)
     messages = messages_of(sizes, num_devices)
-    link_bytes = np.zeros((num_devices, num_devices))
-    bytes_of: dict[str, float] = {}
+    link_bytes, bytes_of = np.zeros((num_devices, num_devices)), {}
     for message in messages:
         link_bytes[message.src, message.dst] += message.num_bytes
         bytes_of[message.what] = bytes_of.get(message.what, 0.0) + message.num_bytes
     return StepTraffic(link_bytes, len(messages), bytes_of)
 
 
-def ddp_traffic(sizes: StepSizes, num_ranks: int) -> StepTraffic:
-    """Return what a step of DDP puts on each link: a ring allreduce of the gradients, in one bucket.
-
-    Buffers, if there are any, go from rank 0 to the others by a binomial tree. Each rank reads its own inputs.
-
-    >>> ddp_traffic(StepSizes(4, 8, 2, 100), 4).port_bytes.tolist()
-    [300.0, 300.0, 300.0, 300.0]
-    """
-    of_type("sizes", sizes, StepSizes)
-    num_ranks = whole("num_ranks", num_ranks, 1, MOST_DEVICES)
-    moved = {"gradients": build("allreduce", "ring", num_ranks).traffic(sizes.parameter_bytes)}
-    if sizes.buffer_bytes:
-        moved["buffers"] = build("broadcast", "binomial", num_ranks).traffic(sizes.buffer_bytes)
-    link_bytes = np.sum([one.link_bytes for one in moved.values()], axis=0)
-    bytes_of = {what: float(one.link_bytes.sum()) for what, one in moved.items()}
-    return StepTraffic(link_bytes, sum(one.num_messages for one in moved.values()), bytes_of)
-
-
-def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts) -> Timeline:
+def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "data_parallel") -> Timeline:
     """Return what each device does when in a step of DataParallel: a rank for each device, lanes "compute" and "link".
 
     A stage begins when the one before has ended on all devices, as the one process that drives them does it. Device 0
     sends and receives one message at a time; a message is on the lanes of both its ends, its item the other device.
 
-    >>> step = simulate(StepSizes(4, 0, 0, 100), 4, StepCosts(Link(0.0, 100.0), 0.5, 1.0))
+    With "ddp" it is a step of DDP in the same terms, without any overlap: forward, loss, backward, then one ring
+    allreduce. Each rank has ⌈batch_size / num_devices⌉ samples, some twice where they do not divide. Buffers are left
+    out. See `ddp.simulate` for buckets that are sent while the backward goes on.
+
+    >>> sizes, costs = StepSizes(4, 0, 0, 100), StepCosts(Link(0.0, 100.0), 0.5, 1.0)
+    >>> step = simulate(sizes, 4, costs)
     >>> step.makespan_s, step.select(rank=0, lane="link").busy_s, step.select(rank=1, lane="link").busy_s
     (7.5, 6.0, 2.0)
+    >>> simulate(sizes, 4, costs, "ddp").makespan_s
+    3.0
     """
     of_type("costs", costs, StepCosts)
     messages = messages_of(sizes, num_devices)
     chunks = chunk_sizes(sizes.batch_size, num_devices)
+    spans: list[Span] = []
+    if one_of("how", how, HOW) == "ddp":
+        form = ("allreduce", "ring", num_devices, sizes.parameter_bytes)
+        now_s = 0.0
+        for lane, kind, seconds in (
+            ("compute", "forward", costs.forward_s * chunks[0]),
+            ("compute", "loss", costs.loss_s * chunks[0]),
+            ("compute", "backward", costs.backward_s * chunks[0]),
+            ("link", "allreduce", float(closed_form(*form, costs.link, costs.gamma_s_per_byte))),
+        ):
+            spans += [Span(rank, lane, kind, -1, now_s, now_s + seconds) for rank in range(num_devices)]
+            now_s += seconds
+        return Timeline.of(spans)
     computing = {
         "forward": [chunk * costs.forward_s for chunk in chunks],
         "loss": [sizes.batch_size * costs.loss_s],  # device 0 alone
         "backward": [chunk * costs.backward_s for chunk in chunks],
     }
-
-    def stage(what: str, start_s: float) -> Iterator[Span]:
+    for what in ("inputs", "parameters", "forward", "outputs", "loss", "output gradients", "backward", "gradients"):
+        start_s = max((span.stop_s for span in spans), default=0.0)
         for device, seconds in enumerate(computing.get(what, ())):
-            yield Span(device, "compute", what, -1, start_s, start_s + seconds)
+            spans.append(Span(device, "compute", what, -1, start_s, start_s + seconds))
         for message in (message for message in messages if message.what == what):
             stop_s = start_s + costs.message_s(message)
-            yield Span(message.src, "link", message.kind, message.dst, start_s, stop_s)
-            yield Span(message.dst, "link", message.kind, message.src, start_s, stop_s)
+            spans.append(Span(message.src, "link", message.kind, message.dst, start_s, stop_s))
+            spans.append(Span(message.dst, "link", message.kind, message.src, start_s, stop_s))
             start_s = stop_s
-
-    spans: list[Span] = []
-    for what in ("inputs", "parameters", "forward", "outputs", "loss", "output gradients", "backward", "gradients"):
-        spans += stage(what, max((span.stop_s for span in spans), default=0.0))
-    return Timeline.of(spans)
-
-
-def simulate_ddp(sizes: StepSizes, num_ranks: int, costs: StepCosts) -> Timeline:
-    """Return a step of DDP in the same terms, without any overlap: forward, loss, backward, then one ring allreduce.
-
-    Each rank has ⌈batch_size / num_ranks⌉ samples, some twice where they do not divide. Buffers are left out. See
-    `ddp.simulate` for buckets that are sent while the backward goes on.
-
-    >>> simulate_ddp(StepSizes(4, 0, 0, 100), 4, StepCosts(Link(0.0, 100.0), 0.5, 1.0)).makespan_s
-    3.0
-    """
-    of_type("costs", costs, StepCosts)
-    of_type("sizes", sizes, StepSizes)
-    num_ranks = whole("num_ranks", num_ranks, 1, MOST_DEVICES)
-    share = -(-sizes.batch_size // num_ranks)
-    form = ("allreduce", "ring", num_ranks, sizes.parameter_bytes)
-    spans, now_s = [], 0.0
-    for lane, kind, seconds in (
-        ("compute", "forward", costs.forward_s * share),
-        ("compute", "loss", costs.loss_s * share),
-        ("compute", "backward", costs.backward_s * share),
-        ("link", "allreduce", float(closed_form(*form, costs.link, costs.gamma_s_per_byte))),
-    ):
-        spans += [Span(rank, lane, kind, -1, now_s, now_s + seconds) for rank in range(num_ranks)]
-        now_s += seconds
     return Timeline.of(spans)

@@ -65,12 +65,9 @@ class DissectedStep:
         """The `difference` up to which gradients count as equal: 64 times the epsilon of their least exact type."""
         return ROUNDING * max(torch.finfo(gradient.dtype).eps for gradient in self.gradients.values())
 
-    def predicted(self, costs: StepCosts | None = None) -> Timeline:
-        """Return the step as `simulate` has it, at these costs or at those that it ran with.
-
-        Raises ValueError where it ran with none, and none are given.
-        """
-        return simulate(self.sizes, self.num_devices, of_type("costs", costs or self.costs, StepCosts))
+    def predicted(self) -> Timeline:
+        """Return the step as `simulate` has it, at the costs that it ran with; ValueError where it ran with none."""
+        return simulate(self.sizes, self.num_devices, of_type("costs", self.costs, StepCosts))
 
     def check(self) -> None:
         """Raise DataParallelError where other bytes moved than the model has, or gradients differ beyond rounding."""

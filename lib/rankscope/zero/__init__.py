@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
-from .model import ESTIMATORS, WAYS, imbalance, memory, partition, traffic
+from .model import ESTIMATORS, WAYS, memory, partition, traffic
 
 if TYPE_CHECKING:
     from .run import measure, resume_difference
 
-__all__ = ["ESTIMATORS", "WAYS", "imbalance", "measure", "memory", "partition", "resume_difference", "traffic"]
+__all__ = ["ESTIMATORS", "WAYS", "measure", "memory", "partition", "resume_difference", "traffic"]
 
 __getattr__, __dir__ = lazy(__name__, {"measure": "run", "resume_difference": "run"})

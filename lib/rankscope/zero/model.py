@@ -194,8 +194,8 @@ def memory(
     "fully_shard_keep" is stage 2 while a step computes, and stage 3 from one step to the next: torch has no way that
     keeps whole parameters and shares of the gradients all the time.
 
-    A `recipe` is one of RECIPES, by default "mixed" for a stage and "fp32" for a way, or "own": each tensor in the
-    module's dtype, as what is no float always has. Frozen parameters have neither gradient nor state; shared ones count
+    A `recipe` is one of RECIPES, by default "mixed" for a stage and "fp32" for a way; what is no float keeps the
+    width that it has. Frozen parameters have neither gradient nor state; shared ones count
     once. With a plain number of parameters, `largest_layer` (parameters) and `buffer_bytes` may be stated; a module has
     its own. With `buckets` (stages 0 and 1) DDP has the gradients twice, as it does without
     ``gradient_as_bucket_view``.
@@ -237,12 +237,12 @@ def _holding(
             raise ValueError("recipe 'mixed' needs fully_shard: DistributedDataParallel keeps no master copy")
     else:
         way, recipe = Way(whole("stage", stage, 0, 3), "even", False, "as in the paper"), recipe or "mixed"
-    one_of("recipe", recipe, (*RECIPES, "own"))
+    one_of("recipe", recipe, tuple(RECIPES))
     rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
     place = None if rank is None else whole("rank", rank, 0, num_ranks - 1)
     if is_scalar(num_parameters_or_module):
-        if way.partition != "even" or recipe == "own":
-            raise ValueError(f"stage {stage!r} with recipe {recipe!r} needs a module: a number has no tensors")
+        if way.partition != "even":
+            raise ValueError(f"stage {stage!r} needs a module: a number has no tensors")
         total = _count("num_parameters_or_module", num_parameters_or_module, 1)
         layer = _count("largest_layer", largest_layer, 0, total)
         parts = (Parameter("largest layer", (layer,), 4), Parameter("the rest", (total - layer,), 4))
@@ -435,7 +435,7 @@ class _Holding:
 
     def _recipe(self, parameter: Parameter) -> Recipe:
         own = parameter.itemsize
-        return RECIPES[self.recipe] if self.recipe != "own" and parameter.floating else Recipe(own, own, 0, own)
+        return RECIPES[self.recipe] if parameter.floating else Recipe(own, own, 0, own)
 
     @cached_property
     def _own(self) -> frozenset[str]:
@@ -471,24 +471,6 @@ def partition(sizes: Sequence[int], num_ranks: int) -> tuple[tuple[int, ...], ..
         held[rank].append(place)
         load[rank] += counts[place]
     return tuple(map(tuple, held))
-
-
-def imbalance(sizes: Sequence[int], partition: Sequence[Sequence[int]]) -> float:
-    """Return by which share the fullest rank holds more than an even split would give it.
-
-    Raises ValueError for places that are none of `sizes`.
-
-    >>> imbalance([10, 10, 10], partition([10, 10, 10], 4))  # three tensors, four ranks
-    0.33333333333333326
-    """
-    counts = [whole("sizes", size, 0) for size in several("sizes", sizes, "numbers of elements")]
-    held = [
-        several("partition", places, "places") for places in several("partition", partition, "a rank's places each")
-    ]
-    if not held:
-        raise ValueError(f"partition must be of at least one rank, got {partition!r}")
-    loads = [sum(counts[whole("partition", place, 0, len(counts) - 1)] for place in places) for places in held]
-    return max(loads) * len(loads) / sum(loads) - 1 if sum(loads) else 0.0
 
 
 # ---- traffic
