@@ -25,17 +25,23 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from rankscope.ddp import Contention, DDPRun, Where, load_sweeps, measure, measure_allreduce
+from rankscope.ddp import Contention, DDPRun, LocalStep, Where, load_sweeps, measure
 from rankscope.ddp.contention import fit_contention
 from rankscope.ddp.cost import CostTable
 from rankscope.ddp.run import Loss, calibration_runs
-from rankscope.ddp.sweep import CapSweep, MeasuredCap, save_sweeps
+from rankscope.ddp.sweep import FORMAT, VERSION, CapSweep, MeasuredCap
 from rankscope.machine.emulate import emulated
+from rankscope.machine.measuring.plan import Protocol, collective_keys
+from rankscope.machine.measuring.rank import measure_keys
+from rankscope.values import storage
+from rankscope.values.frozen import fields_of
 
 from ._ddp_modules import MODULES
 
 COMMAND = "python -m tests.benchmarks.ddp_prediction"
 RECORDED = Path(__file__).parents[2] / "notebooks" / "profiles" / "ddp_steps.json"
+SIZES = tuple(2**power for power in range(14, 28))  # bytes of an allreduce
+BUDGET_S, ITERATIONS = 1.5, 21  # of each of them
 CAPS_MB = (None, 1.0, 5.0, 25.0, 100.0)  # None is DDP's default
 
 
@@ -79,6 +85,14 @@ class Round(NamedTuple):
     modules: dict[str, list[DDPRun]]
 
 
+def measure_allreduce(num_ranks: int, where: Where) -> CostTable:
+    """Return what the backend's own allreduce of `SIZES` takes on Gloo, medians while nothing else runs."""
+    keys = [key for size in SIZES for key in collective_keys("allreduce", size, [num_ranks], ["native"])]
+    protocol = Protocol(iterations=ITERATIONS, budget_s=BUDGET_S)
+    points = where.launch(measure_keys, (keys, [0] * num_ranks, "cpu", protocol), num_ranks)[0]
+    return CostTable(tuple(point.num_bytes for point in points), tuple(point.median_s for point in points))
+
+
 def measure_round(
     modules: Mapping[str, tuple[nn.Module, Loss]],
     num_ranks: int,
@@ -120,6 +134,36 @@ def sweeps_of(rounds: Sequence[Round]) -> list[CapSweep]:
         measured = (MeasuredCap(run.setting.bucket_cap_mb, run.buckets, run.step_s, run.clean) for run in runs)
         sweeps.append(CapSweep(name, local.provenance, local.local_step(), cost, contention, tuple(measured)))
     return sweeps
+
+
+def save_sweeps(path: storage.PathLike, sweeps: Sequence[CapSweep], command: str) -> Path:
+    """Write sweeps as `load_sweeps` reads them, seconds to seven digits; `command` says what has measured them."""
+
+    def short(seconds: Any) -> Any:
+        return float(f"{seconds:.7g}") if isinstance(seconds, float) else [short(float(one)) for one in seconds]
+
+    def times(local: LocalStep) -> dict[str, Any]:
+        return {name: short(value) for name, value in fields_of(local).items() if name != "parameters"}
+
+    rows = [
+        {
+            "name": sweep.name,
+            "provenance": sweep.provenance,
+            "local": {
+                "parameters": [list(fields_of(spec).values()) for spec in sweep.local.parameters],
+                **times(sweep.local),
+            },
+            "cost": [sweep.cost.num_bytes, short(sweep.cost.seconds)],
+            "contention": [sweep.contention.compute, sweep.contention.communication],
+            "measured": [
+                [one.bucket_cap_mb, one.buckets, short(one.step_s), list(map(int, one.clean))] for one in sweep.measured
+            ],
+        }
+        for sweep in sweeps
+    ]
+    last = sweeps[-1].provenance
+    about = {"torch": last["torch"], "date": str(last["date"])[:10], "command": command}
+    return storage.save(path, FORMAT, VERSION, **about, sweeps=rows)
 
 
 def measured(num_ranks: int, args: argparse.Namespace) -> list[CapSweep]:

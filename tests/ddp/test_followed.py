@@ -34,13 +34,6 @@ class Digits:
         return torch.randn(6, dtype=torch.float64, generator=generator), number % 4
 
 
-class Broken(Digits):
-    def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        if number == 17:
-            raise OSError("sample 17 cannot be read")
-        return super().__getitem__(number)
-
-
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).double()
@@ -59,11 +52,10 @@ def collected(num_workers: int = 0) -> Assignment:
     return Assignment(SIZE, (np.arange(20), np.arange(49, 20, -1))).with_loader(BATCH, num_workers=num_workers)
 
 
-def follow(assignment: Any = None, dataset: Any = None, **options: Any) -> FollowedSteps:
-    settings: dict[str, Any] = {"num_steps": STEPS, "bucket_cap_mb": CAP_MB, **options}
-    given = sampled() if assignment is None else assignment
-    loss = nn.functional.cross_entropy
-    return ddp.follow(given, Digits() if dataset is None else dataset, model(), loss, sgd, **settings)
+def follow(assignment: Any = None, **options: Any) -> FollowedSteps:
+    training = {"dataset": Digits(), "module": model(), "loss": nn.functional.cross_entropy, "optimizer": sgd}
+    settings = {**training, "num_steps": STEPS, "bucket_cap_mb": CAP_MB, **options}
+    return ddp.follow(sampled() if assignment is None else assignment, **settings)
 
 
 @pytest.fixture(scope="module", params=[(collected, 0), (sampled, 2)], ids=["collected", "sampled"])
@@ -147,15 +139,18 @@ def test_ranks_with_different_parameters_are_found(followed: FollowedSteps) -> N
     off[7] += 1e-9
     with pytest.raises(ValueError, match="rank 1 is off rank 0 by 1e-09"):
         evolve(followed, parameters=(followed.parameters[0], off)).check()
-    with pytest.raises(ValueError, match="losses and read must be of 1 ranks"):
-        evolve(followed, parameters=followed.parameters[:1])
     with pytest.raises(ValueError, match="number must be a whole number from 0 to 5, got 6"):
         followed.step(6)
 
 
+class Broken(Digits):
+    def __getitem__(self, number: int) -> tuple[Tensor, int]:
+        raise OSError(f"sample {number} cannot be read")
+
+
 def test_a_sample_that_cannot_be_read_ends_all_ranks_and_is_named() -> None:
-    with pytest.raises(RankError, match="sample 17 cannot be read"):
-        follow(dataset=Broken(), num_steps=8)
+    with pytest.raises(RankError, match=r"sample \d+ cannot be read"):
+        follow(dataset=Broken())
 
 
 @pytest.mark.parametrize(
@@ -173,21 +168,11 @@ def test_a_sample_that_cannot_be_read_ends_all_ranks_and_is_named() -> None:
         ({"assignment": collected(), "num_steps": 7}, "num_steps must be at most 6, the full batches .*, got 7"),
         ({"bucket_cap_mb": 0}, "bucket_cap_mb must be a finite number above 0, got 0"),
         ({"timeout_s": 0}, "timeout_s must be a finite number above 0"),
+        ({"optimizer": 3}, "optimizer must be a function, got 3"),
+        ({"module": "model"}, "module must be a Module, got 'model'"),
+        ({"loss": None}, "loss must be a function, got None"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         follow(**options)
-
-
-@pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ((model(), nn.functional.cross_entropy, 3), "optimizer must be a function, got 3"),
-        (("model", nn.functional.cross_entropy, sgd), "module must be a Module, got 'model'"),
-        ((model(), None, sgd), "loss must be a function, got None"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused(training: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ddp.follow(sampled(), Digits(), *training)

@@ -1,7 +1,6 @@
 """Predicted buckets are those of DistributedDataParallel's own Reducer, at first and after it has rebuilt them."""
 
 import gc
-import inspect
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -20,7 +19,6 @@ from .models import MODELS, UNUSED, layers_used
 
 pytestmark = pytest.mark.slow
 
-HAS_LIST = "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel).parameters
 Found = list[list[int]]
 
 
@@ -117,14 +115,6 @@ def test_a_static_graph_is_rebuilt_even_with_a_search_for_unused_parameters(name
     assert_same(*MODELS[name](), bucket_cap_mb=0.001, find_unused_parameters=True, static_graph=True)
 
 
-@pytest.mark.skipif(not HAS_LIST, reason="this torch takes no bucket_cap_mb_list")
-@pytest.mark.parametrize("mode", [{}, {"static_graph": True}, {"find_unused_parameters": True}])
-def test_a_list_of_caps_holds_from_the_start(mode: dict[str, Any]) -> None:
-    for name in ("deep_mlp", "three_dtypes", "sparse_and_dense_bags", "used_in_another_order"):
-        for caps in ([0.002], [0.001, 0.003], [0.0005, 0.002, 0.001], [0.004, 0.0001]):
-            assert_same(*MODELS[name](), bucket_cap_mb_list=caps, **mode)
-
-
 def test_iterations_without_synchronisation_do_not_count() -> None:
     module, (x,) = MODELS["deep_mlp"]()
     predicted, found = ddp.buckets(module, 0.002), Found()
@@ -181,15 +171,6 @@ def test_a_wrong_prediction_is_found() -> None:
     ):
         with pytest.raises(BucketError, match="iteration 1, bucket 0: expected parameters"):
             ddp.buckets(module, cap, **options).check(found[1], 1)
-
-
-def test_no_cap_is_not_a_cap_of_25() -> None:
-    """The bucket of 1 MiB: launched first once rebuilt, last if never rebuilt, and absent if 25 is given."""
-    module, inputs = MODELS["gpt_of_30_mib"]()
-    left, given = (reducer_buckets(module, inputs, bucket_cap_mb=cap) for cap in (None, 25))
-    assert left[0] == given[0]
-    assert left[1] != given[1]
-    assert len(left[1]) == len(given[1]) + 1
 
 
 def _on_two_ranks(uses: list[list[int]], cap_mb: float) -> tuple[list[int], list[Found]]:

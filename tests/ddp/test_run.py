@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,31 +113,23 @@ def test_a_parameter_without_a_gradient_has_no_time() -> None:
 # ---- that it is DDP
 
 
-class Checked(torch.optim.Optimizer):
-    """Raises unless every gradient is `expected`."""
+class Expects(torch.optim.Optimizer):
+    """Raises unless every gradient is the one that is expected."""
 
-    expected = 0.0
-
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, gradient: float, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__(parameters, {})
+        self.gradient = gradient
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for parameter in self.param_groups[0]["params"]:
             found = parameter.grad.unique().tolist()
-            if found != [self.expected]:
-                raise AssertionError(f"gradient {found}, expected {self.expected}")
+            if found != [self.gradient]:
+                raise AssertionError(f"gradient {found}, expected {self.gradient}")
 
 
-class Averaged(Checked):
-    expected = 1.5  # of ranks 0 and 1, times 1 and 2
-
-
-class AveragedTwice(Checked):
-    expected = 1.5 * 2  # over two micro-batches
-
-
-class Own(Checked):
-    expected = 0.5 * 2  # rank 0's, of two ranks
+AVERAGED = partial(Expects, 1.5)  # of ranks 0 and 1, times 1 and 2
+AVERAGED_TWICE = partial(Expects, 3.0)  # over two micro-batches
+OWN = partial(Expects, 1.0)  # rank 0's half, over two micro-batches
 
 
 def times_rank(module: nn.Module, rank: int, number: int) -> Tensor:
@@ -147,8 +140,8 @@ def times_rank(module: nn.Module, rank: int, number: int) -> Tensor:
 
 @pytest.mark.parametrize("options", [{}, {"observe": False}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
 def test_gradients_are_averaged_as_ddp_does_it(options: dict[str, Any]) -> None:
-    twice = {"accumulation": 2, "optimizer": AveragedTwice}
-    work = {"optimizer": Averaged} if "static_graph" in options else twice
+    twice = {"accumulation": 2, "optimizer": AVERAGED_TWICE}
+    work = {"optimizer": AVERAGED} if "static_graph" in options else twice
     run = ddp.measure(nn.Linear(4, 1), times_rank, iterations=2, **work, **options)
     if not options.get("observe", True):
         assert run.steps == ()
@@ -165,12 +158,12 @@ def test_gradients_are_averaged_as_ddp_does_it(options: dict[str, Any]) -> None:
 
 def test_a_wrong_gradient_would_have_been_found() -> None:
     with pytest.raises(RankError, match=r"gradient \[3\.0\], expected 1\.0"):
-        ddp.measure(nn.Linear(4, 1), times_rank, iterations=1, accumulation=2, optimizer=Own)
+        ddp.measure(nn.Linear(4, 1), times_rank, iterations=1, accumulation=2, optimizer=OWN)
 
 
 @pytest.mark.parametrize("observe", [True, False])
 def test_the_local_step_communicates_nothing(observe: bool) -> None:
-    options: dict[str, Any] = {"accumulation": 2, "optimizer": Own, "communicate": False, "observe": observe}
+    options: dict[str, Any] = {"accumulation": 2, "optimizer": OWN, "communicate": False, "observe": observe}
     with pytest.raises(RankError, match=r"rank 1 failed: AssertionError: gradient \[2\.0\], expected 1\.0"):
         ddp.measure(nn.Linear(4, 1), times_rank, iterations=1, **options)
 
@@ -242,53 +235,42 @@ def raises(module: nn.Module, rank: int, number: int) -> Tensor:
     ("loss", "message"), [(dies, "rank 1 .*SIGKILL"), (hangs, "rank"), (raises, "KeyError: 'no batch'")]
 )
 def test_a_rank_that_dies_hangs_or_raises_is_named(loss: Any, message: str) -> None:
-    begin = time.monotonic()
     with pytest.raises(RankError, match=f"(?s){message}"):
         ddp.measure(stack(), loss, where=Where(timeout_s=3 if loss is hangs else 300))
-    assert time.monotonic() - begin < 300  # the start of ranks on a busy machine included; a hang has no end
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("make", "message"),
     [
-        ({"module": "model"}, "module must be a Module, got 'model'"),
-        ({"module": nn.ReLU()}, "parameters must hold at least one that requires a gradient, got none"),
-        ({"loss": 3}, "loss must be a function, got 3"),
-        ({"optimizer": "sgd"}, "optimizer must be a function, got 'sgd'"),
-        ({"num_ranks": 0}, "num_ranks must be a whole number from 1 to 256, got 0"),
-        ({"bucket_cap_mb": -1}, "bucket_cap_mb must be a finite number above 0, got -1"),
-        ({"iterations": 0}, "iterations must be a whole number from 1 to 10000, got 0"),
-        ({"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
-        ({"where": "nccl"}, "where must be a Where, got 'nccl'"),
+        (lambda: {"module": "model"}, "module must be a Module, got 'model'"),
+        (lambda: {"module": nn.ReLU()}, "parameters must hold at least one that requires a gradient, got none"),
+        (lambda: {"loss": 3}, "loss must be a function, got 3"),
+        (lambda: {"optimizer": "sgd"}, "optimizer must be a function, got 'sgd'"),
+        (lambda: {"num_ranks": 0}, "num_ranks must be a whole number from 1 to 256, got 0"),
+        (lambda: {"bucket_cap_mb": -1}, "bucket_cap_mb must be a finite number above 0, got -1"),
+        (lambda: {"iterations": 0}, "iterations must be a whole number from 1 to 10000, got 0"),
+        (lambda: {"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
+        (lambda: {"where": "nccl"}, "where must be a Where, got 'nccl'"),
+        (lambda: {"where": Where("tcp")}, "backend must be one of 'gloo', 'nccl', 'mpi', got 'tcp'"),
+        (lambda: {"where": Where(device="tpu")}, "device must be one of 'cpu', 'cuda', got 'tpu'"),
         (
-            {"where": Where(network=5)},
+            lambda: {"where": Where(timeout_s=0)},
+            "timeout_s must be a finite number above 0 and of at most 1000000, got 0",
+        ),
+        (
+            lambda: {"where": Where(network=5)},
             "network must be an emulated one with hosts for 2 ranks, the same number on each, on Gloo, got 5",
         ),
         (
-            {"static_graph": True, "accumulation": 2},
+            lambda: {"static_graph": True, "accumulation": 2},
             "static_graph must be False with accumulation: DDP's first backward of one must communicate",
         ),
-        ({"observe": 1}, "observe must be True or False, got 1"),
+        (lambda: {"observe": 1}, "observe must be True or False, got 1"),
     ],
 )
-def test_bad_input_is_refused(wrong: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"module": stack(1), "loss": square, **wrong}
-    with pytest.raises(ValueError, match="must") as caught:
-        ddp.measure(**given)
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"backend": "tcp"}, "backend must be one of 'gloo', 'nccl', 'mpi', got 'tcp'"),
-        ({"device": "tpu"}, "device must be one of 'cpu', 'cuda', got 'tpu'"),
-        ({"timeout_s": 0}, "timeout_s must be a finite number above 0 and of at most 1000000, got 0"),
-    ],
-)
-def test_nowhere_is_refused(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Where(**wrong)
+def test_bad_input_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ddp.measure(**{"module": stack(1), "loss": square, **make()})
 
 
 def test_an_unknown_option_is_refused() -> None:
@@ -310,14 +292,12 @@ def test_an_unknown_option_is_refused() -> None:
         (lambda run: evolve(run, parameters=run.parameters[:7]), "ready_s must have a time or nan for .2, 7. ranks"),
         (lambda run: evolve(run.steps[0], buckets=[[0], [0]]), "buckets must hold each parameter from 0 to 0 once"),
         (lambda run: evolve(run.steps[0], timeline=[]), "timeline must be a Timeline, got .."),
+        (
+            lambda run: evolve(run, steps=(evolve(run.steps[0], buckets=[[1, 0]]), *run.steps[1:])),
+            "buckets must hold each of 8 parameters once, got",
+        ),
     ],
 )
 def test_what_no_run_can_have_given_is_refused(run: DDPRun, change: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         change(run)
-
-
-def test_buckets_of_other_parameters_are_refused(run: DDPRun) -> None:
-    fewer = evolve(run.steps[0], buckets=[[1, 0]])
-    with pytest.raises(ValueError, match="buckets must hold each of 8 parameters once, got"):
-        evolve(run, steps=(fewer, *run.steps[1:]))

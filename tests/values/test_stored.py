@@ -16,11 +16,12 @@ import pytest
 
 from rankscope.collectives import Schedule
 from rankscope.ddp import DDPRun, load_sweeps
-from rankscope.ddp.sweep import save_sweeps
 from rankscope.machine import Profile
 from rankscope.pipeline_parallel import PipelineSchedule, verify
 from rankscope.sampling import Assignment
 from rankscope.timeline import Timeline
+
+from ..benchmarks.ddp_prediction import save_sweeps
 
 FILES = Path(__file__).with_name("stored")  # one of each kind, as rankscope 0.1.0 wrote it before the house was rebuilt
 

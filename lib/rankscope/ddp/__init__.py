@@ -17,7 +17,7 @@ from .sweep import load_sweeps
 
 if TYPE_CHECKING:
     from .followed import follow
-    from .run import Where, measure, measure_allreduce, measure_contention, measure_local_step
+    from .run import Where, measure, measure_contention, measure_local_step
 
 __all__ = [
     "Contention",
@@ -30,7 +30,6 @@ __all__ = [
     "follow",
     "load_sweeps",
     "measure",
-    "measure_allreduce",
     "measure_contention",
     "measure_local_step",
     "recommend",
@@ -43,7 +42,6 @@ __getattr__, __dir__ = lazy(
         "Where": "run",
         "follow": "followed",
         "measure": "run",
-        "measure_allreduce": "run",
         "measure_contention": "run",
         "measure_local_step": "run",
     },

@@ -247,22 +247,20 @@ def buckets(
     ready_order: Sequence[int] | None = None,
     find_unused_parameters: bool = False,
     static_graph: bool = False,
-    bucket_cap_mb_list: Sequence[float] | None = None,
 ) -> DDPBuckets:
     """Return the buckets that ``DistributedDataParallel(module, ...)`` with these arguments uses, at first and later.
 
     `parameters` is a module, its parameters or `ParameterSpec` values. At iteration 0 all gradients of one dtype and
     device share one bucket. Then DDP knows in which order gradients get ready, and fills buckets in that order, at
     iteration 1, or 2 with `static_graph`. With `find_unused_parameters` alone it does neither: see `assign_buckets`.
-    The bucket of 1 MiB, launched first after the rebuild, exists only if no cap is set: 25 is not None. A list of caps
-    holds from the start.
+    The bucket of 1 MiB, launched first after the rebuild, exists only if no cap is set: 25 is not None.
 
     `ready_order` is the order in rank 0's backward. The default is the reverse of the definitions, which a real one
     often is not. Raises ValueError for an order that repeats a parameter, and for one that leaves out parameters
     (because they get no gradient) unless `static_graph` or `find_unused_parameters` is set: DDP would stop.
 
-    The same in torch 2.6 to 2.13 (lists of caps: from 2.11): torch/nn/parallel/distributed.py, and reducer.cpp as
-    above while the environment variable DDP_SET_LAST_BUCKET_CAP is not 1.
+    The same in torch 2.6 to 2.13: torch/nn/parallel/distributed.py, and reducer.cpp as above while the environment
+    variable DDP_SET_LAST_BUCKET_CAP is not 1. (Lists of caps, from 2.11 on, are left out.)
 
     >>> print(buckets([ParameterSpec(f"layer {n}", 2**20) for n in range(4)], 2))
     4 parameters, 4 MiB
@@ -272,15 +270,13 @@ def buckets(
         0  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 3 … layer 2
         1  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 1 … layer 0
     """
-    listed = several("bucket_cap_mb_list", () if bucket_cap_mb_list is None else bucket_cap_mb_list, "caps")
-    specs = parameter_specs(parameters)
-    caps = tuple(_bytes("bucket_cap_mb_list", one) for one in listed) or caps_bytes(bucket_cap_mb)
+    specs, caps = parameter_specs(parameters), caps_bytes(bucket_cap_mb)
     static, unused = truth("static_graph", static_graph), truth("find_unused_parameters", find_unused_parameters)
     order = _ready_order(specs, ready_order, may_miss=static or unused)
     if unused and not static:
         first = _in_defined_order(specs, caps)
         return DDPBuckets(specs, first, first, None)
-    first = _in_defined_order(specs, caps if listed else (None,))
+    first = _in_defined_order(specs, (None,))
     return DDPBuckets(specs, first, tuple(_fill(((n, specs[n]) for n in order), caps)), 2 if static else 1)
 
 

@@ -18,9 +18,9 @@ from ..sampling import Assignment
 from ..sampling.assignment import Loader
 from ..timeline import Recorder, Timeline
 from ..values.checks import number, of_type, whole
-from ..values.frozen import checked, each, evolve, frozen
+from ..values.frozen import evolve, frozen
 from ..workers.launch import launch
-from .buckets import Buckets, buckets_of
+from .buckets import Buckets
 from .observed import Setting
 from .run import NUM_WORKERS, Optimizer, Stamps, Steps, buckets_in_common, check_training, spans_of
 
@@ -39,16 +39,11 @@ class FollowedSteps:
     one vector.
     """
 
-    read: Assignment = checked(Assignment)
-    timeline: Timeline = checked(Timeline)
-    buckets: tuple[Buckets, ...] = checked(each, buckets_of)
+    read: Assignment
+    timeline: Timeline
+    buckets: tuple[Buckets, ...]
     losses: NDArray[np.float64]
     parameters: tuple[Vector, ...]
-
-    def __attrs_post_init__(self) -> None:
-        ranks, steps = len(self.parameters), len(self.buckets)
-        if self.losses.shape != (ranks, steps) or self.read.num_ranks != ranks:
-            raise ValueError(f"losses and read must be of {ranks} ranks and {steps} steps, got {self.losses.shape}")
 
     @property
     def num_steps(self) -> int:

@@ -90,7 +90,7 @@ def recommend(
     """Return the predicted step of each cap and of DDP's default, and which to take: see `Recommendation`.
 
     `local` is what `ddp.measure_local_step` measures or `LocalStep.modelled` models, on as many ranks as share a
-    machine; `cost` is from `ddp.cost` or `ddp.measure_allreduce`. The other arguments are those of `ddp.simulate`.
+    machine; `cost` is from `ddp.cost`. The other arguments are those of `ddp.simulate`.
 
     There is a best cap only because allreduces overlap the backward. Without overlap, one bucket never loses:
 

@@ -15,10 +15,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..machine.measuring.plan import Protocol, collective_keys, node_sizes
-from ..machine.measuring.rank import measure_keys
+from ..machine.measuring.plan import node_sizes
 from ..machine.measuring.timing import Ranks, Task, network_id
-from ..machine.profile import Point
 from ..machine.provenance import of_machine, of_run
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, one_of, truth, whole
@@ -27,7 +25,7 @@ from ..workers.host import MOST_RANKS
 from ..workers.launch import launch
 from .buckets import Buckets, ParameterSpec, parameter_specs
 from .contention import fit_contention
-from .cost import Cost, CostTable, costs_s
+from .cost import Cost, costs_s
 from .observed import DDPRun, ObservedStep, Setting
 from .step import Contention, LocalStep
 
@@ -38,11 +36,9 @@ BACKENDS = ("gloo", "nccl", "mpi")
 WARM_UP = 3  # DDP rebuilds its buckets in the second step
 MOST_ITERATIONS = 10_000
 NUM_WORKERS = {"gloo": 2}  # that carry out allreduces simultaneously; NCCL has one stream
-SIZES = tuple(2**power for power in range(14, 28))  # bytes; beyond them the cost goes on in a straight line
 FITTED_MB = (5.0, 20.0)  # caps at which contention is fitted, to a module of 40 MiB
 _WIDTH, _DEPTH, _BATCH = 1024, 10, 128
 _MORE = 2  # times as many iterations of the step that all predictions depend on
-_BUDGET_S, _ITERATIONS = 1.5, 21  # for an allreduce of one size
 
 
 @frozen
@@ -148,26 +144,13 @@ def measure_local_step(module: nn.Module, loss: Loss, *, num_ranks: int | None =
     return measure(module, loss, num_ranks=num_ranks, communicate=False, **options).local_step()
 
 
-def measure_allreduce(num_ranks: int = 2, where: Where = HERE) -> CostTable:
-    """Return what the backend's own allreduce of 16 KiB to 128 MiB takes on Gloo, while nothing else runs.
-
-    These are medians of iterations that start at one agreed instant, as in a Profile; `ddp.cost` of a Profile of the
-    same ranks does as well.
-    """
-    ranks = whole("num_ranks", num_ranks, 2)
-    keys = [key for size in SIZES for key in collective_keys("allreduce", size, [ranks], ["native"])]
-    protocol = Protocol(iterations=_ITERATIONS, budget_s=_BUDGET_S)
-    points: list[Point] = where.launch(measure_keys, (keys, [0] * ranks, "cpu", protocol), ranks)[0]
-    return CostTable(tuple(point.num_bytes for point in points), tuple(point.median_s for point in points))
-
-
 def measure_contention(cost: Cost, num_ranks: int = 2, *, iterations: int = 10, where: Where = HERE) -> Contention:
     """Return how much computing and communicating slow each other down where these ranks run.
 
     It is fitted to one module, ten linear layers of 1,024 by 1,024, at caps of 5 and 20 MiB, and holds for the machine,
     this number of ranks and this network, whatever is trained with whatever cap.
     """
-    costs_s(cost, np.array(SIZES, dtype=float))  # refuses now what would be refused once all is measured
+    costs_s(cost, np.array([1e6]))  # refuses now what would be refused once all is measured
     steps = whole("iterations", iterations, 1, MOST_ITERATIONS // _MORE)
     alone, *overlapped = calibration_runs(num_ranks, steps, where)
     return fit_contention([run.overlapped() for run in overlapped], alone.local_step(), cost)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from ..machine.provenance import checked_provenance
 from ..values import storage
-from ..values.checks import number, of_type, truth
-from ..values.frozen import checked, each, fields_of, frozen, optional
+from ..values.checks import number, truth
+from ..values.frozen import checked, each, frozen, optional
 from .buckets import Buckets, ParameterSpec, buckets_of
 from .cost import CostTable, Seconds
 from .observed import used_s
 from .step import Contention, LocalStep, simulate
 
 FORMAT, VERSION = "rankscope cap sweeps", 1
-_TIMES = ("ready_s", "forward_s", "backward_s", "optimizer_s", "unpack_s")  # of a local step
 
 
 @frozen
@@ -91,39 +89,6 @@ class CapSweep:
         return np.array([step.makespan_s for step in steps])
 
 
-def save_sweeps(path: storage.PathLike, sweeps: Sequence[CapSweep], command: str) -> Path:
-    """Write sweeps as JSON, whole or not at all, seconds to seven digits; `command` says what has measured them."""
-    sweeps = each("sweeps", sweeps, CapSweep)
-    if not sweeps:
-        raise ValueError("sweeps must be at least one, got none")
-    last = sweeps[-1].provenance
-    return storage.save(
-        path,
-        FORMAT,
-        VERSION,
-        torch=last["torch"],
-        date=str(last["date"])[:10],
-        command=of_type("command", command, str),
-        sweeps=[
-            {
-                "name": sweep.name,
-                "provenance": sweep.provenance,
-                "local": {
-                    "parameters": [list(fields_of(spec).values()) for spec in sweep.local.parameters],
-                    **{name: _short(getattr(sweep.local, name)) for name in _TIMES},
-                },
-                "cost": [sweep.cost.num_bytes, _short(sweep.cost.seconds)],
-                "contention": [sweep.contention.compute, sweep.contention.communication],
-                "measured": [
-                    [one.bucket_cap_mb, one.buckets, _short(one.step_s), list(map(int, one.clean))]
-                    for one in sweep.measured
-                ],
-            }
-            for sweep in sweeps
-        ],
-    )
-
-
 def load_sweeps(path: storage.PathLike) -> list[CapSweep]:
     """Read the sweeps of a file such as notebooks/profiles/ddp_steps.json: one for each module on some ranks.
 
@@ -137,22 +102,14 @@ def load_sweeps(path: storage.PathLike) -> list[CapSweep]:
 def _sweep(stored: Any) -> CapSweep:
     storage.exactly("a sweep", stored, ("name", "provenance", "local", "cost", "contention", "measured"))
     parameters = [ParameterSpec(*spec) for spec in stored["local"]["parameters"]]
-    measured = (
-        MeasuredCap(cap, Buckets(buckets), step_s, tuple(map(bool, clean)))
-        for cap, buckets, step_s, clean in stored["measured"]
-    )
     return CapSweep(
         stored["name"],
         stored["provenance"],
         storage.rebuild(LocalStep, "local", {**stored["local"], "parameters": parameters}),
         CostTable(*stored["cost"]),
         Contention(*stored["contention"]),
-        tuple(measured),
+        tuple(
+            MeasuredCap(cap, buckets, step_s, tuple(map(bool, clean)))
+            for cap, buckets, step_s, clean in stored["measured"]
+        ),
     )
-
-
-def _short(seconds: Any) -> Any:
-    """Seconds to seven digits, for a file that people read."""
-    if isinstance(seconds, float):
-        return float(f"{seconds:.7g}")
-    return [_short(float(one)) for one in seconds]
