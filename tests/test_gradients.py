@@ -221,13 +221,10 @@ def test_a_bucket_view_saves_the_gradients() -> None:
         (lambda: equal_training(work(), 2, 0), "num_steps must be a whole number of at least 1"),
         (lambda: equal_training(work(), learning_rate=0), "learning_rate must be a finite number above 0, got 0"),
         (lambda: equal_training(mlp()), "work must be a Work, got Sequential"),  # type: ignore[arg-type]
-        (lambda: equal_training(work(), 65), "num_ranks must be a whole number from 2 to 64"),
         (lambda: no_sync(work(14)), "inputs must be a multiple of 4 samples, got 14"),
-        (lambda: work(loss_fn=3), "loss_fn must be a function of outputs and targets, got 3"),
         (lambda: Work(nn.Tanh(), *batch(12), CROSS), "module must have a parameter that gets a gradient"),
         (lambda: Work(3, *batch(12), CROSS), "module must be a Module, got 3"),  # type: ignore[arg-type]
         (lambda: Work(mlp(), torch.tensor(1.0), batch(12)[1], CROSS), "inputs must have a row for each sample"),
-        (lambda: Work(mlp(), torch.ones(0, 6), batch(0)[1], CROSS), "inputs must have .* at least one"),
         (lambda: Work(mlp(), batch(12)[0], batch(11)[1], CROSS), "targets must have the 12 samples"),
         (lambda: unused_parameters(1), "find_unused must be True or False, got 1"),  # type: ignore[arg-type]
         (lambda: bucket_view_memory(mlp(), [1]), r"inputs must be a Tensor, got \[1\]"),  # type: ignore[arg-type]

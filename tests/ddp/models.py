@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
@@ -25,67 +24,19 @@ class Calls(nn.Module):
         return self.call(self, *inputs)
 
 
-def vectors(module: nn.Module, size: int = 16) -> Case:
-    return module, (torch.randn(3, size),)
+def vectors(module: nn.Module) -> Case:
+    return module, (torch.randn(3, 16),)
 
 
 def tokens(module: nn.Module) -> Case:
     return module, (torch.randint(0, 50, (2, 7)),)
 
 
-def sequences(module: nn.Module, size: int = 16) -> Case:
-    return module, (torch.randn(2, 7, size),)
-
-
 def linears(*dtypes: torch.dtype | None) -> list[nn.Linear]:
     return [nn.Linear(16, 16, dtype=dtype) for dtype in dtypes]
 
 
-# ---- images
-
-
-class Residual(nn.Module):
-    def __init__(self, *layers: nn.Module, across: nn.Module | None = None) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(*layers)
-        self.across = across or nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.layers(x) + self.across(x))
-
-
-def conv(into: int, out: int, size: int = 3, **style: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(into, out, size, padding=size // 2, bias=False, **style), nn.BatchNorm2d(out))
-
-
-def bottleneck(into: int, out: int) -> Residual:
-    wide = 4 * out
-    layers = conv(into, out, 1), nn.ReLU(), conv(out, out), nn.ReLU(), conv(out, wide, 1)
-    return Residual(*layers, across=None if into == wide else conv(into, wide, 1))
-
-
-def images(*layers: nn.Module, channels: int) -> Case:
-    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)
-    return nn.Sequential(conv(3, 16), *layers, *head), (torch.randn(2, 3, 4, 4),)
-
-
-def unet() -> Case:
-    def forward(self, x):
-        high = torch.relu(self.down(x))
-        low = torch.relu(self.bottom(nn.functional.max_pool2d(high, 2)))
-        return self.out(torch.cat([self.up(low), high], dim=1))
-
-    up, down = nn.ConvTranspose2d(16, 8, 2, stride=2), nn.Conv2d(3, 8, 3, padding=1)
-    bottom, out = nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 1, 1)
-    return Calls(forward, up=up, out=out, down=down, bottom=bottom), (torch.randn(2, 3, 8, 8),)
-
-
-# ---- transformers and recurrent networks
-
-
-def encoder(layers: int, **style: Any) -> nn.Module:
-    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0, **style)
-    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+# ---- what people train
 
 
 def gpt(layers: int = 3, width: int = 16, words: int = 50, tied: bool = False) -> Case:
@@ -105,14 +56,6 @@ def gpt(layers: int = 3, width: int = 16, words: int = 50, tied: bool = False) -
     return tokens(module)
 
 
-def mixture_of_experts() -> Case:
-    def forward(self, x):
-        weights = torch.softmax(self.gate(x), dim=-1)
-        return sum(weights[:, [n]] * expert(x) for n, expert in enumerate(self.experts))
-
-    return vectors(Calls(forward, experts=nn.ModuleList([nn.Linear(16, 8) for _ in range(5)]), gate=nn.Linear(16, 5)))
-
-
 # ---- unusual ones
 
 
@@ -130,14 +73,6 @@ def layers_used(places: list[int], num_layers: int = 5) -> Case:
 def one_layer_used_thrice() -> Case:
     first, second = linears(None, None)
     return vectors(Calls(lambda self, x: self.b(self.a(self.b(self.a(self.a(x))))), a=first, b=second))
-
-
-def parameters_in_lists() -> Case:
-    def forward(self, x):
-        return sum((x * p.sum() for p in self.many), start=x) * self.named["a"].sum()
-
-    many = nn.ParameterList([torch.randn(n) for n in (3, 1000, 0, 5, 300, 0)])
-    return vectors(Calls(forward, named=nn.ParameterDict({"a": nn.Parameter(torch.ones(50))}), many=many))
 
 
 def empty_parameters_alone() -> Case:
@@ -204,28 +139,18 @@ def checkpointed() -> Case:
 
 
 MODELS: dict[str, Callable[[], Case]] = {
-    "one_linear": lambda: vectors(nn.Linear(16, 4)),
     "one_scalar": lambda: vectors(Calls(lambda self, x: x * self.scale, scale=nn.Parameter(torch.tensor(2.0)))),
     "deep_mlp": lambda: vectors(nn.Sequential(*[layer for one in linears(*[None] * 20) for layer in (one, nn.Tanh())])),
     "one_huge_parameter": lambda: vectors(
         nn.Sequential(*linears(None, None, None), nn.Linear(16, 48_000, bias=False), nn.Linear(48_000, 1))
     ),
-    "resnet": lambda: images(*[bottleneck(*one) for one in ((16, 8), (32, 8), (32, 16), (64, 16))], channels=64),
-    "unet": unet,
-    "encoder": lambda: sequences(encoder(6, norm_first=True, activation="gelu")),
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tied=True),
     "gpt_of_30_mib": lambda: gpt(2, 256, 12_000),  # more than one bucket of 25 MiB
-    "lstm": lambda: sequences(Calls(lambda self, x: self.rnn(x)[0], rnn=nn.LSTM(16, 8, 2, bidirectional=True))),
-    "mixture_of_experts": mixture_of_experts,
     "used_in_another_order": lambda: layers_used([2, 0, 4, 1, 3]),
     "used_backwards": lambda: layers_used([4, 3, 2, 1, 0]),
     "one_layer_used_thrice": one_layer_used_thrice,
-    "parameters_in_lists": parameters_in_lists,
     "empty_parameters_alone": empty_parameters_alone,
-    "frozen_backbone": lambda: vectors(
-        nn.Sequential(nn.Sequential(*linears(None, None)).requires_grad_(False), *linears(None, None))
-    ),
     "every_other_bias_frozen": every_other_bias_frozen,
     "three_dtypes": three_dtypes,
     "complex_parameters": complex_parameters,

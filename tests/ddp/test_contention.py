@@ -37,11 +37,6 @@ def test_both_numbers_are_found_if_the_backward_outlasts_a_bucket(pair: tuple[fl
     assert (fitted.compute, fitted.communication) == pytest.approx(pair, rel=0.02)
 
 
-def test_of_steps_that_disagree_it_takes_the_middle() -> None:
-    steps = [made(Contention(1.2, 2.0)), made(Contention(1.6, 2.0))]
-    assert 1.2 < fit_contention(steps, LOCAL, COST).compute < 1.6
-
-
 def test_one_bucket_says_nothing() -> None:
     for steps in ([], [made(Contention(), ONE)]):
         with pytest.raises(ValueError, match="steps must have one whose allreduces start before the backward ends"):

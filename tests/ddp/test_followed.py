@@ -121,12 +121,6 @@ def test_a_batch_is_read_then_loaded_then_trained_on_and_spans_do_not_overlap(fo
     assert first.start_s.max() < first.stop_s.min()  # the ranks' sums are one event: all are in it at once
 
 
-def test_without_workers_reading_is_in_the_training_process(followed: FollowedSteps) -> None:
-    lanes = {lane for lane in followed.timeline.lanes if lane.startswith(("worker", "training"))}
-    assert followed.read.loader is not None
-    assert lanes == ({"worker 0", "worker 1"} if followed.read.loader.num_workers else {"training loop"})
-
-
 def test_the_step_lasts_from_the_first_request_to_the_last_end(followed: FollowedSteps) -> None:
     compute = [span for span in followed.timeline if span.lane == "compute" and span.item == 3]
     lasted_s = max(span.stop_s for span in compute) - min(span.start_s for span in compute)

@@ -73,17 +73,6 @@ def test_what_to_write_is_said_in_words() -> None:
     assert third.startswith("next to it: 4 MiB ")
 
 
-def test_there_is_a_best_cap_only_with_overlap() -> None:
-    apart = recommend(layers(64), RING, overlap=False)
-    times = [one.step_s for one in apart.candidates]
-    assert times == sorted(times, reverse=True)
-    beside = [one.step_s for one in recommend(layers(64), RING).candidates]
-    best = beside.index(min(beside))
-    assert 0 < best < len(beside) - 1
-    assert beside[0] > beside[best] * 1.1
-    assert beside[-1] > beside[best] * 1.1
-
-
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -92,7 +81,6 @@ def test_there_is_a_best_cap_only_with_overlap() -> None:
         ({"caps_mb": 25}, "caps_mb must be a list of caps, got 25"),
         ({"contention": 2}, "contention must be a Contention"),
         ({"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
-        ({"accumulation": 10**30}, "accumulation must be a whole number from 1 to 10000, got 1000"),
         ({"cost": Link(0.0, 1e9)}, "cost must be a function of bytes, such as ddp.cost makes, got Link"),
     ],
 )

@@ -220,7 +220,6 @@ WORK = "work must be a finite number of at least 0 for each of 2 parameters"
     [
         (lambda: two(backward_s=-1), "backward_s must be a finite number of at least 0, got -1"),
         (lambda: two(forward_s=math.inf), "forward_s must be a finite number"),
-        (lambda: two(optimizer_s="1"), "optimizer_s must be a finite number"),
         (lambda: two(parameters=None), "parameters must be a list, got None"),
         (lambda: two(parameters=(4, 8)), "parameters must be a ParameterSpec, got 4"),
         (lambda: two(ready_s="soon"), "ready_s must be a list of numbers, got 'soon'"),
@@ -237,7 +236,6 @@ WORK = "work must be a finite number of at least 0 for each of 2 parameters"
         (lambda: LocalStep.modelled([1.5], 1.0), "num_bytes must be a whole number from 0 to .*, got 1.5"),  # type: ignore[list-item]
         (lambda: ParameterSpec("a", -1), "num_bytes must be a whole number from 0 to 1125899906842624, got -1"),
         (lambda: ParameterSpec(3, 1), "name must be a str, got 3"),  # type: ignore[arg-type]
-        (lambda: ParameterSpec("a", 1, sparse=1), "sparse must be True or False, got 1"),  # type: ignore[arg-type]
         (lambda: Contention(1.0, 0.9), "communication must be a finite number of at least 1, got 0.9"),
     ],
 )
@@ -250,17 +248,13 @@ def test_what_goes_into_no_step_is_refused(make: Any, problem: str) -> None:
     ("wrong", "problem"),
     [
         ({"buckets": [[0, 1], [2]]}, "buckets must hold each of 4 parameters once"),
-        ({"buckets": [[0, 1], [2, 3, 3]]}, "buckets must hold each parameter from 0 to 3 once"),
-        ({"buckets": [0, 1]}, "a bucket must be a list of places, got 0"),
         ({"buckets": [[0, 1, 2, 3]], "bucket_cap_mb": 25}, "bucket_cap_mb must be None where buckets are given"),
         ({"bucket_cap_mb": -1}, "bucket_cap_mb must be"),
         ({"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
-        ({"accumulation": 10**30}, "accumulation must be a whole number from 1 to 10000, got 1000"),
         ({"overlap": "no"}, "overlap must be True or False"),
         ({"contention": 1.5}, "contention must be a Contention"),
         ({"cost": lambda b: -b}, "cost must give finite seconds of at least 0"),
         ({"cost": lambda b: [*b, 1.0, 2.0]}, "cost must give finite seconds of at least 0"),
-        ({"cost": lambda b: b * math.nan}, "cost must give finite seconds of at least 0"),
         ({"cost": 3.0}, "cost must be a function of bytes"),
         ({"local": [1, 2]}, "local must be a LocalStep"),
     ],

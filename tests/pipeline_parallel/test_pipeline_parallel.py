@@ -133,15 +133,6 @@ def test_bubbles_are_the_closed_forms_exactly(forward: Any, backward: Any) -> No
         assert simulated_bubble(one, forward, backward) == expected, one.to_text()
 
 
-def test_the_papers_forms() -> None:
-    for p, m, v in [(4, 8, 1), (8, 64, 1), (4, 8, 2), (16, 32, 4)]:
-        name = "interleaved_1f1b" if v > 1 else "one_f_one_b"
-        share = bubble_share(name, p, m, v)
-        assert share == Fraction(p - 1, v * m + p - 1)
-        assert share / (1 - share) == Fraction(p - 1, v * m)  # of the time without a bubble
-    assert bubble_share("gpipe", 6, 1) == Fraction(5, 6)  # plain model parallelism
-
-
 def most_in_flight(schedule: PipelineSchedule) -> list[int]:
     """The papers' closed forms, for each rank.
 
@@ -242,14 +233,11 @@ def test_text_reads_back_and_may_have_comments_and_empty_lines() -> None:
     [
         ("", "this one is empty"),
         ("mine", "line 1: expected 'name ranks=… microbatches=… chunks=…'"),
-        ("mine ranks=2 microbatches=1", "line 1: expected"),
-        ("mine ranks=-2 microbatches=1 chunks=1", "line 1: expected"),
         ("mine ranks=0 microbatches=1 chunks=1", "num_ranks must be a whole number from 1 to 256, got 0"),
         ("mine ranks=2 microbatches=1 chunks=1\n0: 0F0", "expected 2 lines, one for each rank, got 1"),
         ("mine ranks=1 microbatches=1 chunks=1\n1: 0F0", "line 2: expected rank 0:, got '1:'"),
         ("mine ranks=1 microbatches=1 chunks=1\n0: 0F0 0W0", "line 2: expected an action like 0F0 or 3B1, got '0W0'"),
         ("mine ranks=2 microbatches=1 chunks=1\n0: 1F0\n1: 0F0", "line 2: rank 0 has no stage 1, in '1F0'"),
-        ("mine ranks=1 microbatches=1 chunks=1\n0: 1F0", "line 2: rank 0 has no stage 1, in '1F0'"),
         ("mine ranks=1 microbatches=1 chunks=1\n0: 0F1", "microbatch must be a whole number from 0 to 0, got 1"),
         (7, "text must be a str, got 7"),
     ],
@@ -324,7 +312,6 @@ TWO = gpipe(2, 2)
         (build, ("gpipe", 0, 4), "num_ranks must be a whole number from 1 to 256, got 0"),
         (build, ("gpipe", 4, 2.5), "num_microbatches must be a whole number from 1 to 4096, got 2.5"),
         (build, ("one_f_one_b", 4, 8, 2), "num_chunks of one_f_one_b must be 1, got 2: interleaved_1f1b takes several"),
-        (build, ("interleaved_1f1b", 4, 8, 0), "num_chunks must be a whole number from 1 to 64, got 0"),
         (
             build,
             ("interleaved_1f1b", 4, 9, 2),
@@ -335,15 +322,11 @@ TWO = gpipe(2, 2)
         (simulate, (TWO, 1, [1]), r"backward_s must be a number or one for each of 2 stages, got \[1\]"),
         (simulate, (TWO, "1", 1), "forward_s must be a number or one for each of 2 stages, got '1'"),
         (simulate, (TWO, 1, 1, 3), "link must be a Link, got 3"),
-        (simulate, (TWO, 1, 1, Link(0, 1), -1), "activation_bytes must be a finite number of at least 0"),
         (simulate, (TWO, 1, 1, None, -1), "activation_bytes must be a finite number of at least 0, got -1"),
         (simulate, (TWO, {0: 1, 1: 1}, 1), "forward_s must be a number or one for each of 2 stages, got {"),
         (make_model, (2, 0), "width must be a whole number of at least 1, got 0"),
-        (make_model, (10**30, 1), "num_stages must be a whole number from 1 to 16384, got 1000"),
         (PipelineSchedule, ("a", 1, 1, 1, (7,)), "a row of actions must be a list, got 7"),
         (simulated_bubble, (TWO, 0, 0), "forward and backward must take time on some stage, got 0 and 0"),
-        (simulated_bubble, (TWO, Fraction(-1)), "forward must be a finite number of at least 0"),
-        (traffic, (TWO, None), "activation_bytes must be a finite number"),
         (verify, ([],), "schedule must be a PipelineSchedule"),
         (PipelineSchedule, ("a b", 1, 1, 1, ((),)), "name must be a name without spaces, got 'a b'"),
         (PipelineSchedule, ("a", 2, 1, 1, ((),)), "actions must be 2 rows, one for each rank"),
