@@ -13,7 +13,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -45,9 +45,9 @@ __all__ = [
 LossFn = Callable[[Tensor, Tensor], Tensor]
 Vector = NDArray[np.float64]  # all parameters, or their gradients, one after the other
 TIMEOUT_S = 60.0
-ROUNDING = 64  # times the dtype's epsilon: sums in another order differ by a few
+_ROUNDING = 64  # times the dtype's epsilon: sums in another order differ by a few
 _MOST_RANKS = 64
-_EXACT = ROUNDING * torch.finfo(torch.float64).eps  # of modules that are made here
+_EXACT = _ROUNDING * torch.finfo(torch.float64).eps  # of modules that are made here
 
 
 class DemoError(RuntimeError):
@@ -109,36 +109,45 @@ class Work:
 
     def gradient(self) -> Vector:
         """Return the gradient of the whole batch in one process; the module stays as it is."""
-        module = copy.deepcopy(self.module)
-        module.zero_grad()
-        self.loss(module).backward()  # type: ignore[no-untyped-call]
-        return gradient_of(module)
+        return gradient_alone(self.module, self.loss)
 
     @property
     def rounding(self) -> float:
         """How far values may differ that depend on the order of sums, as a share of the largest."""
-        return ROUNDING * max(torch.finfo(one.dtype).eps for one in self.module.parameters())
+        return rounding_of(self.module.parameters())
+
+
+def flat(tensors: Iterable[Tensor]) -> Vector:
+    """Return all elements in one vector."""
+    return np.concatenate([tensor.detach().double().numpy().ravel() for tensor in tensors])
 
 
 def values_of(module: nn.Module) -> Vector:
     """Return all parameters in one vector."""
-    return _flat(list(module.parameters()))
+    return flat(module.parameters())
 
 
 def gradient_of(module: nn.Module) -> Vector:
     """Return all gradients in one vector, 0 where a parameter has none."""
-    return _flat([torch.zeros_like(one) if one.grad is None else one.grad for one in module.parameters()])
+    return flat(torch.zeros_like(one) if one.grad is None else one.grad for one in module.parameters())
 
 
-def _flat(tensors: list[Tensor]) -> Vector:
-    return np.concatenate([tensor.detach().double().numpy().ravel() for tensor in tensors])
-
-
-def _alone(module: nn.Module, *inputs: Any) -> Vector:
-    """Return the gradient of the mean output in one process; the module stays as it is."""
+def gradient_alone(module: nn.Module, loss: Callable[..., Tensor], *args: Any) -> Vector:
+    """Return the gradient of ``loss(module, *args)`` in one process; the module stays as it is."""
     module = copy.deepcopy(module)
-    module(*inputs).mean().backward()
+    module.zero_grad()
+    loss(module, *args).backward()  # type: ignore[no-untyped-call]
     return gradient_of(module)
+
+
+def _mean_output(module: nn.Module, *args: Any) -> Tensor:
+    mean: Tensor = module(*args).mean()
+    return mean
+
+
+def rounding_of(tensors: Iterable[Tensor]) -> float:
+    """Return how far results may differ that depend on the order of sums, as a share of the largest."""
+    return _ROUNDING * max(torch.finfo(one.dtype).eps for one in tensors)
 
 
 def apart(one: Vector, other: Vector) -> float:
@@ -437,7 +446,7 @@ def unused_parameters(find_unused: bool) -> Unused:
     inputs, module = _inputs(), _Branches()
     with tempfile.TemporaryDirectory(prefix="rankscope-") as folder:
         ranks = _on_ranks(_take_two_steps, len(_USED), module, inputs, find_unused, Path(folder))
-    own = (_alone(module, inputs[rank], used) for rank, used in enumerate(_USED))
+    own = (gradient_alone(module, _mean_output, inputs[rank], used) for rank, used in enumerate(_USED))
     return Unused(find_unused, tuple(ranks), tuple(own))
 
 
@@ -605,7 +614,8 @@ def _run(module: _Repeated, inputs: Tensor, uses: tuple[int, ...], static: bool)
         except RuntimeError as error:
             return Run(num_steps, num_right, str(error))
         num_steps += 1
-        right = _alone(module, inputs.flatten(0, 1), times)  # the mean of ranks' gradients is that of all samples
+        # the mean of the ranks' gradients is that of all samples
+        right = gradient_alone(module, _mean_output, inputs.flatten(0, 1), times)
         num_right += apart(gradient_of(ddp), right) <= _EXACT
     return Run(num_steps, num_right, "")
 

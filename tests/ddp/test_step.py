@@ -62,21 +62,18 @@ def test_gradients_that_are_ready_at_the_same_time_come_as_the_backward_does() -
     assert two(parameters=specs, ready_s=[0.0, math.nan, 0.2, 0.1]).ready_order == (0, 3, 2)
 
 
-def test_a_modelled_backward_takes_shares_of_the_work() -> None:
+def test_a_modelled_backward_takes_shares_of_the_bytes() -> None:
     by_bytes = LocalStep.modelled([100, 300], backward_s=1.0)
     assert by_bytes.ready_s.tolist() == [1.0, 0.75]
     assert by_bytes.forward_s == 0.5
-    by_work = LocalStep.modelled([100, ParameterSpec("w", 300)], 1.0, work=[1, 1], forward_s=0.0, optimizer_s=0.2)
-    assert by_work.ready_s.tolist() == [1.0, 0.5]
-    assert [spec.name for spec in by_work.parameters] == ["0", "w"]
+    assert [spec.name for spec in LocalStep.modelled([100, ParameterSpec("w", 300)], 1.0).parameters] == ["0", "w"]
     of_module = LocalStep.modelled(nn.Linear(3, 1), 1.0)
     assert [(spec.name, spec.num_bytes) for spec in of_module.parameters] == [("weight", 12), ("bias", 4)]
     assert of_module.ready_s.tolist() == [1.0, 0.25]
 
 
-@pytest.mark.parametrize("work", [None, [0, 0]])
-def test_no_work_takes_no_time(work: Any) -> None:
-    assert LocalStep.modelled([0, 0], backward_s=1.0, work=work).ready_s.tolist() == [0.0, 0.0]
+def test_no_bytes_take_no_time() -> None:
+    assert LocalStep.modelled([0, 0], backward_s=1.0).ready_s.tolist() == [0.0, 0.0]
     assert LocalStep.modelled([], backward_s=1.0).ready_order == ()
 
 
@@ -212,8 +209,6 @@ def test_unlike_gradients_have_buckets_of_their_own() -> None:
 
 # ---- what is refused
 
-WORK = "work must be a finite number of at least 0 for each of 2 parameters"
-
 
 @pytest.mark.parametrize(
     ("make", "problem"),
@@ -227,12 +222,7 @@ WORK = "work must be a finite number of at least 0 for each of 2 parameters"
         (lambda: two(ready_s=[0.1, 0.3]), "ready_s must lie in the backward of 0.2 s, got 0.3 for 'b'"),
         (lambda: two(ready_s=[-0.1, 0.2]), "ready_s must lie in the backward of 0.2 s, got -0.1 for 'a'"),
         (lambda: two(ready_s=[math.inf, 0.2]), "ready_s must lie in the backward of 0.2 s, got inf for 'a'"),
-        *[
-            (lambda work=work: LocalStep.modelled([1, 2], 1.0, work=work), WORK)
-            for work in ([1], [1, -1], [1, math.nan], [[1, 1]], [1e308, 1e308])
-        ],
         (lambda: LocalStep.modelled(4, 1.0), "parameters must be a list of ParameterSpec values or bytes, got 4"),  # type: ignore[arg-type]
-        (lambda: LocalStep.modelled([4], 1.0, work="x"), "work must be a list of numbers, got 'x'"),
         (lambda: LocalStep.modelled([1.5], 1.0), "num_bytes must be a whole number from 0 to .*, got 1.5"),  # type: ignore[list-item]
         (lambda: ParameterSpec("a", -1), "num_bytes must be a whole number from 0 to 1125899906842624, got -1"),
         (lambda: ParameterSpec(3, 1), "name must be a str, got 3"),  # type: ignore[arg-type]

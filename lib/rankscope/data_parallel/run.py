@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import parallel
 
-from ..gradients import ROUNDING, LossFn, Work
+from ..gradients import LossFn, Work, apart, flat, rounding_of
 from ..timeline import Span, Timeline
 from ..values.checks import of_type, whole
 from ..values.frozen import ReadOnly, frozen
@@ -56,14 +56,12 @@ class DissectedStep:
     @property
     def difference(self) -> float:
         """The largest difference from the single device's gradients, as a share of their largest entry."""
-        pairs = [(ours, self.single_gradients[name]) for name, ours in self.gradients.items()]
-        largest = max(float(single.abs().max()) for _, single in pairs)
-        return max(float((ours - single).abs().max()) for ours, single in pairs) / (largest or 1.0)
+        return apart(flat(self.gradients.values()), flat(self.single_gradients.values()))
 
     @property
     def rounding(self) -> float:
-        """The `difference` up to which gradients count as equal: 64 times the epsilon of their least exact type."""
-        return ROUNDING * max(torch.finfo(gradient.dtype).eps for gradient in self.gradients.values())
+        """The `difference` up to which gradients count as equal."""
+        return rounding_of(self.gradients.values())
 
     def predicted(self) -> Timeline:
         """Return the step as `simulate` has it, at the costs that it ran with; ValueError where it ran with none."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from ..timeline import Span, Timeline
 from ..values.checks import count_of, number, of_type, several, truth, whole
@@ -81,28 +81,20 @@ class LocalStep:
         forward_s: float | None = None,
         optimizer_s: float = 0.0,
         unpack_s: float = 0.0,
-        work: ArrayLike | None = None,
     ) -> LocalStep:
         """Return a step whose backward goes through the parameters from the last to the first.
 
         `parameters` is a module, or a list in which a plain number stands for a parameter of so many bytes. Each takes
-        a share of `backward_s` in proportion to its `work` (FLOPs, say), by default to its bytes, as in a stack of
-        linear layers. `forward_s` is half of the backward by default: a backward multiplies matrices twice where a
-        forward does once.
+        a share of `backward_s` in proportion to its bytes, as in a stack of linear layers. `forward_s` is half of the
+        backward by default: a backward multiplies matrices twice where a forward does once.
         """
         given: Any = parameters
         if hasattr(given, "named_parameters"):
             given = parameter_specs(given)
         listed = enumerate(several("parameters", given, "ParameterSpec values or bytes"))
         specs = tuple([p if isinstance(p, ParameterSpec) else ParameterSpec(f"{n}", p) for n, p in listed])
-        shares = numbers("work", [spec.num_bytes for spec in specs] if work is None else work)
-        with np.errstate(over="ignore"):
-            good = shares.shape == (len(specs),) and (shares >= 0).all() and np.isfinite(shares.sum())
-        if not good:
-            wanted = count_of(len(specs), "parameter")
-            raise ValueError(f"work must be a finite number of at least 0 for each of {wanted}, got {work!r}")
         backward_s = number("backward_s", backward_s, 0)
-        done = np.cumsum(shares[::-1])[::-1]
+        done = np.cumsum([float(spec.num_bytes) for spec in reversed(specs)])[::-1]
         ready = np.minimum(done / done[0], 1.0) * backward_s if done.size and done[0] else np.zeros(len(specs))
         return cls(specs, ready, backward_s / 2 if forward_s is None else forward_s, backward_s, optimizer_s, unpack_s)
 

@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +93,17 @@ def train(
     num_batches = checked_batches(how, num_workers, num_batches)
     batches = batches_of(len(work.inputs), num_batches, batch_size, seed)
     seconds, rate = each_worker("compute_s", compute_s, num_workers), number("learning_rate", learning_rate, above=0)
-    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    where = Where(network=network, timeout_s=timeout_s)
     sizes = how, num_workers, num_batches, sum(one.nbytes for one in work.module.parameters())
     if how == "alone":
         return ServerRun(*sizes, Timeline.of([]), parameters=_train_alone(work, batches, rate, seconds))
     refuse_torchrun()
     with_server, recorder = how in SERVED, Recorder()
-    start = partial(Where(network=network, timeout_s=timeout_s).launch, num_ranks=num_workers + with_server)
     with memory_folder() as folder:
-        task = _Task(how, work, batches, rate, seconds, _Calls(folder, 2 * timeout_s, network is not None))
+        task = _Task(how, work, batches, rate, seconds, _Calls(folder, 2 * where.timeout_s, network is not None))
         in_rank = {"allreduce": _train_in_ring, "hogwild": _train_in_shared_memory}.get(how, _serve_or_work)
         try:
-            ended = start(in_rank, (task, recorder))[SERVER]
+            ended = where.launch(in_rank, (task, recorder), num_workers + with_server)[SERVER]
         except RankError as error:
             worker = error.rank if with_server else error.rank + 1
             name = "the server" if with_server and error.rank == SERVER else f"worker {worker}"
@@ -141,12 +139,12 @@ def measure_calls(
     """
     sizes = whole_numbers("num_bytes", num_bytes, 1 << 30, least=5)
     iterations = whole("iterations", iterations, 1, 10_000)
-    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
-    start = partial(Where(network=network, timeout_s=timeout_s).launch, num_ranks=getattr(network, "num_hosts", 2))
+    where = Where(network=network, timeout_s=timeout_s)
     refuse_torchrun()
     with memory_folder() as folder:
-        calls = _Calls(folder, 2 * timeout_s, network is not None)
-        seconds = start(_time_calls, (sizes, iterations, calls))[SERVER + 1]
+        calls = _Calls(folder, 2 * where.timeout_s, network is not None)
+        args = sizes, iterations, calls
+        seconds = where.launch(_time_calls, args, getattr(network, "num_hosts", 2))[SERVER + 1]
     return fit_link(sizes, seconds)
 
 

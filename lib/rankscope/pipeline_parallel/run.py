@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.nn.functional import mse_loss
 
+from ..gradients import apart, flat
 from ..timeline import Span, Timeline
 from ..values.checks import number, of_type, whole
 from ..values.frozen import evolve, frozen
@@ -41,9 +42,7 @@ class PipelineRun:
     @property
     def gradients_off(self) -> float:
         """The largest difference of any element of the gradients, as a share of the largest element there is."""
-        pairs = list(zip(self.gradients, self.whole_batch, strict=True))
-        largest = max(float(right.abs().max()) for _, right in pairs)
-        return max(float((found - right).abs().max()) for found, right in pairs) / largest
+        return apart(flat(self.gradients), flat(self.whole_batch))
 
 
 def make_model(num_stages: int, width: int) -> nn.Sequential:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..gradients import ROUNDING, Vector, gradient_of, loss_function
+from ..gradients import Vector, gradient_alone, gradient_of, loss_function, rounding_of
 from ..sampling import Assignment, audit
 from ..timeline import Recorder, Span, Timeline
 from ..values.checks import number, truth
@@ -214,7 +214,7 @@ def compare(
     task = Task(module, inputs, targets, epoch, losses_fn)
     exact = _weighted_gradient(task, np.ones(epoch.size))
     runs = _measure(task, list(WAYS_TO_HANDLE.values()), timeout_s)
-    rounding = ROUNDING * max(torch.finfo(one.dtype).eps for one in module.parameters())
+    rounding = rounding_of(module.parameters())
     return UnevenComparison(
         tuple(
             Handled(name, run, _weighted_gradient(task, run.expected.weights), exact, rounding)
@@ -247,14 +247,15 @@ class Task:
 
 def _weighted_gradient(task: Task, weights: Vector) -> Vector:
     """The gradient of the mean of all losses, weighted, in this process."""
-    module = copy.deepcopy(task.module)
-    module.zero_grad()
-    losses = task.losses_fn(module(task.inputs), task.targets)
-    if losses.shape != (len(weights),):
-        raise ValueError(f"losses_fn must give a loss for each of {len(weights)} samples, got {tuple(losses.shape)}")
-    shares = torch.from_numpy(weights / weights.sum()).to(losses.dtype)
-    (losses * shares).sum().backward()  # type: ignore[no-untyped-call]
-    return gradient_of(module)
+
+    def loss(module: nn.Module) -> Tensor:
+        losses = task.losses_fn(module(task.inputs), task.targets)
+        if losses.shape != (len(weights),):
+            wanted = f"a loss for each of {len(weights)} samples"
+            raise ValueError(f"losses_fn must give {wanted}, got {tuple(losses.shape)}")
+        return (losses * torch.from_numpy(weights / weights.sum()).to(losses.dtype)).sum()
+
+    return gradient_alone(task.module, loss)
 
 
 class _Seen(NamedTuple):
@@ -333,7 +334,7 @@ def _train(task: Task, handling: str, divide: bool, recorder: Recorder) -> _Seen
     ddp = DistributedDataParallel(copy.deepcopy(task.module), process_group=group)
     watch, error = Watch(recorder), None
     trained: list[int] = []
-    gradients: list[Tensor] = []
+    gradients: list[Vector] = []
     join = Join(
         [ddp],
         enable=handling in ("join", "throw"),
@@ -351,8 +352,7 @@ def _train(task: Task, handling: str, divide: bool, recorder: Recorder) -> _Seen
                 task.losses_fn(ddp(inputs), targets).mean().backward()  # type: ignore[no-untyped-call]
                 watch.end()
                 trained += indices.tolist()
-                grads = [torch.zeros_like(one) if one.grad is None else one.grad for one in ddp.parameters()]
-                gradients.append(torch.cat([grad.flatten() for grad in grads]))
+                gradients.append(gradient_of(ddp))
             watch.finish()
     except RuntimeError as caught:
         if not (watch.kind == "allreduce" if handling == "hang" else "exhausted" in str(caught)):
@@ -360,8 +360,7 @@ def _train(task: Task, handling: str, divide: bool, recorder: Recorder) -> _Seen
         error = str(caught)
         watch.give_up()
     num_elements = sum(one.numel() for one in ddp.parameters())
-    flat = torch.cat([torch.empty(0), *gradients]).reshape(-1, num_elements)
-    return _Seen(trained, flat.double().numpy(), watch.counts, error)
+    return _Seen(trained, np.array(gradients).reshape(-1, num_elements), watch.counts, error)
 
 
 class _Shard(IterableDataset[tuple[int, Tensor, Tensor]]):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from ..gradients import ROUNDING, TIMEOUT_S, DemoError, Vector, apart, values_of
+from ..gradients import TIMEOUT_S, DemoError, Vector, apart, rounding_of, values_of
 from ..sampling import Assignment
 from ..values.frozen import frozen
 from ..workers.launch import launch
@@ -123,7 +123,7 @@ def states_after_join(
     if not min(own):
         raise ValueError(f"epoch must have a batch for each rank, got {own}")
     by_rank = launch(_train_all, len(own), (task,), timeout_s=TIMEOUT_S)
-    rounding = _EPOCHS * max(own) * ROUNDING * max(torch.finfo(one.dtype).eps for one in module.parameters())
+    rounding = _EPOCHS * max(own) * rounding_of(module.parameters())
     ways = {}
     for (name, kind), *ranks in zip(KINDS.items(), *by_rank, strict=True):
         started, ended = zip(*ranks, strict=True)
