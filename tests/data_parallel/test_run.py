@@ -183,20 +183,6 @@ def test_bad_input_is_refused(changes: dict[str, Any], message: str) -> None:
         dissect(**{**given, **changes})
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_torch_itself_passes_the_whole_batch_through_where_there_is_no_gpu() -> None:
-    sizes: list[int] = []
-
-    class Counted(nn.Linear):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            sizes.append(len(inputs))
-            return super().forward(inputs)
-
-    wrapped = nn.DataParallel(Counted(6, 4, dtype=torch.float64), device_ids=[0, 1, 2, 3])
-    wrapped(batch(8)[0])
-    assert (sizes, wrapped.device_ids) == ([8], [])
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_gpus_give_the_gradients_of_one_and_torchs_own_class_the_same() -> None:

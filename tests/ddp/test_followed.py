@@ -14,7 +14,6 @@ from torch.utils.data import DistributedSampler
 
 from rankscope import ddp
 from rankscope.ddp.followed import FollowedSteps
-from rankscope.ranks import RankError
 from rankscope.sampling import Assignment, assign
 
 pytestmark = pytest.mark.slow
@@ -135,16 +134,6 @@ def test_ranks_with_different_parameters_are_found(followed: FollowedSteps) -> N
         evolve(followed, parameters=(followed.parameters[0], off)).check()
     with pytest.raises(ValueError, match="number must be a whole number from 0 to 5, got 6"):
         followed.step(6)
-
-
-class Broken(Digits):
-    def __getitem__(self, number: int) -> tuple[Tensor, int]:
-        raise OSError(f"sample {number} cannot be read")
-
-
-def test_a_sample_that_cannot_be_read_ends_all_ranks_and_is_named() -> None:
-    with pytest.raises(RankError, match=r"sample \d+ cannot be read"):
-        follow(dataset=Broken())
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from attrs import evolve
 from torch import nn
 
 from rankscope import uneven
-from rankscope.gradients import DemoError, gradient_of
+from rankscope.gradients import DemoError, gradient_alone
 from rankscope.ranks import RankError, launch
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Recorder, Span, Timeline
@@ -182,14 +182,15 @@ def test_join_reads_every_sample_once_and_steps_as_by_hand(compared: UnevenCompa
     joined = compared[name].run
     assert sorted(np.concatenate(joined.trained.ranks).tolist()) == list(range(EPOCH.size))
     assert joined.counts == (Counts(gradients=6, words=14),) * 3
-    inputs, targets = batch(EPOCH.size)
     for step, found in enumerate(joined.gradients):  # the oracle: each rank's batch by itself, and a share of their sum
-        module = mlp()
         present = [EPOCH.batches(rank)[step].tolist() for rank in range(3) if step < len(EPOCH.batches(rank))]
-        for indices in present:
-            nn.functional.cross_entropy(module(inputs[indices]), targets[indices]).backward()
+        parts = [gradient_alone(mlp(), mean_loss, *(one[indices] for one in batch(EPOCH.size))) for indices in present]
         divisor = 3 if name == "join" else len(present)
-        np.testing.assert_allclose(found, gradient_of(module) / divisor, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(found, sum(parts) / divisor, rtol=0, atol=1e-14)
+
+
+def mean_loss(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return losses(module(inputs), targets).mean()
 
 
 def test_shadows_are_recorded_where_they_are_predicted(compared: UnevenComparison) -> None:

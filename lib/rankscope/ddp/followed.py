@@ -17,7 +17,7 @@ from ..pipeline import record_dataloader
 from ..sampling import Assignment
 from ..sampling.assignment import Loader
 from ..timeline import Recorder, Timeline
-from ..values.checks import number, of_type, whole
+from ..values.checks import of_type, whole
 from ..values.frozen import evolve, frozen
 from ..workers.launch import launch
 from .buckets import Buckets
@@ -112,6 +112,7 @@ def follow(
     """
     check_training(module, loss, optimizer)
     loader = of_type("assignment", assignment, Assignment).loader or Loader()
+    assignment = evolve(assignment, loader=loader)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise ValueError(f"dataset must have a length and samples by number, got {dataset!r}")
     if len(dataset) != assignment.size:
@@ -125,11 +126,10 @@ def follow(
     if whole("num_steps", num_steps, 3) > most:
         raise ValueError(f"num_steps must be at most {most}, the full batches that every rank has, got {num_steps}")
     setting, recorder = Setting(bucket_cap_mb=bucket_cap_mb), Recorder()
-    args = assignment, loader, dataset, module, loss, optimizer, num_steps, setting, recorder
-    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
+    args = assignment, dataset, module, loss, optimizer, num_steps, setting, recorder
     ranks: list[_Rank] = launch(_follow, assignment.num_ranks, args, timeout_s=timeout_s)
     return FollowedSteps(
-        evolve(assignment, ranks=tuple(np.concatenate(rank.numbers) for rank in ranks), loader=loader),
+        evolve(assignment, ranks=tuple(np.concatenate(rank.numbers) for rank in ranks)),
         _timeline(ranks, recorder.timeline()),
         tuple(buckets_in_common(step) for step in zip(*(rank.steps for rank in ranks), strict=True)),
         np.array([rank.losses for rank in ranks]),
@@ -161,7 +161,6 @@ class _Numbered(Dataset[Any]):
 
 def _follow(
     assignment: Assignment,
-    loader: Loader,
     dataset: Any,
     module: nn.Module,
     loss: LossFn,
@@ -173,7 +172,7 @@ def _follow(
     """Train on this rank's samples, and note what happens."""
     rank, numbers, losses = dist.get_rank(), list[NDArray[np.int64]](), list[float]()
     torch.manual_seed(assignment.seed or 0)
-    own: Any = assignment.ranks[rank].tolist()
+    loader, own = assignment.loader or Loader(), assignment.ranks[rank].tolist()
     batches: Iterator[Any] = iter(
         record_dataloader(
             DataLoader(_Numbered(dataset), loader.batch_size, sampler=own, num_workers=loader.num_workers),

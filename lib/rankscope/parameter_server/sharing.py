@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..values.checks import number, one_of, several, whole
-from ..values.frozen import checked, frozen
+from ..values.frozen import frozen
 from ..workers.crew import memory_folder
 from ..workers.joined import is_joined
 from ..workers.launch import launch
@@ -39,24 +39,16 @@ _MOST_PROCESSES = 64
 _now = time.perf_counter_ns
 
 
-def _some_seconds(name: str, values: Any) -> tuple[float, ...]:
-    found = tuple(number(name, one, above=0) for one in several(name, values, "seconds"))
-    if not found:
-        raise ValueError(f"{name} must be those of at least one tensor, got {values!r}")
-    return found
-
-
-@frozen
-class Passing:
+class Passing(NamedTuple):
     """The seconds that each tensor of `num_bytes` took by one of the ways that PASSED_BY has.
 
     >>> Passing("ring", 4096, (2e-5, 1e-5, 4e-5)).median_s
     2e-05
     """
 
-    way: str = checked(one_of, tuple(PASSED_BY))
-    num_bytes: int = checked(whole, 1)
-    seconds: tuple[float, ...] = checked(_some_seconds)
+    way: str
+    num_bytes: int
+    seconds: tuple[float, ...]
 
     @property
     def median_s(self) -> float:
