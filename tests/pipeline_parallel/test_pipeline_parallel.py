@@ -311,11 +311,7 @@ TWO = gpipe(2, 2)
         (build, ("gpipe", 0, 4), "num_ranks must be a whole number from 1 to 256, got 0"),
         (build, ("gpipe", 4, 2.5), "num_microbatches must be a whole number from 1 to 4096, got 2.5"),
         (build, ("one_f_one_b", 4, 8, 2), "num_chunks of one_f_one_b must be 1, got 2: interleaved_1f1b takes several"),
-        (
-            build,
-            ("interleaved_1f1b", 4, 9, 2),
-            "num_microbatches of interleaved_1f1b must be a multiple of 2, .*, got 9",
-        ),
+        (build, ("interleaved_1f1b", 4, 9, 2), "num_microbatches of .* must be a multiple of 2, .*, got 9"),
         (bubble_share, ("1f1b", 4, 8), "name must be one of 'gpipe', 'one_f_one_b', .*, got '1f1b'"),
         (simulate, (TWO, -1, 1), "forward_s must be a finite number of at least 0, got -1"),
         (simulate, (TWO, 1, [1]), r"backward_s must be a number or one for each of 2 stages, got \[1\]"),

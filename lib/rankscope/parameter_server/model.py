@@ -187,19 +187,28 @@ class _Events:
         self.pushed_by: list[int] = []
 
     def run(self) -> None:
-        handlers = {
-            "ask": self._ask,
-            "asked": self._asked,
-            "got": self._got,
-            "push": self._push,
-            "pushed": self._pushed,
-            "taken": self._taken,
-        }
         for worker in range(1, self._num_workers + 1):
             self._call(0.0, worker, "ask", 0)
         while self._events:
             event = heapq.heappop(self._events)
-            handlers[event.stage](event)
+            match event.stage:
+                case "ask":
+                    self._later(self._passes(event, "in", 0.0), event, "asked")
+                case "asked":
+                    self._answer(event)
+                case "got":
+                    done_s = event.time_s + self._compute_s[event.worker - 1]
+                    self._worked(event, "pull", event.time_s)
+                    self.spans.append(Span(event.worker, "work", "compute", event.version, event.time_s, done_s))
+                    self._call(done_s, event.worker, "push", event.version)
+                case "push":
+                    self._later(self._passes(event, "in", self._port_s), event, "pushed")
+                case "pushed":
+                    self._later(self._take(event), event, "taken")
+                case "taken":
+                    there_s = self._passes(event, "out", 0.0) + self._half_s
+                    self._worked(event, "push", there_s)
+                    self._call(there_s, event.worker, "ask", 0)
 
     def _later(self, time_s: float, event: _Event, stage: str) -> None:
         heapq.heappush(self._events, event._replace(time_s=time_s, stage=stage))
@@ -222,10 +231,7 @@ class _Events:
         item = -1 if kind == "wait" else event.version
         self.spans.append(Span(event.worker, "work", kind, item, self._begun_s[event.worker - 1], until_s))
 
-    def _ask(self, event: _Event) -> None:
-        self._later(self._passes(event, "in", 0.0), event, "asked")
-
-    def _asked(self, event: _Event) -> None:
+    def _answer(self, event: _Event) -> None:
         """Answer with the parameters if there is a batch left, once the update that is waited for is done."""
         needed = self._pulls[event.worker - 1] if self._synchronous else 0
         if needed > len(self._updates_s):
@@ -242,28 +248,19 @@ class _Events:
             there_s = self._passes(event, "out", self._port_s) + self._half_s
             self._later(there_s, event._replace(version=version), "got")
 
-    def _got(self, event: _Event) -> None:
-        done_s = event.time_s + self._compute_s[event.worker - 1]
-        self._worked(event, "pull", event.time_s)
-        self.spans.append(Span(event.worker, "work", "compute", event.version, event.time_s, done_s))
-        self._call(done_s, event.worker, "push", event.version)
-
-    def _push(self, event: _Event) -> None:
-        self._later(self._passes(event, "in", self._port_s), event, "pushed")
-
-    def _pushed(self, event: _Event) -> None:
-        done_s = event.time_s
+    def _take(self, event: _Event) -> float:
+        """Take a gradient, and update if it is time to; return when the worker can be told that it was taken."""
         self.pushed_by.append(event.worker)
         self.staleness.append(len(self._updates_s) - event.version)
         self._num_arrived += 1
         if not self._synchronous:
-            done_s = self._update(event.time_s)
-        elif self._num_arrived % self._num_workers == 0:
+            return self._update(event.time_s)
+        if self._num_arrived % self._num_workers == 0:
             self._update(event.time_s)
             for one in self._waiting:
                 heapq.heappush(self._events, one)
             self._waiting.clear()
-        self._later(done_s, event, "taken")
+        return event.time_s
 
     def _update(self, now_s: float) -> float:
         """Update when the last update is done; return when this one is."""
@@ -271,8 +268,3 @@ class _Events:
         self.spans.append(Span(SERVER, "update", "optimizer", len(self._updates_s), start_s, start_s + self._update_s))
         self._updates_s.append(start_s + self._update_s)
         return self._updates_s[-1]
-
-    def _taken(self, event: _Event) -> None:
-        there_s = self._passes(event, "out", 0.0) + self._half_s
-        self._worked(event, "push", there_s)
-        self._call(there_s, event.worker, "ask", 0)
