@@ -149,7 +149,7 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
             np.add.at(weights, batch, 1 / (parts * batch.size))
         ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *done]))
     words = {"join": 2 * num_steps + 2, "throw": 3 * num_steps + 2}.get(handling, 0)
-    stuck = [handling == "hang" and number > least for number in own]
+    stuck = [handling == "hang" and held > least for held in own]
     thrown = handling == "throw" and max(own) > least
     return Prediction(
         trained=evolve(epoch, ranks=tuple(ranks)),
