@@ -29,7 +29,7 @@ from torch.futures import Future
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from ..ddp.run import Where
-from ..gradients import Work, values_of
+from ..gradients import Vector, Work, values_of
 from ..machine.fit import LinkFit, fit_link
 from ..sampling import assign
 from ..timeline import Recorder, Timeline
@@ -88,7 +88,7 @@ def train(
         raise ValueError(f"module must have parameters that all get a gradient, got {', '.join(frozen)} without one")
     one_of("how", how, (*HOW, "hogwild", "alone"))
     if network is not None and how not in HOW:
-        raise ValueError(f"network must be None with {how!r}, which takes shared memory, got {network!s}")
+        raise ValueError(f"network must be None with {how!r}, which stays on this machine, got {network!s}")
     num_workers = whole("num_workers", num_workers, 1, MOST_WORKERS)
     num_batches = checked_batches(how, num_workers, num_batches)
     batches = batches_of(len(work.inputs), num_batches, batch_size, seed)
@@ -112,7 +112,7 @@ def train(
     return ServerRun(*sizes, spans.shifted(-spans.begin_s), **attrs.asdict(ended, recurse=False))
 
 
-def _train_alone(work: Work, batches: NDArray[np.int64], rate: float, compute_s: tuple[float, ...]) -> Any:
+def _train_alone(work: Work, batches: NDArray[np.int64], rate: float, compute_s: tuple[float, ...]) -> Vector:
     """The parameters after torch's own SGD, a step for one batch of each worker."""
     module, num_workers = copy.deepcopy(work.module), len(compute_s)
     optimizer = torch.optim.SGD(module.parameters(), rate)
