@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
+CONDA = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -41,12 +42,6 @@ def locked() -> dict[str, tuple[Requirement, int]]:
     return {canonicalize_name(one.name): (one, hashes) for one, hashes in entries}
 
 
-def pip_section() -> list[str]:
-    """What environment.yml tells conda to hand to pip, a line each."""
-    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    return next(entry["pip"] for entry in dependencies if isinstance(entry, dict))
-
-
 def test_each_direct_dependency_is_constrained_and_nothing_else() -> None:
     assert constrained().keys() == declared().keys()
 
@@ -54,10 +49,7 @@ def test_each_direct_dependency_is_constrained_and_nothing_else() -> None:
 @pytest.mark.parametrize("name", sorted(declared()))
 def test_constraint_lies_in_the_declared_range(name: str) -> None:
     assert constrained()[name] in declared()[name].specifier
-
-
-def test_constraints_name_no_particular_build() -> None:
-    assert all(version.local is None for version in constrained().values())
+    assert constrained()[name].local is None, "of any build"
 
 
 def test_the_lock_holds_each_constrained_version_and_no_torch() -> None:
@@ -76,9 +68,7 @@ def test_each_locked_package_has_one_version_and_hashes() -> None:
 
 
 def test_environment_asks_for_the_python_that_the_project_does() -> None:
-    dependencies = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    assert f"python{PROJECT['requires-python']}" in dependencies
-    assert "pip" in dependencies
+    assert {f"python{PROJECT['requires-python']}", "pip"} <= {entry for entry in CONDA if isinstance(entry, str)}
 
 
 @pytest.mark.slow
@@ -89,7 +79,8 @@ def test_environment_replayed_as_conda_does(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "lib", copy / "lib", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ["pyproject.toml", "README.md", "LICENSE", "constraints.txt", "environment.yml"]:
         shutil.copy(ROOT / name, copy)
-    (copy / "requirements.txt").write_text("\n".join(pip_section()))
+    (of_pip,) = (entry["pip"] for entry in CONDA if isinstance(entry, dict))
+    (copy / "requirements.txt").write_text("\n".join(of_pip))
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / ("Scripts" if sys.platform == "win32" else "bin") / "python"
     patient = {"PIP_RETRIES": "12", "PIP_DEFAULT_TIMEOUT": "60"}  # with an index that does not answer now and then

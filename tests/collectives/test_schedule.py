@@ -40,11 +40,6 @@ allreduce ring ranks=3 chunks=3 root=0 ports=1 lag=1
 2: 0>1:1= 1>2:2= 2>0:0=
 3: 0>1:0= 1>2:1= 2>0:2=
 """,
-    ("allreduce", "flat", 3): """
-allreduce flat ranks=3 chunks=1 root=0 ports=2 lag=1
-0: 1>0:0+ 2>0:0+
-1: 0>1:0= 0>2:0=
-""",
     ("allreduce", "halving_doubling", 4): """
 allreduce halving_doubling ranks=4 chunks=4 root=0 ports=1 lag=1
 0: 0>1:2-3+ 1>0:0-1+ 2>3:2-3+ 3>2:0-1+
@@ -66,31 +61,10 @@ broadcast scatter_allgather ranks=4 chunks=4 root=0 ports=1 lag=1
 3: 0>1:3= 1>2:0= 2>3:1=
 4: 0>1:2= 2>3:0=
 """,
-    ("scatter", "binomial", 5): """
-scatter binomial ranks=5 chunks=5 root=0 ports=1 lag=1
-0: 0>4:4=
-1: 0>2:2-3=
-2: 0>1:1= 2>3:3=
-""",
-    ("allgather", "bruck", 3): """
-allgather bruck ranks=3 chunks=3 root=0 ports=1 lag=1
-0: 0>2:0= 1>0:1= 2>1:2=
-1: 0>1:0= 1>2:1= 2>0:2=
-""",
-    ("reduce_scatter", "recursive_halving", 4): """
-reduce_scatter recursive_halving ranks=4 chunks=4 root=0 ports=1 lag=1
-0: 0>2:2-3+ 1>3:2-3+ 2>0:0-1+ 3>1:0-1+
-1: 0>1:1+ 1>0:0+ 2>3:3+ 3>2:2+
-""",
     ("all_to_all", "bruck", 3): """
 all_to_all bruck ranks=3 chunks=9 root=0 ports=1 lag=1
 0: 0>1:1= 1>2:5= 2>0:6=
 1: 0>2:2= 1>0:3= 2>1:7=
-""",
-    ("barrier", "dissemination", 3): """
-barrier dissemination ranks=3 chunks=1 root=0 ports=1 lag=1
-0: 0>1:0+ 1>2:0+ 2>0:0+
-1: 0>2:0+ 1>0:0+ 2>1:0+
 """,
 }
 
@@ -118,43 +92,25 @@ MALFORMED = [
     ("0: 0>1:0+ 1>0:0+ 2>3:0+", "line 1: expected ranks, chunks, root, .* with whole numbers, got '1>0:0\\+'"),
     ("allreduce mine ranks=4 chunk=1", "line 1: expected ranks, chunks, .*, got 'chunk=1'"),
     ("allreduce mine ranks=4 root=1", "line 1: chunks= is missing"),
-    ("allreduce mine chunks=4 root=1", "line 1: ranks= is missing"),
     ("allreduce mine ranks=4 chunks=1 ranks=5", "line 1: ranks= is there twice"),
     ("allreduce mine ranks=four chunks=1", "line 1: expected .* whole numbers, got 'ranks=four'"),
-    ("allreduce mine ranks=-4 chunks=1", "line 1: expected .* whole numbers, got 'ranks=-4'"),
-    ("allreduce mine ranks=4.0 chunks=1", "line 1: expected .* whole numbers, got 'ranks=4.0'"),
-    ("allreduce mine ranks= chunks=1", "line 1: expected .* whole numbers, got 'ranks='"),
-    ("allreduce mine ranks chunks=1", "line 1: expected .* whole numbers, got 'ranks'"),
     ("allreduce mine ranks=1,2 chunks=1", "line 1: expected .* whole numbers, got 'ranks=1,2'"),
     (f"allreduce mine ranks={10**30} chunks=1", "line 1: expected .* whole numbers, got 'ranks=1000000"),
-    ("allreduce mine ranks=0 chunks=1\n0: 0>1:0+", "line 1: num_ranks must be a whole number of at least 1, got 0"),
-    ("allreduce mine ranks=4 chunks=0\n0: 0>1:0+", "line 1: num_chunks must be a whole number of at least 1, got 0"),
     (f"{HEAD} root=4", "line 1: root must be a whole number from 0 to 3, got 4"),
-    (f"{HEAD} ports=0", "line 1: ports must be a whole number of at least 1, got 0"),
-    (f"{HEAD} lag=0", "line 1: lag must be a whole number of at least 1, got 0"),
     (f"{HEAD} weights=1,2", "line 1: weights must be 3, one a chunk, got 2"),
     (f"{HEAD} weights=1,,2", "line 1: expected .* whole numbers, got 'weights=1,,2'"),
-    ("allgather mine ranks=4 chunks=6", "line 1: num_chunks of allgather must be a multiple of 4, got 6"),
     ("all_to_all mine ranks=4 chunks=4", "line 1: num_chunks of all_to_all must be a multiple of 16, got 4"),
     (f"{HEAD}\n1: 0>1:0+", "line 2: expected step 0:, got '1:'"),
     (f"{HEAD}\n0: 0>1:0+\n2: 0>1:0+", "line 3: expected step 1:, got '2:'"),
-    (f"{HEAD}\n0: 0>1:0+\n0: 0>1:1+", "line 3: expected step 1:, got '0:'"),
     (f"{HEAD}\n0>1:0+", "line 2: expected step 0:, got '0>1:0\\+'"),
     (f"{HEAD}\n0 : 0>1:0+", "line 2: expected step 0:, got '0'"),
-    (f"{HEAD}\n{HEAD}", "line 2: expected step 0:, got 'allreduce'"),
     (f"{HEAD}\n\n# a comment\n0: 0>1:0", "line 4: expected src>dst:first-last with \\+ or = after it, got '0>1:0'"),
     (f"{HEAD}\n0: 0>1:0*", "line 2: expected src>dst:first-last .*, got '0>1:0\\*'"),
-    (f"{HEAD}\n0: 0->1:0+", "line 2: expected src>dst:first-last .*, got '0->1:0\\+'"),
-    (f"{HEAD}\n0: 0>1+", "line 2: expected src>dst:first-last .*, got '0>1\\+'"),
-    (f"{HEAD}\n0: 0>1:+", "line 2: expected src>dst:first-last .*, got '0>1:\\+'"),
-    (f"{HEAD}\n0: 0>1:0-+", "line 2: expected src>dst:first-last .*, got '0>1:0-\\+'"),
     (f"{HEAD}\n0: 0>1:-1+", "line 2: expected src>dst:first-last .*, got '0>1:-1\\+'"),
     (f"{HEAD}\n0: 0>1:0+ 0 >2:0+", "line 2: expected src>dst:first-last .*, got '0'"),
-    (f"{HEAD}\n0: 0>1:0+,1>2:0+", "line 2: expected src>dst:first-last .*, got '0>1:0\\+,1>2:0\\+'"),
     (f"{HEAD}\n0: 0>1:0+\n1: 4>1:0+", "line 3: rank must be from 0 to 3, got '4>1:0\\+'"),
     (f"{HEAD}\n0: 0>9:0+", "line 2: rank must be from 0 to 3, got '0>9:0\\+'"),
     (f"{HEAD}\n0: 0>1:3+", "line 2: chunks must be from 0 to 2, got '0>1:3\\+'"),
-    (f"{HEAD}\n0: 0>1:1-3+", "line 2: chunks must be from 0 to 2, got '0>1:1-3\\+'"),
     (f"{HEAD}\n0: 0>1:2-1+", "line 2: chunks must be from 0 to 2, got '0>1:2-1\\+'"),
     ("allreduce x ranks=\u0663 chunks=1", "line 1: expected ranks"),
     (f"{HEAD}\n0: 0>1:9999999999+", "line 2: expected src>dst:first-last .*, got '0>1:9999999999\\+'"),

@@ -244,101 +244,61 @@ def made(collective: str, text: str, num_ranks: int = 3, num_chunks: int = 1, **
     return Schedule.from_text(f"{collective} mine ranks={num_ranks} chunks={num_chunks}{more}\n" + "\n".join(lines))
 
 
-@pytest.mark.parametrize(
-    ("schedule", "message", "where"),
-    [
-        (made("broadcast", "1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have", (0, 1, 0)),
-        (made("broadcast", "0>1:0=;2>1:0="), "step 1, rank 2, chunk 0: sends what it does not have", (1, 2, 0)),
-        (made("broadcast", "0>1:0="), "rank 2, chunk 0: ends without it", (None, 2, 0)),
-        (made("broadcast", "0>0:0="), "step 0, rank 0, chunk 0: sends to itself", (0, 0, 0)),
-        (made("broadcast", "0>1:0+"), "step 0, rank 1, chunk 0: broadcast adds nothing up", (0, 1, 0)),
-        (
-            made("broadcast", "0>1:0= 0>2:0="),
-            "step 0, rank 0: sends 2 messages in one step, 1 at most by its ports",
-            (0, 0, None),
-        ),
-        (
-            made("reduce", "0>2:0+ 1>2:0+", root=2),
-            "step 0, rank 2: receives 2 messages in one step, 1 at most by its ports",
-            (0, 2, None),
-        ),
-        (
-            made("reduce", "0>1:0+ 1>2:0+", ports=2),
-            "rank 0, chunk 0: ends without the shares of ranks 1, 2",
-            (None, 0, 0),
-        ),
-        (
-            made("reduce", "1>0:0+;2>0:0+;1>0:0+"),
-            "step 2, rank 0, chunk 0: receives the share of rank 1 a second time",
-            (2, 0, 0),
-        ),
-        (
-            made("allreduce", "2>0:1+ 2>0:1+", num_chunks=2),
-            "step 0, rank 0, chunk 1: receives the share of rank 2 a second time",
-            (0, 0, 1),
-        ),
-        (
-            made("allreduce", "1>0:0= 2>0:0=", ports=2),
-            "step 0, rank 0, chunk 0: is written twice in one step",
-            (0, 0, 0),
-        ),
-        (
-            made("allreduce", "1>0:0= 2>0:0+", ports=2),
-            "step 0, rank 0, chunk 0: is written twice in one step",
-            (0, 0, 0),
-        ),
-        (
-            made("allreduce", "1>0:0+ 2>0:0+ 1>3:1= 2>3:1+", num_ranks=4, num_chunks=2, ports=3),
-            "step 0, rank 3, chunk 1: is written twice in one step",
-            (0, 3, 1),
-        ),
-        (
-            Schedule.of_steps([], collective="reduce", algorithm="idle", num_ranks=70, num_chunks=1),
-            "rank 0, chunk 0: ends without the shares of ranks 1, 2, 3, 4, 5, 6, 7, 8, …",
-            (None, 0, 0),
-        ),
-        (
-            made("allgather", "0>1:0=;0>1:0=", num_chunks=3),
-            "step 1, rank 1, chunk 0: receives what it already has",
-            (1, 1, 0),
-        ),
-        (
-            made("barrier", "0>1:0+;0>1:0+"),
-            "step 1, rank 1, chunk 0: receives the share of rank 0 a second time",
-            (1, 1, 0),
-        ),
-    ],
-)
-def test_errors_say_where(schedule: Schedule, message: str, where: tuple[int | None, int, int | None]) -> None:
+def one_step(*columns: int) -> Schedule:
+    header: dict[str, Any] = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 3, "num_chunks": 2}
+    return Schedule.of_steps([Step.of(*columns)], **header)
+
+
+IDLE = Schedule.of_steps([], collective="reduce", algorithm="idle", num_ranks=70, num_chunks=1)
+SAID = [
+    (made("broadcast", "1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
+    (made("broadcast", "0>1:0=;2>1:0="), "step 1, rank 2, chunk 0: sends what it does not have"),
+    (made("broadcast", "0>1:0= 1>2:0="), "step 0, rank 1, chunk 0: sends what it does not have"),
+    (made("broadcast", "0>1:0="), "rank 2, chunk 0: ends without it"),
+    (made("broadcast", "0>0:0="), "step 0, rank 0, chunk 0: sends to itself"),
+    (made("broadcast", "0>1:0+"), "step 0, rank 1, chunk 0: broadcast adds nothing up"),
+    (made("broadcast", "0>1:0= 0>2:0="), "step 0, rank 0: sends 2 messages in one step, 1 at most by its ports"),
+    (
+        made("reduce", "0>2:0+ 1>2:0+", root=2),
+        "step 0, rank 2: receives 2 messages in one step, 1 at most by its ports",
+    ),
+    (made("reduce", "0>1:0+ 1>2:0+", ports=2), "rank 0, chunk 0: ends without the shares of ranks 1, 2"),
+    (IDLE, "rank 0, chunk 0: ends without the shares of ranks 1, 2, 3, 4, 5, 6, 7, 8, …"),
+    (made("reduce", "1>0:0+;2>0:0+;1>0:0+"), "step 2, rank 0, chunk 0: receives the share of rank 1 a second time"),
+    (made("allreduce", "2>0:1+ 2>0:1+", 3, 2), "step 0, rank 0, chunk 1: receives the share of rank 2 a second time"),
+    (made("barrier", "0>1:0+;0>1:0+"), "step 1, rank 1, chunk 0: receives the share of rank 0 a second time"),
+    (made("allreduce", "1>0:0= 2>0:0=", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
+    (made("allreduce", "1>0:0= 2>0:0+", ports=2), "step 0, rank 0, chunk 0: is written twice in one step"),
+    (
+        made("allreduce", "1>0:0+ 2>0:0+ 1>3:1= 2>3:1+", 4, 2, ports=3),
+        "step 0, rank 3, chunk 1: is written twice in one step",
+    ),
+    (made("allgather", "0>1:0=;0>1:0=", 3, 3), "step 1, rank 1, chunk 0: receives what it already has"),
+    (
+        made("reduce", "1>0:0+;2>0:0+", lag=2),
+        "step 1, rank 0, chunk 0: uses a sum received in step 0, less than 2 steps before",
+    ),
+    (one_step(0, 3, 0), "step 0, rank 3: ranks are from 0 to 2"),
+    (one_step(-1, 1, 0), "step 0, rank -1: ranks are from 0 to 2"),
+    (one_step(0, 1, 2), "step 0, rank 0, chunk 2: 1 chunk from 2 on, where there are 2"),
+    (one_step(0, 1, 1, 2), "step 0, rank 0, chunk 1: 2 chunks from 1 on, where there are 2"),
+    (one_step(0, 1, -1), "step 0, rank 0, chunk -1: 1 chunk from -1 on, where there are 2"),
+    (one_step(0, 1, 0, 0), "step 0, rank 0, chunk 0: 0 chunks from 0 on, where there are 2"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "message"), SAID, ids=[message for _, message in SAID])
+def test_errors_say_where(schedule: Schedule, message: str) -> None:
     with pytest.raises(ScheduleError) as caught:
         verify(schedule)
     assert str(caught.value) == message
-    assert (caught.value.step, caught.value.rank, caught.value.chunk) == where
-
-
-@pytest.mark.parametrize(
-    ("step", "message"),
-    [
-        (Step.of(0, 3, 0), "step 0, rank 3: ranks are from 0 to 2"),
-        (Step.of(-1, 1, 0), "step 0, rank -1: ranks are from 0 to 2"),
-        (Step.of(0, 1, 2), "step 0, rank 0, chunk 2: 1 chunk from 2 on, where there are 2"),
-        (Step.of(0, 1, 1, 2), "step 0, rank 0, chunk 1: 2 chunks from 1 on, where there are 2"),
-        (Step.of(0, 1, -1), "step 0, rank 0, chunk -1: 1 chunk from -1 on, where there are 2"),
-        (Step.of(0, 1, 0, 0), "step 0, rank 0, chunk 0: 0 chunks from 0 on, where there are 2"),
-    ],
-)
-def test_places_that_are_not_there(step: Step, message: str) -> None:
-    schedule = Schedule.of_steps([step], collective="allreduce", algorithm="mine", num_ranks=3, num_chunks=2)
-    with pytest.raises(ScheduleError) as caught:
-        verify(schedule)
-    assert str(caught.value) == message
+    where = dict(pair.split() for pair in message.partition(": ")[0].split(", "))
+    for noun in ("step", "rank", "chunk"):
+        assert getattr(caught.value, noun) == (int(where[noun]) if noun in where else None)
 
 
 def test_all_that_a_step_sends_is_what_was_there_before() -> None:
-    with pytest.raises(ScheduleError, match="step 0, rank 1, chunk 0: sends what it does not have"):
-        verify(made("broadcast", "0>1:0= 1>2:0="))
-    swapped = made("allreduce", "0>1:0+ 1>0:0+", num_ranks=2)
-    assert verify(swapped).num_messages == 2
+    assert verify(made("allreduce", "0>1:0+ 1>0:0+", num_ranks=2)).num_messages == 2
 
 
 @pytest.mark.parametrize(("collective", "name"), NAMES)
@@ -359,8 +319,6 @@ def test_a_sum_used_too_soon_is_caught() -> None:
     ring = build("allreduce", "ring", 4)
     with pytest.raises(ScheduleError, match="step 1, rank 0, chunk 3: uses a sum received in step 0, less than 2"):
         verify(of_rows(ring, rows_of(ring), lag=2))
-    with pytest.raises(ScheduleError, match="step 1, rank 0, chunk 0: uses a sum received in step 0, less than 2"):
-        verify(made("reduce", "1>0:0+;2>0:0+", lag=2))  # adding to it is using it too
 
 
 def test_more_ranks_than_bits_in_a_word() -> None:
