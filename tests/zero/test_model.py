@@ -19,20 +19,7 @@ from rankscope.zero import ESTIMATORS
 from rankscope.zero.model import OPTIMIZERS, RECIPES, TERMS, layers, sizes_of
 from rankscope.zero.run import zero_redundancy_class
 
-
-class Tied(nn.Module):
-    """A shared matrix, a frozen bias, a buffer, a parameter of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(11, 6)
-        self.head = nn.Linear(6, 11, bias=False)
-        self.head.weight = self.embed.weight
-        self.blocks = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 5)])
-        self.blocks[0].bias.requires_grad_(False)
-        self.scale = nn.Parameter(torch.ones(3))
-        self.register_buffer("table", torch.zeros(10, dtype=torch.int64))
-
+from ..small import Tied
 
 # ---- the paper
 
@@ -99,18 +86,18 @@ def test_estimators_agree_with_the_recipes_and_name_their_terms() -> None:
 def test_a_modules_sizes_count_shared_once_and_frozen_without_gradient() -> None:
     module = Tied()
     sizes = sizes_of(module)
-    trained = 11 * 6 + 6 * 6 + (6 * 5 + 5) + 3
-    assert sum(p.size for p in sizes.parameters) == trained + 6
+    trained = 101 * 33 + 33 * 33 + 2
+    assert sum(p.size for p in sizes.parameters) == trained + 33
     memory = zero.memory(module, 1, 0, "fp32")
-    assert memory.num_parameters == trained + 6
-    num_tensors = 5  # trained ones
+    assert memory.num_parameters == trained + 33
+    num_tensors = 3  # trained ones
     assert dict(memory.terms) == dict.fromkeys(TERMS, 0) | {
-        "parameters": 4 * (trained + 6),
+        "parameters": 4 * (trained + 33),
         "gradients": 4 * trained,
         "optimizer_states": 8 * trained + 4 * num_tensors,
         "buffers": 80,
     }
-    assert [name for name, _ in layers(module)] == ["blocks.0", "blocks.1"]  # embed and head share: the root's
+    assert [name for name, _ in layers(module)] == ["middle"]  # embed and head share: the root's
 
 
 def test_what_is_no_float_keeps_its_width() -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..values.checks import number, one_of, several, whole
-from ..values.frozen import frozen
+from ..values.frozen import each, frozen
 from ..workers.crew import memory_folder
 from ..workers.joined import is_joined
 from ..workers.launch import launch
@@ -77,9 +77,9 @@ def measure_passing(
     ['pickle', 'shared']
     """
     sizes = whole_numbers("num_bytes", num_bytes, 1 << 32)
-    if isinstance(ways, str) or not isinstance(ways, Sequence) or not ways:
-        raise ValueError(f"ways must be one or more of {', '.join(map(repr, PASSED_BY))}, got {ways!r}")
-    chosen = tuple(one_of("ways", one, tuple(PASSED_BY)) for one in ways)
+    chosen = each("ways", ways, one_of, tuple(PASSED_BY))
+    if not chosen:
+        raise ValueError("ways must be at least one, got none")
     iterations = whole("iterations", iterations, 1, 10_000)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     refuse_torchrun()

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..values.checks import of_type, one_of, whole
-from ..values.frozen import checked, frozen, mapping
+from ..values.frozen import checked, each, frozen, mapping
 from ..values.storage import write_atomically
 from ..workers.launch import launch
 from .model import RECIPES, WAYS, ZeroMemory, layers, memory
@@ -86,14 +86,15 @@ def measure(
         raise ValueError(f"make_model must be a function that makes a module, got {make_model!r}")
     one_of("optimizer", optimizer, tuple(_OPTIMIZERS))
     one_of("recipe", recipe, tuple(RECIPES))
-    if isinstance(ways, str) or not isinstance(ways, Sequence) or not ways:
-        raise ValueError(f"ways must be some of {', '.join(WAYS)}, got {ways!r}")
+    chosen = each("ways", ways, one_of, tuple(WAYS))
+    if not chosen:
+        raise ValueError("ways must be at least one, got none")
     model = make_model()
-    for way in ways:  # says what is wrong before ranks are started
-        memory(model, num_ranks, one_of("ways", way, tuple(WAYS)), recipe, optimizer)
-    args = (tuple(ways), make_model, batch, recipe, optimizer, num_steps)
+    for way in chosen:  # says what is wrong before ranks are started
+        memory(model, num_ranks, way, recipe, optimizer)
+    args = chosen, make_model, batch, recipe, optimizer, num_steps
     by_rank = launch(_measure_all, num_ranks, args, backend=backend, timeout_s=timeout_s)
-    return [rank[place] for place in range(len(ways)) for rank in by_rank]
+    return [one for way in zip(*by_rank, strict=True) for one in way]
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
