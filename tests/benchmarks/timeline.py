@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import pandas as pd
 import torch
 
 from rankscope.timeline import Recorder, Timeline
@@ -78,7 +79,8 @@ def main() -> None:
     start_s = np.arange(count) * 1e-3
     columns = (np.arange(count) % 4, np.arange(count) // 4 % 5, np.zeros(count, int), np.arange(count) // 20)
     timeline = Timeline(*columns, start_s, start_s + 9e-4, tuple("abcde"), ("work",))
-    frame = timeline.to_frame()
+    lanes = np.array(timeline.lanes)[timeline.lane]
+    frame = pd.DataFrame({"rank": timeline.rank, "lane": lanes, "start_s": start_s, "stop_s": timeline.stop_s})
     print(f"\n{f'{count:,} spans':<48}{'ms':>10}")
     for name, work in {
         "utilisation of 20 lanes": timeline.utilisation,

@@ -15,7 +15,7 @@ from rankscope.cluster import Link
 from rankscope.data_parallel import StepCosts, StepSizes, dissect
 from rankscope.data_parallel.model import Message
 from rankscope.data_parallel.run import DataParallelError
-from rankscope.timeline import TimelineError
+from rankscope.timeline.timeline import TimelineError
 
 from ..small import CROSS, batch, mlp
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rankscope.timeline import Span, Timeline, TimelineError
-from rankscope.timeline.timeline import WAITS
+from rankscope.timeline import Span, Timeline
+from rankscope.timeline.timeline import WAITS, TimelineError
 
 SPANS = st.lists(
     st.builds(

@@ -31,7 +31,7 @@ from rankscope.machine import Point, Profile, Protocol, claims, measure, measure
 from rankscope.machine.measuring.plan import NUM_PIECES, powers_of_two, transfer_keys  # noqa: E402
 from rankscope.machine.measuring.run import Progress  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
-from rankscope.transfer import agree, prefetched, record_steps  # noqa: E402
+from rankscope.transfer import prefetched, record_steps  # noqa: E402
 from rankscope.transfer.agreement import DisagreementError  # noqa: E402
 from rankscope.values.units import bytes_words, rate_words, time_words  # noqa: E402
 
@@ -110,7 +110,7 @@ def steps_table(device: str, batch_size: int = 512, width: int = 4096) -> Iterat
     for name, loader in (("as they come", batches), ("prefetched", prefetched(batches, device))):
         for _ in range(2):  # the first finds nothing ready
             recorded = record_steps(loader, module, torch.nn.functional.cross_entropy, sgd, device)
-        agreement = agree(recorded)
+        agreement = recorded.agreement()
         yield f"\n{STEPS} steps, batches {name}, in {time_words(recorded.ours.makespan_s)}: we and torch.profiler"
         yield f"{agreement}"
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
-from .files import DelayedLoad, load_part, write_parts
+from .files import DelayedLoad, write_parts
 from .loaders import LoaderDied
 from .simulate import idle_share, simulate
 
@@ -22,7 +22,6 @@ __all__ = [
     "SyncPartDataset",
     "idle_share",
     "in_step",
-    "load_part",
     "simulate",
     "write_parts",
 ]

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..pipeline.service import Distribution, Service, check, draw_one
 from ..values.checks import whole
+from ..values.frozen import checked, frozen
 from ..values.storage import write_atomically
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
@@ -78,7 +78,13 @@ def load_part(path: str | os.PathLike[str]) -> Part:
         return {name: file[name] for name in file.files}
 
 
-@dataclass(frozen=True, eq=False)
+def load_function(name: str, value: Any) -> Load:
+    if not callable(value):
+        raise ValueError(f"{name} must be a function of a path, got {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+@frozen(eq=False)
 class DelayedLoad:
     """Loads a part after a delay: local files stand in for remote storage of which the times are known.
 
@@ -91,15 +97,9 @@ class DelayedLoad:
     0.7
     """
 
-    delays_s: Service
-    load: Load = load_part
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "delays_s", check("delays_s", self.delays_s))
-        if not callable(self.load):
-            raise ValueError(f"load must be a function of a path, got {self.load!r}")
-        object.__setattr__(self, "seed", whole("seed", self.seed))
+    delays_s: Service = checked(check)
+    load: Load = checked(load_function, default=load_part)
+    seed: int = checked(whole, default=0)
 
     def delay_s(self, path: str | os.PathLike[str]) -> float:
         """Return the seconds that the loading of this file is delayed."""

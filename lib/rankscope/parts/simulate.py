@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from itertools import count
 from typing import Any, TypeAlias
 
@@ -27,7 +27,6 @@ def simulate(
     *,
     queue_size: int | None = None,
     num_loaders: int = 1,
-    startup_s: float = 0.0,
     barrier_s: float = 0.0,
     seed: int = 0,
 ) -> Timeline:
@@ -38,7 +37,7 @@ def simulate(
     trainer draws times of its own. `step_s` gives the seconds of each trainer's steps 0, 1, ….
 
     With `queue_size` None a trainer loads its parts itself (`SyncPartDataset`): kind "load" on lane "trainer". With a
-    number, loaders load ahead (`AsyncPartDataset`), `startup_s` late: loader n modulo `num_loaders` loads part n, which
+    number, loaders load ahead (`AsyncPartDataset`): loader n modulo `num_loaders` loads part n, which
     enters the queue once the part before has entered and part n - `queue_size` is taken; then its loader goes on. A
     trainer's other kinds are "wait" for a part, "barrier" for the other trainers and "step". Agreeing costs `barrier_s`
     before each step and at the end. A trainer without batches holds nobody up.
@@ -49,9 +48,7 @@ def simulate(
     >>> [(span.item, span.start_s, span.stop_s) for span in spans]
     [(0, 0.0, 1.0), (1, 2.0, 2.0)]
     """
-    spans: list[Span] = []
-    queue = _queue(queue_size, num_loaders, startup_s)
-    _play(load_s, steps_per_part, step_s, queue, barrier_s, seed, lambda *span: spans.append(Span(*span)))
+    spans, _ = _play(load_s, steps_per_part, step_s, queue_size, num_loaders, barrier_s, seed)
     return Timeline.of(sorted(spans, key=_by_lane))
 
 
@@ -69,15 +66,9 @@ def simulated_idle_share(
     >>> simulated_idle_share([[1.0]], 1, 3.0)
     0.25
     """
-    busy_s = end_s = 0.0
-
-    def note(rank: int, lane: str, kind: str, item: int, start_s: float, stop_s: float) -> None:
-        nonlocal busy_s, end_s
-        busy_s += stop_s - start_s if kind == "step" else 0.0
-        end_s = max(end_s, stop_s)
-
-    queue = _queue(queue_size, num_loaders, 0.0)
-    num_trainers = _play(load_s, steps_per_part, step_s, queue, 0.0, seed, note)
+    spans, num_trainers = _play(load_s, steps_per_part, step_s, queue_size, num_loaders, 0.0, seed)
+    busy_s = sum(span.stop_s - span.start_s for span in spans if span.kind == "step")
+    end_s = max(span.stop_s for span in spans)
     return 1.0 - busy_s / num_trainers / end_s if end_s else 0.0
 
 
@@ -99,25 +90,22 @@ def _by_lane(span: Span) -> tuple[int, bool, str, float, float]:
     return span.rank, span.lane != TRAINER, span.lane, span.start_s, span.stop_s
 
 
-_Note: TypeAlias = Callable[
-    [int, str, str, int, float, float], None
-]  # told each span: its rank, lane, kind, item, times
-
-
 def _play(
-    load_s: Any, steps_per_part: Any, step_s: Any, queue: tuple[int, int, float] | None, barrier_s: Any, seed: Any,
-    note: _Note,
-) -> int:  # fmt: skip
-    """Let all trainers go through their parts, and return how many they are."""
+    load_s: Any, steps_per_part: Any, step_s: Any, queue_size: Any, num_loaders: Any, barrier_s: Any, seed: Any
+) -> tuple[list[Span], int]:
+    """Let all trainers go through their parts; return the spans, in any order, and how many trainers there are."""
+    num_loaders = whole("num_loaders", num_loaders, 1)
+    queue_size = None if queue_size is None else whole("queue_size", queue_size, 1)
     loads, steps = _shards(load_s, steps_per_part, whole("seed", seed, *_SEEDS))
     barrier_s = number("barrier_s", barrier_s, 0)
     times = [draw("step_s", step_s, sum(counts), seed, rank, 1).tolist() for rank, counts in enumerate(steps)]
+    spans: list[Span] = []
     trainers = [
-        _synchronous(*trainer, note) if queue is None else _asynchronous(*trainer, note, *queue)
+        _synchronous(*trainer, spans) if queue_size is None else _asynchronous(*trainer, spans, queue_size, num_loaders)
         for trainer in zip(range(len(loads)), loads, steps, strict=True)
     ]
-    _keep_step(trainers, times, barrier_s, note)
-    return len(trainers)
+    _keep_step(trainers, times, barrier_s, spans)
+    return spans, len(trainers)
 
 
 # A generator that is sent the time at which the trainer wants a batch, yields that at which it has one, and returns
@@ -125,10 +113,10 @@ def _play(
 _Trainer: TypeAlias = Generator[float, float, float]
 
 
-def _synchronous(rank: int, loads: list[float], steps: list[int], note: _Note) -> _Trainer:
+def _synchronous(rank: int, loads: list[float], steps: list[int], spans: list[Span]) -> _Trainer:
     now = yield 0.0  # to be sent the first time
     for part, (seconds, lasting) in enumerate(zip(loads, steps, strict=True)):
-        note(rank, TRAINER, "load", part, now, now + seconds)
+        spans.append(Span(rank, TRAINER, "load", part, now, now + seconds))
         now += seconds
         for _ in range(lasting):
             now = yield now
@@ -136,31 +124,24 @@ def _synchronous(rank: int, loads: list[float], steps: list[int], note: _Note) -
 
 
 def _asynchronous(
-    rank: int,
-    loads: list[float],
-    steps: list[int],
-    note: _Note,
-    queue_size: int,
-    num_loaders: int,
-    startup_s: float,
+    rank: int, loads: list[float], steps: list[int], spans: list[Span], queue_size: int, num_loaders: int
 ) -> _Trainer:
-    entered: list[float] = []
-    taken: list[float] = []
+    entered, taken = list[float](), list[float]()
     now = yield 0.0  # to be sent the first time
     for part, (seconds, lasting) in enumerate(zip(loads, steps, strict=True)):
-        start = entered[part - num_loaders] if part >= num_loaders else startup_s
-        room = taken[part - queue_size] if part >= queue_size else startup_s
-        note(rank, loader_lane(part % num_loaders), "load", part, start, start + seconds)
-        entered.append(max(start + seconds, room, entered[-1] if part else startup_s))
+        start = entered[part - num_loaders] if part >= num_loaders else 0.0
+        room = taken[part - queue_size] if part >= queue_size else 0.0
+        spans.append(Span(rank, loader_lane(part % num_loaders), "load", part, start, start + seconds))
+        entered.append(max(start + seconds, room, entered[-1] if part else 0.0))
         taken.append(max(now, entered[-1]))
-        note(rank, TRAINER, "wait", part, now, taken[-1])
+        spans.append(Span(rank, TRAINER, "wait", part, now, taken[-1]))
         now = taken[-1]
         for _ in range(lasting):
             now = yield now
     return now
 
 
-def _keep_step(trainers: list[_Trainer], times: list[list[float]], barrier_s: float, note: _Note) -> None:
+def _keep_step(trainers: list[_Trainer], times: list[list[float]], barrier_s: float, spans: list[Span]) -> None:
     """Let all take their steps together; who has no batch comes to the barrier at once."""
     free = dict.fromkeys(range(len(trainers)), 0.0)
     for trainer in trainers:
@@ -176,17 +157,12 @@ def _keep_step(trainers: list[_Trainer], times: list[list[float]], barrier_s: fl
                 having.discard(rank)
         together = max(ready.values()) + barrier_s
         for rank, since in ready.items():
-            note(rank, TRAINER, "barrier", step, since, together)
+            spans.append(Span(rank, TRAINER, "barrier", step, since, together))
             free[rank] = together + (times[rank][step] if rank in having else 0.0)
             if rank in having:
-                note(rank, TRAINER, "step", step, together, free[rank])
+                spans.append(Span(rank, TRAINER, "step", step, together, free[rank]))
         if not having:
             return
-
-
-def _queue(queue_size: int | None, num_loaders: int, startup_s: float) -> tuple[int, int, float] | None:
-    checked = whole("num_loaders", num_loaders, 1), number("startup_s", startup_s, 0)
-    return None if queue_size is None else (whole("queue_size", queue_size, 1), *checked)
 
 
 def _shards(load_s: Any, steps_per_part: Any, seed: int) -> tuple[list[list[float]], list[list[int]]]:

@@ -13,7 +13,7 @@ from .closest import closest
 from .dataloader_model import simulate_dataloader
 from .queue_fill import queue_fill
 from .run import StageError, run
-from .service import Exponential, Lognormal, Measured, Uniform
+from .service import Exponential, Lognormal
 from .simulate import simulate
 from .stages import Pipeline, Stage
 from .stored_images import StoredImages
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Exponential",
     "Lognormal",
-    "Measured",
     "Pipeline",
     "Stage",
     "StageError",
     "StoredImages",
-    "Uniform",
     "advise",
     "closest",
     "queue_fill",

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import attrs
 import numpy as np
 
 from ..timeline import Timeline
-from ..values.checks import count_of, number, of_type, one_of, several, truth, whole
+from ..values.checks import count_of, number, of_type, several, truth, whole
 from ..values.frozen import checked, frozen, optional
-from .dataloader_model import LOOP, Cores, Handover, simulate_dataloader
+from .dataloader_model import Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
 COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s")
@@ -79,7 +76,6 @@ class LoaderProfile:
     settings: LoaderSettings = checked(LoaderSettings)
     num_batches: int = checked(whole, 1)
     num_cores: int = checked(whole, 1)
-    batch_bytes: int = checked(whole, 0)
     accelerator: bool = checked(truth)
     read_s: Seconds = checked(check_times)
     collate_s: Seconds = checked(check_times)
@@ -124,17 +120,11 @@ class Recorded(Protocol):
 
 @attrs.frozen
 class WhatIf:
-    """One setting and what is predicted for it.
-
-    Seconds of an epoch, how many times as fast as the recorded setting that is, the training loop's share of waiting,
-    and the most bytes of batches that are prefetched.
-    """
+    """One setting, the seconds that an epoch is predicted to take, and how many times as fast as recorded that is."""
 
     settings: LoaderSettings
     predicted_s: float
     speedup: float
-    waiting_share: float
-    prefetched_bytes: int
 
 
 @attrs.frozen
@@ -156,24 +146,20 @@ class Advice:
     rows: tuple[WhatIf, ...]
     notes: tuple[str, ...]
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row per setting, fastest first: the settings, predicted_s, speedup, waiting_share, …"""
-        import pandas as pd
-
-        rows = [attrs.asdict(row) for row in self.rows]
-        return pd.DataFrame([row.pop("settings") | row for row in rows])
-
     def __str__(self) -> str:
         predicted = _seconds(self.current.predicted_s)
-        current = f"{self.current.settings}: {_seconds(self.recorded_s)} (predicted {predicted})"
-        gain = f"{self.best.speedup:.2f} times as fast as predicted for the recorded settings"
-        best = f"{self.best.settings}: {_seconds(self.best.predicted_s)}, {gain}"
-        best = f"{best}; the bottleneck is then: {self.bottleneck_next}"
-        if self.best is self.current:
-            best = "nothing: no other settings are clearly faster"
-        head = f"bottleneck: {self.bottleneck}; the training loop waits for {self.waiting_share:.0%} of the epoch"
-        notes = [f"  note: {note}" for note in self.notes]
-        return "\n".join([head, f"  recorded: {current}", f"  recommended: {best}", *notes])
+        best = "nothing: no other settings are clearly faster"
+        if self.best is not self.current:
+            gain = f"{self.best.speedup:.2f} times as fast as predicted for the recorded settings"
+            best = f"{self.best.settings}: {_seconds(self.best.predicted_s)}, {gain}; the bottleneck is then: "
+            best += self.bottleneck_next
+        lines = [
+            f"bottleneck: {self.bottleneck}; the training loop waits for {self.waiting_share:.0%} of the epoch",
+            f"  recorded: {self.current.settings}: {_seconds(self.recorded_s)} (predicted {predicted})",
+            f"  recommended: {best}",
+            *(f"  note: {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
 
 
 def advise(
@@ -207,8 +193,13 @@ def advise(
     tried = product(numbers, factors, (True, False), pins)
     different = dict.fromkeys(_normal(LoaderSettings(*one, persistent)) for one in tried)
     now_s = simulate_profile(profile, now).makespan_s
-    current = _what_if(profile, now, now_s)
-    others = [_what_if(profile, settings, now_s) for settings in different if settings != _normal(now)]
+
+    def what_if(settings: LoaderSettings) -> WhatIf:
+        predicted_s = simulate_profile(profile, settings).makespan_s
+        return WhatIf(settings, predicted_s, now_s / predicted_s if predicted_s else 1.0)
+
+    current = WhatIf(now, now_s, 1.0)
+    others = [what_if(settings) for settings in different if settings != _normal(now)]
     rows = tuple(sorted((current, *others), key=lambda row: row.predicted_s))
     best = _best(rows, current)
     return Advice(
@@ -236,18 +227,6 @@ def _normal(settings: LoaderSettings) -> LoaderSettings:
     if settings.num_workers:
         return settings
     return LoaderSettings(0, pin_memory=settings.pin_memory)
-
-
-def _what_if(profile: LoaderProfile, settings: LoaderSettings, now_s: float) -> WhatIf:
-    timeline = simulate_profile(profile, settings)
-    makespan_s, stepping_s = timeline.makespan_s, timeline.select(lane=LOOP, kind="step").busy_s
-    return WhatIf(
-        settings=settings,
-        predicted_s=makespan_s,
-        speedup=now_s / makespan_s if makespan_s else 1.0,
-        waiting_share=1 - stepping_s / makespan_s if makespan_s else 0.0,
-        prefetched_bytes=settings.num_workers * settings.prefetch_factor * profile.batch_bytes,
-    )
 
 
 def _best(rows: tuple[WhatIf, ...], current: WhatIf) -> WhatIf:
@@ -301,11 +280,9 @@ def simulate_profile(profile: LoaderProfile, settings: LoaderSettings, faster: s
     """Return the timeline of an epoch with other settings, and with one of `PARTS` twice as fast where it is named.
 
     Batches take the times that were recorded last, again from the first of these where the epoch is longer. A loader
-    with persistent_workers is past its first epoch. Raises ValueError for a part that is none, and for pinning where
-    neither the recording nor `pinning` has its costs.
+    with persistent_workers is past its first epoch. Raises ValueError for pinning where neither the recording nor
+    `pinning` has its costs.
     """
-    if faster is not None:
-        one_of("faster", faster, PARTS)
     count = profile.num_batches
 
     def column(part: str, values: Seconds) -> Seconds:

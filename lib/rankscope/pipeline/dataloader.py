@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy import random as _random  # noqa: F401  # numpy loads it late: torch's workers must not be the first to ask
 from numpy.typing import NDArray
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import dataloader as torchs
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -96,14 +97,14 @@ class RecordedLoader(Generic[T]):
         """Return what has been recorded so far, also by workers that go on, in seconds of `time.perf_counter`."""
         return self._recording.recorder.timeline()
 
-    def profile(self, num_cores: int | None = None) -> LoaderProfile:
+    def profile(self) -> LoaderProfile:
         """Return what has been measured so far, for `advise`; a batch counts once its step has ended.
 
-        `num_cores` is by default the number that this process may use; a limit on CPU time is not seen. Where there is
-        an accelerator, copies of as many bytes as a batch has are timed, pinned and not. Raises ValueError where no
-        batch has been recorded.
+        Cores are those that this process may use; a limit on CPU time is not seen. Where there is an accelerator,
+        copies of as many bytes as a batch has are timed, pinned and not. Raises ValueError where no batch has been
+        recorded.
         """
-        return self._recording.profile(host.num_cores() if num_cores is None else num_cores)
+        return self._recording.profile()
 
 
 # ---- in the process of the training loop
@@ -123,7 +124,7 @@ class _Recording:
         self.epochs = itertools.count()
         self.running: weakref.WeakSet[_RecordedIterator] = weakref.WeakSet()
 
-    def profile(self, num_cores: int) -> LoaderProfile:
+    def profile(self) -> LoaderProfile:
         if not self.rows:
             raise ValueError("no batch has been recorded: iterate over the recorded loader first")
         loader, workers = self.loader, self.loader.num_workers
@@ -138,8 +139,7 @@ class _Recording:
         return LoaderProfile(
             settings=LoaderSettings(workers, window, in_order, pins, loader.persistent_workers),
             num_batches=max(Counter(epoch for _, epoch, *_ in self.rows).values()),
-            num_cores=num_cores,
-            batch_bytes=self.batch_bytes or 0,
+            num_cores=host.num_cores(),
             accelerator=accelerator,
             startup_s=max(startup_s, 0.0),
             startup_each_s=each_s,
@@ -265,7 +265,8 @@ class _RecordedIterator:
         arrived_ns, recording = _now(), self._recording
         wait_ns, self._pause_ns = self._pause_ns + arrived_ns - request.wall, 0
         if recording.batch_bytes is None:
-            recording.batch_bytes = sum(tensor.nbytes for tensor in tensors(batch.data))
+            leaves = filter(torch.is_tensor, tree_leaves(batch.data))
+            recording.batch_bytes = sum(tensor.nbytes for tensor in leaves)
         if batch.fetched.startup >= 0:
             recording.startups[self.token, batch.fetched.worker] = batch.fetched.startup
         self._handed = self._clock.read()
@@ -403,19 +404,6 @@ class _Batch:
             receiver.add("pin", self.number, start_ns, stop_ns, PIN_THREAD)
             receiver.free_ns = stop_ns
         return self
-
-
-def tensors(batch: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in a batch, those in its lists, tuples and dicts, each container once."""
-    known: set[int] = set()
-    waiting = [batch]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, list | tuple | dict) and id(value) not in known:
-            known.add(id(value))
-            waiting.extend(value.values() if isinstance(value, dict) else value)
 
 
 class _UnpackingBegins:

@@ -120,7 +120,7 @@ def simulate_dataloader(
     work = _Work(fetch, step, handed, receive, pin)
     if num_workers == 0:
         return _alone(work)
-    return _Epoch(work, num_workers, window, in_order, cores, way.startup_s, way.held_s).timeline()
+    return _Epoch(work, num_workers, window, in_order, cores, way).timeline()
 
 
 class _Work(NamedTuple):
@@ -136,11 +136,9 @@ class _Work(NamedTuple):
 class _Epoch:
     """An epoch, event by event. Fetches run at one common speed: a clock of their own says when each is done."""
 
-    def __init__(
-        self, work: _Work, num_workers: int, window: int, in_order: bool, cores: Cores, startup_s: float, held_s: float
-    ) -> None:
+    def __init__(self, work: _Work, num_workers: int, window: int, in_order: bool, cores: Cores, way: Handover) -> None:
         self.work, self.num_workers, self.window, self.in_order = work, num_workers, window, in_order
-        self.speeds, self.startup_s, self.held_s = cache(cores.speeds), startup_s, held_s
+        self.speeds, self.startup_s, self.held_s = cache(cores.speeds), way.startup_s, way.held_s
         self.count = work.fetch.size
         self.now, self.request_s = 0.0, 0.0
         self.events: list[tuple[float, int, int]] = []  # time, batch (of _READY: worker), what
@@ -159,7 +157,7 @@ class _Epoch:
         columns = ("read_start", "read_stop", "pin_start", "pin_stop", "requested", "handed", "step_stop")
         self.at: dict[str, Seconds] = {name: np.zeros(self.count) for name in columns}
         for worker in range(num_workers):
-            heappush(self.events, (startup_s, worker, _READY))
+            heappush(self.events, (way.startup_s, worker, _READY))
         for _ in range(min(num_workers * window, self.count)):
             self.deal()
 
@@ -214,8 +212,7 @@ class _Epoch:
 
     def arrive(self, batch: int) -> None:
         if self.work.pin is None:
-            self.arrived.append(batch)
-            self.take()
+            self.pinned(batch)
             return
         start_s = max(self.pin_free, self.now) + float(self.work.receive[batch])
         self.pin_free = start_s + float(self.work.pin[batch])
@@ -266,16 +263,9 @@ class _Epoch:
         self.finish()
         num_workers, order = self.num_workers, np.array(self.order)
         started, dealt = np.arange(num_workers if self.startup_s else 0), np.arange(self.count)
-        parts = [
-            (
-                started,
-                "start",
-                np.full_like(started, -1),
-                np.zeros(started.size),
-                np.full(started.size, self.startup_s),
-            ),
-            (self.worker, "read", dealt, self.at["read_start"], self.at["read_stop"]),
-        ]
+        start_s = np.zeros(started.size)
+        parts = [(started, "start", np.full_like(started, -1), start_s, start_s + self.startup_s)]
+        parts.append((self.worker, "read", dealt, self.at["read_start"], self.at["read_stop"]))
         if self.work.pin is not None:
             pins = np.lexsort((dealt, self.at["pin_start"]))
             places = np.full(dealt.size, num_workers)

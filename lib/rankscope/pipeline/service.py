@@ -61,50 +61,6 @@ class Exponential:
         return self.mean_s * rng.standard_exponential(num_items)
 
 
-@frozen
-class Uniform:
-    """Times anywhere between two. Raises ValueError where they are negative or the first is above the second."""
-
-    low_s: float = checked(number, 0)
-    high_s: float = checked(number, 0)
-
-    def __attrs_post_init__(self) -> None:
-        if self.low_s > self.high_s:
-            raise ValueError(f"low_s must be at most high_s, got {self.low_s} and {self.high_s}")
-
-    @property
-    def mean_s(self) -> float:
-        return (self.low_s + self.high_s) / 2
-
-    def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
-        return self.low_s + (self.high_s - self.low_s) * rng.random(num_items)
-
-
-def _measured(name: str, value: Any) -> tuple[float, ...]:
-    times_s = check_times(name, value)
-    if not times_s.size:
-        raise ValueError("measured times must be at least one, got none")
-    return tuple(times_s.tolist())
-
-
-@frozen
-class Measured:
-    """Times drawn, with replacement, from those that were measured: their mean and their whole distribution.
-
-    Raises ValueError for no times at all and for times that are negative or not finite.
-    """
-
-    times_s: tuple[float, ...] = checked(_measured)
-
-    @property
-    def mean_s(self) -> float:
-        return float(np.mean(self.times_s))
-
-    def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
-        places = (rng.random(num_items) * len(self.times_s)).astype(np.int64)
-        return np.array(self.times_s)[places]
-
-
 def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds:
     """Return the times of items 0 … num_items-1, the same ones each time for the same `stream` (seed, rank, stage).
 

@@ -33,9 +33,10 @@ class Stage:
     """One kind of work on each item, done by `num_workers` at once, and the queue in which its results wait.
 
     `service_s` is how long it takes: seconds, a list of times that is looked up by the item's number, a distribution
-    (`Lognormal`, `Exponential`, `Uniform`, `Measured`) or a function of the item: of its number or, where an
-    `Assignment` passes, of the index or of the batch's indices. `fn` does the work: it takes what the stage before gave
-    and returns what the next one takes. A model needs `service_s`, a run needs either: without `fn` it sleeps.
+    (`Lognormal`, `Exponential`, or any object with a `mean_s` and a `draw`) or a function of the item: of its number
+    or, where an `Assignment` passes, of the index or of the batch's indices. `fn` does the work: it takes what the
+    stage before gave and returns what the next one takes. A model needs `service_s`, a run needs either: without `fn`
+    it sleeps.
 
     `capacity` results wait for the next stage at most. A worker whose result finds no room keeps it, and starts nothing
     new meanwhile. `ordered` stages hand on in the order in which they took the items, so that a worker that is done

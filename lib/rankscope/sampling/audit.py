@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import attrs
 import numpy as np
@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 from ..values.checks import count_of, of_type, several
 from .assignment import Assignment
 from .permutation import IntArray
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 KINDS = (
     "out_of_range",
@@ -95,44 +92,30 @@ class Audit:
         return sum(epoch.out_of_range.size for epoch in self.epochs)
 
     @property
-    def imbalance(self) -> int:
-        """The largest difference between two ranks' numbers of reads in an epoch."""
-        return max(epoch.longest - epoch.shortest for epoch in self.epochs)
-
-    @property
     def findings(self) -> tuple[Finding, ...]:
         """Everything that is not an exact, balanced, fresh partition of the dataset."""
-        epochs, samples, ranks = self.epochs, count_of(self.size, "sample"), count_of(self.num_ranks, "rank")
+        epochs, unseen = self.epochs, self.never_seen
+        reads, times = count_of(self.duplicates, "read"), count_of(self.overlap, "time")
         strays = np.unique(np.concatenate([epoch.out_of_range for epoch in epochs]))
         empty = sum(epoch.num_reads == 0 for epoch in epochs) if self.size else 0
+        share = f"{count_of(self.size, 'sample')}, {count_of(self.num_ranks, 'rank')}"
+        dropped = "and what does not fill every rank's share or batch is dropped"
         uneven = max(epochs, key=lambda epoch: epoch.longest - epoch.shortest)
-        found = {
-            "out_of_range": (strays.size, f"indices that a dataset of {self.size} does not have: {_some(strays)}"),
-            "nothing_read": (
-                empty,
-                f"no rank reads anything in {empty} of {count_of(len(epochs), 'epoch')}: {samples}, {ranks}, "
-                f"and what does not fill every rank's share or batch is dropped",
+        lengths = f"from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}"
+        found = (
+            (strays.size, f"indices that a dataset of {self.size} does not have: {_some(strays)}"),
+            (empty, f"no rank reads anything in {empty} of {count_of(len(epochs), 'epoch')}: {share}, {dropped}"),
+            (self.duplicates, f"{reads} of a sample already read in its epoch"),
+            (self.overlap, f"{times} a sample is read by more than one rank in an epoch"),
+            (self.dropped, f"{count_of(self.dropped, 'time')} a sample is left out of an epoch"),
+            (
+                unseen.size if len(epochs) > 1 else 0,
+                f"{count_of(unseen.size, 'sample')} not read in any epoch: {_some(unseen)}",
             ),
-            "duplicates": (
-                self.duplicates,
-                f"{count_of(self.duplicates, 'read')} of a sample already read in its epoch",
-            ),
-            "overlap": (
-                self.overlap,
-                f"{count_of(self.overlap, 'time')} a sample is read by more than one rank in an epoch",
-            ),
-            "dropped": (self.dropped, f"{count_of(self.dropped, 'time')} a sample is left out of an epoch"),
-            "never_seen": (
-                self.never_seen.size if len(epochs) > 1 else 0,
-                f"{count_of(self.never_seen.size, 'sample')} not read in any epoch: {_some(self.never_seen)}",
-            ),
-            "unbalanced": (
-                self.imbalance,
-                f"ranks read from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}",
-            ),
-            "repeated_order": (len(self.repeated_orders), _repetition(self)),
-        }
-        return tuple(Finding(kind, message) for kind, (present, message) in found.items() if present)
+            (uneven.longest - uneven.shortest, f"ranks read {lengths}"),
+            (len(self.repeated_orders), _repetition(self)),
+        )
+        return tuple(Finding(kind, says) for kind, (present, says) in zip(KINDS, found, strict=True) if present)
 
     def check(self, allow: Iterable[str] = ()) -> None:
         """Raise AuditError unless every finding's kind is allowed."""
@@ -143,18 +126,6 @@ class Audit:
         found = [f.message for f in self.findings if f.kind not in allowed]
         if found:
             raise AuditError("; ".join(found))
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row an epoch, with the numbers of each kind of finding."""
-        import pandas as pd
-
-        first = {later: place for place, later in self.repeated_orders}
-        rows = []
-        for place, epoch in enumerate(self.epochs):
-            row = attrs.asdict(epoch, recurse=False)
-            sizes = {name: row[name].size for name in ("duplicated", "overlap", "dropped", "out_of_range")}
-            rows.append(row | sizes | {"repeats_order_of": first.get(place)})
-        return pd.DataFrame(rows).astype({"repeats_order_of": "Int64"})
 
     def __str__(self) -> str:
         over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"

@@ -20,13 +20,15 @@ _SIZE_T = 2**64 - 1
 class _Slice:
     """What both samplers share: this rank's slice [begin, end) of the epoch, and how far it has been read."""
 
+    _needed: tuple[str, ...] = ("sample_index",)  # of a state
+
     def __init__(self, size: int, num_replicas: int = 1, rank: int = 0, allow_duplicates: bool = True) -> None:
         self.size = whole("size", size, 0)
         self.num_replicas = whole("num_replicas", num_replicas, 1)
         self.rank = whole("rank", rank, 0, self.num_replicas - 1)
         self.allow_duplicates = truth("allow_duplicates", allow_duplicates)
         self.epoch = 0
-        self._rewind()
+        self.reset()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch. As in C++ it counts from the next `reset` on, and the shuffle takes it modulo 2**32."""
@@ -40,37 +42,45 @@ class _Slice:
         """The number of indices that this rank reads in an epoch."""
         return self._end - self._begin
 
-    def _rewind(self, new_size: int | None = None) -> None:
+    def reset(self, new_size: int | None = None) -> None:
+        """Go back to the start of the current epoch; with `new_size`, over that many samples."""
         if new_size is not None:
             self.size = whole("new_size", new_size, 0)
         count = share(self.size, self.num_replicas, drop_last=not self.allow_duplicates)
         self._begin, self._end = self.rank * count, (self.rank + 1) * count
         self._sample_index = self._begin
 
-    def _advance(self, batch_size: int) -> slice | None:
-        batch_size = whole("batch_size", batch_size, 1)
+    def next(self, batch_size: int) -> list[int] | None:
+        """Return the next `batch_size` indices, fewer at the end, and None when this rank's slice is used up."""
         start = self._sample_index
-        if start == self._end:
-            return None
-        self._sample_index = min(start + batch_size, self._end)
-        return slice(start, self._sample_index)
+        self._sample_index = min(start + whole("batch_size", batch_size, 1), self._end)
+        return self._read(start, self._sample_index) if start < self._end else None
 
-    def _state(self) -> dict[str, Any]:
+    def _read(self, start: int, stop: int) -> list[int]:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what `load_state_dict` needs; C++ keeps only sample_index and, where it shuffles, epoch of it."""
         names = ("size", "num_replicas", "rank", "allow_duplicates")
         return {"sample_index": self._sample_index} | {name: getattr(self, name) for name in names}
 
-    def _check_state(self, state: dict[str, Any], needed: tuple[str, ...], strict: bool) -> None:
-        missing = [name for name in needed if name not in of_type("state", state, dict)]
+    def load_state_dict(self, state: dict[str, Any], strict: bool = False) -> None:
+        """Go to the state's epoch and position. Raises ValueError for a state that is damaged or does not fit."""
+        missing = [name for name in self._needed if name not in of_type("state", state, dict)]
         if missing:
             raise ValueError(f"the sampler's state lacks {', '.join(missing)}")
-        whole("sample_index", state["sample_index"], self._begin, self._end)
+        place = whole("sample_index", state["sample_index"], self._begin, self._end)
         differing = [
             f"{name} {state.get(name)!r}, not {mine!r}"
-            for name, mine in self._state().items()
-            if name != "sample_index" and state.get(name) != mine
+            for name, mine in self.state_dict().items()
+            if name not in ("sample_index", "epoch") and state.get(name) != mine
         ]
         if truth("strict", strict) and differing:
             raise ValueError(f"the state was taken from another sampler, with {'; '.join(differing)}")
+        if "epoch" in self._needed:
+            self.set_epoch(state["epoch"])
+        self.reset()
+        self._sample_index = place
 
 
 class DistributedRandomSampler(_Slice):
@@ -93,6 +103,8 @@ class DistributedRandomSampler(_Slice):
     ([5, 9], [1], None)
     """
 
+    _needed = ("sample_index", "epoch")
+
     def __init__(
         self,
         size: int,
@@ -102,32 +114,20 @@ class DistributedRandomSampler(_Slice):
         *,
         shuffle_first: bool = False,
     ) -> None:
-        super().__init__(size, num_replicas, rank, allow_duplicates)
         self.shuffle_first = truth("shuffle_first", shuffle_first)
-        self.reset()
+        super().__init__(size, num_replicas, rank, allow_duplicates)
 
     def reset(self, new_size: int | None = None) -> None:
         """Shuffle for the current epoch and go back to the start; with `new_size`, over that many samples."""
-        self._rewind(new_size)
+        super().reset(new_size)
         self._order = libtorch_random_order(self.size, len(self) * self.num_replicas, self.epoch, self.shuffle_first)
 
-    def next(self, batch_size: int) -> list[int] | None:
-        """Return the next `batch_size` indices, fewer at the end, and None when this rank's slice is used up."""
-        taken = self._advance(batch_size)
-        return None if taken is None else self._order[taken].tolist()
+    def _read(self, start: int, stop: int) -> list[int]:
+        indices: list[int] = self._order[start:stop].tolist()
+        return indices
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` needs; C++ keeps only sample_index and epoch of it."""
-        return self._state() | {"epoch": self.epoch, "shuffle_first": self.shuffle_first}
-
-    def load_state_dict(self, state: dict[str, Any], strict: bool = False) -> None:
-        """Go to the state's epoch and position. Raises ValueError for a state that is damaged or does not fit."""
-        self._check_state(state, ("sample_index", "epoch"), strict)
-        if strict and state.get("shuffle_first", False) != self.shuffle_first:
-            raise ValueError("the state was taken from another sampler, with another shuffle_first")
-        self.set_epoch(state["epoch"])
-        self.reset()
-        self._sample_index = int(state["sample_index"])
+        return super().state_dict() | {"epoch": self.epoch, "shuffle_first": self.shuffle_first}
 
 
 class DistributedSequentialSampler(_Slice):
@@ -141,23 +141,8 @@ class DistributedSequentialSampler(_Slice):
     ([9, 0], [1], None)
     """
 
-    def reset(self, new_size: int | None = None) -> None:
-        """Go back to the start; with `new_size`, over that many samples."""
-        self._rewind(new_size)
-
-    def next(self, batch_size: int) -> list[int] | None:
-        """Return the next `batch_size` indices, fewer at the end, and None when this rank's slice is used up."""
-        taken = self._advance(batch_size)
-        return None if taken is None else [i % self.size for i in range(taken.start, taken.stop)]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` needs; C++ keeps only sample_index of it."""
-        return self._state()
-
-    def load_state_dict(self, state: dict[str, Any], strict: bool = False) -> None:
-        """Go to the state's position. Raises ValueError for a state that is damaged or does not fit."""
-        self._check_state(state, ("sample_index",), strict)
-        self._sample_index = int(state["sample_index"])
+    def _read(self, start: int, stop: int) -> list[int]:
+        return [place % self.size for place in range(start, stop)]
 
 
 def libtorch_random_order(size: int, total: int, epoch: int, shuffle_first: bool = False) -> IntArray:

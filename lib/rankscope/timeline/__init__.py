@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .recorder import Recorder
-from .timeline import Span, Timeline, TimelineError
+from .timeline import Span, Timeline
 
-__all__ = ["Recorder", "Span", "Timeline", "TimelineError"]
+__all__ = ["Recorder", "Span", "Timeline"]

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import msgspec
 import numpy as np
@@ -23,9 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 from ..values.checks import count_of, number, of_type, one_of, several, whole
 from ..values.frozen import checked, evolve, frozen
 from ..values.storage import StorageError, write_atomically
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Times = NDArray[np.float64]
 Intervals = tuple[Times, Times]  # starts and stops
@@ -277,15 +274,6 @@ class Timeline:
         if wrong.any():
             place = int(wrong.argmax())
             raise TimelineError(f"spans overlap on one lane: {work[order[place]]} and {work[order[place + 1]]}")
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return a row a span: rank, lane, kind, item, start_s, stop_s."""
-        import pandas as pd
-
-        columns = {name: getattr(self, name) for name in _COLUMNS}
-        for name, words in (("lane", self.lanes), ("kind", self.kinds)):
-            columns[name] = np.array([words[place] for place in columns[name]], dtype=object)
-        return pd.DataFrame(columns)
 
     def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
         """Write a trace that chrome://tracing and Perfetto open, gzipped where the name ends in .gz; return its path.

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
-from .agreement import agree
-from .model import overlap_share, preprocess_on_gpu, preprocess_on_workers, simulate
+from .model import overlap_share, preprocess_pipeline, simulate
 
 if TYPE_CHECKING:
     from .prefetch import prefetched
@@ -17,11 +16,9 @@ if TYPE_CHECKING:
     from .record import record_steps
 
 __all__ = [
-    "agree",
     "overlap_share",
     "prefetched",
-    "preprocess_on_gpu",
-    "preprocess_on_workers",
+    "preprocess_pipeline",
     "preprocessed",
     "random_crops",
     "record_steps",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..timeline import Timeline
 from ..timeline.timeline import Times
-from ..values.checks import count_of, number, of_type
+from ..values.checks import count_of, number
 from ..values.frozen import checked, frozen
 from ..values.units import time_words
 
@@ -23,22 +23,6 @@ TOLERANCE_S = 1e-4
 
 class DisagreementError(ValueError):
     """Two recordings of the same steps contradict each other."""
-
-
-@frozen(eq=False)
-class RecordedSteps:
-    """The same steps recorded twice, in seconds from the start of the first; made by `record_steps`.
-
-    `ours` has a lane and a kind for each of `PHASES`, as the host spends its time; with a GPU also lanes "GPU" and,
-    where batches are prefetched, "GPU copies", with the same kinds. `profiler` has torch.profiler's ranges of the
-    phases on the same lanes, and of a GPU every kernel and copy, a lane a stream, such as "GPU stream 7". Items number
-    the steps; the profiler's kernels and copies have none. `clock_s` is how far off the difference of the two clocks
-    may be.
-    """
-
-    ours: Timeline = checked(Timeline)
-    profiler: Timeline = checked(Timeline)
-    clock_s: float = checked(number, 0)
 
 
 @attrs.frozen
@@ -66,40 +50,38 @@ class PhaseAgreement:
         """The phase, with its lane where that has another name."""
         return self.kind if self.lane == self.kind else f"{self.kind} on lane {self.lane!r}"
 
-    def problems(self, within_s: float, least_coverage: float) -> Iterator[str]:
-        """Yield what contradicts that each span has one range, which lies in it and fills that share of it."""
-        if self.unmatched:
-            items = ", ".join(map(str, self.unmatched))
-            counts = f"{self.num_ours} and {self.num_profiler} in all"
-            yield f"{self.name}: not one span and one range of {items}, but {counts}"
-        if self.reach_s > within_s:
-            yield f"{self.name}: a range reaches {time_words(self.reach_s)} out of our span"
-        if self.coverage < least_coverage:
-            yield f"{self.name}: the ranges fill {self.coverage * 100:.1f} % of our spans"
-
     def __str__(self) -> str:
-        later = f"{_signed(self.later_s[0])} later (at worst {_signed(self.later_s[1])})"
-        shorter = f"{_signed(self.shorter_s[0])} less ({_signed(self.shorter_s[1])})"
+        later, at_worst, shorter, shortest = (
+            f"-{time_words(-seconds)}" if seconds < 0 else time_words(seconds)
+            for seconds in (*self.later_s, *self.shorter_s)
+        )
         counts = f"{count_of(self.num_ours, 'span')} and {count_of(self.num_profiler, 'range')}"
-        return f"{self.name}: {counts}, which start {later}, last {shorter} and fill {self.coverage * 100:.1f} %"
+        times = f"start {later} later (at worst {at_worst}), last {shorter} less ({shortest})"
+        return f"{self.name}: {counts}, which {times} and fill {self.coverage * 100:.1f} %"
 
 
 @attrs.frozen
 class Agreement:
-    """What `agree` finds, a phase a lane."""
+    """What `RecordedSteps.agreement` finds, a phase a lane."""
 
     phases: tuple[PhaseAgreement, ...]
     clock_s: float
 
-    def check(self, tolerance_s: float = TOLERANCE_S, least_coverage: float = 0.0) -> None:
+    def check(self, tolerance_s: float = TOLERANCE_S) -> None:
         """Raise DisagreementError unless each span has one range of the profiler's, and that lies inside it.
 
-        It may reach out by `tolerance_s` and the uncertainty of the clocks. With `least_coverage` the profiler's must
-        also fill that share of the time of our spans, in each phase.
+        It may reach out by `tolerance_s` and the uncertainty of the clocks.
         """
         within_s = number("tolerance_s", tolerance_s, 0) + self.clock_s
-        least = number("least_coverage", least_coverage, 0, 1)
-        found = [problem for phase in self.phases for problem in phase.problems(within_s, least)]
+        found = []
+        for phase in self.phases:
+            if phase.unmatched:
+                counts = f"{phase.num_ours} and {phase.num_profiler} in all"
+                found.append(
+                    f"{phase.name}: not one span and one range of {', '.join(map(str, phase.unmatched))}, but {counts}"
+                )
+            if phase.reach_s > within_s:
+                found.append(f"{phase.name}: a range reaches {time_words(phase.reach_s)} out of our span")
         if found:
             raise DisagreementError("; ".join(found))
 
@@ -107,30 +89,45 @@ class Agreement:
         return "\n".join([*map(str, self.phases), f"clocks known to {time_words(self.clock_s)}"])
 
 
-def agree(recorded: RecordedSteps) -> Agreement:
-    """Compare the two recordings phase by phase.
+@frozen(eq=False)
+class RecordedSteps:
+    """The same steps recorded twice, in seconds from the start of the first; made by `record_steps`.
 
-    On the host the profiler's range of a step is compared with our span of it. On the GPU each kernel and copy belongs
-    to the span of ours in which it ran, or to the nearest; copies from the host to a span of copies if one is near.
-
-    >>> from rankscope.timeline import Span
-    >>> ours = Timeline.of([Span(0, "load", "load", 0, 0.0, 2.0), Span(0, "load", "load", 1, 3.0, 5.0)])
-    >>> theirs = Timeline.of([Span(0, "load", "load", 0, 0.5, 2.0), Span(0, "load", "load", 1, 3.5, 5.0)])
-    >>> print(agree(RecordedSteps(ours, theirs, 0.0)))
-    load: 2 spans and 2 ranges, which start 500 ms later (at worst 500 ms), last 500 ms less (500 ms) and fill 75.0 %
-    clocks known to 0 s
-    >>> agree(RecordedSteps(ours, theirs.shifted(1.0), 0.0)).check()
-    Traceback (most recent call last):
-    rankscope.transfer.agreement.DisagreementError: load: a range reaches 1000 ms out of our span
+    `ours` has a lane and a kind for each of `PHASES`, as the host spends its time; with a GPU also lanes "GPU" and,
+    where batches are prefetched, "GPU copies", with the same kinds. `profiler` has torch.profiler's ranges of the
+    phases on the same lanes, and of a GPU every kernel and copy, a lane a stream, such as "GPU stream 7". Items number
+    the steps; the profiler's kernels and copies have none. `clock_s` is how far off the difference of the two clocks
+    may be.
     """
-    of_type("recorded", recorded, RecordedSteps)
-    ours, theirs = recorded.ours, recorded.profiler
-    phases = [
-        _of_host(ours.select(lane=phase, kind=phase), theirs.select(lane=phase, kind=phase), phase)
-        for phase in PHASES
-        if phase in ours.lanes or phase in theirs.lanes
-    ]
-    return Agreement((*phases, *_of_gpu(ours, theirs, recorded.clock_s + TOLERANCE_S)), recorded.clock_s)
+
+    ours: Timeline = checked(Timeline)
+    profiler: Timeline = checked(Timeline)
+    clock_s: float = checked(number, 0)
+
+    def agreement(self) -> Agreement:
+        """Compare the two recordings phase by phase.
+
+        On the host the profiler's range of a step is compared with our span of it. On the GPU each kernel and copy
+        belongs to the span of ours in which it ran, or to the nearest; copies from the host to a span of copies if one
+        is near.
+
+        >>> from rankscope.timeline import Span
+        >>> ours = Timeline.of([Span(0, "load", "load", 0, 0.0, 8.0), Span(0, "load", "load", 1, 9.0, 17.0)])
+        >>> theirs = Timeline.of([Span(0, "load", "load", 0, 2.0, 8.0), Span(0, "load", "load", 1, 11.0, 17.0)])
+        >>> print(RecordedSteps(ours, theirs, 0.0).agreement())
+        load: 2 spans and 2 ranges, which start 2 s later (at worst 2 s), last 2 s less (2 s) and fill 75.0 %
+        clocks known to 0 s
+        >>> RecordedSteps(ours, theirs.shifted(1.0), 0.0).agreement().check()
+        Traceback (most recent call last):
+        rankscope.transfer.agreement.DisagreementError: load: a range reaches 1000 ms out of our span
+        """
+        ours, theirs = self.ours, self.profiler
+        phases = [
+            _of_host(ours.select(lane=phase, kind=phase), theirs.select(lane=phase, kind=phase), phase)
+            for phase in PHASES
+            if phase in ours.lanes or phase in theirs.lanes
+        ]
+        return Agreement((*phases, *_of_gpu(ours, theirs, self.clock_s + TOLERANCE_S)), self.clock_s)
 
 
 def _of_host(ours: Timeline, theirs: Timeline, phase: str) -> PhaseAgreement:
@@ -195,7 +192,3 @@ def _phase(
 def _spread(values_s: Times) -> tuple[float, float]:
     """The median, and the value furthest from 0."""
     return (float(np.median(values_s)), float(values_s[np.abs(values_s).argmax()])) if values_s.size else (0.0, 0.0)
-
-
-def _signed(seconds: float) -> str:
-    return f"-{time_words(-seconds)}" if seconds < 0 else time_words(seconds)

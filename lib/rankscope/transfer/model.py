@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
-from ..pipeline.service import check_times
 from ..pipeline.simulate import simulate as simulate_pipeline
 from ..pipeline.stages import Pipeline, Stage
 from ..timeline import Timeline
-from ..values.checks import number, of_type, truth, whole
+from ..values.checks import number, of_type, one_of, truth, whole
 
-Times: TypeAlias = float | Sequence[float] | NDArray[np.float64]  # seconds: one number, or those of each batch
 _TURN = "turn"
 
 
@@ -25,15 +19,14 @@ def simulate(
     step_s: float,
     num_workers: int = 1,
     prefetched: bool = True,
-    prefetch_factor: int = 2,
     pin_s: float = 0.0,
 ) -> Timeline:
     """Return when batches are loaded, copied and computed on: spans "load", "pin" if it takes time, "copy", "compute".
 
     Each batch takes a worker `load_s`, the loader's pin thread `pin_s`, the link `copy_s` and the device `step_s`. A
     loop that is not `prefetched` copies a batch and computes on it before it asks for the next; one that is has the
-    next on its way meanwhile. As in a DataLoader, num_workers × prefetch_factor batches are in hand. Raises ValueError
-    for negative times, fewer than 0 batches and other counts below 1.
+    next on its way meanwhile. As in a DataLoader, two batches a worker are in hand. Raises ValueError for negative
+    times, fewer than 0 batches and fewer than 1 worker.
 
     >>> for prefetched in (False, True):
     ...     loop = simulate(100, load_s=0.001, copy_s=0.004, step_s=0.006, prefetched=prefetched)
@@ -44,7 +37,8 @@ def simulate(
     given = {"load_s": load_s, "copy_s": copy_s, "step_s": step_s, "pin_s": pin_s}
     load_s, copy_s, step_s, pin_s = (number(name, seconds, 0) for name, seconds in given.items())
     num_batches = whole("num_batches", num_batches, 0)
-    stages = [_loading("load", load_s, num_workers, prefetch_factor), *([Stage("pin", pin_s)] if pin_s else [])]
+    stages = [Stage("load", load_s, num_workers=num_workers, capacity=num_workers)]
+    stages += [Stage("pin", pin_s)] if pin_s else []
     if truth("prefetched", prefetched):
         stages += [Stage("copy", copy_s, capacity=1), Stage("compute", step_s)]
         return simulate_pipeline(Pipeline(stages), num_batches)
@@ -57,61 +51,30 @@ def simulate(
     return Timeline.of(spans)
 
 
-def preprocess_on_workers(
-    load_s: Times,
-    preprocess_s: Times,
-    copy_s: Times,
-    step_s: Times,
-    num_workers: int,
-    prefetch_factor: int = 2,
-    num_ahead: int = 1,
+def preprocess_pipeline(
+    where: str, load_s: float, preprocess_s: float, copy_s: float, step_s: float, num_workers: int
 ) -> Pipeline:
-    """Return the pipeline in which `num_workers` load batches and prepare them, which are then copied to the GPU.
+    """Return the pipeline in which batches are loaded, preprocessed, copied to the GPU and trained on.
 
-    Times are those of a batch: `load_s` and `preprocess_s` on one worker while all of them work, since they share
-    cores; `copy_s` of what has been prepared, four times the bytes where that is float32 of the same shape. As in a
-    DataLoader, num_workers × prefetch_factor batches are in hand. Raises ValueError for times that are negative and
-    counts below 1.
+    `where` batches are preprocessed is "workers", which load a batch and prepare it, or "gpu", which prepares each
+    batch before its step. Times are those of a batch: `load_s` and, on workers, `preprocess_s` on one worker while all
+    of them work, since they share cores; `copy_s` of the bytes that are then copied, four times as many where a worker
+    has made float32 of them. As in a DataLoader, two batches a worker are in hand. Raises ValueError for times that are
+    negative and fewer than 1 worker.
 
-    >>> road = preprocess_on_workers(0.002, 0.040, 0.004, 0.010, num_workers=2)
-    >>> road.bottleneck, round(road.bound_per_s, 1)
-    ('load and preprocess', 47.6)
+    >>> for where, preprocess_s in (("workers", 0.040), ("gpu", 0.001)):
+    ...     road = preprocess_pipeline(where, 0.002, preprocess_s, 0.004, 0.010, num_workers=2)
+    ...     print(road.bottleneck, round(road.bound_per_s, 1))
+    load and preprocess 47.6
+    preprocess and step 90.9
     """
-    prepared_s = _added(load_s=load_s, preprocess_s=preprocess_s)
-    return Pipeline(
-        [
-            _loading("load and preprocess", prepared_s, num_workers, prefetch_factor),
-            Stage("copy", _added(copy_s=copy_s), capacity=whole("num_ahead", num_ahead, 1)),
-            Stage("step", _added(step_s=step_s)),
-        ]
-    )
-
-
-def preprocess_on_gpu(
-    load_s: Times,
-    preprocess_s: Times,
-    copy_s: Times,
-    step_s: Times,
-    num_workers: int,
-    prefetch_factor: int = 2,
-    num_ahead: int = 1,
-) -> Pipeline:
-    """Return the pipeline in which workers only load, and the GPU prepares each batch before its step.
-
-    As `preprocess_on_workers`, but `preprocess_s` is the GPU's, which does nothing else meanwhile, and `copy_s` that of
-    the bytes as they were loaded.
-
-    >>> road = preprocess_on_gpu(0.002, 0.001, 0.001, 0.010, num_workers=2)
-    >>> road.bottleneck, round(road.bound_per_s, 1)
-    ('preprocess and step', 90.9)
-    """
-    return Pipeline(
-        [
-            _loading("load", _added(load_s=load_s), num_workers, prefetch_factor),
-            Stage("copy", _added(copy_s=copy_s), capacity=whole("num_ahead", num_ahead, 1)),
-            Stage("preprocess and step", _added(preprocess_s=preprocess_s, step_s=step_s)),
-        ]
-    )
+    on_gpu = one_of("where", where, ("workers", "gpu")) == "gpu"
+    given = {"load_s": load_s, "preprocess_s": preprocess_s, "copy_s": copy_s, "step_s": step_s}
+    load_s, preprocess_s, copy_s, step_s = (number(name, seconds, 0) for name, seconds in given.items())
+    first = ("load", load_s) if on_gpu else ("load and preprocess", load_s + preprocess_s)
+    last = ("preprocess and step", preprocess_s + step_s) if on_gpu else ("step", step_s)
+    loading = Stage(*first, num_workers=num_workers, capacity=num_workers)
+    return Pipeline([loading, Stage("copy", copy_s, capacity=1), Stage(*last)])
 
 
 def overlap_share(timeline: Timeline) -> float:
@@ -135,21 +98,3 @@ def overlap_share(timeline: Timeline) -> float:
         raise ValueError(f"timeline must have spans of kinds 'copy' and 'compute', got {timeline!r}")
     meanwhile = copies.select(between_s=(steps.begin_s, steps.end_s))
     return max(meanwhile.busy_s, steps.busy_s) / steps.makespan_s
-
-
-def _loading(name: str, seconds: Times, num_workers: int, prefetch_factor: int) -> Stage:
-    """A DataLoader's workers, with num_workers × prefetch_factor batches in hand or waiting."""
-    num_workers = whole("num_workers", num_workers, 1)
-    waiting = (whole("prefetch_factor", prefetch_factor, 1) - 1) * num_workers
-    return Stage(name, seconds, num_workers=num_workers, capacity=max(1, waiting))
-
-
-def _added(**times_s: Times) -> Times:
-    """The times of works that one worker does one after the other."""
-    columns = {name: check_times(name, np.atleast_1d(np.asarray(given))) for name, given in times_s.items()}
-    lengths = {column.size for column in columns.values()} - {1}
-    if len(lengths) > 1:
-        found = ", ".join(f"{column.size} of {name}" for name, column in columns.items())
-        raise ValueError(f"times must be one number, or as many for each kind of work, got {found}")
-    total: NDArray[np.float64] = np.sum(np.broadcast_arrays(*columns.values()), axis=0)
-    return float(total[0]) if total.size == 1 else total

@@ -60,8 +60,7 @@ def record_steps(
     >>> recorded = record_steps(batches, module, torch.nn.functional.mse_loss, sgd)
     >>> [len(recorded.ours.select(kind=kind)) for kind in ("load", "copy", "forward", "backward", "optimizer")]
     [3, 3, 3, 3, 3]
-    >>> from rankscope.transfer import agree
-    >>> agree(recorded).check()
+    >>> recorded.agreement().check()
     """
     there = prefetched(loader, device)  # which checks them both
     own = loader if isinstance(loader, Prefetched) else None
