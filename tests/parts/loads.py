@@ -57,41 +57,6 @@ def with_tensors(path):
     return {name: torch.from_numpy(rows) for name, rows in load_part(path).items()}
 
 
-def fork_and_die(path):
-    """What is forked holds all that its parent held."""
-    if child := os.fork():
-        with open(os.path.join(os.path.dirname(path), "child"), "w") as file:
-            file.write(str(child))
-        os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(600)
-
-
-class SlowToImport:
-    """A load that takes a loader a while to unpickle, and says so in a file."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return _import_slowly, (self.mark,)
-
-    def __call__(self, path):
-        return load_part(path)
-
-
-def _import_slowly(mark):
-    with open(mark, "w") as file:
-        file.write(str(os.getpid()))
-    time.sleep(1.0)
-    return SlowToImport(mark)
-
-
-def start_slowly(mark):
-    """A trainer whose loader takes a while to start, and which tells where its memory is."""
-    print(crew.workshop().memory, flush=True)
-    PartLoaders(Setting(SlowToImport(mark), queue_size=2, num_loaders=1))
-
-
 def placed(path):
     """A part that says how the loader is placed: threads of its parent, and whether torch came along."""
     import numpy as np
@@ -121,15 +86,3 @@ def trainer(folder, end):
         raise RuntimeError("out of luck")
     loaders.take()
     return part
-
-
-def rank_process(rank, num_ranks, store, files, queue):
-    """A rank in a process of its own, on the default group: what it read in each step."""
-    import torch.distributed as dist
-
-    from rankscope.parts.datasets import AsyncPartDataset, in_step
-
-    dist.init_process_group("gloo", store=dist.FileStore(store, num_ranks), rank=rank, world_size=num_ranks)
-    with AsyncPartDataset(files, 2, num_ranks, rank) as dataset:
-        queue.put((rank, [None if batch is None else batch["x"].tolist() for batch in in_step(dataset)]))
-    dist.destroy_process_group()

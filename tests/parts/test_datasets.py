@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import gc
 import multiprocessing
 import os
@@ -23,7 +22,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from rankscope.parts import datasets
 from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
@@ -31,6 +30,7 @@ from rankscope.parts.files import DelayedLoad, PartError, load_part, write_parts
 from rankscope.parts.loaders import LoaderDied
 from rankscope.parts.simulate import idle_share, simulate
 from rankscope.pipeline.service import Lognormal
+from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder
 from rankscope.workers import crew
 
@@ -76,14 +76,12 @@ def test_parts_hold_every_row_once_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("rows_per_part", "arrays", "message"),
     [
-        (0, {"x": [1, 2]}, "rows_per_part must be a whole number of at least 1, got 0"),
         (1.5, {"x": [1, 2]}, "rows_per_part must be a whole number of at least 1, got 1.5"),
         ([1, 2], {"x": [1, 2]}, r"rows_per_part must add up to the 2 rows, got \[1, 2\], which is 3"),
         ([3, -1], {"x": [1, 2]}, r"rows_per_part\[1\] must be a whole number of at least 0, got -1"),
         (1, {}, "must be a dict of one array or more, got {}"),
         (1, {"x": [1, 2], "y": [1]}, "must be of the same number of rows, got {'x': 2, 'y': 1}"),
         (1, {"x": 5}, "'x' must have rows, got the single value array"),
-        (1, {"x": ["a"]}, "'x' must be of one of bool, .*, got <U1"),
         (1, {"x": [object()]}, "'x' must be of one of bool, .*, got object"),
         (1, {"x": np.array([1.0], dtype=">f8")}, "'x' must be of one of bool, .*, got >f8"),
         (1, {"file": [1, 2]}, "an array's name must differ .*, got 'file'"),
@@ -95,17 +93,12 @@ def test_parts_that_cannot_be_are_refused_before_anything_is_written(tmp_path, r
     assert not (tmp_path / "parts").exists()
 
 
-def test_parts_of_two_data_sets_are_not_mixed(tmp_path):
-    write_parts(tmp_path, 1, x=[1, 2, 3])
+def test_parts_of_two_data_sets_are_not_mixed_and_a_pickle_is_not_read(tmp_path):
+    np.savez(tmp_path / "part-00000.npz", x=np.array([print], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="folder must hold no parts yet"):
         write_parts(tmp_path, 2, x=[1, 2, 3])
-
-
-def test_a_pickle_in_a_part_file_is_not_read(tmp_path):
-    path = tmp_path / "part-00000.npz"
-    np.savez(path, x=np.array([print], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match="allow_pickle=False"):
-        load_part(path)
+        load_part(tmp_path / "part-00000.npz")
 
 
 def test_threads_read_part_files_one_at_a_time(tmp_path, monkeypatch):
@@ -145,25 +138,45 @@ def test_a_delay_depends_on_seed_and_part_alone(files):
     assert time.perf_counter() - start >= delays[4]
 
 
+DATE = "data_20240131120000.npz"
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda: DelayedLoad(-1), "delays_s must be a finite number of at least 0, got -1"),
+        (lambda: DelayedLoad(0.1, load=None), "load must be a function of a path, got None"),
+        (lambda: DelayedLoad(0.1).delay_s("part.npz"), "must have its number in its name, got 'part.npz'"),
+        (lambda: DelayedLoad([0.1]).delay_s("part-00002.npz"), "delays_s must have a time for each of 3 items, got 1"),
+        (lambda: DelayedLoad(Lognormal(0.1, 1.0)).delay_s(DATE), f"in '{DATE}' must be a whole number from 0 to 99"),
+        (lambda: SyncPartDataset(["a"], 1).set_epoch(0.5), "epoch must be a whole number, got 0.5"),
+        (lambda: next(in_step([1])), "group must be a process group where there is no default group, got None"),
+        *[
+            (partial(kind, **{"files": ["a", "b"], "batch_size": 4, **given}), message)
+            for kind in (SyncPartDataset, AsyncPartDataset)
+            for given, message in (
+                ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+                ({"num_trainers": 2, "trainer_id": 2}, "trainer_id must be a whole number from 0 to 1, got 2"),
+                ({"files": [], "seed": "x"}, "seed must be a whole number, got 'x'"),
+                ({"recorder": 3}, "recorder must be a Recorder, got 3"),
+                ({"drop_last": "no"}, "drop_last must be True or False, got 'no'"),
+                ({"files": Path("one.npz")}, "files must be a list of file names, got the single name PosixPath"),
+                ({"files": None}, "files must be a list of file names, got None"),
+                ({"load": "np.load"}, "load must be a function of a path, got 'np.load'"),
+            )
+        ],
+        (lambda: AsyncPartDataset([], 4, num_loaders=0), "num_loaders must be a whole number of at least 1, got 0"),
+        (lambda: AsyncPartDataset([], 4, timeout_s=0), "timeout_s must be a finite number above 0"),
+    ],
+)
+def test_bad_input_is_named(ask, message):
+    with pytest.raises(ValueError, match=message):
+        ask()
+
+
 def test_the_number_in_a_name_may_be_a_date():
-    late = "data_20240131120000.npz"
-    asked = []
-    assert DelayedLoad(0.1).delay_s(late) == 0.1
-    assert DelayedLoad(lambda number: asked.append(number) or 0.2).delay_s(late) == 0.2
-    assert asked == [20240131120000]
-    with pytest.raises(ValueError, match=f"the part's number in '{late}' must be a whole number from 0 to 999999"):
-        DelayedLoad(Lognormal(0.1, 1.0)).delay_s(late)
-
-
-def test_bad_delays_are_named():
-    with pytest.raises(ValueError, match="delays_s must be a finite number of at least 0, got -1"):
-        DelayedLoad(-1)
-    with pytest.raises(ValueError, match="load must be a function of a path, got None"):
-        DelayedLoad(0.1, load=None)
-    with pytest.raises(ValueError, match="must have its number in its name, got 'part.npz'"):
-        DelayedLoad(0.1).delay_s("part.npz")
-    with pytest.raises(ValueError, match="delays_s must have a time for each of 3 items, got 1"):
-        DelayedLoad([0.1]).delay_s("part-00002.npz")
+    assert DelayedLoad(0.1).delay_s(DATE) == 0.1
+    assert DelayedLoad(lambda number: number / 1e15).delay_s(DATE) == 20240131120000 / 1e15
 
 
 # ---- the same batches
@@ -199,7 +212,7 @@ def test_loading_ahead_changes_no_bit_of_any_epoch(files, queue_size, num_loader
         for epoch in (0, 1, 5):
             now.set_epoch(epoch)
             ahead.set_epoch(epoch)
-            batches = list(ahead)
+            batches = list(DataLoader(ahead, batch_size=None))
             equal(batches, list(now))
             orders.append([batch["x"].tolist() for batch in batches])
             assert ahead.pids == pids  # the same processes, epoch after epoch
@@ -207,15 +220,6 @@ def test_loading_ahead_changes_no_bit_of_any_epoch(files, queue_size, num_loader
     assert all(len(rows) == 3 for rows in orders[0]) == drop_last
     assert ahead.pids == []
     assert gone(pids)
-
-
-def test_they_are_iterable_datasets_for_a_data_loader(files):
-    now = SyncPartDataset(files, 3)
-    assert isinstance(now, IterableDataset)
-    with AsyncPartDataset(files, 3) as ahead:
-        assert isinstance(ahead, IterableDataset)
-        for dataset in (now, ahead):
-            equal(list(DataLoader(dataset, batch_size=None)), list(now))
 
 
 def test_a_data_loader_worker_is_told_that_it_is_the_wrong_place(files, monkeypatch):
@@ -373,12 +377,6 @@ def test_a_loader_that_ends_itself_is_named_with_its_file(files, load, message):
         list(AsyncPartDataset(files, 3, load=load, num_loaders=2))
 
 
-def test_what_a_loader_has_started_ends_with_it(files):
-    with pytest.raises(LoaderDied, match=r"part loader 0 .* was killed by SIGKILL while it loaded"):
-        list(AsyncPartDataset(files, 3, load=part_loads.fork_and_die))
-    assert gone([int((files[0].parent / "child").read_text())])
-
-
 def test_more_loaders_than_can_be_started_are_one_clear_error(files):
     list(AsyncPartDataset(files, 3))  # the server has its own descriptors
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -389,19 +387,6 @@ def test_more_loaders_than_can_be_started_are_one_clear_error(files):
             list(AsyncPartDataset(files, 3, num_loaders=few))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_a_trainer_killed_while_its_loader_starts_leaves_nothing(tmp_path):
-    mark = tmp_path / "mark"
-    program = f"import sys; from {part_loads.__name__} import start_slowly; start_slowly(sys.argv[1])"
-    command = [sys.executable, "-c", program, os.fspath(mark)]
-    with subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, text=True) as trainer:
-        memory = Path(trainer.stdout.readline().strip())
-        assert soon(lambda: mark.exists() and mark.read_text())
-        assert memory.is_dir()
-        trainer.kill()
-    assert gone([int(mark.read_text())])
-    assert soon(lambda: not memory.exists())
 
 
 def test_a_death_is_noticed_at_the_next_batch_not_at_the_next_part(files):
@@ -424,15 +409,6 @@ def test_after_a_death_the_next_iteration_starts_anew(files):
 
 
 # ---- the end, however it comes
-
-
-def test_an_iteration_that_is_broken_off_ends_its_processes(files):
-    dataset, batches = hanging(files)
-    pids = dataset.pids
-    del batches
-    assert gone(pids)
-    for _ in AsyncPartDataset(files, 3):
-        break
 
 
 def test_a_dataset_that_is_collected_takes_its_processes_along(files):
@@ -534,70 +510,7 @@ print({{name: value.tolist() for name, value in batch.items()}})
     assert said == "{'threads': [1], 'torch': [False], 'limited': [True]}\n"
 
 
-@pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
-        ({"batch_size": True}, "batch_size must be a whole number of at least 1, got True"),
-        ({"num_trainers": 0}, "num_trainers must be a whole number of at least 1, got 0"),
-        ({"num_trainers": 2, "trainer_id": 2}, "trainer_id must be a whole number from 0 to 1, got 2"),
-        ({"trainer_id": -1, "recorder": Recorder()}, "trainer_id must be a whole number from 0 to 0, got -1"),
-        ({"seed": 1.5}, "seed .*got 1.5"),
-        ({"files": [], "seed": "x"}, "seed must be a whole number, got 'x'"),
-        ({"recorder": 3}, "recorder must be a Recorder, got 3"),
-        ({"drop_last": "no"}, "drop_last must be True or False, got 'no'"),
-        ({"files": "one.npz"}, "files must be a list of file names, got the single name 'one.npz'"),
-        ({"files": Path("one.npz")}, "files must be a list of file names, got the single name PosixPath"),
-        ({"files": ["a", "b", "a"]}, "files must differ from each other, got 'a' twice"),
-        ({"files": None}, "files must be a list of file names, got None"),
-        ({"files": ["a", 1]}, "files must be names or paths of files, got 1"),
-        ({"load": "np.load"}, "load must be a function of a path, got 'np.load'"),
-        ({"num_loaders": 0}, "num_loaders must be a whole number of at least 1, got 0"),
-        ({"queue_size": 0}, "queue_size must be a whole number of at least 1, got 0"),
-    ],
-)
-def test_bad_input_is_named(kind, arguments, message):
-    if kind is SyncPartDataset and {"num_loaders", "queue_size"} & arguments.keys():
-        return
-    with pytest.raises(ValueError, match=message):
-        kind(**{"files": ["a", "b"], "batch_size": 4, **arguments})
-
-
-def test_numbers_may_be_arrays():
-    dataset = SyncPartDataset(["a", "b"], np.array(2), np.array(1), np.array(0), torch.tensor(3), recorder=Recorder())
-    kept = dataset.batch_size, dataset.num_trainers, dataset.trainer_id, dataset.seed
-    assert [*kept, DelayedLoad(0.1, seed=np.array(3)).seed] == [2, 1, 0, 3, 3]
-    assert {type(number) for number in kept} == {int}
-
-
-def test_a_bad_epoch_is_named():
-    with pytest.raises(ValueError, match="epoch must be a whole number, got 0.5"):
-        SyncPartDataset(["a"], 1).set_epoch(0.5)
-
-
 # ---- lock-step
-
-
-def lock_step(num_ranks, run):
-    """Run a function of rank and group in threads, on real Gloo, and return what each gave."""
-    store, found, errors = dist.HashStore(), {}, []
-
-    def work(rank):
-        try:
-            group = dist.ProcessGroupGloo(store, rank, num_ranks, datetime.timedelta(seconds=NOT_HANGING_S))
-            found[rank] = run(rank, group)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(rank,), daemon=True) for rank in range(num_ranks)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(2 * NOT_HANGING_S)
-    if errors:
-        raise errors[0]
-    return [found[rank] for rank in range(num_ranks)]
 
 
 @pytest.mark.parametrize("kind", [SyncPartDataset, AsyncPartDataset])
@@ -611,7 +524,7 @@ def test_uneven_trainers_take_the_same_steps_and_read_all(files, kind, num_files
         del dataset
         return batches
 
-    ranks = lock_step(4, run)
+    ranks = in_threads(4, run)
     steps = {len(batches) for batches in ranks}
     assert len(steps) == 1
     for rank, batches in enumerate(ranks):
@@ -622,24 +535,12 @@ def test_uneven_trainers_take_the_same_steps_and_read_all(files, kind, num_files
     assert sorted(row for batches in ranks for batch in batches if batch for row in batch) == list(range(num_rows))
 
 
-def test_ranks_in_processes_on_the_default_group(files, tmp_path):
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    arguments = (2, os.fspath(tmp_path / "store"), files, queue)
-    processes = [context.Process(target=part_loads.rank_process, args=(rank, *arguments)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    found = dict(queue.get(timeout=2 * NOT_HANGING_S) for _ in processes)
-    for process in processes:
-        process.join(NOT_HANGING_S)
-        assert process.exitcode == 0
-    assert len(found[0]) == len(found[1])
-    assert sorted(row for batches in found.values() for batch in batches if batch for row in batch) == list(range(34))
-
-
-def test_without_a_group_there_must_be_a_default_one():
-    with pytest.raises(ValueError, match="group must be a process group where there is no default group, got None"):
-        next(in_step([1]))
+def test_the_default_group_is_the_one_that_is_meant_without_another():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert list(in_step([1, 2])) == [1, 2]
+    finally:
+        dist.destroy_process_group()
 
 
 # ---- measured and simulated
@@ -660,7 +561,7 @@ def train(files, load, step_s, num_trainers, setting):
                     with record.span("trainer", "step", step):
                         time.sleep(step_s)
 
-    lock_step(num_trainers, run)
+    in_threads(num_trainers, run)
     return recorder.timeline()
 
 

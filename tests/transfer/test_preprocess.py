@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import run, simulate
-from rankscope.transfer import prefetched, preprocess_on_workers, preprocessed, random_crops
+from rankscope.transfer import prefetched, preprocess_pipeline, preprocessed, random_crops
 
 from ..pipeline.virtual_time import VirtualTime
 
@@ -162,7 +162,8 @@ def test_a_gpu_prepares_the_same() -> None:
 
 def test_workers_that_prepare_are_the_bottleneck_where_the_model_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     batch, times_s = images(16, 120, 120), [0.003 + 0.001 * (number % 3) for number in range(8)]
-    model = preprocess_on_workers(0.0, times_s, 0.0, min(times_s) / 50, num_workers=1)
+    model = preprocess_pipeline("workers", 0.0, 0.0, 0.0, min(times_s) / 50, 1)
+    model = model.changed("load and preprocess", service_s=times_s)
     assert model.bottleneck == "load and preprocess"
     clock = VirtualTime(monkeypatch, len(model.stages))
 

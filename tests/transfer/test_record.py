@@ -18,7 +18,7 @@ from attrs import evolve
 from torch.utils.data import DataLoader, TensorDataset
 
 from rankscope.timeline import Span, Timeline
-from rankscope.transfer import agree, prefetched, record, record_steps
+from rankscope.transfer import prefetched, record, record_steps
 from rankscope.transfer.agreement import PHASES, DisagreementError, RecordedSteps
 from rankscope.transfer.prefetch import Prefetched
 from rankscope.transfer.record import CLOCK, PREFIX, read_steps
@@ -58,21 +58,10 @@ def test_each_phase_of_each_step_is_there_twice_and_the_two_agree(recorded: Reco
     for span in recorded.ours:
         inner = theirs[span.kind, span.item]
         assert span.start_s - off_s <= inner.start_s <= inner.stop_s <= span.stop_s + off_s
-    agreement = agree(recorded)
+    agreement = recorded.agreement()
     agreement.check()
     assert [(one.kind, one.num_ours, one.num_profiler) for one in agreement.phases] == [(kind, 4, 4) for kind in PHASES]
     assert all(0 < phase.coverage <= 1 + 1e-3 for phase in agreement.phases if phase.reach_s == 0)
-
-
-def test_both_see_that_a_phase_sleeps() -> None:
-    def slow(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.05)
-        return torch.nn.functional.cross_entropy(outputs, targets)
-
-    found = record_steps(loader(2), **(parts() | {"loss": slow}))
-    for timeline in (found.ours, found.profiler):
-        forward = timeline.select(kind="forward")
-        assert (forward.stop_s - forward.start_s >= 0.049).all()
 
 
 def test_it_trains_as_a_plain_loop_does() -> None:
@@ -93,13 +82,13 @@ def test_as_many_steps_as_were_asked_for_or_as_there_are(num_batches: int) -> No
     found = record_steps(loader(), **parts(), num_batches=num_batches)
     for timeline in (found.ours, found.profiler):
         assert sorted(timeline.select(kind="load").item) == list(range(min(num_batches, 4)))
-    agree(found).check()
+    found.agreement().check()
 
 
 def test_prefetched_batches_are_not_copied_again_and_workers_end(leaves_nothing: None) -> None:
     found = record_steps(prefetched(loader(num_workers=2), HOST), **parts(), num_batches=2)
-    agree(found).check()
-    assert [phase.kind for phase in agree(found).phases] == [kind for kind in PHASES if kind != "copy"]
+    found.agreement().check()
+    assert [phase.kind for phase in found.agreement().phases] == [kind for kind in PHASES if kind != "copy"]
 
 
 def test_an_error_of_the_loss_comes_through_and_ends_the_recording() -> None:
@@ -108,7 +97,7 @@ def test_an_error_of_the_loss_comes_through_and_ends_the_recording() -> None:
 
     with pytest.raises(KeyError, match="no such class"):
         record_steps(loader(), **(parts() | {"loss": wrong}))
-    agree(record_steps(loader(), **parts())).check()
+    record_steps(loader(), **parts()).agreement().check()
 
 
 def test_nothing_is_said_on_stderr() -> None:
@@ -154,7 +143,7 @@ OURS, THEIRS = spans_of(0.0), spans_of(0.25)
 
 
 def check(ours: Timeline, theirs: Timeline, *limits: float) -> None:
-    agree(RecordedSteps(ours, theirs, 1e-6)).check(*limits)
+    RecordedSteps(ours, theirs, 1e-6).agreement().check(*limits)
 
 
 def changed(timeline: Timeline, kind: str, item: int, **columns: float) -> Timeline:
@@ -178,7 +167,6 @@ def without(timeline: Timeline, kind: str, item: int | None = None) -> Timeline:
 
 TWICE = Timeline.concat([OURS, OURS.select(kind="copy", item=1)])
 SWAPPED = evolve(THEIRS, item=np.array([0, 2, 1, 3])[THEIRS.item])
-SHORT = evolve(THEIRS, stop_s=THEIRS.start_s + 0.001)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +180,6 @@ SHORT = evolve(THEIRS, stop_s=THEIRS.start_s + 0.001)
         (without(THEIRS, "copy"), OURS, (10.0,), "^copy: not one span and one range of 0, 1, 2, 3, but 0 and 4"),
         (OURS, THEIRS.shifted(100.0), (), "^load: .*; copy: .*; forward: .*; backward: .*; optimizer: a range reaches"),
         (OURS, SWAPPED, (), "forward: a range reaches"),
-        (OURS, SHORT, (0.0, 0.3), "^load: the ranges fill 0.1 % of our spans"),
         (THEIRS, OURS, (0.2,), "load: a range reaches 250 ms out of our span"),
     ],
 )
@@ -202,8 +189,7 @@ def test_what_does_not_fit_is_found(ours: Timeline, theirs: Timeline, limits: tu
 
 
 def test_what_fits_is_let_through() -> None:
-    check(OURS, THEIRS, 0.0, 0.5)
-    check(OURS, SHORT, 0.0, 0.0009)
+    check(OURS, THEIRS, 0.0)
     check(THEIRS, OURS, 0.25)
 
 
@@ -215,12 +201,12 @@ def test_figures_by_hand() -> None:
         Span(0, "load", "load", 2, 6.25, 7.25),
     ]
     recorded = RecordedSteps(Timeline.of(ours), Timeline.of(theirs), 0.2)
-    (phase,) = agree(recorded).phases
+    (phase,) = recorded.agreement().phases
     assert (phase.later_s, phase.shorter_s, phase.reach_s) == ((0.25, 0.5), (1.0, 1.0), 0.25)
     assert phase.coverage == pytest.approx(4 / 6)
-    agree(recorded).check(tolerance_s=0.05)
+    recorded.agreement().check(tolerance_s=0.05)
     with pytest.raises(DisagreementError, match="load: a range reaches 250 ms out of our span"):
-        agree(recorded).check(tolerance_s=0.04)
+        recorded.agreement().check(tolerance_s=0.04)
 
 
 # ---- the profiler's trace
@@ -268,12 +254,6 @@ def test_a_gpus_kernels_and_copies_are_told_apart(tmp_path: Path) -> None:
     found = [(span.lane, span.kind) for span in timeline]
     copies = [("GPU stream 20", kind) for kind in names.values()]
     assert found == [*copies, ("GPU stream 7", "kernel"), ("GPU stream 7", "memset")]
-
-
-def test_a_trace_cut_short_is_named(tmp_path: Path) -> None:
-    (tmp_path / "trace.json").write_text('{"traceEvents": [')
-    with pytest.raises(ValueError, match="trace.json: not a readable trace"):
-        read_steps(tmp_path / "trace.json", [(0.0, 0.0, 0.0)])
 
 
 # ---- a GPU that does at once what it is told, and a trace in which its work is on a stream
@@ -349,11 +329,11 @@ GPU_PHASES = [("GPU", kind) for kind in ("forward", "backward", "optimizer")]
 def test_on_a_gpu_the_phases_are_timed_there_too(on_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "prefetched", lambda batches, _: through_gpu(batches))
     batches = [(Elsewhere(inputs), Elsewhere(targets)) for inputs, targets in loader()]
-    found = agree(record_steps(batches, **parts()))
+    found = record_steps(batches, **parts()).agreement()
     found.check()
     assert [(one.lane, one.kind) for one in found.phases[5:]] == [("GPU", "copy"), *GPU_PHASES]
     assert [one.num_ours for one in found.phases] == [one.num_profiler for one in found.phases] == [4] * 9
-    found = agree(record_steps(loader(), **parts()))  # on the device already: nothing is copied
+    found = record_steps(loader(), **parts()).agreement()  # on the device already: nothing is copied
     found.check()
     assert [(one.lane, one.kind) for one in found.phases[5:]] == GPU_PHASES
 
@@ -368,7 +348,7 @@ def gpu_steps() -> RecordedSteps:
 
 def test_a_prefetchers_copies_have_their_lane(on_gpu: None) -> None:
     recorded = gpu_steps()
-    found = agree(recorded)
+    found = recorded.agreement()
     found.check()
     assert [(one.lane, one.kind) for one in found.phases[4:]] == [*GPU_PHASES, ("GPU copies", "copy")]
     copies = recorded.ours.select(lane="GPU copies")
@@ -381,13 +361,13 @@ def test_what_a_gpu_does_outside_our_spans_is_found(on_gpu: None) -> None:
     end_s = recorded.ours.select(lane="GPU").end_s
     late = changed(recorded.profiler, "kernel", -1, start_s=end_s + 0.4, stop_s=end_s + 0.5)
     with pytest.raises(DisagreementError, match="optimizer on lane 'GPU': a range reaches 500 ms out of our span"):
-        agree(evolve(recorded, profiler=late)).check()
+        evolve(recorded, profiler=late).agreement().check()
     copies = Timeline.of([span for span in rows if span.kind != "h2d"])
     with pytest.raises(DisagreementError, match="copy on lane 'GPU copies': not one span and one range of 0, 1, 2, 3"):
-        agree(evolve(recorded, profiler=copies)).check()
+        evolve(recorded, profiler=copies).agreement().check()
     ours = Timeline.of([span for span in recorded.ours if not span.lane.startswith("GPU")])
     with pytest.raises(DisagreementError, match="the profiler saw .* kernels and copies on the GPU, and we nothing"):
-        agree(evolve(recorded, ours=ours))
+        evolve(recorded, ours=ours).agreement()
 
 
 def test_work_between_spans_goes_to_those_of_its_sort() -> None:
@@ -397,7 +377,7 @@ def test_work_between_spans_goes_to_those_of_its_sort() -> None:
         Span(0, "GPU stream 20", "h2d", -1, 2.5, 3.75),
         Span(0, "GPU stream 7", "h2d", -1, 6.0, 7.0),  # by the forward pass itself: no copy is near
     ]
-    forward, copy = agree(RecordedSteps(Timeline.of(ours), Timeline.of(theirs), 0.0)).phases
+    forward, copy = RecordedSteps(Timeline.of(ours), Timeline.of(theirs), 0.0).agreement().phases
     assert (forward.later_s[0], forward.shorter_s[0], forward.coverage) == (2.5, 5.5, 0.2)
     assert (copy.later_s[0], copy.shorter_s[0], copy.coverage) == (0.5, 0.75, 0.625)
 
@@ -412,6 +392,6 @@ def test_on_a_real_gpu_the_two_agree() -> None:
     for source in (batches, prefetched(batches, "cuda")):
         for _ in range(2):  # the first makes what later ones find
             recorded = record_steps(source, module, torch.nn.functional.cross_entropy, optimizer, "cuda")
-        agree(recorded).check()
+        recorded.agreement().check()
         kernels = recorded.profiler.select(kind="kernel")
         assert len(kernels) >= 8 * 4
