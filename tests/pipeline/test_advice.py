@@ -10,7 +10,7 @@ from attrs import evolve
 from torch.utils.data import DataLoader, Dataset
 
 from rankscope.pipeline import advise, record_dataloader
-from rankscope.pipeline.advice import COLUMNS, PARTS, LoaderProfile, LoaderSettings, PinningCosts, simulate_profile
+from rankscope.pipeline.advice import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts, simulate_profile
 from rankscope.pipeline.dataloader import profile_columns
 
 pytestmark = [
@@ -26,7 +26,7 @@ def profile(num_workers=1, cores=64, accelerator=False, pinning=None, startup_s=
     names = ("read", "collate", "cpu", "receive", "pin", "wait", "step", "step_cpu", "handover")
     columns = {f"{name}_s": means_s.get(name, 1e-5) * rng.uniform(0.8, 1.2, BATCHES) for name in names}
     settings = LoaderSettings(num_workers, prefetch_factor, pin_memory=accelerator and "pin" in means_s)
-    return LoaderProfile(settings, BATCHES, cores, 1000, accelerator, startup_s=startup_s, pinning=pinning, **columns)
+    return LoaderProfile(settings, BATCHES, cores, accelerator, startup_s=startup_s, pinning=pinning, **columns)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,6 @@ def profile(num_workers=1, cores=64, accelerator=False, pinning=None, startup_s=
 )
 def test_the_bottleneck_is_the_one_that_was_made(part, given):
     assert advise(profile(**given)).bottleneck == part
-    assert part in PARTS
 
 
 def test_waiting_reads_want_workers_and_the_step_is_next():
@@ -56,23 +55,13 @@ def test_waiting_reads_want_workers_and_the_step_is_next():
     assert advice.best.speedup == pytest.approx(6, rel=0.2)
     assert advice.bottleneck_next == "training step"
     assert advice.waiting_share == pytest.approx(5 / 6, rel=0.05)
-    assert advice.best.waiting_share < 0.15
     assert advice.recorded_s == pytest.approx(BATCHES * 0.06, rel=0.05)
-    assert advice.best.prefetched_bytes == 8 * 2 * 1000
     assert [row.predicted_s for row in advice.rows] == sorted(row.predicted_s for row in advice.rows)
     report = str(advice)
     assert "bottleneck: reading; the training loop waits for 83% of the epoch" in report
     assert "recommended: 8 workers, prefetch_factor 2, in order" in report
     assert "times as fast as predicted for the recorded settings" in report
     assert "the bottleneck is then: training step" in report
-
-
-def test_predictions_take_in_the_slow_batches_and_not_the_median():
-    base = profile(read=0.01)
-    read_s = np.where(np.arange(BATCHES) % 10 == 0, 1.0, 0.01)
-    advice = advise(evolve(base, read_s=read_s), num_workers=[1], prefetch_factors=[2])
-    assert advice.current.predicted_s == pytest.approx(read_s.sum(), rel=0.01)
-    assert advice.current.predicted_s > 10 * np.median(read_s) * BATCHES / 2
 
 
 def test_a_loop_that_does_not_wait_is_left_alone():
@@ -103,13 +92,6 @@ def test_the_order_is_kept_unless_leaving_it_is_worth_it():
     assert any("from run to run" in note for note in advice.notes)
 
 
-def test_persistent_workers_have_started_long_ago():
-    slow = profile(startup_s=5.0, read=0.01)
-    lasting = evolve(slow, settings=evolve(slow.settings, persistent_workers=True))
-    taken_s = [advise(given).current.predicted_s for given in (slow, lasting)]
-    assert taken_s[0] - taken_s[1] == pytest.approx(5.0)
-
-
 def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_to_pin_for():
     assert "pinning would change nothing" in advise(profile(read=0.01)).notes[0]
     assert "could not be measured" in advise(profile(read=0.01, accelerator=True)).notes[0]
@@ -126,50 +108,27 @@ def test_pinning_is_tried_where_it_is_known_and_left_out_where_there_is_nothing_
     assert not advice.best.settings.pin_memory
 
 
-def test_what_was_recorded_without_workers_says_what_it_does_not_know():
-    advice = advise(profile(num_workers=0, read=0.02, step=0.02, wait=0.02))
-    assert advice.best.settings.num_workers > 0
-    assert any("recorded without workers" in note for note in advice.notes)
-    assert str(advice.current.settings) == "no workers"
+@pytest.mark.parametrize(
+    ("given", "change", "note"),
+    [
+        ({"num_workers": 0}, {}, "recorded without workers: their start-up and hand-over are not known"),
+        ({}, {name: np.ones(12) for name in COLUMNS}, "batches recorded: 12; predictions from so few are rough"),
+        ({"read": 0.02, "wait": 0.01}, {}, "the prediction for the recorded settings is +"),
+    ],
+)
+def test_what_makes_a_prediction_rough_is_noted(given, change, note):
+    assert any(note in one for one in advise(evolve(profile(**given), **change)).notes)
+    assert not any(note in one for one in advise(profile(read=0.02, wait=0.02)).notes)
 
 
-def test_few_batches_are_told_and_an_epoch_can_be_completed():
-    few = profile(read=0.02, step=0.01)
-    few = evolve(few, num_batches=12, **{name: getattr(few, name)[:12] for name in COLUMNS})
-    advice = advise(few)
-    assert "batches recorded: 12; predictions from so few are rough" in advice.notes
-    assert not any("so few" in note for note in advise(profile(read=0.02)).notes)
-    assert advise(few, num_batches=1200).current.predicted_s == pytest.approx(
-        100 * advice.current.predicted_s, rel=0.05
-    )
-
-
-def test_seconds_are_told_in_full_where_they_are_many():
-    advice = advise(profile(read=30.0, wait=20.0, step=10.0), num_workers=[4], prefetch_factors=[2])
-    assert f"recorded: 1 worker, prefetch_factor 2, in order: {advice.recorded_s:,.0f} s (predicted 1,8" in str(advice)
-    assert "e+0" not in str(advice)
-
-
-def test_a_prediction_that_does_not_fit_the_recording_is_told():
-    assert any("+99% off" in n or "+100% off" in n for n in advise(profile(read=0.02, wait=0.01)).notes)
-
-
-def test_the_frame_has_a_row_a_setting():
-    advice = advise(profile(read=0.02, step=0.01), num_workers=[0, 2], prefetch_factors=[2, 4])
-    frame = advice.to_frame()
-    assert len(frame) == len(advice.rows) == 1 + 1 + 4  # as recorded, no workers, 2 workers in four ways
-    assert list(frame.columns) == [
-        "num_workers",
-        "prefetch_factor",
-        "in_order",
-        "pin_memory",
-        "persistent_workers",
-        "predicted_s",
-        "speedup",
-        "waiting_share",
-        "prefetched_bytes",
+def test_an_epoch_can_be_completed_and_workers_that_persist_have_started_long_ago():
+    short = profile(startup_s=5.0, read=0.01)
+    lasting = evolve(short, settings=evolve(short.settings, persistent_workers=True))
+    taken_s = [
+        advise(given, num_batches=count).current.predicted_s for given in (short, lasting) for count in (60, 600)
     ]
-    assert frame.predicted_s.is_monotonic_increasing
+    assert taken_s[1] - taken_s[0] == pytest.approx(540 * 0.01, rel=0.05)
+    assert taken_s[0] - taken_s[2] == pytest.approx(5.0)
 
 
 def test_columns_are_seconds_in_the_order_of_the_batches():

@@ -98,14 +98,6 @@ def test_without_workers_everything_comes_in_turn():
     ]
 
 
-def test_a_slow_batch_blocks_those_behind_it_unless_order_does_not_matter():
-    reads_s = [5.0, 1.0, 1.0, 1.0]
-    taken = [simulate_dataloader(reads_s, 1.0, 4, num_workers=2, in_order=order) for order in (True, False)]
-    assert [timeline.makespan_s for timeline in taken] == [9.0, 7.0]
-    orders = [timeline.select(kind="step").item.tolist() for timeline in taken]
-    assert orders == [[0, 1, 2, 3], [1, 3, 0, 2]]
-
-
 @pytest.mark.parametrize("in_order", [True, False])
 def test_throughput_follows_the_mean_and_not_the_median(in_order):
     reads = Lognormal(0.010, cv=1.0)
@@ -114,16 +106,6 @@ def test_throughput_follows_the_mean_and_not_the_median(in_order):
     assert rate <= 4 / 0.010 * 1.03
     assert (rate > 4 / 0.010 * 0.97) is not in_order  # waiting for the slow ones costs the rest
     assert rate < 0.85 * 4 / (0.010 / math.sqrt(2))  # what the median would promise
-
-
-def test_batches_take_the_same_times_for_any_number_of_workers():
-    def reads(num_workers):
-        spans = simulate_dataloader(Lognormal(1.0, 0.5), 0.1, 50, num_workers=num_workers, seed=3).select(kind="read")
-        order = np.argsort(spans.item)
-        return (spans.stop_s - spans.start_s)[order]
-
-    np.testing.assert_allclose(reads(0), reads(1), rtol=1e-9)
-    np.testing.assert_allclose(reads(0), reads(7), rtol=1e-9)
 
 
 # ---- cores
@@ -162,8 +144,3 @@ def test_cores_are_all_busy_where_they_are_short(fetch_cpu, step_cpu, fetches):
     assert fetches * fetch_cpu * fetch + step_cpu * step == pytest.approx(2)
     assert 0 < fetch <= 1
     assert Cores(20, fetch_cpu, step_cpu).speeds(fetches, True) == (1.0, 1.0)
-
-
-def test_more_prefetched_than_there_is_changes_nothing():
-    whole, more = (simulate_dataloader(1.0, 1.0, 4, num_workers=2, prefetch_factor=n) for n in (2, 10**30))
-    assert [*whole] == [*more]

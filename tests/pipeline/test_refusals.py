@@ -15,19 +15,16 @@ from attrs import evolve
 
 from rankscope.pipeline import (
     Exponential,
-    Lognormal,
-    Measured,
     Pipeline,
     Stage,
     StoredImages,
-    Uniform,
     advise,
     closest,
     run,
     simulate,
     simulate_dataloader,
 )
-from rankscope.pipeline.advice import LoaderProfile, LoaderSettings, PinningCosts, simulate_profile
+from rankscope.pipeline.advice import LoaderProfile, LoaderSettings, simulate_profile
 from rankscope.pipeline.dataloader_model import Cores, Handover
 from rankscope.pipeline.service import draw
 from rankscope.sampling import Assignment, assign
@@ -37,7 +34,7 @@ READ, TRAIN = Stage("read", 1.0), Stage("train", 1.0)
 FEW, THREE, UNKNOWN = Stage("read", [1.0] * 4), Stage("train", 1.0, num_workers=3), Stage("read", fn=abs)
 ROAD = Pipeline([READ, TRAIN])
 KINDS = "must be seconds, a list of them, a distribution or a function, got"
-PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, 1000, False, *[np.ones(3)] * 9)
+PROFILE = LoaderProfile(LoaderSettings(1), 3, 2, False, *[np.ones(3)] * 9)
 IMAGES = np.zeros((3, 8, 8))
 
 
@@ -53,53 +50,33 @@ def loader(**given: Any) -> Timeline:
         (lambda: Stage("blocked", 1.0), "none of blocked, barrier, wait; got 'blocked'"),
         (lambda: Stage("read"), "stage 'read' must have a service_s, a fn or both"),
         (lambda: Stage("read", fn=3), "fn must be a function, got 3"),
-        (lambda: Stage("read", -0.1), "service_s must be a finite number of at least 0, got -0.1"),
-        (lambda: Stage("read", math.nan), "service_s must be a finite number of at least 0, got nan"),
         (lambda: Stage("read", 10**400), "service_s must be a finite number of at least 0, got 1000"),
         (lambda: Stage("read", []), "service_s must have at least one time, got none"),
         (lambda: Stage("read", [0.1, -1.0]), "service_s must be finite seconds of at least 0, got -1.0 for item 1"),
         (lambda: Stage("read", [[0.1]]), "service_s must be a list of seconds, got an array of shape (1, 1)"),
-        *[(partial(Stage, "read", wrong), f"service_s {KINDS}") for wrong in ("fast", True, [10**400], ["1"], Uniform)],
+        *[(partial(Stage, "read", wrong), f"service_s {KINDS}") for wrong in ("fast", True, [10**400], Exponential)],
         (lambda: Stage("read", 1.0, num_workers=1.5), "num_workers must be a whole number from 1 to 4096, got 1.5"),
         (lambda: Stage("read", 1.0, capacity=10**30), "capacity must be a whole number from 1 to 1000000, got 1000"),
-        (lambda: Stage("read", 1.0, ordered="no"), "ordered must be True or False, got 'no'"),
-        (lambda: Stage("read", 1.0, processes=3), "processes must be True or False, got 3"),
         (lambda: draw("it", [0.1, 0.2, 0.3], 4), "it must have a time for each of 4 items, got 3"),
         (lambda: draw("it", lambda item: -1, 3), "it must be finite seconds of at least 0, got -1.0 for item 0"),
-        (lambda: Lognormal(0.1, cv=-1), "cv must be a finite number of at least 0, got -1"),
         (lambda: Exponential(math.inf), "mean_s must be a finite number of at least 0, got inf"),
-        (lambda: Uniform(0.2, 0.1), "low_s must be at most high_s, got 0.2 and 0.1"),
-        (lambda: Measured("0.1"), f"times_s {KINDS} '0.1'"),
-        (lambda: Measured(()), "measured times must be at least one, got none"),
-        (lambda: Measured((0.1, -0.1)), "times_s must be finite seconds of at least 0, got -0.1 for item 1"),
         # pipelines
         (lambda: Pipeline([]), "a pipeline must be a list of one Stage or more, got 'none'"),
-        (lambda: Pipeline(["read"]), "a pipeline must be a list of one Stage or more, got 'read'"),
         (lambda: Pipeline([None]), "a pipeline must be a list of one Stage or more, got None"),
         (lambda: Pipeline(READ), "a pipeline must be a list of one Stage or more, got a Stage outside any list"),
         (lambda: Pipeline([READ, READ]), "stages must differ in name, got 'read' twice"),
         (lambda: Pipeline([THREE, Stage("train 0", 2.0)]), "stages must differ in lane, got 'train 0' twice"),
         (lambda: Pipeline([UNKNOWN]).bottleneck, "stage 'read' has no service_s: run it, and ask Pipeline.measured"),
         (lambda: ROAD.measured(3), "timeline must be a Timeline, got 3"),
-        (lambda: ROAD.measured(Timeline.of([])), "must have one span of 'read' for each item from 0, got 0 spans"),
         (lambda: ROAD.measured(simulate(ROAD, 4)[1:]), "one span of 'read' for each item from 0, got 3 spans"),
         # simulate and run
         (lambda: simulate(READ, 3), "pipeline must be a Pipeline, got Stage"),
-        (lambda: simulate(Pipeline([UNKNOWN]), 3), "stage 'read' has no service_s"),
-        (lambda: simulate(ROAD, -1), "items must be a whole number of at least 0, got -1"),
         (lambda: simulate(ROAD, [1, 2]), "items must be a whole number of at least 0, got [1, 2]"),
         (lambda: simulate(ROAD, 3, "a"), "seed must be a whole number from"),
         (lambda: simulate(ROAD, 3, 0, 0), "num_ranks must be a whole number from 1 to 65536, got 0"),
-        (
-            lambda: simulate(Pipeline([THREE]), 3, 0, 2),
-            "in lock-step the last stage must have 1 worker, got 3 for",
-        ),
         (lambda: simulate(Pipeline([THREE]), assign(9, 2)), "in lock-step the last stage must have 1 worker, got 3"),
         (lambda: simulate(ROAD, assign(9, 2), 0, 3), "num_ranks must be left out or the assignment's own, 2, got 3"),
-        (
-            lambda: simulate(ROAD, Assignment(5, [[1], [-3]])),
-            "each index of rank 1 must be a whole number of at le",
-        ),
+        (lambda: simulate(ROAD, Assignment(5, [[1], [-3]])), "each index of rank 1 must be a whole number of at le"),
         (lambda: simulate(Pipeline([FEW]), assign(9, 2)), "service_s of stage 'read' must have a time for each of"),
         (lambda: run(READ, []), "pipeline must be a Pipeline, got Stage"),
         (lambda: run(ROAD, count()), "items must have a length where a stage sleeps, as 'read' does"),
@@ -108,49 +85,29 @@ def loader(**given: Any) -> Timeline:
         (lambda: run(ROAD, [], seed=1.5), "seed must be a whole number from"),
         (lambda: run(ROAD, [], recorder=3), "recorder must be a Recorder, got 3"),
         (lambda: run(ROAD, [], timeout_s=0), "timeout_s must be a finite number above 0"),
-        # the model of a DataLoader
+        # the model of a DataLoader, and advice
         (lambda: loader(num_batches=0), "num_batches must be a whole number of at least 1, got 0"),
         (lambda: loader(num_workers=-1), "num_workers must be a whole number from 0 to 4096, got -1"),
         (lambda: loader(prefetch_factor=0), "prefetch_factor must be a whole number of at least 1, got 0"),
         (lambda: loader(in_order="no"), "in_order must be True or False, got 'no'"),
         (lambda: loader(seed="x"), "seed must be a whole number from"),
         (lambda: loader(fetch_s=[1.0]), "fetch_s must have a time for each of 4 items, got 1"),
-        (lambda: loader(step_s=-1.0), "step_s must be a finite number of at least 0, got -1.0"),
         (lambda: loader(handover=0.1), "handover must be a Handover, got 0.1"),
         (lambda: loader(cores=2), "cores must be a Cores, got 2"),
         (lambda: Handover(pin_s=[1.0, math.nan]), "pin_s must be finite seconds of at least 0, got nan for item 1"),
-        (lambda: Handover(startup_s=math.inf), "startup_s must be a finite number of at least 0, got inf"),
-        (lambda: Handover(held_s=True), "held_s must be a finite number of at least 0, got True"),
         (lambda: Cores("2"), "num_cores must be a number above 0, got '2'"),
-        (lambda: Cores(2, fetch_cpu=-0.5), "fetch_cpu must be a finite number of at least 0, got -0.5"),
-        (lambda: Cores(2, step_cpu=math.inf), "step_cpu must be a finite number of at least 0, got inf"),
-        # advice
         (lambda: advise("loader"), "advise takes a recorded loader or its profile, got a str"),
         (lambda: advise(PROFILE, num_workers=4), "num_workers must be a list of whole numbers, got 4"),
-        (lambda: advise(PROFILE, num_workers=[-1]), "num_workers must be a whole number of at least 0, got -1"),
         (lambda: advise(PROFILE, prefetch_factors=[0]), "prefetch_factors must be a whole number of at least 1, got 0"),
         (lambda: advise(PROFILE, num_batches=0), "num_batches must be a whole number of at least 1, got 0"),
-        (lambda: evolve(PROFILE, read_s=[]), "at least one batch and a time of each in every column"),
         (lambda: evolve(PROFILE, step_s=[1.0]), "at least one batch and a time of each in every column"),
-        (
-            lambda: evolve(PROFILE, wait_s=[-1.0] * 3),
-            "wait_s must be finite seconds of at least 0, got -1.0",
-        ),
-        (lambda: evolve(PROFILE, settings=None), "settings must be a LoaderSettings, got None"),
-        (lambda: evolve(PROFILE, pinning=0.1), "pinning must be a PinningCosts, got 0.1"),
+        (lambda: evolve(PROFILE, wait_s=[-1.0] * 3), "wait_s must be finite seconds of at least 0, got -1.0"),
         (lambda: LoaderSettings(-2), "num_workers must be a whole number of at least 0, got -2"),
-        (lambda: PinningCosts(0.1, None, 0.1), "pin_s must be a finite number of at least 0, got None"),
-        (lambda: simulate_profile(PROFILE, LoaderSettings(1), faster="sleep"), "faster must be one of 'reading'"),
         (lambda: simulate_profile(PROFILE, LoaderSettings(1, pin_memory=True)), "pin_memory must be as recorded"),
         # the rest
         (lambda: closest(None, abs, within=0.1), "measure must be a function, got None"),
-        (lambda: closest(float, 0.1, within=0.1), "off must be a function, got 0.1"),
         (lambda: closest(float, abs, within=-1), "within must be a finite number of at least 0, got -1"),
         (lambda: closest(float, abs, within=1, tries=0), "tries must be a whole number of at least 1, got 0"),
-        (
-            lambda: StoredImages(IMAGES[0], [1, 2, 3]),
-            "must be (number, height, width) with a label each, got",
-        ),
         (lambda: StoredImages(IMAGES, [1, 2]), "with a label each, got arrays of (3, 8, 8) and (2,)"),
         (lambda: StoredImages(IMAGES, [1, 2, 3], 31), "size_px must be a whole number of at least 32, got 31"),
         (lambda: StoredImages(IMAGES, [1, 2, 3], 64, "1"), "latency_s must be a finite number of at least 0, got '1'"),
@@ -164,3 +121,9 @@ def test_it_is_refused_in_one_sentence(call: Callable[[], object], message: str)
 def test_a_stage_that_does_not_exist_is_named() -> None:
     with pytest.raises(KeyError, match="stages are read, train; got 'decode'"):
         ROAD.changed("decode", num_workers=2)
+
+
+def test_the_closest_of_all_is_kept_where_none_is_close_enough() -> None:
+    values = [math.nan, 3.0, -2.0, 4.0]
+    found = iter(values)
+    assert closest(lambda: next(found), lambda value: value, within=1.0, tries=len(values)) == -2.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import queue
 import shutil
 import signal
 import subprocess
@@ -46,26 +45,9 @@ def fail_at_seven(value):
     return value
 
 
-def fail_in_its_own_way(value):
-    raise Awkward(1, 2)
-
-
-class Awkward(Exception):
-    """An error that is pickled and cannot be unpickled."""
-
-    def __init__(self, one, two):
-        super().__init__(f"{one} and {two}")
-
-
 def die_at_five(value):
     if value == 5:
         os.kill(os.getpid(), signal.SIGKILL)
-    return value
-
-
-def leave_at_five(value):
-    if value == 5:
-        os._exit(3)
     return value
 
 
@@ -120,13 +102,6 @@ def test_every_item_passes_every_stage_once(processes, ordered):
     assert [lane for _, lane in timeline.rank_lanes()] == [lane for lane in lanes if len(timeline.select(lane=lane))]
 
 
-def test_tensors_pass_through_processes_and_may_be_kept():
-    kept = []
-    road = Pipeline([Stage("double", fn=double, num_workers=2, processes=True), Stage("keep", fn=kept.append)])
-    run(road, [torch.full((1000,), number) for number in range(20)])
-    assert all(torch.equal(tensor, torch.full((1000,), 2 * number)) for number, tensor in enumerate(kept))
-
-
 def test_functions_go_by_value_and_ctrl_c_is_not_for_them():
     seen, factor = [], 2
     here = Stage("here", fn=lambda value: (interrupt(), factor * value)[1], num_workers=2, processes=True)
@@ -136,21 +111,8 @@ def test_functions_go_by_value_and_ctrl_c_is_not_for_them():
 
 def test_what_cannot_be_sent_is_named():
     lock = threading.Lock()
-    for fn, why in ((lambda value: lock, "cannot pickle '_thread.lock'"), (Unloadable(), "not to be loaded")):
-        with pytest.raises(ValueError, match=f"fn of stage 'odd' must be a function that can be sent .*: .*{why}"):
-            run(Pipeline([Stage("odd", fn=fn, processes=True)]), range(3))
-
-
-class Unloadable:
-    def __call__(self, value):
-        return value
-
-    def __reduce__(self):
-        return refuse, ()
-
-
-def refuse():
-    raise OSError("not to be loaded")
+    with pytest.raises(ValueError, match="fn of stage 'odd' must be a function that can be sent .*: .*_thread.lock'"):
+        run(Pipeline([Stage("odd", fn=lambda value: lock, processes=True)]), range(3))
 
 
 def test_items_may_have_no_end_in_sight_and_are_taken_as_they_are_needed():
@@ -165,13 +127,6 @@ def test_items_may_have_no_end_in_sight_and_are_taken_as_they_are_needed():
     road = Pipeline([Stage("pass", fn=double, capacity=2), Stage("look", fn=lambda x: most.append(taken[-1] - x // 2))])
     run(road, items())
     assert max(most) <= 5, "what the queue, the two workers and a hand-over hold"
-
-
-def test_no_items_and_one_item():
-    two = torch.tensor(2)
-    road = Pipeline([Stage("a", fn=double, num_workers=3), Stage("b", fn=double, num_workers=two, ordered=False)])
-    assert len(run(road, [])) == 0
-    assert len(run(road, [1])) == 2
 
 
 def test_a_recorder_gets_the_spans_and_keeps_those_of_other_runs():
@@ -210,22 +165,20 @@ def test_an_error_on_one_rank_stops_those_that_wait_for_it(processes):
 
 
 def test_items_that_end_once_are_not_asked_again():
-    class FromQueue:
-        def __init__(self):
-            self.queue = queue.Queue()
-            for item in (1, 2, 3, None):
-                self.queue.put(item)
+    left, ends = [1, 2, 3], []
 
+    class Items:
         def __iter__(self):
             return self
 
         def __next__(self):
-            item = self.queue.get(timeout=20)
-            if item is None:
-                raise StopIteration
-            return item
+            if left:
+                return left.pop()
+            ends.append(True)
+            raise StopIteration
 
-    assert len(run(Pipeline([Stage("double", fn=double, num_workers=3)]), FromQueue()).select(kind="double")) == 3
+    assert len(run(Pipeline([Stage("double", fn=double, num_workers=3)]), Items()).select(kind="double")) == 3
+    assert ends == [True]
 
 
 def test_torch_has_one_thread_in_a_worker_process():
@@ -296,10 +249,9 @@ def test_a_run_of_an_assignment_takes_the_times_that_were_predicted(monkeypatch,
     assert spans_of(executed) != spans_of(simulate(road, assignment, seed=8))
 
 
-@pytest.mark.parametrize("name", ROADS)
-def test_workers_sleep_for_all_of_the_times_that_were_drawn(name):
+def test_workers_sleep_for_all_of_the_times_that_were_drawn():
     """By a real clock: what one sleeps too long is taken off the next, so that only the last lateness is left."""
-    road = Pipeline(ROADS[name])
+    road = Pipeline(ROADS["as done"])
     executed, predicted = run(road, range(50), seed=9), simulate(road, 50, seed=9)
     executed.check()
     for stage in road.stages:
@@ -349,11 +301,6 @@ def test_an_error_names_stage_and_item_and_stops_everything(processes, num_worke
     assert not processes or "fail_at_seven" in caught.value.__cause__.__notes__[0]
     assert 7 not in seen
     assert threading.active_count() <= before
-
-
-def test_an_error_that_cannot_be_pickled_arrives_as_text():
-    with pytest.raises(StageError, match="on item 0: RuntimeError: Awkward: 1 and 2"):
-        run(Pipeline([Stage("awkward", fn=fail_in_its_own_way, processes=True)]), range(3))
 
 
 def test_an_error_of_the_items_surfaces():
@@ -455,11 +402,6 @@ def test_a_killed_worker_is_named_at_once_ten_times_over(ordered, monkeypatch):
     for _ in range(10):
         with pytest.raises(StageError, match=r"stage 'die' failed on item 5: worker [01] .* was killed by SIGKILL"):
             run(road, range(1000))
-
-
-def test_a_worker_that_leaves_is_named_with_its_exit_code():
-    with pytest.raises(StageError, match=r"on item 5: worker 0 \(pid \d+\) ended with exit code 3"):
-        run(Pipeline([Stage("leave", fn=leave_at_five, processes=True)]), range(10))
 
 
 def test_a_worker_killed_from_outside_while_it_waits_is_named(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, Uniform, simulate
+from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, simulate
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Timeline
 
@@ -37,7 +37,6 @@ services = st.one_of(
     st.floats(0.001, 1.0),
     st.builds(Lognormal, st.floats(0.001, 1.0), st.floats(0.0, 2.0)),
     st.builds(Exponential, st.floats(0.001, 1.0)),
-    st.builds(Uniform, st.floats(0.0, 0.5), st.floats(0.5, 1.0)),
     st.lists(st.floats(0.0, 1.0), min_size=40, max_size=40),
 )
 
@@ -90,18 +89,6 @@ def test_the_comparison_sees_a_nanosecond_and_a_missing_item():
         assert_equal_times(passages(simulate(other, 20)), expected)
 
 
-def test_a_slow_item_blocks_those_behind_it_only_where_order_is_kept():
-    slow_first = [5.0, 1.0, 1.0, 1.0]
-    kept = simulate(Pipeline([Stage("decode", slow_first, num_workers=2), Stage("train", 0.0)]), 4)
-    blocked = kept.select(kind="blocked")
-    assert [(span.item, span.start_s, span.stop_s) for span in blocked] == [(1, 1.0, 5.0)]
-    assert kept.makespan_s == 6.0
-    free = simulate(Pipeline([Stage("decode", slow_first, num_workers=2, ordered=False), Stage("train", 0.0)]), 4)
-    assert free.makespan_s == 5.0
-    assert free.select(kind="train").item.tolist() == [1, 2, 3, 0]
-    assert not len(free.select(kind="blocked"))
-
-
 def test_what_if_changes_nothing_but_what_is_asked():
     """More workers get the same times for the same items."""
     one = Pipeline([Stage("read", Lognormal(0.1, 1.0)), Stage("train", Exponential(0.1))])
@@ -117,11 +104,6 @@ def test_ranks_draw_times_of_their_own():
     work = [timeline.select(rank=rank, kind="train") for rank in (0, 1)]
     assert (work[0].stop_s - work[0].start_s != work[1].stop_s - work[1].start_s).any()
     assert timeline.select(kind="barrier").busy_s > 0
-
-
-def test_nothing_to_do_takes_no_time():
-    assert len(simulate(Pipeline([Stage("read", 1.0), Stage("train", 1.0)]), 0)) == 0
-    assert len(simulate(Pipeline([Stage("read", 1.0, num_workers=2, ordered=False)]), 0, num_ranks=1)) == 0
 
 
 # ---- a batch index flows on
@@ -163,23 +145,6 @@ def test_a_sample_takes_its_own_time_on_whichever_rank_reads_it():
     road = Pipeline([Stage("read", lambda batch: sum(size_s[index] for index in batch))])
     spans = simulate(road, Assignment(10, [[9, 1, 2]]).with_loader(2))
     assert (spans.stop_s - spans.start_s).tolist() == pytest.approx([0.10, 0.02])
-
-
-def test_a_rank_that_has_no_items_left_is_not_waited_for():
-    seconds = [3.0, 1.0, 1.0, 4.0, 1.0, 2.0]
-    timeline = simulate(Pipeline([Stage("train", seconds)]), Assignment(6, [[0, 1, 2], [3], [4, 5], []]))
-    rows = [(span.rank, span.kind, span.item, span.start_s, span.stop_s) for span in timeline]
-    assert sorted(rows) == [
-        (0, "barrier", 0, 3.0, 4.0),
-        (0, "barrier", 1, 5.0, 6.0),
-        (0, "train", 0, 0.0, 3.0),
-        (0, "train", 1, 4.0, 5.0),
-        (0, "train", 2, 6.0, 7.0),
-        (1, "train", 3, 0.0, 4.0),
-        (2, "barrier", 4, 1.0, 4.0),
-        (2, "train", 4, 0.0, 1.0),
-        (2, "train", 5, 4.0, 6.0),
-    ]
 
 
 def test_a_sample_that_a_rank_reads_twice_is_two_items():
