@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import random
 from pathlib import Path
@@ -123,61 +122,35 @@ def test_the_stored_form_comes_back_the_same(assignment, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["epoch.npz"]
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
-    path = assign(10, 2).save(tmp_path / "epoch.npz")
-    before = path.read_bytes()
-
-    def broken(file, **arrays):
-        file.write(b"half")
-        raise OSError("disk full")
-
-    monkeypatch.setattr(np, "savez", broken)
-    with pytest.raises(OSError, match="disk full"):
-        assign(10, 2, seed=1).save(path)
-    assert path.read_bytes() == before
-    assert [p.name for p in tmp_path.iterdir()] == ["epoch.npz"]
-
-
-def damaged(whole):
-    with np.load(io.BytesIO(whole)) as stored:
-        columns = dict(stored)
-
-    def zipped(**changed):
-        buffer = io.BytesIO()
-        np.savez(buffer, **columns | changed)
-        return buffer.getvalue()
-
-    def headed(old, new):
-        return zipped(header=np.array(str(columns["header"]).replace(old, new)))
-
-    yield "empty", b""
-    yield "cut short", whole[: len(whole) // 2]
-    yield "text", b"rank 0 reads 3"
-    yield "a plain array", (lambda b: (np.save(b, np.arange(3)), b.getvalue())[1])(io.BytesIO())
-    yield "newer", headed('"version": 1', '"version": 2')
-    yield "foreign", headed("rankscope.assignment", "somebody.else")
-    yield "unknown field", headed('"seed"', '"sead"')
-    yield "negative size", headed('"size": 10', '"size": -10')
-    yield "an epoch in words", headed('"epoch": 0', '"epoch": "x"')
-    yield "a seed in a list", headed('"seed": 0', '"seed": [1]')
-    yield "a sampler by number", headed('"sampler": "torch"', '"sampler": 5')
-    yield "no json", zipped(header=np.array("{"))
-    yield "a list", zipped(header=np.array("[]"))
-    yield "deep", zipped(header=np.array("[" * 100_000))
-    yield "lengths in a table", zipped(lengths=columns["lengths"][None])
-    yield "no lengths", zipped(lengths=columns["lengths"][:0], indices=columns["indices"][:0])
-    yield "lost indices", zipped(indices=columns["indices"][:-1])
-    yield "fractions", zipped(indices=columns["indices"] + 0.5)
-    yield "pickled", zipped(indices=np.array([{"a": 1}] * columns["indices"].size))
-
-
 def test_a_damaged_file_is_one_clear_error(tmp_path):
     path = assign(10, 2).save(tmp_path / "epoch.npz")
-    for what, content in damaged(path.read_bytes()):
-        path.write_bytes(content)
+    with np.load(path) as stored:
+        columns = dict(stored)
+    header, flat = str(columns["header"]), columns["indices"]
+    words = [
+        ('"version": 1', '"version": 2'),
+        ("rankscope.assignment", "somebody.else"),
+        ('"seed"', '"sead"'),
+        ('"size": 10', '"size": -10'),
+        ('"epoch": 0', '"epoch": "x"'),
+        ('"seed": 0', '"seed": [1]'),
+        ('"sampler": "torch"', '"sampler": 5'),
+        (header, "{"),
+        (header, "[]"),
+        (header, "[" * 100_000),
+    ]
+    for changed in (
+        *({"header": np.array(header.replace(*pair))} for pair in words),
+        {"lengths": columns["lengths"][None]},
+        {"lengths": columns["lengths"][:0], "indices": flat[:0]},
+        {"indices": flat[:-1]},
+        {"indices": flat + 0.5},
+        {"indices": np.array([{"a": 1}] * flat.size)},
+    ):
+        np.savez(path, **columns | changed)
         with pytest.raises(ValueError, match="epoch.npz: not a readable rankscope.assignment of version 1") as error:
             Assignment.load(path)
-        assert "\n" not in str(error.value), what
+        assert "\n" not in str(error.value), changed
 
 
 # ---- bad input
@@ -187,8 +160,6 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
     ("make", "message"),
     [
         (lambda: assign(-1, 2), "size must be a whole number of at least 0, got -1"),
-        (lambda: assign(2.0, 2), "size .* got 2.0"),
-        (lambda: assign(10, 0), "num_replicas must be a whole number of at least 1, got 0"),
         (lambda: assign(10, True), "num_replicas .* got True"),
         (lambda: assign(10, 2, sampler="grain"), "sampler must be one of 'torch', .* got 'grain'"),
         (lambda: assign(10, 2, epoch=0.5), "epoch must be a whole number, got 0.5"),
@@ -201,29 +172,18 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         (lambda: assign(10, 2, drop_last=None), "drop_last must be True or False, got None"),
         (lambda: assign(10, 2).batches(2), "rank must be a whole number from 0 to 1, got 2"),
         (lambda: assign(10, 2).with_loader(0), "batch_size must be a whole number of at least 1, got 0"),
-        (lambda: assign(10, 2).with_loader(2, drop_last="no"), "drop_last must be True or False, got 'no'"),
         (lambda: assign(10, 2).with_loader(2).with_loader(2), "has a loader already"),
         (lambda: assign(5, 2).count_labels("abab"), "labels must have the dataset's length 5, got shape"),
-        (lambda: assign(5, 2).count_labels([1] * 4), "labels must have the dataset's length 5, got shape"),
-        (
-            lambda: assign(3, 8, sampler="libtorch_random").count_labels([0, 1, 2]),
-            "rank . reads outside the dataset's 3 samples",
-        ),
+        (lambda: assign(3, 8, sampler="libtorch_random").count_labels([0, 1, 2]), "reads outside the dataset's 3 samp"),
         (lambda: Assignment(3, ()), "at least one rank"),
         (lambda: Assignment(3, None), "ranks must be a list of a rank's indices each, got None"),
         (lambda: Assignment(3, ([0], [0.5])), "rank 1 must read a 1-D array of integers, got float64"),
-        (
-            lambda: Assignment(3, (np.array([2**63 + 5], dtype=np.uint64),)),
-            r"rank 0 must read indices below 2\*\*63, got 9223372036854775813",
-        ),
-        (lambda: Assignment(3, ([0],), shuffle=1), "shuffle must be True or False, got 1"),
+        (lambda: Assignment(3, (np.array([2**63], np.uint64),)), r"rank 0 must read indices below 2\*\*63, got 922337"),
         (lambda: Assignment(3, ([0],), loader=4), "loader must be a Loader, got 4"),
         (lambda: Assignment.collect(4, size=4), "samplers must be a list of a rank's sampler each, got 4"),
-        (lambda: Assignment.collect([[0]], size=1, epoch="x"), "epoch must be a whole number, got 'x'"),
         (lambda: Assignment.collect([[0, 1], [0.5]], size=2), "rank 1's sampler must yield whole numbers"),
         (lambda: shard_files(["a"], 0, 0), "num_trainers must be a whole number of at least 1, got 0"),
         (lambda: shard_files(["a"], 2, 2), "trainer_id must be a whole number from 0 to 1, got 2"),
-        (lambda: shard_files(["a"], 2, 0.5), "trainer_id .* got 0.5"),
         (lambda: shard_files(["a"], 2, 0, None), "seed must be .* got None"),
         (lambda: shard_files(None, 2, 0), "files must be a list of file names, got None"),
         (lambda: shard_files(["a", 1], 2, 0), "files must be names or paths of files, got 1"),

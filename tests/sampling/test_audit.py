@@ -32,9 +32,10 @@ def test_one_epoch_counted_by_hand(size, ranks):
     assert epoch.dropped.tolist() == [index for index in range(size) if index not in reads]
     assert epoch.out_of_range.tolist() == sorted(index for index in reads if not 0 <= index < size)
     assert report.duplicates == sum(count - 1 for count in reads.values())
-    assert report.imbalance == max(map(len, ranks)) - min(map(len, ranks))
+    uneven = max(map(len, ranks)) - min(map(len, ranks))
+    assert ("unbalanced" in kinds(report)) == (uneven > 0)
     assert bool(report.findings) == (
-        any(count > 1 for count in reads.values()) or set(reads) != set(range(size)) or report.imbalance > 0
+        any(count > 1 for count in reads.values()) or set(reads) != set(range(size)) or uneven > 0
     )
 
 
@@ -117,20 +118,6 @@ def test_libtorchs_tail_is_never_seen_and_torchs_is():
     assert libtorch.never_seen.tolist() == [8, 9]
     assert "never_seen" in kinds(libtorch)
     assert audit(assign(10, 4, drop_last=True, epoch=epoch) for epoch in range(30)).never_seen.size == 0
-
-
-def test_what_the_loader_drops_counts_as_dropped():
-    report = audit(assign(100, 4).with_loader(8, drop_last=True))
-    assert report.dropped == 4  # 25 a rank, in batches of 8
-
-
-def test_the_frame_has_a_row_an_epoch():
-    frame = audit([assign(10, 4, epoch=0), assign(10, 4, epoch=1), assign(10, 4, epoch=0)]).to_frame()
-    assert frame["epoch"].tolist() == [0, 1, 0]
-    assert frame["num_repeats"].tolist() == [2, 2, 2]
-    assert frame["duplicated"].tolist() == [2, 2, 2]
-    assert frame["repeats_order_of"].isna().tolist() == [True, True, False]
-    assert frame["repeats_order_of"].iloc[2] == 0
 
 
 def test_bad_input():

@@ -34,14 +34,9 @@ def test_a_span_is_the_time_spent_in_it():
     assert span[:4] == (3, "loader", "read", 5)
     assert before <= span.start_s <= span.stop_s <= after
     assert span.stop_s - span.start_s >= 0.02
-
-
-def test_a_span_that_raises_is_recorded_and_the_error_goes_on():
-    recording = Recorder()
-    assert len(recording.timeline()) == 0
     with pytest.raises(RuntimeError, match="disk"), recording.span("loader", "read"):
         raise RuntimeError("disk")
-    assert [span.item for span in recording.timeline()] == [-1]
+    assert [span.item for span in recording.timeline()] == [5, -1]
 
 
 def test_threads_lose_nothing_and_files_follow_on_each_other(monkeypatch):
@@ -122,10 +117,8 @@ def test_it_can_be_read_while_it_is_written():
     ("arguments", "message"),
     [
         (("a", "b", 1, 10, 5), "must end at or after its start, got 10 to 5 ns"),
-        (("a", "b", None, 0, 5), "64 bits, got item None"),
         (("a", "b", 2**63, 0, 5), "64 bits, got item 9223372036854775808"),
         (("a", "b", 1, 0, 5.5), r"64 bits, got item 1 from 0 to 5\.5 ns"),
-        ((["a"], "b", 1, 0, 5), "lane and kind must be strings"),
         ((5, "b", 1, 0, 5), "lane and kind must be strings, got 5 and 'b'"),
     ],
 )
@@ -171,7 +164,10 @@ def test_a_half_written_span_is_left_out():
     assert recording.timeline().item.tolist() == [0, 2]
 
 
-def test_the_temporary_folder_goes_with_the_recorder_and_its_copies():
+def test_the_temporary_folder_goes_with_the_recorder_and_its_copies_and_a_named_one_stays(tmp_path):
+    Recorder(folder=tmp_path / "spans").add("a", "b", 0, 0, 2_000_000_000)
+    (span,) = Recorder(folder=tmp_path / "spans").timeline()
+    assert (span.start_s, span.stop_s) == (0.0, 2.0)
     recording = Recorder()
     folder = recording.folder
     copy = recording.for_rank(1)
@@ -183,12 +179,3 @@ def test_the_temporary_folder_goes_with_the_recorder_and_its_copies():
     assert [span.rank for span in copy.timeline()] == [1]
     del copy
     assert not folder.exists(), "without the garbage collector"
-
-
-def test_a_named_folder_stays(tmp_path):
-    recording = Recorder(folder=tmp_path / "spans")
-    recording.add("a", "b", 0, 0, 2_000_000_000)
-    del recording
-    gc.collect()
-    (span,) = Recorder(folder=tmp_path / "spans").timeline()
-    assert (span.start_s, span.stop_s) == (0.0, 2.0)
