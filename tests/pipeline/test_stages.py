@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, run, simulate
-from rankscope.pipeline.service import draw, draw_one, mean_s
+from rankscope.pipeline.service import draw, mean_s
 
 
 class Own:
@@ -49,11 +49,6 @@ def test_a_huge_variation_is_no_overflow():
     assert np.isfinite(draw("it", Lognormal(0.1, 1e200), 100)).all()
     near = [draw("it", Lognormal(0.1, cv), 5) for cv in (0.99e100, 1.01e100)]
     assert np.log(near[0]) == pytest.approx(np.log(near[1]), rel=1e-3)
-
-
-def test_one_time_is_the_one_that_is_drawn_among_all():
-    for service in (0.5, [0.1, 0.2, 0.3], Lognormal(0.1, 1.0), lambda item: item / 10):
-        assert draw_one("it", service, 2, 7) == draw("it", service, 3, 7)[2]
 
 
 def test_a_bound_is_workers_over_mean_time_and_the_least_bound_is_the_bottleneck():

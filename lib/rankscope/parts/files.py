@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..pipeline.service import Distribution, Service, check, draw_one
+from ..pipeline.service import Distribution, Service, check, check_times, draw
 from ..values.checks import whole
 from ..values.frozen import checked, frozen
 from ..values.storage import write_atomically
@@ -107,9 +107,13 @@ class DelayedLoad:
         if not numbers:
             raise ValueError(f"a delayed part must have its number in its name, got {os.fspath(path)!r}")
         part = int(numbers[-1])
+        if isinstance(self.delays_s, float):
+            return self.delays_s
         if isinstance(self.delays_s, Distribution):  # which is drawn from for the parts before it, too
             whole(f"the part's number in {os.fspath(path)!r}", part, 0, 999_999)
-        return draw_one("delays_s", self.delays_s, part, self.seed)
+        elif callable(self.delays_s):
+            return float(check_times("delays_s", [self.delays_s(part)])[0])
+        return float(draw("delays_s", self.delays_s, part + 1, self.seed)[part])
 
     def __call__(self, path: str) -> Mapping[str, Any]:
         time.sleep(self.delay_s(path))

@@ -81,15 +81,6 @@ def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds
     return service_s[:num_items]
 
 
-def draw_one(name: str, service_s: Service, item: int, *stream: int) -> float:
-    """Return the time of one item, the one that `draw` gives it; a function is called for this item alone."""
-    if callable(service_s) and not isinstance(service_s, Distribution):
-        return float(check_times(name, [service_s(item)])[0])
-    if is_scalar(service_s):
-        item = 0
-    return float(draw(name, service_s, item + 1, *stream)[item])
-
-
 def mean_s(name: str, service_s: Service) -> float:
     """Return the mean time; of a function, that over its items 0 … 999."""
     service_s = check(name, service_s)

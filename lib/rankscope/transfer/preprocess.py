@@ -20,40 +20,28 @@ from ..values.checks import number, of_type, whole
 Words = NDArray[np.uint64]
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _DRAWS = 5  # an image's: area, shape, row, column, flip
+_LEAST_AREA, _WIDEST = 0.08, 4 / 3
 
 
-def random_crops(
-    indices: ArrayLike,
-    image_px: Sequence[int],
-    *,
-    seed: int = 0,
-    epoch: int = 0,
-    area: tuple[float, float] = (0.08, 1.0),
-    aspect: tuple[float, float] = (3 / 4, 4 / 3),
-    flip: float = 0.5,
-) -> torch.Tensor:
+def random_crops(indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, epoch: int = 0) -> torch.Tensor:
     """Return a row for each index: top, left, height and width of the crop in pixels, and 1 where it is flipped.
 
-    `image_px` is the images' height and width. The crop's share of their area is uniform over `area`, the logarithm of
-    width over height over `aspect`; what is then too long for the image is cut to it. `flip` is the chance of a
-    horizontal flip. A row depends on seed, epoch and its index alone. Raises ValueError for what is out of range.
+    `image_px` is the images' height and width. As in torchvision's RandomResizedCrop, the crop's share of their area is
+    uniform from 0.08 to 1 and the logarithm of width over height from that of 3/4 to that of 4/3; what is then too long
+    for the image is cut to it. Half of the crops are flipped, left to right. A row depends on seed, epoch and its index
+    alone. Raises ValueError for what is out of range.
 
     >>> random_crops([7, 8], (32, 48), seed=1).tolist() == random_crops([8, 7], (32, 48), seed=1).flip(0).tolist()
     True
-    >>> random_crops([0], (32, 48), area=(1, 1), aspect=(1.5, 1.5), flip=0).tolist()
-    [[0, 0, 32, 48, 0]]
     """
     height, width = (whole("image_px", side, 1) for side in _pair("image_px", image_px))
-    least, most = _range("area", area, 1.0)
-    narrow, wide = (math.log(side) for side in _range("aspect", aspect, math.inf))
-    flip = number("flip", flip, 0, 1)
     share, shape, row, column, coin = _uniform(indices, seed, epoch).T
-    pixels = (least + (most - least) * share) * height * width
-    ratio = np.exp(narrow + (wide - narrow) * shape)
+    pixels = (_LEAST_AREA + (1 - _LEAST_AREA) * share) * height * width
+    ratio = np.exp((2 * shape - 1) * math.log(_WIDEST))
     heights = np.clip(np.rint(np.sqrt(pixels / ratio)), 1, height)
     widths = np.clip(np.rint(np.sqrt(pixels * ratio)), 1, width)
     tops, lefts = np.floor(row * (height - heights + 1)), np.floor(column * (width - widths + 1))
-    return torch.from_numpy(np.stack([tops, lefts, heights, widths, coin < flip], axis=1).astype(np.int64))
+    return torch.from_numpy(np.stack([tops, lefts, heights, widths, coin < 0.5], axis=1).astype(np.int64))
 
 
 def preprocessed(
@@ -151,10 +139,3 @@ def _pair(name: str, values: Sequence[Any]) -> tuple[Any, Any]:
     if not isinstance(values, Sequence | np.ndarray) or len(values) != 2:
         raise ValueError(f"{name} must be two numbers, got {values!r}")
     return values[0], values[1]
-
-
-def _range(name: str, values: tuple[float, float], high: float) -> tuple[float, float]:
-    low, top = (number(name, value, high=high, above=0) for value in _pair(name, values))
-    if low > top or math.isinf(top):
-        raise ValueError(f"{name} must be two finite numbers, the smaller first, got {values!r}")
-    return low, top

@@ -205,18 +205,13 @@ def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tup
         for item, place in enumerate(ranges[words[ranges] == f"{PREFIX}{phase}"]):
             rows.append(Span(0, phase, phase, item, spans.start_s[place], spans.stop_s[place]))
     for place in range(len(spans)):
-        kind = _kind(str(sort[place]), str(words[place]))
+        kind = _WORK.get(sort[place])
+        if sort[place] == "gpu_memcpy":
+            kind = next((kind for begin, kind in _COPIES.items() if words[place].startswith(begin)), "d2d")
         if kind:
             lane = STREAM + spans[place].lane.rpartition("stream")[2].strip()
             rows.append(Span(0, lane, kind, -1, spans.start_s[place], spans.stop_s[place]))
     return Timeline.of(rows).shifted(ahead_s), clock_s
-
-
-def _kind(category: str, name: str) -> str | None:
-    """What of the GPU's work an event is; None for anything else."""
-    if category == "gpu_memcpy":
-        return next((kind for begin, kind in _COPIES.items() if name.startswith(begin)), "d2d")
-    return _WORK.get(category)
 
 
 def _offset_s(ranges: Timeline, readings: Sequence[Reading]) -> tuple[float, float]:
