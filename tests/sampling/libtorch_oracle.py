@@ -4,12 +4,11 @@ A case builds one sampler and applies operations to it; its output line holds wh
 (``next`` and ``index``) returned. ``libtorch_oracle.cpp`` answers cases with the libtorch of the
 installed wheel, ``replay`` with Python twins, and ``libtorch_vectors.json`` keeps recorded answers
 for machines without a compiler, as ``notebooks/profiles/libtorch_samplers.json`` keeps whole epochs for readers of the
-notebooks. To record both anew: ``python -m tests.sampling.libtorch_oracle --record``.
+notebooks. To record both anew: ``python -m tests.sampling.libtorch_oracle``.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import hashlib
 import json
@@ -373,7 +372,7 @@ def record(binary: Path) -> int:
     head = provenance(binary)
     _write(VECTORS, head, "cases", rows)
     date = datetime.date.today().isoformat()
-    command = "python -m tests.sampling.libtorch_oracle --record"
+    command = "python -m tests.sampling.libtorch_oracle"
     _write(WHOLE_EPOCHS, {**head, "date": date, "command": command}, "epochs", map(json.dumps, whole_epochs(binary)))
     return len(rows)
 
@@ -386,21 +385,14 @@ def _write(path: Path, head: dict[str, str], name: str, rows: Iterable[str]) -> 
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Record the vectors, or answer the cases on standard input."""
-    parser = argparse.ArgumentParser(description="Ask libtorch what its distributed samplers return.")
-    parser.add_argument("--record", action="store_true", help="write the vectors of seed 0 anew")
-    options = parser.parse_args(argv)
+def main() -> int:
+    """Record the vectors of seed 0 and the whole epochs anew."""
     with tempfile.TemporaryDirectory() as build_dir:
         binary = compile_oracle(Path(build_dir))
         if binary is None:
             print("no C++ compiler: nothing done", file=sys.stderr)
             return 1
-        if options.record:
-            print(f"{record(binary)} cases in {VECTORS.name}")
-        else:
-            for output in run_oracle(binary, [Case.parse(line) for line in sys.stdin]):
-                print(output)
+        print(f"{record(binary)} cases in {VECTORS.name}")
     return 0
 
 

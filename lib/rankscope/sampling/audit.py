@@ -102,7 +102,7 @@ class Audit:
         dropped = "and what does not fill every rank's share or batch is dropped"
         uneven = max(epochs, key=lambda epoch: epoch.longest - epoch.shortest)
         lengths = f"from {uneven.shortest} to {uneven.longest} samples in epoch {uneven.epoch}"
-        found = (
+        found = (  # in the order of KINDS
             (strays.size, f"indices that a dataset of {self.size} does not have: {_some(strays)}"),
             (empty, f"no rank reads anything in {empty} of {count_of(len(epochs), 'epoch')}: {share}, {dropped}"),
             (self.duplicates, f"{reads} of a sample already read in its epoch"),
