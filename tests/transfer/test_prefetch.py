@@ -303,7 +303,7 @@ def test_it_is_the_loader_for_all_else(where: str) -> None:
         else:
             assert [leaf.shape for batch in batches for leaf in batch] == [leaf.shape for leaf in seen[-1]]
     assert not all(map(torch.equal, *seen))
-    assert all(torch.equal(one, other) for (one,), (other,) in zip(batches, batches, strict=True)), "two at once"
+    assert list(zip(*[batches_on(where, "abc")] * 2, strict=True)) == [(one, one) for one in "abc"], "two at once"
     with pytest.raises(AttributeError, match="no_such"):
         batches.no_such  # noqa: B018
     with pytest.raises(TypeError, match="len"):

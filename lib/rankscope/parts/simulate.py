@@ -39,8 +39,8 @@ def simulate(
     With `queue_size` None a trainer loads its parts itself (`SyncPartDataset`): kind "load" on lane "trainer". With a
     number, loaders load ahead (`AsyncPartDataset`): loader n modulo `num_loaders` loads part n, which enters the queue
     once the part before has entered and part n - `queue_size` is taken; then its loader goes on. A trainer's other
-    kinds are "wait" for a part, "barrier" for the other trainers and "step". Agreeing costs `barrier_s` before each step
-    and at the end. A trainer without batches holds nobody up.
+    kinds are "wait" for a part, "barrier" for the other trainers and "step". Agreeing costs `barrier_s` before each
+    step and at the end. A trainer without batches holds nobody up.
 
     Raises ValueError for numbers out of range, shards that do not fit each other, and times that are negative.
 
