@@ -90,13 +90,13 @@ NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-sta
 
 test: setup ## everything: lint, types, tests, docstring examples, and each notebook against its stored outputs
 	@echo "test: ruff, mypy --strict, then pytest and nbval"
-	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check .
+	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site
 	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
 	  $(PYTEST) $(NBVAL) lib tests README.md CONTRIBUTING.md notebooks/*.ipynb; tests=$$?; \
 	  wait $$types; typed=$$?; cat .venv/mypy.log; exit $$((tests + typed))
 
 check: setup ## the fast part of it, in two minutes: no browser, no notebooks, no other programs to compare with
-	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check .
+	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site
 	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
 	  $(PYTEST) -q -m "not (browser or oracle or slow)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
 	  exit $$((tests + typed))
