@@ -166,6 +166,9 @@ def _load_parts(setting: Setting, folder: Path, post: Post, number: int) -> None
     lane, recorder = loader_lane(number), setting.recorder
     note = os.open(folder / f"part of {number}", os.O_WRONLY | os.O_CREAT)
 
+    def working_on(part: int) -> None:
+        os.pwrite(note, b"%9d" % part, 0)
+
     def take(token: int) -> None:
         while token not in wait([token, post.connection]):
             post.receive()  # memory that is free again
@@ -178,12 +181,14 @@ def _load_parts(setting: Setting, folder: Path, post: Post, number: int) -> None
         for part in range(number, len(files), setting.num_loaders):
             while post.connection.poll():
                 post.receive()
-            os.pwrite(note, b"%9d" % part, 0)
+            working_on(part)
             with recorder.span(lane, "load", part) if recorder else contextlib.nullcontext():
                 message = _packed(post, setting.load, files[part])
-            os.pwrite(note, b"%9d" % -1, 0)
+            working_on(-1)
             take(turn)
             take(room)
+            following = part + setting.num_loaders
+            working_on(following if following < len(files) else -1)  # before the trainer goes on, which may end us
             post.connection.send_bytes(message)
             if part + 1 < len(files):
                 os.write(next_turn, b".")
