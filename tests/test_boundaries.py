@@ -31,7 +31,6 @@ RUNNERS = {
     "rankscope.collectives.local": "torch",
     "rankscope.collectives.wire.group": "torch",
     "rankscope.collectives.wire.run": "torch",
-    "rankscope.machine.measuring.experiments": "torch",
     "rankscope.machine.measuring.rank": "torch",
     "rankscope.machine.measuring.t*": "torch",
     "rankscope.parts.datasets": "torch",

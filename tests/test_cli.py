@@ -14,9 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rankscope.cli import app, main
-from rankscope.machine import Point, Profile
-from rankscope.machine.measuring.experiments import measure_traps
+from rankscope.machine import Profile
 from rankscope.machine.measuring.plan import Protocol
+from rankscope.machine.measuring.transfers import measure_traps
+from rankscope.machine.profile import Point
 from rankscope.timeline import Timeline
 from rankscope.values.units import rate_words, time_words
 from tests.machine.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from rankscope.collectives import build, simulate
-from rankscope.machine import Point, Profile
+from rankscope.machine import Profile
 from rankscope.machine.measuring.plan import builder_options
+from rankscope.machine.profile import Point
 
 FOLDER = Path(__file__).parents[1] / "notebooks" / "profiles"
 MACHINES = ["emulated_100mbit_5ms_4_ranks", "emulated_100mbit_5ms_8_ranks", "loopback_2_cores_4_ranks"]

@@ -18,10 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rankscope.machine import Point, Protocol
+from rankscope.machine import Protocol
 from rankscope.machine.emulate import emulated
 from rankscope.machine.measuring.plan import collective_keys
-from rankscope.machine.profile import LEAST_CLEAN, NATIVE
+from rankscope.machine.profile import LEAST_CLEAN, NATIVE, Point
 from rankscope.ranks import launch
 from rankscope.values.units import bytes_words
 

@@ -12,13 +12,13 @@ from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate_executor
 from rankscope.figures.palette import looks
-from rankscope.figures.profiles import draw_peers
-from rankscope.machine import Point, Profile
-from rankscope.machine.link_facts import METHODS, stated
+from rankscope.machine import Profile
+from rankscope.machine.link_facts import stated
+from rankscope.machine.profile import Point
 from rankscope.values.units import bytes_words, rate_words
 
 from ..machine import made
-from .shown import artist, bars, heights, labels, named, placed
+from .shown import artist, bars, heights, labels, named
 
 LINK = Link(5e-3, 12.5e6)
 SIZES = [2**power for power in range(10, 21)]
@@ -132,37 +132,23 @@ def test_without_a_profile_lines_are_predicted_and_nothing_is_called_measured() 
     assert half / FACTS.seconds(half, "h2d") == pytest.approx(link / 2)
 
 
-@pytest.mark.parametrize("view", ["rate", "time"])
-def test_markers_are_medians_with_their_quartiles(measured: Profile, view: str) -> None:
-    ax = figures.copies(FACTS, measured, view)
+def test_markers_are_medians_with_their_quartiles(measured: Profile) -> None:
+    ax = figures.copies(FACTS, measured)
     for method, times in SLOWER.items():
         predicted, seen = (heights(ax, f"{method}, {kind}") for kind in ("predicted", "measured"))
-        assert seen == pytest.approx(predicted / times if view == "rate" else predicted * times, rel=1e-5)
-        low, high = (0.98, 1.02) if view == "time" else (1 / 1.02, 1 / 0.98)
+        assert seen == pytest.approx(predicted / times, rel=1e-5)
         ends = bars(ax, f"{method}, measured")
-        assert ends[:, 0] == pytest.approx(seen * low, rel=1e-4)
-        assert ends[:, 1] == pytest.approx(seen * high, rel=1e-4)
+        assert ends == pytest.approx(np.stack([seen / 1.02, seen / 0.98], axis=1), rel=1e-4)
         assert artist(ax, f"{method}, measured").lines[0].get_color() == looks([method])[method].color
-    assert ax.get_yscale() == ("linear" if view == "rate" else "log")
-
-
-def test_the_title_is_what_was_measured_of_what_the_link_carries(measured: Profile) -> None:
-    words = figures.copies(FACTS, measured).get_title("left")
     rates = [rate_words(COPIED[-1] / (SLOWER[m] * FACTS.seconds(COPIED[-1], "h2d", m))) for m in list(SLOWER)[:2]]
     link = f"PCIe 4 x16 carries {rate_words(FACTS.bytes_per_s('h2d'))}"
-    assert words == f"Measured, to the GPU: pinned {rates[0]}, pageable {rates[1]}; {link}"
+    assert ax.get_title("left") == f"Measured, to the GPU: pinned {rates[0]}, pageable {rates[1]}; {link}"
 
 
 def test_a_profile_alone_has_markers_and_no_lines(measured: Profile) -> None:
     ax = figures.copies(None, measured)
     assert labels(ax) == [f"{method}, measured" for method in SLOWER]
     assert set(SLOWER) <= set(named(ax))
-
-
-def test_a_direction_that_was_not_measured_is_predicted_only(measured: Profile) -> None:
-    ax = figures.copies(FACTS, measured, direction="d2h", methods=METHODS)
-    assert set(labels(ax)) == {"the link alone", "n½", *(f"{method}, predicted" for method in METHODS)}
-    assert heights(ax, "the link alone")[-1] == pytest.approx(FACTS.bytes_per_s("d2h") / 1e9)
 
 
 def test_both_ways_halve_pageable_copies_and_not_pinned_ones(measured: Profile) -> None:
@@ -174,26 +160,13 @@ def test_both_ways_halve_pageable_copies_and_not_pinned_ones(measured: Profile) 
         assert heights(ax, f"{name}, both ways, measured") == pytest.approx(both / times, rel=1e-5)
     assert shares["pinned"] > 0.97
     assert shares["pageable"] == pytest.approx(0.5, rel=0.01)
-    back = figures.copies(FACTS, None, "both_ways", "d2h")
-    assert back.get_title("left").startswith("A link has lanes each way: to the host, alone")
 
 
 def test_pieces_pay_for_their_starts(measured: Profile) -> None:
     ax = figures.copies(FACTS, measured, "pieces")
     one, many = (heights(ax, f"pinned, {words}, predicted") for words in ("one copy", "256 copies"))
     assert many - one == pytest.approx(np.full(one.size, 255 * FACTS.start_s * 1e6))
+    ends, seen = bars(ax, "pinned, one copy, measured"), heights(ax, "pinned, one copy, measured")
+    assert ends == pytest.approx(np.stack([seen * 0.98, seen * 1.02], axis=1), rel=1e-4)
     assert heights(ax, "pageable, 256 copies, measured").size == one.size == sum(size >= 2**20 for size in COPIED)
     assert ax.get_ylabel() == "time [µs]"
-
-
-def test_peers_are_a_matrix_of_rates_at_the_largest_size() -> None:
-    ends = [(src, dst) for src in range(3) for dst in range(3) if src != dst]
-    rates = {(src, dst): (1 + src + 10 * dst) * 1e9 for src, dst in ends}
-    given: dict[str, Any] = {"direction": "p2p", "method": "device"}
-    points = [copy_of(size, size / rates[s, d], src=s, dst=d, **given) for size in (2**20, 2**24) for s, d in ends]
-    points.append(copy_of(2**26, 1.0, src=0, dst=1, **given | {"both": True}))
-    drawing = draw_peers(made.profile(points))
-    assert {(int(y), int(x)): word for (x, y), word in placed(drawing).items()} == {
-        (src, dst): f"{1 + src + 10 * dst:.3g}" for src, dst in ends
-    }
-    assert drawing.title == "16 MiB from GPU to GPU: 2 GB/s to 22 GB/s"

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankscope.machine import Point, Protocol, measure_traps
+from rankscope.machine import Protocol, measure_traps
 from rankscope.machine.measuring import run
 from rankscope.machine.measuring.plan import transfer_keys
 from rankscope.machine.measuring.transfers import most_bytes, transfer_points
+from rankscope.machine.profile import Point
 
 from .made import PROVENANCE
 
@@ -133,28 +134,18 @@ def copies(device: Made, protocol: Protocol, *sizes: int) -> list[Point]:
 
 def put_into_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `measure` find a made GPU on rank 0, with copies up to 128 KiB."""
-    monkeypatch.setattr(run, "_survey", _survey)
-    monkeypatch.setattr(run, "_measure_keys", _measure_keys)
-    monkeypatch.setattr(run, "_experiment", _experiment)
+    monkeypatch.setattr(run, "_in_rank", _in_rank)
 
 
-def _survey(device: str) -> dict[str, Any]:
-    from rankscope.machine.measuring import rank
-
-    return rank.survey(device) | {"gpus": PROVENANCE["gpus"], "transfer_bytes": 2**17}
-
-
-def _measure_keys(*args: Any) -> list[Point]:
+def _in_rank(name: str, *args: Any) -> Any:
     from rankscope.machine.measuring import rank
 
     rank.Cuda = lambda _: Made()  # type: ignore[assignment,misc]
     rank._gpu = lambda: "cuda:0"
-    return rank.measure_keys(*args)
-
-
-def _experiment() -> list[Point]:
-    loads = {False: 2e-3, True: 1e-3}
-    points = [
-        Point("loader", 2**20, [s] * 4, [True] * 4, {"pin_memory": pin, "num_workers": 0}) for pin, s in loads.items()
+    rank.measure_traps = lambda _: measure_traps(Made(), 2**20)
+    rank.measure_loader = lambda _: [
+        Point("loader", 2**20, [s] * 4, [True] * 4, {"pin_memory": pin, "num_workers": 0})
+        for pin, s in ((False, 2e-3), (True, 1e-3))
     ]
-    return [*measure_traps(Made(), 2**20), *points] if torch.distributed.get_rank() == 0 else []
+    found = getattr(rank, name)(*args)
+    return found | {"gpus": PROVENANCE["gpus"], "transfer_bytes": 2**17} if name == "survey" else found

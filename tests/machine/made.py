@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.machine import Point, Profile
+from rankscope.machine import Profile
+from rankscope.machine.profile import Point
 
 PROVENANCE: dict[str, Any] = {
     "name": "made up",

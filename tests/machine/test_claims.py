@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from rankscope.machine import Point, Profile, verdict
+from rankscope.machine import Profile, verdict
 from rankscope.machine.claims import CLAIMS, claims
 from rankscope.machine.link_facts import facts_of
+from rankscope.machine.profile import Point
 
 from .made import point, profile
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankscope.machine import Point, compare
+from rankscope.machine.profile import Point, compare
 from tests.machine.made import collective, links, point, profile
 
 BEFORE = collective(

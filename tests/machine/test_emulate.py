@@ -66,15 +66,6 @@ def test_ranks_are_on_hosts_of_their_own(kind: str, request: pytest.FixtureReque
 
 
 @needs_network
-def test_several_ranks_on_a_host(switched: Network) -> None:
-    found = switched.launch(who, args=(0,), ranks_per_host=2)
-    assert [total for total, _, _ in found] == [28] * 8
-    places = [namespace for _, _, namespace in found]
-    assert places[::2] == places[1::2]
-    assert len(set(places)) == 4
-
-
-@needs_network
 def test_every_allreduce_is_right_where_messages_are_long_under_way(switched: Network) -> None:
     assert switched.launch(every_allreduce, args=(2**16,), timeout_s=200) == [[], [], [], []]
 
@@ -123,15 +114,9 @@ def test_only_bare_acknowledgements_go_free() -> None:
         header = bytes([0x45, *[0] * 8, protocol, *[0] * 10])
         return header + bytes([*[0] * 12, (20 + options) // 4 << 4, flags, *[0] * 6, *[0] * options]) + payload
 
-    assert is_bare(packet())
-    assert is_bare(packet(options=0))
-    assert is_bare(packet(options=40))
-    assert not is_bare(packet(b"x"))
-    assert not is_bare(packet(bytes(9000)))
-    assert not is_bare(packet(flags=0x02))
-    assert not is_bare(packet(flags=0x11))
-    assert not is_bare(packet(protocol=17))
-    assert not is_bare(packet()[:30])
+    assert all(is_bare(packet(options=options)) for options in (0, 12, 40))
+    loaded = (packet(b"x"), packet(bytes(9000)), packet(flags=0x02), packet(flags=0x11), packet(protocol=17))
+    assert not any(map(is_bare, (*loaded, packet()[:30])))
 
 
 # ---- what is refused
@@ -141,15 +126,8 @@ def test_only_bare_acknowledgements_go_free() -> None:
     ("arguments", "said"),
     [
         ((0, RATE), "num_hosts must be a whole number from 1 to 64, got 0"),
-        ((65, RATE), "num_hosts must be a whole number from 1 to 64, got 65"),
-        ((2.5, RATE), "num_hosts must be a whole number from 1 to 64, got 2.5"),
         ((2, 0), "bytes_per_s must be a finite number .*, got 0"),
-        ((2, -1.0), "bytes_per_s must be a finite number .*, got -1.0"),
-        ((2, float("nan")), "bytes_per_s must be a finite number .*, got nan"),
-        ((2, "fast"), "bytes_per_s must be a finite number .*, got 'fast'"),
         ((2, RATE, -0.1), "latency_s must be a finite number .*, got -0.1"),
-        ((2, RATE, 0.1, False), "latency_s must be 0 without a switch, got 0.1"),
-        ((2, RATE, 0.1, "yes"), "switch must be True or False, got 'yes'"),
     ],
 )
 def test_bad_input(arguments: Any, said: str) -> None:
@@ -172,11 +150,9 @@ def test_one_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @needs_network
-def test_bad_hosts_and_ranks(switched: Network) -> None:
+def test_bad_hosts_and_programs(switched: Network) -> None:
     with pytest.raises(ValueError, match="host must be a whole number from 0 to 3, got 4"):
         switched.popen(4, ["true"])
-    with pytest.raises(ValueError, match="ranks_per_host must be a whole number of at least 1, got 0"):
-        switched.launch(who, args=(0,), ranks_per_host=0)
     with pytest.raises(FileNotFoundError):
         switched.popen(0, ["no-such-program"])
 

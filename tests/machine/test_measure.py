@@ -17,11 +17,10 @@ from torch import Tensor
 
 from rankscope.collectives import ALGORITHMS
 from rankscope.machine.measuring import plan as measure_plan
-from rankscope.machine.measuring import tasks as measure_collectives
+from rankscope.machine.measuring import rank as measure_collectives
 from rankscope.machine.measuring.plan import MEASURED, Protocol, collective_keys, key_of, keys_of, link_keys
-from rankscope.machine.measuring.rank import points_of
+from rankscope.machine.measuring.rank import Buffers, check, collective_tasks, method, neighbours, pair, points_of
 from rankscope.machine.measuring.run import measure
-from rankscope.machine.measuring.tasks import Buffers, check, collective_tasks, method, neighbours, pair
 from rankscope.machine.measuring.timing import Ranks, Task, go_first, measure_all, stolen_ticks
 from rankscope.ranks import RankError, in_threads
 
@@ -208,7 +207,7 @@ def test_links_and_memory_are_measured_on_nodes_of_any_size() -> None:
 
 def test_a_ping_pong_is_one_way_and_an_exchange_one_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a wire whose receives take 30 ms, a message takes 30 ms, and so does each of a chain of exchanges."""
-    from rankscope.machine.measuring import tasks as measure_links
+    from rankscope.machine.measuring import rank as measure_links
 
     def slow(group: Any, tensor: Tensor) -> Any:
         start = ORIGINAL(group, tensor)

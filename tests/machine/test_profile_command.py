@@ -25,11 +25,12 @@ import torch
 
 from rankscope import cli
 from rankscope.cli.profile import parse_network, parse_sizes
-from rankscope.machine import Emulation, Point, Profile
+from rankscope.machine import Profile
 from rankscope.machine.measuring import rank as measure_rank
 from rankscope.machine.measuring import run as measure_run
 from rankscope.machine.measuring.plan import Protocol
 from rankscope.machine.measuring.run import measure
+from rankscope.machine.profile import Point
 from rankscope.ranks import RankError
 from rankscope.workers import crew
 
@@ -126,7 +127,7 @@ def test_a_file_of_another_setting_or_of_something_else_is_left_alone(
 
 
 def test_what_is_no_protocol_and_no_report_is_refused(tmp_path: Path) -> None:
-    for name, wrong in (("protocol", 0), ("protocol", {}), ("report", 3)):
+    for name, wrong in (("protocol", {}), ("report", 3), ("emulate", 1e6)):
         with pytest.raises(ValueError, match=f"{name} must be .*, got {wrong!r}"):
             measure(tmp_path / "a.json", **{name: wrong})  # type: ignore[arg-type]
     assert not (tmp_path / "a.json").exists()
@@ -168,13 +169,8 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_networks_and_sizes_by_name() -> None:
-    networks = {
-        "100Mbit/s,5ms": (12.5e6, 5e-3),
-        "1Gbit/s": (125e6, 0.0),
-        "64 kbit/s, 0.25 s": (8e3, 0.25),
-        "8kbit/s,9us": (1e3, 9e-6),
-    }
-    assert [parse_network(text) for text in networks] == [Emulation(*numbers) for numbers in networks.values()]
+    networks = {"1Gbit/s": (125e6, 0.0), "64 kbit/s, 0.25 s": (8e3, 0.25), "8kbit/s,9us": (1e3, 9e-6)}
+    assert {text: parse_network(text) for text in networks} == networks
     assert parse_sizes("1KiB:5KiB") == [1024, 2048, 4096]
     assert parse_sizes("64KiB,1KiB") == [65536, 1024]
 
@@ -190,33 +186,19 @@ def test_a_gpu_that_is_not_there_is_named_before_any_rank_starts(tmp_path: Path)
     assert not list(tmp_path.iterdir())
 
 
-def survey_on_host(device: str) -> dict[str, Any]:
-    on_host(device)
+def on_host(name: str, *args: Any) -> Any:
+    """What a rank does, with the host's memory in the place of a GPU's."""
     from rankscope.machine.measuring import rank as measure_rank
 
-    return measure_rank.survey(device)
-
-
-def measured_on_host(*args: Any) -> list[Point]:
-    on_host(args[2])
-    from rankscope.machine.measuring import rank as measure_rank
-
-    return measure_rank.measure_keys(*args)
-
-
-def on_host(device: str) -> None:
-    """In a rank: let the host's memory stand for a GPU's."""
-    from rankscope.machine.measuring import rank as measure_rank
-
-    assert device == "cuda"
+    assert "cuda" in args
     measure_rank._own = lambda device: "cpu"
     measure_rank._free_bytes = lambda *_: 2**30
+    return getattr(measure_rank, name)(*args)
 
 
 def test_gloo_on_a_gpu_has_its_own_collectives_and_no_links(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(measure_run, "_survey", survey_on_host)
-    monkeypatch.setattr(measure_run, "_measure_keys", measured_on_host)
+    monkeypatch.setattr(measure_run, "_in_rank", on_host)
     path = tmp_path / "machine.json"
     words = ["--num-ranks", "2", "--sizes", "4KiB,16KiB", "--iterations", "3", "--no-transfers"]
     code, out, _ = profile_command(path, "--device", "cuda", *words, "--collectives", "allreduce,broadcast")
@@ -281,12 +263,11 @@ def test_gloo_on_a_real_gpu(tmp_path: Path) -> None:
 # ---- what fails
 
 
-def wrong_on_rank_1(*args: Any) -> list[Point]:
+def wrong_on_rank_1(name: str, *args: Any) -> Any:
     """What a rank does, with an executor that gives rank 1 a wrong sum."""
     from rankscope.machine.measuring import rank as measure_rank
-    from rankscope.machine.measuring import tasks as measure_collectives
 
-    right = measure_collectives.executor
+    right = measure_rank.executor
 
     def wrong(schedule: Any, tensor: Any, group: Any) -> Any:
         run = right(schedule, tensor, group)
@@ -298,15 +279,15 @@ def wrong_on_rank_1(*args: Any) -> list[Point]:
 
         return spoilt
 
-    measure_collectives.executor = wrong
-    return measure_rank.measure_keys(*args)
+    measure_rank.executor = wrong
+    return getattr(measure_rank, name)(*args)
 
 
 def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def collectives_last(missing: list[Any], *_: object) -> list[Any]:
         return [key for key in missing if key[0] != "allreduce"] or missing
 
-    monkeypatch.setattr(measure_run, "_measure_keys", wrong_on_rank_1)
+    monkeypatch.setattr(measure_run, "_in_rank", wrong_on_rank_1)
     monkeypatch.setattr(measure_run, "next_launch", collectives_last)
     right = r"rank 1 failed: RuntimeError: allreduce by ring of 1 KiB gave a wrong result: element 5 is 91 and not 90"
     with pytest.raises(RankError, match=right):
@@ -344,8 +325,12 @@ def test_no_file_takes_the_place_of_a_folder_or_a_device(fresh: list[str], tmp_p
     assert pipe.is_fifo()
 
 
-def hang(*_: Any) -> None:
-    time.sleep(600)
+def hang(name: str, *args: Any) -> Any:
+    from rankscope.machine.measuring import rank as measure_rank
+
+    if name == "measure_keys":
+        time.sleep(600)
+    return getattr(measure_rank, name)(*args)
 
 
 def test_a_rank_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +338,7 @@ def test_a_rank_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if progress.num_points:  # the ranks' first launch, which is none of those that hang, is over
             monkeypatch.setattr(measure_run, "PATIENCE_S", 1.0)
 
-    monkeypatch.setattr(measure_run, "_measure_keys", hang)
+    monkeypatch.setattr(measure_run, "_in_rank", hang)
     monkeypatch.setattr(measure_run, "LENIENCE", 0.0)
 
     with pytest.raises(RankError, match="have not returned after 1 s"):

@@ -17,9 +17,20 @@ import pytest
 import torch
 
 from rankscope.machine import Profile, measure, provenance, verdict
-from rankscope.machine.measuring.experiments import BATCH_SIZE, LOOKED_AT, TRIES, measure_loader, measure_traps
 from rankscope.machine.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys, words_of
-from rankscope.machine.measuring.transfers import Buffers, Cuda, check, most_bytes, move_of, sampled
+from rankscope.machine.measuring.transfers import (
+    BATCH_SIZE,
+    LOOKED_AT,
+    TRIES,
+    Buffers,
+    Cuda,
+    check,
+    measure_loader,
+    measure_traps,
+    most_bytes,
+    move_of,
+    sampled,
+)
 from rankscope.machine.profile import Point
 from rankscope.ranks import launch
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankscope.machine import Point, Profile, verdict
+from rankscope.machine import Profile, verdict
+from rankscope.machine.profile import Point
 from rankscope.machine.verdict import (
     above_the_bound,
     against_native,

@@ -27,9 +27,10 @@ import attrs
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
-from rankscope.machine import Point, Profile, Protocol, claims, measure, measure_traps, verdict  # noqa: E402
+from rankscope.machine import Profile, Protocol, claims, measure, measure_traps, verdict  # noqa: E402
 from rankscope.machine.measuring.plan import NUM_PIECES, powers_of_two, transfer_keys  # noqa: E402
 from rankscope.machine.measuring.run import Progress  # noqa: E402
+from rankscope.machine.profile import Point  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
 from rankscope.transfer import prefetched, record_steps  # noqa: E402
 from rankscope.transfer.agreement import DisagreementError  # noqa: E402
@@ -87,8 +88,7 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
 
 def again(profile: Profile) -> Profile:
     """Measure a second time, in this process, what claims are judged by."""
-    from rankscope.machine.measuring.experiments import measure_loader
-    from rankscope.machine.measuring.transfers import Cuda, most_bytes, transfer_points
+    from rankscope.machine.measuring.transfers import Cuda, measure_loader, most_bytes, transfer_points
 
     device = Cuda()
     keys = [key for size in AGAIN if size <= most_bytes(device) for key in transfer_keys(size, device.num_gpus)]

@@ -16,7 +16,7 @@ from typer import Option
 from .ending import interruptible
 
 if TYPE_CHECKING:
-    from ..machine.measuring.run import Emulation, Progress
+    from ..machine.measuring.run import Progress
 
 _OUTPUT = Path("machine.json")
 _PLACES = {"in": (True,), "out": (False,), "both": (True, False)}
@@ -116,23 +116,21 @@ def parse_sizes(text: str) -> list[int]:
     return list(powers_of_two(low, high))
 
 
-def parse_network(text: str) -> Emulation:
-    """Return the network that a text states.
+def parse_network(text: str) -> tuple[float, float]:
+    """Return the bytes per second and the latency in seconds of the network that a text states.
 
     >>> parse_network("100Mbit/s,5ms")
-    Emulation(bytes_per_s=12500000.0, latency_s=0.005)
+    (12500000.0, 0.005)
     >>> parse_network("fast")
     Traceback (most recent call last):
     ValueError: --emulate must be a rate and a latency like 100Mbit/s,5ms or 1Gbit/s alone, got 'fast'
     """
-    from ..machine.measuring.run import Emulation
-
     number = r"(\d+(?:\.\d+)?) ?"
     found = re.fullmatch(rf"{number}([kMG])bit/s(?:, ?{number}(us|ms|s))?", text.strip())
     if found is None:
         raise ValueError(f"--emulate must be a rate and a latency like 100Mbit/s,5ms or 1Gbit/s alone, got {text!r}")
     latency_s = float(found[3]) * _SECONDS[found[4]] if found[3] else 0.0
-    return Emulation(float(found[1]) * _BITS[found[2]] / 8, latency_s)
+    return float(found[1]) * _BITS[found[2]] / 8, latency_s
 
 
 def _names(text: str) -> list[str]:

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..collectives import ALGORITHMS
-from ..machine import Point, Profile, claims, compare, verdict
+from ..machine import Profile, claims, verdict
 from ..machine.link_facts import facts_of
 from ..machine.measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
-from ..machine.profile import LINKS, NATIVE, PATTERNS
+from ..machine.profile import LINKS, NATIVE, PATTERNS, Point, compare
 from ..machine.verdict import Group, bounds, groups
 from ..timeline import Timeline
 from ..values.checks import count_of, one_of

@@ -10,9 +10,9 @@ from ..collectives import ALGORITHMS
 from ..figures.marks import Drawing
 from ..figures.rankings import draw_ranking
 from ..figures.timelines import draw_timeline
-from ..machine import Point, Profile
+from ..machine import Profile
 from ..machine.measuring.plan import builder_options
-from ..machine.profile import NATIVE
+from ..machine.profile import NATIVE, Point
 from ..machine.verdict import bounds
 from ..timeline import Timeline
 from ..values.checks import of_type

@@ -10,8 +10,9 @@ import numpy as np
 from ..figures.marks import Drawing
 from ..figures.rankings import draw_ranking
 from ..figures.timelines import draw_timeline
-from ..machine import Point, Profile
+from ..machine import Profile
 from ..machine.link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
+from ..machine.profile import Point
 from ..timeline import Timeline
 from ..transfer import overlap_share, simulate
 from ..values.checks import of_type

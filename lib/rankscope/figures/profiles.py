@@ -10,16 +10,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from ..machine import Point, Profile
-from ..machine.link_facts import METHODS, LinkFacts, transfers_of
+from ..machine import Profile
+from ..machine.link_facts import LinkFacts, transfers_of
 from ..machine.measuring.plan import LEAST_PIECE_BYTES, NUM_PIECES
-from ..machine.profile import NATIVE, busbw_factor
+from ..machine.profile import NATIVE, Point, busbw_factor
 from ..machine.verdict import groups
 from ..values.checks import of_type, one_of
 from ..values.units import bytes_words, rate_unit, rate_words
-from .axes import to_axes
 from .lines import LABEL_PT, Floats, axes_of, dash, markers, name_ends, note, over_sizes
-from .marks import Drawing, shaded, whole_ticks
 from .palette import INK, Look, looks
 
 _DASHES = (0, (5, 4))  # of what the link itself would give
@@ -159,97 +157,83 @@ def _measured(profile: Profile, collective: str) -> dict[str, Measured]:
 
 
 def _shown(found: dict[str, Measured], algorithms: Sequence[str] | None) -> list[str]:
-    if algorithms is not None:
-        if not algorithms:
-            raise ValueError(f"algorithms must be some of {', '.join(found)}, got none")
-        for name in algorithms:
-            if name not in found:
-                raise ValueError(f"algorithms must be some of {', '.join(found)}, got {name!r}")
-        return list(algorithms)
-    fastest: dict[int, tuple[float, str]] = {}
-    for name, one in found.items():
-        for point in one.points:
-            fastest[point.num_bytes] = min(fastest.get(point.num_bytes, (np.inf, "")), (point.median_s, name))
-    return [name for name in found if name == NATIVE or name in {best for _, best in fastest.values()}]
+    if algorithms is None:
+        times = [(point.num_bytes, point.median_s, name) for name, one in found.items() for point in one.points]
+        fastest = {size: name for size, _, name in sorted(times, reverse=True)}
+        return [name for name in found if name == NATIVE or name in fastest.values()]
+    if not algorithms or not set(algorithms) <= set(found):
+        raise ValueError(f"algorithms must be some of {', '.join(found)}, got {', '.join(algorithms) or 'none'}")
+    return list(algorithms)
 
 
 # ---- copies
 
 
-VIEWS = ("rate", "time", "both_ways", "pieces", "peers")
 _SHOWN = ("pinned_non_blocking", "pageable", "pin_on_the_fly")
 _SIZES = tuple(2**power for power in range(10, 31))
-_TWO = {"pinned": ("pinned_non_blocking", "s"), "pageable": ("pageable", "d")}
-_LINK = "the link alone"
-_CALLED = {"h2d": "to the GPU", "d2h": "to the host"}
+_TWO = {"pinned": ("pinned_non_blocking", "s"), "pageable": ("pageable", "d")}  # and the marker of the dashed line
+_DIRECTION = "h2d"
 
 
 class Way(NamedTuple):
     """A way to copy: how it looks, and the options of its points."""
 
     look: Look
-    options: Mapping[str, Any]
+    options: dict[str, Any]
 
 
 def copies(
     facts: LinkFacts | None,
     profile: Profile | None = None,
     view: str = "rate",
-    direction: str = "h2d",
-    methods: Sequence[str] | None = None,
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw how fast copies to and from a GPU are, over their size.
+    """Draw how fast copies to a GPU are, over their size.
 
     Lines are what the `facts` of the link allow at best, markers what the `profile` measured: medians with their
-    quartiles. Dashes are the link itself. Either may be None. The `direction` is "h2d" or "d2h". The view is
+    quartiles. Dashes are the link itself. Either may be None. The view is
 
-    - "rate" [GB/s] or "time" [µs]: of each of the `methods`;
-    - "both_ways": the rate of a direction alone and while as much goes the other way;
-    - "pieces": the time of one copy next to that of as many bytes in 256 equal copies;
-    - "peers": the rate from each GPU to each other in the profile, at its largest size, one at a time; paler is more.
+    - "rate" [GB/s]: of pinned memory, of pageable memory, and of memory that is pinned for the copy;
+    - "both_ways" [GB/s]: alone, and while as much goes the other way;
+    - "pieces" [µs]: the time of one copy next to that of as many bytes in 256 equal copies.
 
-    Raises ValueError where there is nothing to draw, for no method, for methods of another view than the first two, and
-    for unknown words.
+    Raises ValueError where there is nothing to draw, and for an unknown view.
     """
-    one_of("view", view, VIEWS)
-    one_of("direction", direction, tuple(_CALLED))
-    if methods is not None and view not in ("rate", "time"):
-        raise ValueError(f"methods can be chosen for the views 'rate' and 'time' only, got {view!r}")
-    if view == "peers":
-        return to_axes(draw_peers(of_type("profile", profile, Profile), title), ax)
+    one_of("view", view, ("rate", "both_ways", "pieces"))
     if facts is None and profile is None:
         raise ValueError("facts or profile must be given, got None for both")
     if facts is not None:
         of_type("facts", facts, LinkFacts)
-    if profile is not None:
-        of_type("profile", profile, Profile)
-    ways = _ways(view, direction, _SHOWN if methods is None else methods)
-    least = NUM_PIECES * LEAST_PIECE_BYTES if view == "pieces" else 0
+    ways, in_rates = _ways(view), view != "pieces"
+    least = 0 if in_rates else NUM_PIECES * LEAST_PIECE_BYTES
     points: dict[str, list[Point]] = {}
     if profile is not None:
-        found = {name: transfers_of(profile, **way.options) for name, way in ways.items()}
+        of_type("profile", profile, Profile)
+        found = {name: transfers_of(profile, _DIRECTION, **way.options) for name, way in ways.items()}
         kept = {name: [point for point in some if point.num_bytes >= least] for name, some in found.items()}
         points = {name: some for name, some in kept.items() if some}
     if facts is None and not points:
         raise ValueError(f"profile must have copies by {', '.join(ways)}, as no facts are given, got none")
     measured = {point.num_bytes for some in points.values() for point in some}
     sizes = np.array([size for size in sorted(measured) or _SIZES if size >= least], dtype=float)
-    in_rates = view in ("rate", "both_ways")
 
     def shown(num_bytes: Any, seconds: Any) -> Any:
         return num_bytes / seconds / 1e9 if in_rates else seconds * 1e6
+
+    def of_points(some: Sequence[Point], percent: float) -> Floats:
+        height: Floats = shown(np.array([point.num_bytes for point in some]), _percentiles_s(some, percent))
+        return height
 
     lines: dict[str, Floats] = {}
     bound = np.empty(0)
     if facts is not None:
         for name, way in ways.items():
-            lines[name] = shown(sizes, np.array([facts.seconds(size, **way.options) for size in sizes.tolist()]))
-        bound = shown(sizes, sizes / facts.bytes_per_s(direction))
-    medians = {name: shown(_sizes(some), _percentiles_s(some, 50)) for name, some in points.items()}
+            seconds = [facts.seconds(size, _DIRECTION, **way.options) for size in sizes.tolist()]
+            lines[name] = shown(sizes, np.array(seconds))
+        bound = shown(sizes, sizes / facts.bytes_per_s(_DIRECTION))
+    medians = {name: of_points(some, 50) for name, some in points.items()}
     heights = np.concatenate([*lines.values(), *medians.values()])
-    at_end = {name: float(y[-1]) for name, y in (medians | lines).items()}
     high = max([float(heights.max()), *bound.tolist()])
     low, high = (0.0, 1.12 * high) if in_rates else (float(heights.min()) / 2, 2 * high)
 
@@ -257,17 +241,16 @@ def copies(
     ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), yscale="linear" if in_rates else "log")
     ax.set(ylim=(low, high), ylabel="bandwidth, one way [GB/s]" if in_rates else "time [µs]")
     if bound.size:
-        ax.plot(sizes, bound, color=INK, linewidth=1, linestyle=_DASHES, label=_LINK)
+        ax.plot(sizes, bound, color=INK, linewidth=1, linestyle=_DASHES, label="the link alone")
     for name, line in lines.items():
         look = ways[name].look
         ax.plot(sizes, line, color=look.color, linestyle=dash(look), linewidth=1.6, label=f"{name}, predicted")
     for name, some in points.items():
-        quartiles = [shown(_sizes(some), _percentiles_s(some, percent)) for percent in (25, 50, 75)]
-        low_y, middle, high_y = quartiles[::-1] if in_rates else quartiles
-        markers(ax, name, ways[name].look, _sizes(some), low_y, middle, high_y)
-    over_sizes(ax, sizes, title or _finding(view, direction, ways, facts, points), "size of the copy")
+        first, last = (of_points(some, percent) for percent in ((75, 25) if in_rates else (25, 75)))
+        markers(ax, name, ways[name].look, [point.num_bytes for point in some], first, medians[name], last)
+    over_sizes(ax, sizes, title or _finding(view, facts, points), "size of the copy")
     if facts is not None and in_rates:
-        half = facts.start_s * facts.bytes_per_s(direction)
+        half = facts.start_s * facts.bytes_per_s(_DIRECTION)
         ax.axvline(half, color=INK, linewidth=0.8, linestyle=":", label="n½")
         note(ax, f"n½ = {bytes_words(half)}", (half, high), (4, -2), va="top")
     kinds: dict[str, dict[str, Any]] = {}
@@ -276,82 +259,40 @@ def copies(
     if points:
         kinds["measured: median and quartiles"] = {"marker": "o", "linestyle": "none"}
     _explain(ax, kinds, "center left" if in_rates else "upper left")
-    ends = {name: (at_end[name], way.look) for name, way in ways.items() if name in at_end}
+    drawn = medians | lines
+    ends = {name: (float(drawn[name][-1]), way.look) for name, way in ways.items() if name in drawn}
     if bound.size:
-        ends[_LINK] = float(bound[-1]), Look(INK, True, "")
+        ends["the link alone"] = float(bound[-1]), Look(INK, True, "")
     name_ends(ax, ends)
     return ax
 
 
-def _ways(view: str, direction: str, methods: Sequence[str]) -> dict[str, Way]:
-    """The ways to copy that a view compares: those of its methods, or the plain one and one with an option, dashed."""
-    if view in ("rate", "time"):
-        if not methods:
-            raise ValueError(f"methods must be at least one of {', '.join(METHODS)}, got none")
-        for method in methods:
-            one_of("methods", method, METHODS)
-        return {method: Way(looks([method])[method], {"direction": direction, "method": method}) for method in methods}
+def _ways(view: str) -> dict[str, Way]:
+    """The ways to copy that a view compares: methods, or the plain one and, dashed, one with an option."""
+    if view == "rate":
+        return {method: Way(look, {"method": method}) for method, look in looks(_SHOWN).items()}
+    compared: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "both_ways": ("", ", both ways", {"both": True}),
+        "pieces": (", one copy", f", {NUM_PIECES} copies", {"pieces": NUM_PIECES}),
+    }
+    alone, other, option = compared[view]
     found = {}
     for name, (method, marker) in _TWO.items():
-        look, plain = looks([method])[method], {"direction": direction, "method": method}
-        dashed = Look(look.color, True, marker)
-        if view == "both_ways":
-            found[name] = Way(look, plain)
-            found[f"{name}, both ways"] = Way(dashed, {**plain, "both": True})
-        else:
-            found[f"{name}, one copy"] = Way(look, plain)
-            found[f"{name}, {NUM_PIECES} copies"] = Way(dashed, {**plain, "pieces": NUM_PIECES})
+        look = looks([method])[method]
+        found[name + alone] = Way(look, {"method": method})
+        found[name + other] = Way(Look(look.color, True, marker), {"method": method, **option})
     return found
 
 
-def _sizes(points: Sequence[Point]) -> Floats:
-    return np.array([point.num_bytes for point in points], dtype=float)
-
-
-def _finding(
-    view: str, direction: str, ways: Mapping[str, Way], facts: LinkFacts | None, points: Mapping[str, Sequence[Point]]
-) -> str:
+def _finding(view: str, facts: LinkFacts | None, points: Mapping[str, Sequence[Point]]) -> str:
     """What a view is about; of methods, what the first two reach at the largest size, and of how much."""
     if view == "both_ways":
-        return f"A link has lanes each way: {_CALLED[direction]}, alone and while as much goes back"
+        return "A link has lanes each way: to the GPU, alone and while as much goes back"
     if view == "pieces":
         return f"{NUM_PIECES} small copies pay for {NUM_PIECES} starts"
     rates = {name: some[-1].num_bytes / some[-1].median_s for name, some in points.items()}
     if facts is not None and not rates:
-        rates = {name: _SIZES[-1] / facts.seconds(_SIZES[-1], **way.options) for name, way in ways.items()}
+        rates = {method: _SIZES[-1] / facts.seconds(_SIZES[-1], _DIRECTION, method) for method in _SHOWN}
     words = [f"{name.removesuffix('_non_blocking')} {rate_words(rate)}" for name, rate in rates.items()]
-    link = f"; {facts.name} carries {rate_words(facts.bytes_per_s(direction))}" if facts else ""
-    return f"{'Measured' if points else 'Predicted'}, {_CALLED[direction]}: {', '.join(words[:2])}{link}"
-
-
-_CELL_PX, _LEAST_PX = 46.0, 400.0  # a title has to fit
-
-
-def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
-    """Draw the bandwidth of copies from each GPU to each other at the largest size that a profile has; paler is more.
-
-    Copies go one at a time. Raises ValueError for a profile without copies between GPUs.
-    """
-    found = profile.select("transfer", direction="p2p", both=False)
-    size = max((point.num_bytes for point in found), default=0)
-    points = [point for point in found if point.num_bytes == size]
-    if not points:
-        raise ValueError("profile must have copies between GPUs (direction 'p2p'), got none")
-    number = 1 + max(int(point.options[end]) for point in points for end in ("src", "dst"))
-    rates = np.zeros((number, number))
-    for point in points:
-        rates[int(point.options["src"]), int(point.options["dst"])] = size / point.median_s
-    cells, numbers = shaded(rates, 1e9)
-    slow, fast = float(rates[rates > 0].min()), float(rates.max())
-    return Drawing(
-        title=title or f"{bytes_words(size)} from GPU to GPU: {rate_words(slow)} to {rate_words(fast)}",
-        x_label="target [GPU; number: GB/s]",
-        y_label="source [GPU]",
-        width=number,
-        height=number,
-        size_px=(max(_CELL_PX * number, _LEAST_PX), 26.0 * number),
-        rects=(cells,),
-        texts=numbers,
-        x_ticks=whole_ticks(number),
-        y_ticks=whole_ticks(number),
-    )
+    link = f"; {facts.name} carries {rate_words(facts.bytes_per_s(_DIRECTION))}" if facts else ""
+    return f"{'Measured' if points else 'Predicted'}, to the GPU: {', '.join(words[:2])}{link}"

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from ..values.lazy import lazy
 from .claims import claims
-from .compare import compare
 from .fit import fit_link
 from .link_facts import facts_of, pcie_bytes_per_s, recorded_transfers, stated
 from .measuring.plan import Protocol
-from .measuring.run import Emulation, measure
-from .profile import Point, Profile
+from .measuring.run import measure
+from .profile import Profile
 from .verdict import verdict
 
 __all__ = [
-    "Emulation",
-    "Point",
     "Profile",
     "Protocol",
     "claims",
-    "compare",
     "facts_of",
     "fit_link",
     "measure",
@@ -28,4 +24,4 @@ __all__ = [
     "stated",
     "verdict",
 ]
-__getattr__, __dir__ = lazy(__name__, {"measure_traps": "measuring.experiments"})
+__getattr__, __dir__ = lazy(__name__, {"measure_traps": "measuring.transfers"})

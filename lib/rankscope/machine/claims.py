@@ -42,7 +42,7 @@ def claims(profile: Profile | None = None, facts: LinkFacts | None = None) -> li
     Predictions have the times that the facts give at one size. What a call waits for is CUDA's word (CUDA Driver API,
     "API synchronization behavior"). Raises ValueError for anything but a profile and facts.
 
-    >>> from rankscope.machine import Point, stated
+    >>> from rankscope.machine import stated
     >>> provenance = dict(name="a", date="2030-01-01", backend="gloo", num_ranks=1, num_nodes=1, ranks_per_node=[1])
     >>> found = {"method": "pinned_non_blocking", "num_wrong": 16384, "num_looked_at": 16384}
     >>> early = Point("too_early", 2**28, [5e-3] * 5, [True] * 5, found)

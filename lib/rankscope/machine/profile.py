@@ -16,7 +16,7 @@ from ..collectives import ALGORITHMS, build, simulate_executor
 from ..collectives.schedule import COLLECTIVES
 from ..values import storage
 from ..values.checks import count_of, number, of_type, one_of, truth, whole
-from ..values.frozen import ReadOnly, checked, frozen, mapping
+from ..values.frozen import ReadOnly, checked, each, frozen, mapping
 from ..values.units import bytes_words
 from .fit import LinkFit, fit_link, slope_s_per_byte
 from .provenance import PROTOCOL, checked_provenance
@@ -71,19 +71,13 @@ def _options(name: str, value: Any) -> ReadOnly:
     return options
 
 
-def _truths(name: str, value: Any) -> tuple[bool, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{name} must be a list of True or False, got {value!r}")
-    return tuple(truth(name, one) for one in value)
-
-
 @frozen
 class Point:
     """The seconds of each iteration (the slowest rank's) of one thing that was measured, at one size.
 
     `what` is a collective ("allreduce", …), "ping_pong" (a one-way message, while nothing else is under way),
     "together" (a message of each rank to the next, all at once), "add" or "copy" (in memory), or one of TRANSFERS and
-    EXPERIMENTS (see `measuring.transfers`, `measuring.experiments`). `num_bytes` is the whole buffer of a collective,
+    EXPERIMENTS (see `measuring.transfers`). `num_bytes` is the whole buffer of a collective,
     and otherwise the message. `options` holds what else differs: for a collective ``algorithm`` (one of ALGORITHMS, or
     "native": the backend's own), ``in_place`` and what its builder takes; for messages ``link``, "intra" or "inter".
     `clean` says of each iteration whether the host left this machine its time meanwhile. Seconds are kept to six
@@ -99,7 +93,7 @@ class Point:
     what: str = checked(one_of, WHAT)
     num_bytes: int = checked(whole, 0, 1 << 60)
     seconds: tuple[float, ...] = checked(_seconds)
-    clean: tuple[bool, ...] = checked(_truths)
+    clean: tuple[bool, ...] = checked(each, truth)
     options: Mapping[str, Any] = checked(_options, factory=dict, hash=False)
 
     def __attrs_post_init__(self) -> None:
@@ -407,6 +401,32 @@ class Profile:
             rows.append((point.what, *named, words, point.num_bytes, *times_s, *counts, *rates, predicted_s))
         frame = pd.DataFrame(rows, columns=COLUMNS)
         return frame if predicted else frame.drop(columns="predicted_s")
+
+
+def compare(before: Profile, after: Profile) -> pd.DataFrame:
+    """Return a row for each point of either profile, in the order of the first and then of the second.
+
+    `ratio` is the time of `after` as a multiple of that of `before`. `beyond_noise` says that their interquartile
+    ranges do not overlap. `only_in` is "before" or "after" for a point that the other profile has not, whose ratio is
+    not a number, and "" for the rest. Raises ValueError for anything but profiles.
+    """
+    import pandas as pd
+
+    one = {point.key: point for point in of_type("before", before, Profile).points}
+    other = {point.key: point for point in of_type("after", after, Profile).points}
+    rows = []
+    for key in dict.fromkeys([*one, *other]):
+        old, new = one.get(key), other.get(key)
+        point = old or new
+        assert point is not None
+        named = (point.options.get(name) for name in NAMED)
+        before_s, after_s = (side.median_s if side else math.nan for side in (old, new))
+        beyond_noise = bool(old and new and old.differs(new))
+        only_in = "" if old and new else "before" if old else "after"
+        times_s = before_s, after_s, after_s / before_s
+        rows.append((point.what, *named, point.builder_words, point.num_bytes, *times_s, beyond_noise, only_in))
+    columns = ["what", *NAMED, "options", "num_bytes", "before_s", "after_s", "ratio", "beyond_noise", "only_in"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _profile(fields: dict[str, Any]) -> Profile:

@@ -29,7 +29,6 @@ _CROWDED = 1.5  # times as long a latency with all ranks sending as with one
 def verdict(profile: Profile) -> list[str]:
     """Return sentences: for each collective what is fastest, by how much, how near to the bound; then what looks wrong.
 
-    >>> from . import Point
     >>> provenance = dict(name="a", date="2030-01-01", backend="gloo", num_ranks=4, num_nodes=1, ranks_per_node=[4])
     >>> times = {"native": 2e-3, "ring": 1e-3}
     >>> points = [Point("allreduce", 1024, [s] * 4, [True] * 4, {"algorithm": name}) for name, s in times.items()]

@@ -6,24 +6,21 @@ one; without, links are shaped in the kernel (tbf), both ways, and joined by a b
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
-from ...values.checks import number, truth, whole
+from ...values.checks import number, whole
 from ...workers.host import how_it_ended
 from ...workers.launch import launch_in
 from . import hosts
 from . import switch as switching
 
 Result = TypeVar("Result")
-MOST_HOSTS = 64
 
 
 class Network:
@@ -39,7 +36,10 @@ class Network:
         self, namespaces: list[int], bytes_per_s: float, latency_s: float, switch: subprocess.Popen[bytes] | None
     ) -> None:
         self._namespaces, self._started = namespaces, list[subprocess.Popen[Any]]()
-        self._guards = {switch.stdout.fileno(): partial(_obituary, switch)} if switch and switch.stdout else {}
+        self._guards: dict[int, Callable[[], str]] = {}
+        if switch and switch.stdout:
+            words = f"the switch of the emulated network (pid {switch.pid})"
+            self._guards[switch.stdout.fileno()] = lambda: f"{words} {how_it_ended(switch.wait())}"
         self.num_hosts, self.bytes_per_s, self.latency_s = len(namespaces), bytes_per_s, latency_s
         self.addresses = tuple(hosts.address(host) for host in range(len(namespaces)))
         self.namespaces = tuple(f"/proc/{os.getpid()}/fd/{namespace}" for namespace in namespaces)
@@ -49,12 +49,10 @@ class Network:
         fn: Callable[..., Result],
         args: Sequence[Any] = (),
         timeout_s: float = 60.0,
-        ranks_per_host: int = 1,
         progress: bool = False,
     ) -> list[Result]:
-        """As `rankscope.workers.launch` on Gloo, with `ranks_per_host` ranks on each host, host by host."""
-        each = whole("ranks_per_host", ranks_per_host, 1)
-        places = [(path, self.device) for path in self.namespaces for _ in range(each)]
+        """As `rankscope.ranks.launch` on Gloo, with a rank on each host."""
+        places = [(path, self.device) for path in self.namespaces]
         return launch_in(places, fn, args, timeout_s, progress, self._guards)
 
     def popen(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -79,14 +77,11 @@ class Network:
 
 
 @contextmanager
-def emulated(
-    num_hosts: int, bytes_per_s: float, latency_s: float = 0.0, switch: bool | None = None
-) -> Iterator[Network]:
+def emulated(num_hosts: int, bytes_per_s: float, latency_s: float = 0.0) -> Iterator[Network]:
     """Have a network of hosts that send and receive `bytes_per_s` at once, a packet taking `latency_s` in between.
 
-    With `switch` packets go through a process, without it through the kernel, which knows no latency; None takes the
-    switch where there is a latency. The switch is good for some 100 Mbit/s a host, with 8 hosts; the kernel for more,
-    but lets a first packet go free, and does not care for real time.
+    With a latency packets go through a switch, which is good for some 100 Mbit/s a host, with 8 hosts. Without one they
+    go through the kernel, which carries more, but lets a first packet go free, and does not care for real time.
 
     Whatever runs on the hosts is killed at the end, and nothing is left, even if this process is killed. Raises
     ValueError for bad input, RuntimeError where such a network cannot be made: it takes root, Linux, and iproute2.
@@ -95,13 +90,16 @@ def emulated(
     ...     network.launch(total, args=(10,))
     [21, 21]
     """
-    num_hosts = whole("num_hosts", num_hosts, 1, MOST_HOSTS)
+    num_hosts = whole("num_hosts", num_hosts, 1, 64)
     bytes_per_s = number("bytes_per_s", bytes_per_s, 1e3, 1e11)
     latency_s = number("latency_s", latency_s, 0, 10)
-    by_switch = latency_s > 0 if switch is None else truth("switch", switch)
-    if latency_s > 0 and not by_switch:
-        raise ValueError(f"latency_s must be 0 without a switch, got {latency_s!r}")
-    _require(by_switch)
+    by_switch = latency_s > 0
+    missing = [] if sys.platform == "linux" else ["Linux"]
+    missing += [] if missing or os.geteuid() == 0 else ["root"]
+    missing += [f"{name} (iproute2)" for name in ("ip", "tc") if shutil.which(name) is None]
+    missing += [] if not by_switch or os.path.exists(hosts.TUN) else [f"{hosts.TUN} (only without latency_s)"]
+    if missing:
+        raise RuntimeError(f"an emulated network needs {', '.join(missing)}")
     with ExitStack() as stack:
         join = hosts.join_by_switch if by_switch else hosts.join_by_bridge
         try:
@@ -115,16 +113,6 @@ def emulated(
         yield network
 
 
-def _require(by_switch: bool) -> None:
-    """Raise RuntimeError, with all that is missing, where a network cannot be made."""
-    missing = [] if sys.platform == "linux" else ["Linux"]
-    missing += [] if missing or os.geteuid() == 0 else ["root"]
-    missing += [f"{name} (iproute2)" for name in ("ip", "tc") if shutil.which(name) is None]
-    missing += [] if not by_switch or os.path.exists(hosts.TUN) else [f"{hosts.TUN} (only without latency_s)"]
-    if missing:
-        raise RuntimeError(f"an emulated network needs {', '.join(missing)}")
-
-
 @contextmanager
 def _keeper(
     tuns: list[int], namespaces: list[int], bytes_per_s: float, latency_s: float
@@ -132,24 +120,16 @@ def _keeper(
     """Run the switch, which also ends what runs in the namespaces if this process is killed."""
     lists = [",".join(map(str, descriptors)) for descriptors in (tuns, namespaces)]
     numbers = map(str, (os.getpid(), bytes_per_s, latency_s))
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-I", switching.__file__, *numbers, *lists],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         pass_fds=[*tuns, *namespaces],
         start_new_session=True,  # Ctrl-C is for this process
-    )
-    try:
-        out: IO[bytes] | None = process.stdout
-        if out is None or out.readline() != b"ready\n":
-            raise RuntimeError("the switch of the emulated network did not start")
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        with contextlib.suppress(AttributeError):
-            process.stdout.close()  # type: ignore[union-attr]
-
-
-def _obituary(switch: subprocess.Popen[bytes]) -> str:
-    return f"the switch of the emulated network (pid {switch.pid}) {how_it_ended(switch.wait())}"
+    ) as process:
+        try:
+            if process.stdout is None or process.stdout.readline() != b"ready\n":
+                raise RuntimeError("the switch of the emulated network did not start")
+            yield process
+        finally:
+            process.kill()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ...collectives import ALGORITHMS, build
 from ...values.checks import number, one_of, several, truth, whole
-from ...values.frozen import checked, frozen, optional
+from ...values.frozen import checked, each, frozen, optional
 from ...values.units import bytes_words
 from ..profile import NATIVE, TRANSFERS, Key, Profile
 
@@ -38,18 +38,6 @@ def _sizes(name: str, value: Any) -> tuple[int, ...]:
         if whole(name, size, ITEM_BYTES, MOST_BYTES) % ITEM_BYTES:
             raise ValueError(f"{name} must be multiples of {ITEM_BYTES} bytes, an element's, got {size!r}")
     return tuple(sorted(set(found)))
-
-
-def _collectives(name: str, value: Any) -> tuple[str, ...]:
-    return tuple(one_of(name, one, MEASURED) for one in several(name, value))
-
-
-def _names(name: str, value: Any) -> tuple[str, ...]:
-    return tuple(several(name, value))
-
-
-def _truths(name: str, value: Any) -> tuple[bool, ...]:
-    return tuple(truth(name, one) for one in several(name, value))
 
 
 @frozen
@@ -80,9 +68,9 @@ class Protocol:
     budget_s: float = checked(number, above=0, high=3600, default=0.4)
     real_time: bool = checked(truth, default=False)
     sizes: Sequence[int] | None = checked(optional, _sizes, default=None)
-    collectives: Sequence[str] = checked(_collectives, default=("allreduce",))
-    algorithms: Sequence[str] | None = checked(optional, _names, default=None)
-    in_place: Sequence[bool] = checked(_truths, default=(True,))
+    collectives: Sequence[str] = checked(each, one_of, MEASURED, default=("allreduce",))
+    algorithms: Sequence[str] | None = checked(optional, each, str, default=None)
+    in_place: Sequence[bool] = checked(each, truth, default=(True,))
     transfers: bool = checked(truth, default=True)
 
     def __attrs_post_init__(self) -> None:
@@ -126,11 +114,7 @@ def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
     >>> powers_of_two(256, 2048)
     (256, 512, 1024, 2048)
     """
-    found = []
-    while low <= high:
-        found.append(low)
-        low *= factor
-    return tuple(found)
+    return tuple(low * factor**power for power in range(high.bit_length()) if low * factor**power <= high)
 
 
 def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:

@@ -51,13 +51,6 @@ class Progress(NamedTuple):
     left_out: tuple[int, ...] = ()
 
 
-class Emulation(NamedTuple):
-    """A network to be emulated, one rank per host: `emulate.emulated` makes it, and says what it can be."""
-
-    bytes_per_s: float
-    latency_s: float = 0.0
-
-
 def measure(
     path: str | os.PathLike[str],
     protocol: Protocol | None = None,
@@ -65,7 +58,7 @@ def measure(
     num_ranks: int | None = None,
     backend: str = "gloo",
     device: str | None = None,
-    emulate: Emulation | None = None,
+    emulate: tuple[float, float] | None = None,
     fresh: bool = False,
     name: str = "",
     command: str = "measure",
@@ -80,6 +73,9 @@ def measure(
     `num_ranks` is by default the number of GPUs with "nccl", where it may be 1, else 4. Under torchrun the ranks are
     its own: all call this alike, rank 0 writes, and all get the profile. Buffers are on the `device`, by default "cuda"
     with "nccl" and else "cpu". Gloo's ranks may share a GPU: links, and algorithms not asked for, are left out there.
+    `emulate` has the bytes per second and the latency in seconds of a network that is made for the run, with a host for
+    each rank (as root on Linux; see `emulated`).
+
     Raises ValueError for bad input, for a file of another machine or setting, and for one that another run has written
     meanwhile; RankError where a rank fails, hangs, or gets a wrong result; OSError where the file cannot be written.
 
@@ -93,14 +89,14 @@ def measure(
     chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
     if not callable(report):
         raise ValueError(f"report must be a function of a Progress, got {report!r}")
-    fresh = truth("fresh", fresh)
     device = device_of(device, one_of("backend", backend, BACKENDS))
     number = num_ranks_of(num_ranks, backend)
     chosen.check_algorithms(number)
     with _network(number, backend, device, emulate) as (start, network):
         run = _Run(Path(path), chosen, backend, device, report, start)
-        found = run.survey()
-        run.open(found, of_run(name, command, network), fresh)
+        report(Progress(0, 0, "starting the ranks"))
+        found: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
+        run.open(found, of_run(name, command, network), truth("fresh", fresh))
         run.measure(found)
     return run.profile
 
@@ -155,17 +151,20 @@ Start = Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
 
 
 @contextlib.contextmanager
-def _network(num_ranks: int, backend: str, device: str, emulate: Emulation | None) -> Iterator[tuple[Start, str]]:
+def _network(
+    num_ranks: int, backend: str, device: str, emulate: tuple[float, float] | None
+) -> Iterator[tuple[Start, str]]:
     """What launches functions in ranks, and the name of the network over which they talk."""
     if emulate is None:
         yield lambda fn, args, limit_s: launch(fn, num_ranks, args, backend, limit_s), ""
         return
-    of_type("emulate", emulate, Emulation)
+    if not isinstance(emulate, tuple | list) or len(emulate) != 2:
+        raise ValueError(f"emulate must be bytes per second and seconds of latency, got {emulate!r}")
     if backend != "gloo" or device != "cpu" or is_joined(backend):
         raise ValueError("emulate goes with backend='gloo' and device='cpu', and not with torchrun")
     from ..emulate import emulated
 
-    with emulated(num_ranks, emulate.bytes_per_s, emulate.latency_s) as network:
+    with emulated(num_ranks, *emulate) as network:
         yield network.launch, str(network)
 
 
@@ -182,12 +181,6 @@ class _Run:
         self._stamp: tuple[int, int] | None = None  # of the file as this run left it
         self._writes = writes(backend)
 
-    def survey(self) -> dict[str, Any]:
-        """Return what rank 0 finds out about machine and nodes."""
-        self.report(Progress(0, 0, "starting the ranks"))
-        found: dict[str, Any] = self.start(_survey, (self.device,), PATIENCE_S)[0]
-        return found
-
     def open(self, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
         """Begin the profile, or take the one that is there; under torchrun rank 0 has it, and passes it on."""
         opened: Profile | Exception | None = None
@@ -197,7 +190,7 @@ class _Run:
             except (ValueError, OSError) as error:
                 opened = error
         if is_joined(self.backend):
-            opened = self.start(_same, (opened,), PATIENCE_S)[0]
+            opened = self.start(_in_rank, ("same", opened), PATIENCE_S)[0]
         if isinstance(opened, Exception):
             raise opened
         assert opened is not None
@@ -259,13 +252,13 @@ class _Run:
             some = next_launch(missing, self.profile, self.protocol)
             expected = guess_s(some, self.profile, self.protocol)
             begin = time.monotonic()
-            args = (some, found["nodes"], self.device, self.protocol)
-            points = self.start(_measure_keys, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
+            args = ("measure_keys", some, found["nodes"], self.device, self.protocol)
+            points = self.start(_in_rank, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
             ratio = (time.monotonic() - begin) / expected
             self._keep(points)
         if copies and not all(self.profile.select(what) for what in EXPERIMENTS):
             self.report(Progress(len(keys), len(keys), "experiments on copies", None, left_out))
-            self._keep(self.start(_experiment, (), 4 * PATIENCE_S)[0])
+            self._keep(self.start(_in_rank, ("experiment",), 4 * PATIENCE_S)[0])
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
     def _copies(self, found: Mapping[str, Any]) -> list[Key]:
@@ -303,26 +296,8 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-# ---- in the ranks, where torch is loaded already
+def _in_rank(name: str, *args: Any) -> Any:
+    """Call a function of `rank` in a rank, where torch is loaded already."""
+    from . import rank
 
-
-def _survey(device: str) -> dict[str, Any]:
-    from .rank import survey
-
-    return survey(device)
-
-
-def _measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protocol: Protocol) -> list[Point]:
-    from .rank import measure_keys
-
-    return measure_keys(keys, nodes, device, protocol)
-
-
-def _experiment() -> list[Point]:
-    from .rank import experiment
-
-    return experiment()
-
-
-def _same(value: Any) -> Any:
-    return value
+    return getattr(rank, name)(*args)

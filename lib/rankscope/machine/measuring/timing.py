@@ -32,11 +32,12 @@ def nothing() -> None:
 
 
 class Task(NamedTuple):
-    """What a rank does in each iteration; only `run` is timed."""
+    """What a rank does in each iteration; only `run` is timed, in which what is measured happens so many `times`."""
 
     run: Callable[[], object]
     before: Callable[[], object] = nothing
     after: Callable[[], object] = nothing
+    times: int = 1
 
 
 def stolen_ticks() -> int:
