@@ -24,16 +24,6 @@ SLIDERS = {  # the setting that each sets
 }
 
 
-def source(name: str) -> str:
-    """The code of a cell that shows the explorer."""
-    if name != "machine":
-        return f"from rankscope import explorers\nexplorers.{name}()"
-    return (
-        "from rankscope import explorers\nfrom rankscope.machine import Profile\n"
-        f"explorers.machine({{'slow': Profile.load({str(PROFILE)!r})}})"
-    )
-
-
 def made(name: str) -> Explorer:
     inputs: list[Any] = [{"slow": Profile.load(PROFILE)}] if name == "machine" else []
     return explorer_of(getattr(explorers, name), *inputs)

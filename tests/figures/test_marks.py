@@ -20,7 +20,6 @@ from rankscope.figures.palette import CATEGORIES, INK, LEGIBLE, contrast, hatch_
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
 from rankscope.timeline import Span, Timeline
-from rankscope.values.units import bytes_words, time_words
 
 SVG = "{http://www.w3.org/2000/svg}"
 COLORS = ["#0072b2", "#d55e00"]
@@ -122,12 +121,6 @@ def test_ticks_are_few_and_round(count: int) -> None:
     ticks = whole_ticks(count)
     assert len(ticks) <= 12
     assert all(label == str(int(place - 0.5)) for place, label in ticks)
-
-
-def test_units() -> None:
-    sizes = (0, 1, 1023, 1024, 1.5 * 2**20, 1023 * 2**10, 2**50)
-    assert list(map(bytes_words, sizes)) == ["0 B", "1 B", "1023 B", "1 KiB", "1.5 MiB", "1023 KiB", "1024 TiB"]
-    assert [time_words(s) for s in (0, 1.2345e-6, 1.5e-3, 3.0)] == ["0 s", "1234 ns", "1500 µs", "3 s"]
 
 
 # ---- colours

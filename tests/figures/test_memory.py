@@ -32,11 +32,6 @@ def test_each_term_is_a_piece_where_the_one_before_ends() -> None:
         assert sum(found[row, COLORS[shown[-1]]]) == pytest.approx(memory.total_bytes / 1e9)
 
 
-def test_colours_tell_all_terms_apart() -> None:
-    assert set(COLORS) == set(TERMS)
-    assert len(set(COLORS.values())) == len(TERMS)
-
-
 def test_totals_limits_and_legend() -> None:
     drawing = draw_memory(STAGES, LIMITS, chosen="stage 2")
     totals, *limits = drawing.texts
@@ -49,12 +44,6 @@ def test_totals_limits_and_legend() -> None:
     frame = drawing.rects[0]
     assert frame.y.tolist() == [2.04]
     assert frame.width[0] > STAGES["stage 2"].total_bytes / 1e9
-
-
-def test_units_follow_the_longest_bar() -> None:
-    small = draw_memory({"small": zero.memory(1000, 2, 0)})
-    assert (small.x_label, small.title) == ("memory of one rank [kB]", "small: 16 kB a rank")
-    assert draw_memory({"all": zero.memory(1e12, 2, 0)}).x_label == "memory of one rank [TB]"
 
 
 def test_lines_are_the_totals() -> None:

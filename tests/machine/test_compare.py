@@ -56,7 +56,3 @@ def test_what_only_one_has_is_listed() -> None:
 def test_only_profiles_are_compared() -> None:
     with pytest.raises(ValueError, match="after must be a Profile, got 'b.json'"):
         compare(profile(), "b.json")  # type: ignore[arg-type]
-
-
-def test_two_empty_profiles_give_an_empty_table() -> None:
-    assert compare(profile(), profile()).shape == (0, 11)

@@ -56,12 +56,6 @@ def test_a_latency_alone_has_a_bandwidth_without_limit() -> None:
     assert "B unlimited" in str(fit)
 
 
-def test_a_latency_below_0_is_none() -> None:
-    fit = fit_link(SIZES, [size / 1e9 * (1 - 50 / size) for size in SIZES])
-    assert fit.link.alpha_s == 0
-    assert fit.alpha_s_interval[0] == 0
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_steal_that_hits_a_third_of_the_samples_does_little(seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -85,10 +79,6 @@ def test_sizes_come_in_any_order_and_twice() -> None:
     sizes = [SIZES[place] for place in order for _ in range(2)]
     halves = [half for place in order for half in (times[place][:4], times[place][4:])]
     assert fit_link(sizes, halves).link == fit_link(SIZES, times).link
-
-
-def test_the_same_data_give_the_same_fit() -> None:
-    assert fit_link(SIZES, drawn(3, 0.1, 9)) == fit_link(SIZES, drawn(3, 0.1, 9))
 
 
 def test_sums_in_memory_have_the_slope_of_most_sizes() -> None:
@@ -176,22 +166,13 @@ def test_sizes_held_out_are_not_fitted() -> None:
     ("sizes", "times", "words"),
     [
         (SIZES[:4], [1.0] * 4, r"at least 5 different sizes, got \[256, 512, 1024, 2048\]"),
-        ([64] * 9, [1.0] * 9, r"at least 5 different sizes, got \[64\]"),
         (None, [], "num_bytes must be a list with an entry for each size, got None"),
         (SIZES, 1.0, "seconds must be a list with an entry for each size, got 1.0"),
-        ([], [], r"at least 5 different sizes, got \[\]"),
         (SIZES, [1.0] * 16, "seconds must be for each of 17 sizes, got 16"),
         (SIZES, [1.0] * 16 + [0.0], "seconds must be .* of at least 1e-12 .*, got 0.0"),
-        (SIZES, [1.0] * 16 + [-1.0], "got -1.0"),
-        (SIZES, [1.0] * 16 + [float("nan")], "got nan"),
-        (SIZES, [1.0] * 16 + [float("inf")], "got inf"),
-        (SIZES, [1.0] * 16 + ["1"], "got '1'"),
         (SIZES, [1.0] * 16 + [[]], "seconds must have a time of each size, got none of 16777216 bytes"),
-        (SIZES, [1.0] * 16 + [[1.0, None]], "got None"),
         (SIZES, [1.0] * 16 + [None], "seconds must be a finite number .*got None"),
         ([-1, *SIZES[1:]], [1.0] * 17, "num_bytes must be .*got -1"),
-        ([0.5, *SIZES[1:]], [1.0] * 17, "num_bytes must be .*got 0.5"),
-        ([True, *SIZES[1:]], [1.0] * 17, "num_bytes must be .*got True"),
     ],
 )
 def test_what_cannot_be_fitted_is_said(sizes: Any, times: Any, words: str) -> None:

@@ -65,14 +65,10 @@ def test_data_are_what_packets_leave_of_a_long_transfer(generation: int) -> None
     ("call", "message"),
     [
         (lambda: pcie_bytes_per_s(7), "generation must be a whole number from 1 to 6, got 7"),
-        (lambda: pcie_bytes_per_s(4, 0), "num_lanes must be a whole number from 1 to 32, got 0"),
-        (lambda: pcie_bytes_per_s(4, 16, "up"), "direction must be one of 'h2d', 'd2h', got 'up'"),
         (lambda: pcie_bytes_per_s(4, 16, "h2d", 0), "payload_bytes must be a whole number of at least 1, got 0"),
-        (lambda: stated(4, 16, 0.0), "host_copy_bytes_per_s must be a number above 0, got 0.0"),
         (lambda: LinkFacts("a", 1.0, 1.0, start_s=-1), "start_s must be a finite number of at least 0, got -1"),
         (lambda: stated(4).seconds(1, "up"), "direction must be one of 'h2d', 'd2h', 'd2d', got 'up'"),
         (lambda: stated(4).seconds(-1, "h2d"), "num_bytes must be a finite number of at least 0, got -1"),
-        (lambda: stated(4).seconds("8", "h2d"), "num_bytes must be a finite number of at least 0, got '8'"),
         (lambda: stated(4).seconds(1, "h2d", "magic"), "method must be one of .*, got 'magic'"),
         (lambda: stated(4).seconds(1, "h2d", "pinned", 0), "pieces must be a whole number of at least 1, got 0"),
         (lambda: stated(4).seconds(1, "h2d", "pinned", both="no"), "both must be True or False, got 'no'"),
@@ -143,13 +139,9 @@ def test_facts_of_a_profile_are_its_first_gpus(known: Profile) -> None:
     large = facts_of(profile([point("pin", 4096, 1e-6, cached=True)], **named))
     assert large is not None
     assert (large.gpu_memory_bytes_per_s, large.host_copy_bytes_per_s) == (3.35e12, pytest.approx(4.096e9))
-
-
-def test_a_gpu_whose_name_holds_another_ones_is_not_taken_for_it() -> None:
-    named = {"gpus": [{"name": "NVIDIA GH200 480GB"}], "topology": "GPU0: PCIe 5 x16"}
-    facts = facts_of(profile([], **named))
-    assert facts is not None
-    assert facts.gpu_memory_bytes_per_s == float("inf")
+    other = facts_of(profile([], gpus=[{"name": "NVIDIA GH200 480GB"}], topology="GPU0: PCIe 5 x16"))
+    assert other is not None
+    assert other.gpu_memory_bytes_per_s == float("inf")
 
 
 @pytest.mark.parametrize("topology", ["", "GPU1: PCIe 4 x16", "GPU0: NVLink", "GPU0: PCIe 9 x16", "GPU0: PCIe 4 x64"])

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rankscope.collectives import ALGORITHMS
-from rankscope.machine.measuring import plan as measure_plan
 from rankscope.machine.measuring import rank as measure_collectives
 from rankscope.machine.measuring.plan import MEASURED, Protocol, collective_keys, key_of, keys_of, link_keys
 from rankscope.machine.measuring.rank import Buffers, check, collective_tasks, method, neighbours, pair, points_of
 from rankscope.machine.measuring.run import measure
-from rankscope.machine.measuring.timing import Ranks, Task, go_first, measure_all, stolen_ticks
+from rankscope.machine.measuring.timing import Ranks, Task, go_first, measure_all
 from rankscope.ranks import RankError, in_threads
 
 pytestmark = pytest.mark.slow
@@ -159,10 +158,6 @@ def test_real_time_is_refused_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
     with pytest.raises(RuntimeError, match=r"real_time needs Linux, and root or CAP_SYS_NICE: .*not permitted"):
         go_first()
-
-
-def test_stolen_ticks_only_grow() -> None:
-    assert 0 <= stolen_ticks() <= stolen_ticks()
 
 
 # ---- links
@@ -335,11 +330,6 @@ def test_keys_are_all_different_and_of_whole_elements(sizes: list[int], quads: i
     assert any(dict(options).get("algorithm") == "native" for _, _, options in keys)
 
 
-def test_a_schedule_has_no_end_of_segments_however_large_the_size() -> None:
-    keys = collective_keys("allreduce", 2**40, [2], ["segmented_ring"])
-    assert dict(keys[0][2])["num_segments"] == measure_plan.MOST_SEGMENTS
-
-
 def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
     sizes = (2**10, 2**20, 2**30)
     keys, left_out = keys_of(Protocol(), sizes, [4], 2**30)
@@ -354,14 +344,10 @@ def test_sizes_that_do_not_fit_into_memory_are_left_out_and_told() -> None:
     [
         ({"collectives": "allreduce"}, "collectives must be a list, got 'allreduce'"),
         ({"collectives": ["allreduce", "barrier"]}, "collectives must be one of 'allreduce', .*got 'barrier'"),
-        ({"algorithms": "ring"}, "algorithms must be a list, got 'ring'"),
-        ({"algorithms": 0}, "algorithms must be a list, got 0"),
         ({"algorithms": ["rings"]}, "algorithms must be one of 'native', 'flat'"),
         ({"collectives": ["allgather"], "algorithms": ["recursive_doubling"]}, "power of two"),
         ({"sizes": [1022]}, "sizes must be multiples of 4 bytes, an element's, got 1022"),
         ({"sizes": []}, r"sizes must be one or more whole numbers of bytes, got \[\]"),
-        ({"sizes": 4096}, "sizes must be a list, got 4096"),
-        ({"in_place": True}, "in_place must be a list, got True"),
         ({"in_place": ["yes"]}, "in_place must be True or False, got 'yes'"),
         ({"transfers": 1}, "transfers must be True or False, got 1"),
         ({"iterations": 0}, "iterations must be a whole number from 1 to 10000, got 0"),

@@ -135,10 +135,6 @@ def test_what_no_measurement_gives_is_refused(changes: dict[str, Any], words: st
         Profile(**given)
 
 
-def test_what_a_program_said_to_a_terminal_is_left_out() -> None:
-    assert profile(topology="\x1b[4mGPU0\x1b[0m\tX\n\x07").provenance["topology"] == "GPU0\tX\n"
-
-
 def test_it_prints_as_what_it_is_of() -> None:
     assert str(profile(gpus=[{"name": "a card"}] * 2, topology="").add(*SMALL.points)).splitlines() == [
         "made up: 4 ranks on 1 node, gloo, loopback",

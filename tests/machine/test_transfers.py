@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rankscope.machine import Profile, measure, provenance, verdict
-from rankscope.machine.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys, words_of
+from rankscope.machine.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys
 from rankscope.machine.measuring.transfers import (
     BATCH_SIZE,
     LOOKED_AT,
@@ -332,11 +332,6 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
     assert "Copies to the GPU: 4.94 GB/s with pinned memory at 64 KiB" in words
     assert "That DataLoader(pin_memory=True) makes batches quicker: yes" in words
     assert {"transfer", "pin", "too_early"} <= set(profile.to_frame(predicted=True).what)
-
-
-def test_keys_of_copies_are_told_apart_in_words() -> None:
-    key = key_of("transfer", 2**20, direction="h2d", method="pinned", pieces=1, both=False)
-    assert words_of(key) == "transfer h2d, pinned, 1 MiB"
 
 
 def test_links_of_gpus_are_told_without_their_addresses(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankscope.machine import Profile, verdict
+from rankscope.machine import verdict
 from rankscope.machine.profile import Point
 from rankscope.machine.verdict import (
     above_the_bound,
@@ -184,16 +184,3 @@ def test_of_a_good_profile_nothing_looks_wrong() -> None:
     assert said[0].startswith("allreduce: use recursive_doubling from 1 KiB to ")
     assert "of native's time at 1 KiB" in said[1]
     assert "times the lower bound at 16 MiB" in said[2]
-
-
-def test_nothing_measured_is_nothing_but_that() -> None:
-    assert verdict(profile()) == ["No link was measured, so nothing can be predicted or compared with a bound."]
-
-
-def test_all_at_once() -> None:
-    draw = np.random.default_rng(2)
-    bad = links(how={"ping_pong": 1.0, "together": 3.0}, noise=0.0, seconds=lambda size: 10 ** draw.uniform(-3, -1))
-    made: Profile = collective(profile(bad), {"ring": lambda size: 9.0, "native": lambda size: 1e-9 * size**1.5})
-    said = verdict(made.add(Point("copy", 8, [1.0, 9.0], [False] * 2)))
-    assert len(said) == len(set(said)) >= 7
-    assert all(sentence.endswith(".") and sentence.isprintable() for sentence in said)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..values.checks import one_of
-from .diagnosis import Check, Diagnosis, Missing
-from .probes import CHECKS, find_browser
+from .diagnosis import Check, Diagnosis
+from .probes import CHECKS
 
-__all__ = ["Missing", "examine", "find_browser", "remedy"]
+__all__ = ["examine", "remedy"]
 
 
 def examine(
