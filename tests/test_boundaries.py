@@ -49,7 +49,6 @@ RUNNERS = {
     "rankscope.parameter_server.run": "torch",
     "rankscope.parameter_server.sharing": "torch",
     "rankscope.figures.axes": "matplotlib",
-    "rankscope.figures.cost_lines": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
     "rankscope.figures.profiles": "matplotlib",
     "rankscope.yours": "torch",

@@ -230,9 +230,9 @@ def test_fonts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_torch_without_backends(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gloo", "nccl", "mpi", "ucc"):
+    for name in ("gloo", "nccl", "mpi"):
         monkeypatch.setattr(dist, f"is_{name}_available", lambda: False)
-    for name in ("Gloo", "NCCL", "MPI in torch", "UCC in torch"):
+    for name in ("Gloo", "NCCL", "MPI in torch"):
         assert find(name).detail == "this torch was built without it"
     monkeypatch.setattr(dist, "is_available", lambda: False)
     assert not find("Gloo").found

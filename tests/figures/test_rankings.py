@@ -11,7 +11,7 @@ from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, best, closed_form
 from rankscope.collectives.best import Best, Candidate
-from rankscope.figures.cost_lines import lowest
+from rankscope.figures.lines import lowest
 from rankscope.figures.palette import looks
 from rankscope.figures.rankings import draw_ranking, draw_winners
 

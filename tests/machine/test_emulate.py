@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from rankscope.machine import emulate
 from rankscope.machine.emulate import Network, emulated
-from rankscope.machine.emulate import hosts as emulate_hosts
 from rankscope.machine.emulate.switch import is_bare, processes_in
 
 from ..processes import NOT_HANGING_S, alive, open_files, soon
@@ -138,7 +138,7 @@ def test_bad_input(arguments: Any, said: str) -> None:
 def test_one_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(emulate_hosts, "TUN", str(tmp_path / "tun"))
+    monkeypatch.setattr(emulate, "TUN", str(tmp_path / "tun"))
     needed = "an emulated network needs root, ip [(]iproute2[)], tc [(]iproute2[)]"
     with pytest.raises(RuntimeError, match=f"^{needed}$"), emulated(2, RATE):
         pass
@@ -160,7 +160,7 @@ def test_bad_hosts_and_programs(switched: Network) -> None:
 @needs_network
 def test_what_cannot_be_made_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = num_open()
-    monkeypatch.setattr(emulate_hosts, "_ROUTE", "no such option")
+    monkeypatch.setattr(emulate, "_ROUTE", "no such option")
     with pytest.raises(RuntimeError, match="ip refused one of .*no such option"), emulated(2, RATE, LATENCY_S):
         pass
     assert num_open() <= before

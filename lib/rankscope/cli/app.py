@@ -81,6 +81,8 @@ def trace(
 ) -> None:
     """Write when each rank would send, receive and add, as a trace that chrome://tracing and Perfetto open."""
     from ..machine import Profile
+    from ..values.checks import count_of
+    from ..values.units import bytes_words, time_words
     from . import tables
 
     profile = Profile.load(path)
@@ -89,7 +91,8 @@ def trace(
     if output.exists() and not output.is_file():  # a folder, or a device, whose place a file must not take
         raise ValueError(f"--output must be a file, got {str(output)!r}")
     timeline.to_chrome_trace(output)
-    tables.show(tables.traced(timeline, collective, algorithm, size, output))
+    what = f"{collective} by {algorithm} of {bytes_words(size)}"
+    tables.show(f"{output}: {what}, {count_of(len(timeline), 'span')}, {time_words(timeline.makespan_s)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -106,34 +105,26 @@ def predictions(
     for name in algorithms or ():
         one_of(f"--algorithm of {collective}", name, tuple(ALGORITHMS[collective]))
     measured = {group.collective: group.by_size for group in groups(profile)}.get(collective, {})
+    profile.cluster()  # says what it lacks, if anything
     for size in sizes:
         rounded = num_elements(collective, size, profile.num_ranks) * ITEM_BYTES
-        rows = _predicted_rows(profile, collective, algorithms, rounded)
+        rows = []
+        for name in algorithms or ALGORITHMS[collective]:
+            try:
+                rows.append((predicted(profile, collective, name, rounded).makespan_s, name))
+            except ValueError:  # of all algorithms those that exist for so many ranks
+                if algorithms:
+                    raise
         bound_s = float(bounds(profile, collective, rounded).seconds)
         points = measured.get(rounded, {})
         title = f"{collective}, {bytes_words(rounded)}; no less than {time_words(bound_s)}"
         table = table_of(title, "algorithm", "predicted", "×bound", *(["measured", "off"] if points else []))
-        for place, (seconds, name) in enumerate(rows):
+        for place, (seconds, name) in enumerate(sorted(rows)):
             point = points.get(name)
             cells = [time_words(point.median_s), f"{seconds / point.median_s - 1:+.0%}"] if point else []
             ratio = f"{seconds / bound_s:.2f}" if bound_s else ""
             table.add_row(name, time_words(seconds), ratio, *cells, style=None if place else _FASTEST)
         yield table
-
-
-def _predicted_rows(
-    profile: Profile, collective: str, algorithms: Sequence[str] | None, num_bytes: int
-) -> list[tuple[float, str]]:
-    """Seconds and name, the quickest first; of all algorithms those that exist for so many ranks."""
-    rows = []
-    profile.cluster()
-    for name in algorithms or ALGORITHMS[collective]:
-        try:
-            rows.append((predicted(profile, collective, name, num_bytes).makespan_s, name))
-        except ValueError:
-            if algorithms:
-                raise
-    return sorted(rows)
 
 
 def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int) -> Timeline:
@@ -143,12 +134,6 @@ def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int)
     size = num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
     options = builder_options(algorithm, size, profile.provenance["ranks_per_node"])
     return profile.predict(collective, algorithm, size, **options)
-
-
-def traced(timeline: Timeline, collective: str, algorithm: str, num_bytes: int, path: Path) -> Text:
-    """Return what has been written."""
-    what = f"{collective} by {algorithm} of {bytes_words(num_bytes)}"
-    return Text(f"{path}: {what}, {count_of(len(timeline), 'span')}, {time_words(timeline.makespan_s)}")
 
 
 def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[RenderableType]:
@@ -249,13 +234,11 @@ _METHODS = {
     "on the fly": "pin_on_the_fly",
     "cached": "pin_on_the_fly_cached",
 }
+_PINNED = {"direction": "h2d", "method": "pinned_non_blocking", **_PLAIN}
 _OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "to GPU": ("transfer", {"direction": "h2d", "method": "pinned_non_blocking", **_PLAIN}),
-    "both ways": ("transfer", {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": True}),
-    "in pieces": (
-        "transfer",
-        {"direction": "h2d", "method": "pinned_non_blocking", "pieces": NUM_PIECES, "both": False},
-    ),
+    "to GPU": ("transfer", _PINNED),
+    "both ways": ("transfer", _PINNED | {"both": True}),
+    "in pieces": ("transfer", _PINNED | {"pieces": NUM_PIECES}),
     "on GPU": ("transfer", {"direction": "d2d"}),
     "pin": ("pin", {"cached": False}),
     "cached": ("pin", {"cached": True}),
@@ -282,12 +265,10 @@ def _by_method(profile: Profile, direction: str, title: str) -> Table:
     table = table_of(title, "size", *_METHODS, "call")
     table.caption = "call: for how long one with non_blocking held the host; on the fly: pinned for the copy"
     for size in _sizes(profile, "transfer", direction=direction):
-        row = [
-            _median(profile, size, "transfer", {"direction": direction, "method": method, **_PLAIN}, rate=True)
-            for method in _METHODS.values()
-        ]
-        held = {"direction": direction, "method": "pinned_non_blocking", **_PLAIN}
-        table.add_row(bytes_words(size), *row, _median(profile, size, "transfer_host", held))
+        ways = [_PINNED | {"direction": direction, "method": method} for method in _METHODS.values()]
+        row = [_median(profile, size, "transfer", way, rate=True) for way in ways]
+        held = _median(profile, size, "transfer_host", _PINNED | {"direction": direction})
+        table.add_row(bytes_words(size), *row, held)
     return table
 
 

@@ -285,7 +285,6 @@ def fonts() -> str:
 # ---- all checks: what each is used for, and what to install where it is missing
 
 ROOT = "root on Linux"
-BUILD = "takes a torch built with it, from source"
 
 
 def _installed(name: str) -> str:
@@ -310,9 +309,11 @@ CHECKS = (
     ),
     Check("NCCL", "ranks on GPUs: `rankscope profile --backend nccl`", nccl, "NVIDIA GPUs, and a torch built for CUDA"),
     Check(
-        "MPI in torch", "`rankscope profile --backend mpi`, torch.distributed on MPI", partial(backend, "mpi"), BUILD
+        "MPI in torch",
+        "`rankscope profile --backend mpi`, torch.distributed on MPI",
+        partial(backend, "mpi"),
+        "takes a torch built with it, from source",
     ),
-    Check("UCC in torch", "nothing here; your own ranks", partial(backend, "ucc"), BUILD),
     Check(
         "CUDA GPUs",
         "copies in 08, GPU tests, `rankscope profile --device cuda`",

@@ -21,8 +21,7 @@ from .timelines import draw_timeline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .cost_lines import costs
-    from .lines import bucket_caps, curves, queue_fill, zero_memory
+    from .lines import bucket_caps, costs, curves, queue_fill, zero_memory
     from .profiles import copies, profile
 
 __all__ = [
@@ -78,7 +77,7 @@ __getattr__, __dir__ = lazy(
     {
         "bucket_caps": "lines",
         "copies": "profiles",
-        "costs": "cost_lines",
+        "costs": "lines",
         "curves": "lines",
         "profile": "profiles",
         "queue_fill": "lines",

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..values.checks import count_of, of_type
 from ..values.units import bytes_words, time_words
-from .link_facts import LinkFacts
+from .link_facts import LinkFacts, transfers_of
 from .profile import Point, Profile
 
 EARLY = 0.5  # of the copy's time: a call that holds the host for less has returned early
@@ -95,8 +95,7 @@ def _against_pageable(profile: Profile, method: str) -> list[Pair]:
 
 def _plain(profile: Profile, what: str, direction: str, method: str) -> dict[int, Point]:
     """The copies in one piece and one direction at a time, by size."""
-    points = profile.select(what, direction=direction, method=method, pieces=1, both=False)
-    return {point.num_bytes: point for point in points}
+    return {point.num_bytes: point for point in transfers_of(profile, direction, method, what)}
 
 
 def _num_slower(pairs: Sequence[Pair]) -> int:

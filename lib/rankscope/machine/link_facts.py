@@ -27,24 +27,14 @@ HEADER_BYTES = {"h2d": 12, "d2h": 16}  # a GPU reads from the host by completion
 PAYLOAD_BYTES = 256  # of a packet, at most, on most machines
 START_S = 10e-6  # ASSUMED: from the call to the first byte; a profile tells better
 HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies memory of the host
-GPU_MEMORY_BYTES_PER_S = {  # data sheets
-    "A100-SXM4-40GB": 1.555e12,
-    "A100-SXM4-80GB": 2.039e12,
-    "H100 PCIe": 2.0e12,
-    "H100 80GB HBM3": 3.35e12,
-    "H200": 4.8e12,
-    "RTX 4090": 1.008e12,
-}
-DIRECTIONS = ("h2d", "d2h", "d2d")
 METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
 
 
 @frozen
 class LinkFacts:
-    """The rates that bound a copy: of the link each way, of a copy in the host's memory, of the GPU's own memory.
+    """The rates that bound a copy: of the link each way, and of a copy in the host's memory.
 
-    `seconds` is what a copy takes at least. Copying on the GPU reads and writes each byte; where its memory's rate is
-    not known that is infinite. Raises ValueError for rates that are not above 0 and a negative `start_s`.
+    `seconds` is what a copy takes at least. Raises ValueError for rates that are not above 0 and a negative `start_s`.
 
     >>> facts = stated(4, 16)
     >>> print(facts.name, round(facts.bytes_per_s("h2d") / 1e9, 1), round(facts.bytes_per_s("d2h") / 1e9, 1))
@@ -57,14 +47,12 @@ class LinkFacts:
     h2d_bytes_per_s: float = checked(number, above=0, high=math.inf)
     d2h_bytes_per_s: float = checked(number, above=0, high=math.inf)
     host_copy_bytes_per_s: float = checked(number, above=0, high=math.inf, default=HOST_COPY_BYTES_PER_S)
-    gpu_memory_bytes_per_s: float = checked(number, above=0, high=math.inf, default=math.inf)
     start_s: float = checked(number, 0, default=START_S)
 
     def bytes_per_s(self, direction: str) -> float:
-        """Return what no copy in this direction, one of `DIRECTIONS`, can exceed."""
-        one_of("direction", direction, DIRECTIONS)
-        rates = {"h2d": self.h2d_bytes_per_s, "d2h": self.d2h_bytes_per_s, "d2d": self.gpu_memory_bytes_per_s / 2}
-        return rates[direction]
+        """Return what no copy in this direction, "h2d" or "d2h", can exceed."""
+        one_of("direction", direction, tuple(HEADER_BYTES))
+        return self.h2d_bytes_per_s if direction == "h2d" else self.d2h_bytes_per_s
 
     def seconds(
         self, num_bytes: float, direction: str, method: str = "pinned", pieces: int = 1, both: bool = False
@@ -80,28 +68,20 @@ class LinkFacts:
         num_bytes, both = number("num_bytes", num_bytes, 0), truth("both", both)
         link_s = num_bytes / self.bytes_per_s(direction)
         started_s = whole("pieces", pieces, 1) * self.start_s
-        if direction == "d2d":
-            return started_s + link_s
-        one_of("method", method, METHODS)
-        host_s = num_bytes / self.host_copy_bytes_per_s
-        if method in ON_THE_FLY:
+        host_s, back = num_bytes / self.host_copy_bytes_per_s, "d2h" if direction == "h2d" else "h2d"
+        if one_of("method", method, METHODS) in ON_THE_FLY:
             return started_s + link_s + (host_s if direction == "h2d" else 0.0)
         if method.startswith("pinned"):
-            back_s = num_bytes / self.bytes_per_s("d2h" if direction == "h2d" else "h2d")
-            return started_s + (max(link_s, back_s) if both else link_s)
-        one_way_s = started_s + max(link_s, host_s)
-        if not both:
-            return one_way_s
-        return one_way_s + self.seconds(num_bytes, "d2h" if direction == "h2d" else "h2d", method, pieces)
+            return started_s + (max(link_s, num_bytes / self.bytes_per_s(back)) if both else link_s)
+        back_s = self.seconds(num_bytes, back, method, pieces) if both else 0.0
+        return started_s + max(link_s, host_s) + back_s
 
 
-def pcie_bytes_per_s(
-    generation: int, num_lanes: int = 16, direction: str | None = None, payload_bytes: int = PAYLOAD_BYTES
-) -> float:
+def pcie_bytes_per_s(generation: int, num_lanes: int = 16, direction: str | None = None) -> float:
     """Return what so many lanes of a PCIe generation carry one way: packets or, of a direction, the data in them.
 
-    Each packet has a header, and up to generation 5 a frame, in addition to at most `payload_bytes` of data (Neugebauer
-    et al.: Understanding PCIe performance for end host networking, 2018). What links send each other on top, replies
+    Each packet has a header, and up to generation 5 a frame, in addition to at most 256 bytes of data (Neugebauer et
+    al.: Understanding PCIe performance for end host networking, 2018). What links send each other on top, replies
     and credits, is left out. Raises ValueError for a generation or a direction that is not there.
 
     >>> round(pcie_bytes_per_s(4) / 1e9, 2), round(pcie_bytes_per_s(5, 16, "d2h") / 1e9, 2)
@@ -112,39 +92,32 @@ def pcie_bytes_per_s(
     if direction is None:
         return packets_per_s
     overhead = HEADER_BYTES[one_of("direction", direction, tuple(HEADER_BYTES))] + frame_bytes
-    return packets_per_s * payload_bytes / (whole("payload_bytes", payload_bytes, 1) + overhead)
+    return packets_per_s * PAYLOAD_BYTES / (PAYLOAD_BYTES + overhead)
 
 
-def stated(
-    generation: int,
-    num_lanes: int = 16,
-    host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S,
-    gpu_memory_bytes_per_s: float = math.inf,
-) -> LinkFacts:
+def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S) -> LinkFacts:
     """Return the facts of a PCIe link; raises ValueError as `pcie_bytes_per_s` and `LinkFacts` do.
 
     >>> stated(5).name
     'PCIe 5 x16'
     """
     h2d, d2h = (pcie_bytes_per_s(generation, num_lanes, direction) for direction in ("h2d", "d2h"))
-    return LinkFacts(f"PCIe {generation} x{num_lanes}", h2d, d2h, host_copy_bytes_per_s, gpu_memory_bytes_per_s)
+    return LinkFacts(f"PCIe {generation} x{num_lanes}", h2d, d2h, host_copy_bytes_per_s)
 
 
 def facts_of(profile: Profile) -> LinkFacts | None:
     """Return the facts of the machine that a profile is of, None where it does not say how its GPU is joined.
 
-    The link is what its topology says of GPU 0, the GPU's memory that of its data sheet, if known here. The host's
-    memory is taken to be as quick as the profile's largest copy into memory that was pinned before, if it has one.
+    The link is what its topology says of GPU 0. The host's memory is taken to be as quick as the profile's largest copy
+    into memory that was pinned before, if it has one.
     """
     of_type("profile", profile, Profile)
     found = re.search(r"^GPU0: PCIe (\d+) x(\d+)", profile.provenance.get("topology", ""), re.MULTILINE)
     if found is None or int(found[1]) not in PCIE or not 1 <= int(found[2]) <= 32:
         return None
     pins = sorted(profile.select("pin", cached=True), key=lambda point: point.num_bytes)
-    host = pins[-1].num_bytes / pins[-1].median_s if pins else HOST_COPY_BYTES_PER_S
-    names = [str(one.get("name", "")) for one in profile.provenance.get("gpus", [])[:1]]
-    known = (rate for name, rate in GPU_MEMORY_BYTES_PER_S.items() if names and names[0].endswith(f" {name}"))
-    return stated(int(found[1]), int(found[2]), host, next(known, math.inf))
+    host = pins[-1].algbw_bytes_per_s if pins else HOST_COPY_BYTES_PER_S
+    return stated(int(found[1]), int(found[2]), host)
 
 
 def transfers_of(

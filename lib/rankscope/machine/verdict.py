@@ -15,6 +15,7 @@ from ..values.checks import count_of, of_type
 from ..values.units import bytes_words, rate_words, time_words
 from .claims import claims
 from .fit import LinkFit
+from .link_facts import transfers_of
 from .profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, Profile, busbw_factor
 
 _AS_FAST = 1.05  # as the sentence says
@@ -145,9 +146,7 @@ def copies(profile: Profile) -> Iterator[str]:
     for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
         rates = []
         for method in ("pinned_non_blocking", "pageable"):
-            points = profile.select("transfer", direction=direction, method=method, pieces=1, both=False)
-            if points:
-                point = max(points, key=lambda point: point.num_bytes)
+            for point in transfers_of(profile, direction, method)[-1:]:  # the largest
                 rate, size = rate_words(point.algbw_bytes_per_s), bytes_words(point.num_bytes)
                 rates.append(f"{rate} with {method.split('_')[0]} memory at {size}")
         if rates:
