@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -111,12 +110,7 @@ def test_headers_and_browsers_are_those_of_the_tests() -> None:
     assert all(f"have {name}" in ci for name in probes.BROWSERS)
     assert probes.FONT in ci
     code = (ROOT / "tests" / "sampling" / "libtorch_oracle.py").read_text()
-    (looked_for,) = [
-        ast.literal_eval(node.iter)[1:]
-        for node in ast.walk(ast.parse(code.replace('os.environ.get("CXX", "")', '""')))
-        if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple) and "g++" in ast.unparse(node.iter)
-    ]
-    assert looked_for == probes.COMPILERS
+    assert ", ".join(f'"{name}"' for name in probes.COMPILERS) in code
 
 
 # ---- this machine

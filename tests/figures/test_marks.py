@@ -8,13 +8,9 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
-from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex
-from matplotlib.patches import FancyArrowPatch
 
 from rankscope import figures
 from rankscope.collectives import ALGORITHMS, build
-from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing, Key, Lines, Rects, Texts, whole_ticks
 from rankscope.figures.palette import CATEGORIES, INK, LEGIBLE, contrast, hatch_on, ink_on, looks, ramp, rank_colors
 from rankscope.figures.svg import to_svg
@@ -48,16 +44,6 @@ def test_lines_in_svg_end_where_they_should() -> None:
     assert not plain.findall(f"{SVG}path")
     legend = next(group for group in root.iter(f"{SVG}g") if group.get("class") == "legend")
     assert legend.find(f"{SVG}path").get("stroke") == INK
-
-
-def test_lines_on_axes_end_where_they_should() -> None:
-    ax = to_axes(LINES)
-    arrows = [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
-    assert [patch._posA_posB for patch in arrows] == [[(0.0, 0.0), (10.0, 0.0)], [(1.0, 1.0), (5.0, 4.0)]]
-    assert [patch.get_linestyle() for patch in arrows] == ["-", "--"]
-    assert [to_hex(patch.get_edgecolor()) for patch in arrows] == COLORS
-    (plain,) = (c for c in ax.collections if isinstance(c, LineCollection) and c.get_gid() == "lines")
-    assert [segment.tolist() for segment in plain.get_segments()] == [[[0, 2], [10, 2]]]
 
 
 def test_panels_of_one_figure_share_one_legend() -> None:

@@ -27,14 +27,15 @@ import attrs
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
-from rankscope.machine import Profile, Protocol, claims, measure, measure_traps, verdict  # noqa: E402
-from rankscope.machine.measuring.plan import NUM_PIECES, powers_of_two, transfer_keys  # noqa: E402
+from rankscope.cli.tables import overview, show  # noqa: E402
+from rankscope.machine import Profile, Protocol, claims, measure, measure_traps  # noqa: E402
+from rankscope.machine.measuring.plan import powers_of_two, transfer_keys  # noqa: E402
 from rankscope.machine.measuring.run import Progress  # noqa: E402
 from rankscope.machine.profile import Point  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
 from rankscope.transfer import prefetched, record_steps  # noqa: E402
 from rankscope.transfer.agreement import DisagreementError  # noqa: E402
-from rankscope.values.units import bytes_words, rate_words, time_words  # noqa: E402
+from rankscope.values.units import bytes_words, time_words  # noqa: E402
 
 SIZES = powers_of_two(2**10, 2**30, 4)
 PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))
@@ -120,46 +121,6 @@ def steps_table(device: str, batch_size: int = 512, width: int = 4096) -> Iterat
             yield f"the two DISAGREE: {error}"
 
 
-def copies_table(profile: Profile) -> Iterator[str]:
-    """How fast copies are by size, direction and method, and for how long a call holds the host."""
-    for what, title in (("transfer", "bytes/s"), ("transfer_host", "the host is held for")):
-        for direction in ("h2d", "d2h"):
-            points = profile.select(what, direction=direction, pieces=1, both=False)
-            methods = list(dict.fromkeys(str(point.options["method"]) for point in points))
-            yield f"\n{direction}, {title}"
-            yield _row("size", methods)
-            for size in sorted({point.num_bytes for point in points}):
-                found = {str(point.options["method"]): point for point in points if point.num_bytes == size}
-                yield _row(bytes_words(size), [_told(found[method], what) for method in methods])
-
-
-def _told(point: Point, what: str) -> str:
-    return rate_words(point.num_bytes / point.median_s) if what == "transfer" else time_words(point.median_s)
-
-
-def more_table(profile: Profile) -> Iterator[str]:
-    """Both directions at once, many pieces, copies on the GPU, and pinning."""
-    options: dict[str, dict[str, Any]] = {
-        "h2d alone": {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": False},
-        "d2h alone": {"direction": "d2h", "method": "pinned_non_blocking", "pieces": 1, "both": False},
-        "both at once": {"direction": "h2d", "method": "pinned_non_blocking", "pieces": 1, "both": True},
-        f"h2d, {NUM_PIECES} pieces": {
-            "direction": "h2d",
-            "method": "pinned_non_blocking",
-            "pieces": NUM_PIECES,
-            "both": False,
-        },
-        "on the GPU": {"direction": "d2d"},
-        "pin, cold": {"cached": False},
-        "pin, cached": {"cached": True},
-    }
-    yield "\nmedian times; both at once is as many bytes in each direction"
-    yield _row("size", list(options))
-    for size in sorted({point.num_bytes for point in profile.select("transfer")}):
-        found = [profile.select("pin" if "cached" in one else "transfer", size, **one) for one in options.values()]
-        yield _row(bytes_words(size), [time_words(points[0].median_s) if points else "" for points in found])
-
-
 def claims_table(first: Profile, second: Profile | None) -> Iterator[str]:
     """What was measured about each claim, and what came out the second time."""
     for one, again in zip(claims(first), claims(second or first), strict=True):
@@ -188,10 +149,6 @@ def collectives_table(profile: Profile) -> Iterator[str]:
         yield f"\n{name}"
         yield "  " + ", ".join(f"{bytes_words(point.num_bytes)} {time_words(point.median_s)}" for point in points)
     yield "\nvirtual ranks share the GPU's memory, which bounds them: nothing of theirs tells of a link"
-
-
-def _row(name: str, words: Sequence[str]) -> str:
-    return f"{name:>9}" + "".join(f"{word:>22}" for word in words)
 
 
 # ---- the run
@@ -227,10 +184,10 @@ def main() -> int:
         profile.save(told.output)
     second = _tried("claims again", lambda: again(profile), start)
     steps = _tried("steps of training", lambda: list(steps_table(DEVICE)), start)
-    tables = (copies_table(profile), more_table(profile), claims_table(profile, second), collectives_table(profile))
-    for table in (*tables, steps or []):
+    show(*overview(profile))
+    for table in (claims_table(profile, second), collectives_table(profile), steps or []):
         print("\n".join(table))
-    print("", *verdict(profile), f"\n{profile.provenance['topology']}", sep="\n")
+    print(f"\n{profile.provenance['topology']}")
     print(f"\n{len(profile.points)} points in {told.output.name}, {time.monotonic() - start:.0f} s")
     return 0
 
