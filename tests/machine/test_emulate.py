@@ -253,7 +253,8 @@ def test_nothing_is_left_of_an_owner_that_is_ended(latency_s: float, doing: str,
 @needs_network
 def test_a_switch_that_is_killed_is_named_at_once() -> None:
     with emulated(2, RATE, LATENCY_S) as network:
-        (switch,) = (describe.args[0] for describe in network._guards.values())  # type: ignore[attr-defined]
+        switch = network._switch
+        assert switch is not None
         threading.Timer(1.0, switch.kill).start()
         with pytest.raises(RuntimeError, match=rf"the switch .* \(pid {switch.pid}\) was killed by SIGKILL"):
             network.launch(stay, timeout_s=10**5)

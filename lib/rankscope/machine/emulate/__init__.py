@@ -61,6 +61,7 @@ class Network:
         self, namespaces: list[int], bytes_per_s: float, latency_s: float, switch: subprocess.Popen[bytes] | None
     ) -> None:
         self._namespaces, self._started = namespaces, list[subprocess.Popen[Any]]()
+        self._switch = switch
         self._guards: dict[int, Callable[[], str]] = {}
         if switch and switch.stdout:
             words = f"the switch of the emulated network (pid {switch.pid})"
