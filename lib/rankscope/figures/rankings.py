@@ -22,8 +22,9 @@ def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = 
 
     `found` has what `collectives.best` found, by number of ranks and then by size. Sizes go to the right, ranks
     upwards. An algorithm has the hue that its line has in `costs`, hatched where that is dashed. Where there is room a
-    cell has the algorithm's letter and says how much longer the next best takes, = where that is not longer. Raises
-    ValueError for no number of ranks or no size, and for more than 16,384 cells.
+    cell has the algorithm's letter and says how much longer the next best takes, = where that is not longer.
+
+    Raises ValueError for no number of ranks or no size, and for more than 16,384 cells.
     """
     table = [list(row.values()) for row in found.values()]
     rows, columns = len(table), len(table[0]) if table else 0
