@@ -12,7 +12,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rankscope import ddp
@@ -145,11 +144,3 @@ def test_an_allreduce_that_is_none_stops_the_notebook_with_its_reason(tmp_path: 
     done = papermill(tmp_path, yours="mine", box="box.json")
     assert done.returncode != 0
     assert "ScheduleError: rank 0, chunk 0: ends without the share of rank 1" in done.stderr
-
-
-@pytest.mark.parametrize("seed", range(50))
-def test_trees_made_up_at_random_are_allreduces(seed: int) -> None:
-    draw = random.Random(seed)
-    schedule = Schedule.from_text(random_tree(draw, draw.randint(2, 9)))
-    verify(schedule)
-    assert np.isfinite(simulate(schedule, 1e6, random_profile(draw).cluster(schedule.num_ranks)).makespan_s)

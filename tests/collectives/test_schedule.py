@@ -203,13 +203,6 @@ def test_a_builder_of_yours_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) 
     assert build("allreduce", "ring", 4) is not build("allreduce", "ring", 4)
 
 
-def test_steps_can_be_asked_for_again_and_again() -> None:
-    for schedule in schedules(6):
-        first = list(schedule.steps())
-        assert schedule == Schedule.of_steps(first, **schedule.header())
-        assert schedule.num_steps == len(first) == sum(phase.num_steps for phase in schedule.phases())
-
-
 def test_a_step_by_chunk() -> None:
     step = Step.of([0, 2, 1], [1, 0, 2], [4, 0, 7], [3, 1, 2], [True, False, True])
     rows = step.by_chunk()
@@ -250,14 +243,6 @@ def test_a_schedule_cannot_be_changed_through_its_steps() -> None:
     step = Step.of(ranks, [1], [0])
     ranks[0] = 7
     assert step.src.tolist() == [0]
-
-
-def test_roots_and_counts_in_text() -> None:
-    schedule = build("scatter", "binomial", 4, root=3, counts=[2, 0, 10**18, 1])
-    text = f"scatter binomial ranks=4 chunks=4 root=3 ports=1 lag=1 weights=2,0,{10**18},1\n"
-    text += "0: 3>1:1-2=\n1: 3>0:0= 1>2:2=\n"
-    assert schedule.to_text() == text
-    assert Schedule.from_text(text) == schedule
 
 
 # ---- traffic

@@ -156,13 +156,6 @@ def test_a_shared_card_is_a_switch() -> None:
         assert simulate(schedule, 6.0, cluster).makespan_s == seconds
 
 
-def test_two_ports_make_the_bidirectional_ring_twice_as_quick() -> None:
-    for ranks in (5, 9, 33):
-        one, two = (Cluster.uniform(ranks, Link(1.0, 2.0), ports=ports) for ports in (1, 2))
-        schedule = build("allreduce", "bidirectional_ring", ranks)
-        assert simulate(schedule, 6.0, one).makespan_s == pytest.approx(2 * simulate(schedule, 6.0, two).makespan_s)
-
-
 def test_what_the_spans_say() -> None:
     spans = simulate(build("allreduce", "ring", 2), 8.0, Cluster.uniform(2, Link(1.0, 2.0), 0.5))
     told = [(s.rank, s.lane, s.kind, s.item, s.start_s, s.stop_s) for s in spans.select(item=0)]

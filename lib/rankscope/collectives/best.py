@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..cluster import Cluster
 from ..values.checks import number, of_type, one_of
 from .builders import ALGORITHMS, build, is_shipped
 from .builders.rings import shape_of
-from .cost import FORMS, NoClosedForm, closed_form, lower_bounds
+from .cost import NoClosedForm, closed_form, lower_bounds
 from .simulate import simulate
 from .verify import verify
 
@@ -106,22 +107,15 @@ def _candidate(collective: str, name: str, num_bytes: float, cluster: Cluster) -
                 wanted = f"{collective} for {cluster.num_ranks} ranks"
                 raise ValueError(f"{name} must build {wanted}, and built {made[0]} for {made[1]}")
             verify(schedule)
-        seconds = _stated(collective, name, num_bytes, cluster, options) if ours else None
+        seconds = None
+        if ours and cluster.is_uniform and cluster.ports == 1:
+            link, gamma = cluster.inter if cluster.num_nodes > 1 else cluster.intra, cluster.gamma_s_per_byte
+            with suppress(NoClosedForm):
+                seconds = closed_form(collective, name, cluster.num_ranks, num_bytes, link, gamma, **options)
         if seconds is None:
             seconds = simulate(schedule, num_bytes, cluster, detail="ranks").makespan_s
         tried.append(Candidate(name, options, seconds))
     return min(tried, key=lambda candidate: candidate.seconds, default=None)
-
-
-def _stated(collective: str, name: str, num_bytes: float, cluster: Cluster, options: dict[str, Any]) -> float | None:
-    """What the closed form says, None where links differ or none is stated."""
-    if not cluster.is_uniform or cluster.ports != 1 or name not in FORMS[collective]:
-        return None
-    link, gamma = cluster.inter if cluster.num_nodes > 1 else cluster.intra, cluster.gamma_s_per_byte
-    try:
-        return float(closed_form(collective, name, cluster.num_ranks, num_bytes, link, gamma, **options))
-    except NoClosedForm:
-        return None
 
 
 def _options(collective: str, name: str, num_bytes: float, cluster: Cluster) -> list[dict[str, Any]]:

@@ -125,14 +125,6 @@ def _grid(t: Terms, shape: Sequence[int]) -> Any:
     return seconds
 
 
-def _torus_2d(t: Terms, shape: Sequence[int] | None = None) -> Any:
-    return _grid(t, shape_of(t.num_ranks, shape, 2))
-
-
-def _torus_3d(t: Terms, shape: Sequence[int] | None = None) -> Any:
-    return _grid(t, shape_of(t.num_ranks, shape, 3))
-
-
 def _mesh_2d(t: Terms, shape: Sequence[int] | None = None) -> Any:
     """A ring allreduce along rows, then one along columns, both of the full buffer."""
     rows, row = shape_of(t.num_ranks, shape, 2)
@@ -184,9 +176,9 @@ FORMS: dict[str, dict[str, Callable[..., Any]]] = {
         "ring": _ring,
         "segmented_ring": _segmented_ring,
         "hierarchical_ring": _hierarchical_ring,
-        "torus_2d": _torus_2d,
+        "torus_2d": lambda t, shape=None: _grid(t, shape_of(t.num_ranks, shape, 2)),
         "mesh_2d": _mesh_2d,
-        "torus_3d": _torus_3d,
+        "torus_3d": lambda t, shape=None: _grid(t, shape_of(t.num_ranks, shape, 3)),
         "double_binary_tree": _double_binary_tree,
         "bidirectional_ring": _ring,  # with one port it is the ring; with two, half
         "swing": _halving_doubling,  # where all pairs are joined alike
