@@ -13,7 +13,6 @@ import pytest
 from attrs import evolve
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch.distributed.pipelining.schedules import _Action
 
 from rankscope.cluster import Link
 from rankscope.pipeline_parallel import (
@@ -77,18 +76,7 @@ def own_order(schedule: PipelineSchedule) -> list[list[str]]:
 
 
 GPIPES = [("gpipe", p, m, 1) for p, m in ((1, 1), (2, 3), (4, 4), (4, 8), (5, 2), (8, 9))]
-CHUNKED = [
-    (2, 2, 2),
-    (2, 4, 2),
-    (4, 8, 2),
-    (4, 8, 3),
-    (4, 10, 2),
-    (4, 3, 2),
-    (3, 8, 2),
-    (4, 5, 4),
-    (1, 3, 2),
-    (8, 16, 4),
-]
+CHUNKED = [(2, 4, 2), (4, 8, 3), (4, 10, 2), (4, 3, 2), (3, 8, 2), (4, 5, 4), (1, 3, 2), (8, 16, 4)]
 
 
 @pytest.mark.parametrize("asked", [*GPIPES, *(("interleaved_1f1b", *sizes) for sizes in CHUNKED)])
@@ -108,16 +96,6 @@ def test_1f1b_is_torchs_but_for_a_slip_in_torchs_table(num_ranks: int, num_micro
         text = f"theirs ranks={num_ranks} microbatches={num_microbatches} chunks=1\n{rows}"
         with pytest.raises(ValueError, match=f"microbatch must be .*, got {num_microbatches}"):
             PipelineSchedule.from_text(text)
-
-
-def test_words_are_torchs_actions() -> None:
-    schedule = interleaved(4, 12, 3)
-    for rank, row in enumerate(schedule.actions):
-        for action in row:
-            theirs = _Action.from_str(schedule.word(rank, action))
-            assert theirs is not None
-            assert theirs.stage_index == schedule.stage(rank, action)
-            assert (theirs.computation_type.value, theirs.microbatch_index) == (action.kind, action.microbatch)
 
 
 # ---- bubbles and activations, exactly
