@@ -42,12 +42,10 @@ class CostTable:
     def __call__(self, num_bytes: Any) -> Seconds:
         """Return the seconds of one number of bytes or of an array of them."""
         size, sizes, seconds = np.asarray(num_bytes, dtype=float), np.array(self.num_bytes), np.array(self.seconds)
-        first = np.clip(np.searchsorted(sizes, size, side="right") - 1, 0, sizes.size - 2)
-        slope = np.maximum(np.diff(seconds) / np.diff(sizes), 0.0)  # beyond the ends more bytes never take less
+        slopes = np.maximum(np.diff(seconds) / np.diff(sizes), 0.0)  # beyond the ends more bytes never take less
+        before, after = np.minimum(size - sizes[0], 0.0), np.maximum(size - sizes[-1], 0.0)
         inside = np.interp(size, sizes, seconds)
-        beyond = np.where(size > sizes[-1], size - sizes[-1], np.minimum(size - sizes[0], 0.0)) * slope[first]
-        found: Seconds = np.maximum(inside + beyond, 0.0)
-        return found
+        return np.asarray(np.maximum(inside + before * slopes[0] + after * slopes[-1], 0.0))
 
 
 def cost(machine: Profile | Link, num_ranks: int | None = None, algorithm: str | None = None) -> Cost:
