@@ -47,20 +47,20 @@ class Copies:
 
     def seconds(self, now: Now, direction: str, method: str) -> float | None:
         """Return what a copy takes, by facts or as measured; None where it was not measured."""
-        facts, num_bytes = self.links[now.link], 1 << now.log2_bytes
+        num_bytes = 1 << now.log2_bytes
         if self.profile and now.link not in LINKS:
             return between(transfers_of(self.profile, direction, method), num_bytes)
-        return facts.seconds(num_bytes, direction, method) if facts else None
+        return LINKS[now.link].seconds(num_bytes, direction, method)
 
     def pinning_s(self, now: Now) -> float:
         """Return what pinning a batch takes, which a thread of the loader does; 0 for a method that needs none."""
-        facts, num_bytes = self.links[now.link], 1 << now.log2_bytes
+        num_bytes: int = 1 << now.log2_bytes
         if not now.method.startswith("pinned"):
             return 0.0
         if self.profile and now.link not in LINKS:
             pins = sorted(self.profile.select("pin", cached=True), key=lambda point: point.num_bytes)
             return between(pins, num_bytes) or 0.0
-        return num_bytes / facts.host_copy_bytes_per_s if facts else 0.0
+        return num_bytes / LINKS[now.link].host_copy_bytes_per_s
 
     def loop(self, now: Now, num_batches: int) -> Timeline | None:
         """Return a training loop of batches that are copied so; None where the copy was not measured."""
