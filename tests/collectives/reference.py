@@ -1,76 +1,90 @@
-"""The port model again, a message at a time in plain Python: what `simulate` is compared with."""
+"""The port model again, as a plain event queue in exact fractions: what `simulate` is compared with.
+
+Each step is played instant by instant, with every waiting message looked at each time. Nothing is rounded, so what is
+ready at the same time is known to be, and goes in the order of the step.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from fractions import Fraction
 
 from rankscope.cluster import Cluster
 from rankscope.collectives import Schedule
 
+Told = list[tuple[int, int, int, Fraction, Fraction, Fraction]]
 
-def reference(schedule: Schedule, num_bytes: float, cluster: Cluster) -> tuple[float, list[tuple]]:
+
+def reference(schedule: Schedule, num_bytes: float, cluster: Cluster) -> tuple[float, Told]:
     """When all is over, and (step, src, dst, start, end, added) of each message in its order."""
-    sizes, gpus = schedule.chunk_bytes(num_bytes), cluster.gpus_per_node
-    ended = [0.0] * cluster.num_ranks  # when a rank's messages of earlier steps were over
-    added = [[0.0] * cluster.num_ranks for _ in range(schedule.lag)]
-    out, into = defaultdict(float), defaultdict(float)  # network cards
-    told = []
+    sizes = [Fraction(size) for size in schedule.chunk_bytes(num_bytes).tolist()]
+    ended = [Fraction()] * cluster.num_ranks  # when a rank's messages of earlier steps were over
+    added = [[Fraction()] * cluster.num_ranks for _ in range(schedule.lag)]
+    cards: dict[tuple[str, int], Fraction] = defaultdict(Fraction)  # when each is free
+    told: Told = []
     for number, step in enumerate(schedule.steps()):
-        messages: dict[tuple[int, int], list[float]] = {}
+        messages: dict[tuple[int, int], tuple[Fraction, Fraction]] = {}
         for src, dst, chunk, count, reduce in zip(*(column.tolist() for column in step), strict=True):
-            here = float(sum(sizes[chunk : chunk + count]))
-            both = messages.setdefault((src, dst), [0.0, 0.0])
-            both[0] += here
-            both[1] += here if reduce else 0.0
+            here = sum(sizes[chunk : chunk + count], Fraction())
+            sent, to_add = messages.get((src, dst), (Fraction(), Fraction()))
+            messages[src, dst] = sent + here, to_add + here * reduce
         enter = [max(a, b) for a, b in zip(ended, added[0], strict=True)]
         adder = list(added[-1])
-        sent, received = defaultdict(list), defaultdict(list)
-        level: list[list[tuple]] = []
-        depth: dict[tuple[int, int], int] = {}
-        ports = cluster.ports or 10**9
-        for pair in messages:  # who waits for whom
-            src, dst = pair
-            before = [q[-ports] for q in (sent[src], received[dst]) if len(q) >= ports]
-            depth[pair] = max((depth[b] + 1 for b in before), default=0)
-            sent[src].append(pair)
-            received[dst].append(pair)
-            while len(level) <= depth[pair]:
-                level.append([])
-            level[depth[pair]].append(pair)
-        start, end, done = {}, {}, {}
-        for pairs in level:
-            for src, dst in pairs:
-                waits = [enter[src], enter[dst]]
-                place = sent[src].index((src, dst))
-                if place >= ports:
-                    waits.append(end[sent[src][place - ports]])
-                place = received[dst].index((src, dst))
-                if place >= ports:
-                    waits.append(done[received[dst][place - ports]])
-                start[src, dst] = max(waits)
-                link = cluster.intra if src // gpus == dst // gpus else cluster.inter
-                link = cluster.overrides.get((src, dst), link)
-                end[src, dst] = start[src, dst] + link.alpha_s + messages[src, dst][0] * link.beta_s_per_byte
-            if cluster.shared_nic:
-                away = [pair for pair in pairs if pair[0] // gpus != pair[1] // gpus]
-                gone = {}
-                for src, dst in sorted(away, key=lambda pair: start[pair]):
-                    link = cluster.overrides.get((src, dst), cluster.inter)
-                    wire = messages[src, dst][0] * link.beta_s_per_byte
-                    gone[src, dst] = out[src // gpus] = max(start[src, dst], out[src // gpus]) + wire
-                for src, dst in sorted(away, key=lambda pair: gone[pair]):
-                    link = cluster.overrides.get((src, dst), cluster.inter)
-                    wire = messages[src, dst][0] * link.beta_s_per_byte
-                    into[dst // gpus] = max(gone[src, dst], into[dst // gpus] + wire)
-                    end[src, dst] = into[dst // gpus] + link.alpha_s
-            for src, dst in sorted(pairs, key=lambda pair: end[pair]):
-                adding = messages[src, dst][1] * cluster.gamma_s_per_byte
-                done[src, dst] = max(end[src, dst], adder[dst]) + adding if adding else end[src, dst]
-                adder[dst] = max(adder[dst], done[src, dst]) if adding else adder[dst]
+        played = _play(messages, enter, adder, cards, cluster)
         ended = list(enter)
-        for src, dst in messages:
-            ended[src] = max(ended[src], end[src, dst])
-            ended[dst] = max(ended[dst], end[src, dst])
-            told.append((number, src, dst, start[src, dst], end[src, dst], done[src, dst]))
+        for (src, dst), (start, end, done) in played.items():
+            ended[src], ended[dst] = max(ended[src], end), max(ended[dst], end)
+            told.append((number, src, dst, start, end, done))
         added = [*added[1:], adder]
-    return max([*ended, *added[-1]]), told
+    return float(max([*ended, *added[-1]])), told
+
+
+def _play(messages, enter, adder, cards, cluster):  # type: ignore[no-untyped-def]
+    start, gone, end, done = {}, {}, {}, {}
+    later = sorted({enter[rank] for pair in messages for rank in pair})  # instants at which something may happen
+    while later:
+        now, *later = later
+        changed = True
+        while changed:  # what takes no time has more follow at this instant
+            known = len(start), len(end), len(done)
+            for pair in messages:
+                if pair in end and end[pair] == now and pair not in done:
+                    adding = messages[pair][1] * Fraction(cluster.gamma_s_per_byte)
+                    done[pair] = end[pair]
+                    if adding:
+                        done[pair] = adder[pair[1]] = max(now, adder[pair[1]]) + adding
+            waiting = [pair for pair in messages if pair not in start]
+            for pair in [pair for pair in waiting if _may_start(pair, messages, end, done, enter, now, cluster)]:
+                alpha, wire, leaves, enters = _link(cluster, pair, messages)
+                start[pair] = now
+                if cluster.shared_nic and leaves != enters:
+                    gone[pair] = cards["out", leaves] = max(now, cards["out", leaves]) + wire
+                else:
+                    end[pair] = now + alpha + wire
+            changed = known != (len(start), len(end), len(done))
+            if not changed:
+                for pair in messages:
+                    if pair in gone and gone[pair] == now and pair not in end:
+                        alpha, wire, _, node = _link(cluster, pair, messages)
+                        cards["in", node] = max(now, cards["in", node] + wire)
+                        end[pair], changed = cards["in", node] + alpha, True
+        later = sorted({time for times in (start, gone, end, done) for time in times.values() if time > now} | {*later})
+    return {pair: (start[pair], end[pair], done[pair]) for pair in messages}
+
+
+def _may_start(pair, messages, end, done, enter, now, cluster):  # type: ignore[no-untyped-def]
+    """Both ranks are there, and so few before it at either are not over that there is a port for it."""
+    before = list(messages)[: list(messages).index(pair)]
+    for place, over in ((0, end), (1, done)):
+        rank = pair[place]
+        mine = [other for other in before if other[place] == rank]
+        unfinished = sum(not (other in over and over[other] <= now) for other in mine)
+        if enter[rank] > now or unfinished >= (cluster.ports or 10**9):
+            return False
+    return True
+
+
+def _link(cluster, pair, messages):  # type: ignore[no-untyped-def]
+    leaves, enters = (rank // cluster.gpus_per_node for rank in pair)
+    link = cluster.overrides.get(pair, cluster.intra if leaves == enters else cluster.inter)
+    return Fraction(link.alpha_s), messages[pair][0] * Fraction(link.beta_s_per_byte), leaves, enters

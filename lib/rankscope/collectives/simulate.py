@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from heapq import heapify, heappop, heappush
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +20,19 @@ Seconds = NDArray[np.float64]
 
 MOST_MESSAGES = 250_000  # that get spans of their own by default
 _EPS = float(np.finfo(float).eps)
+_SAME = 1e-12  # times that differ by less, relative to the latest, are the same: rounding decides nothing
 
 
 def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None = None) -> Timeline:
     """Return when each message of the schedule is sent, received and added up if all ranks start at time 0.
 
     `num_bytes` is each rank's whole buffer, the total array for allgather and reduce_scatter. A message starts when
-    both ranks have finished their earlier steps, adding included (that up to `schedule.lag` steps before), and their
-    ports are free; it holds both ports for alpha_s + bytes / bytes_per_s. Then the receiver adds, one message after the
-    other. The messages of a rank in one step take its ports in turn, in the order of the step. A shared network card
-    serves the messages of earlier steps first, and those of one step in the order in which they are ready. The schedule
-    is not checked here: use `verify`.
+    both ranks have finished their earlier steps, adding included (that up to `schedule.lag` steps before), and it has a
+    port at both. The messages of a rank get its ports in the order of the step, each the first that is free. A message
+    holds its ports for alpha_s + bytes / bytes_per_s, the receiver's until it is added up. A receiver adds one message
+    after the other, as they arrive. A shared network card serves the messages of earlier steps first, and those of one
+    step in the order in which they are ready, or of the step where they are ready at once. The schedule is not checked
+    here: use `verify`.
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
     "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to `MOST_MESSAGES`.
@@ -49,6 +53,19 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     if detail is not None:
         one_of("detail", detail, ("messages", "ranks"))
     return _Run(schedule, num_bytes, cluster, detail).timeline()
+
+
+class Sent(NamedTuple):
+    """What became of a step's messages: when each started, ended and was added up, and the ports that it took."""
+
+    start_s: Seconds
+    end_s: Seconds
+    done_s: Seconds
+    send_port: Ints
+    receive_port: Ints
+
+
+_ENDED, _ADDED, _ENTERED, _LEFT = range(4)  # events of an instant, in this order; _LEFT is for the sender's card
 
 
 class _Run:
@@ -101,9 +118,25 @@ class _Run:
         return np.array([self.ready_s, *self.added_s]) if self.schedule.lag > 1 else self.ready_s[None]
 
     def _step(self, routes: Routes, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds, number: int) -> None:
-        """A message waits for the port that it takes at each end; a receiver's is free once it has added what came."""
         enter_s = np.maximum(self.ready_s, self.added_s[0])
-        added_s = self.added_s[-1].copy()  # when each rank is done with all sums so far
+        if routes.num_ports or (self.cluster.shared_nic and len(routes.levels) > 1):
+            sent = self._queued(routes, enter_s, alpha_s, costs_s, adding_s)
+        else:
+            sent = self._by_level(routes, enter_s, alpha_s, costs_s, adding_s)
+        ready_s, added_s = enter_s.copy(), self.added_s[-1].copy()  # when each rank is done with all sums so far
+        np.maximum.at(ready_s, routes.src, sent.end_s)
+        np.maximum.at(ready_s, routes.dst, sent.end_s)
+        np.maximum.at(added_s, routes.dst, sent.done_s)
+        self.added_s.append(added_s)
+        self.ready_s = np.maximum(ready_s, added_s) if self.schedule.lag == 1 else ready_s
+        if self.records is not None:
+            self.records.append((number, routes, adding_s, sent))
+
+    def _by_level(
+        self, routes: Routes, enter_s: Seconds, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds
+    ) -> Sent:
+        """A message waits for the one port at each end; a receiver's is free once it has added what came."""
+        added_s = self.added_s[-1].copy()
         start_s, end_s, done_s = (np.zeros(routes.num_messages + 1) for _ in range(3))  # the last entry: no message
         adds = bool(adding_s.any())
         for level in routes.levels:
@@ -120,15 +153,72 @@ class _Run:
                 turn = turn[adding_s[level][turn] > 0]
                 added_s[dst[turn]] = np.maximum(end[turn], added_s[dst[turn]]) + adding_s[level][turn]
                 done_s[level[turn]] = added_s[dst[turn]]
-        start_s, end_s, done_s = start_s[:-1], end_s[:-1], done_s[:-1]
-        ready_s = enter_s.copy()
-        np.maximum.at(ready_s, routes.src, end_s)
-        np.maximum.at(ready_s, routes.dst, end_s)
-        np.maximum.at(added_s, routes.dst, done_s)
-        self.added_s.append(added_s)
-        self.ready_s = np.maximum(ready_s, added_s) if self.schedule.lag == 1 else ready_s
-        if self.records is not None:
-            self.records.append((number, routes, start_s, end_s, adding_s, done_s))
+        return Sent(start_s[:-1], end_s[:-1], done_s[:-1], routes.send_port, routes.receive_port)
+
+    def _queued(self, routes: Routes, enter_s: Seconds, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds) -> Sent:
+        """The step as events in the order of time, where ports, cards and adders are waited for."""
+        ends, num_messages = (routes.src.tolist(), routes.dst.tolist()), routes.num_messages
+        nodes = self.cluster.node(routes.src).tolist(), self.cluster.node(routes.dst).tolist()
+        alpha, wire, adding = alpha_s.tolist(), (costs_s - alpha_s).tolist(), adding_s.tolist()
+        added_s = self.added_s[-1].tolist()
+        start_s, end_s, done_s = ([0.0] * num_messages for _ in range(3))
+        # of the sending side and of the receiving one: who waits at each rank, its free ports, and the ports taken
+        lines = [[deque[int]() for _ in enter_s] for _ in ends]
+        free = [[list(range(routes.num_ports or 1)) for _ in enter_s] for _ in ends]
+        taken = [[0] * num_messages for _ in ends]
+        lacking, startable = [2] * num_messages, list[int]()  # ports that a message still waits for
+        for line, ranks in zip(lines, ends, strict=True):
+            for message, rank in enumerate(ranks):
+                line[rank].append(message)
+
+        def give_ports(side: int, rank: int) -> None:
+            while lines[side][rank] and free[side][rank]:
+                message = lines[side][rank].popleft()
+                taken[side][message] = heappop(free[side][rank])
+                lacking[message] -= 1
+                if not lacking[message]:
+                    startable.append(message)
+
+        def release(side: int, message: int) -> None:
+            rank = ends[side][message]
+            heappush(free[side][rank], taken[side][message])
+            give_ports(side, rank)
+
+        events = [(time_s, _ENTERED, rank) for rank, time_s in enumerate(enter_s.tolist())]
+        heapify(events)
+        while events:
+            instant, until_s = list[tuple[float, int, int]](), events[0][0] * (1 + _SAME)
+            while events and events[0][0] <= until_s:
+                instant.append(heappop(events))
+            now_s, arriving = instant[-1][0], all(kind == _LEFT for _, kind, _ in instant)
+            for time_s, kind, at in sorted(instant, key=itemgetter(1, 2)):
+                if kind == _ENTERED:
+                    give_ports(0, at)
+                    give_ports(1, at)
+                elif kind == _LEFT and not arriving:
+                    heappush(events, (time_s, kind, at))  # after all that starts now, and may leave at once
+                elif kind == _LEFT:
+                    card = nodes[1][at]
+                    self.in_s[card] = max(time_s, self.in_s[card] + wire[at])
+                    heappush(events, (float(self.in_s[card]) + alpha[at], _ENDED, at))
+                elif kind == _ENDED:
+                    end_s[at] = time_s
+                    release(0, at)
+                    if adding[at] > 0:
+                        added_s[ends[1][at]] = max(time_s, added_s[ends[1][at]]) + adding[at]
+                        heappush(events, (added_s[ends[1][at]], _ADDED, at))
+                if kind == _ADDED or (kind == _ENDED and not adding[at]):
+                    done_s[at] = time_s
+                    release(1, at)
+            for at in sorted(startable):
+                start_s[at], card = now_s, nodes[0][at]
+                if self.cluster.shared_nic and card != nodes[1][at]:
+                    self.out_s[card] = max(now_s, self.out_s[card]) + wire[at]
+                    heappush(events, (float(self.out_s[card]), _LEFT, at))
+                else:
+                    heappush(events, (now_s + alpha[at] + wire[at], _ENDED, at))
+            startable.clear()
+        return Sent(*map(np.array, (start_s, end_s, done_s)), *map(np.array, taken))
 
     def _pass_cards(
         self, src: Ints, dst: Ints, start_s: Seconds, end_s: Seconds, wire_s: Seconds, alpha_s: Seconds
@@ -152,15 +242,15 @@ class _Run:
             ranks, none = np.arange(ends_s.size), np.zeros(ends_s.size, dtype=np.int64)
             name = self.schedule.collective
             return Timeline(ranks, none, none, none - 1, np.zeros(ends_s.size), ends_s, ("collective",), (name,))
-        most = (r.send_port.max(initial=0) + r.receive_port.max(initial=0) for _, r, *_ in self.records)
+        most = (max(sent.send_port.max(initial=0), sent.receive_port.max(initial=0)) for *_, sent in self.records)
         ports = 1 + int(max(most, default=0))
         lanes = [f"{verb} {port}" if port else verb for verb in ("send", "receive") for port in range(ports)]
         empty = np.empty(0, dtype=np.int64)
         columns: list[tuple[Any, ...]] = [(empty,) * 4 + (np.empty(0),) * 2]
-        for place, routes, start_s, end_s, adding_s, done_s in self.records:
+        for place, routes, adding_s, (start_s, end_s, done_s, send_port, receive_port) in self.records:
             kind, adds = np.zeros_like(routes.src), adding_s > 0
-            columns.append((routes.src, routes.send_port, kind, kind + place, start_s, end_s))
-            columns.append((routes.dst, routes.receive_port + ports, kind + 1, kind + place, start_s, end_s))
+            columns.append((routes.src, send_port, kind, kind + place, start_s, end_s))
+            columns.append((routes.dst, receive_port + ports, kind + 1, kind + place, start_s, end_s))
             adder, kind = routes.dst[adds], kind[adds]
             columns.append((adder, kind + 2 * ports, kind + 2, kind + place, (done_s - adding_s)[adds], done_s[adds]))
         rank, lane, kind, item, start_s, stop_s = (np.concatenate(column) for column in zip(*columns, strict=True))
@@ -195,7 +285,9 @@ class Routes:
     """The messages of each step of a phase: all transfers from one rank to one other are one message.
 
     Message i takes port `send_port[i]` of its sender, where message `after_send[i]` is before it (-1: none), and so on
-    for the receiver; `levels` groups the messages so that each waits only for messages of earlier groups.
+    for the receiver; `levels` groups the messages so that each waits only for messages of earlier groups. Where ranks
+    have several ports, and some have more messages than that, time decides who takes which: `num_ports` is their number
+    then, and else 0.
     """
 
     def __init__(self, num_ranks: int, phase: Phase, ports: int | None) -> None:
@@ -209,6 +301,8 @@ class Routes:
         self._phase = phase
         self.send_port, self.after_send = _on_ports(self.src, ports)
         self.receive_port, self.after_receive = _on_ports(self.dst, ports)
+        most = max(np.bincount(rank).max(initial=0) for rank in (self.src, self.dst))
+        self.num_ports = ports if ports and 1 < ports < most else 0
         self.levels = self._levels()
         self.shift = _shift(num_ranks, self.src, self.dst)
 
@@ -256,17 +350,17 @@ def all_routes(schedule: Schedule, ports: int | None) -> Iterator[Routes]:
 
 
 def _on_ports(rank: Ints, ports: int | None) -> tuple[Ints, Ints]:
-    """For each message the port of its rank that it takes, and the message that has that port before it, or -1."""
+    """For each message the port of its rank that it takes, and the message that has the only port before it, or -1."""
     before = np.full(rank.size, -1)
     if np.bincount(rank).max(initial=0) < 2:
         return np.zeros_like(rank), before
     turn = turns(rank)
-    if ports is None:
+    if ports != 1:
         return turn, before
     order = np.argsort(rank, kind="stable")
-    waits = np.flatnonzero(turn[order] >= ports)
-    before[order[waits]] = order[waits - ports]
-    return turn % ports, before
+    waits = np.flatnonzero(turn[order])
+    before[order[waits]] = order[waits - 1]
+    return np.zeros_like(rank), before
 
 
 def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
@@ -285,7 +379,10 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
 
 def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:
     """Groups of entries in which each place comes once: the first in time at each place, then the second, …"""
-    order = np.lexsort((time_s, place))  # stable
+    order = np.argsort(time_s, kind="stable")
+    instant = np.cumsum(np.diff(time_s[order], prepend=0.0) > time_s[order] * _SAME)
+    instant[order] = instant.copy()
+    order = np.lexsort((instant, place))  # stable
     ordered = place[order]
     if not (ordered[1:] == ordered[:-1]).any():
         return [order]
