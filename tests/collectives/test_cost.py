@@ -64,6 +64,22 @@ def test_options_are_in_the_forms(model: tuple[float, float, float]) -> None:
         equal("allreduce", "torus_3d", 24, link, gamma, shape=cube)
 
 
+@pytest.mark.parametrize(("nodes", "gpus"), [(2, 4), (4, 2), (3, 5), (8, 8), (1, 8), (8, 1)])
+@pytest.mark.parametrize("gamma", [0.0, 3e-11])
+def test_two_levels_of_links(nodes: int, gpus: int, gamma: float) -> None:
+    intra, inter = Link(2e-6, 300e9), Link(7e-6, 25e9)
+    cluster = Cluster(nodes, gpus, intra, inter, gamma)
+    for name, options in (
+        ("torus_2d", {"shape": (nodes, gpus)}),
+        ("mesh_2d", {"shape": (nodes, gpus)}),
+        ("torus_3d", {"shape": (1, nodes, gpus)}),
+        ("hierarchical_ring", {"gpus_per_node": gpus}),
+    ):
+        simulated = simulate(build("allreduce", name, nodes * gpus, **options), 1e8, cluster).makespan_s
+        stated = closed_form("allreduce", name, nodes * gpus, 1e8, inter, gamma, inner=intra, **options)
+        assert simulated == pytest.approx(stated, rel=1e-9), name
+
+
 def test_the_check_sees_a_wrong_form(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = FORMS["allreduce"]["ring"]
     monkeypatch.setitem(FORMS["allreduce"], "ring", lambda t: ring(t) * (1 + 3e-9))

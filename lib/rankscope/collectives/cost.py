@@ -28,12 +28,13 @@ class NoClosedForm(ValueError):
 
 
 class Terms(NamedTuple):
-    """What a formula is made of."""
+    """What a formula is made of; `inner` is the link along the last axis of a grid, or within a node."""
 
     num_ranks: int
     num_bytes: Any
     link: Link
     gamma: float
+    inner: Link
 
     @property
     def log(self) -> int:
@@ -119,22 +120,23 @@ def _segmented_ring(t: Terms, num_segments: int = 4) -> Any:
 def _grid(t: Terms, shape: Sequence[int]) -> Any:
     """Per axis of n ranks, from the last, 2(n-1)α + 2(n-1)/n·sβ + (n-1)/n·sγ, s a 1/n of what it was after each."""
     seconds, size = 0, t.num_bytes
-    for length in reversed(shape):
-        seconds = seconds + _ring(t._replace(num_ranks=length, num_bytes=size))
-        size = size / length
+    for axis in reversed(range(len(shape))):
+        link = t.inner if axis == len(shape) - 1 else t.link
+        seconds = seconds + _ring(t._replace(num_ranks=shape[axis], num_bytes=size, link=link))
+        size = size / shape[axis]
     return seconds
 
 
 def _mesh_2d(t: Terms, shape: Sequence[int] | None = None) -> Any:
     """A ring allreduce along rows, then one along columns, both of the full buffer."""
     rows, row = shape_of(t.num_ranks, shape, 2)
-    return _ring(t._replace(num_ranks=row)) + _ring(t._replace(num_ranks=rows))
+    return _ring(t._replace(num_ranks=row, link=t.inner)) + _ring(t._replace(num_ranks=rows))
 
 
 def _hierarchical_ring(t: Terms, gpus_per_node: int | None = None) -> Any:
-    """A binomial tree in each node, and a ring over the leaders: 2⌈log₂g⌉(α + Sβ) + ⌈log₂g⌉Sγ + ring of N/g."""
+    """A binomial tree in each node, and a ring over the leaders: 2⌈log₂g⌉(αᵢ + Sβᵢ) + ⌈log₂g⌉Sγ + ring of N/g."""
     nodes, g = nodes_of(t.num_ranks, gpus_per_node)
-    return _binomial_tree(t._replace(num_ranks=g)) + _ring(t._replace(num_ranks=nodes))
+    return _binomial_tree(t._replace(num_ranks=g, link=t.inner)) + _ring(t._replace(num_ranks=nodes))
 
 
 @_power_of_two
@@ -217,11 +219,14 @@ def closed_form(
     num_bytes: ArrayLike,
     link: Link,
     gamma_s_per_byte: float = 0.0,
+    inner: Link | None = None,
     **options: Any,
 ) -> Any:
     """Return the seconds that the algorithm takes where all ranks are joined by `link`.
 
-    `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder.
+    `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder. `inner` is
+    the link within a node, for the algorithms that distinguish nodes: the ranks of a node are those along the last axis
+    of a torus or mesh, or the `gpus_per_node` of the hierarchical ring.
 
     Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, where none is stated for so many
     ranks; `simulate` has no such limit.
@@ -241,7 +246,9 @@ def closed_form(
     for name in options:
         if name not in taken:
             raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
-    seconds = form(Terms(n, size, of_type("link", link, Link), gamma), **options) + 0 * size
+    of_type("link", link, Link)
+    inner = link if inner is None else of_type("inner", inner, Link)
+    seconds = form(Terms(n, size, link, gamma, inner), **options) + 0 * size
     return float(seconds) if np.ndim(seconds) == 0 else seconds
 
 
