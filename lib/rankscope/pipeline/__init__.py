@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..values.lazy import lazy
 from .advice import advise
 from .closest import closest
-from .dataloader_model import simulate_dataloader
+from .dataloader_model import Cores, Handover, simulate_dataloader
 from .queue_fill import queue_fill
 from .run import StageError, run
 from .service import Exponential, Lognormal
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from .dataloader import record_dataloader
 
 __all__ = [
+    "Cores",
     "Exponential",
+    "Handover",
     "Lognormal",
     "Pipeline",
     "Stage",
