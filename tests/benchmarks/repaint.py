@@ -17,9 +17,10 @@ import nbformat.v4 as nbformat
 from playwright.sync_api import Locator, Page
 
 from tests.browser.jupyterlab import browser_page, lab_server, open_and_run_all
-from tests.browser.sliders import SLIDERS, source
+from tests.browser.sliders import SLIDERS
 from tests.tools.execute_notebooks import METADATA
 
+PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
 STEPS, STEPS_EACH = 20, 5
 UNCHANGED_MS = 5_000  # a setting that the picture does not show repaints nothing
 BAR_MS = 100
@@ -112,7 +113,11 @@ def measured(name: str, code: str, folder: Path) -> tuple[list[float], str]:
 
 
 def main(names: list[str]) -> None:
-    codes = {**{name: source(name) for name in SLIDERS}, **GRID}
+    codes = {**{name: f"from rankscope import explorers\nexplorers.{name}()" for name in SLIDERS}, **GRID}
+    codes["machine"] = (
+        "from rankscope import explorers\nfrom rankscope.machine import Profile\n"
+        f"explorers.machine({{'slow': Profile.load({str(PROFILE)!r})}})"
+    )
     wanted = names or list(codes)
     print(f"{'slider to picture':<22}{'repaints':>9}{'median ms':>11}{'max ms':>8}  slowest slider", flush=True)
     medians = {}

@@ -66,6 +66,17 @@ def test_ranks_are_on_hosts_of_their_own(kind: str, request: pytest.FixtureReque
 
 
 @needs_network
+def test_several_ranks_on_a_host(switched: Network) -> None:
+    found = switched.launch(who, args=(0,), ranks_per_host=2)
+    assert [total for total, _, _ in found] == [28] * 8
+    places = [namespace for _, _, namespace in found]
+    assert places[::2] == places[1::2]
+    assert len(set(places)) == 4
+    with pytest.raises(ValueError, match="ranks_per_host must be a whole number of at least 1, got 0"):
+        switched.launch(who, args=(0,), ranks_per_host=0)
+
+
+@needs_network
 def test_every_allreduce_is_right_where_messages_are_long_under_way(switched: Network) -> None:
     assert switched.launch(every_allreduce, args=(2**16,), timeout_s=200) == [[], [], [], []]
 

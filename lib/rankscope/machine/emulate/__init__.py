@@ -75,10 +75,12 @@ class Network:
         fn: Callable[..., Result],
         args: Sequence[Any] = (),
         timeout_s: float = 60.0,
+        ranks_per_host: int = 1,
         progress: bool = False,
     ) -> list[Result]:
-        """As `rankscope.ranks.launch` on Gloo, with a rank on each host."""
-        places = [(path, self.device) for path in self.namespaces]
+        """As `rankscope.ranks.launch` on Gloo, with `ranks_per_host` ranks on each host, host by host."""
+        each = whole("ranks_per_host", ranks_per_host, 1)
+        places = [(path, self.device) for path in self.namespaces for _ in range(each)]
         return launch_in(places, fn, args, timeout_s, progress, self._guards)
 
     def popen(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
