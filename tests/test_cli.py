@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -17,9 +18,10 @@ from rankscope.cli import app, main
 from rankscope.machine import Profile
 from rankscope.machine.measuring.plan import Protocol
 from rankscope.machine.measuring.transfers import measure_traps
-from rankscope.machine.profile import Point
+from rankscope.machine.profile import WHAT, Point
 from rankscope.timeline import Timeline
 from rankscope.values.units import rate_words, time_words
+from rankscope.workers.errors import MachineError, RankError, WorkerError
 from tests.machine.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
 from tests.machine.made import as_predicted, collective, links, profile
 
@@ -205,6 +207,12 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["trace", "{}", "--algorithm", "ring", "--num-bytes", "1KiB", "-o", "/dev/null"],
         "--output must be a file, got '/dev/null'",
     ),
+    "a trace into a loop of links": (
+        ["trace", "{}", "--algorithm", "ring", "--num-bytes", "1KiB", "-o", "loop.json"],
+        "loop.json: Too many levels of symbolic links",
+    ),
+    "a network without root": (["profile", "-o", "n.json", "--emulate", "1Gbit/s"], "an emulated network needs root"),
+    "an escape in a path": (["show", "a\x1b[31m\udcff.json"], r"a\\x1b\[31m\\udcff.json: No such file"),
     "a trace without a size": (["trace", "{}", "--algorithm", "ring", "-o", "t.json"], "Missing option '--num-bytes'"),
 }
 
@@ -216,7 +224,9 @@ def test_what_is_wrong_is_said_in_one_line(
     words, expected = WRONG[name]
     folder = Path(saved).parent
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     (folder / "damaged.json").write_text(Path(saved).read_text()[:500])
+    (folder / "loop.json").symlink_to("loop.json")
     profile().save("bare.json")
     profile(links(), num_nodes=2, ranks_per_node=[3, 1]).save("uneven.json")
     before = sorted(folder.iterdir())
@@ -234,10 +244,46 @@ def test_a_process_ends_with_2_and_the_line_on_stderr(tmp_path: Path) -> None:
     assert re.fullmatch(r"rankscope: .*none\.json: No such file or directory\n", done.stderr)
 
 
-def test_an_error_of_ours_is_not_hidden(saved: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise ZeroDivisionError
+KNOWN: list[tuple[Exception, str]] = [
+    (MemoryError("Unable to allocate 8 TiB"), "there is not enough memory: Unable to allocate 8 TiB"),
+    (MemoryError(), "there is not enough memory"),
+    (MachineError("it needs Linux"), "it needs Linux"),
+    (WorkerError("the server was killed:\nwords\nof its own"), "the server was killed:"),
+    (RankError("rank 1 failed: KeyError: 'a'\n\nTraceback", 1), "rank 1 failed: KeyError: 'a'"),
+    (ModuleNotFoundError("No module named 'torch'", name="torch"), "No module named 'torch'"),
+]
+BUGS = [ZeroDivisionError(), KeyError("a"), RuntimeError(), RecursionError(), ModuleNotFoundError(name="rankscope.a")]
 
-    monkeypatch.setattr(Profile, "load", fail)
-    with pytest.raises(ZeroDivisionError):
-        main(["show", saved])
+
+@pytest.mark.parametrize(("error", "expected"), KNOWN)
+def test_what_a_machine_lacks_is_one_line(
+    error: Exception, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Profile, "load", Mock(side_effect=error))
+    assert main(["show", "any"]) == 2
+    assert capsys.readouterr().err == f"rankscope: {expected}\n"
+
+
+@pytest.mark.parametrize("error", BUGS)
+def test_an_error_of_ours_is_not_hidden(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Profile, "load", Mock(side_effect=error))
+    with pytest.raises(type(error)):
+        main(["show", "any"])
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_points_whose_options_say_little_are_shown_all_the_same(what: str, tmp_path: Path) -> None:
+    little: list[dict[str, Any]] = [
+        {},
+        {"method": "pinned_non_blocking"},
+        {"method": "pinned_non_blocking", "num_wrong": "many"},
+        {"algorithm": True, "link": 3},
+        {"pin_memory": True},
+        {"pin_memory": False, "num_workers": "a"},
+        {"direction": "p2p", "both": False},
+        {"direction": "p2p", "both": False, "src": "a", "dst": 1},
+        {"direction": "h2d", "method": "pageable", "pieces": 1, "both": False},
+    ]
+    path = profile([Point(what, 2**22, [1.0] * 4, [True] * 4, options) for options in little]).save(tmp_path / "a")
+    assert "Verdict" in output("show", str(path))
+    assert "9 points in both" in output("compare", str(path), str(path), "--all")

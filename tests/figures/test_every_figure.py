@@ -6,6 +6,7 @@ import inspect
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,14 @@ from rankscope.figures.axes import to_axes
 from rankscope.figures.ddp import draw_buckets, draw_caps
 from rankscope.figures.marks import Drawing, Texts
 from rankscope.figures.memory import draw_memory
+from rankscope.figures.profiles import draw_peers
 from rankscope.figures.rankings import draw_ranking, draw_winners
 from rankscope.figures.schedules import draw_link_load, draw_schedule
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
 from rankscope.machine import Profile
 from rankscope.machine.link_facts import stated
+from rankscope.machine.profile import Point
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as simulate_pipeline
 from rankscope.sampling import assign
@@ -68,6 +71,13 @@ def recorded() -> Profile:
     return Profile.load(EMULATED)
 
 
+def peers(num_gpus: int = 4) -> Profile:
+    """Copies between some GPUs, each of another rate."""
+    ends = permutations(range(num_gpus), 2)
+    options = [{"direction": "p2p", "src": src, "dst": dst, "pieces": 1, "both": False} for src, dst in ends]
+    return profile([Point("transfer", 2**26, (1e-3 * (1 + n),), (True,), one) for n, one in enumerate(options)])
+
+
 @cache
 def recommendation(**options: Any) -> Recommendation:
     local = LocalStep.modelled([1 << 20] * 64, 0.064, unpack_s=0.004)
@@ -97,6 +107,7 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "copies": lambda **on: figures.copies(FACTS, **on),
     "copies both_ways": lambda **on: figures.copies(FACTS, view="both_ways", **on),
     "copies pieces": lambda **on: figures.copies(FACTS, view="pieces", **on),
+    "copies peers": lambda **on: figures.copies(None, peers(), "peers", **on),
     "costs": lambda **on: figures.costs(SIZES, times(), np.full(SIZES.size, 1e-5), half_bytes=125_000, **on),
     "coverage": lambda **on: figures.coverage(FEW_EPOCHS, **on),
     "curves": curves,
@@ -170,6 +181,7 @@ DRAWINGS: dict[str, Drawing] = {
     "buckets": draw_buckets(ddp.buckets([*SPECS, ParameterSpec("sparse", 1 << 20, sparse=True)])),
     "caps": draw_caps(recommendation(), 8),
     "memory": draw_memory(STAGES, LIMITS, "stage 1"),
+    "peers": draw_peers(peers()),
     "winners": draw_winners(FASTEST),
     "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring", measured={"ring": 4e-3}),
     "step": draw_schedule(build("allreduce", "halving_doubling", 8), 1, gpus_per_node=4),
@@ -343,7 +355,11 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: figures.copies(None, profile([])), "profile must have copies by .*, as no facts are given, got none"),
     (lambda: figures.copies("PCIe", view="pieces"), "facts must be a LinkFacts, got 'PCIe'"),
     (lambda: figures.copies(FACTS, 3, "both_ways"), "profile must be a Profile, got 3"),
-    (lambda: figures.copies(FACTS, view="cost"), "view must be one of 'rate', 'both_ways', 'pieces', got 'cost'"),
+    (lambda: figures.copies(FACTS, view="cost"), "view must be one of 'rate', 'both_ways', 'pieces', 'peers', got 'c"),
+    (lambda: figures.copies(FACTS, direction="up"), "direction must be one of 'h2d', 'd2h', got 'up'"),
+    (lambda: figures.copies(None, None, "peers"), "profile must be a Profile, got None"),
+    (lambda: figures.copies(None, profile([]), "peers"), "profile must have copies between GPUs .*, got none"),
+    (lambda: figures.copies(None, peers(73), "peers"), "profile must have copies between at most 72 GPUs, got 73"),
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,14 @@ from rankscope import figures
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate_executor
 from rankscope.figures.palette import looks
+from rankscope.figures.profiles import draw_peers
 from rankscope.machine import Profile
 from rankscope.machine.link_facts import stated
 from rankscope.machine.profile import Point
 from rankscope.values.units import bytes_words, rate_words
 
 from ..machine import made
-from .shown import artist, bars, heights, labels, named
+from .shown import artist, bars, heights, labels, named, placed
 
 LINK = Link(5e-3, 12.5e6)
 SIZES = [2**power for power in range(10, 21)]
@@ -170,3 +171,27 @@ def test_pieces_pay_for_their_starts(measured: Profile) -> None:
     assert ends == pytest.approx(np.stack([seen * 0.98, seen * 1.02], axis=1), rel=1e-4)
     assert heights(ax, "pageable, 256 copies, measured").size == one.size == sum(size >= 2**20 for size in COPIED)
     assert ax.get_ylabel() == "time [µs]"
+
+
+def test_the_other_direction_is_predicted_and_called_so(measured: Profile) -> None:
+    ax = figures.copies(FACTS, measured, direction="d2h")  # of which nothing was measured
+    assert set(labels(ax)) == {"the link alone", "n½", *(f"{method}, predicted" for method in SLOWER)}
+    assert heights(ax, "the link alone")[-1] == pytest.approx(FACTS.bytes_per_s("d2h") / 1e9)
+    sizes = 2.0 ** np.arange(10, 31)
+    seconds = [FACTS.seconds(size, "d2h", "pageable") for size in sizes]
+    assert heights(ax, "pageable, predicted") == pytest.approx(sizes / seconds / 1e9)
+    assert ax.get_title("left").startswith("Predicted, to the host: pinned ")
+    back = figures.copies(FACTS, None, "both_ways", "d2h")
+    assert back.get_title("left").startswith("A link has lanes each way: to the host, alone")
+
+
+def test_peers_are_a_matrix_of_rates_at_the_largest_size() -> None:
+    rates = {(src, dst): (1 + src + 10 * dst) * 1e9 for src, dst in permutations((0, 1, 5), 2)}
+    given: dict[str, Any] = {"direction": "p2p", "method": "device"}
+    points = [copy_of(z, z / rate, src=s, dst=d, **given) for z in (2**20, 2**24) for (s, d), rate in rates.items()]
+    points.append(copy_of(2**26, 1.0, src=0, dst=1, **given | {"both": True}))
+    drawing = draw_peers(made.profile(points))
+    gpus = [label for _, label in drawing.y_ticks]
+    found = {(int(gpus[int(y)]), int(gpus[int(x)])): word for (x, y), word in placed(drawing).items()}
+    assert found == {(src, dst): f"{1 + src + 10 * dst:.3g}" for src, dst in rates}
+    assert drawing.title == "16 MiB from GPU to GPU: 2 GB/s to 52 GB/s"

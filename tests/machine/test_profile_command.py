@@ -315,6 +315,27 @@ def test_no_file_takes_the_place_of_a_folder_or_a_device(fresh: list[str], tmp_p
     assert pipe.is_fifo()
 
 
+def kill_the_server(name: str, *args: Any) -> Any:
+    if name == "measure_keys":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(NOT_HANGING_S)
+    return getattr(measure_rank, name)(*args)
+
+
+def test_a_server_that_is_killed_is_one_line_and_another_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    monkeypatch.setattr(measure_run, "_in_rank", kill_the_server)
+    code, out, err = profile_command(path, *SMALL)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(
+        r"(0 of .*\n)?rankscope: the server that forks the workers \(pid \d+\) was killed by SIGKILL\n", err
+    )
+    monkeypatch.undo()
+    assert profile_command(path, *SMALL)[0] == 0
+
+
 def hang(name: str, *args: Any) -> Any:
     from rankscope.machine.measuring import rank as measure_rank
 

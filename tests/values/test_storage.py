@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import msgspec
 import pytest
 
 from rankscope.cluster import Link
+from rankscope.values.checks import of_type
 from rankscope.values.storage import MOST_BYTES, StorageError, load, rebuild, save, write_atomically
 
 
@@ -45,6 +47,11 @@ def test_an_error_names_the_path_and_no_temporary_file(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError) as caught:
         write_atomically(tmp_path, lambda file: file.write(b"new"))
     assert str(caught.value).endswith(f": '{tmp_path}'")
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    with pytest.raises(OSError, match=f"Too many levels of symbolic links: '{loop}'"):
+        write_atomically(loop, lambda file: file.write(b"new"))
+    loop.unlink()
     other = tmp_path / "other"
     with pytest.raises(FileNotFoundError, match=re.escape(f": '{other}'")):
         write_atomically(tmp_path / "a.json", lambda file: file.write(other.read_bytes()))
@@ -87,6 +94,16 @@ def test_a_file_that_differs_is_refused_with_its_path(tmp_path: Path, change: An
     path.write_text(change(path.read_text()))
     with pytest.raises(StorageError, match=f"^{re.escape(str(path))}: not a readable rankscope test: .*({problem})"):
         load(path, "rankscope test", 2, ("about", "rows"), build)
+
+
+@pytest.mark.parametrize("depth", range(500, 1000, 50))
+def test_nesting_is_refused_at_any_depth(tmp_path: Path, depth: int) -> None:
+    def build(fields: dict[str, Any], frames: int = 100) -> Any:
+        return build(fields, frames - 1) if frames else of_type("rows", fields["rows"], dict)
+
+    path = save(tmp_path / "a.json", "rankscope test", 1, rows=msgspec.Raw(b"[" * depth + b"]" * depth))
+    with pytest.raises(StorageError, match="nested too deeply|rows must be a dict"):
+        load(path, "rankscope test", 1, ("rows",), build)
 
 
 def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:

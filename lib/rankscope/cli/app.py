@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from ..values.checks import printable
+from ..workers.errors import MachineError
 from .doctor import doctor
 from .profile import profile
 
@@ -91,12 +93,16 @@ def trace(
     if output.exists() and not output.is_file():  # a folder, or a device, whose place a file must not take
         raise ValueError(f"--output must be a file, got {str(output)!r}")
     timeline.to_chrome_trace(output)
-    what = f"{collective} by {algorithm} of {bytes_words(size)}"
-    tables.show(f"{output}: {what}, {count_of(len(timeline), 'span')}, {time_words(timeline.makespan_s)}")
+    what = f"{collective} by {algorithm} of {bytes_words(size)}, {count_of(len(timeline), 'span')}"
+    tables.show(f"{printable(str(output))}: {what}, {time_words(timeline.makespan_s)}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 2 after bad input, of which one line on stderr says what it is."""
+    """Run a command and return its exit code: 2 after what its user can mend, of which one line on stderr says what.
+
+    That is bad input, files, memory, a package that is not installed, and what the machine cannot do (MachineError).
+    Any other exception is a bug of ours, and shows itself.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -111,15 +117,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except MemoryError as error:
+        message = f"there is not enough memory: {error}".removesuffix(": ")
     except ValueError as error:
         message = str(error)
-    except Exception as error:
-        from ..ranks import RankError
-
-        if not isinstance(error, RankError) and not hasattr(error, "format_message"):  # typer's, of a word
+    except MachineError as error:
+        message = str(error).partition("\n")[0]  # of a rank's, its traceback comes next
+    except ModuleNotFoundError as error:
+        if (error.name or "rankscope").startswith("rankscope"):
             raise
-        message = str(error).split("\n")[0] if isinstance(error, RankError) else str(error.format_message())
-    print(f"rankscope: {' '.join(message.split())}", file=sys.stderr)
+        message = str(error)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's, of a word
+            raise
+        message = str(error.format_message())
+    print(f"rankscope: {printable(' '.join(message.split()))}", file=sys.stderr)
     return 2
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
+from ..values.checks import printable
 from .ending import interruptible
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ def profile(
     if speaks:
         if seen[-1].left_out:
             print(f"left out, for want of memory: {', '.join(map(bytes_words, seen[-1].left_out))}")
-        tables.show(*tables.overview(found))
-        print(f"\n{output} holds all of it; `rankscope show {output}` shows it again")
+        tables.show(*tables.overview(found), "")
+        print(printable(f"{output} holds all of it; `rankscope show {output}` shows it again"))
 
 
 # ---- words of the command line
@@ -176,7 +177,7 @@ def _bar() -> Iterator[Show]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[words]}"))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[words]}"))
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None, words="")
 
@@ -202,4 +203,4 @@ def _how_to_continue(seen: list[Progress], output: Path, fresh: bool) -> str:
     if not seen or not seen[-1].num_points:
         return "nothing was measured"
     how = "the same command without --fresh" if fresh else "the same command"
-    return f"{_count(seen[-1])} are in {output}, and {how} goes on from there"
+    return f"{_count(seen[-1])} are in {printable(str(output))}, and {how} goes on from there"

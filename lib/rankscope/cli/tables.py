@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from ..collectives import ALGORITHMS
 from ..machine import Profile, claims, verdict
-from ..machine.link_facts import facts_of
+from ..machine.link_facts import facts_of, peer_rates
 from ..machine.measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
 from ..machine.profile import LINKS, NATIVE, PATTERNS, Point, compare
 from ..machine.verdict import Group, bounds, groups
@@ -255,7 +256,7 @@ def copies_tables(profile: Profile) -> Iterator[Table]:
             yield _by_method(profile, direction, f"copies {words}")
     if profile.select("transfer"):
         yield _in_other_ways(profile)
-    if profile.select("transfer", direction="p2p"):
+    with contextlib.suppress(ValueError):  # none that says from where to where
         yield _between_gpus(profile)
     if any(one.measured for one in claims(profile)):
         yield _said(profile)
@@ -283,9 +284,7 @@ def _in_other_ways(profile: Profile) -> Table:
 
 
 def _between_gpus(profile: Profile) -> Table:
-    points = profile.select("transfer", direction="p2p", both=False)
-    size = max((point.num_bytes for point in points), default=0)
-    rates = {(p.options["src"], p.options["dst"]): p.num_bytes / p.median_s for p in points if p.num_bytes == size}
+    size, rates = peer_rates(profile)
     gpus = sorted(set(chain.from_iterable(rates)))
     table = table_of(f"copies between GPUs, {bytes_words(size)} [GB/s]", "from", *map(str, gpus))
     for src in gpus:

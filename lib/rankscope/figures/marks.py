@@ -9,7 +9,8 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .palette import INK, ink_on
+from ..values.units import three_digits
+from .palette import EMPTY, INK, ink_on, ramp
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -157,6 +158,16 @@ def numbers_on(
         words = [str(number) for number in numbers[places].tolist()]
         texts.append(Texts(x, y, words, ink, size_px=size_px, halo=fills if hatched else ()))
     return tuple(texts)
+
+
+def shaded(table: FloatArray, scale: float) -> tuple[Rects, tuple[Texts, ...]]:
+    """A cell for each number of a matrix, paler for more and grey for 0, and the number in units of `scale` in it."""
+    values = table.ravel().tolist()
+    shades = ramp(table / (table.max() or 1.0))
+    row, column = np.indices(table.shape)
+    cells = Rects(column, row, [shade if value else EMPTY for shade, value in zip(shades, values, strict=True)])
+    words = np.array([three_digits(value / scale) for value in values])
+    return cells, numbers_on(cells, words, wanted=table.ravel() > 0)
 
 
 def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.003) -> Rects:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +12,15 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from ..machine import Profile
-from ..machine.link_facts import LinkFacts, transfers_of
+from ..machine.link_facts import LinkFacts, peer_rates, transfers_of
 from ..machine.measuring.plan import LEAST_PIECE_BYTES, NUM_PIECES
 from ..machine.profile import NATIVE, Point, busbw_factor
 from ..machine.verdict import groups
 from ..values.checks import of_type, one_of
 from ..values.units import bytes_words, rate_unit, rate_words
+from .axes import to_axes
 from .lines import LABEL_PT, Floats, axes_of, dash, markers, name_ends, note, over_sizes
+from .marks import Drawing, shaded
 from .palette import INK, Look, looks
 
 _DASHES = (0, (5, 4))  # of what the link itself would give
@@ -172,7 +175,7 @@ def _shown(found: dict[str, Measured], algorithms: Sequence[str] | None) -> list
 _SHOWN = ("pinned_non_blocking", "pageable", "pin_on_the_fly")
 _SIZES = tuple(2**power for power in range(10, 31))
 _TWO = {"pinned": ("pinned_non_blocking", "s"), "pageable": ("pageable", "d")}  # and the marker of the dashed line
-_DIRECTION = "h2d"
+_CALLED = {"h2d": "to the GPU", "d2h": "to the host"}
 
 
 class Way(NamedTuple):
@@ -186,21 +189,26 @@ def copies(
     facts: LinkFacts | None,
     profile: Profile | None = None,
     view: str = "rate",
+    direction: str = "h2d",
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw how fast copies to a GPU are, over their size.
+    """Draw how fast copies to and from a GPU are, over their size.
 
     Lines are what the `facts` of the link allow at best, markers what the `profile` measured: medians with their
-    quartiles. Dashes are the link itself. Either may be None. The view is
+    quartiles. Dashes are the link itself. Either may be None. The `direction` is "h2d" or "d2h". The view is
 
     - "rate" [GB/s]: of pinned memory, of pageable memory, and of memory that is pinned for the copy;
     - "both_ways" [GB/s]: alone, and while as much goes the other way;
-    - "pieces" [µs]: the time of one copy next to that of as many bytes in 256 equal copies.
+    - "pieces" [µs]: the time of one copy next to that of as many bytes in 256 equal copies;
+    - "peers" [GB/s]: of the `profile`, from each GPU to each other, one at a time, at the largest size; paler is more.
 
-    Raises ValueError where there is nothing to draw, and for an unknown view.
+    Raises ValueError where there is nothing to draw, and for an unknown view or direction.
     """
-    one_of("view", view, ("rate", "both_ways", "pieces"))
+    one_of("view", view, ("rate", "both_ways", "pieces", "peers"))
+    one_of("direction", direction, tuple(_CALLED))
+    if view == "peers":
+        return to_axes(draw_peers(of_type("profile", profile, Profile), title), ax)
     if facts is None and profile is None:
         raise ValueError("facts or profile must be given, got None for both")
     if facts is not None:
@@ -210,7 +218,7 @@ def copies(
     points: dict[str, list[Point]] = {}
     if profile is not None:
         of_type("profile", profile, Profile)
-        found = {name: transfers_of(profile, _DIRECTION, **way.options) for name, way in ways.items()}
+        found = {name: transfers_of(profile, direction, **way.options) for name, way in ways.items()}
         kept = {name: [point for point in some if point.num_bytes >= least] for name, some in found.items()}
         points = {name: some for name, some in kept.items() if some}
     if facts is None and not points:
@@ -229,9 +237,9 @@ def copies(
     bound = np.empty(0)
     if facts is not None:
         for name, way in ways.items():
-            seconds = [facts.seconds(size, _DIRECTION, **way.options) for size in sizes.tolist()]
+            seconds = [facts.seconds(size, direction, **way.options) for size in sizes.tolist()]
             lines[name] = shown(sizes, np.array(seconds))
-        bound = shown(sizes, sizes / facts.bytes_per_s(_DIRECTION))
+        bound = shown(sizes, sizes / facts.bytes_per_s(direction))
     medians = {name: of_points(some, 50) for name, some in points.items()}
     heights = np.concatenate([*lines.values(), *medians.values()])
     high = max([float(heights.max()), *bound.tolist()])
@@ -248,9 +256,9 @@ def copies(
     for name, some in points.items():
         first, last = (of_points(some, percent) for percent in ((75, 25) if in_rates else (25, 75)))
         markers(ax, name, ways[name].look, [point.num_bytes for point in some], first, medians[name], last)
-    over_sizes(ax, sizes, title or _finding(view, facts, points), "size of the copy")
+    over_sizes(ax, sizes, title or _finding(view, direction, facts, points), "size of the copy")
     if facts is not None and in_rates:
-        half = facts.start_s * facts.bytes_per_s(_DIRECTION)
+        half = facts.start_s * facts.bytes_per_s(direction)
         ax.axvline(half, color=INK, linewidth=0.8, linestyle=":", label="n½")
         note(ax, f"n½ = {bytes_words(half)}", (half, high), (4, -2), va="top")
     kinds: dict[str, dict[str, Any]] = {}
@@ -284,15 +292,42 @@ def _ways(view: str) -> dict[str, Way]:
     return found
 
 
-def _finding(view: str, facts: LinkFacts | None, points: Mapping[str, Sequence[Point]]) -> str:
+def _finding(view: str, direction: str, facts: LinkFacts | None, points: Mapping[str, Sequence[Point]]) -> str:
     """What a view is about; of methods, what the first two reach at the largest size, and of how much."""
     if view == "both_ways":
-        return "A link has lanes each way: to the GPU, alone and while as much goes back"
+        return f"A link has lanes each way: {_CALLED[direction]}, alone and while as much goes back"
     if view == "pieces":
         return f"{NUM_PIECES} small copies pay for {NUM_PIECES} starts"
     rates = {name: some[-1].num_bytes / some[-1].median_s for name, some in points.items()}
     if facts is not None and not rates:
-        rates = {method: _SIZES[-1] / facts.seconds(_SIZES[-1], _DIRECTION, method) for method in _SHOWN}
+        rates = {method: _SIZES[-1] / facts.seconds(_SIZES[-1], direction, method) for method in _SHOWN}
     words = [f"{name.removesuffix('_non_blocking')} {rate_words(rate)}" for name, rate in rates.items()]
-    link = f"; {facts.name} carries {rate_words(facts.bytes_per_s(_DIRECTION))}" if facts else ""
-    return f"{'Measured' if points else 'Predicted'}, to the GPU: {', '.join(words[:2])}{link}"
+    link = f"; {facts.name} carries {rate_words(facts.bytes_per_s(direction))}" if facts else ""
+    return f"{'Measured' if points else 'Predicted'}, {_CALLED[direction]}: {', '.join(words[:2])}{link}"
+
+
+_CELL_PX, _LEAST_PX = 46.0, 400.0  # a title has to fit
+
+
+def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
+    """Draw the bandwidth of copies from each GPU to each other at the largest size of a profile; paler is more.
+
+    Raises ValueError as `peer_rates` does.
+    """
+    size, rates = peer_rates(profile)
+    gpus = sorted(set(chain.from_iterable(rates)))
+    cells, numbers = shaded(np.array([[rates.get((src, dst), 0.0) for dst in gpus] for src in gpus]), 1e9)
+    ticks = tuple((place + 0.5, str(gpu)) for place, gpu in enumerate(gpus))
+    slow, fast = rate_words(min(rates.values())), rate_words(max(rates.values()))
+    return Drawing(
+        title=title or f"{bytes_words(size)} from GPU to GPU: {slow} to {fast}",
+        x_label="target [GPU; number: GB/s]",
+        y_label="source [GPU]",
+        width=len(gpus),
+        height=len(gpus),
+        size_px=(max(_CELL_PX * len(gpus), _LEAST_PX), 26.0 * len(gpus)),
+        rects=(cells,),
+        texts=numbers,
+        x_ticks=ticks,
+        y_ticks=ticks,
+    )

@@ -13,8 +13,8 @@ from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
 from ..timeline.timeline import Timeline
 from ..values.checks import count_of, of_type, whole
-from ..values.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit, time_words
-from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, whole_ticks
+from ..values.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
+from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
 Bools = NDArray[np.bool_]
@@ -335,13 +335,10 @@ def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
     num_ranks = table.shape[0]
     if num_ranks > _MOST_RANKS:
         raise ValueError(f"a drawing has at most {_MOST_RANKS} ranks, got {num_ranks}")
-    values, used, most = table.ravel().tolist(), table.ravel() > 0, float(table.max())
+    used, most = table > 0, float(table.max())
     least = float(table[table > 0].min()) if used.any() else 0.0
     scale, unit = bytes_unit(most)
-    sender, receiver = np.indices(table.shape)
-    shades = ramp(table / (most or 1.0))
-    cells = Rects(receiver, sender, [shade if value else EMPTY for shade, value in zip(shades, values, strict=True)])
-    numbers = numbers_on(cells, np.array([three_digits(value / scale) for value in values]), wanted=used)
+    cells, numbers = shaded(table, scale)
     cell_px = max(2.0, min(46.0, _MATRIX_PX / num_ranks))
     written = num_ranks <= _WRITTEN
     ticks = whole_ticks(num_ranks, most=max(1, int(cell_px * num_ranks / 22)))

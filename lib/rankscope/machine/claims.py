@@ -169,16 +169,17 @@ def changed_source(profile: Profile) -> Answer | None:
 
 
 def _wrong(profile: Profile, what: str) -> Answer | None:
-    points = {str(point.options["method"]): point for point in profile.select(what)}
+    said = [(point.options.get("method"), point.options.get("num_wrong"), point) for point in profile.select(what)]
+    points = {str(method): (point, wrong) for method, wrong, point in said if method and isinstance(wrong, int)}
     if "pinned_non_blocking" not in points:
         return None
     words = []
-    for method, point in points.items():
-        wrong, looked_at = point.options["num_wrong"], point.options.get("num_looked_at", "")
+    for method, (point, wrong) in points.items():
+        looked_at = point.options.get("num_looked_at", "")
         copy = f"in a copy of {bytes_words(point.num_bytes)} that takes {time_words(point.median_s)}"
         elements = f"{wrong} of the last {looked_at} elements were wrong"
         words.append(f"{method.removesuffix('_non_blocking')}: {elements}, {copy}")
-    return Answer(int(points["pinned_non_blocking"].options["num_wrong"]) > 0, "; ".join(words))
+    return Answer(points["pinned_non_blocking"][1] > 0, "; ".join(words))
 
 
 # ---- DataLoader(pin_memory=True)
@@ -196,10 +197,11 @@ def pinning_loader_expected(facts: LinkFacts) -> Answer:
 def pinning_loader(profile: Profile) -> Answer | None:
     """A batch takes less, by more than the noise, with each number of workers."""
     on, off = (
-        {point.options["num_workers"]: point for point in profile.select("loader", pin_memory=pin)}
+        {point.options.get("num_workers"): point for point in profile.select("loader", pin_memory=pin)}
         for pin in (True, False)
     )
-    pairs = [(count_of(int(workers), "worker"), on[workers], off[workers]) for workers in on if workers in off]
+    both = [workers for workers in on if workers in off and isinstance(workers, int)]
+    pairs = [(count_of(workers, "worker"), on[workers], off[workers]) for workers in both]
     if not pairs:
         return None
     words = (

@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from ..values.checks import number, of_type, one_of, truth, whole
@@ -28,6 +29,7 @@ PAYLOAD_BYTES = 256  # of a packet, at most, on most machines
 START_S = 10e-6  # ASSUMED: from the call to the first byte; a profile tells better
 HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies memory of the host
 METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
+MOST_GPUS = 72  # that copy to each other: of a GB200 NVL72; also as large as a matrix can be read
 
 
 @frozen
@@ -126,6 +128,23 @@ def transfers_of(
     """Return a profile's points of one way to copy, small to large."""
     points = profile.select(what, direction=direction, method=method, pieces=pieces, both=both)
     return sorted(points, key=lambda point: point.num_bytes)
+
+
+def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
+    """Return the largest size of a copy from GPU to GPU, and the bytes per second that each (source, target) reached.
+
+    Copies go one at a time. Raises ValueError for a profile without them, and of more than `MOST_GPUS`.
+    """
+    found = profile.select("transfer", direction="p2p", both=False)
+    ends = [(point.options.get("src"), point.options.get("dst"), point) for point in found]
+    known = [(src, dst, one) for src, dst, one in ends if isinstance(src, int) and isinstance(dst, int)]
+    size = max((point.num_bytes for *_, point in known), default=0)
+    rates = {(src, dst): size / one.median_s for src, dst, one in known if one.num_bytes == size}
+    if not rates:
+        raise ValueError("profile must have copies between GPUs (direction 'p2p'), got none")
+    if (number := len(set(chain.from_iterable(rates)))) > MOST_GPUS:
+        raise ValueError(f"profile must have copies between at most {MOST_GPUS} GPUs, got {number}")
+    return size, rates
 
 
 def recorded_transfers(folder: str | os.PathLike[str]) -> Profile | None:

@@ -136,6 +136,21 @@ def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Return a text without what would do something where it is shown: it is a space, an escape, or one of `keep`.
+
+    >>> print(printable("a\\x1b[31m\\ud800\\tb"))
+    a\\x1b[31m\\ud800 b
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else _escape(one) for one in text)
+
+
+def _escape(one: str) -> str:
+    return " " if one.isspace() else one.encode("unicode_escape").decode()
+
+
 def one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
     """Return `value` if it is one of the `allowed` words.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import zlib
@@ -12,7 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 import attrs
 import msgspec
 
-from .checks import whole
+from .checks import printable, whole
 
 MOST_BYTES = 1 << 26  # of a stored value
 _MOST_CHARACTERS = 400  # of an error
@@ -25,7 +26,7 @@ class StorageError(ValueError):
     """A file does not hold what it should. The message is one printable line that begins with the path."""
 
     def __init__(self, path: PathLike, message: str) -> None:
-        line = "".join(one if one.isprintable() else " " for one in f"{os.fspath(path)}: {message}")
+        line = printable(f"{os.fspath(path)}: {message}")
         middle, half = len(line) - _MOST_CHARACTERS, _MOST_CHARACTERS // 2
         super().__init__(line if middle <= 0 else f"{line[:half]} … {line[-half:]}")
 
@@ -86,6 +87,8 @@ def load(
         return build({name: found[name] for name in fields})
     except StorageError:
         raise
+    except RecursionError as error:
+        raise StorageError(path, f"not a readable {format}: nested too deeply") from error
     except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise StorageError(path, f"not a readable {format}: {error}") from error
 
@@ -95,8 +98,6 @@ def _decoded(raw: bytes) -> Any:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
         raise ValueError(f"damaged, cut short or not JSON: {error}") from error
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
 
 
 def _checksums(raw: bytes) -> set[str]:
@@ -156,6 +157,8 @@ def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Pat
     An exception or a crash before the last step leaves whatever stood at `path` as it was. Raises OSError
     naming `path` where it cannot be written.
     """
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(path)  # a loop of links is an OSError here, and what not below
     target = Path(path).resolve()  # a link stays a link
     temporary = target.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:

@@ -27,7 +27,7 @@ from typing import Any, cast
 
 from ..values import folders
 from . import pickling
-from .errors import WorkerError
+from .errors import MachineError, WorkerError
 from .host import how_it_ended, is_stopped
 from .interrupts import Interrupts
 from .server import ENDED, FORKED, NEWS, WHERE, serve
@@ -277,7 +277,7 @@ class Crew:
 
     def __init__(self, modules: str = "", in_memory: bool = True) -> None:
         if not hasattr(os, "fork"):
-            raise RuntimeError(f"workers are forked, which {sys.platform} cannot do")
+            raise MachineError(f"workers are forked, which {sys.platform} cannot do")
         surroundings = Surroundings.of_this_process()
         self._owner, self._server, self._modules = os.getpid(), workshop(), modules
         self._num_packed = 0

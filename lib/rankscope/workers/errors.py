@@ -6,7 +6,11 @@ import pickle
 import traceback
 
 
-class RankError(RuntimeError):
+class MachineError(RuntimeError):
+    """What this machine cannot do, or stopped doing, in a sentence for its user. A bug is never one."""
+
+
+class RankError(MachineError):
     """A rank failed: `rank` is its number, the cause what it raised."""
 
     def __init__(self, message: str, rank: int) -> None:
@@ -14,7 +18,7 @@ class RankError(RuntimeError):
         self.rank = rank
 
 
-class WorkerError(RuntimeError):
+class WorkerError(MachineError):
     """A worker process ended, or did not answer in time."""
 
 

@@ -14,6 +14,7 @@ in the same manner, where torch was built with it.
 
 from __future__ import annotations
 
+import importlib.util
 import pickle
 import sys
 import time
@@ -26,7 +27,7 @@ from typing import Any, NoReturn, TypeVar
 from ..values.checks import number, one_of, truth, whole
 from . import joined, pickling
 from .crew import STOPPED, Crew, Worker, stands
-from .errors import RankError
+from .errors import MachineError, RankError
 from .host import MOST_RANKS, how_it_ended, is_ending
 from .rank import Failure, Rank, Returned, Unable
 from .worker import Refused
@@ -87,7 +88,7 @@ def launch_in(
     """As `launch` on Gloo, with rank r in the network namespace, and on the interface, that are ``networks[r]``.
 
     `guards` are descriptors that are ready when something has ended without which the networks cannot be, and functions
-    that say so: it becomes a RuntimeError.
+    that say so: it becomes a MachineError.
     """
     timeout_s = _checked(fn, args, "gloo", timeout_s, progress)
     num_ranks = whole("num_ranks", len(networks), 1, MOST_RANKS)
@@ -95,6 +96,8 @@ def launch_in(
 
 
 def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) -> float:
+    if importlib.util.find_spec("torch") is None:
+        raise ModuleNotFoundError("ranks need PyTorch, and there is no module named 'torch'", name="torch")
     if not callable(fn):
         raise ValueError(f"fn must be a function, got {fn!r}")
     if not isinstance(args, Sequence) or isinstance(args, str):
@@ -171,7 +174,7 @@ class _Watch:
         ready: list[Any] = list(wait([*self._connections, *self._lines, *self._guards], within_s))
         for source in ready:
             if source in self._guards:
-                raise RuntimeError(self._guards[source]())
+                raise MachineError(self._guards[source]())
             if source in self._connections:
                 self._hear(self._connections[source])
         for source in ready:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from . import pickling
-from .errors import portable
+from .errors import MachineError, portable
 from .shared import Exchange
 
 DUMP = signal.SIGUSR1  # lets a worker write where it stands
@@ -37,11 +37,11 @@ class Surroundings(NamedTuple):
 
     @classmethod
     def of_this_process(cls) -> Surroundings:
-        """Raises RuntimeError where the working directory was deleted."""
+        """Raises MachineError where the working directory was deleted."""
         try:
             folder = os.getcwd()
         except FileNotFoundError as error:
-            raise RuntimeError("the working directory was deleted: change to another one, with os.chdir") from error
+            raise MachineError("the working directory was deleted: change to another one, with os.chdir") from error
         sources = {name: entry for name, entry in list(linecache.cache.items()) if len(entry) == 4 and entry[1] is None}
         path = [os.fspath(place) or folder for place in sys.path]
         return cls(dict(os.environ), folder, path, list(getattr(sys, "argv", [])), sources)

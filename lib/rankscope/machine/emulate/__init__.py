@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from ...values.checks import number, whole
 from ...workers import namespaces as network_namespaces
+from ...workers.errors import MachineError
 from ...workers.host import how_it_ended
 from ...workers.launch import launch_in
 from . import switch as switching
@@ -112,7 +113,7 @@ def emulated(num_hosts: int, bytes_per_s: float, latency_s: float = 0.0) -> Iter
     go through the kernel, which carries more, but lets a first packet go free, and does not care for real time.
 
     Whatever runs on the hosts is killed at the end, and nothing is left, even if this process is killed. Raises
-    ValueError for bad input, RuntimeError where such a network cannot be made: it takes root, Linux, and iproute2.
+    ValueError for bad input, MachineError where such a network cannot be made: it takes root, Linux, and iproute2.
 
     >>> with emulated(2, 12.5e6, latency_s=0.005) as network:  # doctest: +SKIP
     ...     network.launch(total, args=(10,))
@@ -127,14 +128,14 @@ def emulated(num_hosts: int, bytes_per_s: float, latency_s: float = 0.0) -> Iter
     missing += [f"{name} (iproute2)" for name in ("ip", "tc") if shutil.which(name) is None]
     missing += [] if not by_switch or os.path.exists(TUN) else [f"{TUN} (only without latency_s)"]
     if missing:
-        raise RuntimeError(f"an emulated network needs {', '.join(missing)}")
+        raise MachineError(f"an emulated network needs {', '.join(missing)}")
     with ExitStack() as stack:
         join = join_by_switch if by_switch else join_by_bridge
         try:
             made = [new_namespace(stack) for _ in range(num_hosts)]
             tuns = join(made, bytes_per_s, stack)
-        except OSError as error:
-            raise RuntimeError(f"an emulated network cannot be made here: {error}") from error
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise MachineError(f"an emulated network cannot be made here: {error}") from error
         keeper = stack.enter_context(_keeper(tuns, made, bytes_per_s, latency_s))
         network = Network(made, bytes_per_s, latency_s, keeper if by_switch else None)
         stack.callback(network._end)
@@ -157,7 +158,7 @@ def _keeper(
     ) as process:
         try:
             if process.stdout is None or process.stdout.readline() != b"ready\n":
-                raise RuntimeError("the switch of the emulated network did not start")
+                raise MachineError("the switch of the emulated network did not start")
             yield process
         finally:
             process.kill()
@@ -247,11 +248,11 @@ def _new_tun(stack: ExitStack) -> int:
 
 
 def _run(namespace: int, program: str, *lines: str) -> None:
-    """Let a program of iproute2 carry out commands in a namespace; RuntimeError where it refuses one."""
+    """Let a program of iproute2 carry out commands in a namespace; MachineError where it refuses one."""
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _COMMAND_S}
     done = inside(namespace, lambda: subprocess.run([program, "-batch", "-"], input="\n".join(lines), **options))
     if done.returncode:
-        raise RuntimeError(f"{program} refused one of {', '.join(lines)}: {done.stderr.strip()}")
+        raise MachineError(f"{program} refused one of {', '.join(lines)}: {done.stderr.strip()}")
 
 
 def _in_thread(work: Callable[[], Result]) -> Result:
