@@ -5,6 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import math
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +69,8 @@ def test_figures_are_what_counting_gives(spans):
     assert timeline.busy_s == busy(spans, lambda s: True)
     if {"step", "allreduce"} <= {s.kind for s in spans}:
         assert timeline.overlap_s("step", "allreduce") == overlap(spans, "step", "allreduce")
+        either = [s._replace(kind="step" if s.kind == "load" else s.kind) for s in spans]
+        assert timeline.overlap_s(["load", "step"], "allreduce") == overlap(either, "step", "allreduce")
     for (rank, lane), share in timeline.utilisation().items():
         own = busy(spans, lambda s, rank=rank, lane=lane: (s.rank, s.lane) == (rank, lane))
         assert share == (own / timeline.makespan_s if timeline.makespan_s else 0)
@@ -82,6 +88,11 @@ def test_selecting_and_cutting(spans, low, width):
     assert list(timeline.select(rank=1, kind="load")) == [s for s in spans if s.rank == 1 and s.kind == "load"]
     assert list(timeline.select(lane="gpu", item=2)) == [s for s in spans if s.lane == "gpu" and s.item == 2]
     assert list(timeline.select(kind="nothing")) == []
+    several = timeline.select(rank=(0, 2), lane=["gpu", "nothing", "comm"], kind={"load", "step"}, item=range(3))
+    assert list(several) == [
+        s for s in spans if s.rank != 1 and s.lane != "read" and s.kind != "allreduce" and s.item in (0, 1, 2)
+    ]
+    assert list(timeline.select(lane=[])) == []
     window = (low / 4, (low + width) / 4)
     cut = [
         s._replace(start_s=max(s.start_s, window[0]), stop_s=min(s.stop_s, window[1]))
@@ -166,7 +177,10 @@ def test_bad_columns(change, message):
     ("ask", "message"),
     [
         (lambda t: t.overlap_s("x", "stop"), "kind must be one of 'y', 'x', got 'stop'"),
+        (lambda t: t.overlap_s(["stop", "go"], "x"), r"kind must be one of 'y', 'x', got \['stop', 'go'\]"),
         (lambda t: t.throughput_per_s("stop"), "got 'stop'"),
+        (lambda t: t.select(rank=[0, "1"]), "rank must be a whole number, got '1'"),
+        (lambda t: t.select(lane=object), "lane must be a list, got <class 'object'>"),
         (lambda t: t.select(rank="0"), "rank must be a whole number, got '0'"),
         (lambda t: t.select(between_s=(2, 1)), "between_s must be a window"),
         (lambda t: t.select(between_s=3), "between_s must be a list, got 3"),
@@ -249,7 +263,7 @@ def test_a_trace_of_torch_profiler(tmp_path):
     recorded.export_chrome_trace(str(tmp_path / "torch.json"))
     timeline = Timeline.from_chrome_trace(tmp_path / "torch.json", kind="name")
     events = json.loads((tmp_path / "torch.json").read_text())["traceEvents"]
-    assert len(timeline) == sum(event["ph"] == "X" for event in events)
+    assert len(timeline) == sum(event["ph"] == "X" and event.get("cat") != "Trace" for event in events)
     assert timeline.begin_s == 0
     (step,) = timeline.select(kind="my step")
     (product,) = timeline.select(kind="aten::mm")
@@ -269,7 +283,8 @@ def test_begin_and_end_pairs_and_the_bare_list(tmp_path):
         {"ph": "E", "ts": 2000, **place},
         {"ph": "E", "ts": 2500, **place},
     ]
-    spans = list(read(tmp_path, events, "name"))
+    with pytest.warns(match=r"foreign\.json: skipped 1 of 6 events, the first: _Event\(ph='E', .* ts=2500,"):
+        spans = list(read(tmp_path, events, "name"))
     assert [(s.kind, s.start_s, s.stop_s) for s in spans] == [
         ("inner", pytest.approx(0.0002), pytest.approx(0.0005)),
         ("outer", 0.0, 0.001),
@@ -281,11 +296,97 @@ def test_the_rank_that_the_profiler_names(tmp_path):
     assert list(read(tmp_path, trace)) == [Span(3, "process 0, 0", "a", -1, 0.0, 2e-6)]
 
 
-def test_nccl_kernels_are_called_by_their_collective(tmp_path):
-    names = ["ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclKernel_ReduceScatter_RING", "ncclDevKernel_Reduce", "gemm"]
-    events = [{"ph": "X", "cat": "kernel", "name": name, "ts": n, "dur": 1} for n, name in enumerate(names)]
-    assert [span.kind for span in read(tmp_path, events)] == ["allreduce", "reduce_scatter", "reduce", "kernel"]
-    assert [span.kind for span in read(tmp_path, events, "name")] == names
+@pytest.mark.parametrize(
+    ("name", "category", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "kernel", "allreduce"),
+        ("ncclKernel_ReduceScatter_RING_LL_Sum_float(ncclWorkElem)", "kernel", "reduce_scatter"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL", "Kernel", "reduce"),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long)", "kernel", "send_recv"),
+        ("ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)", "kernel", "nccl"),
+        ("gemm_allreduce", "kernel", "kernel"),
+        ("nccl:all_reduce", "user_annotation", "user_annotation"),
+        ("nccl:all_reduce", "gpu_user_annotation", "gpu_user_annotation"),
+        ("ncclAllReduce", "cpu_op", "cpu_op"),
+    ],
+)
+def test_nccl_kernels_alone_are_called_by_their_collective(tmp_path, name, category, kind):
+    event = {"ph": "X", "cat": category, "name": name, "ts": 1, "dur": 1}
+    assert [span.kind for span in read(tmp_path, [event])] == [kind]
+    assert [span.kind for span in read(tmp_path, [event], "name")] == [name]
+
+
+def gpu_trace():
+    """Two streams of a GPU for 20 µs, the profiler's own span of 50 µs, and labels, on the CPU and on a stream."""
+    rows = [
+        ("Trace", "Spans", "PyTorch Profiler", -10, 50, "PyTorch Profiler (0)"),
+        ("user_annotation", 9, 1, 0, 20, "nccl:all_reduce"),
+        ("gpu_user_annotation", 0, 20, 4, 10, "nccl:all_reduce"),
+        ("cuda_sync", 0, 7, 6, 4, "Stream Wait Event"),
+        ("kernel", 0, 7, 0, 6, "gemm"),
+        ("kernel", 0, 7, 10, 4, "gemm"),
+        ("kernel", 0, 20, 4, 3, "ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)"),
+        ("kernel", 0, 20, 12, 2, "ncclDevKernel_Generic_4(…)"),
+    ]
+    names = [(0, 7, "stream 7"), (0, 20, "stream 20"), (9, 1, "main")]
+    given = [{"ph": "M", "name": "thread_name", "pid": p, "tid": t, "args": {"name": name}} for p, t, name in names]
+    fields = ("cat", "pid", "tid", "ts", "dur", "name")
+    return given + [{"ph": "X"} | dict(zip(fields, row, strict=True)) for row in rows]
+
+
+def test_communication_overlap_and_idle_streams_of_a_small_trace(tmp_path):
+    timeline = read(tmp_path, gpu_trace())
+    assert timeline.makespan_s == pytest.approx(20e-6)
+    assert timeline.select(kind=Timeline.COMMUNICATION).busy_s == pytest.approx(5e-6)
+    assert timeline.select(kind="kernel").busy_s == pytest.approx(10e-6)
+    assert timeline.overlap_s(Timeline.COMMUNICATION, "kernel") == pytest.approx(4e-6)
+    streams = timeline.select(lane=("process 0, stream 7", "process 0, stream 20"))
+    assert streams.makespan_s - streams.work().busy_s == pytest.approx(3e-6)
+    assert streams.utilisation()[0, "process 0, stream 20"] == pytest.approx(5 / 14)
+
+
+TRACES = sorted((Path(__file__).parents[2] / "../shared/measurements/traces").glob("*.json.gz"))
+
+
+def covered(*conditions):
+    """Microseconds in which an interval of each list runs, an edge at a time."""
+    edges = sorted(
+        (at, way, place) for place, pairs in enumerate(conditions) for a, b in pairs for at, way in ((a, 1), (b, -1))
+    )
+    running, total = [0] * len(conditions), 0
+    for (at, way, place), (then, *_) in pairwise(edges):
+        running[place] += way
+        total += (then - at) * all(running)
+    return total
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TRACES, reason="published traces are not here")
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split("-")[1])
+def test_published_traces_against_their_raw_events(path):
+    timeline = Timeline.from_chrome_trace(path)
+    events = json.loads(gzip.decompress(path.read_bytes()), parse_float=Fraction)["traceEvents"]
+    spans = [e | {"stop": e["ts"] + e["dur"]} for e in events if e["ph"] == "X" and e["cat"] != "Trace"]
+    kernels = [(e["name"].startswith("nccl"), e["ts"], e["stop"]) for e in spans if e["cat"] == "kernel"]
+    nccl, compute = (
+        [(start, stop) for is_nccl, start, stop in kernels if is_nccl == wanted] for wanted in (True, False)
+    )
+    close = partial(pytest.approx, rel=1e-9, abs=1e-9)  # seconds: float64 holds these clocks to a nanosecond
+    assert timeline.select(kind=Timeline.COMMUNICATION).busy_s == close(covered(nccl) / 1e6)
+    assert timeline.select(kind="kernel").busy_s == close(covered(compute) / 1e6)
+    if nccl:
+        assert timeline.overlap_s(Timeline.COMMUNICATION, "kernel") == close(covered(nccl, compute) / 1e6)
+    streams = {e["tid"] for e in spans if e["cat"] == "kernel"}
+    work = [
+        (e["ts"], e["stop"])
+        for e in spans
+        if e["cat"] in ("kernel", "gpu_memcpy", "gpu_memset") and e["tid"] in streams
+    ]
+    lanes = {
+        timeline.lanes[lane] for kind in ("kernel", *Timeline.COMMUNICATION) for lane in timeline.select(kind=kind).lane
+    }
+    assert timeline.select(lane=lanes).work().busy_s == close(covered(work) / 1e6)
+    assert timeline.makespan_s == close((max(e["stop"] for e in spans) - min(e["ts"] for e in spans)) / 1e6)
 
 
 def test_threads_of_one_name_keep_lanes_of_their_own(tmp_path):
@@ -312,6 +413,47 @@ def test_odd_events_are_read_all_the_same(tmp_path, odd):
     event = {"ph": "X", "cat": "a", "name": "b", "pid": 1, "tid": 2, "ts": 12.5, "dur": 3, **odd}
     (span,) = read(tmp_path, [event, {"ph": "C", "args": {"memory": 5}}])
     assert (span.kind, span.start_s, span.stop_s) == (str(odd.get("cat", "a")), 0.0, 3e-6)
+
+
+GOOD = {"ph": "X", "name": "a", "ts": 1.7e15, "dur": 2}
+GIVEN = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 0, "args": {"name": "main"}}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        GOOD | {"dur": -1},
+        GOOD | {"dur": None},
+        GOOD | {"dur": 1e300},
+        GOOD | {"dur": "long"},
+        GOOD | {"ts": None},
+        GOOD | {"ts": math.nan},
+        GOOD | {"ts": -math.inf},
+        GOOD | {"ts": 10**400},
+        GOOD | {"pid": [3]},
+        GOOD | {"tid": {"a": 1}},
+        GOOD | {"ph": "B"},
+        GOOD | {"ph": "E"},
+        GIVEN | {"args": {}},
+        GIVEN | {"args": None},
+        GIVEN | {"pid": None},
+        {name: GIVEN[name] for name in GIVEN if name != "pid"} | {"name": "process_name"},
+        None,
+        "event",
+        3,
+        [],
+    ],
+    ids=str,
+)
+def test_odd_events_are_skipped_and_counted(tmp_path, odd):
+    trace = {"distributedInfo": {"rank": None}, "traceEvents": [GIVEN, odd, GOOD, odd, {}]}
+    with pytest.warns(match=r"^\S+foreign\.json: skipped 2 of 5 events, the first: ") as said:
+        timeline = read(tmp_path, trace)
+    assert list(timeline) == [Span(0, "process 0, main", "a", -1, 0.0, 2e-6)]
+    assert len(said) == 1
+    assert len(str(said[0].message)) < 500
+    with pytest.raises(ValueError, match="no event that can be read; skipped 1 of 1 event, the first: "):
+        read(tmp_path, [odd])
 
 
 def test_a_damaged_trace_is_one_clear_error(tmp_path):

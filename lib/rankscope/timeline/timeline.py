@@ -10,17 +10,18 @@ import gzip
 import json
 import math
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple, overload
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import count_of, number, of_type, one_of, several, whole
+from ..values.checks import count_of, is_scalar, number, of_type, one_of, several, whole
 from ..values.frozen import checked, evolve, frozen
 from ..values.storage import StorageError, write_atomically
 
@@ -28,6 +29,8 @@ Times = NDArray[np.float64]
 Intervals = tuple[Times, Times]  # starts and stops
 
 WAITS = ("blocked", "barrier", "wait")  # kinds of span in which a lane waits: for room, for other ranks, for an item
+_NO_WORK = (*WAITS, "gpu_user_annotation", "cuda_sync")  # and a profiler's labels and waits on a GPU's streams
+_LATEST_US = 2.0**63  # no clock counts further than 64 bits
 _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 _FORMAT, _VERSION = "rankscope.timeline", 1
 
@@ -66,6 +69,11 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def _listed(name: str, wanted: Any) -> list[Any]:
+    """One value or several, as a list."""
+    return [wanted] if isinstance(wanted, str) or is_scalar(wanted) else several(name, wanted)
+
+
 def _words(name: str, words: Iterable[str]) -> tuple[str, ...]:
     return tuple(of_type(name, word, str) for word in words)
 
@@ -78,6 +86,12 @@ class Timeline:
     differ in length, a place names no lane or kind, a name is no text, a time is not finite, or a span stops before it
     starts.
     """
+
+    # kinds that NCCL's kernels get in a trace of torch.profiler; "nccl" where the name says no more
+    COMMUNICATION: ClassVar = (
+        *("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send_recv"),
+        "nccl",
+    )
 
     rank: NDArray[np.int64] = checked(_column)
     lane: NDArray[np.int64] = checked(_column)
@@ -154,24 +168,26 @@ class Timeline:
 
     def select(
         self,
-        rank: int | None = None,
-        lane: str | None = None,
-        kind: str | None = None,
-        item: int | None = None,
+        rank: int | Iterable[int] | None = None,
+        lane: str | Iterable[str] | None = None,
+        kind: str | Iterable[str] | None = None,
+        item: int | Iterable[int] | None = None,
         between_s: tuple[float, float] | None = None,
     ) -> Timeline:
         """Return the spans that fit everything asked for; those that reach out of `between_s` are cut to it.
 
-        A span without length counts as inside the window where it lies on its edge. Raises ValueError for a window
-        that ends before it starts. A lane or kind that no span has gives an empty timeline.
+        One value or several of each: ``select(lane=["stream 7", "stream 20"]).busy_s`` is the time in which at least
+        one of the two works. A span without length counts as inside the window where it lies on its edge. Raises
+        ValueError for a window that ends before it starts. A lane or kind that no span has gives an empty timeline.
         """
         keep = np.ones(len(self), dtype=bool)
         for name, wanted in (("rank", rank), ("item", item)):
             if wanted is not None:
-                keep &= getattr(self, name) == whole(name, wanted)
-        for word, column, names in ((lane, self.lane, self.lanes), (kind, self.kind, self.kinds)):
-            if word is not None:
-                keep &= column == (names.index(word) if word in names else -1)
+                keep &= np.isin(getattr(self, name), [whole(name, one) for one in _listed(name, wanted)])
+        for name, words in (("lane", lane), ("kind", kind)):
+            if words is not None:
+                known, chosen = getattr(self, f"{name}s"), _listed(name, words)
+                keep &= np.isin(getattr(self, name), [place for place, word in enumerate(known) if word in chosen])
         if between_s is None:
             return self.take(np.flatnonzero(keep))
         low, high = (number("between_s", time, high=math.inf) for time in several("between_s", between_s))
@@ -214,13 +230,17 @@ class Timeline:
         """Seconds in which at least one span runs; select a lane, kind or rank first to ask for its own."""
         return _length_s(merge(self.start_s, self.stop_s))
 
-    def overlap_s(self, one: str, other: str) -> float:
+    def overlap_s(self, one: str | Iterable[str], other: str | Iterable[str]) -> float:
         """Return the seconds in which spans of two kinds run at once, on any lanes of the same rank, over all ranks.
 
-        Raises ValueError for a kind that the timeline does not have.
+        Either may be several kinds, as in ``overlap_s(Timeline.COMMUNICATION, "kernel")``. Raises ValueError where the
+        timeline has none of them.
         """
-        total_s = 0.0
-        pair = [self.select(kind=one_of("kind", kind, self.kinds)) for kind in (one, other)]
+        total_s, pair = 0.0, []
+        for kinds in (_listed("kind", one), _listed("kind", other)):
+            if not any(kind in self.kinds for kind in kinds):
+                one_of("kind", kinds[0] if len(kinds) == 1 else kinds, self.kinds)
+            pair.append(self.select(kind=kinds))
         for rank in np.unique(self.rank).tolist():
             own = (spans.select(rank=rank) for spans in pair)
             total_s += _length_s(intersect(*(merge(spans.start_s, spans.stop_s) for spans in own)))
@@ -236,9 +256,8 @@ class Timeline:
         return shares
 
     def work(self) -> Timeline:
-        """Return the spans in which something is done: those of `WAITS` left out."""
-        waits = [place for place, kind in enumerate(self.kinds) if kind in WAITS]
-        return self.take(np.flatnonzero(~np.isin(self.kind, waits)))
+        """Return the spans in which something is done: without `WAITS`, and a profiler's labels and waits."""
+        return self.select(kind=[kind for kind in self.kinds if kind not in _NO_WORK])
 
     def rank_lanes(self) -> list[tuple[int, str]]:
         """Return the (rank, lane) that have spans: by rank, then in the order of `lanes`."""
@@ -309,12 +328,14 @@ class Timeline:
         """Read a trace. Ours comes back as it was.
 
         Another one, torch.profiler's say, is one rank's: the rank that it names, or 0. Its processes and threads
-        become the lanes, and the category of an event (or with ``kind="name"`` its name) becomes the kind; NCCL's
-        kernels are called by their collective. Complete events and pairs of B and E become spans; the first starts
-        at 0.
+        become the lanes, and the category of an event (or with ``kind="name"`` its name) becomes the kind; only
+        NCCL's kernels on the GPU are called by their collective, with the words of `COMMUNICATION`: all other kernels
+        are of kind "kernel". Complete events and pairs of B and E become spans; the first starts at 0. The span that
+        the profiler writes about itself (category "Trace") is left out. Events that cannot be read, those without a
+        start or of negative length say, are skipped, and a warning says how many.
 
-        Raises ValueError naming the file where it is no trace, cut short, or of a newer version of ours, and OSError
-        where it cannot be opened.
+        Raises ValueError naming the file where it is no trace, cut short, of a newer version of ours, or without one
+        event that can be read, and OSError where it cannot be opened.
         """
         one_of("kind", kind, ("category", "name"))
         raw = Path(path).read_bytes()
@@ -322,19 +343,14 @@ class Timeline:
             trace = _decoded(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
             head = trace.otherData
             if not isinstance(head, dict) or head.get("format") != _FORMAT:
-                return _foreign(trace, kind)
-            if head.get("version") != _VERSION:
-                raise ValueError(f"version {head.get('version')!r}, this library reads version {_VERSION}")
-            lanes = {(one.pid, one.tid): _given_name(one) for one in trace.traceEvents if one.name == "thread_name"}
-            spans = []
-            for one in trace.traceEvents:
-                if one.ph == "X":
-                    args = of_type("args", one.args, _Args)
-                    lane = lanes[one.pid, one.tid]
-                    spans.append(Span(one.pid, lane, one.cat, args.item, args.start_s, args.stop_s))
-            return cls.of(spans).named(*([str(name) for name in head.get(column, [])] for column in ("lanes", "kinds")))
+                timeline, skipped = _foreign(trace, kind)
+            else:
+                timeline, skipped = _own(trace, head), ""
         except Exception as error:  # a damaged file can fail in many ways
             raise StorageError(path, f"not a readable trace: {type(error).__name__}: {error}") from error
+        if skipped:
+            warnings.warn(str(StorageError(path, skipped)), stacklevel=2)
+        return timeline
 
 
 class _Args(msgspec.Struct, gc=False):
@@ -352,75 +368,112 @@ class _Event(msgspec.Struct, gc=False):
     ph: Any = None
     name: Any = ""
     cat: Any = None
-    pid: Any = 0
+    pid: Any = None
     tid: Any = 0
     ts: Any = None
     dur: Any = 0.0
     args: _Args | list[Any] | str | float | bool | None = None
 
 
+_Entry = _Event | list[Any] | str | float | bool | None  # an event, or what is none and is skipped
+
+
 class _Trace(msgspec.Struct):
-    traceEvents: list[_Event]
+    traceEvents: list[_Entry]
     otherData: Any = None
     distributedInfo: Any = None
 
 
-_decoder = msgspec.json.Decoder(_Trace | list[_Event])
+_decoder = msgspec.json.Decoder(_Trace | list[_Entry])
 
 
 def _decoded(raw: bytes) -> _Trace:
     try:
         trace = _decoder.decode(raw)
     except msgspec.DecodeError:  # Python's own reader also takes NaN, which some profilers write
-        trace = msgspec.convert(json.loads(raw), _Trace | list[_Event])
+        trace = msgspec.convert(json.loads(raw), _Trace | list[_Entry])
     return trace if isinstance(trace, _Trace) else _Trace(trace)  # the format allows the bare list of events
 
 
-def _foreign(trace: _Trace, kind: str) -> Timeline:
-    rank = int((trace.distributedInfo or {}).get("rank", 0))
-    names = {
-        (one.pid, one.tid if one.name == "thread_name" else None): _given_name(one)
-        for one in trace.traceEvents
-        if one.ph == "M" and one.name in ("process_name", "thread_name")
-    }
+def _own(trace: _Trace, head: dict[str, Any]) -> Timeline:
+    if head.get("version") != _VERSION:
+        raise ValueError(f"version {head.get('version')!r}, this library reads version {_VERSION}")
+    events = [of_type("an event", one, _Event) for one in trace.traceEvents]
+    lanes = {(one.pid, one.tid): _given_name(one) for one in events if one.name == "thread_name"}
+    spans = []
+    for one in events:
+        if one.ph == "X":
+            args = of_type("args", one.args, _Args)
+            spans.append(Span(one.pid, lanes[one.pid, one.tid], one.cat, args.item, args.start_s, args.stop_s))
+    return Timeline.of(spans).named(*([str(name) for name in head.get(column, [])] for column in ("lanes", "kinds")))
+
+
+def _foreign(trace: _Trace, kind: str) -> tuple[Timeline, str]:
+    """The timeline, and in words how many events were skipped; no words where none were."""
+    info = trace.distributedInfo
+    rank = info.get("rank") if isinstance(info, dict) else None
+    names: dict[tuple[Any, Any], str] = {}
     begun: dict[tuple[Any, Any], list[_Event]] = {}  # the B events of each thread that have no E yet
-    events, start_us, length_us = list[_Event](), list[float](), list[float]()
+    events, threads, start_us, length_us = list[_Event](), list[tuple[Any, Any]](), list[float](), list[float]()
+    odd: list[_Entry] = []
     for one in trace.traceEvents:
-        thread = one.pid, one.tid
-        if one.ph == "B":
-            begun.setdefault(thread, []).append(one)
-        elif one.ph == "X" or (one.ph == "E" and begun.get(thread)):
-            first = one if one.ph == "X" else begun[thread].pop()
-            events.append(first)
-            start_us.append(float(first.ts))
-            length_us.append(float(one.dur) if one.ph == "X" else float(one.ts) - float(first.ts))
-    lane_of = _lane_names({(one.pid, one.tid) for one in events}, names)
-    lanes, lane = _encoded([lane_of[one.pid, one.tid] for one in events])
-    words = (
-        (kind == "category" and _collective(str(one.name))) or (one.name if kind == "name" else one.cat) or one.name
-        for one in events
-    )
-    kinds, kind_places = _encoded(list(map(str, words)))
+        try:
+            event = of_type("an event", one, _Event)
+            thread = 0 if event.pid is None else event.pid, event.tid
+            begun_here = begun.setdefault(thread, [])
+            if event.ph == "M" and event.name in ("process_name", "thread_name"):
+                names[event.pid, event.tid if event.name == "thread_name" else None] = _given_name(event)
+            elif event.ph == "B":
+                begun_here.append(event)
+            elif event.ph in ("X", "E") and event.cat != "Trace":
+                first = event if event.ph == "X" else begun_here.pop()
+                start = float(first.ts)
+                length = float(event.dur) if event.ph == "X" else float(event.ts) - start
+                if not (abs(start) <= _LATEST_US and 0 <= length <= _LATEST_US):
+                    raise ValueError
+                events.append(first)
+                threads.append(thread)
+                start_us.append(start)
+                length_us.append(length)
+        except (ValueError, TypeError, OverflowError, IndexError):
+            odd.append(one)
+    odd += [event for left in begun.values() for event in left]
+    total = count_of(len(trace.traceEvents), "event")
+    skipped = f"skipped {len(odd)} of {total}, the first: {odd[0]!r:.200}" if odd else ""
+    if odd and not events:
+        raise ValueError(f"no event that can be read; {skipped}")
+    lane_of = _lane_names(set(threads), names)
+    lanes, lane = _encoded([lane_of[thread] for thread in threads])
+    kinds, kind_places = _encoded([_kind(one) if kind == "category" else str(one.name) for one in events])
     # the first start is taken off before scaling: absolute times have no bits to spare
     starts_us = np.array(start_us) - min(start_us, default=0.0)
     stops_us = starts_us + np.array(length_us)
     zero = np.zeros(len(events), dtype=np.int64)
-    return Timeline(zero + rank, lane, kind_places, zero - 1, starts_us / 1e6, stops_us / 1e6, lanes, kinds)
+    rank = 0 if rank is None else int(rank)
+    timeline = Timeline(zero + rank, lane, kind_places, zero - 1, starts_us / 1e6, stops_us / 1e6, lanes, kinds)
+    return timeline, skipped
 
 
 def _given_name(event: _Event) -> str:
     """The name that a metadata event gives to its process or thread."""
-    if not isinstance(event.args, _Args) or event.args.name is None:
+    if not isinstance(event.args, _Args) or event.args.name is None or event.pid is None:
         raise ValueError(f"{event.name} of process {event.pid!r} must give a name")
     return str(event.args.name)
 
 
+def _kind(event: _Event) -> str:
+    """The category of an event, its name where it has none; of NCCL's kernels the collective that they work on."""
+    if str(event.cat).lower() == "kernel":  # older profilers write "Kernel"
+        return _collective(str(event.name))
+    return str(event.cat or event.name)
+
+
 @lru_cache(maxsize=4096)
-def _collective(name: str) -> str | None:
-    """The collective that one of NCCL's kernels works on: "ncclDevKernel_AllReduce_Sum_f32_RING_LL" is "allreduce"."""
-    plain = name.lower().replace("_", "")
-    known = ("allreduce", "reduce_scatter", "allgather", "alltoall", "broadcast", "reduce", "send", "recv")
-    return next((word for word in known if word.replace("_", "") in plain), None) if plain.startswith("nccl") else None
+def _collective(name: str) -> str:
+    """What a kernel of this name works on: "ncclDevKernel_AllReduce_Sum_f32_RING_LL" on "allreduce"."""
+    plain = name.partition("(")[0].lower().replace("_", "")
+    words = Timeline.COMMUNICATION if plain.startswith("nccl") else ()
+    return next((word for word in words if word.replace("_", "") in plain), "kernel")
 
 
 def _lane_names(threads: set[tuple[Any, Any]], names: dict[tuple[Any, Any], str]) -> dict[tuple[Any, Any], str]:
