@@ -55,6 +55,17 @@ def test_libtorch_in_one_pass_is_what_the_samplers_give(kind, size, num_replicas
         assert listed(assign(size, num_replicas, sampler=kind, epoch=epoch, drop_last=drop_last)) == ranks
 
 
+@pytest.mark.parametrize(("seed", "epoch"), [(-(2**63), -1), (2**64 - 1, 1), (0, 2**70)])
+def test_unshuffled_no_seed_and_epoch_are_too_much(seed, epoch):
+    recipe = {"shuffle": False, "seed": seed}
+    ours, theirs = (kind(range(10), 4, 1, **recipe) for kind in (DistributedSampler, TorchDistributedSampler))
+    ours.set_epoch(epoch)
+    theirs.set_epoch(epoch)
+    assert assign(10, 4, epoch=epoch, **recipe).ranks[1].tolist() == list(ours) == list(theirs)
+    with pytest.raises(ValueError, match=r"seed \+ epoch must be"):
+        assign(10, 4, epoch=epoch, seed=seed)
+
+
 def test_collect_takes_any_sampler_ragged_too():
     torchs = [TorchDistributedSampler(range(37), 5, rank, seed=3) for rank in range(5)]
     ours = [DistributedSampler(37, 5, rank, seed=3) for rank in range(5)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 import random
 from functools import partial
 
@@ -219,6 +221,45 @@ def test_an_epoch_goes_on_over_any_numbers_of_ranks(data):
     assert 0 <= left < num_replicas if drop_last else -12 < left <= 0
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_resumed_state_is_used_once(shuffle):
+    sampler = DistributedSampler(11, 2, 1, shuffle)
+    epoch = list(sampler)
+    sampler.resume(sampler.state_after(2))
+    iter(sampler)  # one that is never used, as DataLoader makes where it has no batches
+    assert [list(sampler), list(sampler), list(sampler)] == [epoch[2:], epoch, epoch]
+    assert (len(sampler), sampler.state_after(1)["consumed"]) == (6, 2)
+    sampler.resume(sampler.state_after(4))
+    assert (next(iter(sampler)), len(sampler), sampler.state_after(1)["consumed"]) == (epoch[4], 2, 10)
+    sampler.set_epoch(0)
+    assert list(sampler) == epoch
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_data_loader_without_set_epoch_reads_whole_epochs_after_a_resumed_one(batch_size, num_workers):
+    sampler = DistributedSampler(20, 2, 0, shuffle=False)
+    sampler.resume(sampler.state_after(6))
+    loader = DataLoader(range(20), batch_size, sampler=sampler, num_workers=num_workers)
+    read = [torch.cat([torch.as_tensor(batch).reshape(-1) for batch in loader]).tolist() for _ in range(3)]
+    assert read == [[12, 14, 16, 18], [*range(0, 20, 2)], [*range(0, 20, 2)]]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    ("size", "taken"), [(0, 0), (2, 1), (11, 0), (11, 3), (70_001, 0), (70_001, 17_000), (70_001, 23_334)]
+)
+def test_an_iterator_can_be_pickled_and_copied_as_torchs_can(size, taken, shuffle):
+    iterators = [iter(kind(range(size), 3, 2, shuffle)) for kind in (DistributedSampler, TorchDistributedSampler)]
+    for iterator in iterators:
+        assert len(list(itertools.islice(iterator, taken))) == taken
+    ours, theirs = iterators
+    twins = [pickle.loads(pickle.dumps(ours)), copy.copy(ours), copy.deepcopy(ours)]
+    left = list(pickle.loads(pickle.dumps(theirs)))
+    twins.append(pickle.loads(pickle.dumps(twins[0])))
+    assert [list(twin) for twin in (*twins, ours)] == [left] * 5
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -249,3 +290,4 @@ def test_unshuffled_takes_no_memory_for_the_dataset():
     sampler = DistributedSampler(10**15, 8, 7, shuffle=False)
     assert list(itertools.islice(sampler, 3)) == [7, 15, 23]
     assert len(sampler) == 125 * 10**12
+    assert len(pickle.dumps(iter(sampler))) < 1000

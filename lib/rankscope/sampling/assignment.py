@@ -234,7 +234,8 @@ def assign(
     count = share(size, num_replicas, drop_last)
     total = count * num_replicas
     if sampler == "torch":
-        whole("seed + epoch", seed + epoch, *SEEDS)
+        if shuffle:
+            whole("seed + epoch", seed + epoch, *SEEDS)
         order = torch_order(size, seed + epoch, total) if shuffle else np.arange(total) % max(size, 1)
         ranks = tuple(order[rank::num_replicas] for rank in range(num_replicas))
     else:

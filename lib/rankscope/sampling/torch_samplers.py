@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
+from copy import copy
 from itertools import chain
 from numbers import Number
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
@@ -67,15 +68,17 @@ class DistributedSampler(TorchDistributedSampler[int]):
             raise ValueError(
                 f"the dataset had {self._size} samples when the sampler was made and has {size} now: make a new sampler"
             )
+        if self._resume_used:
+            self._start_at(0)
         if not self.shuffle:
-            return self._in_order()
+            return _Order.of(self._in_order(self._consumed, self._stop))
         seed = whole("seed + epoch", self.seed + self.epoch, *SEEDS)
-        return chain.from_iterable(self._shuffled(seed, self._consumed, self._stop))
+        return _Order.of(self._shuffled(seed, self._consumed, self._stop))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration shuffles for. Raises ValueError where it is not a whole number.
 
-        The epoch that `resume` has set stays resumed; any other is read from its beginning.
+        The epoch that `resume` has set stays resumed until it has been read; any other is read from its beginning.
         """
         epoch = whole("epoch", epoch)
         if epoch != self.epoch:
@@ -96,6 +99,8 @@ class DistributedSampler(TorchDistributedSampler[int]):
     def resume(self, state: dict[str, Any]) -> None:
         """Go on with the rest of the state's epoch, dealt out among this sampler's ranks, as many as before or not.
 
+        Once: the first iteration from which an index is taken reads the rest, the one after it a whole epoch again;
+        `len` and `state_after` speak of the rest until then.
         Nothing is lost and nothing read twice but the padding at the very end. Raises ValueError for a state of
         another version, or of a sampler with another dataset length, seed or shuffle.
 
@@ -126,17 +131,22 @@ class DistributedSampler(TorchDistributedSampler[int]):
         self.num_samples = share(self._size - consumed, self.num_replicas, self.drop_last)
         self.total_size = self.num_samples * self.num_replicas
         self._stop = consumed + self.total_size
+        self._resume_used = False
 
-    def _in_order(self) -> Iterator[int]:
-        places = range(self._consumed + self.rank, self._stop, self.num_replicas)
-        real = range(places.start, min(self._size, self._stop), self.num_replicas)
-        return chain(real, (place % self._size for place in places[len(real) :]))
+    def _in_order(self, consumed: int, stop: int) -> Iterator[Iterable[int]]:
+        self._resume_used |= 0 < consumed == self._consumed
+        places = range(consumed + self.rank, stop, self.num_replicas)
+        real = range(places.start, min(self._size, stop), self.num_replicas)
+        yield real
+        yield [place % self._size for place in places[len(real) :]]
 
     def _shuffled(self, seed: int, consumed: int, stop: int) -> Iterator[list[int]]:
         """Yield this rank's indices in lists: its share of each block of the order, then its share of the padding.
 
-        What `set_epoch` and `resume` change is passed in: an iterator goes on as it began.
+        What `set_epoch` and `resume` change is passed in: an iterator goes on as it began. Here it begins, at its first
+        index: DataLoader asks for iterators that it never uses.
         """
+        self._resume_used |= 0 < consumed == self._consumed
         padding = max(stop - self._size, 0)
         mine, ranks = consumed + self.rank, self.num_replicas
         head: list[int] = []
@@ -148,6 +158,36 @@ class DistributedSampler(TorchDistributedSampler[int]):
             first += block.size
         start = self._size + (mine - self._size) % ranks
         yield [head[place % self._size] for place in range(start, stop, ranks)]
+
+
+class _Order(chain[int]):
+    """Indices out of one piece after the other, at chain's own speed; unlike it they can be pickled and copied."""
+
+    _pieces: _Pieces
+
+    @classmethod
+    def of(cls, pieces: Iterable[Iterable[int]]) -> Self:
+        source = _Pieces(pieces)
+        order: Any = cls.from_iterable(source)
+        order._pieces = source
+        return order  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is left of the epoch: what has not been shuffled yet is, and is held as lists, as torch holds it all."""
+        self._pieces.rest = iter(left := list(self._pieces.rest))
+        return _Order.of, ([copy(self._pieces.piece), *left],)
+
+
+class _Pieces(Iterator[Iterator[int]]):
+    """Iterators over the pieces; `piece` is the one handed out last."""
+
+    def __init__(self, pieces: Iterable[Iterable[int]]) -> None:
+        self.rest = iter(pieces)
+        self.piece: Iterator[int] = iter(())
+
+    def __next__(self) -> Iterator[int]:
+        self.piece = iter(next(self.rest))
+        return self.piece
 
 
 def _range(length: Any) -> range:
