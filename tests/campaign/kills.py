@@ -1,0 +1,204 @@
+"""Processes that are killed, stopped and interrupted: the others end in time, with one error, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from rankscope.machine import Profile
+from rankscope.values import folders
+
+from ..processes import alive
+from .pool import Verdict, left_behind
+
+ROOT = Path(__file__).parents[2]
+END_S = 90.0  # for a job to end after a signal; its own timeouts are 10 s, and four of them run at once
+GONE_S = 20.0  # for what it had started, after that
+HOW = ["KILL"] * 13 + ["STOP", "STOP and CONT"] + ["INT"] * 2 + ["TERM"] * 3  # in turn
+PROLOGUE = """
+import os, sys, time
+from pathlib import Path
+from rankscope.values import folders
+from rankscope.workers.errors import RankError, WorkerError
+folders.memory = lambda: Path(os.environ["CAMPAIGN_MEMORY"])
+def slow(item):
+    time.sleep(0.02)
+    return item
+def ranks():
+    import torch
+    for _ in range(80):
+        torch.distributed.all_reduce(torch.ones(1000))
+        time.sleep(0.02)
+def job():
+    print("begun", flush=True)
+"""
+EPILOGUE = """
+try:
+    code = job()
+except KeyboardInterrupt:
+    sys.exit(130)
+except (RuntimeError, ValueError, OSError) as error:
+    print(f"{type(error).__name__}: {error}", flush=True)
+    sys.exit(2)
+sys.exit(code)
+"""
+PROFILE = "profile -o machine.json --num-ranks 2 --sizes 1KiB:16KiB --algorithms native,ring"
+JOBS = {  # each takes some seconds
+    "launch": """
+    from rankscope.ranks import launch
+    launch(ranks, 3, timeout_s=10)
+    """,
+    "pipeline.run": """
+    from rankscope.pipeline import Pipeline, Stage, run
+    stages = [Stage("a", fn=slow, num_workers=2, processes=True), Stage("b", fn=slow, processes=True)]
+    run(Pipeline(stages), range(120), timeout_s=10)
+    """,
+    "part loaders": """
+    import numpy as np
+    from rankscope.parts import AsyncPartDataset, DelayedLoad, write_parts
+    files = write_parts("parts", 10, x=np.zeros((1000, 50)))
+    for batch in AsyncPartDataset(files, 10, num_loaders=2, load=DelayedLoad(0.04), timeout_s=10):
+        pass
+    """,
+    "measure": """
+    from rankscope.machine.measuring import plan, run
+    plan.LAUNCH_S = 0.0  # so that there are many launches
+    few = plan.Protocol(iterations=3, budget_s=0.05, sizes=[1024, 4096], algorithms=["native", "ring"])
+    run.measure("machine.json", few, num_ranks=2, report=lambda one: print(one.num_done, "done", flush=True))
+    """,
+    "rankscope profile": f"""
+    from rankscope.cli import main
+    return main({PROFILE.split()})
+    """,
+    "parameter server": """
+    import torch
+    from rankscope.gradients import Work
+    from rankscope.parameter_server import train
+    work = Work(torch.nn.Linear(3, 1), torch.ones(8, 3), torch.zeros(8, 1), torch.nn.functional.mse_loss)
+    train(work, "asynchronous", num_batches=100, batch_size=4, compute_s=0.02, timeout_s=10)
+    """,
+}
+
+
+def marked(mark: str) -> list[int]:
+    """The processes that have this in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            theirs = (folder / "environ").read_bytes().split(b"\0")
+            if f"CAMPAIGN={mark}".encode() in theirs and alive(int(folder.name)):
+                found.append(int(folder.name))
+    return found
+
+
+def run(seed: int, numbers: Iterable[int]) -> list[Verdict]:
+    with ThreadPoolExecutor(3) as threads:
+        return list(threads.map(partial(_case, seed), numbers))
+
+
+def _case(seed: int, number: int) -> Verdict:
+    chance, how = Random(f"{seed} kills {number}"), HOW[number % len(HOW)]
+    job = list(JOBS)[(number + number // len(HOW)) % len(JOBS)]
+    shm = Path("/dev/shm")
+    for attempt in range(4):
+        with (
+            tempfile.TemporaryDirectory(prefix="campaign-", ignore_cleanup_errors=True) as folder,
+            tempfile.TemporaryDirectory(prefix="campaign-", dir=shm if shm.is_dir() else None) as memory,
+        ):
+            begun = time.monotonic()
+            wrong, hit = _signalled(job, how, chance, 0.5**attempt, Path(folder), Path(memory))
+            if hit or wrong:
+                return Verdict(number, f"{how}, {job}", wrong, time.monotonic() - begun)
+    return Verdict(number, f"{how}, {job}, too late", "no signal came in time")
+
+
+def _signalled(job: str, how: str, chance: Random, share: float, folder: Path, memory: Path) -> tuple[str, bool]:
+    """Run a job, send a signal to one of its processes; return what is wrong afterwards, and whether it was hit."""
+    mark, out, err = str(memory), folder / "out", folder / "err"
+    environment = {"CAMPAIGN": mark, "CAMPAIGN_MEMORY": mark, "PYTHONPATH": str(ROOT / "lib"), "TMPDIR": str(folder)}
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        owner = subprocess.Popen(
+            [sys.executable, "-c", f"{PROLOGUE}{JOBS[job]}{EPILOGUE}"],
+            cwd=folder,
+            env=os.environ | environment,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    early = chance.random() < 0.2  # while it imports
+    while not early and b"begun" not in out.read_bytes() and owner.poll() is None:
+        time.sleep(0.02)
+    time.sleep(share * chance.choice([0.3, 1.5, 4.0]) * chance.random())
+    others = [pid for pid in marked(mark) if pid != owner.pid]
+    victim = chance.choice(others) if others and chance.random() < 0.6 else owner.pid
+    whom = "its owner" if victim == owner.pid else f"one of its {len(others)} others"
+    num_done = _num_done(out, err)
+    hit = owner.poll() is None
+    with suppress(ProcessLookupError):
+        os.kill(victim, getattr(signal, f"SIG{how.split()[0]}"))
+    if "STOP" in how and (how != "STOP" or victim == owner.pid or "profile" in job or job == "measure"):
+        time.sleep(chance.uniform(0.2, 2.0))
+        with suppress(ProcessLookupError):
+            os.kill(victim, signal.SIGCONT)
+    wrong = _ended(owner, mark)
+    said = f"{out.read_text(errors='replace')[-300:]!r} {err.read_text(errors='replace')[-600:]!r}"
+    fits = {"KILL": (0, 2, -9), "INT": (0, 2, 130, -2), "TERM": (0, 2, 143, -15)}.get(how, (0, 2))
+    if not wrong and owner.returncode not in fits:
+        wrong = f"exit {owner.returncode}: {said}"
+    if not wrong and b"Traceback" in err.read_bytes():
+        wrong = f"shows a traceback: {said}"
+    if victim == owner.pid:  # the folders of one that was killed are deleted by the next process that needs one
+        for lock in folder.glob("*/.owner"):
+            os.utime(lock, (0, 0))
+        folders._sweep(folder)
+    left = [one.name for place in (folder, memory) for one in place.glob("**/*") if left_behind(one)]
+    if not wrong and left:
+        wrong = f"left {left[:3]}"
+    if not wrong and num_done:
+        wrong = _lost(folder / "machine.json", max(num_done, _num_done(out, err)))
+    return wrong and f"{whom}: {wrong}", hit
+
+
+def _ended(owner: subprocess.Popen[bytes], mark: str) -> str:
+    """Wait until all processes have ended; kill those that have not in time, and say which."""
+    deadline = time.monotonic() + END_S
+    while owner.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    wrong = "" if owner.poll() is not None else f"has not ended after {END_S:.0f} s"
+    deadline = time.monotonic() + GONE_S
+    while not wrong and (left := marked(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if left := marked(mark):
+        names = [Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")[:60] for pid in left]
+        wrong = wrong or f"processes are left after {GONE_S:.0f} s: {names}"
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    owner.wait()
+    return wrong
+
+
+def _num_done(out: Path, err: Path) -> int:
+    """The number of points that were said to be finished."""
+    said = out.read_text() + err.read_text(errors="replace")
+    return max(map(int, re.findall(r"^(\d+)(?= done$| of \d+ points)", said, re.MULTILINE)), default=0)
+
+
+def _lost(path: Path, num_done: int) -> str:
+    """What is wrong with a profile that had so many points."""
+    try:
+        found = len(Profile.load(path).points)
+    except (ValueError, OSError) as error:
+        return f"the profile is not whole: {error}"
+    return "" if found >= num_done else f"of {num_done} finished points {found} are left"

@@ -1,0 +1,94 @@
+"""A small sample of each kind of case finds nothing, and each judge finds what is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankscope.machine import Profile
+
+from ..processes import soon
+from . import __main__ as entry
+from . import commands, kills, names
+from .files import STORED
+from .pool import Verdict, Wrong
+
+SAMPLE = {"files": (1, 19), "commands": (2, 20), "names": (5, 1), "kills": (17, 3)}  # seed and number of cases
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SAMPLE)
+def test_a_sample_finds_nothing(kind: str) -> None:
+    seed, count = SAMPLE[kind]
+    found = entry.run(kind, seed, range(count), num_workers=1)
+    assert len(found) == count
+    assert [one for one in found if one.wrong] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err", "said"),
+    [
+        (2, "", "Traceback (most recent call last):\n", "shows a traceback"),
+        (3, "", "rankscope: x\n", "exit 3"),
+        (0, "\x1b[2J", "", "prints '\\x1b'"),
+        (0, "", "RuntimeWarning: overflow\n", "though nothing is wrong"),
+        (2, "", "rankscope: one\nrankscope: two\n", "in one sentence"),
+        (2, "", "", "in one sentence"),
+    ],
+)
+def test_the_judge_of_a_command(code: int, out: str, err: str, said: str) -> None:
+    with pytest.raises(Wrong) as caught:
+        commands.judge(["show"], code, out, err)
+    assert said in str(caught.value)
+    commands.judge(["show"], 2, "", "rankscope: none.json: No such file or directory\n")
+
+
+def test_the_judges_of_names() -> None:
+    tame = names._elements("<svg><text/></svg>")
+    for svg in ("<svg><script/></svg>", "<svg><text onload=''/></svg>", "<svg><text></svg>", "<svg>\x1b</svg>"):
+        with pytest.raises(Wrong):
+            names.check_svg(svg, tame)
+    for page in ("<p><b>", "<p onclick=x>", "<p><!-- -->", "<p>\0"):
+        with pytest.raises(Wrong):
+            names.check_html(page, {"p"})
+    for title in ("$x$", r"$\frac{$"):
+        axes: Any = names.plt.subplots()[1]
+        axes.set_title(title)
+        with pytest.raises(Wrong):
+            names.check_axes(axes)
+
+
+@pytest.mark.slow
+def test_the_judge_of_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(kills, "END_S", 0.2)
+    monkeypatch.setattr(kills, "GONE_S", 0.2)
+    environment, mark = os.environ | {"CAMPAIGN": str(tmp_path)}, str(tmp_path)
+    code = "import subprocess, sys; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+    for wait, said in (("import time; " + code, "has not ended"), (code.partition("; time")[0], "processes are left")):
+        owner = subprocess.Popen([sys.executable, "-c", wait], env=environment)
+        assert soon(lambda: kills.marked(mark))
+        monkeypatch.setattr(kills, "END_S", 0.2 if "has" in said else 60.0)
+        assert said in kills._ended(owner, mark)
+        assert soon(lambda: not kills.marked(mark))
+
+
+def test_the_judge_of_a_profile(tmp_path: Path) -> None:
+    path, good = tmp_path / "a.json", STORED / "profile.v1.json"
+    path.write_bytes(good.read_bytes()[:-5])
+    assert "not whole" in kills._lost(path, 1)
+    assert kills._lost(good, len(Profile.load(good).points)) == ""
+    assert kills._lost(good, 3) == "of 3 finished points 2 are left"
+
+
+def test_the_exit_status_says_whether_there_are_violations(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for wrong, code in (("hangs", 1), ("", 0)):
+        monkeypatch.setattr(entry, "run", lambda kind, seed, numbers, wrong=wrong: [Verdict(7, "a case", wrong)])
+        assert entry.main(["--only", "files", "--scale", "0"]) == code
+        assert ("--seed 17 --only files --case 7" in capsys.readouterr().out) == bool(wrong)
