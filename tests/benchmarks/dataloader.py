@@ -35,10 +35,12 @@ ROUNDS = 5
 
 
 class Sleeping(Dataset[torch.Tensor]):
-    """Reads that take times of their own, by waiting."""
+    """Reads that take times of their own, by waiting, and the step that they are for."""
+
+    read_s, step_s = READ_S, STEP_S
 
     def __init__(self, cv: float) -> None:
-        self.times_s = draw("read", Lognormal(READ_S, cv), BATCHES, 7).tolist()
+        self.times_s = draw("read", Lognormal(self.read_s, cv), BATCHES, 7).tolist()
 
     def __len__(self) -> int:
         return len(self.times_s)
@@ -46,6 +48,12 @@ class Sleeping(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(self.times_s[index])
         return torch.full((64, 64), float(index))
+
+
+class Quick(Sleeping):
+    """With 1, 2 and 4 workers a batch every 4, 2 and 1 ms: hand-over and late sleeps weigh."""
+
+    read_s, step_s = 0.004, 0.001
 
 
 class Computing(Sleeping):
@@ -64,19 +72,19 @@ def loader(dataset: Dataset[torch.Tensor], settings: LoaderSettings) -> DataLoad
     return DataLoader(dataset, batch_size=1, num_workers=workers, prefetch_factor=window, in_order=in_order)
 
 
-def epoch_s(batches: Iterable[torch.Tensor]) -> float:
+def epoch_s(batches: Iterable[torch.Tensor], step_s: float = STEP_S) -> float:
     """Seconds from the making of the iterator to the end of the last step."""
     start = stop = time.perf_counter()
     for _ in batches:
-        time.sleep(STEP_S)
+        time.sleep(step_s)
         stop = time.perf_counter()
     return stop - start
 
 
-def profile(dataset: Dataset[torch.Tensor], num_workers: int = 1) -> LoaderProfile:
+def profile(dataset: Sleeping, num_workers: int = 1) -> LoaderProfile:
     recorded = record_dataloader(loader(dataset, LoaderSettings(num_workers)))
     for _ in range(2):
-        epoch_s(recorded)
+        epoch_s(recorded, dataset.step_s)
     return recorded.profile()
 
 
@@ -95,7 +103,10 @@ def compare(
     """Print predictions beside measurements, and return a row for each."""
     datasets = {cv: kind(cv) for cv, _ in cases}
     profiles = {cv: profile(dataset, num_workers) for cv, dataset in datasets.items()}
-    runs = {f"{cv}{settings}": lambda c=cv, s=settings: epoch_s(loader(datasets[c], s)) for cv, settings in cases}
+    runs = {
+        f"{cv}{settings}": lambda c=cv, s=settings: epoch_s(loader(datasets[c], s), kind.step_s)
+        for cv, settings in cases
+    }
     real_s = medians(runs)
     print(f"\n{title:<52}{'cv':>5}{'real ms':>10}{'predicted':>10}{'error %':>9}{'nominal, error %':>18}")
     errors, blind, rows = [], [], []
@@ -104,7 +115,7 @@ def compare(
         predicted_s = simulate_profile(profiles[cv], settings).makespan_s
         nominal_s = simulate_dataloader(
             datasets[cv].times_s,
-            STEP_S,
+            kind.step_s,
             BATCHES,
             num_workers=settings.num_workers,
             prefetch_factor=settings.prefetch_factor,
@@ -185,6 +196,7 @@ def main() -> None:
     rows = compare("reads that wait", cases, Sleeping)
     if "--record" in sys.argv[1:]:
         record(rows)
+    compare("quick reads, 1 to 4 ms a batch", cases[:12], Quick)
     cores = [(0.5, LoaderSettings(workers)) for workers in (0, 1, 2, 4)]
     compare("reads that compute, recorded with 1 worker", cores, Computing)
     compare("reads that compute, recorded with 4 workers", cores, Computing, num_workers=4)
