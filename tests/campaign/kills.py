@@ -109,7 +109,7 @@ def run(seed: int, numbers: Iterable[int]) -> list[Verdict]:
 
 def _case(seed: int, number: int) -> Verdict:
     chance, how = Random(f"{seed} kills {number}"), HOW[number % len(HOW)]
-    job = list(JOBS)[(number + number // len(HOW)) % len(JOBS)]
+    job = list(JOBS)[(number + 3 * (number // len(HOW))) % len(JOBS)]
     shm = Path("/dev/shm")
     for attempt in range(4):
         with (

@@ -26,7 +26,9 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import Schedule, build, simulate
 from rankscope.ddp.buckets import ParameterSpec
 from rankscope.figures.assignments import draw_assignment, draw_label_counts
+from rankscope.figures.axes import to_axes
 from rankscope.figures.ddp import draw_buckets
+from rankscope.figures.marks import Drawing
 from rankscope.figures.memory import draw_memory
 from rankscope.figures.rankings import draw_ranking
 from rankscope.figures.schedules import draw_link_load, draw_schedule
@@ -47,41 +49,39 @@ PIECES = [*WORDS.split(), "a\u0300" * 60, "x" * 2000, "", " "]
 PIECES += [*"\0\x07\r\n\t\x7f\x85\u2028\u202e\u200d\ud800\udcff\ufffe\uffff", "\x1b[2J", "\x1b]0;owned\x07", "\x9b31m"]
 CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 SIZES = 2.0 ** np.arange(10, 20)
-RING = build("allreduce", "ring", 4)
+RING, WIRE = build("allreduce", "ring", 4), Cluster.uniform(4, Link(1e-5, 1e9))
+TERMINAL = ("show", "compare", "predict", "trace", "path")
+
+
+def _memory(name: str, ranks: Any = 4) -> dict[str, Any]:
+    return {name: zero.memory(1e9, ranks, 1) if ranks == 4 else [zero.memory(1e9, one, 1) for one in ranks]}
+
+
+DRAWINGS: dict[str, Callable[[str], Drawing]] = {
+    "timeline": lambda name: draw_timeline(_timeline(name)),
+    "title": lambda name: draw_timeline(_timeline("lane"), name),
+    "assignment": lambda name: draw_assignment(Assignment(2, ([0], [1]), sampler=name)),
+    "label counts": lambda name: draw_label_counts(np.arange(4).reshape(2, 2), name),
+    "schedule": lambda name: draw_schedule(_named(name), 1),
+    "schedule over time": lambda name: draw_schedule(_named(name), timeline=simulate(RING, 1e6, WIRE)),
+    "link load": lambda name: draw_link_load(RING.traffic(1e6).link_bytes, name),
+    "buckets": lambda name: draw_buckets(ddp.buckets([ParameterSpec(name, 1 << 19)] * 2, 2.0)),
+    "ranking": lambda name: draw_ranking({name: 1.0, "b": 2.0}, 0.5, name, name, {name: 1.5}),
+    "memory": lambda name: draw_memory(_memory(name), {name: 24e9}),
+}
+FIGURES: dict[str, Callable[[str], Any]] = {
+    **{what: lambda name, draw=draw: to_axes(draw(name)) for what, draw in DRAWINGS.items()},  # type: ignore[misc]
+    "curves": lambda name: figures.curves([1, 2], {name: ([1, 2], [1, 3])}, title=name, x_label=name, y_label=name),
+    "costs": lambda name: figures.costs(SIZES, {name: SIZES * 1e-9, "b": SIZES * 2e-9}, title=name),
+    "queue fill": lambda name: figures.queue_fill({name: ([0, 1, 2], [0, 3, 1])}, 4),
+    "zero memory": lambda name: figures.zero_memory(_memory(name, (1, 2, 4, 8)), {name: 24e9}),
+    "profile": lambda name: figures.profile(_profile(name)),
+    "residuals": lambda name: figures.profile(_profile(name), "residuals"),
+}
 
 
 def _timeline(name: str) -> Timeline:
     return Timeline.of([Span(rank, name, name, -1, 0.0, 1.0) for rank in range(2)])
-
-
-DRAWINGS: dict[str, Callable[[str], Any]] = {
-    "timeline": lambda name: draw_timeline(_timeline(name)),
-    "title": lambda name: draw_timeline(_timeline("lane"), name),
-    "assignment": lambda name: draw_assignment(Assignment(2, ([0], [1]), sampler=name)),
-    "assignment title": lambda name: draw_assignment(Assignment(2, ([0], [1])), title=name),
-    "label counts": lambda name: draw_label_counts(np.arange(4).reshape(2, 2), name),
-    "schedule": lambda name: draw_schedule(_named(name), 1),
-    "schedule over time": lambda name: draw_schedule(
-        _named(name), timeline=simulate(RING, 1e6, Cluster.uniform(4, Link(1e-5, 1e9)))
-    ),
-    "link load": lambda name: draw_link_load(RING.traffic(1e6).link_bytes, name),
-    "buckets": lambda name: draw_buckets(ddp.buckets([ParameterSpec(name, 1 << 19), ParameterSpec("b", 1 << 19)], 2.0)),
-    "ranking": lambda name: draw_ranking({name: 1.0, "b": 2.0}, 0.5, name, name, {name: 1.5}),
-    "memory": lambda name: draw_memory({name: zero.memory(1e9, 4, 1)}, {name: 24e9}),
-}
-FIGURES: dict[str, Callable[[str], Any]] = {
-    "curves": lambda name: figures.curves([1, 2], {name: ([1, 2], [1, 3])}, title=name, x_label=name, y_label=name),
-    "costs": lambda name: figures.costs(SIZES, {name: SIZES * 1e-9, "b": SIZES * 2e-9}, title=name),
-    "queue fill": lambda name: figures.queue_fill({name: ([0, 1, 2], [0, 3, 1])}, 4),
-    "zero memory": lambda name: figures.zero_memory(
-        {name: [zero.memory(1e9, 2**p, 1) for p in range(4)]}, {name: 24e9}
-    ),
-    "profile": lambda name: figures.profile(_profile(name)),
-    "timeline": lambda name: figures.timeline(_timeline(name)),
-    "schedule": lambda name: figures.schedule(_named(name), 1),
-    "buckets": lambda name: figures.buckets(ddp.buckets([ParameterSpec(name, 1 << 19)], 2.0)),
-    "label counts": lambda name: figures.label_counts(np.arange(4).reshape(2, 2), name),
-}
 
 
 def _named(name: str) -> Schedule:
@@ -111,17 +111,14 @@ def prepare(folder: Path) -> Callable[[Random, Path], Case]:
     def make(chance: Random, work: Path) -> Case:
         name = hostile(chance)
         surface = chance.choice(("SVG", "matplotlib", "HTML", "terminal"))
-        if surface == "SVG":
-            what, draw = chance.choice(list(DRAWINGS.items()))
-            run = lambda: check_svg(to_svg(draw(name)), tame_svg)  # noqa: E731
-        elif surface == "matplotlib":
-            what, figure = chance.choice(list(FIGURES.items()))
-            run = lambda: check_axes(figure(name))  # noqa: E731
-        elif surface == "HTML":
-            what, run = "explorers.machine", lambda: check_html(_page(name), tame_html)
-        else:
-            what = chance.choice(("show", "compare", "predict", "trace", "path"))
-            run = lambda: _in_terminal(what, name)  # noqa: E731
+        places = {"SVG": DRAWINGS, "matplotlib": FIGURES, "HTML": ["machine"], "terminal": TERMINAL}
+        what = chance.choice(list(places[surface]))
+        run = {
+            "SVG": lambda: check_svg(to_svg(DRAWINGS[what](name)), tame_svg),
+            "matplotlib": lambda: check_axes(FIGURES[what](name)),
+            "HTML": lambda: check_html(_page(name), tame_html),
+            "terminal": lambda: _in_terminal(what, name),
+        }[surface]
         return Case(surface, run, (ValueError, OSError), f"{what} of {ascii(name)[:200]}")
 
     return make

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -166,6 +167,7 @@ def _serve(line: Any, kind: str, seed: int, folder: str) -> None:
     work, made = Path(folder, "work"), Path(folder, "made")
     made.mkdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(made)
+    warnings.simplefilter("ignore")
     make = import_module(kind).prepare(made)
     vm_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     limit = vm_bytes + 4 * MOST_BYTES  # what is mapped, not only what is used

@@ -394,6 +394,16 @@ def test_where_the_server_is_killed_the_ranks_end_and_another_starts(tmp_path):
     assert launch(functions.total, 2) == [1, 1]
 
 
+def test_a_server_that_is_stopped_is_an_error_and_another_starts(monkeypatch):
+    launch(functions.rank, 2)
+    monkeypatch.setattr(crew, "_STOP_S", 0.2)
+    os.kill(server_pid(), signal.SIGSTOP)
+    with pytest.raises(RuntimeError, match=r"the server that forks the workers is stopped \(SIGSTOP\)"):
+        launch(functions.rank, 2)
+    monkeypatch.setattr(crew, "_STOP_S", 5.0)
+    assert launch(functions.total, 2) == [1, 1]
+
+
 def script(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "script.py"
     path.write_text(text)

@@ -109,7 +109,9 @@ class Workshop:
         self.close()
 
     def close(self) -> None:
-        """End it and wait; in a process that was forked from its owner, only forget it."""
+        """End it and wait, once; in a process that was forked from its owner, only forget it."""
+        if self._control.fileno() < 0:
+            return
         if self._owner == os.getpid():
             with contextlib.suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)  # works also where a forked process holds the socket, too
@@ -318,13 +320,20 @@ class Crew:
                     started.append(Worker(label, self.folder / f"{name}-{number}", *ends, self._server, timeout_s))
                     self.workers.append(started[-1])
             for worker in started:
-                if not worker.listen(_START_S):
-                    self._server.kill()
-                    raise WorkerError(f"the server that forks the workers was not ready after {_START_S:g} s")
+                self._wait_for_fork(worker)
         except OSError as error:
             problem = f"not all of {', '.join(labels)} could be started"
             raise WorkerError(f"{problem}: {type(error).__name__}: {error}") from error
         return started
+
+    def _wait_for_fork(self, worker: Worker) -> None:
+        deadline = time.monotonic() + _START_S
+        while not worker.listen(_STOP_S):
+            stopped = is_stopped(self._server.pid)
+            if stopped or time.monotonic() > deadline:
+                self._server.kill()
+                problem = STOPPED if stopped else f"was not ready after {_START_S:g} s"
+                raise WorkerError(f"the server that forks the workers {problem}")
 
     def end(self) -> None:
         """End the workers and wait until they are gone; in a process that was forked from the owner, forget them."""
