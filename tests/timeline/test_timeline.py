@@ -389,6 +389,12 @@ def test_published_traces_against_their_raw_events(path):
     assert timeline.makespan_s == close((max(e["stop"] for e in spans) - min(e["ts"] for e in spans)) / 1e6)
 
 
+@pytest.mark.parametrize("rank", [-1, "3", 2**31, math.inf])
+def test_a_rank_that_is_none_is_one_clear_error(tmp_path, rank):
+    with pytest.raises(ValueError, match=r"distributedInfo's rank must be a whole number from 0 to 2147483647, got "):
+        read(tmp_path, {"distributedInfo": {"rank": rank}, "traceEvents": []})
+
+
 def test_threads_of_one_name_keep_lanes_of_their_own(tmp_path):
     events = [{"ph": "M", "name": "process_name", "pid": pid, "args": {"name": "python"}} for pid in (0, 1)]
     events += [{"ph": "M", "name": "thread_name", "pid": pid, "tid": 7, "args": {"name": "stream 7"}} for pid in (0, 1)]
@@ -437,13 +443,15 @@ GIVEN = {"ph": "M", "name": "thread_name", "pid": 0, "tid": 0, "args": {"name": 
         GIVEN | {"args": {}},
         GIVEN | {"args": None},
         GIVEN | {"pid": None},
+        GIVEN | {"args": 10**400},
+        10**400,
         {name: GIVEN[name] for name in GIVEN if name != "pid"} | {"name": "process_name"},
         None,
         "event",
         3,
         [],
     ],
-    ids=str,
+    ids=lambda odd: str(odd)[:80],
 )
 def test_odd_events_are_skipped_and_counted(tmp_path, odd):
     trace = {"distributedInfo": {"rank": None}, "traceEvents": [GIVEN, odd, GOOD, odd, {}]}

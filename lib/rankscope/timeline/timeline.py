@@ -372,10 +372,10 @@ class _Event(msgspec.Struct, gc=False):
     tid: Any = 0
     ts: Any = None
     dur: Any = 0.0
-    args: _Args | list[Any] | str | float | bool | None = None
+    args: _Args | list[Any] | str | int | float | bool | None = None
 
 
-_Entry = _Event | list[Any] | str | float | bool | None  # an event, or what is none and is skipped
+_Entry = _Event | list[Any] | str | int | float | bool | None  # an event, or what is none and is skipped
 
 
 class _Trace(msgspec.Struct):
@@ -411,7 +411,8 @@ def _own(trace: _Trace, head: dict[str, Any]) -> Timeline:
 def _foreign(trace: _Trace, kind: str) -> tuple[Timeline, str]:
     """The timeline, and in words how many events were skipped; no words where none were."""
     info = trace.distributedInfo
-    rank = info.get("rank") if isinstance(info, dict) else None
+    named = info.get("rank") if isinstance(info, dict) else None
+    rank = 0 if named is None else whole("distributedInfo's rank", named, 0, 2**31 - 1)
     names: dict[tuple[Any, Any], str] = {}
     begun: dict[tuple[Any, Any], list[_Event]] = {}  # the B events of each thread that have no E yet
     events, threads, start_us, length_us = list[_Event](), list[tuple[Any, Any]](), list[float](), list[float]()
@@ -449,7 +450,6 @@ def _foreign(trace: _Trace, kind: str) -> tuple[Timeline, str]:
     starts_us = np.array(start_us) - min(start_us, default=0.0)
     stops_us = starts_us + np.array(length_us)
     zero = np.zeros(len(events), dtype=np.int64)
-    rank = 0 if rank is None else int(rank)
     timeline = Timeline(zero + rank, lane, kind_places, zero - 1, starts_us / 1e6, stops_us / 1e6, lanes, kinds)
     return timeline, skipped
 
