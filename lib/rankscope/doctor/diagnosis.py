@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import attrs
 
+from ..values.checks import printable
+
 PATIENCE_S = 20.0  # for a program, loopback or two ranks to answer: it only bounds a hang
 
 
@@ -19,7 +21,7 @@ class Diagnosis:
 
     name: str
     found: bool
-    detail: str
+    detail: str = attrs.field(converter=printable)
     used_by: str
     remedy: str = ""
     required: bool = False

@@ -15,7 +15,7 @@ from ..machine.measuring.plan import builder_options
 from ..machine.profile import NATIVE, Point
 from ..machine.verdict import bounds
 from ..timeline import Timeline
-from ..values.checks import of_type
+from ..values.checks import of_type, printable
 from ..values.units import bytes_words, time_words
 from .panel import Explorer, Now, Setting, shows
 
@@ -89,17 +89,17 @@ class Machines:
             return {}
         points = profile.select("allreduce", 1 << now.log2_bytes, in_place=True)
         same = (point for point in points if point.options.get("num_segments", now.num_segments) == now.num_segments)
-        return {str(point.options["algorithm"]): point for point in same}
+        return {str(point.options["algorithm"]): point for point in same if "algorithm" in point.options}
 
     def bound_s(self, now: Now) -> float:
         return float(bounds(self.profiles[now.profile], "allreduce", 1 << now.log2_bytes, now.num_ranks).seconds)
 
 
 def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
-    """Return the profiles, their names as text; ValueError for what is none."""
+    """Return the profiles, their names as printable text; ValueError for what is none."""
     if not isinstance(profiles, Mapping):
         raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
-    return {str(name): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
+    return {printable(str(name)): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
 
 
 @shows(SETTINGS)

@@ -13,7 +13,7 @@ import ipywidgets as widgets
 
 from ..figures.marks import Drawing
 from ..figures.svg import to_svg
-from ..values.checks import one_of, truth, whole
+from ..values.checks import one_of, printable, truth, whole
 
 Now = Any  # what every setting is set to: a named tuple, so that it can be a key of a cache
 Controls = dict[str, Any]
@@ -105,12 +105,12 @@ class Explorer:
 
     def html(self, now: Now) -> tuple[str, str]:
         """Return all pictures, and the report, as the panel shows them."""
-        pictures, words = "", escape("\n".join(self.report(now)))
+        pictures, words = "", escape(printable("\n".join(self.report(now)), keep="\n"))
         for picture in self.pictures:
             try:
                 pictures += self.svg(picture, now)
             except ValueError as error:
-                pictures += f"<p>{escape(str(error))}</p>"
+                pictures += f"<p>{escape(printable(str(error)))}</p>"
         return pictures, f"<pre style='line-height:1.35;font-family:monospace'>{words}</pre>"
 
     def panel(self, **given: Any) -> widgets.VBox:

@@ -11,8 +11,9 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
 
-from .marks import Drawing, Key, Lines, Rects, Texts
+from .marks import Drawing, Key, Lines, Rects, Texts, plain
 from .palette import FAINT, INK, PAPER, hatch_on
 
 _PX_PER_INCH = 96.0
@@ -36,6 +37,12 @@ def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
         _paint_texts(texts, ax)
     _label(drawing, ax)
     return ax
+
+
+def as_text(*texts: Text) -> None:
+    """Have matplotlib write what the texts say as `plain` has it: what stands between two $ is no formula."""
+    for text in texts:
+        text.set(text=plain(text.get_text()), parse_math=False)
 
 
 def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
@@ -75,14 +82,16 @@ def _paint_texts(texts: Texts, ax: Axes) -> None:
     size = texts.size_px * _POINTS_PER_PX
     rows = zip(texts.x.tolist(), texts.y.tolist(), texts.text, texts.color, effects, strict=True)
     for x, y, text, color, effect in rows:
-        ax.text(x, y, text, color=color, size=size, ha=align, va="center_baseline", path_effects=effect)
+        as_text(ax.text(x, y, text, color=color, size=size, ha=align, va="center_baseline", path_effects=effect))
 
 
 def _label(drawing: Drawing, ax: Axes) -> None:
-    ax.set(xlim=(0, drawing.width), ylim=(drawing.height, 0), xlabel=drawing.x_label, ylabel=drawing.y_label)
-    ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold")
-    ax.set_xticks([x for x, _ in drawing.x_ticks], [label for _, label in drawing.x_ticks], fontsize=8)
-    ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], fontsize=8)
+    ax.set(xlim=(0, drawing.width), ylim=(drawing.height, 0))
+    style: dict[str, Any] = {"fontsize": 8, "parse_math": False}
+    ax.set_xticks([x for x, _ in drawing.x_ticks], [label for _, label in drawing.x_ticks], **style)
+    ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], **style)
+    as_text(ax.set_xlabel(drawing.x_label), ax.set_ylabel(drawing.y_label))
+    as_text(ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold"))
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if drawing.legend:
@@ -101,7 +110,9 @@ def _legend(drawing: Drawing, ax: Axes) -> None:
     needed = [40 + 6.0 * len(label) for label in handles]
     columns = len(handles) if sum(needed) <= wide else max(1, int(wide // max(needed)))
     place: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "fontsize": 8, "frameon": False}
-    ax.figure.legend(list(handles.values()), list(handles), **place).set_gid("keys")
+    legend = ax.figure.legend(list(handles.values()), list(handles), **place)
+    legend.set_gid("keys")
+    as_text(*legend.get_texts())
 
 
 def _handle(key: Key) -> Patch | Line2D:

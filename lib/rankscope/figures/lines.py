@@ -17,7 +17,7 @@ from ..ddp.recommend import Recommendation
 from ..values.checks import count_of, number, of_type, whole
 from ..values.units import bytes_words, time_unit
 from ..zero.model import ZeroMemory
-from .axes import to_axes
+from .axes import as_text, to_axes
 from .memory import draw_memory
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
@@ -40,7 +40,7 @@ def axes_of(ax: Axes | None, wide: float, high: float) -> Axes:
 
 
 def dress(ax: Axes, title: str, grid: Any = "y", color: str = "#e6e6e6") -> None:
-    ax.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold"))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(axis=grid, color=color, linewidth=0.7)
 
@@ -66,11 +66,18 @@ def dash(look: Look) -> Any:
     return (0, (4, 2.5)) if look.dashed else "-"
 
 
-def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats, high: Floats) -> None:
-    """A marker for each thing measured, with a bar from low to high."""
+def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats, high: Floats) -> Any:
+    """A marker for each thing measured, with a bar from low to high; returns them."""
     style: dict[str, Any] = {"color": look.color, "marker": look.marker, "linestyle": "none", "zorder": 3}
     spread = np.stack([middle - low, high - middle])
-    ax.errorbar(x, middle, spread, label=f"{name}, measured", markersize=6, elinewidth=1, clip_on=False, **style)
+    style |= {"label": f"{name}, measured", "markersize": 6, "elinewidth": 1, "clip_on": False}
+    return ax.errorbar(x, middle, spread, **style)
+
+
+def legend(ax: Axes, handles: Sequence[Any], **options: Any) -> None:
+    """A legend of these, by their labels; matplotlib itself leaves out those that begin with _."""
+    names = [handle.get_label() for handle in handles]
+    as_text(*ax.legend(handles, names, frameon=False, fontsize=LABEL_PT, **options).get_texts())
 
 
 def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
@@ -89,7 +96,7 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
         style: dict[str, Any] = {"color": look.color, "transform": ax.transAxes, "clip_on": False}
         ax.plot([1, 1.02], [wanted[name], to], linewidth=0.7, **style)
         ax.plot([1.02, 1.05], [to, to], linestyle=dash(look), linewidth=1.8, **style)
-        ax.text(1.055, to, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK)
+        as_text(ax.text(1.055, to, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK))
 
 
 def spread_out(places: Sequence[float], least: float) -> list[float]:
@@ -139,7 +146,7 @@ def curves(
             if values is not None and np.shape(values) != places.shape:
                 raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
     ax = axes_of(ax, 8, 3.6)
-    styles = zip(CATEGORIES, cycle(_DASHES), cycle(_MARKERS), strict=False)
+    styles, own = zip(CATEGORIES, cycle(_DASHES), cycle(_MARKERS), strict=False), list[Any]()
     for (name, (predicted, executed)), (color, line, marker) in zip(curves.items(), styles, strict=False):
         look: dict[str, Any] = {"linestyle": line, "linewidth": 1.6}
         if discrete:
@@ -147,8 +154,8 @@ def curves(
         dots: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": 4, "zorder": 3}
         for values, kind, style in ((predicted, "predicted", look), (executed, "executed", dots)):
             if values is not None:
-                ax.plot(places, values, color=color, label=f"{name}, {kind}", **style)
-    return _finished(ax, title, x_label, y_label)
+                own += ax.plot(places, values, color=color, label=f"{name}, {kind}", **style)
+    return _finished(ax, title, x_label, y_label, own)
 
 
 def queue_fill(
@@ -168,16 +175,18 @@ def queue_fill(
             raise ValueError(f"{name}: {np.shape(waiting)} numbers over times of shape {np.shape(times_s)}")
     if capacity is not None:
         whole("capacity", capacity, 0)
-    ax = axes_of(ax, 8, 2.6)
+    ax, own = axes_of(ax, 8, 2.6), list[Any]()
     for (name, (times_s, waiting)), color, line in zip(fills.items(), CATEGORIES, cycle(_DASHES), strict=False):
-        ax.step(np.asarray(times_s), np.asarray(waiting), line, where="post", color=color, label=name, linewidth=1.4)
+        style: dict[str, Any] = {"where": "post", "color": color, "label": name, "linewidth": 1.4}
+        own += ax.step(np.asarray(times_s), np.asarray(waiting), line, **style)
     if capacity is not None:
         ax.axhline(capacity, color=GREY, linewidth=0.8)
         ax.annotate("capacity", (1, capacity), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
     ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_ylim(bottom=0)
     most = max(int(np.max(waiting, initial=0)) for _, waiting in fills.values())
-    return _finished(ax, title or f"At most {count_of(most, 'item')} in the queue", "time [s]", "items in the queue")
+    words = f"At most {count_of(most, 'item')} in the queue"
+    return _finished(ax, title or words, "time [s]", "items in the queue", own)
 
 
 def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
@@ -189,10 +198,10 @@ def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}[{one!r}] must be a pair of columns, got {pair!r}")
 
 
-def _finished(ax: Axes, title: str, x_label: str, y_label: str) -> Axes:
-    ax.set(xlabel=x_label, ylabel=y_label)
+def _finished(ax: Axes, title: str, x_label: str, y_label: str, own: Sequence[Any]) -> Axes:
+    as_text(ax.set_xlabel(x_label), ax.set_ylabel(y_label))
     dress(ax, title)
-    ax.legend(frameon=False, fontsize=LABEL_PT)
+    legend(ax, list(dict.fromkeys([*ax.get_legend_handles_labels()[0], *own])))
     return ax
 
 
@@ -373,14 +382,12 @@ def costs(
         ends[name] = float(y[-1]) / scale, look
     if below is not None:
         ends["lower bound"] = float(below[-1]) / scale, Look(GREY, False, "")
-    styles = looks([*lines, *points])
+    styles, seen = looks([*lines, *points]), list[Any]()
     for name, (x, y) in points.items():
         low, middle, high = (found(y, axis=1) / scale for found in (np.min, np.median, np.max))
-        markers(ax, name, styles[name], x, low, middle, high)
-    if points:
-        shown = {label: handle for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
-        named = [f"{name}, measured" for name in points]
-        ax.legend([shown[label] for label in named], named, loc="upper left", frameon=False, fontsize=LABEL_PT)
+        seen.append(markers(ax, name, styles[name], x, low, middle, high))
+    if seen:
+        legend(ax, seen, loc="upper left")
     first, changes = lowest(sizes, np.stack(list(lines.values())) / scale)
     _draw_changes(ax, changes)
     name_ends(ax, ends)

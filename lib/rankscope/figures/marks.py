@@ -9,10 +9,12 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..values.checks import printable
 from ..values.units import three_digits
 from .palette import EMPTY, INK, ink_on, ramp
 
 FloatArray = NDArray[np.floating[Any]]
+_MOST_CHARACTERS = 400  # of a text: matplotlib takes 0.2 ms for each
 
 
 def _column(values: ArrayLike) -> FloatArray:
@@ -21,6 +23,20 @@ def _column(values: ArrayLike) -> FloatArray:
 
 def _flags(values: ArrayLike) -> NDArray[np.bool_]:
     return np.asarray(values, dtype=bool).ravel()
+
+
+def plain(text: str) -> str:
+    """Return a text as a picture can have it: printable, though in several lines, and of bounded length."""
+    shown = printable(text[: _MOST_CHARACTERS + 1], keep="\n")
+    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[: _MOST_CHARACTERS - 1]}…"
+
+
+def _plain_texts(values: Sequence[str] | str) -> Any:
+    return plain(values) if isinstance(values, str) else tuple(map(plain, values))
+
+
+def _ticks(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+    return tuple((place, plain(label)) for place, label in ticks)
 
 
 def _strings(values: Sequence[str] | str) -> Any:
@@ -70,7 +86,7 @@ class Texts:
 
     x: FloatArray = attrs.field(converter=_column)
     y: FloatArray = attrs.field(converter=_column)
-    text: tuple[str, ...] = attrs.field(converter=_strings)
+    text: tuple[str, ...] = attrs.field(converter=_plain_texts)
     color: tuple[str, ...] = attrs.field(converter=_strings, default=INK)
     size_px: float = 11.0
     anchor: str = "middle"
@@ -104,7 +120,7 @@ class Lines:
 class Key:
     """One entry of a legend: a box, or a piece of line where `line` is "solid" or "dashed"."""
 
-    label: str
+    label: str = attrs.field(converter=plain)
     fill: str
     hatched: bool = False
     edge: str = "#ffffff"
@@ -117,12 +133,12 @@ class Drawing:
 
     `width` and `height` are the extent in data units from (0, 0); `size_px` is that of the area they fill. Lines lie
     on rectangles, texts on both. `rules` are vertical lines from the top down to `rules_to`, the whole height where
-    that is None.
+    that is None. Whatever texts hold, it is written as `plain` has it.
     """
 
-    title: str
-    x_label: str
-    y_label: str
+    title: str = attrs.field(converter=plain)
+    x_label: str = attrs.field(converter=plain)
+    y_label: str = attrs.field(converter=plain)
     width: float
     height: float
     size_px: tuple[float, float]
@@ -131,8 +147,8 @@ class Drawing:
     texts: tuple[Texts, ...] = ()
     rules: tuple[float, ...] = ()
     rules_to: float | None = None
-    x_ticks: tuple[tuple[float, str], ...] = ()
-    y_ticks: tuple[tuple[float, str], ...] = ()
+    x_ticks: tuple[tuple[float, str], ...] = attrs.field(converter=_ticks, default=())
+    y_ticks: tuple[tuple[float, str], ...] = attrs.field(converter=_ticks, default=())
     legend: tuple[Key, ...] = ()
 
 
