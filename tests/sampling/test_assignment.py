@@ -170,7 +170,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: assign(-1, 2), "size must be a whole number of at least 0, got -1"),
+        (lambda: assign(-1, 2), "size must be a whole number from 0 to 268435456, got -1"),
         (lambda: assign(10, True), "num_replicas .* got True"),
         (lambda: assign(10, 2, sampler="grain"), "sampler must be one of 'torch', .* got 'grain'"),
         (lambda: assign(10, 2, epoch=0.5), "epoch must be a whole number, got 0.5"),

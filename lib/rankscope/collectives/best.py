@@ -8,10 +8,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from ..cluster import Cluster
-from ..values.checks import number, of_type, one_of
+from ..values.checks import number, of_type, one_of, whole
 from .builders import ALGORITHMS, build, is_shipped
 from .builders.rings import shape_of
 from .cost import NoClosedForm, closed_form, lower_bounds
+from .schedule import MOST_RANKS
 from .simulate import simulate
 from .verify import verify
 
@@ -77,7 +78,7 @@ def best(
     if isinstance(algorithms, str) or not (algorithms is None or isinstance(algorithms, Iterable)):
         raise ValueError(f"algorithms must be names of algorithms of {collective}, got {algorithms!r}")
     names = known if algorithms is None else [one_of(f"algorithm of {collective}", name, known) for name in algorithms]
-    of_type("cluster", cluster, Cluster)
+    whole("num_ranks of cluster", of_type("cluster", cluster, Cluster).num_ranks, 1, MOST_RANKS)
     found = [_candidate(collective, name, size, cluster) for name in known if name in names]
     ranked: list[Candidate] = []
     for candidate in filter(None, found):

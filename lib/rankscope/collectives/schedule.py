@@ -22,6 +22,8 @@ MOVES = ("broadcast", "scatter", "gather", "allgather", "all_to_all")  # each ch
 COLLECTIVES = (*SUMS, *MOVES, "barrier")
 ROOTED = ("reduce", "broadcast", "scatter", "gather")
 RUNS_IN, RUNS_OUT = ("gather", "allgather"), ("scatter", "reduce_scatter")  # a rank passes, or gets, only its own run
+MOST_RANKS, MOST_CHUNKS = 1 << 16, 1 << 26  # a column of all chunks takes 512 MiB
+MOST_SEGMENTS, MOST_LAG = 1 << 16, 1 << 10  # more than any schedule gains by
 MOST_KEPT = 1 << 13  # rows of a result that is kept in the cache of a schedule
 
 
@@ -164,12 +166,12 @@ class Schedule:
 
     collective: str = checked(one_of, COLLECTIVES)
     algorithm: str = checked(_name)
-    num_ranks: int = checked(whole, 1)
-    num_chunks: int = checked(whole, 1)
+    num_ranks: int = checked(whole, 1, MOST_RANKS)
+    num_chunks: int = checked(whole, 1, MOST_CHUNKS)
     phases: Callable[[], Iterable[Phase]] = checked(_function)
     root: int = checked(whole, default=0)
     ports: int = checked(whole, 1, default=1)
-    lag: int = checked(whole, 1, default=1)
+    lag: int = checked(whole, 1, MOST_LAG, default=1)
     weights: tuple[int, ...] | None = checked(optional, each, whole, 0, default=None)
 
     def __attrs_post_init__(self) -> None:

@@ -16,6 +16,7 @@ from ..values.checks import count_of, of_type, whole
 from .schedule import MOVES, Ints, Schedule, ScheduleError, Step, turns
 
 Shares = NDArray[np.uint64]
+MOST_BYTES = 1 << 31  # of the table that follows every share
 
 
 def _before(schedule: Schedule) -> Shares:
@@ -24,10 +25,15 @@ def _before(schedule: Schedule) -> Shares:
     Shape (num_ranks, num_chunks, words): where ranks add up, bit r of the words stands for rank r's share, counted
     once; where they only pass on, one bit says that the chunk is there.
     """
+    words = 1 if schedule.collective in MOVES else -(-schedule.num_ranks // 64)
+    num_bytes = 8 * schedule.num_ranks * schedule.num_chunks * words
+    if num_bytes > MOST_BYTES:
+        sizes = f"{schedule.num_ranks} ranks and {schedule.num_chunks} chunks need {num_bytes}"
+        raise ValueError(f"following every share must take at most {MOST_BYTES} bytes, and {sizes}")
     if schedule.collective in MOVES:
         return np.asarray(schedule.given()[:, :, None], dtype=np.uint64)
     ranks = np.arange(schedule.num_ranks)
-    shares = np.zeros((schedule.num_ranks, schedule.num_chunks, -(-schedule.num_ranks // 64)), dtype=np.uint64)
+    shares = np.zeros((schedule.num_ranks, schedule.num_chunks, words), dtype=np.uint64)
     shares[ranks, :, ranks // 64] = (np.uint64(1) << (ranks % 64).astype(np.uint64))[:, None]
     return shares
 
@@ -84,7 +90,7 @@ def verify(schedule: Schedule) -> Verified:
     receives more messages in a step than `schedule.ports`; no share is added twice, and nothing is written twice in a
     step, copied where it already is, or used within `schedule.lag` steps of being received; in the end every rank has
     what the collective promises, each rank's share exactly once. Memory grows with num_ranks · num_chunks words of 64
-    ranks each.
+    ranks each; ValueError for more than 2 GiB of them.
 
     >>> from . import ALGORITHMS
     >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..pipeline.service import Distribution, Service, check, check_times, draw
 from ..values.checks import whole
 from ..values.frozen import checked, frozen
-from ..values.storage import write_atomically
+from ..values.storage import read_arrays, read_bytes, write_atomically
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]
@@ -31,6 +31,9 @@ _TYPES |= {"bool", "float16", "float32", "float64", "complex64", "complex128"}
 # numpy parses an array's header by `ast`, which in Python 3.11 fails now and then when two threads are in it at once
 _ONE_READER = threading.Lock()
 os.register_at_fork(before=_ONE_READER.acquire, after_in_parent=_ONE_READER.release, after_in_child=_ONE_READER.release)
+
+
+MOST_PART_BYTES = 1 << 30  # unpacked: each loader holds a part in memory as a whole
 
 
 class PartError(RuntimeError):
@@ -73,9 +76,14 @@ def write_parts(
 
 
 def load_part(path: str | os.PathLike[str]) -> Part:
-    """Return the arrays of a part file by their names. Raises what `numpy.load` raises; pickles are never read."""
-    with _ONE_READER, np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    """Return the arrays of a part file by their names; pickles are never read.
+
+    Raises ValueError or zipfile.BadZipFile for any other file and for one of more than `MOST_PART_BYTES`, OSError where
+    it cannot be opened.
+    """
+    raw = read_bytes(path, MOST_PART_BYTES)
+    with _ONE_READER:
+        return read_arrays(raw, MOST_PART_BYTES)
 
 
 def load_function(name: str, value: Any) -> Load:

@@ -25,6 +25,7 @@ from .service import Seconds
 from .stages import Pipeline, Stage, check_lockstep
 
 _MOST_RANKS = 65_536
+_MOST_PASSAGES = 1 << 25  # of an item through a stage: each takes some 150 bytes and a microsecond
 
 
 def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ranks: int | None = None) -> Timeline:
@@ -55,6 +56,8 @@ def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ran
     given = _given(items, num_ranks)
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
     check_lockstep(pipeline, len(given))
+    num_items = sum(len(own.values) for own in given)
+    whole("items of all ranks times stages", num_items * len(pipeline.stages), 0, _MOST_PASSAGES)
     ranks = []
     for rank, own in enumerate(given):
         order: Sequence[int] = range(len(own.values))
@@ -76,7 +79,7 @@ def simulate(pipeline: Pipeline, items: int | Assignment, seed: int = 0, num_ran
 
 def _given(items: int | Assignment, num_ranks: int | None) -> list[Items]:
     if not isinstance(items, Assignment):
-        own = counted(whole("items", items, 0))
+        own = counted(whole("items", items, 0, _MOST_PASSAGES))
         return [own] * whole("num_ranks", 1 if num_ranks is None else num_ranks, 1, _MOST_RANKS)
     if num_ranks not in (None, items.num_ranks):
         raise ValueError(f"num_ranks must be left out or the assignment's own, {items.num_ranks}, got {num_ranks!r}")

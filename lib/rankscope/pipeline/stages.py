@@ -15,6 +15,8 @@ from ..values.frozen import checked, frozen, optional
 from .items import Items
 from .service import Distribution, Seconds, Service, check, check_times, draw, mean_s
 
+MOST_STAGES = 128  # each waits for the one before it within one call: Python's own stack ends at about 1,000
+
 
 def _word(name: str, value: Any) -> str:
     if not (isinstance(value, str) and value) or value in WAITS:
@@ -101,6 +103,8 @@ def _stages(name: str, value: Any) -> tuple[Stage, ...]:
     wrong = [stage for stage in stages if not isinstance(stage, Stage)]
     if not stages or wrong:
         raise ValueError(f"a pipeline must be a list of one Stage or more, got {wrong[0] if stages else 'none'!r}")
+    if len(stages) > MOST_STAGES:
+        raise ValueError(f"a pipeline must have at most {MOST_STAGES} stages, got {len(stages)}")
     names = {"name": [stage.name for stage in stages], "lane": [lane for stage in stages for lane in stage.lanes()]}
     for what, words in names.items():
         twice = next((word for word, times in Counter(words).items() if times > 1), None)

@@ -18,6 +18,7 @@ from ..values.frozen import checked, frozen
 
 PIPELINES = ("gpipe", "one_f_one_b", "interleaved_1f1b")
 MOST_RANKS, MOST_MICROBATCHES, MOST_CHUNKS = 256, 4096, 64
+MOST_PASSES = 1 << 20  # forward, of all ranks; each takes some 100 bytes, and seconds to verify
 FORWARD, BACKWARD = "F", "B"
 _ACTION = re.compile(r"([0-9]{1,6})([FB])([0-9]{1,6})")
 _HEAD = re.compile(r"(\S+) ranks=([0-9]{1,6}) microbatches=([0-9]{1,6}) chunks=([0-9]{1,6})")
@@ -295,6 +296,7 @@ def _sizes(name: str, num_ranks: Any, num_microbatches: Any, num_chunks: Any) ->
     p = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     m = whole("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES)
     v = whole("num_chunks", num_chunks, 1, MOST_CHUNKS)
+    whole("num_ranks times num_microbatches times num_chunks", p * m * v, 1, MOST_PASSES)
     if name == "interleaved_1f1b":
         if m % (rounds := max(1, m // p)):
             of_rounds = f"a multiple of {rounds}, the rounds of {p} ranks"

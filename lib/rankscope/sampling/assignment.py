@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import operator
 import os
@@ -17,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..values.checks import of_type, one_of, several, truth, whole
 from ..values.frozen import checked, evolve, frozen, optional
-from ..values.storage import StorageError, write_atomically
+from ..values.storage import StorageError, read_arrays, read_bytes, write_atomically
 from .libtorch_samplers import libtorch_random_order
 from .permutation import SEEDS, IntArray, share, torch_order
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SAMPLERS = ("torch", "libtorch_random", "libtorch_sequential")
+MOST_SAMPLES, MOST_RANKS = 1 << 28, 1 << 16  # of an assignment: an order of 1 GiB, and what `audit` takes on top
+_MOST_HEADER_BYTES = 1 << 16
 _FORMAT, _VERSION = "rankscope.assignment", 1
 
 
@@ -53,6 +54,8 @@ def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
         view = given.view() if given.dtype.kind == "i" else given.astype(np.int64)
         view.flags.writeable = False
         views.append(view)
+        if len(views) > MOST_RANKS:
+            raise ValueError(f"an assignment must have at most {MOST_RANKS} ranks, got more")
     if not views:
         raise ValueError("an assignment needs at least one rank, got none")
     return tuple(views)
@@ -66,7 +69,7 @@ class Assignment:
     DataLoader on top, if one was put there with `with_loader`. The arrays are read-only.
     """
 
-    size: int = checked(whole, 0)
+    size: int = checked(whole, 0, MOST_SAMPLES)
     ranks: tuple[IntArray, ...] = checked(_all_ranks)
     sampler: str = checked(str, default="custom")
     shuffle: bool | None = checked(optional, truth, default=None)
@@ -179,21 +182,27 @@ class Assignment:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Assignment:
         """Read what `save` wrote. Raises ValueError naming the file where it is damaged, foreign or newer."""
-        content = Path(path).read_bytes()
+        kind = f"not a readable {_FORMAT} of version {_VERSION}"
         try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-                header = json.loads(str(stored["header"]))
-                lengths, flat = stored["lengths"], stored["indices"]
+            content = read_bytes(path, 8 * (MOST_SAMPLES + MOST_RANKS) + _MOST_HEADER_BYTES)
+        except ValueError as error:
+            raise StorageError(path, f"{kind}: {error}") from error
+        try:
+            stored = read_arrays(content, len(content))  # `save` compresses nothing
+            header = json.loads(str(stored["header"]))
+            lengths, flat = stored["lengths"], stored["indices"]
             if header["format"] != _FORMAT or header["version"] != _VERSION:
                 raise ValueError(f"format {header['format']!r} version {header['version']!r}")
             if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind != "i":
                 raise ValueError(f"lengths of {lengths.dtype} in shape {lengths.shape}")
-            if lengths.sum() != flat.size or (lengths < 0).any():
-                raise ValueError(f"lengths add up to {lengths.sum()}, with {flat.size} indices")
+            whole("the number of ranks", lengths.size, 1, MOST_RANKS)
+            total = sum(lengths.tolist())  # numpy's sum goes round at 2**63
+            if total != flat.size or (lengths < 0).any():
+                raise ValueError(f"lengths add up to {total}, with {flat.size} indices")
             loader = None if header["loader"] is None else Loader(**header["loader"])
             return cls(ranks=tuple(np.split(flat, np.cumsum(lengths)[:-1])), loader=loader, **header["recipe"])
         except Exception as error:  # a damaged file can fail in many ways
-            raise StorageError(path, f"not a readable {_FORMAT} of version {_VERSION}: {error}") from error
+            raise StorageError(path, f"{kind}: {error}") from error
 
     def coordinates(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rank and the step of every read, in the order of ``np.concatenate(ranks)``."""
@@ -217,22 +226,23 @@ def assign(
     `size` is the dataset's length. For libtorch's samplers `drop_last` is ``allow_duplicates=False``, and the
     shuffle is a matter of which sampler: `shuffle` concerns torch's alone. The ranks' arrays are views of one order.
 
-    Raises ValueError for a negative or fractional size, fewer than one replica, an unknown sampler, and for a seed
-    or ``shuffle=False`` given to a libtorch sampler that has no such thing.
+    Raises ValueError for a size that is fractional or outside 0 … `MOST_SAMPLES`, which all ranks together must not
+    read more of either, for replicas outside 1 … `MOST_RANKS`, an unknown sampler, and for a seed or ``shuffle=False``
+    given to a libtorch sampler that has no such thing.
 
     >>> [indices.tolist() for indices in assign(10, 4, shuffle=False).ranks]
     [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
     >>> [indices.tolist() for indices in assign(10, 4, sampler="libtorch_sequential").ranks]
     [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 0, 1]]
     """
-    size = whole("size", size, 0)
-    num_replicas = whole("num_replicas", num_replicas, 1)
+    size = whole("size", size, 0, MOST_SAMPLES)
+    num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
     one_of("sampler", sampler, SAMPLERS)
     seed = whole("seed", seed, *SEEDS)
     epoch = whole("epoch", epoch, 0 if sampler != "torch" else None)
     shuffle, drop_last = truth("shuffle", shuffle), truth("drop_last", drop_last)
     count = share(size, num_replicas, drop_last)
-    total = count * num_replicas
+    total = whole(f"the samples that {num_replicas} ranks read together", count * num_replicas, 0, MOST_SAMPLES)
     if sampler == "torch":
         if shuffle:
             whole("seed + epoch", seed + epoch, *SEEDS)

@@ -21,12 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from ..values.checks import whole
+from ..values.checks import of_type, whole
 from ..values.folders import delete_folder, make_folder
-from ..values.storage import reserve
+from ..values.storage import StorageError, read_bytes, reserve
 from .timeline import Timeline
 
 _SLOTS = 1 << 15  # spans a file holds; then the next is begun
+_MOST_FILES = 1 << 10  # that `timeline` gathers, some 30 million spans
 _FIELDS = {"rank": "i", "lane": "i", "kind": "i", "item": "q", "start_ns": "q", "stop_ns": "q", "written": "i"}
 _pack = struct.Struct("<" + "".join(_FIELDS.values())).pack_into
 _RECORD = np.dtype([(name, f"<{code}") for name, code in _FIELDS.items()])
@@ -94,9 +95,17 @@ class Recorder:
             raise ValueError(f"item and times must be whole numbers of 64 bits, got {got}: {error}") from None
 
     def timeline(self) -> Timeline:
-        """Return what all processes have recorded so far, by start, in seconds of `time.perf_counter`."""
-        stems = sorted({path.name.partition(".")[0] for path in self.folder.glob("*.spans")})
-        parts = [_load(self.folder, stem) for stem in stems]
+        """Return what all processes have recorded so far, by start, in seconds of `time.perf_counter`.
+
+        Raises StorageError, a ValueError that names the file, where the folder holds files of spans that no recorder
+        wrote, and for more than `_MOST_FILES` of them.
+        """
+        files: dict[str, list[Path]] = {}
+        for path in sorted(self.folder.glob("*.spans")):
+            files.setdefault(path.name.partition(".")[0], []).append(path)
+        if sum(map(len, files.values())) > _MOST_FILES:
+            raise StorageError(self.folder, f"it must hold at most {_MOST_FILES} files of spans")
+        parts = [_load(self.folder / f"{stem}.names", paths) for stem, paths in files.items()]
         gathered = Timeline.concat(parts)
         return gathered.take(np.argsort(gathered.start_s, kind="stable"))
 
@@ -153,22 +162,28 @@ class _Running:
         self._recorder.add(self._lane, self._kind, self._item, self._start_ns, _now())
 
 
-def _load(folder: Path, stem: str) -> Timeline:
+def _load(names_path: Path, paths: list[Path]) -> Timeline:
     """The spans of one process, also while it goes on recording.
 
     Spans are read before names: a name is on disk before a span uses it. `written` is the last field of a record, so
     that a span which a kill cut short is left out; of a name cut short no span was written.
     """
-    records = np.concatenate([np.fromfile(path, dtype=_RECORD) for path in sorted(folder.glob(f"{stem}.*.spans"))])
-    found: dict[int, str] = {}
-    for line in (folder / f"{stem}.names").read_text(encoding="utf-8", errors="replace").splitlines():
-        with contextlib.suppress(ValueError):
-            place, name = json.loads(line)
-            found[place] = name
-    names = tuple(found.get(place, "") for place in range(max(found, default=-1) + 1))
-    rows = records[records["written"] == 1]
-    rank, lane, kind, item = (rows[name] for name in ("rank", "lane", "kind", "item"))
-    return Timeline(rank, lane, kind, item, rows["start_ns"] / 1e9, rows["stop_ns"] / 1e9, names, names)
+    try:
+        filled = [path for path in paths if path.stat().st_size]  # a kill may leave one that is empty
+        parts = [np.frombuffer(read_bytes(path, _SLOTS * _SIZE), _RECORD) for path in filled]
+        records = np.concatenate([np.empty(0, _RECORD), *parts])
+        rows = records[records["written"] == 1]
+        rank, lane, kind, item = (rows[name] for name in ("rank", "lane", "kind", "item"))
+        lines = read_bytes(names_path).decode(errors="replace").splitlines() if rows.size else []
+        found: dict[int, str] = {}
+        for line in lines:
+            with contextlib.suppress(ValueError, TypeError):
+                place, name = json.loads(line)
+                found[whole("place", place, 0, len(lines))] = of_type("name", name, str)
+        names = tuple(found.get(place, "") for place in range(max(found, default=-1) + 1))
+        return Timeline(rank, lane, kind, item, rows["start_ns"] / 1e9, rows["stop_ns"] / 1e9, names, names)
+    except (ValueError, RecursionError) as error:
+        raise StorageError(paths[0], f"not written by a recorder: {error}") from error
 
 
 def _begin_in_child() -> None:

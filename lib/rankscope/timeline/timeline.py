@@ -7,6 +7,7 @@ a process there, a lane a thread, a kind a category. Traces of others, torch.pro
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import math
 import os
@@ -23,7 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..values.checks import count_of, is_scalar, number, of_type, one_of, several, whole
 from ..values.frozen import checked, evolve, frozen
-from ..values.storage import StorageError, write_atomically
+from ..values.storage import StorageError, read_bytes, write_atomically
 
 Times = NDArray[np.float64]
 Intervals = tuple[Times, Times]  # starts and stops
@@ -33,6 +34,8 @@ _NO_WORK = (*WAITS, "gpu_user_annotation", "cuda_sync")  # and a profiler's labe
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
 _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 _FORMAT, _VERSION = "rankscope.timeline", 1
+_PIECE_BYTES = 1 << 20  # unpacked at once
+_MOST_TRACE_BYTES = 1 << 29  # unpacked: some 4 million events, which take about 4 GiB to read
 
 
 class TimelineError(ValueError):
@@ -338,9 +341,12 @@ class Timeline:
         event that can be read, and OSError where it cannot be opened.
         """
         one_of("kind", kind, ("category", "name"))
-        raw = Path(path).read_bytes()
         try:
-            trace = _decoded(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
+            raw = read_bytes(path, _MOST_TRACE_BYTES)
+        except ValueError as error:
+            raise StorageError(path, f"not a readable trace: {error}") from error
+        try:
+            trace = _decoded(_unpacked(raw) if raw[:2] == b"\x1f\x8b" else raw)
             head = trace.otherData
             if not isinstance(head, dict) or head.get("format") != _FORMAT:
                 timeline, skipped = _foreign(trace, kind)
@@ -385,6 +391,17 @@ class _Trace(msgspec.Struct):
 
 
 _decoder = msgspec.json.Decoder(_Trace | list[_Entry])
+
+
+def _unpacked(raw: bytes) -> bytes:
+    pieces, num_bytes = list[bytes](), 0
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+        while piece := file.read(_PIECE_BYTES):
+            pieces.append(piece)
+            num_bytes += len(piece)
+            if num_bytes > _MOST_TRACE_BYTES:
+                raise ValueError(f"it has more than {_MOST_TRACE_BYTES} bytes unpacked")
+    return b"".join(pieces)
 
 
 def _decoded(raw: bytes) -> _Trace:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import math
 import os
 import secrets
+import stat
+import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +16,8 @@ from typing import Any, BinaryIO, TypeVar
 
 import attrs
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from .checks import printable, whole
 
@@ -140,15 +146,46 @@ def rebuild(kind: type[Value], name: str, fields: Any) -> Value:
 
 def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
     """Return all of a regular file; ValueError for a longer, an empty or another kind of file, OSError for none."""
-    if Path(path).exists() and not Path(path).is_file():
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # that of a FIFO waits for no writer
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
         raise ValueError("it is not a file")
-    with open(path, "rb") as file:
-        raw = file.read(most_bytes + 1)
-    if len(raw) > most_bytes:
+    with os.fdopen(descriptor, "rb") as file:
+        raw = file.read(found.st_size + 1) if found.st_size <= most_bytes else b""  # takes memory for as much
+    if found.st_size > most_bytes or len(raw) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")
     if not raw.strip():
         raise ValueError("it is empty")
     return raw
+
+
+def read_arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an npz archive by their names; pickles are never read.
+
+    What the archive and each array declare is compared with what is there before memory is taken for it. Raises
+    ValueError for arrays of more than `most_bytes` together, and ValueError, zipfile.BadZipFile or OSError for what is
+    no such archive.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        num_bytes = sum(one.file_size for one in archive.infolist())
+        if num_bytes > most_bytes:
+            raise ValueError(f"its arrays must have at most {most_bytes} bytes unpacked, and have {num_bytes}")
+        for one in archive.infolist():
+            with archive.open(one) as file:
+                version = np.lib.format.read_magic(file)
+                read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                if version not in read_header:
+                    raise ValueError(f"{one.filename} must be of version 1.0 or 2.0 of npy, got {version}")
+                shape, _, dtype = read_header[version](file)
+                declared = file.tell() + math.prod(shape) * dtype.itemsize
+                if declared != one.file_size and not dtype.hasobject:
+                    what = f"{declared} bytes for {dtype} of shape {shape}"
+                    raise ValueError(f"{one.filename} must have {what}, and has {one.file_size}")
+            with archive.open(one) as file:
+                found[one.filename.removesuffix(".npy")] = np.lib.format.read_array(file, allow_pickle=False)
+    return found
 
 
 def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Path:

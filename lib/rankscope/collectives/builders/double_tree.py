@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from ...values.checks import whole
-from ..schedule import Ints, Phase, Schedule
+from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
 
 
 def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
@@ -21,7 +21,7 @@ def double_binary_tree(num_ranks: int, num_segments: int = 8) -> Schedule:
     A rank is inside one tree at most, so it receives from two children there, in turns, and sends to its two parents in
     the turns between: every step uses each port once. The way down is the way up in reverse. Any N.
     """
-    n, segments = whole("num_ranks", num_ranks, 1), whole("num_segments", num_segments, 1)
+    n, segments = whole("num_ranks", num_ranks, 1, MOST_RANKS), whole("num_segments", num_segments, 1, MOST_SEGMENTS)
     trees = np.array([parents(n, 0), parents(n, 1)])
     tree, child = np.nonzero(trees >= 0)  # the edges
     parent = trees[tree, child]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...values.checks import whole
-from ..schedule import Ints, Phase, Schedule
+from ..schedule import MOST_RANKS, Ints, Phase, Schedule
 from .halving import halves
 from .rings import once_round
 from .rooted import weights_of, wrapping
@@ -129,7 +129,7 @@ def barrier_dissemination(num_ranks: int) -> Schedule:
 
 
 def _ranks(num_ranks: int) -> tuple[int, Ints]:
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     return n, np.arange(n)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ...values.checks import whole
-from ..schedule import Ints, Phase, Schedule
+from ..schedule import MOST_RANKS, Ints, Phase, Schedule
 
 
 def recursive_doubling(num_ranks: int) -> Schedule:
@@ -130,7 +130,7 @@ def _folded(
     In a reduce the root is the first of these p ranks; in an allreduce the others get the sum in the end. There are p
     chunks where no `num_chunks` are given.
     """
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     root, p = whole("root", root, 0, n - 1), 1 << (n.bit_length() - 1)
     num_chunks = num_chunks or p
     folded = np.arange(0, 2 * (n - p), 2)

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ...values.checks import several, whole
-from ..schedule import Ints, Phase, Schedule
+from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
 from .rooted import to_leaders
 
 
 def ring(num_ranks: int) -> Schedule:
     """Reduce-scatter round the ring, then allgather: 2(N-1) steps of one chunk in N, any N."""
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     return _grid("ring", n, (n,))
 
 
@@ -27,7 +27,7 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
 
     Costs `num_segments` times the ring's messages. Raises ValueError for fewer than 1 segment.
     """
-    n, segments = whole("num_ranks", num_ranks, 1), whole("num_segments", num_segments, 1)
+    n, segments = whole("num_ranks", num_ranks, 1, MOST_RANKS), whole("num_segments", num_segments, 1, MOST_SEGMENTS)
     ranks = np.arange(n)
 
     def phases() -> Iterator[Phase]:
@@ -46,7 +46,7 @@ def bidirectional_ring(num_ranks: int) -> Schedule:
 
     As quick as the ring where a rank sends one message at a time (`Cluster.ports` 1), twice as quick with two at once.
     """
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     ranks, far, near = np.arange(n), n // 2, (n - 1) // 2  # hops to the right, to the left
     right, left = (ranks + 1) % n, (ranks - 1) % n
     src, dst = np.r_[ranks, ranks], np.r_[right, left]
@@ -67,7 +67,7 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
 
     `gpus_per_node` must divide `num_ranks`; by default it is the smallest such number from the root of `num_ranks` up.
     """
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     _, g = nodes_of(n, gpus_per_node)
     leaders = np.arange(0, n, g)
 
@@ -87,19 +87,19 @@ def torus_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     `shape` is (rows, ranks a row), rank r in row r // ranks a row: give the number of nodes and GPUs a node, to keep
     the large messages within nodes. Its product must be `num_ranks`; by default it is as square as can be.
     """
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     return _grid("torus_2d", n, shape_of(n, shape, 2))
 
 
 def torus_3d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """`torus_2d` along three axes, the last first; `shape` has three numbers whose product is `num_ranks`."""
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     return _grid("torus_3d", n, shape_of(n, shape, 3))
 
 
 def mesh_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """A whole ring allreduce along rows, then another along columns, which carries the full buffer again."""
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     shape = shape_of(n, shape, 2)
 
     def phases() -> Iterator[Phase]:

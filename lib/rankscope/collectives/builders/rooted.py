@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike
 
 from ...values.checks import whole
 from ...values.frozen import each
-from ..schedule import Ints, Phase, Schedule, Step
+from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule, Step
 
 
 def flat(num_ranks: int) -> Schedule:
     """Everybody sends to rank 0, which adds up and sends to everybody: two steps, N-1 messages at one port."""
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     others = np.arange(1, n)
 
     def phases() -> Iterator[Phase]:
@@ -33,7 +33,7 @@ def flat(num_ranks: int) -> Schedule:
 
 def binomial_tree(num_ranks: int) -> Schedule:
     """Reduce to rank 0 on a binomial tree, then broadcast on it: 2⌈log₂N⌉ steps of the whole buffer, any N."""
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
 
     def phases() -> Iterator[Phase]:
         yield from to_leaders(n, n, 1, reduce=True)
@@ -83,7 +83,7 @@ def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
 def broadcast_chain(num_ranks: int, num_segments: int = 8, *, root: int = 0) -> Schedule:
     """Every rank passes the buffer on to the next one, in segments, so that all links are busy at once."""
     n, root = _ranks(num_ranks, root)
-    segments = whole("num_segments", num_segments, 1)
+    segments = whole("num_segments", num_segments, 1, MOST_SEGMENTS)
 
     def phases() -> Iterator[Phase]:
         for step in range(n - 1 + segments - 1 if n > 1 else 0):
@@ -134,7 +134,7 @@ def gather_binomial(num_ranks: int, *, root: int = 0, counts: Sequence[int] | No
 
 
 def _ranks(num_ranks: int, root: int) -> tuple[int, int]:
-    n = whole("num_ranks", num_ranks, 1)
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     return n, whole("root", root, 0, n - 1)
 
 
