@@ -71,7 +71,7 @@ def loader(**given: Any) -> Timeline:
         (lambda: ROAD.measured(simulate(ROAD, 4)[1:]), "one span of 'read' for each item from 0, got 3 spans"),
         # simulate and run
         (lambda: simulate(READ, 3), "pipeline must be a Pipeline, got Stage"),
-        (lambda: simulate(ROAD, [1, 2]), "items must be a whole number of at least 0, got [1, 2]"),
+        (lambda: simulate(ROAD, [1, 2]), "items must be a whole number from 0 to 33554432, got [1, 2]"),
         (lambda: simulate(ROAD, 3, "a"), "seed must be a whole number from"),
         (lambda: simulate(ROAD, 3, 0, 0), "num_ranks must be a whole number from 1 to 65536, got 0"),
         (lambda: simulate(Pipeline([THREE]), assign(9, 2)), "in lock-step the last stage must have 1 worker, got 3"),
