@@ -264,6 +264,15 @@ def test_what_a_machine_lacks_is_one_line(
     assert capsys.readouterr().err == f"rankscope: {expected}\n"
 
 
+def test_a_file_of_any_name_gives_a_profile_a_printable_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    measure = Mock(side_effect=MachineError("called"))
+    monkeypatch.setattr("rankscope.machine.measuring.run.measure", measure)
+    assert main(["profile", "-o", "a\x1b[31m\udce9.json"]) == 2
+    said = {name: measure.call_args.kwargs[name] for name in ("name", "command")}
+    assert said == {"name": r"a\x1b[31m\udce9", "command": r"rankscope profile --output a\x1b[31m\udce9.json"}
+    assert profile(**said).provenance["name"] == said["name"]
+
+
 @pytest.mark.parametrize("error", BUGS)
 def test_an_error_of_ours_is_not_hidden(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Profile, "load", Mock(side_effect=error))

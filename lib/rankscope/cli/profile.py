@@ -86,7 +86,7 @@ def profile(
             device=device,
             emulate=None if emulate is None else parse_network(emulate),
             fresh=fresh,
-            name=name or output.stem,
+            name=printable(name or output.stem),
             command=_command(context),
             report=report,
         )
@@ -149,7 +149,7 @@ def _command(context: typer.Context) -> str:
             value = context.params[str(parameter.name)]
             options = parameter.secondary_opts if value is False else parameter.opts
             words += [options[-1], *([] if isinstance(value, bool) else [str(value)])]
-    return command_words(words)
+    return printable(command_words(words))
 
 
 # ---- progress
