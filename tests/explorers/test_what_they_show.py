@@ -238,6 +238,11 @@ def test_machine_says_what_the_profile_predicts_and_what_was_measured() -> None:
     assert "dark ticks: measured" in ranking
 
 
+def test_machine_passes_over_points_that_do_not_say_by_which_algorithm() -> None:
+    unsaid = point("allreduce", 1 << 18, 1e-3, in_place=True)
+    assert "not measured at this size" in report(machine({"made": profile([*links(), unsaid])}))
+
+
 def test_machine_predicts_other_numbers_of_ranks_and_says_that_they_were_not_measured() -> None:
     lines = report(MACHINE, num_ranks=6)
     expected_s = profiles()["one"].predict("allreduce", "ring", 2**18, num_ranks=6).makespan_s

@@ -79,10 +79,11 @@ def _paint_texts(texts: Texts, ax: Axes) -> None:
     align = {"middle": "center", "start": "left", "end": "right"}[texts.anchor]
     effects: list[Any] = [[withStroke(linewidth=3, foreground=halo)] for halo in texts.halo]
     effects = effects or [None] * len(texts.text)
-    size = texts.size_px * _POINTS_PER_PX
+    style: dict[str, Any] = {"ha": align, "va": "center_baseline", "parse_math": False}
+    style["size"] = texts.size_px * _POINTS_PER_PX
     rows = zip(texts.x.tolist(), texts.y.tolist(), texts.text, texts.color, effects, strict=True)
     for x, y, text, color, effect in rows:
-        as_text(ax.text(x, y, text, color=color, size=size, ha=align, va="center_baseline", path_effects=effect))
+        ax.text(x, y, text, path_effects=effect, color=color, **style)
 
 
 def _label(drawing: Drawing, ax: Axes) -> None:
