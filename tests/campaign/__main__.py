@@ -15,9 +15,16 @@ COUNTS = {"files": 2400, "commands": 1200, "names": 1200, "kills": 180}  # at sc
 
 
 def run(kind: str, seed: int, numbers: Sequence[int], num_workers: int = 2) -> list[Verdict]:
+    """Run cases, printing what is wrong, with the command that repeats it, as soon as it is found."""
+
+    def report(one: Verdict) -> None:
+        if one.wrong:
+            again = f"python -m tests.campaign --seed {seed} --only {kind} --case {one.number}"
+            print(f"{one.name}: {one.wrong}\n    {again}", flush=True)
+
     if kind == "kills":
-        return kills.run(seed, numbers)
-    return pool.run(f"tests.campaign.{kind}", seed, numbers, num_workers)
+        return kills.run(seed, numbers, report)
+    return pool.run(f"tests.campaign.{kind}", seed, numbers, num_workers, report)
 
 
 def table(kind: str, verdicts: Sequence[Verdict], seconds: float) -> list[str]:
@@ -36,17 +43,16 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of cases")
     parser.add_argument("--case", type=int, help="this one alone, of one kind")
     given = parser.parse_args(words)
-    lines, said = [f"{'kind of case':50} {'cases':>6} {'wrong':>6}"], []
+    lines, num_wrong = [f"{'kind of case':50} {'cases':>6} {'wrong':>6}"], 0
     for kind in given.only.split(","):
         if kind not in COUNTS:
             parser.error(f"--only must be of {', '.join(COUNTS)}, got {kind!r}")
         count, begin_s = max(1, round(COUNTS[kind] * given.scale)), time.monotonic()
         verdicts = run(kind, given.seed, range(count) if given.case is None else [given.case])
         lines += table(kind, verdicts, time.monotonic() - begin_s)
-        again = f"python -m tests.campaign --seed {given.seed} --only {kind} --case"
-        said += [f"{one.name}: {one.wrong}\n    {again} {one.number}" for one in verdicts if one.wrong]
-    print("\n".join([*lines, "", *said, f"{len(said)} violations"]))
-    return 1 if said else 0
+        num_wrong += sum(bool(one.wrong) for one in verdicts)
+    print("\n".join([*lines, f"{num_wrong} violations"]))
+    return 1 if num_wrong else 0
 
 
 if __name__ == "__main__":

@@ -9,10 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -102,9 +101,14 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def run(seed: int, numbers: Iterable[int]) -> list[Verdict]:
+def run(seed: int, numbers: Iterable[int], report: Callable[[Verdict], object] = id) -> list[Verdict]:
+    def one(number: int) -> Verdict:
+        verdict = _case(seed, number)
+        report(verdict)
+        return verdict
+
     with ThreadPoolExecutor(3) as threads:
-        return list(threads.map(partial(_case, seed), numbers))
+        return list(threads.map(one, numbers))
 
 
 def _case(seed: int, number: int) -> Verdict:

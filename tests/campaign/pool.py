@@ -94,7 +94,9 @@ def _peak_bytes() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
-def run(kind: str, seed: int, numbers: Iterable[int], num_workers: int = 2) -> list[Verdict]:
+def run(
+    kind: str, seed: int, numbers: Iterable[int], num_workers: int = 2, report: Callable[[Verdict], object] = id
+) -> list[Verdict]:
     """Run the cases with these numbers of a module, whose `prepare` returns what makes a case."""
     left, lock = iter(numbers), threading.Lock()
 
@@ -107,6 +109,7 @@ def run(kind: str, seed: int, numbers: Iterable[int], num_workers: int = 2) -> l
                 child.end()
                 return found
             found.append(child.ask(number))
+            report(found[-1])
             if not child.process.is_alive():
                 child = _Child(kind, seed)
 
