@@ -95,7 +95,7 @@ def prepare(folder: Path) -> Callable[[Random, Path], Case]:
         kind = kinds[name]
         good = chance.choice(kind.good)
         path = work / good.name
-        if chance.random() < 0.06:
+        if chance.random() < 0.06 and kind.spoil is not damage.text_file:  # of which the library reads the text
             how = chance.choice(damage.NO_FILES)
             path = damage.no_file(path, how)
         elif name == "recorder":

@@ -26,7 +26,7 @@ CASE_S = 10.0  # of a processor: the largest file that is read takes 4
 KILLED_S = 40.0  # of a processor, after which a case is ended
 STILL_S = 20.0  # without any work: a case that waits for what never comes
 MOST_BYTES = 1 << 29  # that a case may add; a file of 64 MiB becomes 300
-MOST_CHARACTERS = 1000  # of a sentence
+MOST_CHARACTERS = 4000  # of a sentence: a word of the caller's own is quoted whole
 WORDS = ("Traceback", "MemoryError", "RecursionError", "Unable to allocate")  # in no sentence for a user
 
 

@@ -142,6 +142,15 @@ def test_a_file_cut_short_is_refused(kind: Kind, share: float, tmp_path: Path) -
     assert not kind.signed or str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.file.endswith(".txt")], ids=lambda kind: kind.file)
+def test_a_text_is_not_quoted_without_end_nor_raw(kind: Kind, tmp_path: Path) -> None:
+    path = tmp_path / kind.file
+    path.write_text((FILES / kind.file).read_text().replace("0: ", "\x1b[2J" + "9" * 10**5, 1))
+    _, message = outcome(kind, path)
+    assert 100 < len(message) < 410
+    assert message.isprintable()
+
+
 @every_kind
 def test_the_files_of_other_kinds_are_refused(kind: Kind) -> None:
     for other in KINDS:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ..values.checks import printable
+from ..values.checks import one_line, printable
 from ..workers.errors import MachineError
 from .doctor import doctor
 from .profile import profile
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not hasattr(error, "format_message"):  # typer's, of a word
             raise
         message = str(error.format_message())
-    print(f"rankscope: {printable(' '.join(message.split()))}", file=sys.stderr)
+    print(f"rankscope: {one_line(' '.join(message.split()))}", file=sys.stderr)
     return 2
 
 

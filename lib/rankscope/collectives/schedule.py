@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import count_of, number, one_of, whole
+from ..values.checks import count_of, number, one_line, one_of, whole
 from ..values.frozen import checked, each, frozen, optional
 
 Ints = NDArray[np.int64]
@@ -45,7 +45,7 @@ class ScheduleError(ValueError):
     def __init__(
         self, message: str, step: int | None = None, rank: int | None = None, chunk: int | None = None
     ) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.step, self.rank, self.chunk = step, rank, chunk
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..pipeline.service import Distribution, Service, check, check_times, draw
-from ..values.checks import whole
+from ..values.checks import one_line, whole
 from ..values.frozen import checked, frozen
 from ..values.storage import read_arrays, read_bytes, write_atomically
 
@@ -133,7 +133,7 @@ def loaded(load: Load, file: str) -> Part:
     try:
         return check_part(load(file), f"what is loaded from {file}")
     except Exception as error:
-        raise PartError(f"part file {file} could not be loaded: {type(error).__name__}: {error}") from error
+        raise PartError(one_line(f"part file {file} could not be loaded: {type(error).__name__}: {error}")) from error
 
 
 def check_part(part: Any, name: str) -> Part:

@@ -13,7 +13,7 @@ from fractions import Fraction
 from itertools import accumulate, chain, product
 from typing import Any, NamedTuple
 
-from ..values.checks import of_type, one_of, several, whole
+from ..values.checks import of_type, one_line, one_of, several, whole
 from ..values.frozen import checked, frozen
 
 PIPELINES = ("gpipe", "one_f_one_b", "interleaved_1f1b")
@@ -28,7 +28,7 @@ class PipelineError(ValueError):
     """A schedule that cannot be carried out, or leaves work undone; `rank` and `action` say where, or are None."""
 
     def __init__(self, message: str, rank: int | None = None, action: str | None = None) -> None:
-        super().__init__(message)
+        super().__init__(one_line(message))
         self.rank, self.action = rank, action
 
 

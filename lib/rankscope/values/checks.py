@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 Kind = TypeVar("Kind")
+_MOST_CHARACTERS = 400  # of an error about what others wrote
 
 
 def whole(name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
@@ -145,6 +146,17 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one in keep else _escape(one) for one in text)
+
+
+def one_line(text: str) -> str:
+    """Return a text as an error says it: printable, and without its middle where it is longer than 400 characters.
+
+    >>> len(one_line("got " + "9" * 5000))
+    403
+    """
+    line = printable(text)
+    half = _MOST_CHARACTERS // 2
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:half]} … {line[-half:]}"
 
 
 def _escape(one: str) -> str:

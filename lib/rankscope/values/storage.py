@@ -19,10 +19,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import printable, whole
+from .checks import one_line, whole
 
 MOST_BYTES = 1 << 26  # of a stored value
-_MOST_CHARACTERS = 400  # of an error
 
 PathLike = str | os.PathLike[str]
 Value = TypeVar("Value")
@@ -32,9 +31,7 @@ class StorageError(ValueError):
     """A file does not hold what it should. The message is one printable line that begins with the path."""
 
     def __init__(self, path: PathLike, message: str) -> None:
-        line = printable(f"{os.fspath(path)}: {message}")
-        middle, half = len(line) - _MOST_CHARACTERS, _MOST_CHARACTERS // 2
-        super().__init__(line if middle <= 0 else f"{line[:half]} … {line[-half:]}")
+        super().__init__(one_line(f"{os.fspath(path)}: {message}"))
 
 
 def save(path: PathLike, format: str, version: int, **fields: Any) -> Path:
