@@ -25,7 +25,7 @@ from ..processes import children
 CASE_S = 10.0  # of a processor: the largest file that is read takes 4
 KILLED_S = 40.0  # of a processor, after which a case is ended
 STILL_S = 20.0  # without any work: a case that waits for what never comes
-MOST_BYTES = 1 << 29  # that a case may add; a file of 64 MiB becomes 300
+MOST_BYTES = 1 << 30  # that a case may add: a trace may have 512 MiB once it is unpacked
 MOST_CHARACTERS = 4000  # of a sentence: a word of the caller's own is quoted whole
 WORDS = ("Traceback", "MemoryError", "RecursionError", "Unable to allocate")  # in no sentence for a user
 
@@ -114,7 +114,11 @@ def run(
                 child = _Child(kind, seed)
 
     with ThreadPoolExecutor(num_workers) as threads:
-        return sorted(one for found in threads.map(drive, range(num_workers)) for one in found)
+        try:
+            return sorted(one for found in threads.map(drive, range(num_workers)) for one in found)
+        except KeyboardInterrupt:
+            left = iter(())  # no more cases
+            raise
 
 
 class _Child:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,9 @@ def test_a_claim_prints_with_prediction_and_measurement(known: Profile) -> None:
 
 def test_the_latest_profile_with_copies_is_found(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text('{"what": "transfer"}')
+    os.mkfifo(tmp_path / "pipe.json")  # which would be waited for
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    (tmp_path / "empty.json").touch()
     profile([point("add", 4096, 1e-6)]).save(tmp_path / "a.json")
     assert recorded_transfers(tmp_path) is None
     copies = [point("transfer", 4096, 1e-6, direction="h2d", method="pinned", pieces=1, both=False)]

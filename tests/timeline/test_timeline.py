@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import re
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
@@ -464,6 +465,16 @@ def test_odd_events_are_skipped_and_counted(tmp_path, odd):
         read(tmp_path, [odd])
 
 
+def test_a_trace_that_is_too_large_for_the_machine_is_one_clear_error(tmp_path, monkeypatch):
+    def too_large(raw):
+        raise MemoryError
+
+    path = Timeline.of(some_spans(2)).to_chrome_trace(tmp_path / "run.json")
+    monkeypatch.setattr("rankscope.timeline.timeline._decoded", too_large)
+    with pytest.raises(ValueError, match=r"run\.json: not a readable trace: there is not enough memory to read it$"):
+        Timeline.from_chrome_trace(path)
+
+
 def test_a_damaged_trace_is_one_clear_error(tmp_path):
     whole = Timeline.of(some_spans(20)).to_chrome_trace(tmp_path / "run.json").read_bytes()
     packed = gzip.compress(whole)
@@ -485,6 +496,7 @@ def test_a_damaged_trace_is_one_clear_error(tmp_path):
         with pytest.raises(ValueError, match=r"run\.json: not a readable trace: ") as caught:
             Timeline.from_chrome_trace(tmp_path / "run.json")
         assert len(str(caught.value)) < 500
+        assert not re.search("RecursionError|MemoryError", str(caught.value))
     with pytest.raises(ValueError, match="kind must be one of 'category', 'name', got 'size'"):
         Timeline.from_chrome_trace(tmp_path / "run.json", kind="size")
     with pytest.raises(FileNotFoundError):

@@ -6,11 +6,13 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
 from ..values.checks import number, of_type, one_of, truth, whole
 from ..values.frozen import checked, frozen
+from ..values.storage import read_bytes
 from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
 from .profile import FORMAT, Point, Profile
 
@@ -158,8 +160,11 @@ def recorded_transfers(folder: str | os.PathLike[str]) -> Profile | None:
     ...     print(recorded_transfers(folder))
     None
     """
-    paths = [Path(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".json")]
-    texts = ((path, path.read_text(encoding="utf-8", errors="replace")) for path in paths)
-    head, copy = f'{{"format": "{FORMAT}"', '{"what":"transfer"'
-    found = [Profile.load(path) for path, text in texts if text.startswith(head) and copy in text]
-    return max(found, key=lambda profile: str(profile.provenance["date"]), default=None)
+    head, copy = f'{{"format": "{FORMAT}"'.encode(), b'{"what":"transfer"'
+    found = []
+    for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
+        if path.is_file():  # a pipe would be waited for
+            with suppress(ValueError):  # empty, or larger than any profile
+                raw = read_bytes(path)
+                found += [path] if raw.startswith(head) and copy in raw else []
+    return max(map(Profile.load, found), key=lambda profile: str(profile.provenance["date"]), default=None)

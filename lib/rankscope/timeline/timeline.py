@@ -352,6 +352,10 @@ class Timeline:
                 timeline, skipped = _foreign(trace, kind)
             else:
                 timeline, skipped = _own(trace, head), ""
+        except (RecursionError, MemoryError) as error:
+            deep = isinstance(error, RecursionError)
+            problem = "nested too deeply" if deep else "there is not enough memory to read it"
+            raise StorageError(path, f"not a readable trace: {problem}") from error
         except Exception as error:  # a damaged file can fail in many ways
             raise StorageError(path, f"not a readable trace: {type(error).__name__}: {error}") from error
         if skipped:
