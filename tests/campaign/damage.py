@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-BOMB_MB = 2048  # unpacked; more than twice what a case may take
+BOMB_MB = 1500  # unpacked; more than twice what a case may take
 DEEP, HUGE = "@deep@", "@huge@"  # for what Python's own writer of JSON cannot write
 ODD = (None, True, -1, 0, 3, 0.5, 4096, 2**20, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30, 1e308, -1e308, 5e-324)
 ODD += (float("nan"), float("inf"), "", "x" * 50_000, "1e5", r"$\frac$", "\ud800", "\x1b[31m\0", DEEP, HUGE)

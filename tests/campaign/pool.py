@@ -26,7 +26,7 @@ CASE_S = 10.0  # of a processor: the largest file that is read takes 4
 KILLED_S = 40.0  # of a processor, after which a case is ended
 STILL_S = 20.0  # without any work: a case that waits for what never comes
 MOST_BYTES = 1 << 30  # that a case may add: a trace may have 512 MiB once it is unpacked
-MOST_CHARACTERS = 4000  # of a sentence: a word of the caller's own is quoted whole
+MOST_CHARACTERS = 8000  # of a sentence: the caller's own word, of up to 6,000 here, is quoted whole
 WORDS = ("Traceback", "MemoryError", "RecursionError", "Unable to allocate")  # in no sentence for a user
 
 

@@ -18,7 +18,7 @@ from . import commands, kills, names, pool
 from .files import STORED
 from .pool import Verdict, Wrong
 
-SAMPLE = {"files": (1, 19), "commands": (2, 20), "names": (5, 1), "kills": (17, 3)}  # seed and number of cases
+SAMPLE = {"files": (1, 19), "commands": (2, 20), "names": (5, 12), "kills": (17, 3)}  # seed and number of cases
 
 
 @pytest.mark.slow
