@@ -19,6 +19,8 @@ import pytest
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, best, build, verify
+from rankscope.machine import Profile, verdict
+from rankscope.machine.profile import Point
 from rankscope.parts.files import load_part
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as pass_through
@@ -82,6 +84,32 @@ def test_no_builder_makes_a_schedule_for_a_thousand_million_ranks(collective: st
 def test_the_deepest_pipeline_runs() -> None:
     road = Pipeline([Stage(f"s{n}", 1.0) for n in range(128)])
     assert pass_through(road, 2).makespan_s == 129.0
+
+
+def provenance(num_ranks: int) -> dict[str, Any]:
+    counts = {"num_ranks": num_ranks, "num_nodes": 1, "ranks_per_node": [num_ranks]}
+    return {"name": "a", "date": "2030-01-01", "backend": "gloo", **counts}
+
+
+@pytest.mark.parametrize("num_ranks", [1025, 4096, 2**20])
+def test_a_profile_of_more_ranks_than_can_be_predicted_is_refused(num_ranks: int) -> None:
+    refused(lambda: Profile(provenance(num_ranks), {}), "num_ranks must be a whole number from 1 to 1024")
+
+
+def test_many_sizes_are_judged_by_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verdict of 500 sizes asks for at most 40 predictions."""
+    ring = {"algorithm": "ring", "in_place": True}
+    points = [Point("together", 2**k, [1e-5 + 2**k / 5e9], [True], {"link": "intra"}) for k in range(8, 20)]
+    points += [Point("allreduce", 64 * k, [1e-3], [True], ring) for k in range(1, 501)]
+    asked, plain = list[int](), Profile.predict
+
+    def counted(self: Profile, collective: str, algorithm: str, num_bytes: int, **more: Any) -> Any:
+        asked.append(num_bytes)
+        return plain(self, collective, algorithm, num_bytes, **more)
+
+    monkeypatch.setattr(Profile, "predict", counted)
+    assert any("predictions are off for ring" in sentence for sentence in verdict(Profile(provenance(4), {}, points)))
+    assert 30 <= len(asked) <= 40
 
 
 # ---- archives and traces

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build, execute, simulate, simulate_executor
+from rankscope.collectives.wire import plan
 from rankscope.collectives.wire.run import executor
 from rankscope.collectives.wire.twin import Cards
 from rankscope.ranks import in_threads
-from rankscope.timeline import Recorder
+from rankscope.timeline import Recorder, Timeline
 
 from .packets import ticks
 
@@ -163,3 +167,41 @@ def test_a_real_run_has_the_spans_that_were_predicted(algorithm: str) -> None:
         waited = [{one.item for one in line if one.rank == rank and one.kind == "receive"} for line in (real, twin)]
         assert waited[1] <= waited[0]  # the twin leaves out waits that take no time
     real.check()
+
+
+# ---- ranks that do the same are simulated once
+
+
+@pytest.mark.parametrize("collective", ALGORITHMS)
+def test_ranks_that_do_the_same_take_what_they_take_one_by_one(
+    collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even and uneven chunks, one node and several, sums that cost: the timeline is that of all ranks."""
+    links = Link(1e-6, 4e9), Link(2e-5, 1e9)
+    for name, (num_ranks, gpus, more) in itertools.product(
+        ALGORITHMS[collective], [(16, 16, 0), (18, 18, 3), (16, 4, 0)]
+    ):
+        cluster, found = Cluster(num_ranks // gpus, gpus, *links, gamma_s_per_byte=1e-10), list[Timeline]()
+        for least in (2, 1000):
+            monkeypatch.setattr(plan, "LEAST_RANKS", least)
+            with contextlib.suppress(ValueError):  # no such algorithm for so many ranks, or no element for each chunk
+                schedule = build(collective, name, num_ranks)
+                schedule.cache.clear()
+                found.append(simulate_executor(schedule, 4 * num_ranks * (num_ranks + more), cluster))
+        for once, each in itertools.pairwise(found):
+            assert (once.lanes, once.kinds) == (each.lanes, each.kinds)
+            for column in ("rank", "lane", "kind", "item"):
+                assert getattr(once, column).tolist() == getattr(each, column).tolist(), (name, num_ranks, column)
+            assert once.start_s == pytest.approx(each.start_s, rel=1e-9, abs=1e-15)
+            assert once.stop_s == pytest.approx(each.stop_s, rel=1e-9, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "few"),
+    [("ring", 64, 1), ("bidirectional_ring", 64, 1), ("recursive_doubling", 8, 1), ("ring", 8, 8), ("flat", 64, 64)],
+)
+def test_ranks_that_do_the_same_are_found(name: str, gpus: int, few: int) -> None:
+    schedule, nodes = build("allreduce", name, 64), np.arange(64) // gpus
+    assert len(plan.alike(schedule, schedule.chunk_ends(64**2), nodes).ranks) == few
+    uneven = plan.alike(schedule, schedule.chunk_ends(64**2 + 1), nodes)
+    assert len(uneven.ranks) == (few if schedule.num_chunks == 1 else 64)

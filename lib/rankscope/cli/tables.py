@@ -76,7 +76,6 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
 
 def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]:
     """Yield a table for each collective and size: every algorithm, the quickest first, and what was predicted."""
-    seconds = profile.predicted_s
     for size in sizes:
         found = [(group, group.by_size[size]) for group in groups(profile) if size in group.by_size]
         if not found:
@@ -86,7 +85,7 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
             columns = ("algorithm", "median", "IQR", "p99", "busbw", "model", "off", "clean")
             table = table_of(f"{group.collective}, {bytes_words(size)}", *columns)
             for place, point in enumerate(sorted(points.values(), key=lambda point: point.median_s)):
-                guess = seconds.get(point.key)
+                guess = profile.point_s(point)
                 times = map(time_words, (point.median_s, point.iqr_s, point.p99_s))
                 cells = ("", "") if guess is None else (time_words(guess), f"{guess / point.median_s - 1:+.0%}")
                 clean = f"{point.num_clean}/{len(point.seconds)}"

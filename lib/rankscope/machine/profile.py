@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,13 @@ import numpy as np
 from ..cluster import Cluster, Link
 from ..collectives import ALGORITHMS, build, simulate_executor
 from ..collectives.schedule import COLLECTIVES
+from ..collectives.wire.twin import ELEMENT_BYTES
 from ..values import storage
 from ..values.checks import count_of, number, of_type, one_of, truth, whole
 from ..values.frozen import ReadOnly, checked, each, frozen, mapping
 from ..values.units import bytes_words
 from .fit import LinkFit, fit_link, slope_s_per_byte
-from .provenance import PROTOCOL, checked_provenance
+from .provenance import MOST_RANKS, PROTOCOL, checked_provenance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ..timeline import Timeline
 
 FORMAT, VERSION = "rankscope profile", 1
+EVEN_RANKS = 64
 LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
 NATIVE = "native"  # the backend's own collective, in the place of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
@@ -109,7 +112,7 @@ class Point:
     def num_clean(self) -> int:
         return sum(self.clean)
 
-    @property
+    @cached_property
     def used_s(self) -> tuple[float, ...]:
         """The seconds of the iterations that are used; see `used_places`."""
         return tuple(self.seconds[place] for place in used_places(self.clean))
@@ -118,14 +121,19 @@ class Point:
         """Return a percentile of the seconds that are used."""
         return float(np.percentile(self.used_s, number("percent", percent, 0, 100)))
 
+    @cached_property
+    def quartiles_s(self) -> tuple[float, float, float]:
+        low, middle, high = np.percentile(self.used_s, (25, 50, 75)).tolist()
+        return low, middle, high
+
     @property
     def median_s(self) -> float:
-        return self.percentile_s(50)
+        return self.quartiles_s[1]
 
     @property
     def iqr_s(self) -> float:
         """The interquartile range."""
-        return self.percentile_s(75) - self.percentile_s(25)
+        return self.quartiles_s[2] - self.quartiles_s[0]
 
     @property
     def p99_s(self) -> float:
@@ -134,7 +142,7 @@ class Point:
     def differs(self, other: Point) -> bool:
         """Return whether the interquartile ranges of the two have nothing in common."""
         low, high = sorted((self, other), key=lambda point: point.median_s)
-        return low.percentile_s(75) < high.percentile_s(25)
+        return low.quartiles_s[2] < high.quartiles_s[0]
 
     @property
     def algbw_bytes_per_s(self) -> float:
@@ -285,20 +293,26 @@ class Profile:
         """
         one_of("where", where, LINKS)
         one_of("how", how, PATTERNS)
-        if (where, how) not in self._fits:
+        points, fit = self._fits[where, how]
+        if not points:
+            raise ValueError(f"this profile has no {how} points of link {where!r}")
+        if isinstance(fit, str):
+            raise ValueError(f"{how} points of link {where!r}: {fit}")
+        return fit
+
+    @cached_property
+    def _fits(self) -> dict[tuple[str, str], tuple[tuple[Point, ...], LinkFit | str]]:
+        """The points of each link and pattern, and their fit or why there is none."""
+        found: dict[tuple[str, str], tuple[tuple[Point, ...], LinkFit | str]] = {}
+        for where, how in product(LINKS, PATTERNS):
             points = self.select(how, link=where)
-            if not points:
-                raise ValueError(f"this profile has no {how} points of link {where!r}")
+            fit: LinkFit | str
             try:
                 fit = fit_link([point.num_bytes for point in points], [point.used_s for point in points])
             except ValueError as error:
-                raise ValueError(f"{how} points of link {where!r}: {error}") from error
-            self._fits[where, how] = fit
-        return self._fits[where, how]
-
-    @cached_property
-    def _fits(self) -> dict[tuple[str, str], LinkFit]:
-        return {}
+                fit = str(error)
+            found[where, how] = points, fit
+        return found
 
     def best_link(self, where: str) -> LinkFit:
         """Return the fit that says most about a link: of all ranks at once, else of ping-pong, else the other link's.
@@ -312,7 +326,7 @@ class Profile:
                 try:
                     return self.link(place, how)
                 except ValueError as error:
-                    problems += [error] if self.select(how, link=place) else []  # at too few sizes
+                    problems += [error] if self._fits[place, how][0] else []  # at too few sizes
         if problems:
             raise problems[0]
         raise ValueError("this profile has no link: neither together nor ping_pong points were measured")
@@ -333,7 +347,7 @@ class Profile:
         ranks = list(self.provenance["ranks_per_node"])
         if len(set(ranks)) != 1:
             raise ValueError(f"ranks_per_node must be the same on all nodes to make a cluster of them, got {ranks}")
-        number = self.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, 1)
+        number = self.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, 1, MOST_RANKS)
         each = number if self.num_nodes == 1 else min(number, ranks[0])
         if number % each:
             raise ValueError(f"num_ranks must be a multiple of the {ranks[0]} ranks on a node, got {number}")
@@ -345,7 +359,8 @@ class Profile:
     ) -> Timeline:
         """Return what `execute` would do with this algorithm on the cluster, each message by its piece of the fit.
 
-        `options` are the builder's, `num_ranks` is as for `cluster`.
+        `options` are the builder's, `num_ranks` is as for `cluster`. From `EVEN_RANKS` ranks on, all chunks count as as
+        long as the longest, which may be by one element longer than others: ranks that do the same are predicted once.
 
         Raises ValueError for an unknown name, for what the builder refuses, and where `cluster` does.
         """
@@ -357,31 +372,38 @@ class Profile:
             same = src // cluster.gpus_per_node == dst // cluster.gpus_per_node
             return (intra_at if same else inter_at)(message_bytes)
 
-        return simulate_executor(schedule, num_bytes, cluster, link_at)
+        if cluster.num_ranks >= EVEN_RANKS and collective != "all_to_all" and schedule.weights is None:
+            num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)
+        return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True)
 
     @cached_property
     def predicted_s(self) -> Mapping[Key, float]:
-        """The seconds that the model predicts for each point, by its key; no entry where it predicts nothing.
+        """The seconds that the model predicts for each point, by its key; no entry where it predicts nothing."""
+        seconds = ((point.key, self.point_s(point)) for point in self.points)
+        return ReadOnly({key: one for key, one in seconds if one is not None})
+
+    def point_s(self, point: Point) -> float | None:
+        """Return the seconds that the model predicts for a point of this profile, None where it predicts nothing.
 
         Collectives by an algorithm of ALGORITHMS are predicted from the links, messages by the fit of their own kind.
         """
+        name = point.options.get("algorithm")
+        key = point.what, str(name), point.num_bytes, tuple(sorted(point.builder_options.items()))
+        try:
+            if point.what in PATTERNS:
+                return self.link(str(point.options.get("link")), point.what).seconds(point.num_bytes)
+            if name in ALGORITHMS.get(point.what, {}):
+                if key not in self._makespans_s:
+                    predicted = self.predict(point.what, str(name), point.num_bytes, **point.builder_options)
+                    self._makespans_s[key] = predicted.makespan_s
+                return self._makespans_s[key]
+        except ValueError:  # no such link, too few sizes, an algorithm that does not exist for so many ranks
+            pass
+        return None
 
-        @cache
-        def makespan_s(what: str, name: str, num_bytes: int, options: tuple[tuple[str, Any], ...]) -> float:
-            return self.predict(what, name, num_bytes, **dict(options)).makespan_s
-
-        found: dict[Key, float] = {}
-        for point in self.points:
-            name = point.options.get("algorithm")
-            try:
-                if point.what in PATTERNS:
-                    found[point.key] = self.link(str(point.options.get("link")), point.what).seconds(point.num_bytes)
-                elif name in ALGORITHMS.get(point.what, {}):
-                    options = tuple(sorted(point.builder_options.items()))
-                    found[point.key] = makespan_s(point.what, str(name), point.num_bytes, options)
-            except ValueError:  # no such link, too few sizes, an algorithm that does not exist for so many ranks
-                continue
-        return ReadOnly(found)
+    @cached_property
+    def _makespans_s(self) -> dict[tuple[Any, ...], float]:
+        return {}
 
     def to_frame(self, predicted: bool = False) -> pd.DataFrame:
         """Return a row per point: what it is of, its times and rates and, where asked for, what the model predicts.

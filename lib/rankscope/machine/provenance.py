@@ -52,7 +52,9 @@ def _items(name: str, value: Any, check: Any) -> tuple[Any, ...]:
     return tuple(check(f"{name}[{place}]", one) for place, one in enumerate(value))
 
 
+MOST_RANKS = 1024  # of a profile: what the model predicts in seconds
 _count = partial(whole, low=1, high=1 << 20)
+_ranks = partial(whole, low=1, high=MOST_RANKS)
 _size = partial(whole, low=0, high=1 << 60)
 _GPU: dict[str, Any] = {"name": _text, "memory_bytes": _size, "driver": _text, "cuda": _text, "nccl": _text}
 FIELDS: dict[str, Any] = {
@@ -64,9 +66,9 @@ FIELDS: dict[str, Any] = {
     "torch": _text,
     "backend": _text,
     "device": _text,  # of the buffers, where the backend does not say it
-    "num_ranks": _count,
-    "num_nodes": _count,
-    "ranks_per_node": partial(_items, check=_count),
+    "num_ranks": _ranks,
+    "num_nodes": _ranks,
+    "ranks_per_node": partial(_items, check=_ranks),
     "network": _text,
     "system": _text,
     "cpu": _text,

@@ -24,6 +24,7 @@ _MOSTLY_BYTES = 5  # times as long on the wire as in latency: a large size
 _FALLS_TO = 0.7  # of the rate at the size before
 _WIDE = 0.25  # of the median
 _FIT_OFF, _PREDICTED_OFF = 0.10, 0.25
+_MOST_SIZES = 40  # of an algorithm, that its predictions are judged by: more than powers of two there are
 _CROWDED = 1.5  # times as long a latency with all ranks sending as with one
 
 
@@ -230,13 +231,13 @@ def fit_is_off(profile: Profile) -> Iterator[str]:
 
 
 def prediction_is_off(profile: Profile) -> Iterator[str]:
-    """The model does not predict some algorithms well; with a likely cause."""
-    seconds = profile.predicted_s
+    """The model does not predict some algorithms well; with a likely cause. Of many sizes some are predicted."""
     for group in groups(profile):
         wrong = []
         for name in dict.fromkeys(name for points in group.by_size.values() for name in points):
             points = [points[name] for points in group.by_size.values() if name in points]
-            off = [seconds[point.key] / point.median_s - 1 for point in points if point.key in seconds]
+            predicted = ((profile.point_s(point), point) for point in points[:: -(-len(points) // _MOST_SIZES)])
+            off = [seconds / point.median_s - 1 for seconds, point in predicted if seconds is not None]
             if off and float(np.median(np.abs(off))) > _PREDICTED_OFF:
                 wrong.append(f"{name} ({float(np.median(off)):+.0%})")
         if wrong:

@@ -15,9 +15,11 @@ from operator import not_
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..schedule import MOST_KEPT, Schedule
 
+LEAST_RANKS = 16  # from here on, ranks that do the same are looked for
 LANE = "executor"  # of a rank, for the time that it spends on its program
 LONG = 4096  # elements: no ready signal waits behind a message that is longer
 ALIGNED = 64  # elements: every place in the scratch begins at a multiple of it
@@ -81,7 +83,7 @@ class Plan(NamedTuple):
     num_scratch: int
 
 
-def plans(schedule: Schedule, ends: list[int], ranks: Iterable[int] | None = None, ahead: bool = True) -> list[Plan]:
+def plans(schedule: Schedule, ends: list[int], ranks: Sequence[int] | None = None, ahead: bool = True) -> list[Plan]:
     """Return the plan of every rank, or of these `ranks`; `ends` are the chunks' ends, as of `chunk_ends`.
 
     With `ahead`, receives are posted in the step before theirs, and else with its sends. All transfers of a step
@@ -97,14 +99,19 @@ def plans(schedule: Schedule, ends: list[int], ranks: Iterable[int] | None = Non
     """
     steps: list[list[list[Row]]] | None = schedule.cache.get("transfers")  # of each step, of each rank
     if steps is None:
-        steps = []
+        steps, few = [], schedule.num_ranks >= LEAST_RANKS and ranks is not None
+        asked = np.full(schedule.num_ranks, not few)
+        asked[list(ranks or ())] = True
         for step in schedule.steps():
             rows = step.by_chunk()
+            columns = [rows.src, rows.dst, rows.chunk, rows.reduce]
+            if few:
+                columns = [column[asked[rows.src] | asked[rows.dst]] for column in columns]
             steps.append([[] for _ in range(schedule.num_ranks)])
-            for row in zip(*(column.tolist() for column in (rows.src, rows.dst, rows.chunk, rows.reduce)), strict=True):
+            for row in zip(*(column.tolist() for column in columns), strict=True):
                 steps[-1][row[0]].append(row)
                 steps[-1][row[1]].append(row)
-        if sum(len(mine) for of_ranks in steps for mine in of_ranks) <= MOST_KEPT:
+        if not few and sum(len(mine) for of_ranks in steps for mine in of_ranks) <= MOST_KEPT:
             schedule.cache["transfers"] = steps
     own, result, sizes = schedule.given(), schedule.wanted(), np.diff(ends)
     made = []
@@ -127,6 +134,82 @@ def plans(schedule: Schedule, ends: list[int], ranks: Iterable[int] | None = Non
             )
         )
     return made
+
+
+class Alike(NamedTuple):
+    """Ranks that do the same: rank r does what `ranks[of[r]]` does, with peers that do the same as each other, too.
+
+    `places` has for each message of these ranks, by its sender, its receiver and its step, where it stands among all
+    that its sender sends and receives: messages of ranks that do the same have the same place.
+    """
+
+    ranks: list[int]
+    of: list[int]
+    places: dict[tuple[int, int, int], int]
+
+
+def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> Alike:
+    """Return which ranks carry out programs that differ in names of peers and chunks only, now and ever after.
+
+    Ranks are told apart by their rows (what is sent and received in which step, in which order, how long, on which side
+    of a node's border, which chunk again), then by those of their peers, until nothing changes. Where some ranks leave
+    chunks out, and with few ranks, each is alike to itself only.
+    """
+    n, sizes = schedule.num_ranks, np.diff(ends)
+    _, kind = np.unique(sizes, return_inverse=True)
+    key = "alike", kind.tobytes(), nodes.tobytes()
+    if key in schedule.cache:
+        return schedule.cache[key]  # type: ignore[no-any-return]
+    if n < LEAST_RANKS or not sizes.all() or not (schedule.given() | schedule.wanted()).all():
+        return Alike(list(range(n)), list(range(n)), {})
+    steps = [step.by_chunk() for step in schedule.steps()]
+    src, dst, chunk, reduce = (np.concatenate([step[column] for step in steps]) for column in (0, 1, 2, 4))
+    number = np.repeat(np.arange(len(steps)), [step.src.size for step in steps])
+    if not src.size:
+        return Alike(list(range(n)), list(range(n)), {})
+    rows = np.arange(src.size)
+    order = np.lexsort((np.r_[rows, rows], np.r_[rows >= 0, rows < 0], np.r_[number, number], np.r_[src, dst]))
+    rank, peer, row = np.r_[src, dst][order], np.r_[dst, src][order], np.r_[rows, rows][order]
+    sends, step, part = order < rows.size, number[row], chunk[row]  # of each end of each row
+    place = np.arange(rank.size) - np.searchsorted(rank, rank)
+    back = np.argsort(order)
+    other = place[back[(order + rows.size) % order.size]]  # where the same row stands at its other end
+    message = ((rank * len(steps) + step) * 2 + sends) * n + peer
+    _, first, group = np.unique(message, return_index=True, return_inverse=True)
+    _, first_use, use = np.unique(rank * schedule.num_chunks + part, return_index=True, return_inverse=True)
+    by_chunk = np.lexsort((part, message))
+    turn, follows = np.empty_like(place), np.zeros_like(place)
+    turn[by_chunk] = np.arange(rank.size) - np.searchsorted(message[by_chunk], message[by_chunk])
+    follows[by_chunk[1:]] = (np.diff(part[by_chunk]) == 1) & (turn[by_chunk[1:]] > 0)
+    message_place = place[first][group]
+    columns = [step, sends, message_place, place[first_use][use], turn, follows, kind[part], reduce[row], other]
+    columns.append(nodes[rank] == nodes[peer])
+    packed, room = [np.zeros(rank.size, dtype=np.int64)], 1
+    for column in columns:
+        most = int(column.max()) + 1
+        if room * most > 2**62:
+            packed.append(np.zeros(rank.size, dtype=np.int64))
+            room = 1
+        packed[-1], room = packed[-1] * most + column, room * most
+    table = np.full((n, int(place.max()) + 1, len(packed)), -1)
+    table[rank, place] = np.stack(packed, axis=1)
+    _, color = np.unique(table.reshape(n, -1), axis=0, return_inverse=True)
+    color, before = color.reshape(-1), 0
+    while color.max() + 1 > before:
+        before = int(color.max()) + 1
+        seen = np.full((n, table.shape[1] + 1), -1)
+        seen[rank, place], seen[:, -1] = color[peer], color
+        color = np.unique(seen, axis=0, return_inverse=True)[1].reshape(-1)
+    _, ranks, of = np.unique(color, return_index=True, return_inverse=True)
+    by_rank = np.argsort(ranks)
+    of = np.argsort(by_rank)[of]
+    chosen = np.zeros(n, dtype=bool)
+    chosen[ranks] = True
+    wanted = sends & (chosen[rank] | chosen[peer])
+    ends_of = zip(rank[wanted].tolist(), peer[wanted].tolist(), step[wanted].tolist(), strict=True)
+    places = dict(zip(ends_of, message_place[wanted].tolist(), strict=True))
+    schedule.cache[key] = found = Alike(ranks[by_rank].tolist(), of.tolist(), places)
+    return found
 
 
 def _runs(chunks: Iterable[int], run_of: list[Run]) -> tuple[Run, ...]:

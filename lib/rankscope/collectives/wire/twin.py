@@ -10,18 +10,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ...cluster import Cluster, Link
 from ...timeline import Span, Timeline
-from ...values.checks import number, of_type
+from ...values.checks import number, of_type, truth
+from ...values.frozen import evolve
 from ..schedule import RUNS_IN, Schedule
-from .plan import LANE, Plan, Post, Transfer, Wait, plans
+from .plan import LANE, Alike, Plan, Post, Transfer, Wait, alike, plans
 
 ELEMENT_BYTES = 4
 LinkAt = Callable[[int, int, float], Link]
-Name = tuple[int, int, int]  # a message: sender, receiver, step
+Name = tuple[int, int, int, int]  # a message: sender, receiver, step, and its place among those of ranks that are alike
 
 
-def simulate_executor(schedule: Schedule, num_bytes: int, cluster: Cluster, link_at: LinkAt | None = None) -> Timeline:
+def simulate_executor(
+    schedule: Schedule, num_bytes: int, cluster: Cluster, link_at: LinkAt | None = None, by_node: bool = False
+) -> Timeline:
     """Return when each rank of `execute` waits for messages, adds up and copies, all ranks starting at time 0.
 
     `num_bytes` is as for `simulate`. While `simulate` is the model of the papers, this is what the executor and Gloo
@@ -32,8 +37,10 @@ def simulate_executor(schedule: Schedule, num_bytes: int, cluster: Cluster, link
     arrives alpha_s later, so latencies overlap. Adding a byte, or copying one, takes gamma_s_per_byte. The schedule is
     not checked here: use `verify`.
 
-    Links that are not the same for all sizes come as ``link_at(src, dst, num_bytes)``. Spans are on the lane "executor"
-    of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and "copy"; items are steps.
+    Links that are not the same for all sizes come as ``link_at(src, dst, num_bytes)``; `by_node` says that they depend
+    on the size, and on whether both ranks are on one node, alone. Ranks that do the same are simulated once. Spans are
+    on the lane "executor" of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and
+    "copy"; items are steps.
 
     Raises ValueError for a cluster with another number of ranks, and for bytes that are not a whole number of elements.
 
@@ -51,7 +58,12 @@ def simulate_executor(schedule: Schedule, num_bytes: int, cluster: Cluster, link
     num_elements, rest = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * parts)
     if rest:
         raise ValueError(f"num_bytes must be a multiple of {ELEMENT_BYTES * parts}, got {num_bytes!r}")
-    return _Run(plans(schedule, schedule.chunk_ends(int(num_elements))), cluster, link_at).timeline()
+    ends, ranks = schedule.chunk_ends(int(num_elements)), np.arange(schedule.num_ranks)
+    same = Alike(ranks.tolist(), ranks.tolist(), {})
+    if (link_at is None or truth("by_node", by_node)) and not cluster.overrides and not cluster.shared_nic:
+        same = alike(schedule, ends, cluster.node(ranks))
+    few = len(same.ranks) < schedule.num_ranks
+    return _Run(plans(schedule, ends, same.ranks if few else None), cluster, link_at, same).timeline()
 
 
 @dataclass(slots=True)
@@ -67,12 +79,13 @@ class _Message:
 class _Run:
     """One simulation. A rank goes on with its program until it must wait for a message that is not done."""
 
-    def __init__(self, made: list[Plan], cluster: Cluster, link_at: LinkAt | None) -> None:
-        self._plans, self._cluster = made, cluster
+    def __init__(self, made: list[Plan], cluster: Cluster, link_at: LinkAt | None, same: Alike) -> None:
+        self._plans, self._cluster, self._same = made, cluster, same
         self._link_at = link_at or (lambda src, dst, num_bytes: cluster.link(src, dst))
         self._cards, self._spans = Cards(), list[Span]()
         self._messages: dict[Name, _Message] = defaultdict(_Message)
-        self._done_s: dict[tuple[int, Name], float] = {}  # (rank that waits, message)
+        self._ends: dict[Name, tuple[int, int]] = {}  # ranks that are joined as the message's are
+        self._done_s: dict[tuple[int, bool, Name], float] = {}  # (rank that waits, whether it sends, message)
         self._events: list[tuple[float, bool, int, Callable[[float], None]]] = []
         self._count = 0
         self._ranks = [self._carry_out(rank) for rank in range(len(made))]
@@ -83,18 +96,29 @@ class _Run:
             now_s, _, _, happen = heapq.heappop(self._events)
             happen(now_s)
         assert self._waits == [None] * len(self._plans), "a verified schedule does not get stuck"
-        return Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
+        found = Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
+        rows = [np.flatnonzero(found.rank == place) for place in range(len(self._plans))]
+        of_ranks = [rows[place] for place in self._same.of]
+        rank = np.repeat(np.arange(len(of_ranks)), [one.size for one in of_ranks])
+        return evolve(found.take(np.concatenate(of_ranks)), rank=rank)
 
-    def _carry_out(self, rank: int) -> Iterator[Name]:
+    def _name(self, place: int, one: Transfer) -> Name:
+        rank, of = self._same.ranks[place], self._same.of
+        src, dst = (rank, one.peer) if one.sends else (one.peer, rank)
+        name = of[src], of[dst], one.step, self._same.places.get((src, dst, one.step), 0)
+        self._ends.setdefault(name, (src, dst))
+        return name
+
+    def _carry_out(self, rank: int) -> Iterator[tuple[bool, Name]]:
         """Carry on with a rank's program until it waits for a message, which is yielded."""
         now_s, step = 0.0, 0  # the step of what has been received last
         for op in self._plans[rank].program:
             if isinstance(op, Wait):
                 one = self._plans[rank].transfers[op.transfer]
-                name = _name(rank, one)
-                if (rank, name) not in self._done_s:
-                    yield name
-                done_s = self._done_s[rank, name]
+                name = self._name(rank, one)
+                if (rank, one.sends, name) not in self._done_s:
+                    yield one.sends, name
+                done_s = self._done_s[rank, one.sends, name]
                 step = step if one.sends else one.step
                 self._add_span(rank, "send" if one.sends else "receive", one.step, now_s, done_s)
                 now_s = max(now_s, done_s)
@@ -117,7 +141,7 @@ class _Run:
     def _post(self, rank: int, op: Post, now_s: float) -> None:
         for place in op.transfers:
             one = self._plans[rank].transfers[place]
-            name = _name(rank, one)
+            name = self._name(rank, one)
             self._count += 1
             if one.sends:
                 message = self._messages[name]
@@ -129,8 +153,8 @@ class _Run:
 
     def _signal_ready(self, name: Name, now_s: float) -> None:
         """Send the receiver's ready signal, which leaves its card behind the messages there."""
-        src, dst, step = name
-        out, _ = _cards(self._cluster, (dst, src, step))
+        src, dst = self._ends[name]
+        out, _ = _cards(self._cluster, (name[1], name[0], *name[2:]))
         self._messages[name].ready_s = self._cards.free_s(out, now_s) + self._link_at(dst, src, 0.0).alpha_s
         self._may_begin(name)
 
@@ -141,7 +165,7 @@ class _Run:
             self._later(start_s, partial(self._begin, name), message.turn)
 
     def _begin(self, name: Name, now_s: float) -> None:
-        src, dst, _ = name
+        src, dst = self._ends[name]
         num_bytes = self._messages[name].num_bytes
         alone_s = num_bytes * self._link_at(src, dst, num_bytes).beta_s_per_byte
         out, into = _cards(self._cluster, name)
@@ -153,25 +177,21 @@ class _Run:
 
     def _leave(self, out: Hashable, now_s: float) -> None:
         name, queued_s, next_s = self._cards.leave(out, now_s)
-        src, dst, _ = name
+        src, dst = self._ends[name]
         arrived_s = now_s + queued_s + self._link_at(src, dst, self._messages[name].num_bytes).alpha_s
         self._leaves(out, next_s)
-        self._later(arrived_s, partial(self._finish, dst, name))
-        self._finish(src, name, now_s)
+        self._later(arrived_s, partial(self._finish, name[1], False, name))
+        self._finish(name[0], True, name, now_s)
 
-    def _finish(self, rank: int, name: Name, now_s: float) -> None:
-        self._done_s[rank, name] = now_s
-        if self._waits[rank] == name:
+    def _finish(self, rank: int, sends: bool, name: Name, now_s: float) -> None:
+        self._done_s[rank, sends, name] = now_s
+        if self._waits[rank] == (sends, name):
             self._waits[rank] = next(self._ranks[rank], None)
-
-
-def _name(rank: int, one: Transfer) -> Name:
-    return (rank, one.peer, one.step) if one.sends else (one.peer, rank, one.step)
 
 
 def _cards(cluster: Cluster, name: Name) -> tuple[Hashable, Hashable]:
     """The cards that a message goes out of and into: those of its ranks, of its nodes, or of its own."""
-    src, dst, _ = name
+    src, dst, *_ = name
     if cluster.ports is None:
         return name, name
     nodes = src // cluster.gpus_per_node, dst // cluster.gpus_per_node
