@@ -302,6 +302,30 @@ def test_what_another_run_has_written_meanwhile_stays(tmp_path: Path, monkeypatc
     assert found == Profile.load(path)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of sockets that need no file are Linux's")
+def test_a_file_is_one_runs_at_a_time(tmp_path: Path) -> None:
+    """Also under another name; whoever holds it may be killed, and leaves nothing that hinders the next."""
+    path, link = tmp_path / "a.json", tmp_path / "b.json"
+    link.symlink_to(path)
+    code = f"""
+import pathlib, time
+from rankscope.machine.measuring.run import _alone
+with _alone(pathlib.Path({str(path)!r})):
+    print("held", flush=True)
+    time.sleep(1000)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(
+            ValueError, match=r"b.json is being written by another run: wait for its end, or take anoth"
+        ):
+            measure(link, FEW, num_ranks=2)
+        assert not path.exists()
+        other.kill()
+    assert measure(link, FEW, num_ranks=2) == Profile.load(path)
+
+
 @pytest.mark.parametrize("fresh", [[], ["--fresh"]])
 def test_no_file_takes_the_place_of_a_folder_or_a_device(fresh: list[str], tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -76,8 +79,9 @@ def measure(
     `emulate` has the bytes per second and the latency in seconds of a network that is made for the run, with a host for
     each rank (as root on Linux; see `emulated`).
 
-    Raises ValueError for bad input, for a file of another machine or setting, and for one that another run has written
-    meanwhile; RankError where a rank fails, hangs, or gets a wrong result; OSError where the file cannot be written.
+    Raises ValueError for bad input, for a file of another machine or setting, and for one that another run is writing,
+    or has written meanwhile; RankError where a rank fails, hangs, or gets a wrong result; OSError where the file cannot
+    be written.
 
     >>> import tempfile
     >>> protocol = Protocol(iterations=6, budget_s=0.1, algorithms=["ring"], sizes=[4096])
@@ -96,8 +100,9 @@ def measure(
         run = _Run(Path(path), chosen, backend, device, report, start)
         report(Progress(0, 0, "starting the ranks"))
         found: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
-        run.open(found, of_run(name, command, network), truth("fresh", fresh))
-        run.measure(found)
+        with run.lock:
+            run.open(found, of_run(name, command, network), truth("fresh", fresh))
+            run.measure(found)
     return run.profile
 
 
@@ -180,12 +185,14 @@ class _Run:
         self.profile: Profile
         self._stamp: tuple[int, int] | None = None  # of the file as this run left it
         self._writes = writes(backend)
+        self.lock = contextlib.ExitStack()
 
     def open(self, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
         """Begin the profile, or take the one that is there; under torchrun rank 0 has it, and passes it on."""
         opened: Profile | Exception | None = None
         if self._writes:
             try:
+                self.lock.enter_context(_alone(self.path))
                 opened = self._opened(self._new(found, about), fresh)
             except (ValueError, OSError) as error:
                 opened = error
@@ -285,6 +292,22 @@ class _Run:
     def _save(self, profile: Profile) -> None:
         profile.save(self.path)
         self._stamp = _stamp(self.path)
+
+
+def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
+    """What no other run on this machine holds for this file: a name of a socket, which ends with the process.
+
+    Elsewhere than on Linux, where such names need no file, there is none, and `_stamp` tells of another run later on.
+    """
+    if sys.platform != "linux":
+        return contextlib.nullcontext()
+    lock, name = socket.socket(socket.AF_UNIX), hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    try:
+        lock.bind(f"\0rankscope-profile-{name}")
+    except OSError:
+        lock.close()
+        raise ValueError(f"{path} is being written by another run: wait for its end, or take another file") from None
+    return lock
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
