@@ -52,7 +52,7 @@ def _items(name: str, value: Any, check: Any) -> tuple[Any, ...]:
     return tuple(check(f"{name}[{place}]", one) for place, one in enumerate(value))
 
 
-MOST_RANKS = 1024  # of a profile: what the model predicts in seconds
+MOST_RANKS = 256  # of a profile, as many as `launch` starts: with 1,024 one prediction takes half a minute and 2 GiB
 _count = partial(whole, low=1, high=1 << 20)
 _ranks = partial(whole, low=1, high=MOST_RANKS)
 _size = partial(whole, low=0, high=1 << 60)
