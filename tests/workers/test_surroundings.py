@@ -113,9 +113,13 @@ input()
         owner.communicate()
     for folder in made[0], made[2]:
         os.utime(folder / ".owner", (0, 0))
+    never_locked = [tmp_path / "rankscope-old", tmp_path / "rankscope-new"]  # killed before, and about to
+    for folder in never_locked:
+        folder.mkdir()
+    os.utime(never_locked[0], (0, 0))
     folders._swept.discard(tmp_path)
     folders.delete_folder(folders.make_folder(tmp_path))
-    assert [folder.exists() for folder in made] == [False, True, True]
+    assert [folder.exists() for folder in made + never_locked] == [False, True, True, False, True]
     owners[2].communicate("\n")
 
 

@@ -54,6 +54,10 @@ def memory() -> Path | None:
 def _sweep(place: Path) -> None:
     for folder in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's, locked, or going just now
+            if not (folder / _LOCK).exists():  # its owner was killed before it could lock it, or is about to
+                if time.time() - folder.stat().st_mtime > _YOUNG_S:
+                    shutil.rmtree(folder, ignore_errors=True)
+                continue
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
