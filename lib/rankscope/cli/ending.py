@@ -33,8 +33,10 @@ def interruptible(sigterm: bool = True, words: Callable[[], str] = str) -> Itera
     try:
         yield
     except KeyboardInterrupt:
-        if sys.stderr.isatty():  # whatever has hidden the cursor may have been just about to know of it
-            print(_SHOW_CURSOR, end="", file=sys.stderr)
+        # whatever has hidden the cursor may have been just about to know of it, with sys.stderr replaced by its own
+        terminal = sys.__stderr__
+        if terminal is not None and terminal.isatty():
+            print(_SHOW_CURSOR, end="", file=terminal, flush=True)
         print("; ".join(filter(None, ["rankscope: interrupted", words()])), file=sys.stderr)
         raise typer.Exit(128 + received) from None
     finally:
