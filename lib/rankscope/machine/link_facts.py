@@ -163,7 +163,7 @@ def recorded_transfers(folder: str | os.PathLike[str]) -> Profile | None:
     head, copy = f'{{"format": "{FORMAT}"'.encode(), b'{"what":"transfer"'
     found = []
     for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
-        if path.is_file():  # a pipe would be waited for
+        if path.is_file():  # no folder, and no link that leads nowhere
             with suppress(ValueError):  # empty, or larger than any profile
                 raw = read_bytes(path)
                 found += [path] if raw.startswith(head) and copy in raw else []

@@ -53,15 +53,13 @@ def memory() -> Path | None:
 
 def _sweep(place: Path) -> None:
     for folder in place.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, locked, or going just now
-            if not (folder / _LOCK).exists():  # its owner was killed before it could lock it, or is about to
-                if time.time() - folder.stat().st_mtime > _YOUNG_S:
-                    shutil.rmtree(folder, ignore_errors=True)
-                continue
-            lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
-            try:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # another user's, locked, or going just now
+            marker = folder / _LOCK
+            if marker.exists():
+                lock = os.open(marker, os.O_RDWR | os.O_NOFOLLOW)
+                stack.callback(os.close, lock)
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if time.time() - os.fstat(lock).st_mtime > _YOUNG_S:
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(lock)
+            else:  # its owner was killed before it could lock it, or is about to
+                marker = folder
+            if time.time() - marker.stat().st_mtime > _YOUNG_S:
+                shutil.rmtree(folder, ignore_errors=True)
