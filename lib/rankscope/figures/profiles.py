@@ -151,7 +151,7 @@ def _measured(profile: Profile, collective: str) -> dict[str, Measured]:
     group = next((one for one in groups(profile) if one.collective == collective), None)
     if group is None:
         raise ValueError(f"collective must be one that this profile has points of, got {collective!r}")
-    seconds, found = profile.predicted_s, dict[str, Measured]()
+    seconds, found = profile.model_s, dict[str, Measured]()
     for point in (point for points in group.by_size.values() for point in points.values()):
         one = found.setdefault(str(point.options["algorithm"]), Measured([], []))
         one.points.append(point)

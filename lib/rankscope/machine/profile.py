@@ -377,7 +377,7 @@ class Profile:
         return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True)
 
     @cached_property
-    def predicted_s(self) -> Mapping[Key, float]:
+    def model_s(self) -> Mapping[Key, float]:
         """The seconds that the model predicts for each point, by its key; no entry where it predicts nothing."""
         seconds = ((point.key, self.point_s(point)) for point in self.points)
         return ReadOnly({key: one for key, one in seconds if one is not None})
@@ -418,7 +418,7 @@ class Profile:
             times_s = point.median_s, point.iqr_s, point.p99_s
             counts = len(point.seconds), point.num_clean
             rates = point.algbw_bytes_per_s, point.busbw_bytes_per_s(self.num_ranks)
-            predicted_s = self.predicted_s.get(point.key, math.nan) if predicted else math.nan
+            predicted_s = self.model_s.get(point.key, math.nan) if predicted else math.nan
             words = point.builder_words
             rows.append((point.what, *named, words, point.num_bytes, *times_s, *counts, *rates, predicted_s))
         frame = pd.DataFrame(rows, columns=COLUMNS)
