@@ -92,8 +92,12 @@ def provenance(num_ranks: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("num_ranks", [257, 4096, 2**20])
-def test_a_profile_of_more_ranks_than_can_be_predicted_is_refused(num_ranks: int) -> None:
-    refused(lambda: Profile(provenance(num_ranks), {}), "num_ranks must be a whole number from 1 to 256")
+def test_a_profile_of_more_ranks_than_can_be_predicted_is_not_predicted(num_ranks: int) -> None:
+    point = Point("together", 8, [1e-6], [True], {"link": "intra"})
+    found = Profile(provenance(num_ranks), {}, (point, Point("together", 2**20, [1e-4], [True], {"link": "intra"})))
+    refused(found.cluster, "num_ranks must be a whole number from 1 to 256")
+    refused(lambda: found.predict("allreduce", "ring", 1024), "num_ranks must be a whole number from 1 to 256")
+    refused(lambda: Profile(provenance(2**20 + num_ranks), {}), "num_ranks must be a whole number from 1 to 1048576")
 
 
 def test_many_sizes_are_judged_by_some_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

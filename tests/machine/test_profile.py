@@ -14,6 +14,7 @@ import pytest
 from rankscope.collectives import build, simulate_executor
 from rankscope.machine import Profile, fit_link
 from rankscope.machine.profile import Point
+from rankscope.machine.verdict import joining
 from rankscope.values.storage import StorageError
 from tests.machine.made import (
     ALPHA_S,
@@ -75,6 +76,35 @@ def test_the_key_does_not_depend_on_the_order_of_options() -> None:
 # ---- what a profile holds
 
 
+BARE = {"name": "a log", "backend": "nccl", "num_ranks": 4}
+
+
+def test_what_a_log_does_not_state_is_not_there(tmp_path: Path) -> None:
+    source = dict.fromkeys(("program", "repository", "path", "commit", "licence", "date", "notes"), "a text")
+    found = Profile(BARE | {"source": source, "environment": "NCCL_P2P_DISABLE=1"}, {}, SMALL.points)
+    assert Profile.load(found.save(tmp_path / "log.json")) == found
+    assert found.provenance["source"] == source
+    assert found.num_nodes is None
+    assert str(found).splitlines()[0] == "a log: 4 ranks (nodes not stated), nccl"
+    assert "date not stated" in str(found)
+    for use in (found.cluster, lambda: found.ranks_per_node, lambda: joining(found)):
+        with pytest.raises(ValueError, match="^profile 'a log' does not state its nodes$"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks"), [({"num_nodes": 1}, (4,)), ({"num_nodes": 4}, (1,) * 4), ({"ranks_per_node": [3, 1]}, (3, 1))]
+)
+def test_nodes_follow_where_they_can_be_no_others(said: dict[str, Any], ranks: tuple[int, ...]) -> None:
+    found = Profile(BARE | said, {})
+    assert (found.num_nodes, found.ranks_per_node) == (len(ranks), ranks)
+
+
+def test_there_are_no_more_nodes_than_ranks() -> None:
+    with pytest.raises(ValueError, match="^provenance: num_nodes must be at most the 4 ranks, got 5$"):
+        Profile(BARE | {"num_nodes": 5}, {})
+
+
 def test_a_point_comes_after_the_others_or_in_the_place_of_its_own() -> None:
     first, second, third = SMALL.points
     again = Point(second.what, second.num_bytes, [7.0], [False], second.options)
@@ -104,6 +134,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"num_ranks": 0}, "num_ranks must be a whole number from 1 .*got 0"),
     ({"num_ranks": 5}, r"provenance: ranks_per_node must be of 5 ranks on 1 nodes, got \[4\]"),
     ({"ranks_per_node": "4"}, "ranks_per_node must be a list, got '4'"),
+    ({"num_nodes": 2}, r"provenance: ranks_per_node must be of 4 ranks on 2 nodes, got \[4\]"),
+    ({"source": {"author": "a"}}, "source must hold nothing but program, repository, .*got 'author'"),
+    ({"source": {"commit": 7}}, "source: commit must be a printable text, got 7"),
+    ({"source": "a log"}, "source must be a mapping, got 'a log'"),
+    ({"environment": {"NCCL_NET": "IB"}}, "environment must be a printable text"),
     ({"gpus": [{"colour": "red"}]}, r"gpus\[0\] must hold nothing but .*got 'colour'"),
     ({"protocol": {"iterations": "9"}}, "protocol: iterations must be .*got '9'"),
     ({"protocol": {"mood": "good"}}, "protocol must hold nothing but .*got 'mood'"),

@@ -132,7 +132,7 @@ def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int)
     one_of("--collective", collective, tuple(ALGORITHMS))
     one_of(f"--algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
     size = num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
-    options = builder_options(algorithm, size, profile.provenance["ranks_per_node"])
+    options = builder_options(algorithm, size, profile.ranks_per_node)
     return profile.predict(collective, algorithm, size, **options)
 
 
@@ -142,7 +142,7 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
     both = frame[frame.only_in == ""]
     chosen = both if everything else both[both.beyond_noise]
     for letter, profile in (("A", before), ("B", after)):
-        yield Text(f"{letter}: {profile.provenance['name']}, {profile.provenance['date']}")
+        yield Text(f"{letter}: {profile.provenance['name']}, {profile.provenance.get('date', 'date not stated')}")
     if len(chosen):
         table = table_of("Median times", "what", "size", "A", "B", "B/A", "")
         for row in chosen.itertuples():

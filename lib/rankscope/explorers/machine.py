@@ -72,7 +72,7 @@ class Machines:
             lines.append(f"not measured at this size, on {now.num_ranks} ranks")
         if native := measured.get(NATIVE):
             lines.append(f"{profile.backend}'s own: {time_words(native.median_s)}")
-        place = "inter" if profile.num_nodes > 1 else "intra"
+        place = "intra" if profile.num_nodes == 1 else "inter"
         return [*lines, f"link: {profile.best_link(place)}"]
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:

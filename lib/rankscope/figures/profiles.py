@@ -80,7 +80,7 @@ def _busbw(
     rates = {name: [factor * p.num_bytes / p.median_s for p in one.points] for name, one in found.items()}
     peak = max(max(values) for values in rates.values())
     top_rate, best = max((max(rates[name]), name) for name in shown)
-    link = profile.best_link("inter" if profile.num_nodes > 1 else "intra").link.bytes_per_s
+    link = profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
     scale, unit = rate_unit(max(peak, link))
     ax, top = axes_of(ax, 9, 4.6), 1.12 * max(peak, min(link, 2 * peak)) / scale
     sizes = np.array(sorted({size for one in found.values() for size in one.sizes}), dtype=float)

@@ -167,4 +167,4 @@ def recorded_transfers(folder: str | os.PathLike[str]) -> Profile | None:
             with suppress(ValueError):  # empty, or larger than any profile
                 raw = read_bytes(path)
                 found += [path] if raw.startswith(head) and copy in raw else []
-    return max(map(Profile.load, found), key=lambda profile: str(profile.provenance["date"]), default=None)
+    return max(map(Profile.load, found), key=lambda profile: str(profile.provenance.get("date", "")), default=None)

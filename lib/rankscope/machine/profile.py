@@ -21,7 +21,7 @@ from ..values.checks import count_of, number, of_type, one_of, truth, whole
 from ..values.frozen import ReadOnly, checked, each, frozen, mapping
 from ..values.units import bytes_words
 from .fit import LinkFit, fit_link, slope_s_per_byte
-from .provenance import MOST_RANKS, PROTOCOL, checked_provenance
+from .provenance import PROTOCOL, checked_provenance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "rankscope profile", 1
 EVEN_RANKS = 64
+MOST_RANKS = 256  # of a prediction by algorithm: with 1,024 one takes half a minute and 2 GiB
 LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
 NATIVE = "native"  # the backend's own collective, in the place of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
@@ -255,7 +256,8 @@ class Profile:
         """Say in a few lines which machine this is of, and how it was measured."""
         said, protocol = self.provenance, self.protocol
         where = "".join(f", {said[name]}" for name in ("device", "network") if said.get(name))
-        ranks = f"{count_of(self.num_ranks, 'rank')} on {count_of(self.num_nodes, 'node')}"
+        nodes = f"on {count_of(self.num_nodes, 'node')}" if self.num_nodes else "(nodes not stated)"
+        ranks = f"{count_of(self.num_ranks, 'rank')} {nodes}"
         cores = count_of(said["num_cores"], "core") if "num_cores" in said else ""
         memory = bytes_words(said["memory_bytes"]) if "memory_bytes" in said else ""
         gpus = [one["name"] for one in said.get("gpus", ()) if "name" in one]
@@ -268,7 +270,7 @@ class Profile:
         lines = [
             f"{said['name']}: {ranks}, {self.backend}{where}",
             machine,
-            ", ".join([said["date"], *versions]),
+            ", ".join([said.get("date", "date not stated"), *versions]),
             "; ".join([count_of(len(self.points), "point"), *how]),
         ]
         return "\n".join(filter(None, lines))
@@ -278,8 +280,18 @@ class Profile:
         return int(self.provenance["num_ranks"])
 
     @property
-    def num_nodes(self) -> int:
-        return int(self.provenance["num_nodes"])
+    def num_nodes(self) -> int | None:
+        """None where what it was read from does not state it."""
+        ranks = self.provenance.get("ranks_per_node", ())
+        return int(self.provenance.get("num_nodes", len(ranks))) or None
+
+    @property
+    def ranks_per_node(self) -> tuple[int, ...]:
+        """How many ranks each node has; raises ValueError for a profile that does not state its nodes."""
+        stated = {1: (self.num_ranks,), self.num_ranks: (1,) * self.num_ranks}.get(self.num_nodes or 0)
+        if (ranks := self.provenance.get("ranks_per_node", stated)) is None:
+            raise ValueError(f"profile {self.provenance['name']!r} does not state its nodes")
+        return tuple(ranks)
 
     @property
     def backend(self) -> str:
@@ -341,14 +353,14 @@ class Profile:
         """Return the model's cluster: these nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
 
         With another number of ranks it has more or fewer nodes like these, or, of one node, more or fewer ranks on it.
-        Raises ValueError where no link was measured, where nodes have different numbers of ranks, and for a number of
-        ranks that does not fill its nodes.
+        Raises ValueError where no link was measured, where nodes are not stated or have different numbers of ranks, for
+        a number of ranks that does not fill its nodes, and for more than `MOST_RANKS`.
         """
-        ranks = list(self.provenance["ranks_per_node"])
+        ranks = list(self.ranks_per_node)
         if len(set(ranks)) != 1:
             raise ValueError(f"ranks_per_node must be the same on all nodes to make a cluster of them, got {ranks}")
-        number = self.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, 1, MOST_RANKS)
-        each = number if self.num_nodes == 1 else min(number, ranks[0])
+        number = whole("num_ranks", self.num_ranks if num_ranks is None else num_ranks, 1, MOST_RANKS)
+        each = number if len(ranks) == 1 else min(number, ranks[0])
         if number % each:
             raise ValueError(f"num_ranks must be a multiple of the {ranks[0]} ranks on a node, got {number}")
         intra, inter = self.best_link("intra").link, self.best_link("inter").link

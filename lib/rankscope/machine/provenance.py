@@ -52,12 +52,11 @@ def _items(name: str, value: Any, check: Any) -> tuple[Any, ...]:
     return tuple(check(f"{name}[{place}]", one) for place, one in enumerate(value))
 
 
-MOST_RANKS = 256  # of a profile, as many as `launch` starts: with 1,024 one prediction takes half a minute and 2 GiB
 _count = partial(whole, low=1, high=1 << 20)
-_ranks = partial(whole, low=1, high=MOST_RANKS)
 _size = partial(whole, low=0, high=1 << 60)
 _GPU: dict[str, Any] = {"name": _text, "memory_bytes": _size, "driver": _text, "cuda": _text, "nccl": _text}
-FIELDS: dict[str, Any] = {
+_SOURCE = dict.fromkeys(("program", "repository", "path", "commit", "licence", "date", "notes"), _text)  # of a log
+FIELDS: dict[str, Any] = {  # what is not stated is not there
     "name": _text,
     "date": _date,  # UTC
     "command": _text,
@@ -66,9 +65,9 @@ FIELDS: dict[str, Any] = {
     "torch": _text,
     "backend": _text,
     "device": _text,  # of the buffers, where the backend does not say it
-    "num_ranks": _ranks,
-    "num_nodes": _ranks,
-    "ranks_per_node": partial(_items, check=_ranks),
+    "num_ranks": _count,
+    "num_nodes": _count,
+    "ranks_per_node": partial(_items, check=_count),
     "network": _text,
     "system": _text,
     "cpu": _text,
@@ -76,6 +75,8 @@ FIELDS: dict[str, Any] = {
     "memory_bytes": _size,
     "gpus": partial(_items, check=partial(mapping, checks=_GPU)),
     "topology": _terminal_text,
+    "environment": _text,  # variables, as in NCCL_P2P_DISABLE=1
+    "source": partial(mapping, checks=_SOURCE),
 }
 PROTOCOL: dict[str, Any] = {  # how a profile's points were measured
     "warm_up": _size,
@@ -89,7 +90,7 @@ PROTOCOL: dict[str, Any] = {  # how a profile's points were measured
     "clock_offset_s": number,
     "verified": truth,
 }
-_NEEDED = ("name", "date", "backend", "num_ranks", "num_nodes", "ranks_per_node")
+_NEEDED = ("name", "backend", "num_ranks")
 # what two runs must have in common for their points to stand side by side
 SAME = (
     "rankscope",
@@ -113,13 +114,16 @@ def checked_provenance(name: str, value: Any) -> ReadOnly:
 
     >>> checked_provenance("provenance", {"name": "a box"})
     Traceback (most recent call last):
-    ValueError: provenance must have 'date', and has not
+    ValueError: provenance must have 'backend', and has not
     """
     found = mapping(name, value, FIELDS, _NEEDED)
-    ranks, num_nodes, num_ranks = found["ranks_per_node"], found["num_nodes"], found["num_ranks"]
-    if (len(ranks), sum(ranks)) != (num_nodes, num_ranks):
+    num_ranks, ranks = found["num_ranks"], found.get("ranks_per_node")
+    num_nodes = found.get("num_nodes", len(ranks or (0,)))
+    if ranks is not None and (len(ranks), sum(ranks)) != (num_nodes, num_ranks):
         expected = f"{num_ranks} ranks on {num_nodes} nodes"
         raise ValueError(f"{name}: ranks_per_node must be of {expected}, got {list(ranks)}")
+    if num_nodes > num_ranks:
+        raise ValueError(f"{name}: num_nodes must be at most the {num_ranks} ranks, got {num_nodes}")
     return found
 
 

@@ -76,9 +76,9 @@ def groups(profile: Profile) -> list[Group]:
 def joining(profile: Profile) -> dict[str, LinkFit]:
     """Return the links that join ranks of the profile, "inter" and "intra", where there are any.
 
-    Raises ValueError where none was measured.
+    Raises ValueError where none was measured, and where the profile does not state its nodes.
     """
-    several = {"inter": profile.num_nodes > 1, "intra": max(profile.provenance["ranks_per_node"]) > 1}
+    several = {"inter": len(profile.ranks_per_node) > 1, "intra": max(profile.ranks_per_node) > 1}
     return {where: profile.best_link(where) for where, there in several.items() if there}
 
 
@@ -246,8 +246,8 @@ def prediction_is_off(profile: Profile) -> Iterator[str]:
 
 
 def _cause(profile: Profile) -> str:
-    cores, most = profile.provenance.get("num_cores"), max(profile.provenance["ranks_per_node"])
-    if cores and most > cores:
+    cores = profile.provenance.get("num_cores")
+    if cores and (most := max(profile.ranks_per_node)) > cores:
         return f"; likely ranks share cores: {most} of them have {cores}"
     for where in LINKS:
         alone, together = _fit(profile, where, "ping_pong"), _fit(profile, where, "together")

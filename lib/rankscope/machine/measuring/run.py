@@ -247,7 +247,7 @@ class _Run:
     def measure(self, found: Mapping[str, Any]) -> None:
         """Measure what the profile lacks, a launch at a time; where there are copies, the experiments on them, too."""
         sizes = self.protocol.sizes or (NCCL_SIZES if self.backend == "nccl" else CPU_SIZES)
-        ranks_per_node = self.profile.provenance["ranks_per_node"]
+        ranks_per_node = self.profile.ranks_per_node
         keys, left_out = keys_of(self.protocol, sizes, ranks_per_node, found["free_bytes"], self.through_host)
         copies = self._copies(found) if self.protocol.transfers else []
         keys += copies
