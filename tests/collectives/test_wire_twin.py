@@ -137,6 +137,20 @@ def test_other_collectives(collective: str) -> None:
         assert simulate_executor(build(collective, name, 1), 32_000, Cluster.uniform(1, LINK)).makespan_s == 0
 
 
+@pytest.mark.parametrize("num_ranks", [1, 5, 16])
+@pytest.mark.parametrize("algorithm", ["flat", "ring", "swing", "double_binary_tree"])
+def test_one_span_a_rank_ends_when_its_last_one_does(algorithm: str, num_ranks: int) -> None:
+    if (algorithm, num_ranks) == ("swing", 5):
+        pytest.skip("swing exists for powers of two")
+    cluster = Cluster.uniform(num_ranks, LINK, gamma_s_per_byte=1e-9)
+    given = build("allreduce", algorithm, num_ranks), 4096 * num_ranks, cluster
+    one, all_of_them = simulate_executor(*given, detail="ranks"), simulate_executor(*given)
+    assert one.rank.tolist() == list(range(num_ranks))
+    assert one.stop_s.tolist() == [all_of_them.stop_s[all_of_them.rank == rank].max(initial=0) for rank in one.rank]
+    with pytest.raises(ValueError, match="detail must be one of 'messages', 'ranks', got 'steps'"):
+        simulate_executor(*given, detail="steps")
+
+
 def test_a_barrier_takes_its_latencies() -> None:
     took = simulate_executor(build("barrier", "dissemination", 4), 0, Cluster.uniform(4, LINK)).makespan_s
     assert took == pytest.approx(3 * LINK.alpha_s, rel=1e-3)

@@ -184,7 +184,7 @@ def main() -> int:
         profile.save(told.output)
     second = _tried("claims again", lambda: again(profile), start)
     steps = _tried("steps of training", lambda: list(steps_table(DEVICE)), start)
-    show(*overview(profile))
+    show(overview(profile))
     for table in (claims_table(profile, second), collectives_table(profile), steps or []):
         print("\n".join(table))
     print(f"\n{profile.provenance['topology']}")

@@ -41,7 +41,7 @@ def show(path: ProfilePath, num_bytes: Sizes = None) -> None:
 
     profile = Profile.load(path)
     sizes = _sizes(num_bytes)
-    tables.show(*(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile)))
+    tables.show(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile))
 
 
 @app.command()
@@ -57,7 +57,7 @@ def predict(
 
     profile = Profile.load(path)
     sizes = _sizes(num_bytes or ["1KiB", "64KiB", "1MiB", "64MiB"])
-    tables.show(*tables.predictions(profile, collective, algorithm, sizes))
+    tables.show(tables.predictions(profile, collective, algorithm, sizes))
 
 
 @app.command()
@@ -70,7 +70,7 @@ def compare(
     from ..machine import Profile
     from . import tables
 
-    tables.show(*tables.comparison(Profile.load(before), Profile.load(after), everything))
+    tables.show(tables.comparison(Profile.load(before), Profile.load(after), everything))
 
 
 @app.command()
@@ -94,7 +94,7 @@ def trace(
         raise ValueError(f"--output must be a file, got {str(output)!r}")
     timeline.to_chrome_trace(output)
     what = f"{collective} by {algorithm} of {bytes_words(size)}, {count_of(len(timeline), 'span')}"
-    tables.show(f"{printable(str(output))}: {what}, {time_words(timeline.makespan_s)}")
+    tables.show([f"{printable(str(output))}: {what}, {time_words(timeline.makespan_s)}"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,7 +33,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON, for pr
     if as_json:
         print(json.dumps({"usable": not short, "diagnoses": [attrs.asdict(one) for one in diagnoses]}, indent=1))
     else:
-        show(*tables(diagnoses))
+        show(tables(diagnoses))
     if short:
         print(f"rankscope: missing, and nothing works without: {', '.join(short)}", file=sys.stderr)
         raise typer.Exit(1)

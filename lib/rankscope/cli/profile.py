@@ -93,7 +93,7 @@ def profile(
     if speaks:
         if seen[-1].left_out:
             print(f"left out, for want of memory: {', '.join(map(bytes_words, seen[-1].left_out))}")
-        tables.show(*tables.overview(found), "")
+        tables.show([*tables.overview(found), ""])
         print(printable(f"{output} holds all of it; `rankscope show {output}` shows it again"))
 
 

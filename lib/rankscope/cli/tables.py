@@ -52,8 +52,8 @@ def heading(text: str) -> Text:
     return Text(f"\n{text}", "bold")
 
 
-def show(*parts: RenderableType) -> None:
-    """Print parts, one below the other, in 80 columns where there is no terminal that says otherwise."""
+def show(parts: Iterable[RenderableType]) -> None:
+    """Print parts as they come, one below the other, in 80 columns where there is no terminal that says otherwise."""
     console = Console(highlight=False, emoji=False, markup=False)
     for place, part in enumerate(parts):
         if place and isinstance(part, Table) and part.title:
@@ -111,7 +111,7 @@ def predictions(
         rows = []
         for name in algorithms or ALGORITHMS[collective]:
             try:
-                rows.append((predicted(profile, collective, name, rounded).makespan_s, name))
+                rows.append((predicted(profile, collective, name, rounded, "ranks").makespan_s, name))
             except ValueError:  # of all algorithms those that exist for so many ranks
                 if algorithms:
                     raise
@@ -127,13 +127,13 @@ def predictions(
         yield table
 
 
-def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int) -> Timeline:
+def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int, detail: str = "messages") -> Timeline:
     """Return what `Profile.predict` does for an algorithm built as for measuring it."""
     one_of("--collective", collective, tuple(ALGORITHMS))
     one_of(f"--algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
     size = num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
     options = builder_options(algorithm, size, profile.ranks_per_node)
-    return profile.predict(collective, algorithm, size, **options)
+    return profile.predict(collective, algorithm, size, detail=detail, **options)
 
 
 def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[RenderableType]:

@@ -367,12 +367,19 @@ class Profile:
         return Cluster(number // each, each, intra, inter, self.gamma_s_per_byte)
 
     def predict(
-        self, collective: str, algorithm: str, num_bytes: int, num_ranks: int | None = None, **options: Any
+        self,
+        collective: str,
+        algorithm: str,
+        num_bytes: int,
+        num_ranks: int | None = None,
+        detail: str = "messages",
+        **options: Any,
     ) -> Timeline:
         """Return what `execute` would do with this algorithm on the cluster, each message by its piece of the fit.
 
-        `options` are the builder's, `num_ranks` is as for `cluster`. From `EVEN_RANKS` ranks on, all chunks count as as
-        long as the longest, which may be by one element longer than others: ranks that do the same are predicted once.
+        `options` are the builder's, `num_ranks` is as for `cluster`, `detail` as for `simulate_executor`. From
+        `EVEN_RANKS` ranks on, all chunks count as as long as the longest, which may be by one element longer than
+        others: ranks that do the same are predicted once.
 
         Raises ValueError for an unknown name, for what the builder refuses, and where `cluster` does.
         """
@@ -386,7 +393,7 @@ class Profile:
 
         if cluster.num_ranks >= EVEN_RANKS and collective != "all_to_all" and schedule.weights is None:
             num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)
-        return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True)
+        return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True, detail=detail)
 
     @cached_property
     def model_s(self) -> Mapping[Key, float]:
@@ -406,7 +413,9 @@ class Profile:
                 return self.link(str(point.options.get("link")), point.what).seconds(point.num_bytes)
             if name in ALGORITHMS.get(point.what, {}):
                 if key not in self._makespans_s:
-                    predicted = self.predict(point.what, str(name), point.num_bytes, **point.builder_options)
+                    predicted = self.predict(
+                        point.what, str(name), point.num_bytes, detail="ranks", **point.builder_options
+                    )
                     self._makespans_s[key] = predicted.makespan_s
                 return self._makespans_s[key]
         except ValueError:  # no such link, too few sizes, an algorithm that does not exist for so many ranks

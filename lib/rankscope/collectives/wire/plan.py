@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import compress
 from operator import not_
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -259,23 +259,24 @@ def _rank_step(transfers: list[Row], rank: int, run_of: list[Run]) -> _RankStep:
             sends.setdefault(dst, []).append(chunk)
         else:
             receives.setdefault(src, []).append((chunk, place, reduce))
-    parts: list[tuple[int, _Arrival]] = []
+    parts: list[tuple[int, int, int, int, int, bool]] = []  # place of the transfer; message, at, start, stop, reduce
     for message, chunks in enumerate(receives.values()):
         at = 0
         chunks.sort()
         for chunk, place, reduce in chunks:
-            parts.append((place, _Arrival(message, at, run_of[chunk], reduce)))
-            at += run_of[chunk][1] - run_of[chunk][0]
-    if len({part.run for _, part in parts}) < len(parts):
+            start, stop = run_of[chunk]
+            parts.append((place, message, at, start, stop, reduce))
+            at += stop - start
+    if len({start for _, _, _, start, _, _ in parts}) < len(parts):
         parts.sort()  # the order of transfers matters: one run takes several
-    arrivals: list[_Arrival] = []
-    for _, part in parts:
-        last = arrivals[-1] if arrivals else part
-        end = last.at + last.run[1] - last.run[0]
-        if (last.message, last.run[1], end, last.reduce) == (part.message, part.run[0], part.at, part.reduce):
-            arrivals[-1] = last._replace(run=(last.run[0], part.run[1]))
+    merged: list[list[Any]] = []
+    for _, message, at, start, stop, reduce in parts:
+        last = merged[-1] if merged else None
+        if last and last[3] == start and last[0] == message and last[1] + start - last[2] == at and last[4] == reduce:
+            last[3] = stop
         else:
-            arrivals.append(part)
+            merged.append([message, at, start, stop, reduce])
+    arrivals = [_Arrival(message, at, (start, stop), reduce) for message, at, start, stop, reduce in merged]
     return _RankStep(
         [_Message(peer, _runs(sorted(chunks), run_of)) for peer, chunks in sends.items()],
         [_Message(peer, _runs([chunk for chunk, _, _ in chunks], run_of)) for peer, chunks in receives.items()],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +16,7 @@ import numpy as np
 
 from ...cluster import Cluster, Link
 from ...timeline import Span, Timeline
-from ...values.checks import number, of_type, truth
+from ...values.checks import number, of_type, one_of, truth
 from ...values.frozen import evolve
 from ..schedule import RUNS_IN, Schedule
 from .plan import LANE, Alike, Plan, Post, Transfer, Wait, alike, plans
@@ -25,7 +27,12 @@ Name = tuple[int, int, int, int]  # a message: sender, receiver, step, and its p
 
 
 def simulate_executor(
-    schedule: Schedule, num_bytes: int, cluster: Cluster, link_at: LinkAt | None = None, by_node: bool = False
+    schedule: Schedule,
+    num_bytes: int,
+    cluster: Cluster,
+    link_at: LinkAt | None = None,
+    by_node: bool = False,
+    detail: str = "messages",
 ) -> Timeline:
     """Return when each rank of `execute` waits for messages, adds up and copies, all ranks starting at time 0.
 
@@ -40,7 +47,7 @@ def simulate_executor(
     Links that are not the same for all sizes come as ``link_at(src, dst, num_bytes)``; `by_node` says that they depend
     on the size, and on whether both ranks are on one node, alone. Ranks that do the same are simulated once. Spans are
     on the lane "executor" of each rank, of kind "send" and "receive" while it waits for such a message, "reduce" and
-    "copy"; items are steps.
+    "copy"; items are steps. With `detail` "ranks" each rank has one span instead, from 0 to its end.
 
     Raises ValueError for a cluster with another number of ranks, and for bytes that are not a whole number of elements.
 
@@ -54,6 +61,7 @@ def simulate_executor(
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
     if link_at is not None and not callable(link_at):
         raise ValueError(f"link_at must be a function of src, dst and num_bytes, got {link_at!r}")
+    one_of("detail", detail, ("messages", "ranks"))
     parts = schedule.num_ranks if schedule.collective in RUNS_IN else 1
     num_elements, rest = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * parts)
     if rest:
@@ -63,7 +71,21 @@ def simulate_executor(
     if (link_at is None or truth("by_node", by_node)) and not cluster.overrides and not cluster.shared_nic:
         same = alike(schedule, ends, cluster.node(ranks))
     few = len(same.ranks) < schedule.num_ranks
-    return _Run(plans(schedule, ends, same.ranks if few else None), cluster, link_at, same).timeline()
+    with _no_collection():
+        made = plans(schedule, ends, same.ranks if few else None)
+        return _Run(made, cluster, link_at, same, detail == "messages").timeline()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Plans are up to a million tuples without cycles: looking for cycles in them takes half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @dataclass(slots=True)
@@ -79,10 +101,12 @@ class _Message:
 class _Run:
     """One simulation. A rank goes on with its program until it must wait for a message that is not done."""
 
-    def __init__(self, made: list[Plan], cluster: Cluster, link_at: LinkAt | None, same: Alike) -> None:
-        self._plans, self._cluster, self._same = made, cluster, same
+    def __init__(
+        self, made: list[Plan], cluster: Cluster, link_at: LinkAt | None, same: Alike, with_spans: bool
+    ) -> None:
+        self._plans, self._cluster, self._same, self._with_spans = made, cluster, same, with_spans
         self._link_at = link_at or (lambda src, dst, num_bytes: cluster.link(src, dst))
-        self._cards, self._spans = Cards(), list[Span]()
+        self._cards, self._spans, self._ends_s = Cards(), list[Span](), [0.0] * len(made)
         self._messages: dict[Name, _Message] = defaultdict(_Message)
         self._ends: dict[Name, tuple[int, int]] = {}  # ranks that are joined as the message's are
         self._done_s: dict[tuple[int, bool, Name], float] = {}  # (rank that waits, whether it sends, message)
@@ -96,6 +120,8 @@ class _Run:
             now_s, _, _, happen = heapq.heappop(self._events)
             happen(now_s)
         assert self._waits == [None] * len(self._plans), "a verified schedule does not get stuck"
+        if not self._with_spans:
+            self._spans = [Span(at, LANE, "collective", -1, 0.0, end_s) for at, end_s in enumerate(self._ends_s)]
         found = Timeline.of(sorted(self._spans, key=lambda span: (span.rank, span.start_s)))
         rows = [np.flatnonzero(found.rank == place) for place in range(len(self._plans))]
         of_ranks = [rows[place] for place in self._same.of]
@@ -128,6 +154,7 @@ class _Run:
                 took_s = op.to.num_elements * ELEMENT_BYTES * self._cluster.gamma_s_per_byte
                 self._add_span(rank, "reduce" if op.reduce else "copy", step, now_s, now_s + took_s)
                 now_s += took_s
+        self._ends_s[rank] = now_s
 
     def _later(self, when_s: float, happen: Callable[[float], None], turn: int = 0) -> None:
         """Let something happen then; of events at the same time those with a turn come last, in the order of turns."""
@@ -135,7 +162,7 @@ class _Run:
         heapq.heappush(self._events, (when_s, turn > 0, turn or self._count, happen))
 
     def _add_span(self, rank: int, kind: str, step: int, start_s: float, stop_s: float) -> None:
-        if stop_s > start_s:
+        if self._with_spans and stop_s > start_s:
             self._spans.append(Span(rank, LANE, kind, step, start_s, stop_s))
 
     def _post(self, rank: int, op: Post, now_s: float) -> None:
