@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..values.lazy import lazy
 from .buckets import assign_buckets, buckets
 from .cost import cost
+from .job import job
 from .observed import DDPRun
 from .recommend import recommend
 from .step import Contention, LocalStep, simulate
@@ -28,6 +29,7 @@ __all__ = [
     "buckets",
     "cost",
     "follow",
+    "job",
     "load_sweeps",
     "measure",
     "measure_contention",
