@@ -123,7 +123,7 @@ def test_the_dashboards_notebook_runs_where_it_lies() -> None:
 BARE = """
 import sys
 
-MISSING = {"torch", "pandas", "matplotlib", "cloudpickle", "typer", "rich", "sklearn"}
+MISSING = {"torch", "pandas", "matplotlib", "cloudpickle", "typer", "rich", "sklearn", "scipy"}
 
 
 class Missing:

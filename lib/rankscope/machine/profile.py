@@ -20,6 +20,7 @@ from ..values import storage
 from ..values.checks import count_of, number, of_type, one_of, truth, whole
 from ..values.frozen import ReadOnly, checked, each, frozen, mapping
 from ..values.units import bytes_words
+from .curve import Curve
 from .fit import LinkFit, fit_link, slope_s_per_byte
 from .provenance import PROTOCOL, checked_provenance
 
@@ -394,6 +395,46 @@ class Profile:
         if cluster.num_ranks >= EVEN_RANKS and collective != "all_to_all" and schedule.weights is None:
             num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)
         return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True, detail=detail)
+
+    def curve(self, collective: str, in_place: bool | None = None, **options: Any) -> Curve:
+        """Return the curve through what the backend itself took for a collective, or through copies or messages.
+
+        `in_place` says which points; by default those in place where there are any. Other `options` are a point's:
+        ``algorithm`` of a collective ("native" by default), ``direction`` and ``method`` of "transfer" (``pieces`` 1
+        and ``both`` False by default), ``link`` of "together" and "ping_pong".
+
+        Raises ValueError where nothing such was measured, where it was in several ways and `options` do not say which,
+        and at too few sizes; see `Curve`.
+
+        >>> provenance = dict(name="a", backend="nccl", num_ranks=8)
+        >>> sizes, options = [2**power for power in range(10, 20)], {"algorithm": "native"}
+        >>> points = [Point("allreduce", size, [1e-5 + size / 1e10], [True], options) for size in sizes]
+        >>> print(f"{Profile(provenance, {}, points).predicted_s('allreduce', 100_000) * 1e6:.1f} µs")
+        20.0 µs
+        """
+        defaults = {"algorithm": NATIVE} if one_of("collective", collective, WHAT) in COLLECTIVES else {}
+        wanted = (defaults if collective != "transfer" else {"pieces": 1, "both": False}) | options
+        wanted |= {} if in_place is None else {"in_place": in_place}
+        key = collective, tuple(sorted(wanted.items()))
+        if key not in self._curves:
+            named = ", ".join(f"{name}={value}" for name, value in wanted.items())
+            found = self.select(collective, **wanted)
+            found = (in_place is None and self.select(collective, **wanted, in_place=True)) or found
+            if not found:
+                raise ValueError(f"this profile has no points of {collective} ({named})")
+            if several := set().union(*(set(point.options.items()) ^ set(found[0].options.items()) for point in found)):
+                names = " and ".join(sorted({name for name, _ in several}))
+                raise ValueError(f"this profile has points of {collective} ({named}) with several {names}: name one")
+            self._curves[key] = Curve({point.num_bytes: point.median_s for point in found})
+        return self._curves[key]
+
+    @cached_property
+    def _curves(self) -> dict[tuple[Any, ...], Curve]:
+        return {}
+
+    def predicted_s(self, collective: str, num_bytes: float, in_place: bool | None = None, **options: Any) -> float:
+        """Return the seconds that so many bytes take, by the `curve` of what was measured; raises as that does."""
+        return self.curve(collective, in_place, **options).seconds(num_bytes)
 
     @cached_property
     def model_s(self) -> Mapping[Key, float]:
