@@ -31,7 +31,7 @@ MAX_IGNORED_SHARE = 0.15
 MAX_MEDIAN_LINES = 5
 MAX_CELL_LINES = 15
 MAX_FUNCTION_LINES = 10
-WORDS = range(1_000, 3_001)
+WORDS = range(600, 3_001)
 
 # What makes nbval compare nothing: its tags, and its comments for the same.
 UNCOMPARED_TAGS = {"nbval-ignore-output", "nbval-skip"}
@@ -216,7 +216,7 @@ ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceba
         (notebook(first="Who reads what?"), "title that asks"),
         (notebook(first="# Who reads what"), "title that asks"),
         (notebook(first="# Samplers\nWhy?"), "title that asks"),
-        (notebook(num_words=900), "words"),
+        (notebook(num_words=500), "words"),
         (notebook(num_words=3_100), "words"),
         (notebook(*[code_cell("x", tags=("nbval-ignore-output",))] * 3), "nobody compares"),
         (notebook(*[code_cell("# NBVAL_IGNORE_OUTPUT\nx")] * 3), "nobody compares"),

@@ -24,7 +24,7 @@ from .pipeline_parallel import schedule as pipeline_parallel
 from .sampling import Assignment, assign, audit, shard_files
 from .sampling.libtorch_samplers import DistributedRandomSampler
 from .uneven import model as uneven
-from .values.checks import one_of
+from .values.checks import number, one_of
 from .values.units import decimal_words
 from .zero import model as zero
 
@@ -512,3 +512,31 @@ def broadcast(answer: Any) -> str | None:
 def ring_us() -> float:
     """How many µs a ring allreduce of 800 kB takes on 8 ranks, with 20 µs and 1 µs a kB for a message."""
     return float(closed_form("allreduce", "ring", 8, 800e3, Link(alpha_s=20e-6, bytes_per_s=1e9))) * 1e6
+
+
+# ---- 16: a training job from a log
+
+
+@_nearly("16.1", "it does not take {} s: which part does a second node not halve?")
+def validation_s() -> float:
+    """How many s validation takes on 8 nodes that takes 8 s on one and 5 s on two."""
+    start_s = 2 * 5 - 8
+    return start_s + (8 - start_s) / 8
+
+
+@_judged("16.2")
+def times_as_costly(answer: Any) -> str | None:
+    """How many times as costly an allreduce must be to make ResNet-50's step of 330 ms 5 % longer."""
+    times = number("the factor", answer, 0)
+    longer = ddp.job("ResNet-50", 0.33, lambda num_bytes: times * (1e-4 + num_bytes / 13e9)).step_s.expected / 0.33 - 1
+    return None if abs(longer - 0.05) < 0.0005 else f"{times:g} times as costly make the step {longer:.2%} longer"
+
+
+@_judged("16.3")
+def spread_ms(answer: Any) -> str | None:
+    """The standard deviation of ranks in ms that explains ABCI's A100 epochs, if a step waits for the slowest."""
+    spread = number("the standard deviation", answer, 0)
+    left_ms, step_ms = np.array([23.2, 35.4, 43.2, 47.5]), np.array([386.0, 398.2, 406.7, 410.0])
+    waits_ms = spread * (np.array([1.77, 2.07, 2.34, 2.59]) - 1.42)  # the largest of 16 … 128, above that of 8
+    worst = float(np.abs((waits_ms - left_ms) / step_ms).max())
+    return None if worst < 0.022 else f"with {spread:g} ms the worst of four epochs is off by {worst:.1%}"

@@ -18,7 +18,8 @@ import numpy as np
 from rankscope import ddp
 from rankscope.ddp.job import Interval, Job
 
-FIGURES = json.loads((Path(__file__).parents[2] / "notebooks" / "profiles" / "abci_imagenet.json").read_text())
+PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
+FIGURES = json.loads((PROFILES / "abci_imagenet.json").read_text())
 IMAGES = 1_281_167
 INSIDE_BARS, NODES_BARS = (0.03, 0.06), (0.08, 0.16)  # median and worst |error|
 TIMES = 0, 1, 2, 4

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import matplotlib.pyplot
 import numpy as np
 import pytest
 from hypothesis import given
@@ -144,3 +146,27 @@ def test_figures_name_their_source() -> None:
 def test_an_interval_is_of_seconds() -> None:
     with pytest.raises(ValueError, match="step_s must be a finite number of at least 0, got -1"):
         Job(Interval(-1, 0, 1), 0.0)
+
+
+def test_the_notebook_draws_and_says_what_the_benchmark_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = abci.PROFILES.parent / "16_job_from_a_log.ipynb"
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    monkeypatch.chdir(notebook.parent)
+    names: dict[str, Any] = {}
+    for cell in cells[:6]:
+        exec("".join(cell["source"]), names)
+    drawn = [bar for ax in names["axes"] for bar in ax.patches]
+    held = abci.several()
+    one_node_s = [names["one_node_s"][one.gpu] / int(one.name.split()[0]) / 100 for one in held]
+    low = [one.predicted_s.low / unit for one, unit in zip(held, one_node_s, strict=True)]
+    high = [one.predicted_s.high / unit for one, unit in zip(held, one_node_s, strict=True)]
+    assert [bar.get_y() for bar in drawn] == pytest.approx(low)
+    assert [bar.get_y() + bar.get_height() for bar in drawn] == pytest.approx(high)
+    published = np.concatenate([ax.lines[0].get_ydata() for ax in names["axes"]])
+    assert published == pytest.approx([one.published_s / unit for one, unit in zip(held, one_node_s, strict=True)])
+    errors = [text.get_text() for ax in names["axes"] for text in ax.texts]
+    assert errors == [f"{one.errors.expected:+.1%}" for one in held]
+    assert max(published) < names["axes"][0].get_ylim()[1]
+    printed = "".join("".join(output["text"]) for cell in cells for output in cell["outputs"] if "text" in output)
+    assert all(f"{one.errors.expected:+.1%}" in printed for one in [*held, *abci.inside()])
+    matplotlib.pyplot.close("all")
