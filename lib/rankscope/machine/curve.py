@@ -62,11 +62,11 @@ class Curve:
         """Return how long so many bytes take. Raises ValueError for fewer than 0."""
         if number("num_bytes", num_bytes, 0) in self.measured_s:
             return self.measured_s[int(num_bytes)]
-        sizes, times = np.exp2(self._kept[0][-2:]), np.exp(self._kept[1][-2:])
-        if num_bytes <= sizes[1]:
-            return float(np.exp(self._line(max(math.log2(max(num_bytes, 1)), self._kept[0][0]))))
-        slope = (times[1] - times[0]) / (sizes[1] - sizes[0])
-        return float(times[1] + (num_bytes - sizes[1]) * (slope if slope > 0 else times[1] / sizes[1]))
+        x, y, line = self._kept
+        (size, last), (time, last_s) = np.exp2(x[-2:]), np.exp(y[-2:])
+        if num_bytes <= last:
+            return math.exp(line(max(math.log2(max(num_bytes, 1)), x[0])))
+        return float(last_s + (num_bytes - last) * (max((last_s - time) / (last - size), 0.0) or last_s / last))
 
     def interval_s(self, num_bytes: float) -> tuple[float, float]:
         """Return from and to where 90 % of measurements at this size lie. Raises ValueError as `seconds` does."""
@@ -109,26 +109,21 @@ class Curve:
         return np.array([self.odd.get(size, 0) <= 1 for size in self.measured_s if size])
 
     @cached_property
-    def _kept(self) -> tuple[Times, Times]:
-        x, y = self._points
-        return x[self._even], y[self._even]
-
-    @cached_property
-    def _line(self) -> Callable[[float], Any]:
-        return _pchip(*self._kept)
+    def _kept(self) -> tuple[Times, Times, Callable[[float], Any]]:
+        x, y = (one[self._even] for one in self._points)
+        return x, y, _pchip(x, y)
 
     @cached_property
     def _residuals(self) -> tuple[Times, Times]:
         """Where sizes between others lie, and how far each is off the curve through these, per octave from them."""
-        x, y = self._points
+        (x, y), places = self._points, np.arange(len(self._even))
         found = []
-        for place in range(1, len(x) - 1):
-            others = self._even & (np.arange(len(x)) != place)
-            if x[others][0] < x[place] < x[others][-1]:
-                off = abs(y[place] - float(_pchip(x[others], y[others])(x[place])))
-                found.append((x[place], off / _octaves(x[others], x[place])))
-        places, residuals = np.transpose(found)
-        return places, residuals
+        for place in places:
+            others = x[self._even & (places != place)]
+            if others[0] < x[place] < others[-1]:
+                off = y[place] - _pchip(others, y[self._even & (places != place)])(x[place])
+                found.append((x[place], abs(off) / _octaves(others, x[place])))
+        return np.array([x for x, _ in found]), np.array([off for _, off in found])
 
 
 def _off(x: Times, y: Times, place: int) -> float:
@@ -136,12 +131,10 @@ def _off(x: Times, y: Times, place: int) -> float:
     if place == 0:
         return float(y[0] - y[1]) if y[0] - y[1] > _PEAK else 0.0
     pairs = [(place - 1, place + 1), (place - 2, place - 1), (place + 1, place + 2)]
-    lines = [(a, b) for a, b in pairs if a >= 0 and b < len(x)]
-    off = y[place] - np.array([y[a] + (y[b] - y[a]) / (x[b] - x[a]) * (x[place] - x[a]) for a, b in lines])
-    if place == 1:
-        off = np.r_[off, y[1] - y[0]]
-    peak = y[place] - max(y[place - 1], y[place + 1]) > _PEAK
-    return float(off[0]) if peak or off.min() > _ODD or off.max() < -_ODD else 0.0
+    lines = [(max(a, 0), b) for a, b in pairs if b < len(x)]  # below the smallest size it takes as long
+    off = y[place] - np.array([y[a] + (y[b] - y[a]) / max(x[b] - x[a], 1e-9) * (x[place] - x[a]) for a, b in lines])
+    odd = off.min() > _ODD or off.max() < -_ODD or y[place] - max(y[place - 1], y[place + 1]) > _PEAK
+    return float(off[0]) if odd else 0.0
 
 
 def _octaves(knots: Times, x: float) -> float:
@@ -154,5 +147,4 @@ def _octaves(knots: Times, x: float) -> float:
 def _pchip(x: Times, y: Times) -> Callable[[float], Any]:
     from scipy.interpolate import PchipInterpolator  # here: without scipy, everything else works
 
-    made: Callable[[float], Any] = PchipInterpolator(x, y)
-    return made
+    return PchipInterpolator(x, y)  # type: ignore[no-any-return]
