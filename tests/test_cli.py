@@ -81,6 +81,12 @@ def test_show_of_a_size_has_every_algorithm_with_its_prediction(saved: str) -> N
     assert re.search(rf"^native +{point.median_s * 1e6:.0f} µs", shown, re.MULTILINE)
 
 
+def test_show_of_a_size_that_was_not_measured_has_native_by_its_curve(saved: str) -> None:
+    curve = MADE.curve("allreduce")
+    times = [time_words(seconds) for seconds in (curve.seconds(3072), *curve.interval_s(3072))]
+    assert re.search(rf"^allreduce +{' +'.join(times)} ", output("show", saved, "--num-bytes", "3KiB"), re.MULTILINE)
+
+
 def test_show_of_copies_has_rates_the_calls_time_and_what_is_said(tmp_path: Path) -> None:
     points = [*copies(Made(num_gpus=2), QUICK, 2**12, 2**22), *measure_traps(Made(), 2**22)]
     path = str(profile(points, topology="GPU0: PCIe 4 x16").save(tmp_path / "gpu.json"))
@@ -192,7 +198,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["predict", "{}", "--num-bytes", "9999999TiB"],
         "--num-bytes must be a whole number from 1 to ",
     ),
-    "a size not measured": (["show", "{}", "--num-bytes", "3KiB"], "--num-bytes must be a size that was measured"),
+    "a size not measured": (
+        ["show", "bare.json", "--num-bytes", "3KiB"],
+        "--num-bytes must be a size that was measured",
+    ),
     "not for so many ranks": (["predict", "uneven.json", "--algorithm", "ring"], "ranks_per_node must be the same"),
     "no links": (["predict", "bare.json"], "this profile has no link"),
     "a trace of nothing": (

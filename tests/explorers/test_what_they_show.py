@@ -197,7 +197,7 @@ def test_an_algorithm_that_refuses_says_so_in_place_of_the_picture(monkeypatch: 
     assert f"picky: {said}\nquickest here: " in shown(box)[1]
     one = CASES["machine"].made()
     assert one.html(one.at(algorithm="picky"))[0].endswith("</svg><p>num_ranks must not be &lt; 8, got 4</p>")
-    assert report(one, algorithm="picky") == ["picky: num_ranks must not be < 8, got 4"]
+    assert report(one, algorithm="picky") == ["picky: num_ranks must not be < 8, got 4", "gloo's own: 5 ms"]
     assert ">picky<" not in svg(one, "ranking", algorithm="picky")
 
 
@@ -236,6 +236,16 @@ def test_machine_says_what_the_profile_predicts_and_what_was_measured() -> None:
     ranking = svg(MACHINE, "ranking", log2_bytes=18)
     assert ranking.count(", measured ") == 3
     assert "dark ticks: measured" in ranking
+
+
+def test_machine_shows_native_by_its_curve_at_sizes_that_were_not_measured() -> None:
+    native = [point("allreduce", 2**power, 1e-9 * 2**power, algorithm="native") for power in range(9, 24, 2)]
+    box = machine({"made": profile([*links(), *native])})
+    low, high = map(time_words, profile(native).curve("allreduce").interval_s(2**18))
+    assert f"gloo&#x27;s own, by its curve: 262 µs ({low} to {high})" in shown(box)[1]
+    controls(box)["ranks"].value = 8
+    assert "own, by its curve" not in shown(box)[1]
+    assert "own, by its curve" not in shown(machine({"made": profile([*links(), *native[:4]])}))[1]
 
 
 def test_machine_passes_over_points_that_do_not_say_by_which_algorithm() -> None:

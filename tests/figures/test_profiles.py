@@ -65,6 +65,24 @@ def test_busbw_is_in_the_links_units_and_predicted_next_to_measured() -> None:
     assert figures.profile(profile(native=False)).get_title("left") == f"ring gets {share:.0%} of a link's bandwidth"
 
 
+def test_through_native_goes_its_curve_and_never_a_straight_line() -> None:
+    def native_s(size: int) -> float:
+        return 1e-3 + size / 1e6 if size < 2**15 else 3e-2 + size / 1e8
+
+    some = [point("allreduce", size, native_s(size), algorithm="native", in_place=False) for size in SIZES]
+    one = Profile({"name": "a log", "backend": "nccl", "num_ranks": 4}, {}, tuple(some))
+    ax = figures.profile(one)
+    (line,) = (line for line in ax.lines if line.get_label() == "native, curve")
+    sizes, curve = np.asarray(line.get_xdata()), one.curve("allreduce")
+    assert len(sizes) > 10 * len(SIZES)
+    expected = [1.5 * size / curve.seconds(size) / 1e6 for size in sizes]
+    assert np.asarray(line.get_ydata()) == pytest.approx(expected)
+    assert ax.get_title("left").startswith("native reaches "), "no link was measured"
+    assert "one link" not in " ".join(named(ax))
+    few = Profile(one.provenance, {}, one.points[:4])
+    assert "native, curve" not in labels(figures.profile(few))
+
+
 @pytest.mark.parametrize("scale", [1.0, 1.1, 0.8])
 def test_residuals_are_those_of_the_prediction(scale: float) -> None:
     ax = figures.profile(profile(scale), "residuals")

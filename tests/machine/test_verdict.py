@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -19,6 +22,7 @@ from rankscope.machine.verdict import (
     joining,
     native_falls_off,
     no_prediction,
+    odd_points,
     prediction_is_off,
     wide_spread,
 )
@@ -131,6 +135,25 @@ def test_a_size_where_native_falls_off_is_said() -> None:
     assert "native falls off from 1 MiB to 2 MiB: busbw goes from 7" in said
     assert list(native_falls_off(collective(profile(links()), {"ring": falling}))) == []
     assert list(native_falls_off(GOOD)) == []
+
+
+def test_sizes_that_are_off_from_both_neighbours_are_named_the_worst_first() -> None:
+    def native(odd: dict[int, float]) -> dict[str, Callable[[int], float]]:
+        return {"native": lambda size: (1e-4 + 2 * size / BYTES_PER_S) * odd.get(size, 1)}
+
+    def said(odd: dict[int, float]) -> list[str]:
+        return list(odd_points(collective(profile(), native(odd), noise=0.0)))
+
+    assert re.fullmatch(r"allreduce in place: 1 MiB takes 3\.\d+× what its neighbours say\.", *said({2**20: 3.1}))
+    (several,) = said({2**11: 2.0, 2**14: 6.0, 2**17: 3.0, 2**20: 4.0, 2**23: 5.0})
+    assert re.match(r"allreduce in place: 16 KiB takes 5\.\d+×, 8 MiB takes (4\.9|5)\d*×, 1 MiB takes ", several)
+    assert several.endswith("× what its neighbours say; so do 2 more.")
+    assert said({}) == list(odd_points(GOOD)) == []
+    few = collective(profile(), native({4096: 9.0}), sizes=[1024, 2048, 4096, 8192])
+    assert list(odd_points(few)) == []
+    quick = [point("allgather", 2**power, 1.0, algorithm="native") for power in range(8)]
+    (named,) = odd_points(profile(quick).add(point("allgather", 8, 0.5, algorithm="native")))
+    assert named == "allgather: 8 B takes 0.5× what its neighbours say."
 
 
 def test_few_clean_iterations_are_said() -> None:

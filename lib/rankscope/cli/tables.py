@@ -16,7 +16,7 @@ from ..collectives import ALGORITHMS
 from ..machine import Profile, claims, verdict
 from ..machine.link_facts import facts_of, peer_rates
 from ..machine.measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
-from ..machine.profile import LINKS, NATIVE, PATTERNS, Point, compare
+from ..machine.profile import LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
 from ..machine.verdict import Group, bounds, groups
 from ..timeline import Timeline
 from ..values.checks import count_of, one_of
@@ -75,10 +75,16 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
 
 
 def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]:
-    """Yield a table for each collective and size: every algorithm, the quickest first, and what was predicted."""
+    """Yield a table for each collective and size: every algorithm, the quickest first, and what was predicted.
+
+    Of a size that was not measured it is what native takes by its curve.
+    """
     for size in sizes:
         found = [(group, group.by_size[size]) for group in groups(profile) if size in group.by_size]
-        if not found:
+        between = None if found else _between_sizes(profile, size)
+        if between and between.row_count:
+            yield between
+        elif not found:
             known = ", ".join(dict.fromkeys(bytes_words(size) for group in groups(profile) for size in group.by_size))
             raise ValueError(f"--num-bytes must be a size that was measured ({known or 'none was'}), got {size}")
         for group, points in found:
@@ -92,6 +98,19 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
                 style = _FASTEST if place == 0 else None
                 table.add_row(_named(point), *times, _busbw(profile, point), *cells, clean, style=style)
             yield table
+
+
+def _between_sizes(profile: Profile, size: int) -> Table:
+    table = table_of(f"{bytes_words(size)}, by curves", "", "native", "from", "to", "busbw")
+    table.caption = "through sizes that were measured; from, to: 90 % lie there"
+    for group in groups(profile):
+        with contextlib.suppress(ValueError):  # not native, or at too few sizes
+            curve = profile.curve(group.collective)
+            seconds = curve.seconds(size)
+            busbw = size / seconds * busbw_factor(group.collective, profile.num_ranks)
+            times = map(time_words, (seconds, *curve.interval_s(size)))
+            table.add_row(group.collective, *times, rate_words(busbw) if busbw == busbw else "")
+    return table
 
 
 def predictions(

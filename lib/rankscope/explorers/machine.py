@@ -63,17 +63,32 @@ class Machines:
         try:
             predicted_s, bound_s = self.predicted(now, now.algorithm).makespan_s, self.bound_s(now)
         except ValueError as error:
-            return [f"{now.algorithm}: {error}"]
+            return [f"{now.algorithm}: {error}", *self.native(now)]
         lines = [f"predicted: {time_words(predicted_s)}, {predicted_s / bound_s:.2f} times the lower bound"]
         if point := measured.get(now.algorithm):
             off = predicted_s / point.median_s - 1
             lines.append(f"measured:  {time_words(point.median_s)}; predicted {off:+.1%}")
         else:
             lines.append(f"not measured at this size, on {now.num_ranks} ranks")
-        if native := measured.get(NATIVE):
-            lines.append(f"{profile.backend}'s own: {time_words(native.median_s)}")
         place = "intra" if profile.num_nodes == 1 else "inter"
-        return [*lines, f"link: {profile.best_link(place)}"]
+        return [*lines, *self.native(now), f"link: {profile.best_link(place)}"]
+
+    def native(self, now: Now) -> list[str]:
+        """What the backend's own took or, at a size that was not measured, takes by the curve through those that were.
+
+        Nothing for another number of ranks.
+        """
+        profile, num_bytes = self.profiles[now.profile], 1 << now.log2_bytes
+        if point := self.measured(now).get(NATIVE):
+            return [f"{profile.backend}'s own: {time_words(point.median_s)}"]
+        with suppress(ValueError, ImportError):  # never measured, at too few sizes, or there is no scipy
+            if now.num_ranks == profile.num_ranks:
+                curve = profile.curve("allreduce")
+                low, high = map(time_words, curve.interval_s(num_bytes))
+                return [
+                    f"{profile.backend}'s own, by its curve: {time_words(curve.seconds(num_bytes))} ({low} to {high})"
+                ]
+        return []
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
         cluster, num_bytes = self._cluster(now.profile, now.num_ranks), 1 << now.log2_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -58,8 +59,9 @@ def profile(
     """Draw what a machine was measured to do, size by size, next to what is predicted from its links.
 
     The view "busbw" is the bus bandwidth: markers are medians with their quartiles, lines are predicted, dashes the
-    link. `algorithms` are drawn and named, by default the backend's own and those that are the fastest at some size;
-    all others are grey dots.
+    link, if one was measured. The line of the backend's own is its curve, and paler is where 90 % of measurements lie;
+    see `Profile.curve`. `algorithms` are drawn and named, by default the backend's own and those that are the fastest
+    at some size; all others are grey dots.
 
     The view "residuals" says by how much the prediction is over or under the measured median, in percent, a line an
     algorithm; `algorithms` are by default all that were predicted. Hollow markers have few iterations in which the host
@@ -80,16 +82,19 @@ def _busbw(
     rates = {name: [factor * p.num_bytes / p.median_s for p in one.points] for name, one in found.items()}
     peak = max(max(values) for values in rates.values())
     top_rate, best = max((max(rates[name]), name) for name in shown)
-    link = profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
+    link = 0.0  # not measured
+    with suppress(ValueError):
+        link = profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
     scale, unit = rate_unit(max(peak, link))
     ax, top = axes_of(ax, 9, 4.6), 1.12 * max(peak, min(link, 2 * peak)) / scale
-    sizes = np.array(sorted({size for one in found.values() for size in one.sizes}), dtype=float)
+    sizes = np.array(sorted({size for one in found.values() for size in one.sizes if size}), dtype=float)
     ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(0, top))
     ax.set_ylabel(f"bus bandwidth (busbw) [{unit}]")
     kinds: dict[str, dict[str, Any]] = {
         "measured: median and quartiles": {"marker": "D", "linestyle": "none"},
-        "predicted": {"linewidth": 1.5},
     }
+    if shown != [NATIVE]:
+        kinds["predicted"] = {"linewidth": 1.5}
     if len(found) > len(shown):
         dots: dict[str, Any] = {"color": "#b5b5b5", "marker": ".", "markersize": 3, "linestyle": "none"}
         kinds["other algorithms, measured"] = dots
@@ -102,13 +107,28 @@ def _busbw(
         if name != NATIVE:
             style: dict[str, Any] = {"color": look.color, "linestyle": dash(look), "linewidth": 1.5}
             ax.plot(one.sizes, moved / np.array(one.predicted_s), label=f"{name}, predicted", **style)
-    if link / scale < top:
+        else:
+            _native(ax, profile, collective, look, factor / scale)
+            kinds["native: the curve through it, and where 90 % lie"] = {"linewidth": 1.0, "alpha": 0.6}
+    if 0 < link / scale < top:
         ax.axhline(link / scale, color=INK, linewidth=1, linestyle=_DASHES, label="link")
         note(ax, f"one link: {rate_words(link)}", (sizes[0], link / scale), (4, 4), va="bottom")
     _explain(ax, kinds, "center left")
-    over_sizes(ax, sizes, title or f"{best} gets {top_rate / link:.0%} of a link's bandwidth")
+    reached = f"gets {top_rate / link:.0%} of a link's bandwidth" if link else f"reaches {rate_words(top_rate)}"
+    over_sizes(ax, sizes, title or f"{best} {reached}")
     name_ends(ax, {name: (rates[name][-1] / scale, looks([name])[name]) for name in shown})
     return ax
+
+
+def _native(ax: Axes, profile: Profile, collective: str, look: Look, factor: float) -> None:
+    """Draw the curve through what the backend itself took, if it was measured at enough sizes."""
+    with suppress(ValueError):
+        curve = profile.curve(collective)
+        sizes = np.geomspace(max(1, min(curve.measured_s)), max(curve.measured_s), 16 * len(curve.measured_s))
+        seconds = np.array([(curve.seconds(size), *curve.interval_s(size)) for size in sizes.tolist()])
+        middle, high, low = (factor * sizes / seconds.T).tolist()
+        ax.plot(sizes, middle, color=look.color, linewidth=1.0, label="native, curve")
+        ax.fill_between(sizes, low, high, color=look.color, alpha=0.2, linewidth=0)
 
 
 def _residuals(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import groupby, pairwise
 
 import attrs
@@ -12,7 +14,7 @@ from ..cluster import Link
 from ..collectives import lower_bounds
 from ..collectives.cost import Bounds
 from ..values.checks import count_of, of_type
-from ..values.units import bytes_words, rate_words, time_words
+from ..values.units import bytes_words, rate_words, three_digits, time_words
 from .claims import claims
 from .fit import LinkFit
 from .link_facts import transfers_of
@@ -25,6 +27,7 @@ _FALLS_TO = 0.7  # of the rate at the size before
 _WIDE = 0.25  # of the median
 _FIT_OFF, _PREDICTED_OFF = 0.10, 0.25
 _MOST_SIZES = 40  # of an algorithm, that its predictions are judged by: more than powers of two there are
+_MOST_ODD = 3  # sizes that a sentence names
 _CROWDED = 1.5  # times as long a latency with all ranks sending as with one
 
 
@@ -199,6 +202,18 @@ def native_falls_off(profile: Profile) -> Iterator[str]:
                 yield f"{group.collective}: native falls off {sizes}: busbw goes from {words}."
 
 
+def odd_points(profile: Profile) -> Iterator[str]:
+    """Sizes at which native takes other than the sizes next to it say; see `Curve.odd`."""
+    for what, way in dict.fromkeys((p.what, p.options.get("in_place")) for p in profile.select(algorithm=NATIVE)):
+        with suppress(ValueError):  # at too few sizes, or measured in several ways
+            odd = sorted(profile.curve(what, way).odd.items(), key=lambda one: -abs(math.log(one[1])))
+            words = [f"{bytes_words(size)} takes {three_digits(times)}×" for size, times in odd]
+            if odd:
+                name = " ".join(filter(None, [what, {True: "in place", False: "out of place", None: ""}[way]]))
+                more = f"; so do {len(odd) - _MOST_ODD} more" if len(odd) > _MOST_ODD else ""
+                yield f"{name}: {', '.join(words[:_MOST_ODD])} what its neighbours say{more}."
+
+
 def few_clean(profile: Profile) -> Iterator[str]:
     """Some points have so few clean iterations that all of theirs were used."""
     few = [point for point in profile.points if point.num_clean < min(LEAST_CLEAN, len(point.seconds))]
@@ -271,4 +286,13 @@ def _has_link(profile: Profile) -> bool:
         return False
 
 
-WARNINGS = (no_prediction, far_under_the_link, native_falls_off, few_clean, wide_spread, fit_is_off, prediction_is_off)
+WARNINGS = (
+    no_prediction,
+    far_under_the_link,
+    native_falls_off,
+    odd_points,
+    few_clean,
+    wide_spread,
+    fit_is_off,
+    prediction_is_off,
+)
