@@ -44,6 +44,27 @@ def show(path: ProfilePath, num_bytes: Sizes = None) -> None:
     tables.show(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile))
 
 
+@app.command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="Logs of nccl-tests, nvbandwidth, OSU and others.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write all of it, of one machine, here.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Which program wrote them; by default as the text says.")] = None,
+    num_ranks: Annotated[int | None, typer.Option(help="Of collectives, where the log does not state it.")] = None,
+) -> None:
+    """Read what others measured, or you with another program: a line a table, and with -o a profile of all of them."""
+    from ..machine import read_log
+    from ..machine.logs import merged
+    from . import tables
+
+    found = [profile for path in files for profile in read_log(path, kind, num_ranks)]
+    tables.show(tables.imported(found))
+    if output is not None:
+        merged(found, printable(output.stem)).save(output)
+        tables.show([f"{printable(str(output))} holds all of it; `rankscope show {printable(str(output))}` shows it"])
+
+
 @app.command()
 def predict(
     path: ProfilePath,

@@ -113,6 +113,18 @@ def _between_sizes(profile: Profile, size: int) -> Table:
     return table
 
 
+def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
+    """Yield a line for each profile that was read from a log: of what, how much, and what its reader has to say."""
+    for profile in profiles:
+        first, *_ = str(profile).splitlines()
+        source = profile.provenance["source"]
+        sizes = [point.num_bytes for point in profile.points]
+        printed = count_of(sum(len(point.seconds) for point in profile.points), "time")
+        note = f" ({source['notes']})" if "notes" in source else ""
+        sizes_words = f"{bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
+        yield Text(f"{first}, {source['program']}: {printed}, {sizes_words}{note}")
+
+
 def predictions(
     profile: Profile, collective: str, algorithms: Sequence[str] | None, sizes: Sequence[int]
 ) -> Iterator[RenderableType]:

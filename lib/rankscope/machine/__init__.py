@@ -6,6 +6,7 @@ from ..values.lazy import lazy
 from .claims import claims
 from .fit import fit_link
 from .link_facts import facts_of, pcie_bytes_per_s, recorded_transfers, stated
+from .logs import read_log
 from .measuring.plan import Protocol
 from .measuring.run import measure
 from .profile import Profile
@@ -20,6 +21,7 @@ __all__ = [
     "measure",
     "measure_traps",
     "pcie_bytes_per_s",
+    "read_log",
     "recorded_transfers",
     "stated",
     "verdict",
