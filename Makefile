@@ -27,6 +27,8 @@ else
   PIP_TORCH = $(PIP) torch==$(KIND)
 endif
 PIP := $(PY) -m pip install --disable-pip-version-check --no-input --progress-bar off
+UV := $(PY) -m uv pip install -q --python $(PY)
+LOCKED := --require-hashes --no-deps -r requirements.lock
 NEWEST := 3, 14
 READY := .venv/ready-$(notdir $(PYTHON))-torch-$(KIND)
 
@@ -54,8 +56,9 @@ $(READY): pyproject.toml constraints.txt requirements.lock Makefile
 	@echo "setup: Python environment in .venv, with $(TORCH_IS)"
 	@test -f $@ || "$(PYTHON)" -m venv --clear $(VENV_FLAGS) .venv
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info[:2]; v <= ($(NEWEST)) or print("setup: requirements.lock is known to work with Python 3.11 to %d.%d, and $(PYTHON) is %d.%d: if a package fails to install, name another Python, as in make PYTHON=python3.13" % ($(NEWEST), *v))'
-	@echo "setup: installing the packages in requirements.lock (one to three minutes), then torch and rankscope"
-	@{ $(PIP) --require-hashes --no-deps -r requirements.lock && $(PIP_TORCH) \
+	@echo "setup: installing the packages in requirements.lock, then torch and rankscope (one to three minutes)"
+	@sed -n '/^uv==/,/[^\\]$$/p' requirements.lock >.venv/uv.txt
+	@{ { { $(PIP) --require-hashes --no-deps -r .venv/uv.txt && $(UV) $(LOCKED); } || $(PIP) $(LOCKED); } && $(PIP_TORCH) \
 	  && $(PIP) --no-deps --no-build-isolation -e .; } >.venv/pip.log 2>&1 \
 	  || { tail -n 15 .venv/pip.log >&2; echo "setup: pip failed; its whole output is in .venv/pip.log" >&2; exit 1; }
 	@echo "setup: registering the Jupyter kernel 'Python (rankscope)' inside .venv"
@@ -112,7 +115,6 @@ bench: setup ## run all of tests/benchmarks
 
 # uv resolves for all Python versions and systems at once. The packages that belong to a build of torch stay out.
 lock: setup ## resolve requirements.lock again from pyproject.toml and constraints.txt
-	@$(PIP) -q uv
 	@$(PY) tests/tools/lock.py
 
 clean: ## delete .venv, caches and what tests left behind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -72,35 +71,21 @@ def test_environment_asks_for_the_python_that_the_project_does() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.environ.get("RANKSCOPE_OFFLINE") == "1", reason="RANKSCOPE_OFFLINE=1: installs packages")
-def test_environment_resolves_as_conda_has_it_resolved(tmp_path: Path) -> None:
-    """conda writes the pip section to a file beside the yml and runs `pip install -U -r` on it, from there.
-
-    What pip would install is enough: installing it, as `make` does here anyway, takes minutes.
-    """
-    copy, report = tmp_path / "copy", tmp_path / "report.json"
+@pytest.mark.skipif(os.environ.get("RANKSCOPE_OFFLINE") == "1", reason="RANKSCOPE_OFFLINE=1: asks the package index")
+def test_environment_resolves_to_what_is_tested(tmp_path: Path) -> None:
+    """conda gives the pip section to pip in a file next to the yml. uv resolves that file in a tenth of pip's time."""
+    copy = tmp_path / "copy"
     shutil.copytree(ROOT / "lib", copy / "lib", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in ["pyproject.toml", "README.md", "LICENSE", "constraints.txt"]:
         shutil.copy(ROOT / name, copy)
     (of_pip,) = (entry["pip"] for entry in CONDA if isinstance(entry, dict))
     (copy / "requirements.txt").write_text("\n".join(of_pip))
-    options = [
-        "-q",
-        "--no-input",
-        "--dry-run",
-        "--ignore-installed",
-        "-U",
-        "-r",
-        "requirements.txt",
-        "--report",
-        report,
-    ]
-    command = [sys.executable, "-m", "pip", "install", *options]
-    patient = {"PIP_RETRIES": "12", "PIP_DEFAULT_TIMEOUT": "60"}  # with an index that does not answer now and then
+    command = [sys.executable, "-m", "uv", "pip", "compile", "-q", "--no-annotate", "--no-header", "requirements.txt"]
+    patient = {"UV_HTTP_TIMEOUT": "120", "UV_HTTP_RETRIES": "12"}  # an index that does not answer now and then
     environment = patient | {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    done = subprocess.run(command, cwd=copy, env=environment, text=True, timeout=1800, capture_output=True)
+    done = subprocess.run(command, cwd=copy, env=environment, text=True, timeout=600, capture_output=True)
     assert done.returncode == 0, done.stderr[-4000:]
-    found = {canonicalize_name(one["metadata"]["name"]): one for one in json.loads(report.read_text())["install"]}
-    assert found["rankscope"]["download_info"]["dir_info"] == {"editable": True}
-    versions = {name: Version(found[name]["metadata"]["version"]) for name in constrained()}
-    assert {name: Version(version.public) for name, version in versions.items()} == constrained()
+    lines = done.stdout.splitlines()
+    assert "-e ." in lines
+    versions = dict(line.partition(" ;")[0].split("==") for line in lines if "==" in line)
+    assert {name: Version(Version(versions[name]).public) for name in constrained()} == constrained()

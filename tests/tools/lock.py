@@ -1,6 +1,6 @@
 """Writes requirements.lock: every package that `make` installs next to torch, one version, with hashes.
 
-Run by `make lock`, which has uv installed. The lock holds for Python 3.11 to 3.14 on Linux, macOS and Windows. torch
+Run by `make lock`. The lock holds for Python 3.11 to 3.14 on Linux, macOS and Windows. torch
 and what only its CUDA builds need are left out: whoever installs chooses the build.
 """
 
