@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..values.lazy import lazy
+from .bank import bank
 from .claims import claims
 from .fit import fit_link
 from .link_facts import facts_of, pcie_bytes_per_s, recorded_transfers, stated
@@ -15,6 +16,7 @@ from .verdict import verdict
 __all__ = [
     "Profile",
     "Protocol",
+    "bank",
     "claims",
     "facts_of",
     "fit_link",

@@ -20,6 +20,7 @@ from ..values import storage
 from ..values.checks import count_of, number, of_type, one_of, truth, whole
 from ..values.frozen import ReadOnly, checked, each, frozen, mapping
 from ..values.units import bytes_words
+from .bank import found
 from .curve import Curve
 from .fit import LinkFit, fit_link, slope_s_per_byte
 from .provenance import PROTOCOL, checked_provenance
@@ -217,12 +218,13 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read a profile that `save` wrote, the same again.
+        """Read a profile that `save` wrote, the same again, or one of the `bank`, as in "bank:dgx_h100_8".
 
         Raises StorageError, a ValueError of one line that names the file and the place in it, for any other file and
-        for one that was damaged, cut short, changed or written by a newer version; OSError where it cannot be opened.
+        for one that was damaged, cut short, changed or written by a newer version; ValueError for a name that the bank
+        does not have; OSError where it cannot be opened.
         """
-        return storage.load(path, FORMAT, VERSION, ("provenance", "protocol", "points"), _profile)
+        return storage.load(found(path), FORMAT, VERSION, ("provenance", "protocol", "points"), _profile)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the profile as JSON, one point per line, whole or not at all. Raises OSError where that fails."""
@@ -268,9 +270,14 @@ class Profile:
         how = [protocol[name] for name in ("dtype", "statistic") if name in protocol]
         if {"warm_up", "iterations"} <= set(protocol):
             how.insert(0, f"{protocol['warm_up']} + {protocol['iterations']} iterations")
+        source = said.get("source", {})
+        origin = ", ".join(source[name] for name in ("repository", "path", "date", "licence") if name in source)
         lines = [
             f"{said['name']}: {ranks}, {self.backend}{where}",
             machine,
+            *([f"from {origin}"] if origin else []),
+            source.get("notes"),
+            said.get("environment"),
             ", ".join([said.get("date", "date not stated"), *versions]),
             "; ".join([count_of(len(self.points), "point"), *how]),
         ]

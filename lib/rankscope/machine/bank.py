@@ -1,0 +1,61 @@
+"""`bank`: machines that others measured and published, shipped with the package; `Profile.load("bank:NAME")` loads one.
+
+`python -m tests.tools.make_bank` makes them from the published logs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..values.checks import one_line
+
+FOLDER = Path(__file__).parent / "published"
+PREFIX = "bank:"
+SICK = "sick: "  # what the notes of a source begin with where nobody should expect these figures
+
+
+class _Head(msgspec.Struct):
+    provenance: dict[str, Any]
+
+
+@cache
+def provenances() -> Mapping[str, Mapping[str, Any]]:
+    """Return what each profile of the bank says of itself, by its name, without its points."""
+    decode = msgspec.json.Decoder(_Head).decode
+    return {path.stem: decode(path.read_bytes()).provenance for path in sorted(FOLDER.glob("*.json"))}
+
+
+def bank() -> dict[str, str]:
+    """Return the machines of the bank: the name of each, and its hardware in words.
+
+    >>> bank()["dgx_h100_8"]
+    'DGX H100: 8 × H100 80GB HBM3, NVLink 4 and NVSwitch'
+    """
+    return {name: str(about["name"]) for name, about in provenances().items()}
+
+
+def is_sick(about: Mapping[str, Any]) -> bool:
+    """Return whether a profile of the bank is of a machine that was not as it should be, by its provenance."""
+    return str(about.get("source", {}).get("notes", "")).startswith(SICK)
+
+
+def found(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the file of a name like ``bank:dgx_h100_8``, and any other path as it is.
+
+    Raises ValueError for a name that the bank does not have.
+    """
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text.startswith(PREFIX):
+        return path
+    name = text.removeprefix(PREFIX)
+    if name not in bank():
+        near = difflib.get_close_matches(name, bank(), 3, 0.4) or sorted(bank())[:3]
+        raise ValueError(one_line(f"the bank has no {name!r}; the nearest are {', '.join(near)}; bank() lists all"))
+    return FOLDER / f"{name}.json"
