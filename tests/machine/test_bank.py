@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -14,9 +15,11 @@ import pytest
 from rankscope.cli import main
 from rankscope.machine import Profile, bank
 from rankscope.machine.bank import FOLDER, SICK, is_sick, provenances
+from tests.tools import make_bank
+from tests.tools.make_bank import LICENCES
 
 ROOT = Path(__file__).parents[2]
-LICENCES = ("Apache-2.0", "BSD-3-Clause", "CC0-1.0", "CC-BY-4.0", "MIT", "MIT-0")
+MEASUREMENTS = ROOT.parent / "shared" / "measurements"
 NAMES = sorted(bank())
 MOST_BYTES = 2 * 10**6
 # what the page of the bank promises: a name of each kind
@@ -110,3 +113,35 @@ def test_the_bank_needs_neither_torch_nor_scipy() -> None:
     code = "import sys; from rankscope.machine import bank; bank(); print({'torch', 'scipy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_the_table_of_the_bank_is_the_bank_and_a_stranger_can_add_his_box(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = {name for name, about in provenances().items() if about["source"]["repository"] == make_bank.OURS}
+    assert set(make_bank.MACHINES) == set(NAMES) - own
+    assert {name: one.hardware for name, one in make_bank.MACHINES.items()} == {
+        n: bank()[n] for n in NAMES if n not in own
+    }
+    monkeypatch.setattr(make_bank, "FOLDER", tmp_path)
+    box = Profile.load("bank:h100_8")
+    mine = Profile({name: one for name, one in box.provenance.items() if name != "source"}, box.protocol, box.points)
+    mine.save(tmp_path / "box.json")
+    monkeypatch.setattr(sys, "argv", ["make_bank", "--add", str(tmp_path / "box.json"), "my_8", "8 × H100", "CC0-1.0"])
+    make_bank.main()
+    added = Profile.load(tmp_path / "my_8.json")
+    assert added.points == box.points
+    assert added.provenance["source"]["licence"] == "CC0-1.0"
+    for words, problem in (
+        (("My 8", "8 × H100", "MIT"), "small letters"),
+        (("my_8", "8 × H100", "GPL-3.0"), "licence"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            make_bank.add(str(tmp_path / "box.json"), *words)
+
+
+@pytest.mark.skipif(not MEASUREMENTS.is_dir(), reason="the published logs are not beside this checkout")
+def test_the_bank_is_what_its_command_makes_of_the_published_logs() -> None:
+    index = {row["file"]: row for row in json.loads((MEASUREMENTS / "index.json").read_text())}
+    for name, machine in make_bank.MACHINES.items():
+        assert make_bank.made(MEASUREMENTS, machine, index) == Profile.load(f"bank:{name}"), name
