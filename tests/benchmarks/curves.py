@@ -1,0 +1,126 @@
+"""How far curves are off at sizes that were left out: python -m tests.benchmarks.curves.
+
+The curves are all those of at least 12 sizes that published logs hold (../shared/measurements). Every second size is
+left out, first those in odd places and then those in even ones. Peers are one line, α + size / B, and the pieces of
+`fit_link`, both fitted to the very sizes that the curve knows. With --calibrate the constants of `machine.curve` are
+found again, on each half of the machines and held against the other half, and on all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankscope.machine import curve, fit_link
+from tests.machine.published import Left, Published, left_out, published
+
+Floats = NDArray[np.float64]
+
+
+def peers(curves: list[Published], first: int) -> tuple[Floats, Floats]:
+    """Errors of one line and of lines in pieces, which `fit_link` fits to every second size from its first one on."""
+    line, pieces = [], []
+    for one in curves:
+        sizes = list(one.measured_s)
+        fit = fit_link(sizes[first:], [one.measured_s[size] for size in sizes[first:]])
+        for size in sizes[1 - first :: 2]:
+            line.append(fit.link.seconds(size) / one.measured_s[size] - 1)
+            pieces.append(fit.seconds(size) / one.measured_s[size] - 1)
+    return np.array(line), np.array(pieces)
+
+
+def row(name: str, errors: Floats, more: str = "") -> str:
+    off = 100 * np.abs(errors)
+    return f"{name:34}{off.size:6}{np.median(off):8.2f}{np.percentile(off, 90):8.1f}{off.max():8.0f}  {more}"
+
+
+def inside(left: Left) -> bool:
+    sizes = [size for size in left.known.measured_s if size]
+    return sizes[0] < left.num_bytes < sizes[-1]
+
+
+def table(curves: list[Published]) -> None:
+    """Print the errors of the curve, of its peers, and of parts of the sizes."""
+    both = [list(left_out(curves, first)) for first in (0, 1)]
+    left = both[0] + both[1]
+    errors, holds = np.array([one.error for one in left]), np.array([one.holds for one in left])
+    odd = {one.name: curve.Curve(one.measured_s).odd for one in curves}
+    where = {
+        "between sizes": [inside(one) for one in left],
+        "outside of them": [not inside(one) for one in left],
+        "not odd in the whole curve": [one.num_bytes not in odd[one.published.name] for one in left],
+        "below 64 KiB": [one.num_bytes < 2**16 for one in left],
+        "from 64 KiB, below 64 MiB": [2**16 <= one.num_bytes < 2**26 for one in left],
+        "from 64 MiB": [one.num_bytes >= 2**26 for one in left],
+    }
+    print(f"{len(curves)} curves of {len({one.machine for one in curves})} machines; errors in %")
+    print(f"{'':34}{'sizes':>6}{'median':>8}{'p90':>8}{'worst':>8}  in the 90 % interval")
+    print(row("curve", errors, f"{holds.mean():.1%}"))
+    for first, some in enumerate(both):
+        chosen = np.array([one.error for one in some])
+        print(row(f"  {('odd', 'even')[first]} places left out", chosen, f"{np.mean([one.holds for one in some]):.1%}"))
+    for name, mask in where.items():
+        print(row(f"  {name}", errors[mask], f"{holds[mask].mean():.1%}"))
+    line, pieces = (np.concatenate(some) for some in zip(*(peers(curves, first) for first in (0, 1)), strict=True))
+    print(row("fit_link, in pieces", pieces))
+    print(row("one line, α + size / B", line))
+
+
+def residuals(curves: list[Published]) -> Floats:
+    """What leaving out each size of thinned curves in turn leaves, per octave."""
+    known = {id(one.known): one.known for first in (0, 1) for one in left_out(curves, first)}
+    return np.concatenate([one._residuals[1] for one in known.values()])
+
+
+def scores(curves: list[Published]) -> Floats:
+    """How far each size left out is off, by its scale and its distance."""
+    found = []
+    for one in (one for first in (0, 1) for one in left_out(curves, first)):
+        low, high = one.known.interval_s(one.num_bytes)
+        scale = max(math.log(high / low) / 2 / curve._WIDE, 1e-12)
+        found.append(abs(math.log(one.known.seconds(one.num_bytes) / one.seconds)) / scale)
+    return np.array(found)
+
+
+def twins(curves: list[Published]) -> Floats:
+    """How far the same allreduces in place and out of place differ, by the scale: at which distance they would lie."""
+    by_name, found = {one.name: one for one in curves}, []
+    for name, one in by_name.items():
+        other = by_name.get(name.replace("('in_place', True)", "('in_place', False)"))
+        if other and other is not one and "allreduce" in name:
+            known = curve.Curve(one.measured_s)
+            for size in one.measured_s.keys() & other.measured_s.keys():
+                low, high = known.interval_s(size)
+                off = abs(math.log(one.measured_s[size] / other.measured_s[size]))
+                found.append(curve._LEAST_OCTAVES * off / (math.log(high / low) / 2))
+    return np.array(found)
+
+
+def calibrate(curves: list[Published]) -> None:
+    """Print the constants of `machine.curve`, found on some machines, and what the interval then holds of others."""
+    machines = sorted({one.machine for one in curves})
+    halves = [[one for one in curves if machines.index(one.machine) % 2 == half] for half in (0, 1)]
+    stored = curve._TYPICAL
+    for name, some, others in (("first half", *halves), ("second half", *halves[::-1]), ("all", curves, curves)):
+        curve._TYPICAL = float(np.median(residuals(some)))
+        wide = float(np.percentile(scores(some), 90))
+        held = float(np.mean(scores(others) <= wide))
+        which = "them" if some is others else "the other half"
+        print(f"{name}: _TYPICAL {curve._TYPICAL:.3f}, _WIDE {wide:.2f}, which holds {held:.1%} of {which}")
+    curve._TYPICAL = stored
+    print(f"_LEAST_OCTAVES {np.percentile(twins(curves), 90):.2f}: 90 % of allreduces in place against out of place")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--calibrate", action="store_true", help="find the constants of machine.curve again")
+    chosen = list(published())
+    if not chosen:
+        print("no published logs were found in ../shared/measurements")
+    elif parser.parse_args().calibrate:
+        calibrate(chosen)
+    else:
+        table(chosen)
