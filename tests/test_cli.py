@@ -131,6 +131,18 @@ def test_predict_takes_what_is_asked_for(saved: str) -> None:
     assert "broadcast, 1 MiB" in output("predict", saved, "--collective", "broadcast", "--num-bytes", "1MiB")
 
 
+def test_predict_has_native_by_its_curve_and_it_alone_where_no_link_was_measured(saved: str, tmp_path: Path) -> None:
+    words = time_words(MADE.predicted_s("allreduce", 3 * 2**18))
+    assert re.search(rf"^native +{words} +\d+\.\d\d$", output("predict", saved, "--num-bytes", "768KiB"), re.MULTILINE)
+    alone = str(Profile(MADE.provenance, {}, MADE.select(algorithm="native")).save(tmp_path / "alone.json"))
+    shown = output("predict", alone, "--num-bytes", "768KiB")
+    assert re.search(rf"^native +{words} +$", shown, re.MULTILINE)
+    assert "90 % lie from" in " ".join(shown.split())
+    assert "ring" not in shown
+    assert "no less than" not in shown
+    assert main(["predict", alone, "--algorithm", "ring", "--num-bytes", "768KiB"]) == 2
+
+
 def test_compare_shows_what_differs(saved: str, tmp_path: Path) -> None:
     other = MADE
     for one in MADE.select(algorithm="ring"):

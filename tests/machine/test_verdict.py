@@ -106,7 +106,7 @@ def test_distance_to_the_bound() -> None:
 
 def test_no_links_are_said() -> None:
     assert list(no_prediction(profile())) == [
-        "No link was measured, so nothing can be predicted or compared with a bound."
+        "No link was measured, so no algorithm can be predicted or compared with a bound."
     ]
     (uneven,) = no_prediction(profile(links(), num_nodes=2, ranks_per_node=[3, 1]))
     assert uneven.endswith("got [3, 1].")
@@ -147,7 +147,7 @@ def test_sizes_that_are_off_from_both_neighbours_are_named_the_worst_first() -> 
     assert re.fullmatch(r"allreduce in place: 1 MiB takes 3\.\d+× what its neighbours say\.", *said({2**20: 3.1}))
     (several,) = said({2**11: 2.0, 2**14: 6.0, 2**17: 3.0, 2**20: 4.0, 2**23: 5.0})
     assert re.match(r"allreduce in place: 16 KiB takes 5\.\d+×, 8 MiB takes (4\.9|5)\d*×, 1 MiB takes ", several)
-    assert several.endswith("× what its neighbours say; so do 2 more.")
+    assert several.endswith("× what its neighbours say; so is it at 2 more sizes.")
     assert said({}) == list(odd_points(GOOD)) == []
     few = collective(profile(), native({4096: 9.0}), sizes=[1024, 2048, 4096, 8192])
     assert list(odd_points(few)) == []

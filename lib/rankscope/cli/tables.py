@@ -130,29 +130,43 @@ def predictions(
 ) -> Iterator[RenderableType]:
     """Yield a table for each size: what the algorithms take, the quickest first, and what was measured of it.
 
-    Raises ValueError for an unknown name, and where no algorithm exists for so many ranks.
+    Where no algorithms are asked for, native is one of them, by the curve through what was measured; and where no link
+    was measured, it is the only one. Raises ValueError for an unknown name, and where there is nothing to predict from.
     """
     one_of("--collective", collective, tuple(ALGORITHMS))
     for name in algorithms or ():
         one_of(f"--algorithm of {collective}", name, tuple(ALGORITHMS[collective]))
     measured = {group.collective: group.by_size for group in groups(profile)}.get(collective, {})
-    profile.cluster()  # says what it lacks, if anything
+    curve, names = None, tuple(algorithms or ALGORITHMS[collective])
+    with contextlib.suppress(ValueError):  # native was not measured, or at too few sizes
+        curve = None if algorithms else profile.curve(collective)
+    try:
+        profile.cluster()  # says what it lacks, if anything
+    except ValueError:
+        if curve is None:
+            raise
+        names = ()
     for size in sizes:
         rounded = num_elements(collective, size, profile.num_ranks) * ITEM_BYTES
-        rows = []
-        for name in algorithms or ALGORITHMS[collective]:
+        rows = [(curve.seconds(rounded), NATIVE)] if curve else []
+        for name in names:
             try:
                 rows.append((predicted(profile, collective, name, rounded, "ranks").makespan_s, name))
             except ValueError:  # of all algorithms those that exist for so many ranks
                 if algorithms:
                     raise
-        bound_s = float(bounds(profile, collective, rounded).seconds)
+        bound_s = float(bounds(profile, collective, rounded).seconds) if names else 0.0
         points = measured.get(rounded, {})
-        title = f"{collective}, {bytes_words(rounded)}; no less than {time_words(bound_s)}"
+        least = f"; no less than {time_words(bound_s)}" if names else ""
+        title = f"{collective}, {bytes_words(rounded)}{least}"
         table = table_of(title, "algorithm", "predicted", "×bound", *(["measured", "off"] if points else []))
+        if curve:
+            low, high = map(time_words, curve.interval_s(rounded))
+            table.caption = f"native: by the curve through what was measured; 90 % lie from {low} to {high}"
         for place, (seconds, name) in enumerate(sorted(rows)):
             point = points.get(name)
-            cells = [time_words(point.median_s), f"{seconds / point.median_s - 1:+.0%}"] if point else []
+            off = "" if name == NATIVE or not point else f"{seconds / point.median_s - 1:+.0%}"
+            cells = [time_words(point.median_s), off] if point else []
             ratio = f"{seconds / bound_s:.2f}" if bound_s else ""
             table.add_row(name, time_words(seconds), ratio, *cells, style=None if place else _FASTEST)
         yield table

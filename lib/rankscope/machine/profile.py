@@ -431,8 +431,11 @@ class Profile:
                 raise ValueError(f"this profile has no points of {collective} ({named})")
             if several := set().union(*(set(point.options.items()) ^ set(found[0].options.items()) for point in found)):
                 names = " and ".join(sorted({name for name, _ in several}))
-                raise ValueError(f"this profile has points of {collective} ({named}) with several {names}: name one")
-            self._curves[key] = Curve({point.num_bytes: point.median_s for point in found})
+                raise ValueError(f"this profile has points of {collective} ({named}) with several {names}: say which")
+            try:
+                self._curves[key] = Curve({point.num_bytes: point.median_s for point in found})
+            except ValueError as error:
+                raise ValueError(f"{collective} ({named}): {error}") from error
         return self._curves[key]
 
     @cached_property

@@ -41,7 +41,7 @@ def verdict(profile: Profile) -> list[str]:
     ...     print(sentence)
     allreduce: use ring at 1 KiB; no other is quicker by more than 5 % or the noise.
     allreduce: ring takes 0.50 of native's time at 1 KiB.
-    No link was measured, so nothing can be predicted or compared with a bound.
+    No link was measured, so no algorithm can be predicted or compared with a bound.
     """
     of_type("profile", profile, Profile)
     return [sentence for rule in (*FINDINGS, *WARNINGS) for sentence in rule(profile)]
@@ -169,7 +169,7 @@ FINDINGS = (fastest, against_native, above_the_bound, copies)
 def no_prediction(profile: Profile) -> Iterator[str]:
     """No link was measured, or the nodes are uneven."""
     if not any(profile.select(how) for how in PATTERNS):
-        yield "No link was measured, so nothing can be predicted or compared with a bound."
+        yield "No link was measured, so no algorithm can be predicted or compared with a bound."
         return
     try:
         profile.cluster()
@@ -210,7 +210,7 @@ def odd_points(profile: Profile) -> Iterator[str]:
             words = [f"{bytes_words(size)} takes {three_digits(times)}×" for size, times in odd]
             if odd:
                 name = " ".join(filter(None, [what, {True: "in place", False: "out of place", None: ""}[way]]))
-                more = f"; so do {len(odd) - _MOST_ODD} more" if len(odd) > _MOST_ODD else ""
+                more = f"; so is it at {count_of(len(odd) - _MOST_ODD, 'more size')}" if len(odd) > _MOST_ODD else ""
                 yield f"{name}: {', '.join(words[:_MOST_ODD])} what its neighbours say{more}."
 
 
