@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
+import gzip
 import json
+import random
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rankscope.cli import main
 from rankscope.machine import Profile, read_log
 from rankscope.machine.logs import READERS
 
@@ -355,3 +360,203 @@ def assert_printed(path: Path, found: Sequence[Profile]) -> None:
                 digits = 0.5 * 10 ** -len(at[2].partition(".")[2])
                 assert abs(bus / 1e9 - float(at[4])) <= 0.005001 + digits / float(at[2]) * float(at[4]), (path, at)
         assert theirs == []
+
+
+# ---- spoilt logs: one clear error each, or the rows that stand there
+
+BASES = {
+    **{f"{name}, era {era}": made.table(name, era=era) for name in COLLECTIVES for era in (3, 4)},
+    "two nodes": made.table(num_ranks=16, num_nodes=2),
+    "no ranks": made.table(listed=False),
+    "MPI": [f"[1,0]<stdout>:{line}" for line in made.table(num_ranks=4)],
+    "INFO": [one for line in made.table(num_ranks=2) for one in (INFO, line)],
+    "split": [one for line in made.table() for one in (split(line) if " sum " in line else [line])],
+    "two tables": [*made.table("all_gather"), *made.table("broadcast")],
+    **{f"{kind} {at}": text.splitlines() for kind, some in made.OTHERS.items() for at, text in enumerate(some)},
+    "JSON": json.dumps(made.as_json(), indent=1).splitlines(),
+}
+FOREIGN = ("Traceback (most recent call last):", "[node1:07511] 3 more processes sent help", "", "a | b | c", "|" * 90)
+WAYS = ("cut", "cut within", "swapped", "foreign", "digit", "dropped", "doubled", "mixed", "cell", "joined")
+
+
+def spoilt(lines: Sequence[str], draw: random.Random) -> tuple[str, list[str]]:
+    some, at = list(lines), draw.randrange(len(lines))
+    how = draw.choice(WAYS)
+    if how == "cut":
+        some = some[:at]
+    elif how == "cut within":
+        some = [*some[:at], some[at][: draw.randrange(len(some[at]) + 1)]]
+    elif how == "swapped":
+        other = draw.randrange(len(some))
+        some[at], some[other] = some[other], some[at]
+    elif how == "foreign":
+        some.insert(at, draw.choice(FOREIGN))
+    elif how == "digit":
+        places = [place for place, one in enumerate(some[at]) if one.isdigit()]
+        if places:
+            place = draw.choice(places)
+            some[at] = (
+                some[at][:place] + str((int(some[at][place]) + draw.randrange(1, 10)) % 10) + some[at][place + 1 :]
+            )
+    elif how == "dropped":
+        del some[at]
+    elif how == "doubled":
+        some.insert(at, some[at])
+    elif how == "mixed":
+        other = BASES[draw.choice(list(BASES))]
+        some[at:at] = other[draw.randrange(len(other)) :][: draw.randrange(1, 30)]
+    elif how == "cell":
+        words = re.split(r"(\s+)", some[at])
+        del words[draw.randrange(len(words))]
+        some[at] = "".join(words)
+    else:
+        some[at : at + 2] = ["".join(some[at : at + 2])]
+    return how, some
+
+
+def shown(text: str) -> set[float]:
+    """Every number that stands in a text."""
+    return {float(one) for one in re.findall(r"\d+(?:\.\d+)?(?:e[+-]\d+)?", text.replace("_", ""))}
+
+
+def is_printed(profile: Profile, numbers: list[float]) -> bool:
+    """Whether each time, or the rate that it stands for, is one of the numbers of a text, which are in order."""
+    for point in profile.points:
+        for seconds in point.seconds:
+            rates = [point.num_bytes * share / seconds for share in (1, 2, 4)] if point.num_bytes else []
+            stands = [
+                seconds * 1e6,
+                seconds * 1e3,
+                seconds,
+                *(one / unit for one in rates for unit in (1e9, 1e6, 2**20)),
+            ]
+            stands.append(16 * point.num_bytes / seconds)
+            off = 0.02 if point.what == "transfer" else 1e-4
+            near = [numbers[min(bisect.bisect_left(numbers, one * (1 - off)), len(numbers) - 1)] for one in stands]
+            if not any(abs(one - found) <= max(off * found, 0.051) for one, found in zip(stands, near, strict=True)):
+                return False
+    return True
+
+
+TABLE_ROW = re.compile(r"(?<![\w.])(\d+) +(\d+) +float")
+TIMES = re.compile(r"(?<![\w.])(\d+) +\d+ +float +(?:[a-z]+ +)?(?:-?\d+ +)?([\d.]+) +[\d.]+ +[\d.]+ +\S+ +([\d.]+) ")
+
+
+TELLING = {"allreduce", "allgather", "reduce_scatter", "all_to_all"}  # bus bandwidths tell the number of ranks
+
+
+def assert_rows(found: Sequence[Profile], text: str, name: str, how: str) -> None:
+    """All rows of nccl-tests in a text were read, as they stand there, and of as many ranks as there were."""
+    assert sum(len(p.seconds) for one in found for p in one.points) == 2 * len(TABLE_ROW.findall(text))
+    if name not in ("split", "INFO"):
+        there = [
+            (int(size), float(f"{float(time) * 1e-6:.6g}")) for size, *both in TIMES.findall(text) for time in both
+        ]
+        assert Counter((p.num_bytes, s) for one in found for p in one.points for s in p.seconds) == Counter(there)
+    ranks = {"two nodes": 16, "MPI": 4, "INFO": 2}.get(name, 8)
+    if {point.what for one in found for point in one.points} <= TELLING and how != "mixed":
+        assert {one.num_ranks for one in found} == {ranks}
+
+
+def test_a_spoilt_log_gives_one_clear_error_or_the_rows_that_stand_there(tmp_path: Path) -> None:
+    draw, seen = random.Random(18), Counter[str]()
+    for number in range(1500):
+        name = draw.choice(list(BASES))
+        how, lines = spoilt(BASES[name], draw)
+        try:
+            found = read(tmp_path, lines)
+        except ValueError as error:
+            words = str(error)
+            clear = r"a\.log: (line \d+|[\w\[\]]+|the trace): .|a\.log: it is empty$"
+            assert re.search(clear, words), (number, name, how, words)
+            assert "\n" not in words
+            assert len(words) < 500
+            seen["refused"] += 1
+            continue
+        seen["read"] += 1
+        text = "\n".join(lines)
+        if "busbw" in text and "# Using devices" in text and not re.search(r"GBps|Gbps", text):
+            assert_rows(found, text, name, how)
+        else:
+            numbers = sorted(shown(text))
+            assert all(is_printed(profile, numbers) for profile in found), (number, name, how)
+    assert min(seen.values()) > 300
+
+
+# ---- traces, topologies, and the command
+
+TRACE = {
+    "schemaVersion": 1,
+    "deviceProperties": [{"id": 0, "name": "NVIDIA A100", "totalGlobalMem": 42297524224}],
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2, "nccl_version": "2.17.1"},
+    "traceEvents": [
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "ts": 1, "dur": 13, "args": args}
+        for args in ({"bytes": 98304, "memory bandwidth (GB/s)": 7.5}, {"bytes": 97500, "memory bandwidth (GB/s)": 7.5})
+    ]
+    + [{"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "ts": 1, "dur": 2.5, "args": args}
+        for args in ({"bytes": 1000}, {"bytes": 1000}, {"bytes": 0}, None)]
+    + [
+        {"ph": "X", "cat": "kernel", "name": "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWork*)", "ts": 9, "dur": dur}
+        | {"args": {"Collective name": "allreduce", "In msg nelems": 256, "Group size": size, "dtype": "Float"}}
+        for dur, size in ((20.5, 2), (30.5, 2), (99, 4))
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_copies_and_kernels_of_a_trace_are_points_with_their_spread(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / ("a.json.gz" if packed else "a.json")
+    raw = json.dumps(TRACE).encode()
+    path.write_bytes(gzip.compress(raw) if packed else raw)
+    (found,) = read_log(path)
+    assert (found.num_ranks, found.num_nodes) == (2, None)
+    assert found.provenance["gpus"] == ({"name": "NVIDIA A100", "nccl": "2.17.1"},)
+    assert seconds(found, "transfer", 98304, direction="h2d", method="pinned") == pytest.approx(98304 / 7.5e9, rel=1e-5)
+    (back,) = found.select("transfer", 1000, direction="d2h", method="pageable")
+    assert back.seconds == (2.5e-6, 2.5e-6)
+    (kernels,) = found.select("allreduce", 1024, algorithm="native")
+    assert kernels.seconds == pytest.approx((20.5e-6, 30.5e-6))
+    assert "wait" in found.provenance["source"]["notes"]
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(ValueError, match=r"a\.json"):
+        read_log(path)
+
+
+TOPOLOGY = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-15\t0\nGPU1\tPHB\t X \t0-15\t0\n\nLegend:\n"
+
+
+def test_a_topology_is_kept_with_what_was_measured_there(tmp_path: Path) -> None:
+    found = one(tmp_path, [*TOPOLOGY.split("\n"), *made.table()])
+    assert found.provenance["topology"] == TOPOLOGY.partition("\n\n")[0].strip()
+    with pytest.raises(ValueError, match="line 1: a topology of GPUs without measurements"):
+        read(tmp_path, TOPOLOGY)
+
+
+def test_the_command_says_what_it_read_and_writes_one_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_text("\n".join([*made.table(), *made.table("all_gather")]))
+    other.write_text("\n".join(made.table(num_ranks=4)))
+    assert main(["import", str(log), "-o", str(tmp_path / "box.json")]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "a, allreduce: 8 ranks on 1 node, nccl, nccl-tests 2.17.8: 18 times, 128 B to 2 GiB" in words
+    box = Profile.load(tmp_path / "box.json")
+    assert [len(box.select(what)) for what in ("allreduce", "allgather")] == [18, 18]
+    assert (box.provenance["name"], box.num_ranks) == ("box", 8)
+    assert main(["import", str(log), str(other), "-o", str(tmp_path / "two.json")]) == 2
+    assert "these are of several machines" in capsys.readouterr().err
+    assert not (tmp_path / "two.json").exists()
+    assert main(["import", str(log), "--kind", "osu"]) == 2
+    assert capsys.readouterr().err.startswith(f"rankscope: {log}: line")
+
+
+COPIES = {"critical_path": 16, "df_index": 2040, "nccl_parser": 960 + 21, "rank-0": 40, "trace_diff": 228, "rank-1": 40}
+
+
+@pytest.mark.skipif(not published(), reason="../shared/measurements is not there")
+@pytest.mark.parametrize("name", COPIES)
+def test_every_copy_of_a_published_trace_is_read(name: str) -> None:
+    (path,) = (SHARED / "traces").glob(f"*{name}*")
+    (found,) = read_log(path)
+    assert sum(len(point.seconds) for point in found.points) == COPIES[name]

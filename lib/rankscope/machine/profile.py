@@ -106,6 +106,15 @@ class Point:
         if len(self.clean) != len(self.seconds):
             raise ValueError(f"clean must say something of each of {len(self.seconds)} iterations, got {self.clean!r}")
 
+    def like(self, num_bytes: int, seconds: tuple[float, ...]) -> Point:
+        """Return a point of the same thing at another size, of figures that a reader has checked already."""
+        made = object.__new__(Point)
+        clean, kept = (True,) * len(seconds), tuple([float(f"{one:.6g}") for one in seconds])
+        values = (self.what, num_bytes, kept, clean, self.options)
+        for name, value in zip(("what", "num_bytes", "seconds", "clean", "options"), values, strict=True):
+            object.__setattr__(made, name, value)
+        return made
+
     @property
     def key(self) -> Key:
         """What no two points of a profile have in common."""

@@ -346,7 +346,7 @@ class Timeline:
         except ValueError as error:
             raise StorageError(path, f"not a readable trace: {error}") from error
         try:
-            trace = _decoded(_unpacked(raw) if raw[:2] == b"\x1f\x8b" else raw)
+            trace = _decoded(unpacked(raw) if raw[:2] == b"\x1f\x8b" else raw)
             head = trace.otherData
             if not isinstance(head, dict) or head.get("format") != _FORMAT:
                 timeline, skipped = _foreign(trace, kind)
@@ -397,7 +397,8 @@ class _Trace(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Trace | list[_Entry])
 
 
-def _unpacked(raw: bytes) -> bytes:
+def unpacked(raw: bytes) -> bytes:
+    """Return what was gzipped; raises ValueError for more than a trace may have, OSError or EOFError for no gzip."""
     pieces, num_bytes = list[bytes](), 0
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
         while piece := file.read(_PIECE_BYTES):
