@@ -27,14 +27,15 @@ OURS = "rankscope"  # the repository of a machine whose owner added it himself
 class Machine(NamedTuple):
     """A profile of the bank: its hardware in words, the published files, and what these do not say themselves.
 
-    `gpu` and `nodes` are those of index.json, where a log does not state them. `sick` says why nobody should expect
-    these figures. `pick` chooses among several profiles of a file, by what they say of themselves.
+    `gpu`, `nodes` and `network` are those of index.json, where a log does not state them. `sick` says why nobody should
+    expect these figures. `pick` chooses among several profiles of a file, by what they say of themselves.
     """
 
     hardware: str
     files: Sequence[str]
     gpu: str = ""
     nodes: int = 0
+    network: str = ""
     sick: str = ""
     pick: Mapping[str, Any] = MappingProxyType({})
 
@@ -45,7 +46,8 @@ def abci(gpu: str, each: int, nodes: int, sick: str = "") -> Machine:
     where = "intra" if nodes == 1 else "inter"
     file = f"abci2-{gpu}-{where}_{letter}node-{nodes}n{each * nodes}g-allreduce-nccl.txt"
     size = f"{each} × {card}" if nodes == 1 else f"{nodes} nodes of {each} × {card}"
-    return Machine(f"ABCI 2.0: {size}, NVLink" + (f", {links} a node" if nodes > 1 else ""), [file], sick=sick)
+    words = f", {links} a node" if nodes > 1 else ""
+    return Machine(f"ABCI 2.0: {size}, NVLink{words}", [file], network=links if nodes > 1 else "", sick=sick)
 
 
 def collected(words: str, file: str, counts: Sequence[int] = (2, 4, 8), sick: dict[int, str] | None = None) -> Any:
@@ -67,6 +69,7 @@ def fleet(letter: str, cluster: str, gpus: Sequence[int], sick: dict[int, str]) 
             f"H100 fleet {letter}: every two of its nodes, {each} of 8 H100 each, InfiniBand",
             ["FIGURES-h100-pairwise-fleet.csv"],
             gpu="NVIDIA H100 80GB HBM3",
+            network="InfiniBand",
             pick={"num_ranks": 2 * each, "name": cluster},
             sick=sick.get(each, ""),
         )
@@ -109,10 +112,14 @@ MACHINES: dict[str, Machine] = {
     "h100_fleet_4": Machine("A node of H100 fleet b: 4 of 8 × H100 80GB HBM3", [FIVE.format("1n4g")]),
     "h100_fleet_8": Machine("A node of H100 fleet b: 8 × H100 80GB HBM3", [FIVE.format("1n8g")]),
     "h100_fleet_10x1": Machine(
-        "H100 fleet b: 10 nodes, 1 of 8 H100 each, 400 Gb/s InfiniBand a GPU", [FIVE.format("ib-10n10g")]
+        "H100 fleet b: 10 nodes, 1 of 8 H100 each, 400 Gb/s InfiniBand a GPU",
+        [FIVE.format("ib-10n10g")],
+        network="InfiniBand",
     ),
     "h100_fleet_10x2": Machine(
-        "H100 fleet b: 10 nodes, 2 of 8 H100 each, 400 Gb/s InfiniBand a GPU", [FIVE.format("ib-10n20g")]
+        "H100 fleet b: 10 nodes, 2 of 8 H100 each, 400 Gb/s InfiniBand a GPU",
+        [FIVE.format("ib-10n20g")],
+        network="InfiniBand",
     ),
     **fleet("a", "cluster00", (1, 4, 8), dict.fromkeys((1, 4, 8), "some pairs are far slower than the others")),
     **fleet("b", "cluster01", (1, 2, 4, 8), {}),
@@ -120,12 +127,11 @@ MACHINES: dict[str, Machine] = {
     **named("b200_nccl_2_28", collected("{} × B200, NVLink 5 and NVSwitch, NCCL 2.28", "b200_sxm-2.28.9")),
     **named("gb200", collected("{} × GB200, NVLink 5", "gb200-2.29.2", (2, 4))),
     "alps_gh200_2x4": Machine(
-        "Alps: 2 nodes of 4 × GH200 120GB, Slingshot 11", ["gh200-alps-2n8g-allreduce.txt"], nodes=2
+        "Alps: 2 nodes of 4 × GH200 120GB, Slingshot 11", ["gh200-alps-2n8g-allreduce.txt"], network="Slingshot 11"
     ),
     "alps_gh200_2x4_no_plugin": Machine(
         "Alps: 2 nodes of 4 × GH200 120GB, Slingshot 11 without its plug-in",
         ["gh200-alps-2n8g-allreduce-untuned.txt"],
-        nodes=2,
         sick="without the network's plug-in NCCL talks through sockets",
     ),
     **named(
@@ -161,6 +167,7 @@ MACHINES: dict[str, Machine] = {
         ["jeanzay-v100-32g-4n16g-opa-pytorch-allreduce.txt"],
         gpu="Tesla V100-SXM2-32GB",
         nodes=4,
+        network="Omni-Path",
     ),
     "quadro_rtx6000_copies": Machine(
         "Copies: Quadro RTX 6000, PCIe 3, pageable and pinned",
@@ -203,7 +210,10 @@ def with_source(profile: Profile, rows: Sequence[dict[str, Any]], machine: Machi
     if machine.nodes and not about.get("num_nodes"):
         about |= {"num_nodes": machine.nodes, "ranks_per_node": [profile.num_ranks // machine.nodes] * machine.nodes}
         added.append("nodes")
-    notes += [f"{' and '.join(added)} are those that its publisher states, not the log"] if added else []
+    if machine.network and not about.get("network"):
+        about["network"] = machine.network
+        added.append("network")
+    notes += [f"{', '.join(added)}: as its publisher states, not the log"] if added else []
     paths = dict.fromkeys(row["source_path"] for row in rows)
     first = rows[0]
     assert all(row["source_repo"] == first["source_repo"] for row in rows)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ..collectives import ALGORITHMS
 from ..machine import Profile, claims, verdict
+from ..machine.expected import LARGE_BYTES, LOW, Beside, beside, is_like
 from ..machine.link_facts import facts_of, peer_rates
 from ..machine.measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
 from ..machine.profile import LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
@@ -67,8 +68,12 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
     yield Text(first, "bold")
     yield from map(Text, lines)
     yield from _links(profile)
+    box = beside(profile)
     for group in groups(profile):
-        yield _by_size(profile, group)
+        if not group.is_native:
+            yield _by_size(profile, group)
+        if group.is_native or any(row.collective == group.collective for row in box.rows):
+            yield _beside(box, group)
     yield from copies_tables(profile)
     yield heading("Verdict")
     yield marked(("·", sentence) for sentence in verdict(profile))
@@ -207,6 +212,14 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
         kinds = ", ".join(dict.fromkeys(map(_what, rows.itertuples())))
         if len(rows):
             yield Text(f"Only in {name}: {count_of(len(rows), 'point')}, of {kinds}.")
+    for letter, profile, other in (("A", before, after), ("B", after, before)):
+        like = is_like(profile, other)
+        box = beside(profile, {"AB"[letter == "A"]: other}) if like else beside(profile)
+        if any(finding.is_fault or letter == "A" for finding in box.findings):
+            yield heading(f"{letter}: expected, got, why")
+            if like and letter == "A":
+                yield from (_beside(box, group) for group in groups(profile) if group.is_native)
+            yield marked(("·", f"{finding.sentence} (rule {finding.rule})") for finding in box.findings)
 
 
 def _links(profile: Profile) -> Iterator[RenderableType]:
@@ -243,6 +256,28 @@ def _by_size(profile: Profile, group: Group) -> Table:
             _of_bound(profile, group.collective, best),
             f"{best.num_clean}/{len(best.seconds)}",
         )
+    return table
+
+
+def _beside(box: Beside, group: Group) -> Table:
+    """What native takes and reaches, and what machines of the bank like this one do."""
+    rows = {row.num_bytes: row for row in box.rows if row.collective == group.collective}
+    wire, has_clean = box.wire_bytes_per_s, any(len(p.seconds) > 1 for p in box.profile.select(group.collective))
+    columns = [*(["expected", "share"] if rows else []), *(["of link"] if wire else []), *(["clean"] * has_clean)]
+    table = table_of(f"{group.collective}, {NATIVE}", "size", "median", "got", *columns)
+    notes = [f"expected: of {box.names}; share: of the slowest"] if rows else []
+    notes += [f"link: {rate_words(wire)} one way"] if wire else []
+    table.caption = "; ".join([f"got: busbw; {notes[0]}", *notes[1:]] if notes else ["got: busbw"])
+    for size, points in group.by_size.items():
+        if NATIVE not in points:
+            continue
+        point, row = points[NATIVE], rows.get(size)
+        cells = [bytes_words(size), time_words(point.median_s), _busbw(box.profile, point)]
+        cells += ([row.expected, f"{row.share:.0%}"] if row else ["", ""]) if rows else []
+        cells += [f"{point.busbw_bytes_per_s(box.profile.num_ranks) / wire:.0%}"] if wire else []
+        cells += [f"{point.num_clean}/{len(point.seconds)}"] if has_clean else []
+        style = None if row is None or size < LARGE_BYTES or row.share >= LOW else "red"
+        table.add_row(*cells, style=style)
     return table
 
 

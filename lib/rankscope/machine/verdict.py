@@ -16,6 +16,7 @@ from ..collectives.cost import Bounds
 from ..values.checks import count_of, of_type
 from ..values.units import bytes_words, rate_words, three_digits, time_words
 from .claims import claims
+from .expected import beside
 from .fit import LinkFit
 from .link_facts import transfers_of
 from .profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, Profile, busbw_factor
@@ -56,6 +57,11 @@ class Group:
 
     collective: str
     by_size: Mapping[int, Mapping[str, Point]]
+
+    @property
+    def is_native(self) -> bool:
+        """Whether nothing but the backend's own was measured."""
+        return all(points.keys() == {NATIVE} for points in self.by_size.values())
 
     def fastest(self, num_bytes: int) -> Point:
         """Return the fastest point of a size."""
@@ -99,9 +105,15 @@ def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | N
 # ---- what was found
 
 
+def expected_got_why(profile: Profile) -> Iterator[str]:
+    """What machines of the bank like this one reach, and what explains a gap, each with the rule that says so."""
+    for finding in beside(profile).findings:
+        yield f"{finding.sentence} (rule {finding.rule})"
+
+
 def fastest(profile: Profile) -> Iterator[str]:
     """Which algorithm at which sizes; one is kept where it is within 5 % of the fastest, or within the noise."""
-    for group in groups(profile):
+    for group in (group for group in groups(profile) if not group.is_native):
         chosen: list[tuple[str, int]] = []
         for size, points in group.by_size.items():
             best = group.fastest(size)
@@ -160,7 +172,7 @@ def copies(profile: Profile) -> Iterator[str]:
             yield f"That {one.claim}: {'yes' if one.measured.holds else 'no'}; {one.measured.words}."
 
 
-FINDINGS = (fastest, against_native, above_the_bound, copies)
+FINDINGS = (expected_got_why, fastest, against_native, above_the_bound, copies)
 
 
 # ---- what looks wrong: rules that say so in a sentence, and say nothing otherwise
@@ -169,7 +181,8 @@ FINDINGS = (fastest, against_native, above_the_bound, copies)
 def no_prediction(profile: Profile) -> Iterator[str]:
     """No link was measured, or the nodes are uneven."""
     if not any(profile.select(how) for how in PATTERNS):
-        yield "No link was measured, so no algorithm can be predicted or compared with a bound."
+        if not profile.points or not all(group.is_native for group in groups(profile)):  # its curves predict native
+            yield "No link was measured, so no algorithm can be predicted or compared with a bound."
         return
     try:
         profile.cluster()

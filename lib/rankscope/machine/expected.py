@@ -1,0 +1,327 @@
+"""Expected, got, why: a GPU box beside the machines of the bank that are like it, and what explains a gap."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+
+from ..values.units import bytes_words, rate_words
+from .bank import PREFIX, is_sick, provenances
+from .fit import LEAST_SIZES
+from .link_facts import pcie_bytes_per_s
+from .profile import NATIVE, Point, Profile, busbw_factor
+
+LARGE_BYTES, SMALL_BYTES = 2**24, 2**15  # from here on bytes count; up to here latency does
+LOW = 0.75  # of the slowest machine like it: less needs a reason (91 % is the least that a healthy one reaches)
+_SOCKETS, _LATE, _AS_QUICK = 0.25, 0.6, 0.85  # of bandwidth; of the quickness of small sizes: far less, hardly less
+_NEAR = 0.25  # of one over a number of network cards
+_HOST, _HALF = 40e9, 0.5  # bytes/s that GPUs reach through the host's memory at most; and so much of the others'
+_SLOW_GPUS, _SLOW_NODES = 0.5, 0.9  # of the median pair
+_MOST_OF = 0.6  # of the slow pairs that include one node
+_FALLS, _EVEN = 0.92, 0.9  # bandwidth at a dip to that before; share of the sizes next to a dip
+
+NVLINK = {  # bytes/s of a GPU to the others one way, by NVIDIA's data sheets
+    "V100 SXM2": 150e9,
+    "A100 SXM4": 300e9,
+    **dict.fromkeys(("H100", "H200", "GH200"), 450e9),
+    **dict.fromkeys(("B200", "B300", "GB200", "GB300"), 900e9),
+}
+PCIE = {"L40S": 4, "RTX 4090": 4, "A100 PCIE": 4, "H100 PCIE": 5, "RTX PRO 6000": 5, "RTX 5090": 5}  # generations
+WIRE = NVLINK | {model: pcie_bytes_per_s(generation) for model, generation in PCIE.items()}
+_NO_MODEL = r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\w+ EDITION"
+_FABRIC = (
+    r"(?P<efa>EFA|AWS)|(?P<slingshot>Slingshot|CXI)|(?P<ethernet>GbE|RoCE)|(?P<ib>InfiniBand|\bIB\b)|(?P<opa>Omni)"
+)
+
+
+@attrs.frozen
+class Finding:
+    """What a rule found: its name, a sentence with the figures, and whether something is wrong."""
+
+    rule: str
+    sentence: str
+    is_fault: bool = True
+
+
+class Row(NamedTuple):
+    """A collective at a size: busbw in bytes/s that was got, and of the slowest and quickest machine like it."""
+
+    collective: str
+    num_bytes: int
+    got: float
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        return self.got / self.low
+
+    @property
+    def expected(self) -> str:
+        low, high = rate_words(self.low), rate_words(self.high)
+        return low if low == high else f"{low} to {high}"
+
+
+def gpu_of(about: Mapping[str, Any]) -> str:
+    """Return the model of all GPUs of a provenance, without memory and maker; an empty text where it is not stated.
+
+    >>> gpu_of({"gpus": [{"name": "NVIDIA A100-SXM4-80GB"}, {"name": "A100-SXM4-40GB"}]})
+    'A100 SXM4'
+    """
+    names = {re.sub(_NO_MODEL, " ", one.get("name", "").upper().replace("-", " ")) for one in about.get("gpus", ())}
+    models = {" ".join(name.split()) for name in names}
+    return models.pop() if len(models) == 1 else ""
+
+
+@attrs.frozen(slots=False)
+class Beside:
+    """A profile and the machines like it; of a series these have fewer and more nodes, for want of as many."""
+
+    profile: Profile
+    peers: Mapping[str, Profile]
+    is_series: bool = False
+
+    @property
+    def gpu(self) -> str:
+        return gpu_of(self.profile.provenance)
+
+    @property
+    def names(self) -> str:
+        return " and ".join(f"{PREFIX}{name}" if name in provenances() else name for name in self.peers)
+
+    @property
+    def wire_bytes_per_s(self) -> float | None:
+        """What a GPU can send to the others of its node; None for several nodes, and where it is not known."""
+        return WIRE.get(self.gpu) if self.profile.num_nodes == 1 else None
+
+    @cached_property
+    def rates(self) -> dict[str, dict[int, float]]:
+        """The busbw of native by collective and size, in bytes/s."""
+        return {
+            what: {size: point.busbw_bytes_per_s(self.profile.num_ranks) for size, point in points.items()}
+            for what, points in native(self.profile).items()
+        }
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """What native reached at the sizes that a machine like it was measured around."""
+        found = []
+        for what, rates in self.rates.items():
+            swept = [peer for peer in self.peers.values() if len(native(peer).get(what, ())) >= LEAST_SIZES]
+            curves = [(peer.curve(what), busbw_factor(what, peer.num_ranks)) for peer in swept]
+            for size, got in rates.items():
+                inside = [
+                    one for one in curves if min(filter(None, one[0].measured_s)) <= size <= max(one[0].measured_s)
+                ]
+                others = [size * factor / curve.seconds(size) for curve, factor in inside]
+                found += [Row(what, size, got, min(others), max(others))] if others and got > 0 else []
+        return tuple(found)
+
+    @cached_property
+    def worst(self) -> tuple[float, float, Row | None]:
+        """Of the collective furthest below: shares of large and of small sizes (nan without), and its largest row."""
+        found: list[tuple[float, float, Row | None]] = []
+        for what in self.rates:
+            rows = [row for row in self.rows if row.collective == what]
+            large, small = (
+                [row.share for row in rows if sign * row.num_bytes >= sign * ends]
+                for sign, ends in ((1, LARGE_BYTES), (-1, SMALL_BYTES))
+            )
+            found += [(float(np.median(large)), float(np.median(small or [np.nan])), rows[-1])] if large else []
+        return min(found, key=lambda one: one[0], default=(np.nan, np.nan, None))
+
+    def states(self, pattern: str) -> bool:
+        """Whether the profile's network or environment has this."""
+        about = self.profile.provenance
+        return bool(re.search(pattern, f"{about.get('network', '')}\n{about.get('environment', '')}"))
+
+    @cached_property
+    def figures(self) -> str:
+        """Got and expected in words; what was got alone where no machine is like it."""
+        if row := self.worst[2]:
+            where = f"{row.collective} at {bytes_words(row.num_bytes)} reaches {rate_words(row.got)}"
+            return f"{where}, {row.share:.0%} of the {row.expected} of {self.names}."
+        rates = [(rate, what, size) for what, by_size in self.rates.items() for size, rate in by_size.items()]
+        rate, what, size = max(rates, default=(0.0, "", 0))
+        return f"{what} reaches {rate_words(rate)} at most, at {bytes_words(size)}." if rates else ""
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        share, *_ = self.worst
+        enough = [Finding("reaches", self.figures, False)] if share >= LOW else []
+        causes = [found for rule in CAUSES for found in rule(self)]
+        if share < LOW and not causes:
+            causes = [Finding("unexplained", f"{self.figures} No rule says why: compare NCCL's version and topo -m.")]
+        return (*enough, *causes, *switch_costs(self), *switch_adds(self))
+
+
+def native(profile: Profile) -> dict[str, dict[int, Point]]:
+    """The backend's own points of each collective by size, in place where there are any; no pairs of a fleet."""
+    found: dict[str, dict[int, Point]] = {}
+    for point in sorted(profile.select(algorithm=NATIVE), key=lambda point: bool(point.options.get("in_place"))):
+        if "src" not in point.options and point.num_bytes:
+            found.setdefault(point.what, {})[point.num_bytes] = point
+    return {what: dict(sorted(points.items())) for what, points in found.items()}
+
+
+def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Beside:
+    """Return a profile beside others, by default the healthy ones of the bank with the same GPUs, ranks and nodes.
+
+    Where there is none with as many nodes, these are the next smaller and the next larger cluster of such nodes. A
+    profile is never beside itself, nor beside one whose network is known to be of another kind.
+    """
+    about, nodes = profile.provenance, profile.num_nodes or 0
+    if peers is not None or not (profile.backend == "nccl" and nodes and gpu_of(about) and native(profile)):
+        return Beside(profile, peers or {})
+    by_nodes: dict[int, dict[str, Profile]] = {}
+    for name, other in provenances().items():
+        others = int(other.get("num_nodes", 0))
+        alike = gpu_of(other) == gpu_of(about) and other["num_ranks"] * nodes == profile.num_ranks * others
+        fabrics = {found.lastgroup for one in (about, other) if (found := re.search(_FABRIC, one.get("network", "")))}
+        if alike and not is_sick(other) and (nodes == 1 or len(fabrics) < 2) and not _has(name, profile):
+            by_nodes.setdefault(others, {})[name] = _loaded(name)
+    fewer, more = [one for one in by_nodes if 1 < one < nodes], [one for one in by_nodes if one > nodes]
+    if nodes not in by_nodes and fewer and more and nodes > 1:
+        return Beside(profile, by_nodes[max(fewer)] | by_nodes[min(more)], True)
+    return Beside(profile, by_nodes.get(nodes, {}))
+
+
+@cache
+def _loaded(name: str) -> Profile:
+    return Profile.load(PREFIX + name)
+
+
+def _has(name: str, profile: Profile) -> bool:
+    """Whether a machine of the bank is this one, or has too few sizes to compare with."""
+    points = _loaded(name).points
+    return set(profile.points) <= set(points) or all(len(some) < LEAST_SIZES for some in native(_loaded(name)).values())
+
+
+def is_like(profile: Profile, other: Profile) -> bool:
+    """Return whether two profiles are of as many of the same GPUs on as many nodes, by NCCL."""
+    one, two = ((it.backend, it.num_ranks, it.num_nodes, gpu_of(it.provenance)) for it in (profile, other))
+    return one == two and one[0] == "nccl" and bool(one[-1])
+
+
+# ---- why: each rule speaks where it fits, and is silent otherwise
+
+
+def p2p_off(box: Beside) -> Iterator[Finding]:
+    """GPUs of a node talk through the host's memory."""
+    share, _, row = box.worst
+    is_set = box.states(r"NCCL_P2P_DISABLE=1|NCCL_P2P_LEVEL=LOC")
+    is_said = box.gpu in NVLINK and box.states(r"\bSHM\b") and not box.states(r"\bP2P\b")
+    is_seen = bool(box.gpu in NVLINK and box.profile.num_nodes == 1 and share < _HALF and row and row.got < _HOST)
+    if (is_set or is_said or is_seen) and not share >= LOW:
+        how = "NCCL_P2P_DISABLE is set: unset it" if is_set else "See if `nvidia-smi topo -m` has PHB or SYS there"
+        words = "The GPUs of a node talk through the host's memory: peer-to-peer access is off"
+        yield Finding("p2p_off", f"{box.figures} {words}. {how}.")
+
+
+def plug_in_missing(box: Beside) -> Iterator[Finding]:
+    """Nodes talk through sockets: far less bandwidth, and small sizes are much slower, too."""
+    share, small, _ = box.worst
+    is_seen = _has_network(box) and not box.is_series and share < _SOCKETS and small < _LATE
+    if is_seen or box.states("NET/Socket"):
+        words = "Nodes seem to talk through sockets, as without the network's plug-in: see which NCCL_DEBUG=INFO names"
+        yield Finding("plug_in_missing", f"{box.figures} {words}.")
+
+
+def no_gpudirect(box: Beside) -> Iterator[Finding]:
+    """Bytes go through the host's memory on their way to the network: less bandwidth, and small sizes are slower."""
+    share, small, _ = box.worst
+    is_said = box.states("GPU Direct RDMA Disabled|NCCL_NET_GDR_LEVEL=(0|LOC)") and not share >= LOW
+    is_seen = _has_network(box) and not box.is_series and _SOCKETS <= share < LOW and small < _AS_QUICK
+    if (is_said or is_seen) and not any((*plug_in_missing(box), *p2p_off(box))):
+        how = "The log says that" if is_said else "It looks as if"
+        words = "GPUDirect RDMA is off, so bytes pass through the host's memory: load nvidia-peermem"
+        yield Finding("no_gpudirect", f"{box.figures} {how} {words}.")
+
+
+def one_nic(box: Beside) -> Iterator[Finding]:
+    """A half, a quarter or an eighth of the bandwidth, while small sizes are as quick as elsewhere."""
+    share, small, _ = box.worst
+    cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
+    is_part = share < LOW and abs(share * cards - 1) < _NEAR
+    if _has_network(box) and not box.is_series and is_part and small >= _AS_QUICK:
+        words = f"Small sizes are as quick: NCCL seems to use one network card where others use {cards}"
+        yield Finding("one_nic", f"{box.figures} {words}. Look at NCCL_IB_HCA and what NCCL_DEBUG=INFO lists.")
+
+
+def degraded_node(box: Beside) -> Iterator[Finding]:
+    """Less than smaller and larger clusters of the same nodes reach."""
+    if box.is_series and box.worst[0] < LOW:
+        words = "Fewer and more such nodes do better: measure them in pairs to find a slow one"
+        yield Finding("degraded_node", f"{box.figures} {words}.")
+
+
+def degraded_pair(box: Beside) -> Iterator[Finding]:
+    """Of all pairs of a fleet or of GPUs, some are slower than the median by more than such pairs differ."""
+    by_kind: dict[tuple[Any, ...], dict[int, dict[tuple[str, str], float]]] = {}
+    for point in box.profile.points:
+        options = point.options
+        if {"src", "dst"} <= set(options) and options.get("direction") != "through_host":
+            kind = point.what, *(options.get(name) for name in ("direction", "method", "both", "in_place"))
+            pair = str(options["src"]), str(options["dst"])
+            by_kind.setdefault(kind, {}).setdefault(point.num_bytes, {})[pair] = point.algbw_bytes_per_s
+    for (what, *_), by_size in by_kind.items():
+        size, rates = max(by_size.items())
+        median, share = float(np.median(list(rates.values()))), _SLOW_GPUS if what == "transfer" else _SLOW_NODES
+        name = {"transfer": "copies", "together": "sends"}.get(what, what)
+        slow = {pair: rate for pair, rate in rates.items() if rate < share * median}
+        if slow and len(rates) > 2:
+            worst = min(slow, key=slow.__getitem__)
+            [(node, number)] = Counter(end for pair in slow for end in pair).most_common(1)
+            who = f"{node} is in {number} of them" if 1 < len(slow) * _MOST_OF <= number else "no single one is in most"
+            where = f"{len(slow)} of {len(rates)} pairs reach less than {share:.0%} of the median {rate_words(median)}"
+            least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
+            words = f"{where}, {least}, the quickest {rate_words(max(rates.values()))}; {who}"
+            yield Finding("degraded_pair", f"{name} of {bytes_words(size)}, pair by pair: {words}.")
+
+
+def switch_costs(box: Beside) -> Iterator[Finding]:
+    """Bandwidth falls from one size to the next and comes back later; wrong where that of machines like it stays."""
+    for what, rates in box.rates.items():
+        rows = {row.num_bytes: row for row in box.rows if row.collective == what}
+        odd = box.profile.curve(what).odd if len(rates) >= LEAST_SIZES else {}
+        for before, size in pairwise(size for size in rates if size > SMALL_BYTES):
+            even = [one for one, row in rows.items() if row.got >= _EVEN * row.high]
+            back = even if rows.get(size) else [one for one in rates if rates[one] > rates[before]]
+            later, others = [one for one in back if one > size], ""
+            if not later or rates[size] > _FALLS * rates[before] or {before, size} & set(odd):
+                continue
+            if row := rows.get(size):
+                if before not in even or row.got > LOW * row.high:
+                    continue
+                others = f", where others reach {rate_words(row.high)}"
+            falls = f"falls from {rate_words(rates[before])} at {bytes_words(before)} to {rate_words(rates[size])}"
+            words = f"{falls} at {bytes_words(size)}{others}; from {bytes_words(later[0])} on it is back"
+            cause = "NCCL seems to switch its algorithm too early: try another NCCL_ALGO, NCCL_PROTO or version"
+            yield Finding("switch_costs", f"{what}: busbw {words}. {cause}.", bool(row))
+
+
+def switch_adds(box: Beside) -> Iterator[Finding]:
+    """An allreduce has more busbw than the wire carries, which only a switch that adds can do."""
+    rates, wire = box.rates.get("allreduce", {}), box.wire_bytes_per_s
+    size = max(rates, key=rates.__getitem__, default=0)
+    if wire and rates and rates[size] > wire:
+        words = f"busbw is {rate_words(rates[size])}, more than the {rate_words(wire)} of a GPU's links"
+        why = "That is no error: the switch adds (NVLS), so that each GPU sends its bytes once"
+        yield Finding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)
+
+
+def _has_network(box: Beside) -> bool:
+    return (box.profile.num_nodes or 1) > 1
+
+
+CAUSES: Sequence[Callable[[Beside], Iterator[Finding]]] = (
+    *(p2p_off, plug_in_missing, no_gpudirect, one_nic, degraded_pair, degraded_node),
+)
+RULES = ("reaches", "unexplained", *(rule.__name__ for rule in (*CAUSES, switch_costs, switch_adds)))
