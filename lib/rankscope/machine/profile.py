@@ -108,11 +108,12 @@ class Point:
 
     def like(self, num_bytes: int, seconds: tuple[float, ...]) -> Point:
         """Return a point of the same thing at another size, of figures that a reader has checked already."""
-        made = object.__new__(Point)
-        clean, kept = (True,) * len(seconds), tuple([float(f"{one:.6g}") for one in seconds])
-        values = (self.what, num_bytes, kept, clean, self.options)
-        for name, value in zip(("what", "num_bytes", "seconds", "clean", "options"), values, strict=True):
-            object.__setattr__(made, name, value)
+        made, put = object.__new__(Point), object.__setattr__
+        put(made, "what", self.what)
+        put(made, "num_bytes", num_bytes)
+        put(made, "seconds", tuple([float(f"{one:.6g}") for one in seconds]))
+        put(made, "clean", (True,) * len(seconds))
+        put(made, "options", self.options)
         return made
 
     @property
