@@ -87,8 +87,9 @@ dashboard: setup ## serve all explorers on one page, on this machine only
 site: setup ## make static pages of notebooks and API in build/site, which work from disk
 	@$(PY) site/make_site.py
 
-# Two processes share the test files and the notebooks, whichever is free takes the next; mypy runs next to them.
-PYTEST := $(PY) -m pytest -n2 --dist loadfile
+# Four processes share the test files and the notebooks, whichever is free takes the next: half of the time tests wait for
+# ranks, browsers and timeouts, so two cores have work for four. mypy runs next to them.
+PYTEST := $(PY) -m pytest -n4 --dist loadfile
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300
 
 test: setup ## everything: lint, types, tests, docstring examples, and each notebook against its stored outputs

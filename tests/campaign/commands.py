@@ -48,6 +48,8 @@ CHEAP = "--num-ranks 2 --sizes 1KiB --algorithms native --iterations 1 --budget 
 AROUND = "COLUMNS=0 COLUMNS=-1 COLUMNS=x COLUMNS=99999 TERM=dumb TERM= LANG=C LANG=x PYTHONIOENCODING=ascii "
 AROUND += "HOME=/nonexistent FORCE_COLOR=1 NO_COLOR=1 RANK=x RANK=-1 RANK=5 TMPDIR=/nonexistent"
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "trace": 25, "import": 15}
+assert OFTEN.keys() == COMMANDS.keys()
 AS_PROCESS = ("profile", "doctor")
 
 
@@ -57,7 +59,7 @@ def prepare(folder: Path) -> Callable[[Random, Path], Case]:
     def make(chance: Random, work: Path) -> Case:
         os.mkfifo(work / "fifo")
         (work / "loop").symlink_to("loop")
-        (name,) = chance.choices([*COMMANDS, chance.choice(ODD)], [4, 1, 30, 30, 15, 25, 3])
+        name = chance.choices([*OFTEN, ""], [*OFTEN.values(), 3])[0] or chance.choice(ODD)
         words = [name, *_words(name, chance, [_path(chance, work, profiles) for _ in range(3)])]
         alone = name in AS_PROCESS or chance.random() < 0.03
         around = dict(one.split("=") for one in AROUND.split() if chance.random() < 0.08)

@@ -38,7 +38,8 @@ def _nobody_is_left(tmp_path_factory, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
     yield
     assert soon(lambda: not children(server_pid()))
-    assert {path.name for folder in server_folders() for path in folder.iterdir()} <= {"server.err", ".owner"}
+    here = {"server.err", ".owner"}
+    assert soon(lambda: {path.name for folder in server_folders() for path in folder.iterdir()} <= here)
     assert set(Path(tempfile.gettempdir()).iterdir()) <= server_folders()
 
 
