@@ -129,6 +129,8 @@ def test_ranks_follow_from_bandwidths_only_where_they_can_be_no_others(tmp_path:
     with pytest.raises(ValueError, match="the number of ranks is not stated, and bus bandwidths do not tell it"):
         read(tmp_path, lines)
     assert one(tmp_path, lines, num_ranks=8).num_ranks == 8
+    with pytest.raises(ValueError, match="the table lists 8 ranks, not 16"):
+        read(tmp_path, made.table("broadcast"), num_ranks=16)
     with pytest.raises(ValueError, match="is of 16 ranks, not of 8"):
         read(tmp_path, made.table(num_ranks=16, listed=False), num_ranks=8)
 

@@ -417,6 +417,7 @@ def nccl_profile(log: Log, table: Table) -> Profile:
     is_all = [number for number, *_ in table.ranks] == list(range(len(table.ranks)))
     stated = len(table.ranks) if is_all else 0
     number = log.num_ranks or stated
+    log.check(stated in (0, number), table.header, f"the table lists {stated} ranks, not {number}")
     if not number or (per_count > 1 and number != per_count) or not fit(number).all():
         exact = (
             int(per_count) if per_count > 1 else exact_ranks(least, most, bus, bus_off) if what == "allreduce" else 0
