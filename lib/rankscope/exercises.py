@@ -17,6 +17,7 @@ from .collectives import Schedule, build, closed_form, lower_bounds, simulate_ex
 from .data_parallel.model import chunk_sizes
 from .ddp.buckets import ParameterSpec
 from .ddp.step import default_buckets
+from .machine import Profile
 from .machine.link_facts import pcie_bytes_per_s
 from .machine.profile import busbw_factor
 from .pipeline import Pipeline, Stage, simulate
@@ -24,7 +25,7 @@ from .pipeline_parallel import schedule as pipeline_parallel
 from .sampling import Assignment, assign, audit, shard_files
 from .sampling.libtorch_samplers import DistributedRandomSampler
 from .uneven import model as uneven
-from .values.checks import number, one_of
+from .values.checks import number, one_of, whole
 from .values.units import decimal_words
 from .zero import model as zero
 
@@ -512,6 +513,34 @@ def broadcast(answer: Any) -> str | None:
 def ring_us() -> float:
     """How many µs a ring allreduce of 800 kB takes on 8 ranks, with 20 µs and 1 µs a kB for a message."""
     return float(closed_form("allreduce", "ring", 8, 800e3, Link(alpha_s=20e-6, bytes_per_s=1e9))) * 1e6
+
+
+# ---- 15: measured GPU boxes
+
+
+@_nearly("15.1", "its busbw is not {} GB/s: what does a ring put on each link?")
+def busbw() -> float:
+    """The busbw in GB/s of an allreduce of 256 MiB over eight GPUs that takes 1.2 ms."""
+    return 256 * _MIB / 1.2e-3 * busbw_factor("allreduce", 8) / 1e9
+
+
+@_nearly("15.2", "it does not exceed the link {} times: what is counted, and what is sent?")
+def adding_switch() -> float:
+    """How many times a link's bandwidth the busbw of an allreduce over four GPUs is, if a switch adds."""
+    return busbw_factor("allreduce", 4) / (1 + 1 / 4)
+
+
+@_judged("15.3")
+def other_group(answer: Any) -> str | None:
+    """The nodes of an H100 fleet that are not in the group of node 1, found from pairs that are slow."""
+    pairs = Profile.load("bank:h100_fleet_a_pairs_2x8").select("all_to_all")
+    ends = [[int(str(point.options[end])[-3:]) for end in ("src", "dst")] for point in pairs]
+    if not isinstance(answer, list | tuple | set):
+        return f"a list of nodes is asked for, got {answer!r}"
+    others = {whole("a node", node, 2, max(map(max, ends))) for node in answer}
+    fast = [point.algbw_bytes_per_s > 15e9 for point in pairs]
+    wrong = sum(((a in others) == (b in others)) != same for (a, b), same in zip(ends, fast, strict=True))
+    return f"{wrong} of {len(pairs)} pairs are on the wrong side" if wrong else None
 
 
 # ---- 16: a training job from a log

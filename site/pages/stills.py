@@ -25,6 +25,7 @@ _STILLS: dict[str, dict[str, dict[str, tuple[Any, ...]]]] = {
     "ddp": {"picture": {"default_cap": (False,), "log2_cap_mb": (3, 5), "overlap": (True, False)}},
     "zero": {"picture": {"model": ("7.5 B", "70 B"), "log2_ranks": (3, 6)}},
     "uneven": {"picture": {"handling": ("hang", "drop", "pad", "join")}},
+    "boxes": {"picture": {"collective": ("allreduce", "all_to_all"), "view": ("busbw", "time")}},
     "pipeline_parallel": {"picture": {"schedule": ("gpipe", "interleaved_1f1b"), "num_ranks": (2, 4)}},
 }
 

@@ -21,6 +21,7 @@ SLIDERS = {  # the setting that each sets
     "zero": "log2_ranks",
     "uneven": "rank_0",
     "pipeline_parallel": "num_microbatches",
+    "boxes": "log2_bytes",
 }
 
 

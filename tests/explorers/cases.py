@@ -64,6 +64,8 @@ CASES = {
     "zero": Case("zero", start={"stage": 3}),
     "zero of a module": Case("zero", (MODULE,), {"stage": 3, "model": "1.5 B"}),
     "uneven": Case("uneven", start={"handling": "join"}),
+    "boxes": Case("boxes"),
+    "boxes of yours": Case("boxes", ({"mine": Profile.load("bank:dgx_h100_8")},)),
     "pipeline_parallel": Case("pipeline_parallel", start={"schedule": "interleaved_1f1b", "link": "1 GB/s, 50 µs"}),
 }
 

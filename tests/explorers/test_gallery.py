@@ -162,6 +162,7 @@ def test_all_explorers_open_and_move_with_numpy_and_ipywidgets_alone() -> None:
         "log₂ ranks",
         "rank 0",
         "ranks",
+        "log₂ bytes",
     ]
     machine = NOTEBOOKS / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
     command = [sys.executable, "-c", BARE, str(machine), ",".join(moved)]

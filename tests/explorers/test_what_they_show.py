@@ -39,9 +39,22 @@ from rankscope.zero.model import memory as zero_memory
 from ..machine.made import links, point, profile
 from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, report, shown, svg
 
-SAMPLERS, PIPELINE, PARTS, ALLREDUCE, MACHINE, TRANSFERS, MEASURED, DDP, ZERO, OWN, UNEVEN, SCHEDULES = (
-    case.made() for case in CASES.values()
-)
+(
+    SAMPLERS,
+    PIPELINE,
+    PARTS,
+    ALLREDUCE,
+    MACHINE,
+    TRANSFERS,
+    MEASURED,
+    DDP,
+    ZERO,
+    OWN,
+    UNEVEN,
+    BOXES,
+    BOXES_OF_YOURS,
+    SCHEDULES,
+) = (case.made() for case in CASES.values())
 
 # ---- samplers
 
@@ -220,6 +233,30 @@ def test_another_step_is_painted_without_a_new_search_for_the_best(monkeypatch: 
     assert (len(seen), len(searches)) == (5, 1)
     controls(box)["α inter [µs]"].value = 14
     assert len(searches) == 2
+
+
+# ---- boxes
+
+
+def test_boxes_says_what_was_measured_what_the_curve_says_and_where_that_is_from() -> None:
+    said = report(BOXES, first="h100_8", second="dgx_h100_8", third="none", log2_bytes=29)
+    assert said[0] == "h100_8: 512 MiB in 2.11 ms, busbw 445 GB/s"
+    assert "ai-dynamo/aiconfigurator; Apache-2.0" in said[1]
+    assert len(said) == 4
+    assert report(BOXES, first="h100_8", log2_bytes=33)[0].startswith("h100_8: 8 GiB in ")
+    assert " by its curve (" in report(BOXES, first="h100_8", log2_bytes=33)[0]
+    assert "all_to_all was not measured" in report(BOXES, first="dgx_h100_8", collective="all_to_all")[0]
+    assert "sick: NCCL_P2P_DISABLE=1" in report(BOXES, first="runpod_a100_2_no_p2p")[1]
+
+
+def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective() -> None:
+    panel = controls(CASES["boxes of yours"].open())
+    assert panel["machine 1"].value == "mine"
+    assert panel["machine 2"].options[:3] == ("none", "mine", "a100_40gb_8")
+    assert not [name for name in panel["machine 1"].options if "copies" in name or "pairs" in name]
+    picture = svg(BOXES, first="dgx_h100_8", second="h100_8", third="none", collective="all_to_all")
+    assert "dgx_h100_8" not in picture
+    assert svg(BOXES, first="dgx_h100_8", second="none", third="none", collective="all_to_all") == ""
 
 
 # ---- machine

@@ -29,6 +29,7 @@ from rankscope.ddp.recommend import Recommendation
 from rankscope.explorers.catalogue import CATALOGUE
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.axes import to_axes
+from rankscope.figures.boxes import draw_boxes
 from rankscope.figures.ddp import draw_buckets, draw_caps
 from rankscope.figures.marks import Drawing, Texts
 from rankscope.figures.memory import draw_memory
@@ -69,6 +70,10 @@ PAIRS = {"one": ([1, 2, 3, 4], [1, 2, 3, 5]), "two": (None, [2, 2, 2, 2])}
 @cache
 def recorded() -> Profile:
     return Profile.load(EMULATED)
+
+
+def bank_of(*names: str) -> dict[str, Profile]:
+    return {name: Profile.load(f"bank:{name}") for name in names}
 
 
 def peers(num_gpus: int = 4) -> Profile:
@@ -114,6 +119,7 @@ FIGURES: dict[str, Callable[..., Axes]] = {
     "label_counts": lambda **on: figures.label_counts(np.arange(100).reshape(10, 10), "digit", **on),
     "link_load": lambda **on: figures.link_load(RING.traffic(64e6).link_bytes, **on),
     "profile": lambda **on: figures.profile(recorded(), **on),
+    "profile of several": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), "log", **on),
     "profile residuals": lambda **on: figures.profile(recorded(), "residuals", **on),
     "queue_fill": lambda **on: figures.queue_fill({"predicted": ([0, 1, 2], [0, 3, 1])}, 4, **on),
     "schedule": lambda **on: figures.schedule(FOUR, 2, **on),
@@ -192,6 +198,7 @@ DRAWINGS: dict[str, Drawing] = {
     "link load": draw_link_load(FOUR.traffic(2**20).link_bytes),
     "timeline": draw_timeline(spans(Span(0, "gpu", "step", 0, 0, 1), Span(1, "gpu", "allreduce", 3, 0.5, 2))),
     "nothing ran": draw_timeline(spans()),
+    "boxes": draw_boxes(bank_of("h100_8", "l40s_8"), ["allreduce", "allgather"], "time", at_bytes=2**20),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .allreduce import allreduce
+from .boxes import boxes
 from .catalogue import gallery
 from .ddp import ddp
 from .machine import machine
@@ -16,6 +17,7 @@ from .zero import zero
 
 __all__ = [
     "allreduce",
+    "boxes",
     "ddp",
     "gallery",
     "machine",

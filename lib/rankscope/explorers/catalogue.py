@@ -11,6 +11,7 @@ import ipywidgets as widgets
 from ..machine import Profile
 from ..values.checks import of_type, one_of
 from .allreduce import allreduce
+from .boxes import boxes
 from .ddp import ddp
 from .machine import by_name, machine
 from .parts import parts
@@ -49,6 +50,7 @@ CATALOGUE = (
     Entry(zero, "What ZeRO leaves on a rank", "11_zero_memory"),
     Entry(uneven, "Ranks that run out of batches", "12_uneven_inputs"),
     Entry(pipeline_parallel, "Pipelines and their bubbles", "13_other_ways"),
+    Entry(boxes, "Collectives measured on GPU boxes", "15_measured_gpu_boxes"),
 )
 _ENTRIES = {entry.name: entry for entry in CATALOGUE}
 NEEDS_PROFILES = "This one shows machines that were recorded: gallery(profiles={'a name': Profile.load('a file')})"
@@ -59,9 +61,9 @@ def gallery(
 ) -> widgets.VBox:
     """Return a button for each explorer of `CATALOGUE` over the one that was picked, at first `opened`.
 
-    `profiles`, by name, are for `machine`, which says so where there are none; `gpu`, a profile with copies to a GPU,
-    for `transfers`. An explorer is made when it is first picked, and keeps its settings when another one is. Raises
-    ValueError for what is no profile and no explorer.
+    `profiles`, by name, are for `machine`, which says so where there are none, and those of GPUs for `boxes`; `gpu`, a
+    profile with copies to a GPU, is for `transfers`. An explorer is made when it is first picked, and keeps its
+    settings when another one is. Raises ValueError for what is no profile and no explorer.
 
     >>> box = gallery()
     >>> [label for label, _ in box.children[0].options][:2]
@@ -69,6 +71,7 @@ def gallery(
     """
     inputs: dict[str, Any] = {
         "machine": by_name(profiles or {}),
+        "boxes": {name: one for name, one in by_name(profiles or {}).items() if one.provenance.get("gpus")},
         "transfers": None if gpu is None else of_type("gpu", gpu, Profile),
     }
     made: dict[str, widgets.Widget] = {}

@@ -18,6 +18,7 @@ from ..values.checks import count_of, number, of_type, whole
 from ..values.units import bytes_words, time_unit
 from ..zero.model import ZeroMemory
 from .axes import as_text, to_axes
+from .marks import spread_out
 from .memory import draw_memory
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
@@ -97,26 +98,6 @@ def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
         ax.plot([1, 1.02], [wanted[name], to], linewidth=0.7, **style)
         ax.plot([1.02, 1.05], [to, to], linestyle=dash(look), linewidth=1.8, **style)
         as_text(ax.text(1.055, to, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK))
-
-
-def spread_out(places: Sequence[float], least: float) -> list[float]:
-    """Rising places moved as little as it takes to stand at least so far apart, groups about their middle, up to 1.
-
-    >>> [round(place, 3) for place in spread_out([0.0, 0.0, 1.0], 0.1)]
-    [-0.05, 0.05, 1.0]
-    """
-
-    def middle(group: list[float]) -> float:
-        return sum(group) / len(group)
-
-    groups: list[list[float]] = []
-    for place in places:
-        groups.append([place])
-        while len(groups) > 1 and middle(groups[-1]) - middle(groups[-2]) < least / 2 * sum(map(len, groups[-2:])):
-            groups[-2:] = [groups[-2] + groups[-1]]
-    moved = [middle(g) + (place - (len(g) - 1) / 2) * least for g in groups for place in range(len(g))]
-    top = [1 - least * place for place in reversed(range(len(moved)))]
-    return [min(pair) for pair in zip(moved, top, strict=True)]
 
 
 # ---- over any quantity

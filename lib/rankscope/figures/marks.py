@@ -202,3 +202,23 @@ def whole_ticks(count: int, most: int = 12, offset: float = 0.5) -> tuple[tuple[
     """
     step = next(s for power in range(20) for s in (10**power, 2 * 10**power, 5 * 10**power) if count <= s * most)
     return tuple((place + offset, str(place)) for place in range(0, count, step))
+
+
+def spread_out(places: Sequence[float], least: float) -> list[float]:
+    """Rising places moved as little as it takes to stand at least so far apart, groups about their middle, up to 1.
+
+    >>> [round(place, 3) for place in spread_out([0.0, 0.0, 1.0], 0.1)]
+    [-0.05, 0.05, 1.0]
+    """
+
+    def middle(group: list[float]) -> float:
+        return sum(group) / len(group)
+
+    groups: list[list[float]] = []
+    for place in places:
+        groups.append([place])
+        while len(groups) > 1 and middle(groups[-1]) - middle(groups[-2]) < least / 2 * sum(map(len, groups[-2:])):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    moved = [middle(g) + (place - (len(g) - 1) / 2) * least for g in groups for place in range(len(g))]
+    top = [1 - least * place for place in reversed(range(len(moved)))]
+    return [min(pair) for pair in zip(moved, top, strict=True)]

@@ -20,6 +20,7 @@ from ..machine.verdict import groups
 from ..values.checks import of_type, one_of
 from ..values.units import bytes_words, rate_unit, rate_words
 from .axes import to_axes
+from .boxes import draw_boxes
 from .lines import LABEL_PT, Floats, axes_of, dash, markers, name_ends, note, over_sizes
 from .marks import Drawing, shaded
 from .palette import INK, Look, looks
@@ -49,9 +50,9 @@ class Measured(NamedTuple):
 
 
 def profile(
-    profile: Profile,
+    profile: Profile | Mapping[str, Profile],
     view: str = "busbw",
-    collective: str = "allreduce",
+    collective: str | Sequence[str] = "allreduce",
     algorithms: Sequence[str] | None = None,
     ax: Axes | None = None,
     title: str | None = None,
@@ -67,10 +68,15 @@ def profile(
     algorithm; `algorithms` are by default all that were predicted. Hollow markers have few iterations in which the host
     took no time.
 
+    Of several profiles by name (`collective` may then be several, too) the backends' own collectives are drawn over
+    each other, a line each, in the views "busbw", "log" (the same on a logarithmic axis) and "time".
+
     Raises ValueError for an unknown view, and where none of that was measured.
     """
+    if isinstance(profile, Mapping):
+        return to_axes(draw_boxes(profile, collective, view, title=title), ax)
     draw = _busbw if one_of("view", view, ("busbw", "residuals")) == "busbw" else _residuals
-    return draw(of_type("profile", profile, Profile), collective, algorithms, ax, title)
+    return draw(of_type("profile", profile, Profile), of_type("collective", collective, str), algorithms, ax, title)
 
 
 def _busbw(
