@@ -562,3 +562,20 @@ def test_every_copy_of_a_published_trace_is_read(name: str) -> None:
     (path,) = (SHARED / "traces").glob(f"*{name}*")
     (found,) = read_log(path)
     assert sum(len(point.seconds) for point in found.points) == COPIES[name]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "# Size                  MB/s        Messages/s",
+            "# Size",
+            "line 4: the header must have sizes and µs or MB/s",
+        ),
+        ("pairs: 4", "pairs: 0", "line 1: there must be a pair of ranks"),
+        ("pairs: 4", "pairs: 5" + "0" * 400, "line 1: .*too large"),
+    ],
+)
+def test_what_no_benchmark_prints_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, made.OSU_PAIRS.replace(old, new))

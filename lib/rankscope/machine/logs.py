@@ -554,6 +554,7 @@ def osu_table(log: Log, start: int, end: int) -> Profile:
     nodes, each, ranks = (int(found[1]) if (found := re.search(how, run)) else 0 for how in _RUN)
     nodes = nodes if "srun" in run else 0  # of mpirun, -N is another thing
     pairs, notes = int(named[1]) if named else 1, list[str]()
+    log.check(pairs, start, "there must be a pair of ranks")
     number = log.num_ranks or ranks or nodes * each
     if what in ("transfer", "ping_pong"):
         number = 2 * pairs
@@ -565,6 +566,8 @@ def osu_table(log: Log, start: int, end: int) -> Profile:
     for line, row in enumerate(log.lines[start : end - 1], start + 1):
         if re.match(r"\s*# *Size\b", row):
             columns = re.split(r"\s{2,}", row.strip("# "))
+            fits = len(columns) > 1 and bool(re.search(r"\(us\)|MB/s", columns[1]))
+            log.check(fits, line, f"the header must have sizes and µs or MB/s, got {row.strip()[:80]!r}")
         elif re.match(r"\s*\d+\s+[\d.]+(\s|$)", row):
             log.check(columns, line, "a row above the header of its table")
             words = f"must be a larger size with {', '.join(columns[1:])}; got {row.strip()[:80]!r}"
@@ -587,9 +590,7 @@ def osu_table(log: Log, start: int, end: int) -> Profile:
             else:
                 options = more if what == "ping_pong" else _OUT
                 rows.append(Row(line, what, size * number if is_share else size, value / 1e6, options))
-    log.check(
-        columns and re.search(r"\(us\)|MB/s", columns[1]), start, "the table has no header with sizes and µs or MB/s"
-    )
+    log.check(columns, start, "the table has no header with sizes and µs or MB/s")
     how = {"statistic": "mean"} | ({"verified": True} if "Validation" in columns else {})
     said: dict[str, Any] = {"num_nodes": nodes, "device": "cuda" if on_gpu else ""}
     return log.profile(rows, f"OSU {title}", "mpi", number, notes, how, what, **said)
@@ -1044,7 +1045,7 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
         profiles = reader(log)
     except StorageError:
         raise
-    except ValueError as error:  # of a profile as a whole
+    except (ValueError, ArithmeticError) as error:  # of a profile as a whole, and numbers out of all bounds
         log.fail(1, error)
     finally:
         if was_enabled:
