@@ -85,11 +85,13 @@ class Round(NamedTuple):
     modules: dict[str, list[DDPRun]]
 
 
-def measure_allreduce(num_ranks: int, where: Where) -> CostTable:
-    """Return what the backend's own allreduce of `SIZES` takes on Gloo, medians while nothing else runs."""
+def measure_allreduce(num_ranks: int, where: Where, backend: str | None = None) -> CostTable:
+    """Return what the allreduce of a backend, by default of `where`, takes of `SIZES`, medians while all else rests."""
+    where = where if backend is None else attrs.evolve(where, backend=backend)
+    device = where.device or ("cuda" if where.backend == "nccl" else "cpu")
     keys = [key for size in SIZES for key in collective_keys("allreduce", size, [num_ranks], ["native"])]
     protocol = Protocol(iterations=ITERATIONS, budget_s=BUDGET_S)
-    points = where.launch(measure_keys, (keys, [0] * num_ranks, "cpu", protocol), num_ranks)[0]
+    points = where.launch(measure_keys, (keys, [0] * num_ranks, device, protocol), num_ranks)[0]
     return CostTable(tuple(point.num_bytes for point in points), tuple(point.median_s for point in points))
 
 

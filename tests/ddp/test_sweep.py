@@ -133,8 +133,27 @@ def test_a_sweep_is_measured_in_rounds(small: nn.Module) -> None:
 
 
 def test_contention_is_measured(small: nn.Module) -> None:
-    found = ddp.measure_contention(COST, iterations=2)
+    found = ddp.measure_contention(COST, iterations=2, backend="gloo")
     assert min(found.compute, found.communication) >= 1.0
+
+
+def test_contention_and_allreduce_are_measured_on_the_backend_that_is_named(monkeypatch: Any) -> None:
+    asked: list[Any] = []
+
+    def launched(where: Any, fn: Any, args: Any, num_ranks: int) -> None:
+        asked.append((where.backend, "cuda" in args, num_ranks))
+        raise ValueError("no GPU is here")
+
+    monkeypatch.setattr(ddp.Where, "launch", launched)
+    for measured in (
+        lambda: ddp.measure_contention(COST, 8, backend="nccl"),
+        lambda: ddp_prediction.measure_allreduce(8, ddp.Where(), "nccl"),
+    ):
+        with pytest.raises(ValueError, match="no GPU is here"):
+            measured()
+    assert asked == [("nccl", True, 8)] * 2
+    with pytest.raises(ValueError, match="backend must be one of"):
+        ddp.measure_contention(COST, backend="tcp")
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,14 @@ def test_the_bank_has_what_it_promises_is_small_and_is_shipped() -> None:
     assert set(FOLDER.iterdir()) <= {path for pattern in patterns for path in package.glob(pattern)}
 
 
+def test_the_readme_lists_the_bank() -> None:
+    rows = (ROOT / "README.md").read_text().partition("| `bank:` names")[2].partition("\n\n")[0]
+    listed = []
+    for head, choices, tail in re.findall(r"`([a-z0-9_]+)(?:\{([a-z0-9_,]+)\}([a-z0-9_]*))?`", rows):
+        listed += [f"{head}{one}{tail}" for one in choices.split(",")]
+    assert sorted(listed) == NAMES
+
+
 def test_four_collectives_of_the_boxes_that_were_measured_with_all_of_them() -> None:
     for name in ("a100_80gb_8", "h100_2", "h100_8", "b200_8", "gb200_4", "l40s_2", "rtx_pro_6000_8"):
         profile = Profile.load(f"bank:{name}")

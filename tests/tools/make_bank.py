@@ -245,8 +245,8 @@ def made(folder: Path, machine: Machine, index: dict[str, dict[str, Any]]) -> Pr
     return with_source(merged(profiles, machine.hardware) if len(profiles) > 1 else profiles[0], rows, machine)
 
 
-def add(path: str, name: str, hardware: str, licence: str) -> Path:
-    """Put a profile that its owner measured into the bank."""
+def add(path: str, name: str, hardware: str, licence: str, sick: str = "") -> Path:
+    """Put a profile that its owner measured into the bank, and if something was wrong, what."""
     if not re.fullmatch(r"[a-z0-9_]+", name):
         raise ValueError(f"the name must have small letters, digits and underscores, got {name!r}")
     profile = Profile.load(path)
@@ -258,6 +258,8 @@ def add(path: str, name: str, hardware: str, licence: str) -> Path:
         "commit": "the one that added this file",
         "licence": permissive(licence),
     }
+    if sick:
+        source["notes"] = "; ".join(filter(None, [f"{SICK}{sick}", source.get("notes")]))
     return Profile({**profile.provenance, "name": hardware, "source": source}, profile.protocol, profile.points).save(
         target
     )
@@ -265,8 +267,8 @@ def add(path: str, name: str, hardware: str, licence: str) -> Path:
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["--add", path, name, hardware, licence]:
-            print(add(path, name, hardware, licence))
+        case ["--add", path, name, hardware, licence, *sick] if len(sick) < 2:
+            print(add(path, name, hardware, licence, *sick))
         case [folder]:
             index = {row["file"]: row for row in json.loads(Path(folder, "index.json").read_text())}
             for name, machine in MACHINES.items():

@@ -31,7 +31,9 @@ def profile(
     output: Annotated[Path, Option("-o", "--output", help="The file; gone on with where it is there.")] = _OUTPUT,
     name: Annotated[str, Option(help="What to call it; by default as the file.")] = "",
     num_ranks: Annotated[int | None, Option(help="By default the GPUs with nccl, which may be one, else 4.")] = None,
-    backend: Annotated[str, Option(help="gloo, nccl or mpi.")] = "gloo",
+    backend: Annotated[
+        str | None, Option(help="gloo, nccl or mpi; by default nccl where there are two GPUs or more, else gloo.")
+    ] = None,
     device: Annotated[
         str | None, Option(help="cpu or cuda, where buffers are; nccl has cuda, gloo takes both.")
     ] = None,
@@ -53,12 +55,14 @@ def profile(
     Under torchrun its processes are the ranks. Ctrl-C loses nothing that was finished: the same command goes on.
     """
     from ..machine.measuring.plan import Protocol
-    from ..machine.measuring.run import measure, writes
+    from ..machine.measuring.run import default_backend, measure, writes
     from ..values.checks import one_of
     from ..values.units import bytes_words
     from ..workers.joined import is_joined
     from . import tables
 
+    network = None if emulate is None else parse_network(emulate)
+    backend = default_backend(num_ranks, device, network) if backend is None else backend
     speaks = writes(backend)
     joined = is_joined(backend)  # in a collective such a process gets no signal but one that ends it at once
     seen: list[Progress] = []
@@ -84,7 +88,7 @@ def profile(
             num_ranks=num_ranks,
             backend=backend,
             device=device,
-            emulate=None if emulate is None else parse_network(emulate),
+            emulate=network,
             fresh=fresh,
             name=printable(name or output.stem),
             command=_command(context),

@@ -144,12 +144,17 @@ def measure_local_step(module: nn.Module, loss: Loss, *, num_ranks: int | None =
     return measure(module, loss, num_ranks=num_ranks, communicate=False, **options).local_step()
 
 
-def measure_contention(cost: Cost, num_ranks: int = 2, *, iterations: int = 10, where: Where = HERE) -> Contention:
+def measure_contention(
+    cost: Cost, num_ranks: int = 2, *, iterations: int = 10, backend: str | None = None, where: Where = HERE
+) -> Contention:
     """Return how much computing and communicating slow each other down where these ranks run.
 
     It is fitted to one module, ten linear layers of 1,024 by 1,024, at caps of 5 and 20 MiB, and holds for the machine,
-    this number of ranks and this network, whatever is trained with whatever cap.
+    this number of ranks and this network, whatever is trained with whatever cap. `backend` is by default that of
+    `where`.
     """
+    if backend is not None:
+        where = Where(backend, where.device, where.network, where.timeout_s)
     costs_s(cost, np.array([1e6]))  # refuses now what would be refused once all is measured
     steps = whole("iterations", iterations, 1, MOST_ITERATIONS // _MORE)
     alone, *overlapped = calibration_runs(num_ranks, steps, where)
@@ -171,7 +176,7 @@ def calibration_runs(num_ranks: int, iterations: int, where: Where) -> list[DDPR
 
 
 def _mean_square(batch: Tensor, module: nn.Module, rank: int, number: int) -> Tensor:
-    loss: Tensor = module(batch).square().mean()
+    loss: Tensor = module(batch.to(next(module.parameters()).device)).square().mean()
     return loss
 
 

@@ -59,7 +59,7 @@ def measure(
     protocol: Protocol | None = None,
     *,
     num_ranks: int | None = None,
-    backend: str = "gloo",
+    backend: str | None = None,
     device: str | None = None,
     emulate: tuple[float, float] | None = None,
     fresh: bool = False,
@@ -73,6 +73,7 @@ def measure(
     has one, and what `claims` are judged by. Sizes that would take more than half of the free memory are left out. A
     file that is there already is continued, so that an interrupted run loses nothing; `fresh` replaces it.
 
+    `backend` is by default that of `default_backend`: "nccl" where there are two GPUs or more, else "gloo".
     `num_ranks` is by default the number of GPUs with "nccl", where it may be 1, else 4. Under torchrun the ranks are
     its own: all call this alike, rank 0 writes, and all get the profile. Buffers are on the `device`, by default "cuda"
     with "nccl" and else "cpu". Gloo's ranks may share a GPU: links, and algorithms not asked for, are left out there.
@@ -93,7 +94,8 @@ def measure(
     chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
     if not callable(report):
         raise ValueError(f"report must be a function of a Progress, got {report!r}")
-    device = device_of(device, one_of("backend", backend, BACKENDS))
+    backend = default_backend(num_ranks, device, emulate) if backend is None else one_of("backend", backend, BACKENDS)
+    device = device_of(device, backend)
     number = num_ranks_of(num_ranks, backend)
     chosen.check_algorithms(number)
     with _network(number, backend, device, emulate) as (start, network):
@@ -109,6 +111,25 @@ def measure(
 def writes(backend: str) -> bool:
     """Whether this process is the one that writes the file: any but the other ranks of torchrun or mpirun."""
     return not is_joined(one_of("backend", backend, BACKENDS)) or _from_launcher(_RANK) == 0
+
+
+def default_backend(num_ranks: int | None = None, device: str | None = None, emulate: object = None) -> str:
+    """Return "nccl" where there are two GPUs or more, one for each rank of this machine, else "gloo".
+
+    It is "gloo", too, for a device that was named and for an emulated network. Raises ValueError for `num_ranks` below
+    1.
+    """
+    if num_ranks is not None:
+        whole("num_ranks", num_ranks, 1)
+    if device is not None or emulate is not None:
+        return "gloo"
+    import torch
+    import torch.distributed as dist
+
+    num_gpus = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
+    if is_joined("gloo"):
+        num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    return "nccl" if num_gpus >= 2 and (num_ranks or 1) <= num_gpus else "gloo"
 
 
 def num_ranks_of(num_ranks: int | None, backend: str) -> int:
