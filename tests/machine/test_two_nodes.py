@@ -1,4 +1,4 @@
-"""Two network namespaces as two nodes, with plain torchrun on each."""
+"""Two network namespaces as two nodes, with plain torchrun on each: one start for both tests, as it takes long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,8 @@ pytestmark = pytest.mark.slow
 
 RATE, LATENCY_S = 125e6, 0.0005
 SCRIPT = """
-import os
+import os, sys
+from rankscope.cli import main
 from rankscope.collectives import ALGORITHMS, build, execute
 from rankscope.ranks import launch
 
@@ -35,7 +35,9 @@ def work(num_elements):
 
 if __name__ == "__main__":
     print(launch(work, 4, args=(1000,)))
+    sys.exit(main(["profile", *sys.argv[1:]]))
 """
+FEW = ["--sizes", "1KiB:16KiB", "--algorithms", "ring,native", "--iterations", "4", "--budget", "0.02"]
 
 
 def on_two_nodes(words: list[str], timeout_s: float = 240) -> tuple[list[str], set[int]]:
@@ -54,12 +56,18 @@ def on_two_nodes(words: list[str], timeout_s: float = 240) -> tuple[list[str], s
         return [out for out, _ in printed], {os.stat(path).st_ino for path in network.namespaces}
 
 
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], set[int], Profile]:
+    folder = tmp_path_factory.mktemp("two_nodes")
+    (folder / "script.py").write_text(SCRIPT)
+    printed, inodes = on_two_nodes([str(folder / "script.py"), "-o", str(folder / "two.json"), *FEW])
+    return printed, inodes, Profile.load(folder / "two.json")
+
+
 @needs_network
-def test_launch_and_execute_under_torchrun(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    printed, inodes = on_two_nodes([str(script)])
-    lines = [line for text in printed for line in text.splitlines()]
+def test_launch_and_execute_under_torchrun(ended: tuple[list[str], set[int], Profile]) -> None:
+    printed, inodes, _ = ended
+    lines = [line for text in printed for line in text.splitlines() if line.startswith("[(")]
     assert len(lines) == 4  # a result for each rank, on each rank
     assert len(set(lines)) == 1
     found = ast.literal_eval(lines[0])
@@ -71,11 +79,8 @@ def test_launch_and_execute_under_torchrun(tmp_path: Path) -> None:
 
 
 @needs_network
-def test_profile_under_torchrun_says_two_nodes(tmp_path: Path) -> None:
-    file = tmp_path / "two.json"
-    few = ["--sizes", "1KiB:16KiB", "--algorithms", "ring,native", "--iterations", "4", "--budget", "0.02"]
-    on_two_nodes(["-m", "rankscope", "profile", "-o", str(file), *few])
-    profile = Profile.load(file)
+def test_profile_under_torchrun_says_two_nodes(ended: tuple[list[str], set[int], Profile]) -> None:
+    *_, profile = ended
     assert (profile.num_ranks, profile.num_nodes) == (4, 2)
     assert list(profile.provenance["ranks_per_node"]) == [2, 2]
     assert {point.options["algorithm"] for point in profile.select("allreduce")} == {"ring", "native"}
