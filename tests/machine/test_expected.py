@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from rankscope.cli import main
 from rankscope.machine import Profile, bank, verdict
 from rankscope.machine.bank import is_sick, provenances
-from rankscope.machine.expected import RULES, Beside, beside, gpu_of, native
+from rankscope.machine.expected import RULES, Beside, beside, gpu_of, is_like, native
 from rankscope.machine.profile import Point, busbw_factor
 
 CASES = {  # the sick, its healthy twin, the rule, and figures that its sentence has
@@ -180,6 +181,34 @@ def test_points_in_place_count_and_pairs_of_a_fleet_do_not() -> None:
     both = native(Profile.load("bank:dgx_h100_8"))["allreduce"]
     assert all(point.options["in_place"] for point in both.values())
     assert native(Profile.load("bank:h100_fleet_b_pairs_2x8")) == {}
+
+
+def test_profiles_are_compared_as_far_as_they_say_what_they_are() -> None:
+    nameless = {name: one for name, one in HEALTHY.provenance.items() if name in ("name", "backend", "num_ranks")}
+    assert is_like(HEALTHY, Profile(nameless, {}, HEALTHY.points))
+    assert is_like(HEALTHY, made(1e-5, 1e9))
+    for other in (made(1e-5, 1e9, nodes=1, each=8), made(1e-5, 1e9, backend="mpi"), made(1e-5, 1e9, each=2)):
+        assert not is_like(HEALTHY, other)
+    assert not is_like(HEALTHY, made(1e-5, 1e9, gpus=[{"name": "NVIDIA H100 80GB HBM3"}] * 8))
+
+
+def test_a_log_is_judged_when_it_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "\n".join(
+        f"{size:12} {size // 4:11} float sum -1 {us:.2f} {size / us / 1e3:.2f} {size / us / 1e3:.2f} 0"
+        f" {us:.2f} {size / us / 1e3:.2f} {size / us / 1e3:.2f} 0"
+        for size, us in ((2**power, 10 + 2**power / 12e3) for power in range(20, 29))
+    )
+    ranks = "\n".join(
+        f"#  Rank {rank:2} Group  0 Pid   {900 + rank} on node device {rank:2} [0000:0{rank}:00] NVIDIA A100-SXM4-80GB"
+        for rank in range(2)
+    )
+    columns = "redop root time algbw busbw #wrong time algbw busbw #wrong"
+    log = tmp_path / "all_reduce.log"
+    log.write_text(f"# Collective test starting: all_reduce_perf\n{ranks}\n#  size count type {columns}\n{rows}\n")
+    assert main(["import", str(log)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "12 GB/s, 6% of the 187 GB/s to 188 GB/s of bank:a100_80gb_2 and bank:runpod_a100_2" in printed
+    assert "(rule p2p_off)" in printed
 
 
 def test_show_and_compare_print_got_expected_share_and_why(capsys: pytest.CaptureFixture[str]) -> None:

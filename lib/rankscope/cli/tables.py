@@ -76,7 +76,7 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
             yield _beside(box, group)
     yield from copies_tables(profile)
     yield heading("Verdict")
-    yield marked(("·", sentence) for sentence in verdict(profile))
+    yield marked(("·", sentence) for sentence in verdict(profile) or ["No rule has anything to say."])
 
 
 def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]:
@@ -119,7 +119,7 @@ def _between_sizes(profile: Profile, size: int) -> Table:
 
 
 def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
-    """Yield a line for each profile that was read from a log: of what, how much, and what its reader has to say."""
+    """Yield of each profile that was read from a log what and how much it is; then what is expected, got, and why."""
     for profile in profiles:
         first, *_ = str(profile).splitlines()
         source = profile.provenance["source"]
@@ -128,6 +128,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         note = f" ({source['notes']})" if "notes" in source else ""
         sizes_words = f"{bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
         yield Text(f"{first}, {source['program']}: {printed}, {sizes_words}{note}")
+        yield from _why(beside(profile))
 
 
 def predictions(
@@ -219,7 +220,7 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
             yield heading(f"{letter}: expected, got, why")
             if like and letter == "A":
                 yield from (_beside(box, group) for group in groups(profile) if group.is_native)
-            yield marked(("·", f"{finding.sentence} (rule {finding.rule})") for finding in box.findings)
+            yield from _why(box)
 
 
 def _links(profile: Profile) -> Iterator[RenderableType]:
@@ -266,6 +267,8 @@ def _beside(box: Beside, group: Group) -> Table:
     columns = [*(["expected", "share"] if rows else []), *(["of link"] if wire else []), *(["clean"] * has_clean)]
     table = table_of(f"{group.collective}, {NATIVE}", "size", "median", "got", *columns)
     notes = [f"expected: of {box.names}; share: of the slowest"] if rows else []
+    if not rows:
+        notes = [f"no machine of the bank is known to be like it{'' if box.gpu else ': its GPUs are not stated'}"]
     notes += [f"link: {rate_words(wire)} one way"] if wire else []
     table.caption = "; ".join([f"got: busbw; {notes[0]}", *notes[1:]] if notes else ["got: busbw"])
     for size, points in group.by_size.items():
@@ -279,6 +282,11 @@ def _beside(box: Beside, group: Group) -> Table:
         style = None if row is None or size < LARGE_BYTES or row.share >= LOW else "red"
         table.add_row(*cells, style=style)
     return table
+
+
+def _why(box: Beside) -> Iterator[RenderableType]:
+    if box.findings:
+        yield marked(("·", str(finding)) for finding in box.findings)
 
 
 def _of_bound(profile: Profile, collective: str, point: Point) -> str:

@@ -49,6 +49,9 @@ class Finding:
     sentence: str
     is_fault: bool = True
 
+    def __str__(self) -> str:
+        return f"{self.sentence} (rule {self.rule})"
+
 
 class Row(NamedTuple):
     """A collective at a size: busbw in bytes/s that was got, and of the slowest and quickest machine like it."""
@@ -205,9 +208,9 @@ def _has(name: str, profile: Profile) -> bool:
 
 
 def is_like(profile: Profile, other: Profile) -> bool:
-    """Return whether two profiles are of as many of the same GPUs on as many nodes, by NCCL."""
-    one, two = ((it.backend, it.num_ranks, it.num_nodes, gpu_of(it.provenance)) for it in (profile, other))
-    return one == two and one[0] == "nccl" and bool(one[-1])
+    """Return whether two profiles are of as many of the same GPUs on as many nodes, by NCCL, as far as they say."""
+    sides = [(one.backend, one.num_ranks, one.num_nodes, gpu_of(one.provenance)) for one in (profile, other)]
+    return profile.backend == "nccl" and all(a == b or not (a and b) for a, b in zip(*sides, strict=True))
 
 
 # ---- why: each rule speaks where it fits, and is silent otherwise

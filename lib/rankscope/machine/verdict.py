@@ -107,8 +107,7 @@ def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | N
 
 def expected_got_why(profile: Profile) -> Iterator[str]:
     """What machines of the bank like this one reach, and what explains a gap, each with the rule that says so."""
-    for finding in beside(profile).findings:
-        yield f"{finding.sentence} (rule {finding.rule})"
+    yield from map(str, beside(profile).findings)
 
 
 def fastest(profile: Profile) -> Iterator[str]:
