@@ -73,6 +73,14 @@ def test_show_says_where_it_is_from_and_what_is_quickest(saved: str) -> None:
     assert "allreduce: use recursive_doubling from 1 KiB" in shown
 
 
+def test_show_writes_a_picture_next_to_machines_like_it(tmp_path: Path) -> None:
+    shown = output("show", "bank:runpod_a100_2_no_p2p", "--picture", str(tmp_path / "box.svg"))
+    assert "box.svg" in shown.replace("\n", "")
+    text = (tmp_path / "box.svg").read_text(encoding="utf-8")
+    assert text.startswith("<svg")
+    assert all(f">{name}</text>" in text for name in ("yours", "a100_80gb_2", "runpod_a100_2"))
+
+
 def test_show_of_a_size_has_every_algorithm_with_its_prediction(saved: str) -> None:
     shown = output("show", saved, "--num-bytes", "1MiB", "--num-bytes", "1 KiB")
     assert shown.index("allreduce, 1 MiB") < shown.index("allreduce, 1 KiB")

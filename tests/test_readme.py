@@ -6,17 +6,28 @@ import re
 from pathlib import Path
 
 import pytest
+from pages import gpu_box
 
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.svg import to_svg
+from rankscope.machine import Profile, verdict
 from rankscope.sampling import assign
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "notebooks" / "pictures" / "who_reads_what.svg"
+BOX = PICTURE.with_name("gpu_box.svg")
 
 
 def picture() -> str:
     return to_svg(draw_assignment(assign(50, 4, seed=0).with_loader(4))) + "\n"
+
+
+def test_the_picture_of_a_gpu_box_is_the_one_that_is_drawn_today() -> None:
+    assert BOX.read_text(encoding="utf-8") == gpu_box.picture(), "write it anew: python -m tests.test_readme"
+    assert "14 GB/s against 188" in (ROOT / "README.md").read_text(encoding="utf-8")
+    found = verdict(Profile.load(f"bank:{gpu_box.SHOWN}"))[0]
+    assert "reaches 13.6 GB/s" in found
+    assert "NCCL_P2P_DISABLE is set: unset it" in found
 
 
 def dead_links(text: str) -> list[str]:
@@ -39,3 +50,4 @@ def test_every_notebook_is_in_the_tour(notebook: Path) -> None:
 
 if __name__ == "__main__":
     PICTURE.write_text(picture(), encoding="utf-8")
+    BOX.write_text(gpu_box.picture(), encoding="utf-8")

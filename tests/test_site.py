@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 import typer
-from pages import api, commands, links, notebooks, sources
+from pages import api, commands, gpu_box, links, notebooks, sources
 from pages import stills as still_pictures
 from pages.docstrings import as_rst, is_left_out
 from pages.stills import Still, stills
@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 from rankscope.cli import app
 from rankscope.explorers.catalogue import CATALOGUE, Entry
-from rankscope.machine import Profile
+from rankscope.machine import Profile, bank
+from rankscope.machine.bank import provenances
 
 ROOT = Path(__file__).parents[1]
 PNG = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
@@ -100,6 +101,20 @@ def test_words_for_a_figure(source: str, alt: str) -> None:
 def test_their_examples() -> None:
     assert doctest.testmod(notebooks) == (0, 2)
     assert doctest.testmod(still_pictures) == (0, 1)
+
+
+# ---- the page of GPU boxes
+
+
+def test_the_page_of_gpu_boxes_has_five_commands_the_picture_and_every_machine_of_the_bank() -> None:
+    page = gpu_box.page((ROOT / "README.md").read_text(encoding="utf-8"))
+    commands = re.findall(r"^(?:make|rankscope) .*#", page, re.MULTILINE)
+    assert len(commands) == 5
+    assert gpu_box.PICTURE in page
+    assert "NCCL_P2P_DISABLE is set: unset it" in page
+    assert re.findall(r"^\* - `(\w+)`$", page, re.MULTILINE) == list(bank())
+    assert "nan" not in page
+    assert page.count("**Sick: ") == sum("sick: " in str(one.get("source")) for one in provenances().values())
 
 
 # ---- still pictures

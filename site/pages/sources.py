@@ -12,7 +12,7 @@ from pathlib import Path
 from rankscope.machine import Profile
 from tests.tools.execute_notebooks import WIDGET_TEXT, read
 
-from . import api, commands, notebooks
+from . import api, commands, gpu_box, notebooks
 from .stills import stills
 
 PROFILES = {
@@ -39,6 +39,9 @@ def lay_out(root: Path, to: Path) -> None:
     for file, text in api.pages().items():
         (to / "api" / file).write_text(text, encoding="utf-8")
     (to / "commands.md").write_text(commands.page(), encoding="utf-8")
+    readme = linked((root / "README.md").read_text(encoding="utf-8"), root, root)
+    (to / "gpu_box.md").write_text(gpu_box.page(readme), encoding="utf-8")
+    (to / gpu_box.PICTURE).write_text(gpu_box.picture(), encoding="utf-8")
     at_the_root = [name for name in _AT_THE_ROOT if (root / name).exists()]
     for name in ("README.md", *at_the_root):
         text = linked((root / name).read_text(encoding="utf-8"), root, root)
@@ -46,7 +49,9 @@ def lay_out(root: Path, to: Path) -> None:
     with (to / "index.md").open("a", encoding="utf-8") as index:
         index.write(_contents("Notebooks", [f"{stem[:2]} {titles[stem]} <notebooks/{stem}>" for stem in titles]))
         index.write(
-            _contents("Reference", ["commands", "api/index", *(name.removesuffix(".md") for name in at_the_root)])
+            _contents(
+                "Reference", ["gpu_box", "commands", "api/index", *(name.removesuffix(".md") for name in at_the_root)]
+            )
         )
 
 

@@ -17,7 +17,7 @@ from rankscope.cli import tables
 from rankscope.collectives import Schedule, verify
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
-from rankscope.machine.link_facts import recorded_transfers
+from rankscope.machine.link_facts import recorded
 from rankscope.parts.files import PartError, load_part, loaded
 from rankscope.pipeline_parallel import PipelineSchedule
 from rankscope.pipeline_parallel import verify as verify_pipeline
@@ -104,7 +104,7 @@ def prepare(folder: Path) -> Callable[[Random, Path], Case]:
             how = chance.choice(("bytes", "meaning", "meaning"))
             spoil = damage.bytes_of if how == "bytes" else kind.spoil
             path.write_bytes(spoil(good.read_bytes(), chance))
-        use = (lambda: recorded_transfers(work)) if name == "folder of profiles" else (lambda: kind.use(path))
+        use = (lambda: recorded(work)) if name == "folder of profiles" else (lambda: kind.use(path))
         return Case(name, use, kind.allowed, how)
 
     return make

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rankscope import figures
-from rankscope.figures.boxes import draw_boxes, natives
+from rankscope.figures.boxes import draw_beside, draw_boxes, natives
 from rankscope.figures.marks import Drawing
 from rankscope.figures.palette import INK
 from rankscope.machine import Profile
@@ -97,6 +97,14 @@ def test_one_size_is_a_dot_and_in_place_goes_before_out_of_place() -> None:
     assert far.title == "allreduce: up to 349 GB/s", "no size in common"
 
 
+def test_a_profile_is_drawn_over_those_of_the_bank_that_are_like_it() -> None:
+    drawing = draw_beside(Profile.load("bank:runpod_a100_2_no_p2p"))
+    assert drawing.texts[0].text == ("yours", "a100_80gb_2", "runpod_a100_2")
+    assert set(drawing.rects[0].fill) == {INK}
+    assert "yours 13.6 GB/s" in drawing.title
+    assert draw_beside(TWO["quick"]).texts[0].text == ("yours",), "no GPU is like one that is not named"
+
+
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(ValueError, match=r"profiles\['quick'\] must have allgather of the backend, got none"):
         draw_boxes(TWO, "allgather")
@@ -106,5 +114,7 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         draw_boxes({})
     with pytest.raises(ValueError, match="from 1 to 12 lines, got 13"):
         draw_boxes({str(place): TWO["quick"] for place in range(13)})
+    with pytest.raises(ValueError, match="must have allreduce of the backend, got none"):
+        draw_beside(Profile(TWO["quick"].provenance, {}, ()))
     with pytest.raises(ValueError, match=r"profiles\['a'\] must be a Profile, got 3"):
         figures.profile({"a": 3})

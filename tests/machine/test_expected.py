@@ -144,9 +144,6 @@ def test_slow_pairs_of_gpus_are_named_and_a_gpu_that_all_have_in_common() -> Non
 
 def test_where_nothing_is_known_nothing_is_said() -> None:
     assert found(made(25e-6, 1e9, backend="gloo")) == {}
-    switching = Profile.load("bank:b200_8")
-    about = {name: one for name, one in switching.provenance.items() if name != "source"}
-    assert found(Profile({**about, "backend": "gloo"}, {}, switching.points)) == {}
     assert found(made(25e-6, 1e9, gpus=[{"name": "A card of tomorrow"}] * 8)) == {}
     assert found(made(25e-6, 1e9, gpus=[])) == {}
     nameless = {name: one for name, one in HEALTHY.provenance.items() if name not in ("num_nodes", "ranks_per_node")}

@@ -17,7 +17,7 @@ from rankscope.machine.link_facts import (
     LinkFacts,
     facts_of,
     pcie_bytes_per_s,
-    recorded_transfers,
+    recorded,
     stated,
     transfers_of,
 )
@@ -157,8 +157,8 @@ def test_a_prediction_may_turn_out_wrong() -> None:
 
 def test_a_claim_prints_with_prediction_and_measurement(known: Profile) -> None:
     bare, full = ("\n".join(map(str, claims(one, stated(4)))) for one in (None, known))
-    assert bare.count("not measured yet") == len(CLAIMS)
-    assert full.count("not measured yet") == len(CLAIMS) - 1
+    assert bare.count("not measured here") == len(CLAIMS)
+    assert full.count("not measured here") == len(CLAIMS) - 1
     assert all(claim in bare for claim in CLAIMS)
     assert f"measured   yes: {claims(known)[0].measured.words}" in full
     with pytest.raises(ValueError, match="facts must be a LinkFacts, got 4"):
@@ -174,14 +174,14 @@ def test_the_latest_profile_with_copies_is_found(tmp_path: Path) -> None:
     (tmp_path / "loop.json").symlink_to("loop.json")
     (tmp_path / "empty.json").touch()
     profile([point("add", 4096, 1e-6)]).save(tmp_path / "a.json")
-    assert recorded_transfers(tmp_path) is None
+    assert recorded(tmp_path) is None
     copies = [point("transfer", 4096, 1e-6, direction="h2d", method="pinned", pieces=1, both=False)]
     for name, date in (("b", "2031-01-01"), ("c", "2032-01-01"), ("d", "2030-01-01")):
         profile(copies, name=name, date=date).save(tmp_path / f"{name}.json")
-    found = recorded_transfers(tmp_path)
+    found = recorded(tmp_path)
     assert found is not None
     assert found.provenance["name"] == "c"
     text = (tmp_path / "c.json").read_text()
     (tmp_path / "c.json").write_text(text.replace("4096", "4097"))
     with pytest.raises(StorageError, match=r"c\.json: not a readable rankscope profile: crc32"):
-        recorded_transfers(tmp_path)
+        recorded(tmp_path)

@@ -31,7 +31,13 @@ Sizes = Annotated[list[str] | None, typer.Option(help="Bytes of the whole buffer
 
 
 @app.command()
-def show(path: ProfilePath, num_bytes: Sizes = None) -> None:
+def show(
+    path: ProfilePath,
+    num_bytes: Sizes = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write an SVG of native next to machines of the bank that are like it.")
+    ] = None,
+) -> None:
     """Say what a profile holds: the links, what is quickest at each size, and a verdict.
 
     With --num-bytes: every algorithm at that size, measured and predicted.
@@ -42,6 +48,14 @@ def show(path: ProfilePath, num_bytes: Sizes = None) -> None:
     profile = Profile.load(path)
     sizes = _sizes(num_bytes)
     tables.show(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile))
+    if picture is not None:
+        from ..figures.boxes import draw_beside
+        from ..figures.svg import to_svg
+        from ..values.storage import write_atomically
+
+        svg = f"{to_svg(draw_beside(profile))}\n".encode()
+        write_atomically(picture, lambda file: file.write(svg))
+        tables.show([f"{printable(str(picture))} shows {profile.provenance['name']} next to machines like it"])
 
 
 @app.command("import")

@@ -267,7 +267,7 @@ def _beside(box: Beside, group: Group) -> Table:
     columns = [*(["expected", "share"] if rows else []), *(["of link"] if wire else []), *(["clean"] * has_clean)]
     table = table_of(f"{group.collective}, {NATIVE}", "size", "median", "got", *columns)
     notes = [f"expected: of {box.names}; share: of the slowest"] if rows else []
-    if not rows and box.profile.backend == "nccl":
+    if not rows:
         notes = [f"no machine of the bank is known to be like it{'' if box.gpu else ': its GPUs are not stated'}"]
     notes += [f"link: {rate_words(wire)} one way"] if wire else []
     table.caption = "; ".join([f"got: busbw; {notes[0]}", *notes[1:]] if notes else ["got: busbw"])

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..machine import Profile
 from ..machine.bank import is_sick
-from ..machine.profile import NATIVE, busbw_factor
+from ..machine.expected import beside, native
+from ..machine.profile import busbw_factor
 from ..values.checks import of_type, one_of
 from ..values.units import bytes_words, rate_words, round_ticks, time_words
 from .marks import Drawing, FloatArray, Lines, Rects, Texts, spread_out
@@ -29,13 +30,8 @@ _END, _NAME = 1.015, 1.05  # where the way to a name begins and ends, as parts o
 
 
 def natives(profile: Profile, collective: str) -> dict[int, float]:
-    """Return the median seconds of the backend's own collective by size, in place where there are any, else not.
-
-    Sizes of 0 and pairs of a fleet are passed over.
-    """
-    points = [p for p in profile.select(collective, algorithm=NATIVE) if p.num_bytes and "src" not in p.options]
-    chosen = [point for point in points if point.options.get("in_place")] or points
-    return {point.num_bytes: point.median_s for point in sorted(chosen, key=lambda point: point.num_bytes)}
+    """Return the median seconds of the backend's own collective by size, as `expected.native` has its points."""
+    return {size: point.median_s for size, point in native(profile).get(collective, {}).items()}
 
 
 @attrs.frozen(eq=False)
@@ -115,6 +111,19 @@ def draw_boxes(
         x_ticks=tuple((power - left, bytes_words(2.0**power)) for power in sizes if power % every == 0),
         y_ticks=tuple((high - tick, label) for tick, label in ticks),
     )
+
+
+def draw_beside(profile: Profile, name: str = "yours", title: str | None = None) -> Drawing:
+    """Draw a profile's own collective over those of the machines of the bank that are like it; see `beside`.
+
+    It is that of which the verdict says how far it is below, or else the first. Raises ValueError where none was
+    measured.
+    """
+    box = beside(of_type("profile", profile, Profile))
+    row = box.worst and box.worst[2]
+    what = row.collective if row else next(iter(native(profile)), "allreduce")
+    peers = {peer: one for peer, one in list(box.peers.items())[: MOST_LINES - 1] if natives(one, what)}
+    return draw_boxes({name: profile, **peers}, what, "log", name, title=title)
 
 
 def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: str) -> list[_Line]:

@@ -200,7 +200,7 @@ def _shown(found: dict[str, Measured], algorithms: Sequence[str] | None) -> list
 
 _SHOWN = ("pinned_non_blocking", "pageable", "pin_on_the_fly")
 _SIZES = tuple(2**power for power in range(10, 31))
-_TWO = {"pinned": ("pinned_non_blocking", "s"), "pageable": ("pageable", "d")}  # and the marker of the dashed line
+_TWO = {"pinned": "s", "pageable": "d"}  # and the marker of the dashed line
 _CALLED = {"h2d": "to the GPU", "d2h": "to the host"}
 
 
@@ -239,8 +239,10 @@ def copies(
         raise ValueError("facts or profile must be given, got None for both")
     if facts is not None:
         of_type("facts", facts, LinkFacts)
-    ways, in_rates = _ways(view), view != "pieces"
-    least = 0 if in_rates else NUM_PIECES * LEAST_PIECE_BYTES
+    known = {point.options.get("method") for point in profile.points} if isinstance(profile, Profile) else set()
+    plain = "pinned" if "pinned" in known and _SHOWN[0] not in known else _SHOWN[0]
+    ways, in_rates = _ways(view, plain), view != "pieces"
+    least = _SIZES[0] if in_rates else NUM_PIECES * LEAST_PIECE_BYTES
     points: dict[str, list[Point]] = {}
     if profile is not None:
         of_type("profile", profile, Profile)
@@ -292,7 +294,7 @@ def copies(
         kinds["predicted from facts: at best"] = {"linewidth": 1.6}
     if points:
         kinds["measured: median and quartiles"] = {"marker": "o", "linestyle": "none"}
-    _explain(ax, kinds, "center left" if in_rates else "upper left")
+    _explain(ax, kinds, "upper left" if not in_rates else "best" if points else "center left")
     drawn = medians | lines
     ends = {name: (float(drawn[name][-1]), way.look) for name, way in ways.items() if name in drawn}
     if bound.size:
@@ -301,17 +303,18 @@ def copies(
     return ax
 
 
-def _ways(view: str) -> dict[str, Way]:
+def _ways(view: str, plain: str) -> dict[str, Way]:
     """The ways to copy that a view compares: methods, or the plain one and, dashed, one with an option."""
     if view == "rate":
-        return {method: Way(look, {"method": method}) for method, look in looks(_SHOWN).items()}
+        return {method: Way(look, {"method": method}) for method, look in looks((plain, *_SHOWN[1:])).items()}
     compared: dict[str, tuple[str, str, dict[str, Any]]] = {
         "both_ways": ("", ", both ways", {"both": True}),
         "pieces": (", one copy", f", {NUM_PIECES} copies", {"pieces": NUM_PIECES}),
     }
     alone, other, option = compared[view]
     found = {}
-    for name, (method, marker) in _TWO.items():
+    for name, marker in _TWO.items():
+        method = plain if name == "pinned" else name
         look = looks([method])[method]
         found[name + alone] = Way(look, {"method": method})
         found[name + other] = Way(Look(look.color, True, marker), {"method": method, **option})

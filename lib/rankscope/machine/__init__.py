@@ -6,7 +6,7 @@ from ..values.lazy import lazy
 from .bank import bank
 from .claims import claims
 from .fit import fit_link
-from .link_facts import facts_of, pcie_bytes_per_s, recorded_transfers, stated
+from .link_facts import facts_of, pcie_bytes_per_s, recorded, stated
 from .logs import read_log
 from .measuring.plan import Protocol
 from .measuring.run import measure
@@ -24,7 +24,7 @@ __all__ = [
     "measure_traps",
     "pcie_bytes_per_s",
     "read_log",
-    "recorded_transfers",
+    "recorded",
     "stated",
     "verdict",
 ]

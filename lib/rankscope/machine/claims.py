@@ -32,7 +32,7 @@ class Claim(NamedTuple):
     def __str__(self) -> str:
         answers = {"predicted": self.predicted, "measured": self.measured}
         words = {name: f"{'yes' if one.holds else 'no'}: {one.words}" for name, one in answers.items() if one}
-        lines = (f"  {name:9}  {words.get(name, f'not {name} yet')}" for name in answers)
+        lines = (f"  {name:9}  {words.get(name, f'not {name} here')}" for name in answers)
         return "\n".join([self.claim, *lines])
 
 

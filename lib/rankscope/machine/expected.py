@@ -106,11 +106,10 @@ class Beside:
 
     @cached_property
     def rates(self) -> dict[str, dict[int, float]]:
-        """The busbw of NCCL's own by collective and size, in bytes/s; none of other backends."""
+        """The busbw of native by collective and size, in bytes/s."""
         return {
             what: {size: point.busbw_bytes_per_s(self.profile.num_ranks) for size, point in points.items()}
             for what, points in native(self.profile).items()
-            if self.profile.backend == "nccl"
         }
 
     @cached_property

@@ -14,7 +14,7 @@ from ..values.checks import number, of_type, one_of, truth, whole
 from ..values.frozen import checked, frozen
 from ..values.storage import read_bytes
 from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
-from .profile import FORMAT, Point, Profile
+from .profile import FORMAT, WHAT, Point, Profile
 
 # transfers/s of a lane, the share of its bits that is packets, and the bytes that frame one (PCI Express Base
 # Specification: 8b/10b, 128b/130b; from 6 on flits of 256 bytes, of which 236 are packets)
@@ -149,22 +149,26 @@ def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
     return size, rates
 
 
-def recorded_transfers(folder: str | os.PathLike[str]) -> Profile | None:
-    """Return the latest profile in a folder that has "transfer" points, None where there is none.
+def recorded(
+    folder: str | os.PathLike[str], what: str = "transfer", otherwise: str | os.PathLike[str] | None = None
+) -> Profile | None:
+    """Return the latest profile of GPUs in a folder that has points of `what`: copies, or a collective.
 
-    Files of other kinds are passed over. Raises StorageError for a damaged profile, OSError for a folder that cannot
-    be read.
+    Where there is none, it is that of `otherwise`, a file or one of the bank like "bank:h100_8", or None. Files of
+    other kinds are passed over. Raises StorageError for a damaged profile, OSError for a folder that cannot be read.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     print(recorded_transfers(folder))
-    None
+    ...     print(recorded(folder), recorded(folder, "allreduce", "bank:h100_8").num_ranks)
+    None 8
     """
-    head, copy = f'{{"format": "{FORMAT}"'.encode(), b'{"what":"transfer"'
+    head, point = f'{{"format": "{FORMAT}"'.encode(), f'{{"what":"{one_of("what", what, WHAT)}"'.encode()
     found = []
     for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
         if path.is_file():  # no folder, and no link that leads nowhere
             with suppress(ValueError):  # empty, or larger than any profile
                 raw = read_bytes(path)
-                found += [path] if raw.startswith(head) and copy in raw else []
-    return max(map(Profile.load, found), key=lambda profile: str(profile.provenance.get("date", "")), default=None)
+                found += [path] if raw.startswith(head) and point in raw else []
+    profiles = [one for one in map(Profile.load, found) if what == "transfer" or one.provenance.get("gpus")]
+    latest = max(profiles, key=lambda profile: str(profile.provenance.get("date", "")), default=None)
+    return Profile.load(otherwise) if latest is None and otherwise is not None else latest

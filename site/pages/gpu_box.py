@@ -1,0 +1,84 @@
+"""The page of GPU boxes: from a bare box to a verdict in five commands, and every machine of the bank."""
+
+from __future__ import annotations
+
+import re
+
+from rankscope.figures.boxes import draw_beside
+from rankscope.figures.svg import to_svg
+from rankscope.machine import Profile, bank, verdict
+from rankscope.machine.bank import SICK
+from rankscope.values.units import bytes_words, rate_words
+
+SHOWN = "runpod_a100_2_no_p2p"  # what stands for your box in the picture
+TITLE = "Two A100 whose peer-to-peer access is off, next to two machines like them"
+PICTURE = "gpu_box.svg"
+
+_HEAD = """# GPU boxes
+
+What should your GPU box reach, and does it?
+
+{commands}
+
+{meaning}
+
+```{{figure}} {picture}
+:alt: "{title}: {sentence}"
+
+`rankscope show box.json --picture box.svg`, if the box were `bank:{shown}`.
+```
+
+It says: "{sentence}"
+
+## The bank: what others measured
+
+{number} machines come with rankscope, in any folder as `bank:` and their name, each from a published log with a licence
+that allows it. `rankscope compare box.json bank:h100_8` compares yours with one of them,
+[notebook 15](notebooks/15_measured_gpu_boxes.ipynb) draws many of them. The best busbw is that of the fastest
+collective; a copy's is what it moved per second.
+
+"""
+
+
+def picture() -> str:
+    """Return the picture that `rankscope show` writes, as SVG."""
+    return to_svg(draw_beside(Profile.load(f"bank:{SHOWN}"), title=TITLE)) + "\n"
+
+
+def page(readme: str) -> str:
+    """Return the page as Markdown: the commands as the README has them, a picture, and a row for each machine."""
+    found = re.search(r"### GPU box\n\n(```sh\n.*?```)\n\n(.*?)\n\n", readme, re.S)
+    assert found, "README has no section about a GPU box"
+    commands, meaning = found.groups()
+    sentence = verdict(Profile.load(f"bank:{SHOWN}"))[0].replace('"', "'")
+    shown = {"picture": PICTURE, "title": TITLE, "sentence": sentence, "shown": SHOWN, "number": len(bank())}
+    rows = "".join(_row(name, Profile.load(f"bank:{name}")) for name in bank())
+    table = (
+        "```{list-table}\n:align: left\n:header-rows: 1\n:widths: 20 30 28 22\n\n"
+        f"* - Name\n  - Hardware\n  - Measured\n  - Source\n{rows}```\n"
+    )
+    return _HEAD.format(commands=commands, meaning=meaning, **shown) + table
+
+
+def _row(name: str, profile: Profile) -> str:
+    about = profile.provenance
+    source = about["source"]
+    notes = source.get("notes", "")
+    hardware = about["name"] + (f". **{notes.split(';')[0].capitalize()}**" if notes.startswith(SICK) else "")
+    origin = source["repository"]
+    if "/" in origin:
+        origin = f"[{origin}](https://github.com/{origin})"
+    dated = ", ".join(filter(None, [origin, source["licence"], source.get("date")]))
+    return f"* - `{name}`\n  - {hardware}\n  - {_measured(profile)}\n  - {dated}\n"
+
+
+def _measured(profile: Profile) -> str:
+    """What was measured, at how many sizes and ranks, and the most that was reached."""
+    kinds = ", ".join(dict.fromkeys({"transfer": "copies"}.get(point.what, point.what) for point in profile.points))
+    sizes = sorted({point.num_bytes for point in profile.points if point.num_bytes})
+    span = bytes_words(sizes[0]) + (f" to {bytes_words(sizes[-1])}" if len(sizes) > 1 else "")
+    rates = [point.busbw_bytes_per_s(profile.num_ranks) for point in profile.points if point.num_bytes]
+    rates = [rate for rate in rates if rate == rate]  # what has no busbw is not a number
+    if not rates:
+        rates = [p.algbw_bytes_per_s for p in profile.points if p.num_bytes and p.options.get("direction") != "d2d"]
+    return f"{kinds}; {span}; up to {rate_words(max(rates))}"
