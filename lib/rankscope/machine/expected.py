@@ -232,7 +232,7 @@ def plug_in_missing(box: Beside) -> Iterator[Finding]:
     """Nodes talk through sockets: far less bandwidth, and small sizes are much slower, too."""
     share, small, _ = box.worst
     is_seen = _has_network(box) and not box.is_series and share < _SOCKETS and small < _LATE
-    if is_seen or box.states("NET/Socket"):
+    if is_seen or (box.states("NET/Socket") and not share >= LOW):
         words = "Nodes seem to talk through sockets, as without the network's plug-in: see which NCCL_DEBUG=INFO names"
         yield Finding("plug_in_missing", f"{box.figures} {words}.")
 
