@@ -55,7 +55,7 @@ RUNNERS = {
     "rankscope.explorers*": "ipywidgets",
 }
 
-TOPICS = {"ddp", "gradients", "data_parallel", "zero", "uneven", "parameter_server", "pipeline_parallel"}
+TOPICS = {"ddp", "nccl", "gradients", "data_parallel", "zero", "uneven", "parameter_server", "pipeline_parallel"}
 FLOORS = [
     {"values"},
     {"timeline", "cluster", "workers", "ranks"},
@@ -73,7 +73,7 @@ ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
 NO_PROCESS_GROUP = {"figures", "explorers"}
 MOST_NAMES = 15  # that a room offers
 MOST_NAMES_IN_ALL = (
-    157  # the last four: ddp.job, machine.read_log, machine.bank and explorers.boxes, of what others measured
+    160  # the last: ddp.job, machine.read_log, machine.bank, explorers.boxes, of what others measured; nccl, three
 )
 
 
