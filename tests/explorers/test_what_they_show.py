@@ -22,6 +22,7 @@ from rankscope.explorers.transfers import LINKS as PCIE
 from rankscope.explorers.transfers import between
 from rankscope.explorers.zero import memory
 from rankscope.figures.assignments import draw_assignment
+from rankscope.figures.palette import INK
 from rankscope.figures.svg import to_svg
 from rankscope.machine import Profile
 from rankscope.machine.link_facts import METHODS
@@ -252,6 +253,7 @@ def test_boxes_says_what_was_measured_what_the_curve_says_and_where_that_is_from
 def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective() -> None:
     panel = controls(CASES["boxes of yours"].open())
     assert panel["machine 1"].value == "mine"
+    assert {INK} in [set(rects.fill) for rects in BOXES_OF_YOURS.pictures["picture"](BOXES_OF_YOURS.at()).rects]
     assert panel["machine 2"].options[:3] == ("none", "mine", "a100_40gb_8")
     assert not [name for name in panel["machine 1"].options if "copies" in name or "pairs" in name]
     picture = svg(BOXES, first="dgx_h100_8", second="h100_8", third="none", collective="all_to_all")

@@ -30,6 +30,7 @@ class Boxes:
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
         every = by_name(profiles) | {name: Profile.load(f"bank:{name}") for name in bank() if name not in profiles}
+        self.yours = next(iter(profiles), "")
         self.profiles = {name: one for name, one in every.items() if any(natives(one, what) for what in COLLECTIVES)}
 
     def chosen(self, now: Now) -> dict[str, Profile]:
@@ -38,7 +39,7 @@ class Boxes:
     def picture(self, now: Now) -> Drawing | None:
         """The lines of those that were measured with this collective."""
         found = {name: one for name, one in self.chosen(now).items() if natives(one, now.collective)}
-        return draw_boxes(found, now.collective, now.view, at_bytes=1 << now.log2_bytes) if found else None
+        return draw_boxes(found, now.collective, now.view, self.yours, 1 << now.log2_bytes) if found else None
 
     def report(self, now: Now) -> list[str]:
         """What each takes at this size, by its curve where that was not measured, and where that comes from."""
@@ -64,8 +65,8 @@ class Boxes:
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over what collectives take on up to three machines of the bank, or on your own.
 
-    `profiles`, by name, are put before those of the bank; the first is shown at first. Raises ValueError for what is no
-    profile.
+    `profiles`, by name, are put before those of the bank; the first is shown at first, in black. Raises ValueError for
+    what is no profile.
     """
     shown = Boxes(profiles or {})
     names = tuple(shown.profiles)
