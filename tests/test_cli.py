@@ -325,3 +325,57 @@ def test_points_whose_options_say_little_are_shown_all_the_same(what: str, tmp_p
     path = profile([Point(what, 2**22, [1.0] * 4, [True] * 4, options) for options in little]).save(tmp_path / "a")
     assert "Verdict" in output("show", str(path))
     assert "9 points in both" in output("compare", str(path), str(path), "--all")
+
+
+# ---- nccl
+
+
+def test_nccl_says_what_is_chosen_and_what_public_machines_took() -> None:
+    text = output("nccl", "h100x8", "--version", "2.29")
+    lines = {" ".join(line.split()[:2]): line for line in text.splitlines()}
+    assert "ring ll" in lines["1 KiB"]
+    assert "nvls simple" in lines["1 GiB"]
+    assert "4 to 4.26 ms" in lines["1 GiB"]
+    assert "dgx_h100_8" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_nccl_of_several_nodes_says_which_network_is_meant() -> None:
+    text = output("nccl", "H100x8", "--nodes", "4", "--collective", "allgather", "--num-bytes", "1GiB")
+    assert "ring simple" in text
+    assert "InfiniBand" in text
+    assert "no public machine of the bank is like it" in text.replace("\n", " ")
+
+
+def test_nccl_writes_a_file_for_the_tuner(tmp_path: Path) -> None:
+    path = tmp_path / "tuner.csv"
+    text = output(
+        "nccl", "b200x8", "--version", "2.28.9", "--profile", "bank:b200_nccl_2_28_8", "--tuner-csv", str(path)
+    )
+    head, *rows = path.read_text().splitlines()
+    assert head.startswith("collective,min_bytes,max_bytes,algorithm,protocol,channels")
+    assert f"{len(rows)} range" in " ".join(text.split())
+    for row in rows:
+        collective, low, high, algorithm, protocol, *rest = row.split(",")
+        assert collective in ("allreduce", "allgather", "reduce_scatter")
+        assert int(low) <= int(high)
+        assert (algorithm, protocol) in [("ring", "ll"), ("ring", "ll128"), ("ring", "simple"), ("nvls", "simple")]
+        assert rest == ["-1", "1", "8", "-1", "-1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["h300x8"], "BOX must be a GPU and how many a node has, as in h100x8"),
+        (["h100x8", "--nodes", "0"], "num_nodes must be a whole number from 1 to 4096, got 0"),
+        (["h100x8", "--version", "new"], "version must be of NCCL"),
+        (["h100x8", "--collective", "all_to_all"], "collective must be one of"),
+        (["h100x8", "--tuner-csv", "x.csv"], "--tuner-csv needs --profile"),
+        (["h100x8", "--profile", "bank:h100_4"], "profile must be of 8 ranks, got 4"),
+        (["h100x8", "--log", "nowhere.log"], "nowhere.log"),
+    ],
+)
+def test_nccl_refuses_in_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nccl", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line

@@ -16,7 +16,7 @@ import pytest
 from rankscope import nccl
 from rankscope.machine import Profile, bank
 from rankscope.machine.profile import Point
-from rankscope.nccl import constants, log
+from rankscope.nccl import constants, log, tuner
 from rankscope.nccl import model as model_of
 
 TABLES = json.loads((Path(__file__).parent / "nccl_2_27_5_h100.json").read_text(encoding="utf-8"))
@@ -391,3 +391,31 @@ def test_a_log_without_the_table_or_the_gpu_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="gpu must be given"):
         nccl.Model.from_log(path)
     assert nccl.Model.from_log(path, "h200").gpu == "h200"
+
+
+# ---- the tuner
+
+
+def test_a_quicker_choice_is_found_where_the_measurement_says_so() -> None:
+    model = nccl.Model(gpu="h100", version=(2, 29))
+    table = model.table([1 << power for power in range(10, 31)])
+    table = table[(table.collective == "allreduce") & (table.why_not == "")]
+    took = {("allreduce", int(row.num_bytes)): row.time_s for row in table[table.is_chosen].itertuples()}
+    slow = dict(took)
+    slow["allreduce", 1 << 30] *= 3  # the model does not know why: nothing is said of it
+    for measured in (took, slow):
+        head, *rows = tuner.tuner_csv(model, profile_of(8, measured)).splitlines()
+        assert head == tuner.HEAD
+        for row in rows:
+            what, low, high, *pair = row.split(",")[:5]
+            for (collective, size), seconds in measured.items():
+                if collective == what and int(low) <= size <= int(high):
+                    assert model.times_s(what, *pair, np.array([float(size)]))[0] < tuner.LEAST_GAIN * seconds
+        assert not any(row.split(",")[2] == str(1 << 30) for row in rows)
+    worse = model._with(graphs={"ring": nccl.Graph(24, 15, 15), "nvls": nccl.Graph(8, 60, 60)})  # NVLS from 1 MiB on
+    at = int(worse.table([1 << 20]).query("is_chosen and collective == 'allreduce'").num_bytes.iloc[0])
+    assert worse.choose("allreduce", at).algorithm == "nvls"
+    (row,) = tuner.tuner_csv(
+        worse, profile_of(8, {("allreduce", at): worse.choose("allreduce", at).time_s})
+    ).splitlines()[1:]
+    assert row == f"allreduce,{at},{at},ring,ll,-1,1,8,-1,-1"

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -77,6 +77,46 @@ def import_(
     if output is not None:
         merged(found, printable(output.stem)).save(output)
         tables.show([f"{printable(str(output))} holds all of it; `rankscope show {printable(str(output))}` shows it"])
+
+
+@app.command()
+def nccl(
+    box: Annotated[str, typer.Argument(help="The GPU and how many of them a node has, as in h100x8.", metavar="BOX")],
+    nodes: Annotated[int | None, typer.Option(help="How many nodes. [default: 1, or as the log says]")] = None,
+    version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
+    collective: Collective = "allreduce",
+    num_bytes: Sizes = None,
+    log: Annotated[
+        Path | None, typer.Option(help="Of NCCL_DEBUG=INFO with INIT,GRAPH,TUNING: what it printed.")
+    ] = None,
+    profile: Annotated[str | None, typer.Option(help="What the box was measured to do, or a bank:NAME.")] = None,
+    tuner_csv: Annotated[
+        Path | None, typer.Option(help="Write here what NCCL's example tuner reads: choices quicker than measured.")
+    ] = None,
+) -> None:
+    """Say by size which algorithm and protocol NCCL chooses, what it expects, and what machines take."""
+    from ..machine import Profile
+    from ..nccl import Model
+    from ..nccl.tuner import tuner_csv as tuner_lines
+    from ..values.checks import count_of
+    from ..values.storage import write_atomically
+    from . import tables
+    from .nccl import SIZES, box_of, choices
+
+    gpu, gpus_per_node = box_of(box)
+    more: dict[str, Any] = {"gpus_per_node": gpus_per_node} | ({} if nodes is None else {"num_nodes": nodes})
+    model = Model.from_log(log, gpu, **more) if log else Model(**{"gpu": gpu, "version": version, **more})
+    measured = None if profile is None else Profile.load(profile)
+    if tuner_csv is not None and measured is None:
+        raise ValueError("--tuner-csv needs --profile: what the box was measured to do")
+    lines = None if measured is None else tuner_lines(model, measured)
+    if measured is not None:
+        model = model.with_readings(measured)
+    tables.show(choices(model, collective, _sizes(num_bytes) or SIZES))
+    if tuner_csv is not None and lines is not None:
+        write_atomically(tuner_csv, lambda file: file.write(lines.encode()))
+        ranges = count_of(lines.count("\n") - 1, "range")
+        tables.show([f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be quicker"])
 
 
 @app.command()

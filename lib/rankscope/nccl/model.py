@@ -50,7 +50,11 @@ SIZES = tuple(2**power for power in range(10, 40))  # 1 KiB to 512 GiB
 
 def _version(name: str, value: Any) -> tuple[int, int, int]:
     parts = value.split(".") if isinstance(value, str) else value
-    if not isinstance(parts, tuple | list) or len(parts) not in (2, 3) or not all(str(one).isdecimal() for one in parts):
+    if (
+        not isinstance(parts, tuple | list)
+        or len(parts) not in (2, 3)
+        or not all(str(one).isdecimal() for one in parts)
+    ):
         raise ValueError(f"{name} must be of NCCL, as in (2, 29) or '2.29.2', got {value!r}")
     found = tuple(int(one) for one in parts)
     if not (2, 19) <= found[:2] <= (2, 99):

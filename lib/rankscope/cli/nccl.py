@@ -1,0 +1,72 @@
+"""What `rankscope nccl` prints: by size, what NCCL chooses, expects, and what machines take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from ..machine import Profile
+from ..machine.bank import PREFIX, is_sick, provenances
+from ..machine.expected import gpu_of
+from ..machine.fit import LEAST_SIZES
+from ..nccl import GPUS, Model
+from ..values.units import bytes_words, time_words
+from .tables import table_of
+
+SIZES = tuple(2**power for power in range(10, 34, 2))
+
+
+def box_of(text: str) -> tuple[str, int]:
+    """Return the GPU and how many of them a node has, as in ``h100x8``; ValueError for another text."""
+    found = re.fullmatch(r"([a-z]\w*)x(\d{1,2})", text.strip().lower())
+    if not found or found[1] not in GPUS:
+        raise ValueError(f"BOX must be a GPU and how many a node has, as in h100x8, with one of {', '.join(GPUS)}")
+    return found[1], int(found[2])
+
+
+def public(model: Model) -> dict[str, Profile]:
+    """The machines of the bank with these GPUs, as many and on as many nodes, by name."""
+    words = model.gpu.upper().replace("_", " ")
+    return {
+        name: Profile.load(PREFIX + name)
+        for name, about in provenances().items()
+        if f"{gpu_of(about)} ".startswith(f"{words} ")
+        and (about["num_ranks"], about.get("num_nodes")) == (model.num_ranks, model.num_nodes)
+        and not is_sick(about)
+    }
+
+
+def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iterator[RenderableType]:
+    """Yield the table by size, and what the model does not know."""
+    curves = []
+    for profile in public(model).values():
+        native = profile.select(collective, algorithm="native")
+        if len({point.num_bytes for point in native if point.num_bytes}) >= LEAST_SIZES:
+            curves.append(profile.curve(collective))
+    gpus = f"{model.num_nodes} × {model.gpus_per_node}" if model.num_nodes > 1 else f"{model.gpus_per_node}"
+    version = ".".join(map(str, model.version)).removesuffix(".99")
+    title = f"{collective} on {gpus} {model.gpu.upper().replace('_', ' ')}, NCCL {version}"
+    table = table_of(title, "size", "algorithm", "ch", "NCCL", "model", "mostly", "public")
+    for size in sizes:
+        choice = model.choose(collective, size)
+        most_s, mostly = max((seconds, name) for name, seconds in choice.terms_s.items())
+        inside = [one for one in curves if min(filter(None, one.measured_s)) <= size <= max(one.measured_s)]
+        got = sorted(one.seconds(size) for one in inside)
+        low, high = (time_words(one) for one in (got[0], got[-1])) if got else ("", "")
+        table.add_row(
+            bytes_words(size),
+            f"{choice.algorithm} {choice.protocol}",
+            str(choice.channels),
+            time_words(choice.nccl_s),
+            time_words(choice.time_s),
+            f"{mostly} {most_s / choice.time_s:.0%}",
+            high if low == high else f"{low.removesuffix(f' {high.split()[-1]}')} to {high}",
+        )
+    names = ", ".join(public(model))
+    got_words = f"public: what {names} took" if curves else "no public machine of the bank is like it"
+    table.caption = f"NCCL: what it expects; model: with what it lacks, mostly of which; {got_words}"
+    yield table
+    yield from (Text(note) for note in model.notes)
