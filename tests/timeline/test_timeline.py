@@ -258,6 +258,7 @@ def read(folder, trace, kind="category"):
     return Timeline.from_chrome_trace(folder / "foreign.json", kind)
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch 2.11
 def test_a_trace_of_torch_profiler(tmp_path):
     with profile(activities=[ProfilerActivity.CPU]) as recorded, record_function("my step"):
         torch.randn(64, 64) @ torch.randn(64, 64)

@@ -38,8 +38,7 @@ def _nobody_is_left(tmp_path_factory, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.mktemp("t")))
     yield
     assert soon(lambda: not children(server_pid()))
-    here = {"server.err", ".owner"}
-    assert soon(lambda: {path.name for folder in server_folders() for path in folder.iterdir()} <= here)
+    assert {path.name for folder in server_folders() for path in folder.iterdir()} <= {"server.err", ".owner"}
     assert set(Path(tempfile.gettempdir()).iterdir()) <= server_folders()
 
 
@@ -364,6 +363,7 @@ def test_ctrl_c_ends_all_ranks(tmp_path):
             launch(functions.wait_long, 2, (str(tmp_path),))
         assert gone(functions.noted(tmp_path))
     assert launch(functions.total, 2) == [1, 1]
+    gc.collect()  # a crew that an interrupt kept from being entered goes with what was raised
 
 
 def test_launches_from_several_threads():

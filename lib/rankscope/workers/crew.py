@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -284,8 +285,11 @@ class Crew:
         self._owner, self._server, self._modules = os.getpid(), workshop(), modules
         self._num_packed = 0
         place = self._server.memory if in_memory else self._server.folder
-        self.folder, self.workers = Path(tempfile.mkdtemp(dir=place)), list[Worker]()
-        pickling.write(self.folder / "surroundings", surroundings)
+        self.workers = list[Worker]()
+        with Interrupts():  # or there might be a folder that nobody knows
+            self.folder = Path(tempfile.mkdtemp(dir=place))
+            self._delete = weakref.finalize(self, _delete, self.folder, self._owner)
+            pickling.write(self.folder / "surroundings", surroundings)
 
     def __enter__(self) -> Crew:
         return self
@@ -351,8 +355,13 @@ class Crew:
         """End the workers, and delete the folder."""
         with Interrupts():
             self.end()
-            if self._owner == os.getpid():
-                shutil.rmtree(self.folder, ignore_errors=True)
+            self._delete()
+
+
+def _delete(folder: Path, owner: int) -> None:
+    """Delete a crew's folder, in the process that made it."""
+    if owner == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def stands(workers: Sequence[Worker]) -> list[str]:
