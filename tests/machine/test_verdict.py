@@ -13,6 +13,7 @@ from rankscope.machine.profile import Point
 from rankscope.machine.verdict import (
     above_the_bound,
     against_native,
+    bound_s,
     bounds,
     far_under_the_link,
     fastest,
@@ -207,3 +208,24 @@ def test_of_a_good_profile_nothing_looks_wrong() -> None:
     assert said[0].startswith("allreduce: use recursive_doubling from 1 KiB to ")
     assert "of native's time at 1 KiB" in said[1]
     assert "times the lower bound at 16 MiB" in said[2]
+
+
+def test_messages_that_do_not_reach_small_sizes_give_no_bound() -> None:
+    times = {"native": lambda size: 1e-3 + size / BYTES_PER_S}
+    large = collective(profile(links(sizes=[2**power for power in range(25, 35)])), times)
+    gap = "α is not known: the smallest message, 32 MiB, is mostly bytes"
+    with pytest.raises(ValueError, match=f"there is no lower bound: {gap}"):
+        bounds(large, "allreduce", 2**25)
+    assert bound_s(large, "allreduce", 2**25) == 0.0
+    assert list(above_the_bound(large)) == list(far_under_the_link(large)) == []
+    assert list(no_prediction(large)) == [
+        f"Link intra: {gap}, so predictions by algorithm are guesses, and there is no lower bound."
+    ]
+    assert str(large.link("intra")).endswith(gap)
+
+
+def test_messages_that_do_not_reach_large_sizes_give_no_bound_beyond_them() -> None:
+    small = profile(links(sizes=[2**power for power in range(6, 13)]))
+    assert bound_s(small, "allreduce", 2**12) > 0
+    with pytest.raises(ValueError, match="B is not known: the largest message, 4 KiB, is mostly latency"):
+        bounds(small, "allreduce", 2**13)

@@ -18,7 +18,7 @@ from ..machine.expected import LARGE_BYTES, LOW, Beside, beside, is_like
 from ..machine.link_facts import facts_of, peer_rates
 from ..machine.measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
 from ..machine.profile import LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
-from ..machine.verdict import Group, bounds, groups
+from ..machine.verdict import Group, bound_s, groups
 from ..timeline import Timeline
 from ..values.checks import count_of, one_of
 from ..values.units import bytes_words, rate_words, three_digits, time_words
@@ -161,9 +161,9 @@ def predictions(
             except ValueError:  # of all algorithms those that exist for so many ranks
                 if algorithms:
                     raise
-        bound_s = float(bounds(profile, collective, rounded).seconds) if names else 0.0
+        least_s = bound_s(profile, collective, rounded) if names else 0.0
         points = measured.get(rounded, {})
-        least = f"; no less than {time_words(bound_s)}" if names else ""
+        least = f"; no less than {time_words(least_s)}" if least_s else ""
         title = f"{collective}, {bytes_words(rounded)}{least}"
         table = table_of(title, "algorithm", "predicted", "×bound", *(["measured", "off"] if points else []))
         if curve:
@@ -173,7 +173,7 @@ def predictions(
             point = points.get(name)
             off = "" if name == NATIVE or not point else f"{seconds / point.median_s - 1:+.0%}"
             cells = [time_words(point.median_s), off] if point else []
-            ratio = f"{seconds / bound_s:.2f}" if bound_s else ""
+            ratio = f"{seconds / least_s:.2f}" if least_s else ""
             table.add_row(name, time_words(seconds), ratio, *cells, style=None if place else _FASTEST)
         yield table
 
@@ -244,6 +244,7 @@ def _by_size(profile: Profile, group: Group) -> Table:
     table.caption = "gain: native's time over that of ours; ×bound: the time over the lower bound"
     for size, points in group.by_size.items():
         best, native = group.fastest(size), points.get(NATIVE)
+        least_s = bound_s(profile, group.collective, size)
         ours = [point.median_s for name, point in points.items() if name != NATIVE]
         ratio = native.median_s / min(ours) if native and ours else math.nan
         style = "green" if ratio > 1 + _CLEAR else "red" if ratio < 1 - _CLEAR else ""
@@ -254,7 +255,7 @@ def _by_size(profile: Profile, group: Group) -> Table:
             _busbw(profile, best),
             time_words(native.median_s) if native else "",
             Text(f"{ratio:.2f}", style) if ratio == ratio else "",
-            _of_bound(profile, group.collective, best),
+            f"{best.median_s / least_s:.2f}" if least_s else "",
             f"{best.num_clean}/{len(best.seconds)}",
         )
     return table
@@ -287,14 +288,6 @@ def _beside(box: Beside, group: Group) -> Table:
 def _why(box: Beside) -> Iterator[RenderableType]:
     if box.findings:
         yield marked(("·", str(finding)) for finding in box.findings)
-
-
-def _of_bound(profile: Profile, collective: str, point: Point) -> str:
-    try:
-        bound_s = float(bounds(profile, collective, point.num_bytes).seconds)
-    except ValueError:  # no link was measured
-        return ""
-    return f"{point.median_s / bound_s:.2f}" if bound_s else ""
 
 
 def _named(point: Point) -> str:

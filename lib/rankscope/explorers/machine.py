@@ -13,7 +13,7 @@ from ..figures.timelines import draw_timeline
 from ..machine import Profile
 from ..machine.measuring.plan import builder_options
 from ..machine.profile import NATIVE, Point
-from ..machine.verdict import bounds
+from ..machine.verdict import bound_s
 from ..timeline import Timeline
 from ..values.checks import of_type, printable
 from ..values.units import bytes_words, time_words
@@ -107,7 +107,7 @@ class Machines:
         return {str(point.options["algorithm"]): point for point in same if "algorithm" in point.options}
 
     def bound_s(self, now: Now) -> float:
-        return float(bounds(self.profiles[now.profile], "allreduce", 1 << now.log2_bytes, now.num_ranks).seconds)
+        return bound_s(self.profiles[now.profile], "allreduce", 1 << now.log2_bytes, now.num_ranks)
 
 
 def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:

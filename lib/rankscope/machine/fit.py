@@ -19,6 +19,7 @@ MOST_PIECES, LEAST_A_PIECE = 3, 3
 _LEAST_NOISE = 0.005  # of a time: nothing is known, and no piece worth having, for less
 _HUBER = 1.345  # of the noise: what is off by more counts as an outlier, and weighs less
 _ROUNDS, _DRAWS, _SEED = 50, 400, 0
+_MOSTLY = 0.5  # of a time
 
 Times = NDArray[np.float64]
 
@@ -29,7 +30,8 @@ class LinkFit:
 
     `link` is one line over all sizes; `pieces` are the lines from some bytes on, more than one where the protocol
     switches. The intervals are of `link`, at 95 %. `held_out_error` is the median, over the `num_held_out` sizes that
-    were not fitted, of how far `seconds` is off what was measured, as a share of that.
+    were not fitted, of how far `seconds` is off what was measured, as a share of that. `ends` are the smallest and the
+    largest size, each with the share of its time that its bytes take, as the size next to it tells.
     """
 
     link: Link
@@ -38,6 +40,7 @@ class LinkFit:
     bytes_per_s_interval: tuple[float, float]
     held_out_error: float
     num_held_out: int
+    ends: tuple[tuple[float, float], tuple[float, float]]
 
     def at(self, num_bytes: float) -> Link:
         """Return the line of the piece in which a message of so many bytes lies."""
@@ -48,13 +51,26 @@ class LinkFit:
         """Return how long a message of so many bytes takes."""
         return self.at(num_bytes).seconds(num_bytes)
 
+    def gap(self, num_bytes: float) -> str:
+        """Say what was not measured and would have to be, to know how long so many bytes take; "" where nothing is.
+
+        α is known where the smallest message is mostly latency, B beyond the largest where that is mostly bytes.
+        """
+        (least, least_share), (most, most_share) = self.ends
+        if least_share > _MOSTLY:
+            return f"α is not known: the smallest message, {bytes_words(int(least))}, is mostly bytes"
+        if num_bytes > most and most_share < _MOSTLY:
+            return f"B is not known: the largest message, {bytes_words(int(most))}, is mostly latency"
+        return ""
+
     def __str__(self) -> str:
         alpha, low, high = map(time_words, (self.link.alpha_s, *self.alpha_s_interval))
         rate, least, most = map(_rate, (self.link.bytes_per_s, *self.bytes_per_s_interval))
         line = f"α {alpha} ({low} to {high}), B {rate} ({least} to {most})"
         each = (f"from {bytes_words(start)} on {_words(link)}" for start, link in self.pieces)
         pieces = f"; in pieces: {', '.join(each)}" if len(self.pieces) > 1 else ""
-        return f"{line}{pieces}; {self.held_out_error:.1%} off on {count_of(self.num_held_out, 'size')} held out"
+        held_out = f"{self.held_out_error:.1%} off on {count_of(self.num_held_out, 'size')} held out"
+        return "; ".join(filter(None, [f"{line}{pieces}", held_out, self.gap(0)]))
 
 
 def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
@@ -83,7 +99,9 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
         high = np.maximum(high, np.percentile(drawn, 97.5, axis=0))
     pieces = _pieces(fitted, fitted_s, noise)
     alpha_s, rate = (float(low[0]), float(high[0])), (_inverse(high[1]), _inverse(low[1]))
-    found = LinkFit(_link(line), pieces, alpha_s, rate, np.nan, sizes.size // 2)
+    share = np.diff(medians_s) / medians_s[:-1] * sizes[:-1] / np.diff(sizes)
+    ends = (float(sizes[0]), float(share[0])), (float(sizes[-1]), float(share[-1]))
+    found = LinkFit(_link(line), pieces, alpha_s, rate, np.nan, sizes.size // 2, ends)
     predicted_s = np.array([found.seconds(size) for size in sizes[1::2]])
     return attrs.evolve(found, held_out_error=float(np.median(np.abs(predicted_s / medians_s[1::2] - 1))))
 

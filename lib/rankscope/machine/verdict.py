@@ -94,12 +94,23 @@ def joining(profile: Profile) -> dict[str, LinkFit]:
 def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> Bounds:
     """Return the lower bounds as if all links were as good as the best one, by its piece for this size.
 
-    They are for the profile's ranks, or for another number of them. Raises ValueError where no link was measured.
+    They are for the profile's ranks, or for another number of them. Raises ValueError where no link was measured, and
+    where its messages do not reach the sizes that α and B follow from: a bound must hold.
     """
     fits = list(joining(profile).values()) or [profile.best_link("intra")]
+    if gap := next(filter(None, (fit.gap(num_bytes) for fit in fits)), ""):
+        raise ValueError(f"there is no lower bound: {gap}")
     alpha_s, rate = min(fit.at(0).alpha_s for fit in fits), max(fit.at(num_bytes).bytes_per_s for fit in fits)
     number = profile.num_ranks if num_ranks is None else num_ranks
     return lower_bounds(collective, number, num_bytes, Link(alpha_s, rate), profile.gamma_s_per_byte)
+
+
+def bound_s(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> float:
+    """Return the seconds of the lower bound, 0 where there is none."""
+    try:
+        return float(bounds(profile, collective, num_bytes, num_ranks).seconds)
+    except ValueError:  # no link was measured, or not at these sizes
+        return 0.0
 
 
 # ---- what was found
@@ -147,10 +158,9 @@ def against_native(profile: Profile) -> Iterator[str]:
 
 def above_the_bound(profile: Profile) -> Iterator[str]:
     """How far the fastest is from the lower bound at the smallest and at the largest size."""
-    for group in groups(profile) if _has_link(profile) else []:
-        ends = dict.fromkeys([min(group.by_size), max(group.by_size)])
-        bound_s = {size: float(bounds(profile, group.collective, size).seconds) for size in ends}
-        times = [(group.fastest(size).median_s / bound_s[size], size) for size in ends if bound_s[size]]
+    for group in groups(profile):
+        ends = {size: bound_s(profile, group.collective, size) for size in (min(group.by_size), max(group.by_size))}
+        times = [(group.fastest(size).median_s / least_s, size) for size, least_s in ends.items() if least_s]
         words = [f"{many:.2f} times the lower bound at {bytes_words(size)}" for many, size in times]
         if words:
             yield f"{group.collective}: the quickest takes {', '.join(words)}."
@@ -178,7 +188,7 @@ FINDINGS = (expected_got_why, fastest, against_native, above_the_bound, copies)
 
 
 def no_prediction(profile: Profile) -> Iterator[str]:
-    """No link was measured, or the nodes are uneven."""
+    """No link was measured, or not at the sizes that matter, or the nodes are uneven."""
     if not any(profile.select(how) for how in PATTERNS):
         if not profile.points or not all(group.is_native for group in groups(profile)):  # its curves predict native
             yield "No link was measured, so no algorithm can be predicted or compared with a bound."
@@ -187,14 +197,21 @@ def no_prediction(profile: Profile) -> Iterator[str]:
         profile.cluster()
     except ValueError as error:
         yield f"Nothing can be predicted: {error}."
+        return
+    for where, fit in joining(profile).items():
+        if gap := fit.gap(0):
+            yield f"Link {where}: {gap}, so predictions by algorithm are guesses, and there is no lower bound."
 
 
 def far_under_the_link(profile: Profile) -> Iterator[str]:
     """The busbw at the largest size is far under what the slowest of the links carries."""
-    for group in groups(profile) if _has_link(profile) and profile.num_ranks > 1 else []:
+    for group in groups(profile) if profile.num_ranks > 1 else []:
         size = max(group.by_size)
+        try:
+            bound = bounds(profile, group.collective, size)
+        except ValueError:  # no link was measured, or not at these sizes
+            continue
         link_rate = min(fit.at(size).bytes_per_s for fit in joining(profile).values())
-        bound = bounds(profile, group.collective, size)
         busbw = group.fastest(size).busbw_bytes_per_s(profile.num_ranks)
         if bound.bandwidth_s > _MOSTLY_BYTES * bound.latency_s and busbw < _FAR_UNDER * link_rate:
             rates = f"busbw is {rate_words(busbw)}, and a link carries {rate_words(link_rate)}"
@@ -289,13 +306,6 @@ def _fit(profile: Profile, where: str, how: str) -> LinkFit | None:
         return profile.link(where, how)
     except ValueError:  # not measured, or at too few sizes
         return None
-
-
-def _has_link(profile: Profile) -> bool:
-    try:
-        return bool(profile.best_link("inter"))
-    except ValueError:  # not measured, or at too few sizes
-        return False
 
 
 WARNINGS = (
