@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +16,7 @@ from ...cluster import Cluster, Link
 from ...timeline import Span, Timeline
 from ...values.checks import number, of_type, one_of, truth
 from ...values.frozen import evolve
+from ...values.garbage import no_collection
 from ..schedule import RUNS_IN, Schedule
 from .plan import LANE, Alike, Plan, Post, Transfer, Wait, alike, plans
 
@@ -71,21 +70,9 @@ def simulate_executor(
     if (link_at is None or truth("by_node", by_node)) and not cluster.overrides and not cluster.shared_nic:
         same = alike(schedule, ends, cluster.node(ranks))
     few = len(same.ranks) < schedule.num_ranks
-    with _no_collection():
+    with no_collection():  # plans are up to a million tuples
         made = plans(schedule, ends, same.ranks if few else None)
         return _Run(made, cluster, link_at, same, detail == "messages").timeline()
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Plans are up to a million tuples without cycles: looking for cycles in them takes half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @dataclass(slots=True)

@@ -1,0 +1,93 @@
+"""`read_log`: what others measured, read from what their programs printed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ...values.checks import one_of, whole
+from ...values.garbage import no_collection
+from ...values.storage import StorageError
+from ..profile import Point, Profile
+from ..provenance import difference
+from . import collectives, copies, nccl_tests
+from .log import Log
+
+READERS: dict[str, tuple[tuple[str, ...], Callable[[Log], list[Profile]]]] = {  # what only that program prints
+    "nccl-tests": (("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
+    "osu": (("# OSU ",), collectives.osu),
+    "all_reduce_bench": (("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
+    "aiconfigurator": (("num_gpus,message_size,latency",), collectives.aiconfigurator),
+    "pairs": (("node_a,node_b,collective",), collectives.pairs),
+    "bandwidthTest": (("bandwidthTest-", "Transfer Size (Bytes)"), copies.bandwidth_test),
+    "hipBusBandwidth": (("H2D_Bandwidth", "D2H_Bandwidth"), copies.hip_bus_bandwidth),
+    "nvbandwidth": (('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
+    "p2pBandwidthLatencyTest": (("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
+    "rocm_bandwidth_test": (("copy peak bandwidth GB/s",), copies.rocm_bandwidth_test),
+    "gpu_copy": (("_by_sm", "_by_dma"), copies.gpu_copy),
+    "pageable_pinned": (("h2d_pageable_gbps", "H2D Page"), copies.pageable_pinned),
+    "trace": (('"traceEvents"',), copies.trace),
+}
+
+
+def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: int | None = None) -> list[Profile]:
+    """Return what a log says was measured: a profile a table of collectives, or one of all copies.
+
+    The program is recognised by its text; `kind`, one of `READERS`, says it where a file has logs of several. What is
+    not stated is not there, but for what follows from the figures, which the notes of the source say. `num_ranks` is
+    for logs that do not state it. Bandwidths must be size over time, fit the number of ranks, and have the average that
+    the log says, all within the rounding of what is printed.
+
+    Raises StorageError, a ValueError of one line that names the file and the line in it, for what is no such log, is
+    cut, or contradicts itself; OSError where it cannot be opened.
+    """
+    if num_ranks is not None:
+        whole("num_ranks", num_ranks, 1, 1 << 20)
+    if kind is not None:
+        one_of("kind", kind, tuple(READERS))
+    log = Log(path, num_ranks)
+    found = {}
+    for name, (marks, _) in READERS.items():
+        if places := [place for mark in marks if (place := log.text.find(mark)) >= 0]:
+            found[name] = log.text.count("\n", 0, min(places)) + 1
+    if kind is None:
+        is_alone = bool(log.topology) and not found
+        log.check(not is_alone, 1, "a topology of GPUs without measurements: put it into a log of that machine")
+        log.check(found, 1, f"no log of {', '.join(READERS)}")
+        log.check(len(found) == 1, max(found.values()), f"has logs of {' and '.join(found)}: name one of these kinds")
+    reader = READERS[kind or next(iter(found))][1]
+    try:
+        with no_collection():
+            profiles = reader(log)
+    except StorageError:
+        raise
+    except (ValueError, ArithmeticError) as error:  # of a profile as a whole, and numbers out of all bounds
+        log.fail(1, error)
+    log.check(profiles, len(log.lines), "it has no rows")
+    return profiles
+
+
+_ONE_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device")
+
+
+def merged(profiles: Sequence[Profile], name: str) -> Profile:
+    """Return one profile of what several logs of one machine say; raises ValueError where they are of several."""
+    first = profiles[0]
+    points: dict[Any, Point] = {}
+    for one in profiles:
+        told = difference(first.provenance, one.provenance, _ONE_MACHINE)
+        if told := told or difference(first.protocol, one.protocol, ("dtype", "statistic")):
+            raise ValueError(f"these are of several machines, or were measured in several ways: {told}")
+        for point in one.points:
+            seconds = points[point.key].seconds + point.seconds if point.key in points else point.seconds
+            points[point.key] = point.like(point.num_bytes, seconds)
+    about, how = (_common([getattr(one, part) for one in profiles]) for part in ("provenance", "protocol"))
+    sources = [one.provenance["source"] for one in profiles]
+    words = {key: dict.fromkeys(one[key] for one in sources if key in one) for key in ("program", "notes")}
+    source = {key: "; ".join(some) for key, some in words.items() if some}
+    return Profile({**about, "name": name, "source": source}, how, tuple(points.values()))
+
+
+def _common(some: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in some[0].items() if all(one.get(key) == value for one in some)}

@@ -1,0 +1,175 @@
+"""`Log`: the text of a log, and errors that name its lines; `Times`: what was timed there, and its profile."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ...timeline.timeline import unpacked
+from ...values.checks import count_of, printable
+from ...values.storage import StorageError, read_bytes
+from ..profile import NATIVE, Point, Profile
+from ..provenance import topology
+
+GB = 10**9  # bytes of a copy whose size is not stated: its time is that of so many at the rate that is printed
+_NAMES = ("allreduce", "allgather", "all_to_all", "reduce_scatter", "broadcast", "reduce", "scatter", "gather")
+COLLECTIVE = dict(zip(_NAMES, _NAMES, strict=True)) | {"all_reduce": "allreduce", "all_gather": "allgather"}
+COLLECTIVE |= {"alltoall": "all_to_all", "sendrecv": "together"}
+COLLECTIVE |= {"_allgather_base": "allgather", "_reduce_scatter_base": "reduce_scatter"}
+TYPE_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "char", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2", "byte", "bool"), 1),
+    **dict.fromkeys(("half", "bfloat16", "float16"), 2),
+    **dict.fromkeys(("float", "int32", "uint32", "int"), 4),
+    **dict.fromkeys(("double", "int64", "uint64", "long"), 8),
+}
+NATIVE_OUT = {"algorithm": NATIVE, "in_place": False}
+MOST_CARDS = 4096
+ROUNDING = 1 + 1e-9  # of floats that are compared
+_TOPOLOGY = re.compile(r"^\S*[ \t]*GPU0[ \t].*(?:\n\s*(?:GPU|NIC|mlx)\S*\s.*)+", re.MULTILINE)  # nvidia-smi topo -m
+_SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
+_HALVES = [0.5 * 10.0**-digits for digits in range(400)]
+
+Where = int | str  # a line, or a place in JSON
+
+
+class Log:
+    """The text of a log, line by line."""
+
+    def __init__(self, path: str | os.PathLike[str], num_ranks: int | None) -> None:
+        self.path, self.num_ranks = path, num_ranks
+        self.name = printable(Path(path).name.split(".")[0])
+        try:
+            raw = read_bytes(path)
+            self.raw = unpacked(raw) if raw[:2] == b"\x1f\x8b" else raw
+        except (ValueError, EOFError) as error:
+            raise StorageError(path, str(error)) from error
+        text = self.raw.decode("utf-8", "replace")
+        self.text = re.sub(r"\[\d+,\d+\]<std\w+>:", "", text) if "<std" in text else text
+        self.lines = self.text.replace("\r\n", "\n").split("\n")
+        links = _TOPOLOGY.search(self.text) if "GPU0" in self.text and "Affinity" in self.text else None
+        self.topology = topology(links[0]) if links else ""
+
+    def fail(self, line: Where, problem: object) -> NoReturn:
+        """Raise the error that names a line, or a place in JSON."""
+        raise StorageError(self.path, f"{f'line {line}' if isinstance(line, int) else line}: {problem}")
+
+    def check(self, fits: object, line: Where, problem: str) -> None:
+        if not fits:
+            self.fail(line, problem)
+
+    def number(self, line: Where, text: Any, least: float = -math.inf) -> float:
+        """Return a number that was printed, finite and of at least so much."""
+        try:
+            found = float(text)
+        except (TypeError, ValueError):
+            found = math.nan
+        bound = "" if least < 0 else " above 0"
+        self.check(math.isfinite(found) and found >= least, line, f"{text!r} must be a number{bound}")
+        return found
+
+    def json(self) -> Any:
+        try:
+            return json.loads(self.text)
+        except json.JSONDecodeError as error:
+            self.fail(error.lineno, f"not JSON, damaged or cut short: {error.msg}")
+        except RecursionError:
+            self.fail(1, "nested too deeply")
+
+    def words(self, pattern: str) -> list[str]:
+        """Return what a pattern finds in the whole text, to be shown."""
+        return [printable(found.strip()) for found in re.findall(pattern, self.text, re.MULTILINE)]
+
+    def rows(self, pattern: str, mark: str) -> Iterator[tuple[int, re.Match[str]]]:
+        """Yield the lines that fit a pattern; a line with the mark in it that does not fit is refused."""
+        for line, text in enumerate(self.lines, 1):
+            if re.search(mark, text):
+                found = re.search(pattern, text)
+                if found is None:
+                    self.fail(line, f"cut, or not as it is printed: {text.strip()[:80]!r}")
+                yield line, found
+
+    def table(self, *columns: str) -> Iterator[tuple[int, list[str]]]:
+        """Yield these cells of rows of comma-separated values, which begin with a line of at least these columns."""
+        names: list[str] = []
+        for line, text in enumerate(self.lines, 1):
+            cells = [cell.strip() for cell in text.split(",")]
+            if set(columns) <= set(cells):
+                names = cells
+            elif names and text.strip():
+                fits = len(cells) == len(names) and all(cells)
+                self.check(fits, line, f"must have {count_of(len(names), 'value')}, got {text[:80]!r}")
+                yield line, [cells[names.index(name)] for name in columns]
+
+
+class Times:
+    """The times that were printed, each with what took it; those of the same thing are its iterations."""
+
+    def __init__(self, log: Log) -> None:
+        self.log, self.gpus, self.notes = log, set[Any](), list[str]()  # the GPUs of copies
+        self.found: dict[tuple[str, int, tuple[tuple[str, Any], ...]], tuple[Where, list[float]]] = {}
+
+    def add(self, line: Where, what: str, num_bytes: int, seconds: float, options: Mapping[str, Any]) -> None:
+        key = what, num_bytes, tuple(options.items())
+        if key in self.found:
+            self.found[key][1].append(seconds)
+        else:
+            self.found[key] = line, [seconds]
+
+    def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **more: Any) -> None:
+        """Add a copy of which the bytes per second were printed; its size may not be stated."""
+        self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
+        self.gpus |= {gpu for name, gpu in more.items() if name in ("gpu", "src", "dst")}
+        options = {"direction": way, "method": method, "pieces": 1, "both": False, **more}
+        if not size:
+            options["size"] = "not stated"
+            self.notes.append(_SIZE_NOTE)
+        self.add(line, "transfer", size or GB, (size or GB) / rate, options)
+
+    def profile(
+        self, program: str, backend: str, num_ranks: int, how: Mapping[str, Any] = {}, name: str = "", **about: Any
+    ) -> Profile:
+        """Return the profile of these times, and of the topology that the log has; what is empty was not stated."""
+        self.log.check(self.found, len(self.log.lines), f"{program} printed no row above")
+        source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(self.notes))}
+        about["source"] = {key: text for key, text in source.items() if text}
+        about["topology"] = self.log.topology
+        title = f"{self.log.name}, {name}" if name else self.log.name
+        said = {"name": title, "backend": backend, "num_ranks": num_ranks, **about}
+        return Profile({key: value for key, value in said.items() if value}, how, self._points())
+
+    def _points(self) -> tuple[Point, ...]:
+        points, alike = [], dict[Any, Point]()
+        for (what, num_bytes, options), (line, seconds) in self.found.items():
+            try:
+                if first := alike.get((what, options)):
+                    points.append(first.like(num_bytes, tuple(seconds)))
+                else:
+                    points.append(Point(what, num_bytes, tuple(seconds), (True,) * len(seconds), dict(options)))
+                    alike[what, options] = points[-1]
+            except ValueError as error:
+                self.log.fail(line, error)
+        return tuple(points)
+
+
+def half_unit(text: str) -> float:
+    """Return by how much a printed number may be off, half of its last digit.
+
+    >>> half_unit("0.48"), half_unit("92173"), half_unit("1.8e+07")
+    (0.005, 0.5, 500000.0)
+    """
+    if "e" not in text:
+        return _HALVES[len(text.partition(".")[2])]
+    mantissa, _, exponent = text.partition("e")
+    return 0.5 * 10.0 ** (int(exponent) - len(mantissa.partition(".")[2]))
+
+
+def between(seconds: float, off: float, num_bytes: float, rate: float, rate_off: float) -> float | None:
+    """Return the time that fits both a printed time and a printed rate, None where none does."""
+    low, high = num_bytes / (rate + rate_off), num_bytes / (rate - rate_off) if rate > rate_off else math.inf
+    low, high = max(low / ROUNDING, seconds - off), min(high * ROUNDING, seconds + off)
+    return None if low > high else min(max(num_bytes / rate if rate else seconds, low), high)

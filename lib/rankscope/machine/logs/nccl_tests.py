@@ -1,0 +1,342 @@
+"""Tables of nccl-tests and rccl-tests: every row checked against itself, the number of ranks and the average below."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ...values.checks import printable, whole
+from ..profile import NATIVE, Profile, busbw_factor
+from ..provenance import command_words
+from .log import COLLECTIVE, GB, MOST_CARDS, ROUNDING, TYPE_BYTES, Log, Times, Where, between, half_unit
+
+_INFO = re.compile(r"(?:^\s*\S+|[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] .*?NCCL ")
+_ROW = re.compile(rf"(?<![\w.])(\d+)[ \t]+(\d+)[ \t]+({'|'.join(TYPE_BYTES)})(?!\w)(.*)")
+_RANK = re.compile(r"Rank +(\d+) (?:Group +\d+ )?Pid +\d+ on +(\S+) +device +\d+ \[[^\]]*\] *(.*)")
+_NAME = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
+_FOOT = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
+_GOES_ON = re.compile(r"(?:\s*(?:[+-]?[\d.]+(?:[eE][+-]?\d+)?|N/A))+\s*")
+_KIND = re.compile(r"[a-z]*|-?\d+")  # an operation, or the number of a root
+_SET = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)([^\s;,]+)")
+_WAY = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
+_SUMS = ("sum", "prod", "max", "min", "avg", "mulsum", "all")
+
+
+class Rank(NamedTuple):
+    number: int
+    host: str
+    card: str
+
+
+class Row(NamedTuple):
+    """A row as it is printed: `cells` are those after the type, one a column."""
+
+    line: Where
+    num_bytes: str
+    count: str
+    dtype: str
+    cells: list[str]
+
+
+class Half(NamedTuple):
+    """Half of a row: its time, the least and most bytes per second that fit what is printed, and its busbw."""
+
+    row: Row
+    in_place: bool
+    seconds: float
+    least: float
+    most: float
+    bus: float
+    bus_off: float
+
+
+class Table:
+    """A table while it is read, and what the lines around it say."""
+
+    def __init__(self, header: Where, columns: Sequence[str], ranks: Sequence[Rank], name: str) -> None:
+        self.header, self.columns, self.ranks, self.name = header, columns, ranks, name
+        self.rows: list[Row] = []
+        self.halves = [place for place, name in enumerate(columns) if name in ("time", "cputime")]  # out of place first
+        self.footer: tuple[Where, str] | None = None
+        self.is_elided = False
+        self.said: dict[str, Any] = {}
+
+    @property
+    def stated(self) -> int:
+        """The number of ranks that are listed, 0 where some are missing."""
+        return len(self.ranks) if [rank.number for rank in self.ranks] == list(range(len(self.ranks))) else 0
+
+    def cells(self, text: str) -> list[str]:
+        """Return the cells after the type, one a column, fewer where some are missing."""
+        cells = text.split()
+        if "redop" in self.columns and not (cells and cells[0].isalpha()):
+            cells.insert(0, "")
+        if len(cells) == len(self.columns) - 1 and self.columns[-1] in ("#wrong", "error"):
+            cells.append("N/A")
+        return cells
+
+
+def nccl_tests(log: Log) -> list[Profile]:
+    """Tables of nccl-tests and rccl-tests, as text or JSON (-J)."""
+    tables = [_json(log)] if log.text.lstrip().startswith("{") else _text(log)
+    return [_profile(log, table) for table in tables if table.rows]
+
+
+# ---- tables as they are printed
+
+
+def _text(log: Log) -> list[Table]:
+    tables, ranks, name, first = list[Table](), list[Rank](), "", 0
+    table: Table | None = None
+    pending: tuple[int, re.Match[str], str] | None = None  # a row that goes on below NCCL's lines
+    for line, text in enumerate(log.lines, 1):
+        if "NCCL " in text and (info := _INFO.search(text)):
+            text = text[: info.start()]
+        if not text or text.isspace():
+            continue
+        is_header, foot = "busbw" in text and "algbw" in text, "Avg bus" in text and _FOOT.search(text)
+        row = _ROW.search(text) if "#" not in text else None
+        if pending and (row or is_header or foot):
+            break
+        if row:
+            text = row[4]
+        elif pending and _GOES_ON.fullmatch(text):
+            line, row, text = pending[0], pending[1], f"{pending[2]} {text}"
+            pending = None
+        if row:
+            if table is None:
+                log.fail(line, "a row of nccl-tests without a header above it, or after the end of its table")
+            cells = table.cells(text)
+            if len(cells) < len(table.columns):
+                pending = line, row, text
+                continue
+            if len(cells) > len(table.columns) or not all(map(_KIND.fullmatch, cells[: table.halves[0]])):
+                log.fail(line, f"its cells are not those of the columns: {row[0].strip()[:80]!r}")
+            table.rows.append(Row(line, row[1], row[2], row[3], cells))
+        elif "Rank" in text and (found := _RANK.search(text)):
+            if found[1] == "0" and ranks and ranks[0].number == 0:  # of a run before, which printed no table
+                ranks = []
+            ranks.append(Rank(int(found[1]), found[2], printable(found[3].strip())))
+        elif is_header:
+            words = text[text.find("size") :].split()
+            fits = words[:3] == ["size", "count", "type"] and not {"time", "cputime"}.isdisjoint(words)
+            log.check(fits, line, f"the header must begin with size, count, type; got {text.strip()[:80]!r}")
+            table = Table(line, words[3:], ranks, name)
+            tables.append(table)
+        elif foot:
+            if table is None or not table.rows:
+                log.fail(line, "an average without rows above it")
+            table.footer, table.said = (line, foot[1]), _said(log.lines[first:line])
+            table, ranks, name, first = None, [], "", line
+        elif table is not None and text.strip() in ("...", "…"):
+            table.is_elided = True
+        elif "_perf" in text and (named := _NAME.search(text)):
+            name = named[1]
+    if pending:
+        log.fail(pending[0], f"the row is cut: {pending[1][0].strip()[:80]!r}")
+    for one in tables:
+        one.said = one.said or _said(log.lines[first:])
+    return tables
+
+
+def _json(log: Log) -> Table:
+    """What nccl-tests writes with -J; a process may have several GPUs, of which it names the first."""
+    found = log.json()
+    half_columns = ("time", "algbw", "busbw", "#wrong")
+    table = Table(1, ("redop", "root", *half_columns, *half_columns), [], "")
+    try:
+        for one in found["results"]:
+            place = f"results[{len(table.rows)}]"
+            cells = [str(one["redop"]), str(one["root"]).strip()]
+            for half in (one["out_of_place"], one["in_place"]):
+                keys = ("time" if half and "time" in half else "cpu_time", "alg_bw", "bus_bw")
+                cells += [f"{half[key]:.6f}" if half else "N/A" for key in keys]
+                cells.append("N/A" if not half or half.get("nwrong") is None else f"{half['nwrong']:g}")
+            log.check(one["type"] in TYPE_BYTES, place, f"no type that is known: {one['type']!r}")
+            size, count = (str(whole(name, one[name], 0)) for name in ("size", "count"))
+            table.rows.append(Row(place, size, count, one["type"], cells))
+        config = found.get("config", {})
+        each = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
+        devices = [one for one in config.get("devices", ()) for _ in range(each)]
+        table.ranks = [Rank(at, str(one["hostname"]), printable(one["device_info"])) for at, one in enumerate(devices)]
+        if "average_bus_bandwidth" in found:
+            table.footer = "average_bus_bandwidth", f"{found['average_bus_bandwidth']['bandwidth']:.6f}"
+        table.name = next((name[1] for word in found.get("args", ()) if (name := _NAME.search(word))), "")
+        table.said = _said([*found.get("env", ()), f"nccl-library={found.get('nccl_version', '')}"])
+        run = {"warm_up": config.get("warmup_iters"), "iterations": config.get("iterations")}
+        table.said["run"] = {key: value for key, value in run.items() if value is not None}
+        table.said["date"] = found.get("start_time", "")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        log.fail(f"results[{len(table.rows)}]", f"not what nccl-tests writes: {error}")
+    return table
+
+
+def _said(lines: Sequence[str]) -> dict[str, Any]:
+    """Return what the lines above and between rows say of the run."""
+    text = "\n".join(line for line in lines if "NCCL" in line or "nccl" in line or "iters:" in line)
+    version = re.search(r"NCCL version (\d+(?:\.\d+)*)(?:\+cuda([\d.]+))?", text)
+    library, tests = re.search(r"nccl-library=(\d+)", text), re.search(r"nccl-tests version (\S+)", text)
+    card = {"nccl": version[1], "cuda": version[2]} if version else {}
+    if library and int(library[1]) and not version:
+        code = int(library[1])
+        base = 10000 if code >= 20000 else 1000
+        card = {"nccl": f"{code // base}.{code % base // 100}.{code % 100}"}
+    run = re.search(r"warmup iters: (\d+) iters: (\d+)", text)
+    ways = dict.fromkeys(printable("".join(found)).strip() for found in _WAY.findall(text))
+    variables = dict.fromkeys(f"{name}={value}" for name, value in _SET.findall(text))
+    return {
+        "card": {key: value for key, value in card.items() if value},
+        "network": ", ".join(ways),
+        "environment": printable(command_words(list(variables))),
+        "run": {"warm_up": int(run[1]), "iterations": int(run[2])} if run else {},
+        "tests": tests[1] if tests else "",
+    }
+
+
+# ---- what they say together
+
+
+def _halves(log: Log, table: Table) -> list[Half]:
+    """Check that times and algbw say the same within the rounding of both."""
+    found = []
+    for row in table.rows:
+        size = float(row.num_bytes)
+        for at in table.halves:
+            time, alg, bus = row.cells[at : at + 3]
+            if time == "N/A":
+                continue
+            try:
+                seconds, rate, busbw = float(time) * 1e-6, float(alg) * GB, float(bus) * GB
+            except ValueError:
+                seconds = rate = busbw = math.nan
+            if not (seconds > 0 and math.isfinite(seconds + rate + busbw)):
+                log.fail(row.line, f"{time}, {alg}, {bus} must be a time and two bandwidths")
+            off, rate_off = half_unit(time) * 1e-6, half_unit(alg) * GB
+            least, most = size / (seconds + off), math.inf if size else 0.0
+            if seconds > off:
+                most = size / (seconds - off)
+            least, most = max(least, rate - rate_off), min(most, rate + rate_off)
+            if least > most * ROUNDING:
+                log.fail(row.line, f"{alg} GB/s is not {row.num_bytes} bytes in {time} µs")
+            if "e" in time and rate > 0:  # of two digits, as in 1.8e+07: what algbw leaves of it
+                seconds = between(seconds, off, size, rate, rate_off) or seconds
+            found.append(Half(row, at > table.halves[0], seconds, least, most, busbw, half_unit(bus) * GB))
+    log.check(found, table.header, "the table has no times")
+    return found
+
+
+def _bytes_per_count(log: Log, table: Table) -> float:
+    """Return how many times as large as the elements that are counted the buffer is: 1, or the number of ranks."""
+    counted = [(row, float(row.num_bytes), float(row.count) * TYPE_BYTES[row.dtype]) for row in table.rows]
+    times = [(row, size / count if count else math.inf) for row, size, count in counted if size or count]
+    known = sorted(one for _, one in times) or [1.0]
+    usual = known[len(known) // 2]
+    for row, one in times:
+        log.check(one == usual < math.inf, row.line, f"{row.num_bytes} bytes are not {row.count} elements")
+    return usual
+
+
+def _num_ranks(log: Log, table: Table, halves: Sequence[Half], what: str, per_count: float) -> tuple[int, str]:
+    """Return the number of ranks, and where it is from if it is not stated: what busbw is of algbw must fit it."""
+
+    def misfit(number: int) -> Half | None:
+        share = 1.0 if what == "together" else busbw_factor(what, number)
+        for half in halves:
+            low, high = half.bus - half.bus_off, (half.bus + half.bus_off) * ROUNDING
+            if share * half.least > high or low > share * half.most * ROUNDING:
+                return half
+        return None
+
+    number = log.num_ranks or table.stated
+    log.check(table.stated in (0, number), table.header, f"the table lists {table.stated} ranks, not {number}")
+    wrong = misfit(number) if number else None
+    if number and not wrong and per_count in (1, number):
+        return number, ""
+    exact, source = int(per_count), "counts"
+    if per_count <= 1:
+        exact, source = _exact_ranks(halves) if what == "allreduce" else 0, "bus bandwidths"
+    if not exact or misfit(exact):
+        log.check(number, table.header, "the number of ranks is not stated, and bus bandwidths do not tell it")
+        row = wrong.row if wrong else halves[0].row
+        words = "bus bandwidths do not fit" if wrong else f"{row.num_bytes} bytes are not {row.count} elements on"
+        log.fail(row.line, f"{words} {number} ranks")
+    log.check(not log.num_ranks, table.header, f"the table is of {exact} ranks, not of {log.num_ranks}")
+    listed = f"; {len(table.ranks)} of them are listed" if table.ranks else ""
+    return exact, f"the number of ranks follows from {source}{listed}"
+
+
+def _exact_ranks(halves: Sequence[Half]) -> int:
+    """Return the only number of ranks that the bus bandwidths of an allreduce leave, 0 where they leave several."""
+    used = [half for half in halves if half.least > 0]
+    low = max(0.0, *((half.bus - half.bus_off) / half.most for half in used)) / ROUNDING if used else 0.0
+    high = min((half.bus + half.bus_off) / half.least for half in used) * ROUNDING if used else 2.0
+    if not low <= high < 2:
+        return 0
+    few, many = max(1, math.ceil(2 / (2 - low) - 1e-9)), math.floor(2 / (2 - high) + 1e-9)
+    return few if few == many else 0
+
+
+def _profile(log: Log, table: Table) -> Profile:
+    """Check a table and return its profile."""
+    times, halves, per_count, first = Times(log), _halves(log, table), _bytes_per_count(log, table), table.halves[0]
+    what = _collective(log, table, per_count)
+    number, note = _num_ranks(log, table, halves, what, per_count)
+    times.notes += [] if table.name else ["the collective follows from the columns of the table"]
+    times.notes += [note] if note else []
+    times.notes += _footer_note(log, table, halves)
+    times.notes += ["one rank: no link was used"] if number == 1 else []
+
+    ranks = table.ranks if table.stated == number else []
+    hosts = [rank.host for rank in ranks]
+    nodes = [hosts.count(host) for host in dict.fromkeys(hosts)]
+    plain: dict[str, Any] = {"algorithm": NATIVE}
+    if what == "together":
+        link = {1: "intra", number: "inter"}.get(len(nodes)) if number > 1 else None
+        plain = {"link": link} if link else {}
+    kinds = {row.line: (row.dtype, *row.cells[:first]) for row in table.rows}
+    names = ("dtype", *table.columns[:first])
+    varying = [place for place, words in enumerate(zip(*kinds.values(), strict=True)) if len(set(words)) > 1]
+    for half in halves:
+        more = {names[place]: kinds[half.row.line][place] for place in varying}
+        options = {**plain, "in_place": half.in_place, **more}
+        times.add(half.row.line, what, int(half.row.num_bytes), half.seconds, options)
+
+    card, tests, run = (table.said.pop(name) for name in ("card", "tests", "run"))
+    gpus = [({"name": rank.card} if rank.card else {}) | card for rank in ranks] or [card] * min(number, MOST_CARDS)
+    wrong = {row.cells[at + 3] for row in table.rows for at in table.halves if "#wrong" in table.columns} - {"N/A"}
+    how = {"statistic": "mean", **run} | ({"verified": wrong == {"0"}} if wrong else {})
+    how |= {} if 0 in varying else {"dtype": table.rows[0].dtype}
+    about = {"gpus": gpus if any(gpus) else [], "num_nodes": len(nodes), "ranks_per_node": nodes, **table.said}
+    return times.profile(f"nccl-tests {tests}".strip(), "nccl", number, how, what, **about)
+
+
+def _footer_note(log: Log, table: Table, halves: Sequence[Half]) -> list[str]:
+    """Check the average below a table against its rows."""
+    if table.footer is None:
+        return ["no average below the table: it may be cut"]
+    mean, off = (
+        sum(some) / len(halves) / GB for some in ([one.bus for one in halves], [one.bus_off for one in halves])
+    )
+    foot = log.number(*table.footer)
+    if abs(mean - foot) <= off + half_unit(table.footer[1]) + 1e-9:
+        return []
+    log.check(table.is_elided, table.footer[0], f"the average is {foot:g}, and that of the rows {mean:g}")
+    return ["an excerpt: the log's average is of more rows"]
+
+
+def _collective(log: Log, table: Table, per_count: float) -> str:
+    """Return the collective: by its name, else by what only its program prints."""
+    if table.name:
+        log.check(table.name in COLLECTIVE, table.header, f"no collective that is known: {table.name!r}")
+        return COLLECTIVE[table.name]
+    first = dict(zip(table.columns, table.rows[0].cells, strict=False))
+    rooted = first.get("root", "-1") not in ("-1", "")
+    if first.get("redop") in _SUMS:
+        return "reduce" if rooted else "allreduce" if per_count == 1 else "reduce_scatter"
+    if rooted and per_count == 1:
+        return "broadcast"
+    is_told = "root" not in table.columns and per_count > 1
+    log.check(is_told, table.header, "it is not said of which collective the table is")
+    return "all_to_all" if "redop" in table.columns else "allgather"
