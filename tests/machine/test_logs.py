@@ -110,6 +110,13 @@ def test_what_surrounds_rows_does_not_matter(tmp_path: Path, name: str) -> None:
     assert all(gpu["name"] == "NVIDIA H100 80GB HBM3" for gpu in found.provenance["gpus"])
 
 
+def test_what_comes_between_the_halves_of_a_row_takes_no_long_time(tmp_path: Path) -> None:
+    lines = [one for line in made.table() for one in (split(line) if " sum " in line else [line])]
+    at = next(place for place, line in enumerate(lines) if "sum" in line)
+    lines.insert(at + 1, "1" * 60 + "x")  # a regex that tries each way to cut it would take years
+    assert_same(one(tmp_path, lines), made.printed("all_reduce", 8))
+
+
 def test_several_tables_are_several_profiles(tmp_path: Path) -> None:
     lines = [line for name in COLLECTIVES for line in [*made.table(name), "", "done"]]
     found = read(tmp_path, lines)

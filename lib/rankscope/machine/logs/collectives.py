@@ -98,7 +98,7 @@ def _osu_table(log: Log, start: int, end: int) -> Profile:
     for line, row in enumerate(log.lines[start : end - 1], start + 1):
         if re.match(r"\s*# *Size\b", row):
             columns = re.split(r"\s{2,}", row.strip("# "))
-            fits = len(columns) > 1 and re.search(r"\(us\)|MB/s", columns[1])
+            fits = len(columns) > 1 and bool(re.search(r"\(us\)|MB/s", columns[1]))
             log.check(fits, line, f"the header must have sizes and µs or MB/s, got {row.strip()[:80]!r}")
         elif re.match(r"\s*\d+\s+[\d.]+(\s|$)", row):
             log.check(columns, line, "a row above the header of its table")

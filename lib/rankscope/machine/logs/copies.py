@@ -99,6 +99,8 @@ def _nvbandwidth_test(times: Times, test: str, said: str, cells: Cells, total: A
     for (row, column), (line, text) in cells.items() if "(ns)" not in said else ():
         if text == "N/A" or (on_gpus and row == column):
             continue
+        src: int | None
+        dst: int | None
         src, dst = (column, row) if "<- " in said else (row, column)
         if test == "device_local_copy":
             src = dst = column
@@ -186,10 +188,10 @@ def bandwidth_test(log: Log) -> list[Profile]:
     title = r"(Host|Device) to (Host|Device) Bandwidth,|(PINNED|PAGEABLE) Memory|Bandwidth\(([GM])B/s\)"
     way = memory = unit = ""
     for line, text in enumerate(log.lines, 1):
-        if found := re.search(title, text):
-            if found[1]:
-                way, unit = f"{found[1][0]}2{found[2][0]}".lower(), ""
-            memory, unit = found[3] or memory, found[4] or unit
+        if named := re.search(title, text):
+            if named[1]:
+                way, unit = f"{named[1][0]}2{named[2][0]}".lower(), ""
+            memory, unit = named[3] or memory, named[4] or unit
         elif way and re.match(r"\s*\d+\s+\d", text):
             cells = text.split()
             fits = len(cells) == 2 and unit and memory and cells[0].isdigit()

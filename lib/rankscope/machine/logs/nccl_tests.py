@@ -17,7 +17,7 @@ _ROW = re.compile(rf"(?<![\w.])(\d+)[ \t]+(\d+)[ \t]+({'|'.join(TYPE_BYTES)})(?!
 _RANK = re.compile(r"Rank +(\d+) (?:Group +\d+ )?Pid +\d+ on +(\S+) +device +\d+ \[[^\]]*\] *(.*)")
 _NAME = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _FOOT = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
-_GOES_ON = re.compile(r"(?:\s*(?:[+-]?[\d.]+(?:[eE][+-]?\d+)?|N/A))+\s*")
+_CELL = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?|N/A")
 _KIND = re.compile(r"[a-z]*|-?\d+")  # an operation, or the number of a root
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)([^\s;,]+)")
 _WAY = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
@@ -35,7 +35,7 @@ class Row(NamedTuple):
 
     line: Where
     num_bytes: str
-    count: str
+    elements: str
     dtype: str
     cells: list[str]
 
@@ -102,7 +102,7 @@ def _text(log: Log) -> list[Table]:
             break
         if row:
             text = row[4]
-        elif pending and _GOES_ON.fullmatch(text):
+        elif pending and all(map(_CELL.fullmatch, text.split())):
             line, row, text = pending[0], pending[1], f"{pending[2]} {text}"
             pending = None
         if row:
@@ -229,12 +229,12 @@ def _halves(log: Log, table: Table) -> list[Half]:
 
 def _bytes_per_count(log: Log, table: Table) -> float:
     """Return how many times as large as the elements that are counted the buffer is: 1, or the number of ranks."""
-    counted = [(row, float(row.num_bytes), float(row.count) * TYPE_BYTES[row.dtype]) for row in table.rows]
+    counted = [(row, float(row.num_bytes), float(row.elements) * TYPE_BYTES[row.dtype]) for row in table.rows]
     times = [(row, size / count if count else math.inf) for row, size, count in counted if size or count]
     known = sorted(one for _, one in times) or [1.0]
     usual = known[len(known) // 2]
     for row, one in times:
-        log.check(one == usual < math.inf, row.line, f"{row.num_bytes} bytes are not {row.count} elements")
+        log.check(one == usual < math.inf, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
     return usual
 
 
@@ -260,7 +260,7 @@ def _num_ranks(log: Log, table: Table, halves: Sequence[Half], what: str, per_co
     if not exact or misfit(exact):
         log.check(number, table.header, "the number of ranks is not stated, and bus bandwidths do not tell it")
         row = wrong.row if wrong else halves[0].row
-        words = "bus bandwidths do not fit" if wrong else f"{row.num_bytes} bytes are not {row.count} elements on"
+        words = "bus bandwidths do not fit" if wrong else f"{row.num_bytes} bytes are not {row.elements} elements on"
         log.fail(row.line, f"{words} {number} ranks")
     log.check(not log.num_ranks, table.header, f"the table is of {exact} ranks, not of {log.num_ranks}")
     listed = f"; {len(table.ranks)} of them are listed" if table.ranks else ""
