@@ -208,7 +208,7 @@ def busbw_factor(what: str, num_ranks: int) -> float:
 def _points(name: str, value: Any) -> tuple[Point, ...]:
     if not isinstance(value, list | tuple):
         raise ValueError(f"{name} must be a list, got {value!r}")
-    keys = [of_type(name, point, Point).key for point in value]
+    keys = [of_type(f"{name}[{place}]", point, Point).key for place, point in enumerate(value)]
     if len(set(keys)) < len(keys):
         first = {key: place for place, key in reversed([*enumerate(keys)])}
         place = next(place for place, key in enumerate(keys) if first[key] < place)
