@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from . import data_parallel, ddp, parts, transfer
+from . import data_parallel, ddp, nccl, parts, transfer
 from .cluster import Cluster, Link
 from .collectives import Schedule, build, closed_form, lower_bounds, simulate_executor, verify
 from .data_parallel.model import chunk_sizes
@@ -569,3 +569,37 @@ def spread_ms(answer: Any) -> str | None:
     waits_ms = spread * (np.array([1.77, 2.07, 2.34, 2.59]) - 1.42)  # the largest of 16 … 128, above that of 8
     worst = float(np.abs((waits_ms - left_ms) / step_ms).max())
     return None if worst < 0.022 else f"with {spread:g} ms the worst of four epochs is off by {worst:.1%}"
+
+
+# ---- 17: NCCL's choice
+
+
+@_nearly("17.1", "NCCL does not expect {} µs: how many steps has a ring of 16?")
+def ring_ll_us() -> float:
+    """NCCL's latency in µs of an allreduce over 16 GPUs of one NVLink domain, by a ring with LL."""
+    return nccl.Model("h100", 16).latency_us("allreduce", "ring", "ll")
+
+
+@_nearly("17.2", "NVLS is not taken from {} MiB on")
+def first_nvls_mib() -> float:
+    """The first power of two, in MiB, at which NCCL 2.29 takes NVLS for an allreduce over eight H100."""
+    model, size = nccl.Model("h100", version=(2, 29)), _MIB // 1024
+    while model.choose("allreduce", size).algorithm != "nvls":
+        size *= 2
+    return size / _MIB
+
+
+@_judged("17.3")
+def launch_and_hop(answer: Any) -> str | None:
+    """The launch and the hop in µs that are nearest to small allgathers of 2, 4 and 8 H100."""
+    if not isinstance(answer, list | tuple) or len(answer) != 2:
+        return f"two numbers are asked for, the launch and the hop, got {answer!r}"
+    launch, hop = (number(name, one, 0) for name, one in zip(("the launch", "the hop"), answer, strict=True))
+    off = [
+        abs((launch + (num_ranks - 1) * hop) * 1e-6 / point.median_s - 1)
+        for num_ranks in (2, 4, 8)
+        for point in Profile.load(f"bank:h100_{num_ranks}").select("allgather")
+        if 1024 <= point.num_bytes <= 65536
+    ]
+    median = float(np.median(off))
+    return None if median < 0.05 else f"with {launch:g} and {hop:g} µs the median error is {median:.1%}"

@@ -156,7 +156,7 @@ class Graph:
     same_channels: bool = checked(truth, default=True)  # all channels go through the GPUs in the same order
 
 
-def constants(version: tuple[int, int, int]) -> tuple[Era, dict[str, Any]]:
+def constants(version: tuple[int, ...]) -> tuple[Era, dict[str, Any]]:
     """Return the era of a version, and all constants as that version has them."""
     era = max((one for one in ERAS if one.since <= version), key=lambda one: one.since)
     newest = {name: globals()[name] for name in _BY_VERSION}

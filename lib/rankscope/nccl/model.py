@@ -108,7 +108,7 @@ class Model:
     gpu: str = checked(one_of, tuple(GPUS), default="h100")
     gpus_per_node: int = checked(whole, 1, 72, default=8)
     num_nodes: int = checked(whole, 1, 4096, default=1)
-    version: tuple[int, int, int] = checked(_version, default=(2, 30))
+    version: tuple[int, ...] = checked(_version, default=(2, 30))
     cpu: str = checked(one_of, tuple(NET_OVERHEAD), default="intel")
     nics: int | None = checked(optional, whole, 1, 64, default=None)
     nic_bytes_per_s: float | None = checked(optional, number, above=0, default=None)

@@ -12,7 +12,7 @@ from .model import Model
 if TYPE_CHECKING:
     from ..machine import Profile
 
-KNOWN = ("ring", "nvls")  # what has terms of its own
+NVLS_GPUS = 8  # its terms were fitted there
 LEAST_GAIN = 0.85  # of the time that was measured: 90 % of public curves are nearer to the model
 HEAD = "collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 
@@ -21,8 +21,8 @@ def tuner_csv(model: Model, profile: Profile) -> str:
     """Return the lines of a tuner file: sizes at which another choice should take less than 85 % of what was measured.
 
     A size counts only where the model is within 15 % of the measurement for what NCCL chooses itself: elsewhere it
-    does not know what is slow. Only rings and NVLS of one node are compared: of others the model knows what NCCL does,
-    and no more. The first line names the columns; with no other line, nothing is worth changing.
+    does not know what is slow. Only rings and NVLS (of 8 GPUs) of one node are compared: of others the model knows
+    what NCCL does, and no more. The first line names the columns; with no other line, nothing is worth changing.
 
     Raises ValueError for a profile of another number of ranks.
     """
@@ -38,7 +38,7 @@ def tuner_csv(model: Model, profile: Profile) -> str:
         for size in sizes:
             took_s = float(np.median([point.median_s for point in points if point.num_bytes == size]))
             rows = table[table.num_bytes == size]
-            known = rows[rows.algorithm.isin(KNOWN)]
+            known = rows[rows.algorithm.isin(("ring", "nvls") if model.gpus_per_node == NVLS_GPUS else ("ring",))]
             own_s, best = float(rows[rows.is_chosen].time_s.iloc[0]), known.loc[known.time_s.idxmin()]
             if abs(own_s / took_s - 1) < 1 - LEAST_GAIN and best.time_s < LEAST_GAIN * took_s:
                 better[size] = best.algorithm, best.protocol
