@@ -194,6 +194,18 @@ def test_every_gpu_has_a_table_whose_choice_is_the_least(gpu: str, num_nodes: in
         assert choice.time_s == pytest.approx(row.time_s) == pytest.approx(sum(choice.terms_s.values()))
 
 
+@pytest.mark.parametrize("gpus_per_node", [1, 2, 3, 33, 72])
+@pytest.mark.parametrize("num_nodes", [2, 4096])
+@pytest.mark.parametrize("gpu", ["v100", "b200", "l40s"])
+def test_boxes_of_any_size_have_a_choice_at_any_size(gpu: str, gpus_per_node: int, num_nodes: int) -> None:
+    model = nccl.Model(gpu, gpus_per_node, num_nodes)
+    for size in (1, 100, 1 << 50):
+        choice = model.choose("allreduce", size)
+        assert 0 < choice.nccl_s < np.inf
+        assert 0 < choice.time_s < np.inf
+        assert 1 <= choice.channels <= 64
+
+
 def test_a_graph_that_is_given_takes_the_place_of_the_expected_one() -> None:
     slow = nccl.Model(gpu="h100", graphs={"ring": nccl.Graph(2, 12, 12)})
     assert slow.bandwidth("allreduce", "ring", "simple") == pytest.approx(24 * 8 / 14)

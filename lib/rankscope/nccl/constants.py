@@ -59,6 +59,7 @@ THREADS = {"ll": 512, "ll128": 640, "simple": 512}
 THRESHOLD = {"ll": 8, "ll128": 8, "simple": 64}  # bytes a thread; times the ranks for the ring's LL
 SPEEDS = (96, 48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 10, 6, 3, 2.4, 1.2, 0.24, 0.12)  # GB/s tried between nodes
 NVLS_SPEEDS = {"hopper": (60, 50, 40, 30, 24, 20), "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20)}
+MOST_CHANNELS = 64
 NVLS_CHANNELS = {"hopper": 16, "blackwell": 32}
 MULTICAST_CHUNKS = ((64, 65536), (8, 32768), (2, 16384))  # below so many rounds, chunks of no more than this
 MULTICAST_CHUNK = 131072
@@ -110,7 +111,7 @@ ERAS = (
     Era((2, 21, 0), {"HOP": _HOP_14, **_blackwell_ring(73.4, 34.6, 73.4)}, False, True, 0.7),
     Era((2, 23, 0), {"HOP": _HOP_14, **_blackwell_ring(73.4, 34.6, 73.4)}, False),
     Era((2, 28, 0), {**_B_28, **_blackwell_ring(73.4, 34.6, 73.4)}),
-    # Every public curve of 2.29.2 on Blackwell is as if LL128 were off; no line of NCCL's is known that says so.
+    # Where LL128 would be chosen, public curves of 2.29.2 on Blackwell are as if it were off; the reason is not known.
     Era((2, 29, 2), {**_B_28, **_blackwell_ring(34.5, 34.6, 34.5)}, without_ll128="blackwell"),
     Era((2, 29, 7), _B_28),
     Era((2, 30, 3)),
@@ -149,7 +150,7 @@ class Graph:
     what is no such figure.
     """
 
-    num_channels: int = checked(whole, 1, 64)
+    num_channels: int = checked(whole, 1, MOST_CHANNELS)
     intra: float = checked(number, above=0)
     inter: float = checked(number, above=0)
     is_plain_tree: bool = checked(truth, default=True)

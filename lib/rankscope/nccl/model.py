@@ -19,6 +19,7 @@ from .constants import (
     COLLECTIVES,
     CORRECTION,
     GPUS,
+    MOST_CHANNELS,
     MULTICAST_CHUNK,
     MULTICAST_CHUNKS,
     NET_OVERHEAD,
@@ -268,27 +269,19 @@ class Model:
         fits = about.wire / ppn if ppn > 1 else about.wire
         heads = next((speed for speed in NVLS_SPEEDS.get(about.generation, ()) if speed <= fits), fits)
         if self.num_nodes == 1:
-            ring = Graph(about.ring[0], about.ring[1], about.ring[1])
-            return {"ring": ring, "tree": ring, "nvls": Graph(max(ppn, 1), heads, heads)}
-        nic = min(self._nic, about.wire)
+            ring = Graph(*about.ring, about.ring[1])
+            return {"ring": ring, "tree": ring, "nvls": Graph(min(ppn, MOST_CHANNELS // 2), heads, heads)}
+        nic = min((self.nic_bytes_per_s or about.nic * 1e9) / 1e9, about.wire)
         speed = next((one for one in SPEEDS if one <= nic), nic)
-        channels, halved = self._nics, 1
+        channels, halved = self.nics or ppn, 1
         if speed >= 25 and not (about.generation in ("hopper", "blackwell") and speed < 50 and channels > 4):
             channels, halved = 2 * channels, 2  # few wide paths are made twice as many
-        tree = Graph(channels, max(speed, 48), speed / halved)
+        channels = min(channels, MOST_CHANNELS)
         return {
             "ring": Graph(channels, speed / halved, speed / halved, same_channels=False),
-            "tree": tree,
+            "tree": Graph(channels, max(speed, 48), speed / halved),
             "nvls": Graph(channels, min(heads, speed), speed / halved),
         }
-
-    @cached_property
-    def _nics(self) -> int:
-        return self.nics or self.gpus_per_node
-
-    @cached_property
-    def _nic(self) -> float:
-        return (self.nic_bytes_per_s or GPUS[self.gpu].nic * 1e9) / 1e9
 
     @cached_property
     def _era(self) -> Era:
