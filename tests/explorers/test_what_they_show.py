@@ -287,6 +287,11 @@ def test_machine_shows_native_by_its_curve_at_sizes_that_were_not_measured() -> 
     assert "own, by its curve" not in shown(machine({"made": profile([*links(), *native[:4]])}))[1]
 
 
+def test_machine_says_where_no_lower_bound_is_known() -> None:
+    fleet = {"fleet": Profile.load("bank:h100_fleet_8")}  # of messages from 32 MiB on: α is not known
+    assert ", no lower bound is known" in shown(machine(fleet))[1]
+
+
 def test_machine_passes_over_points_that_do_not_say_by_which_algorithm() -> None:
     unsaid = point("allreduce", 1 << 18, 1e-3, in_place=True)
     assert "not measured at this size" in shown(machine({"made": profile([*links(), unsaid])}))[1]

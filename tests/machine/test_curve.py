@@ -245,3 +245,11 @@ def test_what_was_not_measured_has_no_curve() -> None:
         made.curve("allgather")
     with pytest.raises(ValueError, match="collective must be one of"):
         made.curve("all_reduce")
+
+
+def test_a_curve_covers_the_sizes_between_its_smallest_and_largest() -> None:
+    made = Curve({0: 1e-5} | {size: line_s(size) for size in SIZES})
+    assert made.covers(min(SIZES))
+    assert made.covers(max(SIZES))
+    assert not made.covers(min(SIZES) - 1)
+    assert not made.covers(max(SIZES) + 1)

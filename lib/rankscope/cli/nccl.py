@@ -41,8 +41,8 @@ def public(model: Model) -> dict[str, Profile]:
 
 def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iterator[RenderableType]:
     """Yield the table by size, and what the model does not know."""
-    curves = []
-    for profile in public(model).values():
+    curves, machines = [], public(model)
+    for profile in machines.values():
         native = profile.select(collective, algorithm="native")
         if len({point.num_bytes for point in native if point.num_bytes}) >= LEAST_SIZES:
             curves.append(profile.curve(collective))
@@ -53,8 +53,7 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
     for size in sizes:
         choice = model.choose(collective, size)
         most_s, mostly = max((seconds, name) for name, seconds in choice.terms_s.items())
-        inside = [one for one in curves if min(filter(None, one.measured_s)) <= size <= max(one.measured_s)]
-        got = sorted(one.seconds(size) for one in inside)
+        got = sorted(one.seconds(size) for one in curves if one.covers(size))
         low, high = (time_words(one) for one in (got[0], got[-1])) if got else ("", "")
         table.add_row(
             bytes_words(size),
@@ -65,8 +64,7 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
             f"{mostly} {most_s / choice.time_s:.0%}",
             high if low == high else f"{low.removesuffix(f' {high.split()[-1]}')} to {high}",
         )
-    names = ", ".join(public(model))
-    got_words = f"public: what {names} took" if curves else "no public machine of the bank is like it"
+    got_words = f"public: what {', '.join(machines)} took" if curves else "no public machine of the bank is like it"
     table.caption = f"NCCL: what it expects; model: with what it lacks, mostly of which; {got_words}"
     yield table
     yield from (Text(note) for note in model.notes)

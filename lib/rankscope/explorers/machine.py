@@ -61,10 +61,11 @@ class Machines:
         """What is predicted, what was measured, and where the numbers come from."""
         profile, measured = self.profiles[now.profile], self.measured(now)
         try:
-            predicted_s, bound_s = self.predicted(now, now.algorithm).makespan_s, self.bound_s(now)
+            predicted_s, least_s = self.predicted(now, now.algorithm).makespan_s, self.bound_s(now)
         except ValueError as error:
             return [f"{now.algorithm}: {error}", *self.native(now)]
-        lines = [f"predicted: {time_words(predicted_s)}, {predicted_s / bound_s:.2f} times the lower bound"]
+        times = f"{predicted_s / least_s:.2f} times the lower bound" if least_s else "no lower bound is known"
+        lines = [f"predicted: {time_words(predicted_s)}, {times}"]
         if point := measured.get(now.algorithm):
             off = predicted_s / point.median_s - 1
             lines.append(f"measured:  {time_words(point.median_s)}; predicted {off:+.1%}")

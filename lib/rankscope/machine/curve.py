@@ -68,6 +68,11 @@ class Curve:
             return math.exp(line(max(math.log2(max(num_bytes, 1)), x[0])))
         return float(last_s + (num_bytes - last) * (max((last_s - time) / (last - size), 0.0) or last_s / last))
 
+    def covers(self, num_bytes: float) -> bool:
+        """Return whether so many bytes lie within the sizes above 0 that were measured."""
+        sizes = [size for size in self.measured_s if size]
+        return min(sizes) <= num_bytes <= max(sizes)
+
     def interval_s(self, num_bytes: float) -> tuple[float, float]:
         """Return from and to where 90 % of measurements at this size lie. Raises ValueError as `seconds` does."""
         seconds, x = self.seconds(num_bytes), math.log2(max(num_bytes, 1))

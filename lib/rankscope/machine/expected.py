@@ -120,10 +120,7 @@ class Beside:
             swept = [peer for peer in self.peers.values() if len(native(peer).get(what, ())) >= LEAST_SIZES]
             curves = [(peer.curve(what), busbw_factor(what, peer.num_ranks)) for peer in swept]
             for size, got in rates.items():
-                inside = [
-                    one for one in curves if min(filter(None, one[0].measured_s)) <= size <= max(one[0].measured_s)
-                ]
-                others = [size * factor / curve.seconds(size) for curve, factor in inside]
+                others = [size * factor / curve.seconds(size) for curve, factor in curves if curve.covers(size)]
                 found += [Row(what, size, got, min(others), max(others))] if others and got > 0 else []
         return tuple(found)
 

@@ -95,6 +95,8 @@ def _blackwell_ring(*row: float) -> dict[str, Any]:
     return {"CHANNEL_RING_LL128": CHANNEL_RING_LL128 | {"blackwell": row}}
 
 
+_RING_28 = _blackwell_ring(73.4, 34.6, 73.4)
+
 ERAS = (
     Era(
         (2, 19, 0),
@@ -102,15 +104,15 @@ ERAS = (
             "BASE": BASE | {"tree": (6.8, 14.0, 0)},
             "HOP": _HOP_OLD,
             "LL_MAX": LL_MAX | {"hopper": LL_MAX["ampere"]},
-            **_blackwell_ring(73.4, 34.6, 73.4),
+            **_RING_28,
         },
         is_nvls_by_steps=False,
         is_ll_half=False,
         ll128_alone=0.7,
     ),
-    Era((2, 21, 0), {"HOP": _HOP_14, **_blackwell_ring(73.4, 34.6, 73.4)}, False, True, 0.7),
-    Era((2, 23, 0), {"HOP": _HOP_14, **_blackwell_ring(73.4, 34.6, 73.4)}, False),
-    Era((2, 28, 0), {**_B_28, **_blackwell_ring(73.4, 34.6, 73.4)}),
+    Era((2, 21, 0), {"HOP": _HOP_14, **_RING_28}, False, True, 0.7),
+    Era((2, 23, 0), {"HOP": _HOP_14, **_RING_28}, False),
+    Era((2, 28, 0), {**_B_28, **_RING_28}),
     # Where LL128 would be chosen, public curves of 2.29.2 on Blackwell are as if it were off; the reason is not known.
     Era((2, 29, 2), {**_B_28, **_blackwell_ring(34.5, 34.6, 34.5)}, without_ll128="blackwell"),
     Era((2, 29, 7), _B_28),
