@@ -68,6 +68,14 @@ def test_seconds_are_kept_to_six_digits() -> None:
     assert made(seconds=(1.23456789e-4,) * 5).seconds == (1.23457e-4,) * 5
 
 
+def test_a_point_like_another_is_what_its_maker_would_make_or_refuse() -> None:
+    seconds = (1.23456789e-3, 2e-3)
+    assert made().like(4096, seconds) == made(num_bytes=4096, seconds=seconds, clean=(True, True))
+    for size, some in ((-1, seconds), (1 << 61, seconds), (1, ()), (1, (1e-3, math.nan)), (1, (2e6,)), (1, (0.0,))):
+        with pytest.raises(ValueError, match="num_bytes must be|seconds must be"):
+            made().like(size, some)
+
+
 def test_the_key_does_not_depend_on_the_order_of_options() -> None:
     assert made(options={"a": 1, "b": 2}).key == made(options={"b": 2, "a": 1}, seconds=[1.0] * 5).key
     assert made(options={"a": 1}).key != made(options={"a": 2}).key

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "rankscope profile", 1
 EVEN_RANKS = 64
 MOST_RANKS = 256  # of a prediction by algorithm: with 1,024 one takes half a minute and 2 GiB
-MOST_BYTES = 1 << 60
+MOST_BYTES, LEAST_S, MOST_S = 1 << 60, 1e-9, 1e6  # of a point
 LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
 NATIVE = "native"  # the backend's own collective, in the place of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
@@ -64,7 +64,7 @@ Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 def _seconds(name: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(f"{name} must be those of at least one iteration, got {value!r}")
-    return tuple(float(f"{number(name, one, 1e-9, 1e6):.6g}") for one in value)
+    return tuple(float(f"{number(name, one, LEAST_S, MOST_S):.6g}") for one in value)
 
 
 def _options(name: str, value: Any) -> ReadOnly:
@@ -109,7 +109,7 @@ class Point:
 
     def like(self, num_bytes: int, seconds: tuple[float, ...]) -> Point:
         """Return a point of the same thing at another size, quickly, all iterations clean; raises as `Point` does."""
-        if not (0 <= num_bytes <= MOST_BYTES and 1e-9 <= min(seconds) <= max(seconds) <= 1e6):
+        if not (seconds and 0 <= num_bytes <= MOST_BYTES and all(LEAST_S <= one <= MOST_S for one in seconds)):
             return Point(self.what, num_bytes, seconds, (True,) * len(seconds), self.options)
         made, put = object.__new__(Point), object.__setattr__
         put(made, "what", self.what)
