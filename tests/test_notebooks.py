@@ -196,11 +196,18 @@ def notebook(*cells: Cell, first: str = "# Who reads what?", num_words: int = 1_
     return normalise({**nb, "metadata": METADATA})
 
 
+WIDGET_WITH_PICTURE = {
+    "output_type": "display_data",
+    "metadata": {},
+    "data": {"text/plain": WIDGET_TEXT, "image/svg+xml": "<svg/>"},
+}
+
+
 def test_a_good_notebook_has_no_problems() -> None:
     assert NOTEBOOKS, "there are notebooks to keep to the rules"
     good = notebook(
         code_cell("assign(10, 4)", shown(image_jpeg="/tmp/" * 100)),
-        code_cell("explorer()", shown(text_plain=WIDGET_TEXT), tags=("nbval-ignore-output",)),
+        code_cell("explorer()", WIDGET_WITH_PICTURE, tags=("nbval-ignore-output",)),
         code_cell("print(1)", printed("1\n")),
     )
     assert problems(good) == []
@@ -273,6 +280,14 @@ def test_normal_form_is_stable_and_keeps_tags_and_ids() -> None:
     nb["cells"][2]["id"] = "reader"
     assert normalise(nb) == nb
     assert normalise(nb)["cells"][2]["metadata"] == {"tags": ["nbval-ignore-output"]}
+
+
+def test_normal_form_keeps_the_picture_of_a_widget_and_nothing_else_of_it() -> None:
+    data = {"text/plain": "VBox()", "application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
+    for picture in ({"image/svg+xml": "<svg/>"}, {}):
+        nb = notebook(code_cell("x", shown() | {"data": data | picture}))
+        assert nb["cells"][2]["outputs"][0]["data"] == {"text/plain": WIDGET_TEXT, **picture}
+        assert normalise(nb) == nb
 
 
 def test_normal_form_keeps_a_picture_in_few_colours_and_those_of_small_patches(tmp_path: Path) -> None:

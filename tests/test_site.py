@@ -25,7 +25,12 @@ from rankscope.machine.bank import provenances
 
 ROOT = Path(__file__).parents[1]
 PNG = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
-WIDGET = {"output_type": "execute_result", "metadata": {}, "data": {"text/plain": "(a widget)"}, "execution_count": 1}
+WIDGET = {
+    "output_type": "execute_result",
+    "metadata": {},
+    "data": {"text/plain": "(a widget)", "image/svg+xml": "<svg/>"},
+    "execution_count": 1,
+}
 
 
 def cell(source: str, *outputs: dict[str, Any], kind: str = "code") -> dict[str, Any]:

@@ -42,13 +42,13 @@ def page(nb: Notebook, stem: str, widget_text: str, stills: Stills) -> tuple[Not
         if cell["cell_type"] == "markdown":
             heading = [heading, *re.findall(r"^#+ (.+)$", source, re.M)][-1]
             continue
-        if any(kind.startswith("image/") for kind in _kinds(cell)):
-            cell["metadata"]["mystnb"] = {"image": {"alt": described(source, heading)}}
         if any(_text(output) == widget_text for output in cell["outputs"]):
-            cell["outputs"] = []
+            cell["outputs"] = []  # with the widget's own picture
             text, shown = _in_place_of(source, stem, stills)
             pictures |= shown
             cells.append({"cell_type": "markdown", "id": f"{cell['id']}-still", "metadata": {}, "source": text})
+        elif any(kind.startswith("image/") for kind in _kinds(cell)):
+            cell["metadata"]["mystnb"] = {"image": {"alt": described(source, heading)}}
     made["cells"] = cells
     return made, pictures
 

@@ -11,6 +11,7 @@ import ipywidgets as widgets
 import pytest
 
 from rankscope import explorers
+from rankscope.explorers import panel as panel_module
 from rankscope.explorers.catalogue import CATALOGUE
 from rankscope.explorers.panel import Explorer, Setting, shows
 
@@ -41,6 +42,27 @@ def test_a_panel_has_a_control_for_each_setting_and_opens_on_the_defaults(case: 
             assert list(control.options) == list(setting.choices)
     assert shown(box) == explorer.html(explorer.at())
     assert "<svg" in shown(box)[0]
+
+
+@each_case
+def test_a_panel_gives_its_first_picture_to_readers_without_a_kernel(case: Case) -> None:
+    explorer, box = case.made(), case.open(**case.start)
+    bundle = box._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "application/vnd.jupyter.widget-view+json", "image/svg+xml"}
+    assert bundle["image/svg+xml"] == explorer.svg(next(iter(explorer.pictures)), explorer.at(**case.start))
+
+
+def test_a_picture_that_is_missing_or_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = explorers.allreduce(num_nodes=8, gpus_per_node=8)  # too many cells: the second picture stands for it
+    assert "<title>1 MiB on 8 nodes of 8 GPUs" in box._repr_mimebundle_()["image/svg+xml"]
+    monkeypatch.setattr(panel_module, "MOST_SVG_BYTES", 100)
+    assert "image/svg+xml" not in box._repr_mimebundle_()
+    assert (
+        "image/svg+xml"
+        not in explorers.boxes(
+            first="dgx_h100_8", second="none", third="none", collective="all_to_all"
+        )._repr_mimebundle_()
+    )
 
 
 @each_case

@@ -82,7 +82,7 @@ def test_it_makes_explorers_when_they_are_picked_and_keeps_their_settings(monkey
 
 def test_profiles_are_for_those_that_take_them() -> None:
     box = explorers.gallery(opened="machine")
-    assert NEEDS_PROFILES.replace("'", "&#x27;") in inside(box).value
+    assert NEEDS_PROFILES.replace("'", "&#x27;") in inside(box).children[0].value
     box.children[0].value = "transfers"
     assert controls(inside(box))["link"].value == "PCIe 5 x16"
     (gpu,) = CASES["transfers of a profile"].inputs

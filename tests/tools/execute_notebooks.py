@@ -29,6 +29,7 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 WIDGET = "application/vnd.jupyter.widget-view+json"
+SVG = "image/svg+xml"
 WIDGET_TEXT = "(a widget: run this cell to use it)"
 
 Notebook = dict[str, Any]  # a nbformat.NotebookNode is one
@@ -47,7 +48,8 @@ def serialise(nb: Notebook) -> str:
 def normalise(nb: Notebook) -> Notebook:
     """A copy in normal form. Doing it twice changes nothing.
 
-    A widget's view points at a model that lives only as long as its kernel, so a sentence stands in for it.
+    A widget's view points at a model that lives only as long as its kernel, so a sentence stands in for it, next to the
+    picture that the widget gives of itself, if it does.
     """
     nb = nbformat.from_dict(copy.deepcopy(nb))
     nb["nbformat"], nb["nbformat_minor"] = 4, 5
@@ -76,8 +78,9 @@ def _normalise_output(output: dict[str, Any], count: int) -> None:
     output.pop("transient", None)
     data = output.get("data", {})
     if WIDGET in data:
+        picture = {kind: content for kind, content in data.items() if kind == SVG}
         data.clear()
-        data["text/plain"] = WIDGET_TEXT
+        data |= {"text/plain": WIDGET_TEXT, **picture}
     if "image/png" in data:
         data["image/png"] = _small(data["image/png"])
 

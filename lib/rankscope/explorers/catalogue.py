@@ -14,6 +14,7 @@ from .allreduce import allreduce
 from .boxes import boxes
 from .ddp import ddp
 from .machine import by_name, machine
+from .panel import Panel
 from .parts import parts
 from .pipeline import pipeline
 from .pipeline_parallel import pipeline_parallel
@@ -30,7 +31,7 @@ class Entry(NamedTuple):
     'samplers'
     """
 
-    show: Callable[..., widgets.VBox]
+    show: Callable[..., Panel]
     title: str
     notebook: str
 
@@ -58,7 +59,7 @@ NEEDS_PROFILES = "This one shows machines that were recorded: gallery(profiles={
 
 def gallery(
     profiles: Mapping[str, Profile] | None = None, gpu: Profile | None = None, opened: str = "samplers"
-) -> widgets.VBox:
+) -> Panel:
     """Return a button for each explorer of `CATALOGUE` over the one that was picked, at first `opened`.
 
     `profiles`, by name, are for `machine`, which says so where there are none, and those of GPUs for `boxes`; `gpu`, a
@@ -74,7 +75,7 @@ def gallery(
         "boxes": {name: one for name, one in by_name(profiles or {}).items() if one.provenance.get("gpus")},
         "transfers": None if gpu is None else of_type("gpu", gpu, Profile),
     }
-    made: dict[str, widgets.Widget] = {}
+    made: dict[str, Panel] = {}
     picked = widgets.ToggleButtons(
         options=[(entry.title, entry.name) for entry in CATALOGUE],
         value=one_of("opened", opened, tuple(_ENTRIES)),
@@ -83,9 +84,9 @@ def gallery(
     )
     heading, place = widgets.HTML(), widgets.VBox()
 
-    def opened_anew(name: str) -> widgets.Widget:
+    def opened_anew(name: str) -> Panel:
         if name == "machine" and not inputs[name]:
-            return widgets.HTML(f"<p>{escape(NEEDS_PROFILES)}</p>")
+            return Panel([widgets.HTML(f"<p>{escape(NEEDS_PROFILES)}</p>")])
         return _ENTRIES[name].show(*([inputs[name]] if name in inputs else []))
 
     def show(_: object = None) -> None:
@@ -98,4 +99,4 @@ def gallery(
 
     picked.observe(show, names="value")
     show()
-    return widgets.VBox([picked, heading, place])
+    return Panel.of([picked, heading, place], lambda: made[picked.value].still())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import namedtuple
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from html import escape
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from ..figures.marks import Drawing
 from ..figures.svg import to_svg
 from ..values.checks import one_of, printable, truth, whole
 
+MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 Now = Any  # what every setting is set to: a named tuple, so that it can be a key of a cache
 Controls = dict[str, Any]
 
@@ -74,6 +76,27 @@ class Setting(NamedTuple):
         return joint.join(map(str, self.choices)) if isinstance(self.default, int) else ", ".join(map(repr, self.words))
 
 
+class Panel(widgets.VBox):  # type: ignore[misc]
+    """A widget that also gives a picture as it is when the cell is run, for readers without a kernel.
+
+    Front ends that can show widgets prefer the widget.
+    """
+
+    still: Callable[[], str] = staticmethod(lambda: "")
+
+    @classmethod
+    def of(cls, children: Sequence[widgets.Widget], still: Callable[[], str]) -> Panel:
+        """Return a panel whose picture `still` draws, as SVG; "" for none."""
+        panel = cls(children)
+        panel.still = still
+        return panel
+
+    def _repr_mimebundle_(self, **given: Any) -> dict[str, Any]:
+        data: dict[str, Any] = super()._repr_mimebundle_(**given)
+        picture = self.still()
+        return data | ({"image/svg+xml": picture} if 0 < len(picture.encode()) <= MOST_SVG_BYTES else {})
+
+
 class Explorer:
     """A table of settings, and what is shown of them: pictures, each with a name, and the lines of a report.
 
@@ -103,6 +126,14 @@ class Explorer:
         drawing = self.pictures[picture](now)
         return to_svg(drawing) if drawing else ""
 
+    def still(self, now: Now) -> str:
+        """Return the first picture that there is at these settings, as SVG; "" for none."""
+        for picture in self.pictures:
+            with suppress(ValueError):
+                if svg := self.svg(picture, now):
+                    return svg
+        return ""
+
     def html(self, now: Now) -> tuple[str, str]:
         """Return all pictures, and the report, as the panel shows them."""
         pictures, words = "", escape(printable("\n".join(self.report(now)), keep="\n"))
@@ -113,7 +144,7 @@ class Explorer:
                 pictures += f"<p>{escape(printable(str(error)))}</p>"
         return pictures, f"<pre style='line-height:1.35;font-family:monospace'>{words}</pre>"
 
-    def panel(self, **given: Any) -> widgets.VBox:
+    def panel(self, **given: Any) -> Panel:
         """Return controls, set to these settings, over the pictures and the report, which change with them."""
         start = self.at(**given)
         controls = {setting.name: setting.control(getattr(start, setting.name)) for setting in self.settings}
@@ -134,18 +165,19 @@ class Explorer:
             control.observe(repaint, names="value")
         repaint()
         layout = widgets.Layout(flex_flow="row wrap", max_width="1000px")
-        return widgets.VBox([widgets.Box(list(controls.values()), layout=layout), pictures, report])
+        children = [widgets.Box(list(controls.values()), layout=layout), pictures, report]
+        return Panel.of(children, lambda: self.still(set_to()))
 
 
-def shows(settings: Sequence[Setting]) -> Callable[[Callable[..., Explorer]], Callable[..., widgets.VBox]]:
+def shows(settings: Sequence[Setting]) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
     """Make of a function that returns an Explorer one that opens its panel, and takes settings as keywords, too.
 
     Its signature and its docstring list the settings; `explorer_of` gives the Explorer.
     """
 
-    def decorate(make: Callable[..., Explorer]) -> Callable[..., widgets.VBox]:
+    def decorate(make: Callable[..., Explorer]) -> Callable[..., Panel]:
         @wraps(make, assigned=("__module__", "__name__", "__qualname__"))
-        def show(*inputs: Any, **given: Any) -> widgets.VBox:
+        def show(*inputs: Any, **given: Any) -> Panel:
             own = {name: given.pop(name) for name in signature.parameters if name in given}
             return make(*inputs, **own).panel(**given)
 
@@ -159,7 +191,7 @@ def shows(settings: Sequence[Setting]) -> Callable[[Callable[..., Explorer]], Ca
         text = "Controls start at these settings. Raises ValueError for a setting that its control does not offer:"
         show.__doc__ = "\n".join([inspect.getdoc(make) or "", "", text, "", *ranges])
         show.__dict__ = {
-            "__signature__": inspect.Signature(parameters, return_annotation=widgets.VBox),
+            "__signature__": inspect.Signature(parameters, return_annotation=Panel),
             "explorer": make,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
         }
         return show
