@@ -20,8 +20,11 @@ _DEFS = "".join(
 )
 
 
-def to_svg(drawing: Drawing) -> str:
-    """Return the drawing as one ``<svg class="rankscope">`` element, with title, axes and legend."""
+def to_svg(drawing: Drawing, over: str = "") -> str:
+    """Return the drawing as one ``<svg class="rankscope">`` element, with title, axes and legend.
+
+    `over` is SVG that is painted over the marks, in pixels from the corner of the area that they fill.
+    """
     wide, high = drawing.size_px
     keys, key_rows = _legend(drawing.legend, max(wide, 8.6 * len(drawing.title)))
     left = max(76.0, 30 + 6.6 * max((len(label) for _, label in drawing.y_ticks), default=0))
@@ -33,21 +36,25 @@ def to_svg(drawing: Drawing) -> str:
         f"<title>{escape(drawing.title)}</title><defs>{_DEFS}</defs>"
         f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>'
         f'<text x="{left:g}" y="20" font-size="14" font-weight="bold">{escape(drawing.title)}</text>'
-        f'<g class="marks" transform="translate({left:g} {_TOP})">'
+        f'<g class="marks" transform="translate({left:g} {_TOP})">{marks(drawing)}{over}</g>'
     ]
     across, down = wide / drawing.width, high / drawing.height
-    for rects in drawing.rects:
-        parts.append(_rects(rects, across, down))
+    parts.append(_axes(drawing, across, down, left))
+    parts.append(f'<g class="legend" transform="translate({left:g} {_TOP + high + _BOTTOM - 2:g})">{keys}</g></svg>')
+    return "".join(parts)
+
+
+def marks(drawing: Drawing) -> str:
+    """Return the drawing's rectangles, rules, lines and texts, in pixels from the corner of the area that they fill."""
+    across, down = drawing.size_px[0] / drawing.width, drawing.size_px[1] / drawing.height
+    parts = [_rects(rects, across, down) for rects in drawing.rects]
     if drawing.rules:
         bottom = (drawing.height if drawing.rules_to is None else drawing.rules_to) * down
         lines = "".join(f"M{x * across:.6g} 0V{bottom:g}" for x in drawing.rules)
         for color, width_px in ((PAPER, 4), (INK, 2)):  # a light edge, so that they show on dark cells too
             parts.append(f'<path d="{lines}" stroke="{color}" stroke-width="{width_px}"/>')
     parts += [_lines(lines, across, down) for lines in drawing.lines]
-    for texts in drawing.texts:
-        parts.append(_texts(texts, across, down))
-    parts.append(f"</g>{_axes(drawing, across, down, left)}")
-    parts.append(f'<g class="legend" transform="translate({left:g} {_TOP + high + _BOTTOM - 2:g})">{keys}</g></svg>')
+    parts += [_texts(texts, across, down) for texts in drawing.texts]
     return "".join(parts)
 
 
