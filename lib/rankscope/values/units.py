@@ -9,6 +9,15 @@ _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
+_BINARY = tuple((1024.0**power, unit) for power, unit in enumerate(_BYTES))
+_SCALES = {  # of each unit: what it is a unit of, and its size
+    **{unit: ("time", scale) for scale, unit in (*_SECONDS, (1e-6, "us"))},
+    **{unit: ("bytes", scale) for scale, unit in (*_DECIMAL, *_BINARY)},
+    **{unit: ("rate", scale) for scale, unit in (*_RATES, *((scale, f"{unit}/s") for scale, unit in _BINARY))},
+    "": ("number", 1.0),
+    "%": ("number", 0.01),
+}
+_AMOUNT = re.compile(r"([-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:e[-+]?\d+)?)\s*(\D*)", re.ASCII | re.IGNORECASE)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
@@ -65,6 +74,31 @@ def parse_bytes(name: str, text: str) -> int:
     if not scaled.is_integer():
         raise ValueError(f"{name} must be bytes like 512, 64KiB or 1.5MiB, got {text!r}")
     return int(scaled)
+
+
+def parse_amount(text: str, unit: str) -> float:
+    """Return the number that a text states, in `unit`; it may name another unit of the same kind, or none.
+
+    Units are those of time, bytes and bytes per second, and "%" of a plain number. Any other unit must be the same.
+
+    >>> parse_amount("12.5 ms", "s"), parse_amount("3 GB/s", "GB/s"), parse_amount("1,024", "KiB")
+    (0.0125, 3.0, 1024.0)
+    >>> parse_amount("1 MiB", "KiB"), parse_amount("60%", ""), parse_amount("1 rank", "ranks")
+    (1024.0, 0.6, 1.0)
+    >>> parse_amount("3 s", "GB/s")
+    Traceback (most recent call last):
+    ValueError: the answer must be a number in GB/s, such as '3' or '3 GB/s', got '3 s'
+    """
+    found = _AMOUNT.fullmatch(text.strip())
+    given = (found[2] or unit) if found else None
+    (kind, scale), (stated, stated_scale) = (_SCALES.get(one or "", (one, 1.0)) for one in (unit, given))
+    value = float(found[1].replace(",", "")) * (stated_scale / scale) if found and stated == kind else math.inf
+    if found and kind == unit and given == unit.removesuffix("s"):
+        value = float(found[1])
+    if math.isinf(value):
+        like = f" in {unit}, such as '3' or '3 {unit}'" if unit else ", such as '0.5' or '50 %'"
+        raise ValueError(f"the answer must be a number{like}, got {text!r}")
+    return value
 
 
 def rate_unit(bytes_per_s: float) -> tuple[float, str]:

@@ -1,149 +1,80 @@
-"""The notebooks' exercises: `check` works the answer out afresh, raises on a wrong one and waits for a missing one.
-
-An exercise is a function that stands under its number: it returns the right answer, or says what is wrong with one.
-"""
+"""The exercises, notebook by notebook: each works its right answer out afresh, by the library."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from . import data_parallel, ddp, nccl, parts, transfer
-from .cluster import Cluster, Link
-from .collectives import Schedule, build, closed_form, lower_bounds, simulate_executor, verify
-from .data_parallel.model import chunk_sizes
-from .ddp.buckets import ParameterSpec
-from .ddp.step import default_buckets
-from .machine import Profile
-from .machine.link_facts import pcie_bytes_per_s
-from .machine.profile import busbw_factor
-from .pipeline import Pipeline, Stage, simulate
-from .pipeline_parallel import schedule as pipeline_parallel
-from .sampling import Assignment, assign, audit, shard_files
-from .sampling.libtorch_samplers import DistributedRandomSampler
-from .uneven import model as uneven
-from .values.checks import number, one_of, whole
-from .values.units import decimal_words
-from .zero import model as zero
-
-__all__ = ["check"]
+from .. import data_parallel, ddp, nccl, parts, transfer
+from ..cluster import Cluster, Link
+from ..collectives import Schedule, build, closed_form, lower_bounds, simulate_executor, verify
+from ..data_parallel.model import chunk_sizes
+from ..ddp.buckets import ParameterSpec
+from ..ddp.step import default_buckets
+from ..machine import Profile
+from ..machine.link_facts import pcie_bytes_per_s
+from ..machine.profile import busbw_factor
+from ..pipeline import Pipeline, Stage, simulate
+from ..pipeline_parallel import bubble_share
+from ..sampling import Assignment, assign, audit, shard_files
+from ..sampling.libtorch_samplers import DistributedRandomSampler
+from ..uneven import model as uneven
+from ..values.checks import count_of, number, several, whole
+from ..values.units import decimal_words
+from ..zero import model as zero
+from .kinds import Score, amount, built, exactly, fewest, judged, nearly
+from .scores import pipeline_score, schedule_score
 
 _MIB = 1 << 20
-
-
-class WrongAnswer(ValueError):
-    """The answer to an exercise is not right; the message says what it does instead."""
-
-
-def check(exercise: str, answer: Any = ...) -> None:
-    """Print that `answer` is right, raise WrongAnswer where it is not, and wait while it is ``...``.
-
-    Exercises are named after their notebook: "01.2" is the second of notebook 01. Raises ValueError for a name that
-    does not exist.
-
-    >>> check("01.1", ...)
-    01.1: not answered yet
-    >>> check("01.1", 2)
-    Traceback (most recent call last):
-    rankscope.exercises.WrongAnswer: 01.1: 2 ranks read 1798 samples, of which 1 is a repeat
-    """
-    one_of("exercise", exercise, tuple(EXERCISES))
-    if answer is ...:
-        print(f"{exercise}: not answered yet")
-        return
-    try:
-        wrong = EXERCISES[exercise](answer.tolist() if hasattr(answer, "tolist") else answer)  # numpy's and torch's too
-    except ValueError as error:  # what the library says of an answer that it does not take
-        wrong = str(error)
-    if wrong:
-        raise WrongAnswer(f"{exercise}: {wrong}")
-    print(f"{exercise}: right")
-
-
-# ---- kinds of exercises
-
-Check = Callable[[Any], str | None]  # what is wrong with an answer, None where nothing is
-EXERCISES: dict[str, Check] = {}
-
-
-def _is_number(answer: Any) -> bool:
-    return isinstance(answer, int | float) and not isinstance(answer, bool)
-
-
-def _judged(name: str) -> Callable[[Check], Check]:
-    """An exercise whose function says what is wrong with an answer."""
-
-    def register(judge: Check) -> Check:
-        EXERCISES[name] = judge
-        return judge
-
-    return register
-
-
-def _exactly(name: str, wrong: str) -> Callable[[Callable[[], Any]], None]:
-    """An exercise whose function returns the one right answer; `wrong` has a place for another one."""
-
-    def register(right: Callable[[], Any]) -> None:
-        EXERCISES[name] = lambda answer: (
-            None if answer == right() and not isinstance(answer, bool) else wrong.format(repr(answer))
-        )
-
-    return register
-
-
-def _nearly(name: str, wrong: str, within: float = 0.005) -> Callable[[Callable[[], Any]], None]:
-    """An exercise whose function returns the right number, above 0; an answer may differ by a share of it."""
-
-    def register(right: Callable[[], Any]) -> None:
-        def judge(answer: Any) -> str | None:
-            number = float(right())
-            near = _is_number(answer) and (1 - within) * number < answer < (1 + within) * number
-            return None if near else wrong.format(repr(answer))
-
-        EXERCISES[name] = judge
-
-    return register
-
-
-def _fewest(name: str, low: int, high: int, what: str, steadily: bool = True) -> Callable[[Check], None]:
-    """An exercise that asks for the smallest number of which the function finds nothing wrong.
-
-    Where a smaller number may do and the next larger one not, `steadily` is False, and all smaller ones are tried.
-    """
-
-    def register(lacks: Check) -> None:
-        def judge(answer: Any) -> str | None:
-            if not isinstance(answer, int) or isinstance(answer, bool) or not low <= answer <= high:
-                return f"a number of {what} from {low:,} to {high:,} is asked for, got {answer!r}"
-            if wrong := lacks(answer):
-                return wrong
-            smaller = range(max(low, answer - 1) if steadily else low, answer)
-            return "a smaller number does, too" if any(not lacks(number) for number in smaller) else None
-
-        EXERCISES[name] = judge
-
-    return register
 
 
 # ---- 00: one step of several ranks
 
 
-@_exactly("00.1", "the 8 ranks do not read {} samples in all, but as many each")
+@exactly(
+    "00.1",
+    "{} is not 8 times a whole number, or not the smallest that covers 100 samples: all ranks read equally many",
+    means={
+        100: "ranks could read different numbers of samples",
+        96: "drop_last dropped the last 4 samples",
+        13: "the question asked for one rank's reads",
+    },
+)
 def reads() -> int:
     """How many reads 8 ranks make of 100 samples in an epoch."""
     return sum(indices.size for indices in assign(100, 8).ranks)
 
 
-@_nearly("00.2", "a rank does not send {} MiB: how many messages?")
+@nearly(
+    "00.2",
+    "each rank does not send {} MiB: how many messages, how large?",
+    unit="MiB",
+    means={
+        64: "each rank sent its array once",
+        60: "there were only the 15 messages of the reduce-scatter",
+        128: "there were 32 messages, not 2 · 15",
+        1920: "all ranks were counted",
+        4: "there was one message",
+    },
+)
 def sent() -> float:
     """How many MiB each of 16 ranks sends in a ring allreduce of 64 MiB."""
     return float(build("allreduce", "ring", 16).traffic(64 * _MIB).sent_bytes.max()) / _MIB
 
 
-@_nearly("00.3", "it does not wait for {} ms: when does the second half start?")
+@nearly(
+    "00.3",
+    "the rank does not wait {} ms: when does the second half start?",
+    unit="ms",
+    means={
+        50: "nothing overlapped with the backward",
+        20: "the second half could start at 35 ms, before its gradients are ready",
+        0: "both halves were hidden",
+        65: "the question asked for the whole time since the start of the backward",
+    },
+)
 def exposed() -> float:
     """How many ms a rank waits for two allreduces of 25 ms, of gradients that are ready after 10 and 40 ms."""
     halves = ParameterSpec("first", 100), ParameterSpec("last", 100)
@@ -155,45 +86,68 @@ def exposed() -> float:
 # ---- 01 and 02: which rank reads what
 
 
-@_fewest("01.1", 2, 1797, "ranks", steadily=False)
+@fewest(
+    "01.1",
+    2,
+    1797,
+    "ranks",
+    steadily=False,
+    means={
+        1797: "the question asked for the largest number",
+        599: "the question asked for the largest below 1,797",
+    },
+)
 def no_padding(ranks: int) -> str | None:
     """The smallest number of ranks above 1 that shares 1,797 samples without padding."""
     repeats = audit(assign(1797, ranks)).duplicates
-    are = "is a repeat" if repeats == 1 else "are repeats"
-    return f"{ranks} ranks read {1797 + repeats} samples, of which {repeats} {are}" if repeats else None
+    return f"{ranks} ranks make {1797 + repeats} reads, {repeats} of them padding" if repeats else None
 
 
-@_exactly("01.2", "56 ranks read a multiple of 56; what is beyond 450 is not {}")
+@exactly(
+    "01.2",
+    "56 ranks make a multiple of 56 reads; {} is not what is beyond 450",
+    means={
+        0: "no rank was padded",
+        2: "the question asked for the samples that drop_last drops",
+        504: "the question asked for all reads",
+        9: "the question asked for the reads of one rank",
+    },
+)
 def counted_twice() -> int:
     """How many reads too many 56 ranks count on 450 samples."""
     return audit(assign(450, 56, shuffle=False)).duplicates
 
 
-@_judged("01.3")
+@judged("01.3")
 def colliding_seed(answer: Any) -> str | None:
     """The seed whose epoch 0 is epoch 4 of seed 3."""
-    run = audit([assign(1797, 8, seed=3, epoch=4), assign(1797, 8, seed=answer, epoch=0)])
+    seed = amount(answer)
+    whole("seed", int(seed) if seed.is_integer() else answer)
+    run = audit([assign(1797, 8, seed=3, epoch=4), assign(1797, 8, seed=int(seed), epoch=0)])
     return None if run.repeated_orders else f"seed {answer} reads epoch 0 in another order than seed 3 reads epoch 4"
 
 
-@_judged("02.1")
+@judged("02.1")
 def never_seen(answer: Any) -> str | None:
     """The samples of 22 that libtorch's random sampler never reads over 4 ranks without duplicates."""
     run = (assign(22, 4, sampler="libtorch_random", epoch=epoch, drop_last=True) for epoch in range(50))
     right = set(audit(run).never_seen.tolist())
     if not isinstance(answer, list | tuple | set) or not all(isinstance(one, int) for one in answer):
-        return f"a list of samples is asked for, got {answer!r}"
-    return None if set(answer) == right else f"50 epochs read one of {answer}, or miss another one"
+        return f"a list of samples was expected, got {answer!r}"
+    if read := sorted(set(answer) - right):
+        return f"50 epochs do read {', '.join(map(str, read))}"
+    left = count_of(len(right - set(answer)), "more sample")
+    return None if set(answer) == right else f"50 epochs also miss {left}"
 
 
-@_fewest("02.2", 1, 1000, "ranks", steadily=False)
+@fewest("02.2", 1, 1000, "ranks", steadily=False)
 def smallest_world(ranks: int) -> str | None:
     """The smallest world size at which libtorch's random sampler leaves a dataset of 5 samples."""
     outside = audit(assign(5, ranks, sampler="libtorch_random")).out_of_range
-    return None if outside else f"with {ranks} ranks every index is below 5"
+    return None if outside else f"with {count_of(ranks, 'rank')} every index is below 5"
 
 
-@_exactly("02.3", "the three reads that are left, in order, are not {}")
+@exactly("02.3", "{} are not the three reads that are left, in order")
 def resumed() -> list[int] | None:
     """What a rank still reads after being saved in the middle of an epoch and loaded."""
     sampler = DistributedRandomSampler(20, num_replicas=2, rank=1)
@@ -204,86 +158,137 @@ def resumed() -> list[int] | None:
 # ---- 03 and 04: how a batch arrives
 
 
-@_fewest("03.1", 1, 64, "decoders")
+@fewest("03.1", 1, 64, "decoders")
 def enough_decoders(decoders: int) -> str | None:
     """The smallest number of decoders that leaves the step as the bottleneck."""
     pipeline = Pipeline([Stage("decode", 0.050, num_workers=decoders), Stage("compute", 0.012)])
-    slower = f"{decoders} × 20 batches/s are fewer than the step's 83.3"
+    slower = f"{decoders} × 20 batches/s is less than the step's 83.3"
     return slower if pipeline.bottleneck == "decode" else None
 
 
-@_exactly("03.2", "the steps do not end at {} s")
+@exactly(
+    "03.2",
+    "the steps do not end at {} s",
+    unit="s",
+    means={
+        15: "no read overlapped with a step",
+        8: "steps never waited for a read",
+        9: "steps waited for the first read only",
+        7: "the question asked for the end of the last read",
+    },
+)
 def last_step() -> float:
     """When four steps of 2 s end that wait for reads of 1, 4, 1 and 1 s."""
     return simulate(Pipeline([Stage("read", [1.0, 4.0, 1.0, 1.0]), Stage("train", 2.0)]), 4).end_s
 
 
-@_exactly("03.3", "the order does not cost {} s")
+@exactly(
+    "03.3",
+    "keeping the order does not cost {} s",
+    unit="s",
+    means={15: "the question asked for the time in order", 10: "the question asked for the time out of order"},
+)
 def cost_of_order() -> float:
     """How much longer 21 batches take in order, the first being slow."""
     kept = Pipeline([Stage("decode", [9.0] + [1.0] * 20, num_workers=3), Stage("train", 0.0)])
     return simulate(kept, 21).end_s - simulate(kept.changed("decode", ordered=False), 21).end_s
 
 
-@_exactly("04.1", "the longest shard does not give {} batches")
+@exactly(
+    "04.1",
+    "the longest shard does not give {} batches",
+    means={
+        10: "batches went across files: 300 rows are 9.4 batches of 32",
+        9: "incomplete batches were dropped",
+        8: "the shortest shard decided",
+        3: "the question asked for files",
+    },
+)
 def steps_together() -> int:
     """The steps of four trainers on 10 files of 100 rows, in batches of 32."""
     longest = max(len(shard_files([f"{file:02d}" for file in range(10)], 4, trainer)) for trainer in range(4))
     return longest * -(-100 // 32)
 
 
-@_nearly("04.2", "a share of the time is asked for, and it is not {}")
+@nearly(
+    "04.2",
+    "the share of the time without a step is not {}",
+    means={
+        0.4: "the question asked for the share with a step",
+        60: "the question asked for percent (write 0.6 or '60 %')",
+        1.5: "loading was compared with the steps, not with the whole",
+    },
+)
 def alone_and_loading() -> float:
     """The idle share of a trainer that loads for 300 ms and then steps for 200 ms."""
     return parts.idle_share(parts.simulate([[0.3] * 10], 4, 0.05))
 
 
-@_fewest("04.3", 1, 64, "loaders")
+@fewest("04.3", 1, 64, "loaders")
 def enough_loaders(loaders: int) -> str | None:
     """The smallest number of loaders that keeps up with a trainer."""
     idle = parts.idle_share(parts.simulate([[0.3] * 200], 4, 0.05, queue_size=4, num_loaders=loaders))
-    return f"with {loaders} the trainer waits for {idle:.0%} of the time" if idle >= 0.05 else None
+    return f"with {count_of(loaders, 'loader')} the trainer waits {idle:.0%} of the time" if idle >= 0.05 else None
 
 
 # ---- 05 to 07: how gradients are combined
 
 
-@_exactly("05.1", "rank 3 does not end with {}")
+@exactly("05.1", "rank 3 does not end with {}")
 def dealt_out() -> list[int]:
     """What rank 3 has after an all-to-all among four ranks, of which rank r has 1 … 4 times 10^r."""
     return [4 * 10**rank for rank in range(4)]
 
 
-@_exactly("05.2", "it does not take {} steps")
+@exactly(
+    "05.2",
+    "it does not take {} steps",
+    means={9: "512 ranks were enough", 999: "the root sent to one rank after the other"},
+)
 def tree_steps() -> int:
     """The steps of a binomial broadcast among 1,000 ranks."""
     return build("broadcast", "binomial", 1000).num_steps
 
 
-@_judged("05.3")
+@judged("05.3")
 def one_step_allreduce(answer: Any) -> str | None:
     """A line that makes an allreduce of one chunk among two ranks."""
     verify(Schedule.from_text(f"allreduce yours ranks=2 chunks=1\n{answer}"))
     one_line = answer.strip().startswith("0:") and "\n" not in answer.strip()
-    return None if one_line else "one line, for step 0, is asked for"
+    return None if one_line else "it must be one line, for step 0"
 
 
-@_exactly("06.1", "there are not {}")
+@exactly(
+    "06.1",
+    "there are not {} messages",
+    means={
+        5: "the root only received, or only sent",
+        12: "there were six other ranks",
+        30: "each rank sent to each other",
+    },
+)
 def messages_of_the_root() -> int:
     """How many messages pass the root's port in a flat allreduce among six ranks."""
     steps = build("allreduce", "flat", 6).steps()
     return sum(int(((step.src == 0) | (step.dst == 0)).sum()) for step in steps)
 
 
-@_fewest("06.2", 2, 10**6, "ranks")
+@fewest("06.2", 2, 10**6, "ranks")
 def latency_half(ranks: int) -> str | None:
     """From how many ranks on a ring of 20 µs and 25 GB/s spends more than half of its time for 10 MB on latency."""
     whole_s = closed_form("allreduce", "ring", ranks, 10e6, Link(20e-6, 25e9))
     share = float(2 * (ranks - 1) * 20e-6 / whole_s)
-    return f"with {ranks} it is {share:.0%}" if share <= 0.5 + 1e-12 else None
+    return f"with {ranks} ranks latency is {share:.0%} of the time" if share <= 0.5 + 1e-12 else None
 
 
-@_nearly("06.3", "it does not take {} times as long")
+@nearly(
+    "06.3",
+    "it does not take {} times as long",
+    means={
+        3: "the lower bound was to send the array once; it is 2·7/8 of that",
+        1.75: "the question asked for the bound, in sizes of the array",
+    },
+)
 def doubling_to_bound() -> float:
     """How many times the lower bound recursive doubling takes among eight ranks, where only bytes cost."""
     wire = Link(0.0, 1.0)
@@ -291,20 +296,46 @@ def doubling_to_bound() -> float:
     return doubling_s / float(lower_bounds("allreduce", 8, 1.0, wire).seconds)
 
 
-@_exactly("07.1", "it does not take {} latencies")
+@exactly(
+    "07.1",
+    "it does not take {} latencies",
+    means={
+        3: "there was no ready signal",
+        6: "each exchange took two latencies",
+    },
+)
 def latencies_on_the_wire() -> int:
     """How many latencies the executor's recursive doubling takes among eight ranks for a few bytes."""
     cluster = Cluster.uniform(8, Link(1.0, math.inf))
     return round(simulate_executor(build("allreduce", "recursive_doubling", 8), 8, cluster).makespan_s)
 
 
-@_nearly("07.2", "the root's card is not busy for {} s")
+@nearly(
+    "07.2",
+    "the root's card is not busy for {} s",
+    unit="s",
+    means={
+        0.4: "only one direction counted",
+        1.0: "there were five other ranks",
+        0.2: "all messages of one direction went at once",
+    },
+)
 def bytes_through_the_root() -> float:
     """The seconds of a flat allreduce of 1 MB among five ranks, where a card takes 10 MB/s and nothing else counts."""
     return simulate_executor(build("allreduce", "flat", 5), 1_000_000, Cluster.uniform(5, Link(0.0, 10e6))).makespan_s
 
 
-@_nearly("07.3", "it is not {} GB/s: decimal ones, and 2(N-1)/N times algbw")
+@nearly(
+    "07.3",
+    "the busbw is not {} GB/s: 10⁹ bytes, and 2(N-1)/N times algbw",
+    unit="GB/s",
+    means={
+        3.36: "the question asked for algbw",
+        5.47: "a GB had 2³⁰ bytes",
+        6.29: "there were 16 ranks",
+        2.94: "it was an allgather, with (N-1)/N",
+    },
+)
 def bus_bandwidth() -> float:
     """The busbw in GB/s of an allreduce of 64 MiB among eight ranks in 20 ms."""
     return busbw_factor("allreduce", 8) * 2**26 / 0.020 / 1e9
@@ -313,19 +344,43 @@ def bus_bandwidth() -> float:
 # ---- 08: how a batch gets onto the GPU
 
 
-@_nearly("08.1", "8 lanes of 8 GT/s, 128 bits in 130, are not {} GB/s")
+@nearly(
+    "08.1",
+    "8 lanes of 8 GT/s, 128 bits in 130, are not {} GB/s",
+    unit="GB/s",
+    means={
+        8.0: "all bits were data",
+        15.75: "there were 16 lanes",
+        63.0: "it was in Gbit/s",
+        6.4: "8 bits in 10 were data, as in PCIe 2",
+    },
+)
 def half_the_lanes() -> float:
     """What eight lanes of PCIe 3 carry before headers, in GB/s."""
     return pcie_bytes_per_s(3, 8) / 1e9
 
 
-@_nearly("08.2", "the last chunk is not there at {} s")
+@nearly(
+    "08.2",
+    "the last chunk is not there at {} s",
+    unit="s",
+    means={12: "the last chunk did not have to pass the link", 16: "nothing overlapped", 4: "there was one chunk"},
+)
 def staged() -> float:
     """When the last of four chunks is on the GPU, by a staging copy of 3 s each and a link that takes 1 s each."""
     return simulate(Pipeline([Stage("staging", 3.0, capacity=1), Stage("link", 1.0)]), 4).end_s
 
 
-@_nearly("08.3", "a share between 0 and 1 is asked for, and it is not {}")
+@nearly(
+    "08.3",
+    "the share is not {}: max(copy, compute) divided by what the loop takes",
+    means={
+        1: "copies overlapped with steps",
+        0.4: "the question asked for the copy's share of the time",
+        1.67: "the question asked for the inverse",
+        60: "the question asked for percent (write 0.6 or '60 %')",
+    },
+)
 def share_in_turn() -> float:
     """The share of max(copy, compute) that a loop achieves whose copies of 6 ms and steps of 9 ms take turns."""
     return transfer.overlap_share(transfer.simulate(1000, load_s=0.0, copy_s=0.006, step_s=0.009, prefetched=False))
@@ -334,36 +389,44 @@ def share_in_turn() -> float:
 # ---- 09: DDP's buckets and overlap
 
 
-@_exactly("09.1", "a bucket closes once it holds its cap or more, and a gradient is never split: that gives not {}")
+@exactly(
+    "09.1",
+    "DDP does not make {} buckets: one closes once it holds its cap or more, and a gradient is never split",
+    means={
+        5: "a bucket never exceeded its cap",
+        10: "each gradient had its own bucket",
+        3: "incomplete buckets were dropped",
+    },
+)
 def num_buckets() -> int:
     """How many buckets ten gradients of 4 MiB make with a cap of 10 MiB."""
     return len(default_buckets(ddp.LocalStep.modelled([4 * _MIB] * 10, backward_s=1.0), bucket_cap_mb=10))
 
 
-@_judged("09.2")
+@judged("09.2")
 def largest_cap(answer: Any) -> str | None:
     """The largest whole cap that leaves at most 4.5 ms exposed of 60 layers of 1 MiB, 1 ms a MiB on the wire."""
-    if not _is_number(answer) or not 1 <= answer <= 60 or answer != int(answer):
-        return f"a whole number of MiB from 1 to 60 is asked for, got {answer!r}"
+    cap = amount(answer, "MiB")
+    if not cap.is_integer() or not 1 <= cap <= 60:
+        return f"the answer must be a whole number of MiB from 1 to 60, got {answer!r}"
     local = ddp.LocalStep.modelled([_MIB] * 60, backward_s=0.100)
 
     def wait_s(cap_mb: float) -> float:
         step = ddp.simulate(local, lambda num_bytes: num_bytes / _MIB * 1e-3, bucket_cap_mb=cap_mb)
         return step.select(kind="wait").busy_s
 
-    waits = f"with {answer} MiB the rank waits {wait_s(answer) * 1e3:.1f} ms"
-    if wait_s(answer) > 0.0045:
+    waits = f"with {cap:g} MiB the rank waits {wait_s(cap) * 1e3:.1f} ms"
+    if wait_s(cap) > 0.0045:
         return waits
-    larger = any(wait_s(cap) <= 0.0045 for cap in range(int(answer) + 1, 61))
-    return f"{waits}, but so little with a larger one, too" if larger else None
+    larger = any(wait_s(other) <= 0.0045 for other in range(int(cap) + 1, 61))
+    return f"{waits}; a larger cap stays below 4.5 ms, too" if larger else None
 
 
-@_judged("09.3")
+@judged("09.3")
 def useless_overlap(answer: Any) -> str | None:
     """The factor, the same for both, from which on overlap gains nothing."""
-    if not _is_number(answer) or not 1 <= answer <= 100:
-        return f"a factor from 1 to 100 is asked for, got {answer!r}"
-    local, slowed = ddp.LocalStep.modelled([_MIB] * 40, backward_s=0.100), ddp.Contention(float(answer), float(answer))
+    factor = number("the factor", amount(answer), 1, 100)
+    local, slowed = ddp.LocalStep.modelled([_MIB] * 40, backward_s=0.100), ddp.Contention(factor, factor)
 
     def step_ms(overlap: bool) -> float:
         cost = 20e-6  # of each bucket, whatever its bytes: the last one's, which nothing can hide, is next to nothing
@@ -373,19 +436,35 @@ def useless_overlap(answer: Any) -> str | None:
     with_ms, without_ms = step_ms(True), step_ms(False)
     if abs(with_ms - without_ms) < 0.01 * 40 * 20e-3:
         return None
-    return f"with {answer} a step takes {with_ms:.2f} ms with overlap, and {without_ms:.2f} ms without"
+    return f"with a factor of {factor:g} a step takes {with_ms:.2f} ms with overlap and {without_ms:.2f} ms without"
 
 
 # ---- 10: DataParallel against DDP
 
 
-@_exactly("10.1", "20 samples over 8 devices do not give {} chunks")
+@exactly(
+    "10.1",
+    "20 samples over 8 devices do not give {} chunks",
+    means={
+        8: "each device got work",
+        4: "a chunk had 5 samples",
+        5: "a chunk had 4 samples",
+        6: "the last, smaller chunk was dropped",
+    },
+)
 def devices_used() -> int:
     """How many of eight devices have work in DataParallel with 20 samples."""
     return len(chunk_sizes(20, 8))
 
 
-@_nearly("10.2", "device 0 does not carry {} times as much")
+@nearly(
+    "10.2",
+    "device 0 does not carry {} times as much",
+    means={
+        16: "only what a DDP rank sends was counted",
+        4: "there were 8 devices",
+    },
+)
 def busiest_port() -> float:
     """How many times a DDP rank's bytes pass device 0 among 16, parameters and gradients alone counted."""
     sizes = data_parallel.StepSizes(16, 0, 0, 1600)
@@ -393,38 +472,58 @@ def busiest_port() -> float:
     return float(first.port_bytes[0] / rank.port_bytes[0])
 
 
-@_judged("10.3")
+@judged("10.3")
 def least_link(answer: Any) -> str | None:
     """From how many GB/s on four devices with 100 MB of parameters are faster than one that takes 200 ms."""
-    if not _is_number(answer) or not 0 < answer <= 1e6:
-        return f"a bandwidth above 0 and of at most 1,000,000 GB/s is asked for, got {answer!r}"
+    rate = number("the bandwidth in GB/s", amount(answer, "GB/s"), high=1e6, above=0)
 
     def step_s(gb_per_s: float) -> float:
         costs = data_parallel.StepCosts(Link(0.0, gb_per_s * 1e9), forward_s=0.001, backward_s=0.001)
         return data_parallel.simulate(data_parallel.StepSizes(100, 0, 0, 10**8), 4, costs).makespan_s
 
-    if step_s(answer * 1.005) > 0.2:
-        return f"with {answer} GB/s a step of the four takes {step_s(answer) * 1e3:.0f} ms"
-    return "with less they are, too" if step_s(answer * 0.995) < 0.2 else None
+    if step_s(rate * 1.005) > 0.2:
+        return f"with {rate:g} GB/s a step of the four takes {step_s(rate) * 1e3:.0f} ms"
+    return "four devices are faster with less, too" if step_s(rate * 0.995) < 0.2 else None
 
 
 # ---- 11: what a rank holds in memory
 
 
-@_fewest("11.1", 1, 10**6, "ranks")
+@fewest("11.1", 1, 10**6, "ranks")
 def fewest_ranks(ranks: int) -> str | None:
     """The fewest ranks on which stage 2 leaves 24 GB or less of 7.5 billion parameters."""
     needed = zero.memory(7.5e9, ranks, stage=2).total_bytes
-    return f"with {ranks} it is {decimal_words(needed)} a rank" if needed > 24e9 else None
+    return f"with {count_of(ranks, 'rank')} it is {decimal_words(needed)} per rank" if needed > 24e9 else None
 
 
-@_nearly("11.2", "a share is asked for, and it is not {} of an even one", within=1e-6)
+@nearly(
+    "11.2",
+    "the fullest rank does not exceed an even share by {}",
+    within=1e-6,
+    means={
+        2: "the question asked for the tensors of the fullest rank",
+        1.6: "the question asked for the whole share, not what it exceeds an even one by",
+        0.25: "the fullest rank had one tensor and a quarter",
+        1: "an even share was one tensor",
+    },
+)
 def five_on_four() -> float:
     """By which share the fullest of four ranks holds more than a quarter of five equal tensors."""
     return max(map(len, zero.partition([1000] * 5, 4))) * 4 / 5 - 1
 
 
-@_exactly("11.3", "the shards do not hold {} bytes more than the tensor")
+@exactly(
+    "11.3",
+    "the shards do not hold {} bytes more than the tensor",
+    unit="B",
+    means={
+        2000: "the question asked for elements",
+        0: "shards could be of different sizes",
+        48_000: "the question asked for all bytes of the shards",
+        2: "the question asked for rows",
+        4000: "only one row was padded",
+    },
+)
 def padding() -> int:
     """The bytes that four shards of ten rows of a thousand floats hold beyond the tensor itself."""
     weight = zero.Parameter("weight", (10, 1000), 4)
@@ -436,20 +535,45 @@ def padding() -> int:
 _FOUR = (10, 10, 12, 15)  # batches
 
 
-@_exactly("12.1", "finished ranks do not shadow {}")
+@exactly(
+    "12.1",
+    "finished ranks do not shadow {} allreduces",
+    means={
+        15: "the question asked for the rounds",
+        8: "only one rank had 10 batches",
+        47: "the question asked for the allreduces of ranks with batches",
+        60: "the question asked for all allreduces of all ranks",
+    },
+)
 def shadows() -> int:
     """The shadows of four ranks with 10, 10, 12 and 15 batches, under Join."""
     return len(uneven.simulate(_FOUR, "join").select(kind="shadow"))
 
 
-@_nearly("12.2", "it does not count {} times as much")
+@nearly(
+    "12.2",
+    "it does not count {} times as much",
+    means={
+        1: "the sum was divided by the 4 ranks of the start",
+        0.25: "the first were compared with the last",
+        2: "two ranks were left in the last step",
+    },
+)
 def last_against_first() -> float:
     """How much more a sample of the last batch counts than one of the first, divided by the ranks that are left."""
     active = [sum(own > step for own in _FOUR) for step in range(max(_FOUR))]
     return active[0] / active[-1]
 
 
-@_exactly("12.3", "rank 1 is not in epoch {}")
+@exactly(
+    "12.3",
+    "rank 1 is not in epoch {}",
+    means={
+        1: "ranks met at the end of each epoch",
+        9: "epochs were counted from 0",
+        11: "rank 1 had ended all its epochs",
+    },
+)
 def epoch_of_the_hang() -> int:
     """The epoch, from 1, of a rank with 110 batches when one with 100 has ended its ten epochs."""
     return uneven.steps_by_rank([10 * 100, 10 * 110], "hang")[1] // 110 + 1
@@ -458,58 +582,63 @@ def epoch_of_the_hang() -> int:
 # ---- 13: parameter servers and pipelines
 
 
-@_nearly("13.1", "the server does not receive {} times as much")
+@nearly(
+    "13.1",
+    "the server does not receive {} times as much",
+    means={
+        16: "a rank of a ring received one gradient",
+        8: "a rank of a ring received two whole gradients",
+    },
+)
 def server_against_ring() -> float:
     """How many times what a rank of a ring receives comes in at a synchronous server of sixteen workers."""
     return 16 / (2 * (16 - 1) / 16)
 
 
-@_fewest("13.2", 1, 4096, "microbatches")
+@fewest("13.2", 1, 4096, "microbatches")
 def fewest_microbatches(microbatches: int) -> str | None:
     """The fewest microbatches with which 1F1B on eight ranks stands idle for a tenth of the step or less."""
-    share = pipeline_parallel.bubble_share("one_f_one_b", 8, microbatches)
-    return f"with {microbatches} it is {float(share):.1%}" if share > 0.1 else None
+    share = bubble_share("one_f_one_b", 8, microbatches)
+    return f"with m = {microbatches} the bubble is {float(share):.1%}" if share > 0.1 else None
 
 
-@_judged("13.3")
-def one_kept(answer: Any) -> str | None:
+@built("13.3")
+def one_kept(answer: Any) -> Score:
     """A schedule as text, of two ranks and three microbatches, in which no rank ever keeps two activations."""
-    schedule = pipeline_parallel.PipelineSchedule.from_text(answer)
-    pipeline_parallel.verify(schedule)
-    if (schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks) != (2, 3, 1):
-        return f"it must have 2 ranks, 3 microbatches and 1 chunk, not those of {schedule.to_text().splitlines()[0]!r}"
-    kept = schedule.activations_in_flight()
-    return None if max(kept) == 1 else f"rank {kept.index(max(kept))} keeps {max(kept)}"
+    return pipeline_score(answer, 2, 3, most_kept=1)
 
 
 # ---- 14: a sampler, a schedule and a prediction of one's own
 
 
-@_judged("14.1")
+@judged("14.1")
 def two_lists(answer: Any) -> str | None:
     """What two ranks read of 7 samples, nothing twice and nothing left out."""
-    try:
-        first, second = answer
-        audit(Assignment.collect([first, second], size=7)).check(allow=["unbalanced"])
-    except (TypeError, ValueError) as error:
-        return f"two lists of samples are asked for, and of these: {error}"
+    lists = several("the answer", answer, "two lists")
+    if len(lists) != 2:
+        return f"two lists of samples were expected, got {answer!r}"
+    audit(Assignment.collect([several("each list", one, "samples") for one in lists], size=7)).check(
+        allow=["unbalanced"]
+    )
     return None
 
 
-@_judged("14.2")
-def broadcast(answer: Any) -> str | None:
-    """A broadcast from rank 0 to three others in two steps, in which no rank sends twice in a step."""
-    try:
-        schedule = Schedule.from_text(answer)
-        if (schedule.collective, schedule.num_ranks, schedule.root, schedule.ports) != ("broadcast", 4, 0, 1):
-            return "it must begin with: broadcast mine ranks=4 chunks=1"
-        verify(schedule)
-    except (TypeError, AttributeError, ValueError) as error:
-        return f"it is no such schedule: {error}"
-    return None if schedule.num_steps == 2 else f"it takes {schedule.num_steps} steps, not two"
+@built("14.2")
+def broadcast(answer: Any) -> Score:
+    """A broadcast from rank 0 to three others that is as short as any, in which no rank sends twice in a step."""
+    return schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), 1024)
 
 
-@_nearly("14.3", "it does not take {} µs: how many messages, how large?")
+@nearly(
+    "14.3",
+    "it does not take {} µs: how many messages, how large?",
+    unit="µs",
+    means={
+        840: "it ended with the reduce-scatter",
+        11480: "each message was the whole array",
+        1920: "there were 16 messages",
+    },
+)
 def ring_us() -> float:
     """How many µs a ring allreduce of 800 kB takes on 8 ranks, with 20 µs and 1 µs a kB for a message."""
     return float(closed_form("allreduce", "ring", 8, 800e3, Link(alpha_s=20e-6, bytes_per_s=1e9))) * 1e6
@@ -518,25 +647,45 @@ def ring_us() -> float:
 # ---- 15: measured GPU boxes
 
 
-@_nearly("15.1", "its busbw is not {} GB/s: what does a ring put on each link?")
+@nearly(
+    "15.1",
+    "its busbw is not {} GB/s: what does a ring put on each link?",
+    unit="GB/s",
+    means={
+        224: "the question asked for algbw",
+        196: "it was an allgather, with (N-1)/N",
+        365: "a GB had 2³⁰ bytes",
+        447: "the factor was 2, not 2·7/8",
+    },
+)
 def busbw() -> float:
     """The busbw in GB/s of an allreduce of 256 MiB over eight GPUs that takes 1.2 ms."""
     return 256 * _MIB / 1.2e-3 * busbw_factor("allreduce", 8) / 1e9
 
 
-@_nearly("15.2", "it does not exceed the link {} times: what is counted, and what is sent?")
+@nearly(
+    "15.2",
+    "busbw is not {} times what a link carries: what is counted, and what is sent?",
+    means={
+        1.5: "the link carried one buffer",
+        1.25: "the question asked for what is sent, in buffers",
+        1.56: "there were 8 GPUs",
+        2: "there were very many GPUs",
+        0.2: "the question asked for the excess",
+    },
+)
 def adding_switch() -> float:
     """How many times a link's bandwidth the busbw of an allreduce over four GPUs is, if a switch adds."""
     return busbw_factor("allreduce", 4) / (1 + 1 / 4)
 
 
-@_judged("15.3")
+@judged("15.3")
 def other_group(answer: Any) -> str | None:
     """The nodes of an H100 fleet that are not in the group of node 1, found from pairs that are slow."""
     pairs = Profile.load("bank:h100_fleet_a_pairs_2x8").select("all_to_all")
     ends = [[int(str(point.options[end])[-3:]) for end in ("src", "dst")] for point in pairs]
     if not isinstance(answer, list | tuple | set):
-        return f"a list of nodes is asked for, got {answer!r}"
+        return f"a list of nodes was expected, got {answer!r}"
     others = {whole("a node", node, 2, max(map(max, ends))) for node in answer}
     fast = [point.algbw_bytes_per_s > 15e9 for point in pairs]
     wrong = sum(((a in others) == (b in others)) != same for (a, b), same in zip(ends, fast, strict=True))
@@ -546,25 +695,39 @@ def other_group(answer: Any) -> str | None:
 # ---- 16: a training job from a log
 
 
-@_nearly("16.1", "it does not take {} s: which part does a second node not halve?")
+@nearly(
+    "16.1",
+    "it does not take {} s: which part does a second node not halve?",
+    unit="s",
+    means={
+        1: "everything was shared by 8 nodes",
+        0.625: "8 nodes took an eighth of what two take",
+        3.5: "there were 4 nodes",
+        2: "the question asked for only the part that is not shared",
+    },
+)
 def validation_s() -> float:
     """How many s validation takes on 8 nodes that takes 8 s on one and 5 s on two."""
     start_s = 2 * 5 - 8
     return start_s + (8 - start_s) / 8
 
 
-@_judged("16.2")
+@judged("16.2")
 def times_as_costly(answer: Any) -> str | None:
     """How many times as costly an allreduce must be to make ResNet-50's step of 330 ms 5 % longer."""
-    times = number("the factor", answer, 0)
+    times = number("the factor", amount(answer), 0)
     longer = ddp.job("ResNet-50", 0.33, lambda num_bytes: times * (1e-4 + num_bytes / 13e9)).step_s.expected / 0.33 - 1
-    return None if abs(longer - 0.05) < 0.0005 else f"{times:g} times as costly make the step {longer:.2%} longer"
+    return (
+        None
+        if abs(longer - 0.05) < 0.0005
+        else f"an allreduce {times:g} times as costly makes the step {longer:.2%} longer"
+    )
 
 
-@_judged("16.3")
+@judged("16.3")
 def spread_ms(answer: Any) -> str | None:
     """The standard deviation of ranks in ms that explains ABCI's A100 epochs, if a step waits for the slowest."""
-    spread = number("the standard deviation", answer, 0)
+    spread = number("the standard deviation in ms", amount(answer, "ms"), 0)
     left_ms, step_ms = np.array([23.2, 35.4, 43.2, 47.5]), np.array([386.0, 398.2, 406.7, 410.0])
     waits_ms = spread * (np.array([1.77, 2.07, 2.34, 2.59]) - 1.42)  # the largest of 16 … 128, above that of 8
     worst = float(np.abs((waits_ms - left_ms) / step_ms).max())
@@ -574,13 +737,23 @@ def spread_ms(answer: Any) -> str | None:
 # ---- 17: NCCL's choice
 
 
-@_nearly("17.1", "NCCL does not expect {} µs: how many steps has a ring of 16?")
+@nearly(
+    "17.1",
+    "NCCL does not expect {} µs: how many steps has a ring of 16?",
+    unit="µs",
+    means={
+        6.6: "steps were free",
+        15.6: "there were 15 steps",
+        25.2: "there were 31 steps",
+        18: "only the steps counted",
+    },
+)
 def ring_ll_us() -> float:
     """NCCL's latency in µs of an allreduce over 16 GPUs of one NVLink domain, by a ring with LL."""
     return nccl.Model("h100", 16).latency_us("allreduce", "ring", "ll")
 
 
-@_nearly("17.2", "NVLS is not taken from {} MiB on")
+@nearly("17.2", "NVLS is not taken from {} MiB on", unit="MiB")
 def first_nvls_mib() -> float:
     """The first power of two, in MiB, at which NCCL 2.29 takes NVLS for an allreduce over eight H100."""
     model, size = nccl.Model("h100", version=(2, 29)), _MIB // 1024
@@ -589,12 +762,14 @@ def first_nvls_mib() -> float:
     return size / _MIB
 
 
-@_judged("17.3")
+@judged("17.3")
 def launch_and_hop(answer: Any) -> str | None:
     """The launch and the hop in µs that are nearest to small allgathers of 2, 4 and 8 H100."""
     if not isinstance(answer, list | tuple) or len(answer) != 2:
-        return f"two numbers are asked for, the launch and the hop, got {answer!r}"
-    launch, hop = (number(name, one, 0) for name, one in zip(("the launch", "the hop"), answer, strict=True))
+        return f"two numbers were expected, the launch and the hop in µs, got {answer!r}"
+    launch, hop = (
+        number(name, amount(one, "µs"), 0) for name, one in zip(("the launch", "the hop"), answer, strict=True)
+    )
     off = [
         abs((launch + (num_ranks - 1) * hop) * 1e-6 / point.median_s - 1)
         for num_ranks in (2, 4, 8)

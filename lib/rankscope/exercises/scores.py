@@ -1,0 +1,215 @@
+"""Scores of things that a reader builds: each function here makes the `Score` of one kind of thing.
+
+`at_most` and the like say what an exercise asks for; what does not work at all raises ValueError, as it does where it
+is made. Nothing is timed: the library's models give all times, so that a score is the same everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from .. import ddp
+from ..cluster import Cluster
+from ..collectives import ALGORITHMS, Schedule, best, build, simulate, verify
+from ..ddp.cost import Cost
+from ..pipeline import Pipeline
+from ..pipeline_parallel import PipelineSchedule, simulated_bubble
+from ..pipeline_parallel import build as build_pipeline
+from ..pipeline_parallel import verify as verify_pipeline
+from ..sampling import Assignment, assign, audit
+from ..values.checks import number, of_type, several, whole
+from ..values.units import three_digits, time_words
+from ..zero import partition
+from .kinds import Score, amount
+
+_EQUAL = 1.005  # times as long is as long
+
+
+def sampler_score(
+    mine: Callable[[int, int, int, int], Iterable[int]],
+    size: int,
+    num_ranks: int,
+    epochs: Iterable[int] = (0, 1),
+    allow: Iterable[str] = (),
+) -> Score:
+    """Return the audit of a sampler, ``mine(size, num_ranks, rank, epoch)``, next to torch's DistributedSampler.
+
+    `allow` names the kinds of findings of `sampling.audit` that the exercise accepts.
+    """
+    if not callable(mine):
+        raise ValueError(f"a function of size, num_ranks, rank and epoch was expected, got {mine!r}")
+    epochs = list(epochs)
+
+    def collected(epoch: int) -> Assignment:
+        return Assignment.collect([mine(size, num_ranks, rank, epoch) for rank in range(num_ranks)], size, epoch)
+
+    runs = {
+        "yours": audit(map(collected, epochs)),
+        "DistributedSampler": audit(assign(size, num_ranks, epoch=epoch) for epoch in epochs),
+        "with drop_last": audit(assign(size, num_ranks, epoch=epoch, drop_last=True) for epoch in epochs),
+    }
+    rows = {}
+    for name, one in runs.items():
+        uneven = max(epoch.longest - epoch.shortest for epoch in one.epochs)
+        rows[name] = str(one.duplicates), str(one.dropped), str(uneven), str(len(one.repeated_orders))
+    wrong = "; ".join(finding.message for finding in runs["yours"].findings if finding.kind not in set(allow))
+    return Score(("read twice", "left out", "uneven by", "repeated orders"), rows, wrong or None)
+
+
+def schedule_score(
+    mine: Schedule | str, collective: str, cluster: Cluster, num_bytes: float, at_most: float = 1.0
+) -> Score:
+    """Return the time of a schedule, once it is verified, next to a ring's, the best algorithm's and the lower bound.
+
+    `mine` is a Schedule or its text. `at_most` is a multiple of the best's time.
+    """
+    schedule = Schedule.from_text(mine) if isinstance(mine, str) else of_type("a schedule", mine, Schedule)
+    made = schedule.collective, schedule.num_ranks, schedule.root, schedule.ports
+    if made != (collective, cluster.num_ranks, 0, cluster.ports):
+        wanted = f"{collective} yours ranks={cluster.num_ranks} chunks={schedule.num_chunks}"
+        raise ValueError(f"the schedule must begin with {wanted!r}, got {schedule.to_text().splitlines()[0]!r}")
+    verify(schedule)
+    ranked = best(num_bytes, cluster, collective)
+    first = ranked.candidates[0]
+    name = f"{first.algorithm} (best)"
+    compared = {"yours": schedule, name: build(collective, first.algorithm, cluster.num_ranks, **first.options)}
+    if first.algorithm != "ring" and "ring" in ALGORITHMS[collective]:
+        compared["ring"] = build(collective, "ring", cluster.num_ranks)
+    rows, took_s = {}, {}
+    for row, one in compared.items():
+        took_s[row] = simulate(one, num_bytes, cluster, detail="ranks").makespan_s
+        rows[row] = str(one.num_steps), time_words(took_s[row]), _times(took_s[row], ranked.bound_s)
+    rows["lower bound"] = "", time_words(ranked.bound_s), ""
+    return Score(("steps", "time", "× bound"), rows, _too_much(took_s["yours"], took_s[name], at_most))
+
+
+def bucket_score(mine: Any, local: ddp.LocalStep, cost: Cost, at_most: float = 1.01) -> Score:
+    """Return the predicted step with a bucket cap in MiB, or with buckets as lists of parameters' places in `local`.
+
+    It stands next to DDP's default and the recommended cap; `at_most` is a multiple of the recommended one's step.
+    """
+    found = ddp.recommend(local, cost)
+    options: dict[str, dict[str, Any]] = {
+        "yours": {},
+        "DDP's default": {},
+        "recommended": {"bucket_cap_mb": found.bucket_cap_mb},
+    }
+    if isinstance(mine, list | tuple):
+        options["yours"] = {"buckets": mine}
+    else:
+        options["yours"] = {"bucket_cap_mb": number("the cap in MiB", amount(mine, "MiB"), 0)}
+    rows, took_s = {}, {}
+    for name, chosen in options.items():
+        step = ddp.simulate(local, cost, **chosen)
+        took_s[name] = step.makespan_s
+        count = str(len(step.select(lane="allreduce")))
+        rows[name] = count, time_words(step.makespan_s), time_words(step.select(kind="wait").busy_s)
+    return Score(("buckets", "step", "waits"), rows, _too_much(took_s["yours"], took_s["recommended"], at_most))
+
+
+def stage_score(mine: Mapping[str, int], pipeline: Pipeline, at_least_per_s: float) -> Score:
+    """Return the throughput of a pipeline with other numbers of workers, and the workers spent on it.
+
+    `mine` has the number of workers by the stage's name; stages that it leaves out stay as they are. It solves the
+    exercise if it delivers `at_least_per_s` with as few workers as that needs.
+    """
+    if not isinstance(mine, Mapping):
+        raise ValueError(f"numbers of workers by stage were expected, such as {{'decode': 3}}, got {mine!r}")
+    names = [stage.name for stage in pipeline.stages]
+    if unknown := [name for name in mine if name not in names]:
+        raise ValueError(f"stages are {', '.join(names)}, got {unknown[0]!r}")
+    changed, enough = pipeline, pipeline
+    for stage in pipeline.stages:
+        needed = max(1, math.ceil(at_least_per_s * stage.mean_s - 1e-9))
+        changed = changed.changed(stage.name, num_workers=mine.get(stage.name, stage.num_workers))
+        enough = enough.changed(stage.name, num_workers=needed)
+    rows, workers = {}, {}
+    for name, one in {"as it was": pipeline, "yours": changed, "enough": enough}.items():
+        workers[name] = sum(stage.num_workers for stage in one.stages)
+        rows[name] = str(workers[name]), f"{three_digits(one.bound_per_s)}/s", one.bottleneck
+    wrong = None
+    if changed.bound_per_s < at_least_per_s * (1 - 1e-9):
+        delivers = f"{changed.bottleneck} delivers {three_digits(changed.bound_per_s)}/s"
+        wrong = f"{delivers}, and {three_digits(at_least_per_s)}/s are needed"
+    elif workers["yours"] > workers["enough"]:
+        wrong = f"you spend {workers['yours']} workers, and {workers['enough']} are enough"
+    return Score(("workers", "throughput", "bottleneck"), rows, wrong)
+
+
+def share_score(
+    mine: Sequence[Sequence[int]], sizes: Sequence[int], num_ranks: int, at_most: float | None = None
+) -> Score:
+    """Return how evenly things of these sizes are dealt out; `mine` has the places in `sizes` that each rank gets.
+
+    It stands next to dealing them out in turn and to the largest first. `at_most` is a multiple of an even share; by
+    default the largest first must be reached.
+    """
+    shares = [
+        [whole("a place", place, 0, len(sizes) - 1) for place in several("a share", one)]
+        for one in several("the answer", mine, "lists")
+    ]
+    if len(shares) != num_ranks or sorted(place for one in shares for place in one) != list(range(len(sizes))):
+        raise ValueError(f"{num_ranks} lists that have each of 0 to {len(sizes) - 1} once were expected, got {mine!r}")
+    even = sum(sizes) / num_ranks
+    compared: dict[str, Sequence[Sequence[int]]] = {
+        "yours": shares,
+        "in turn": [range(rank, len(sizes), num_ranks) for rank in range(num_ranks)],
+        "largest first": partition(sizes, num_ranks),
+    }
+    fullest = {name: max(sum(sizes[place] for place in one) for one in each) for name, each in compared.items()}
+    rows = {name: (f"{most:,}", _times(most, even)) for name, most in fullest.items()}
+    goal = fullest["largest first"] if at_most is None else even * at_most
+    wrong = (
+        None
+        if fullest["yours"] <= goal * (1 + 1e-9)
+        else f"the fullest rank has {fullest['yours']:,}, and {goal:,.0f} are possible"
+    )
+    return Score(("fullest rank", "× even share"), rows, wrong)
+
+
+def pipeline_score(
+    mine: PipelineSchedule | str,
+    num_ranks: int,
+    num_microbatches: int,
+    most_bubble: float = 1.0,
+    most_kept: int | None = None,
+) -> Score:
+    """Return the bubble of a pipeline-parallel schedule and the activations it keeps, next to GPipe's and 1F1B's.
+
+    A backward takes twice as long as a forward. `most_bubble` is a share of the step, `most_kept` the activations that
+    the fullest rank may keep.
+    """
+    schedule = (
+        PipelineSchedule.from_text(mine) if isinstance(mine, str) else of_type("a schedule", mine, PipelineSchedule)
+    )
+    verify_pipeline(schedule)
+    if (schedule.num_ranks, schedule.num_microbatches) != (num_ranks, num_microbatches):
+        got = f"{schedule.num_ranks} and {schedule.num_microbatches}"
+        raise ValueError(f"the schedule must have {num_ranks} ranks and {num_microbatches} microbatches, got {got}")
+    compared = {
+        "yours": schedule,
+        "GPipe": build_pipeline("gpipe", num_ranks, num_microbatches),
+        "1F1B": build_pipeline("one_f_one_b", num_ranks, num_microbatches),
+    }
+    bubbles = {name: float(simulated_bubble(one)) for name, one in compared.items()}
+    kept = {name: max(one.activations_in_flight()) for name, one in compared.items()}
+    rows = {name: (f"{bubbles[name]:.1%}", str(kept[name])) for name in compared}
+    wrong = None
+    if bubbles["yours"] > most_bubble + 1e-9:
+        wrong = f"the bubble is {bubbles['yours']:.1%} of the step; the goal is at most {most_bubble:.1%}"
+    elif most_kept is not None and kept["yours"] > most_kept:
+        wrong = f"a rank keeps {kept['yours']} activations; the goal is at most {most_kept}"
+    return Score(("bubble", "activations kept"), rows, wrong)
+
+
+def _times(value: float, other: float) -> str:
+    return f"{value / other:.2f}" if other else ""
+
+
+def _too_much(seconds: float, goal_s: float, at_most: float) -> str | None:
+    if seconds <= goal_s * at_most * _EQUAL:
+        return None
+    goal = f"at most {at_most:g} times" if at_most > 1 else "the same time"
+    return f"it takes {seconds / goal_s:.2f} times as long as the best; the goal is {goal}"
