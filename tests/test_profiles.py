@@ -12,7 +12,6 @@ import pytest
 
 from rankscope.collectives import build, simulate
 from rankscope.machine import Profile
-from rankscope.machine.measuring.plan import builder_options
 from rankscope.machine.profile import Point
 
 FOLDER = Path(__file__).parents[1] / "notebooks" / "profiles"
@@ -77,13 +76,7 @@ def machine(stem: str) -> Profile:
 def errors(profile: Profile, source: Profile, algorithms: list[str]) -> np.ndarray:
     """By how much the links of `source` predict too much or too little of what `profile` has, as shares."""
     points = [point for name in algorithms for point in profile.select("allreduce", algorithm=name)]
-    options = [builder_options(str(p.options["algorithm"]), p.num_bytes, [1] * profile.num_ranks) for p in points]
-    predicted_s = [
-        source.predict(
-            "allreduce", str(p.options["algorithm"]), p.num_bytes, num_ranks=profile.num_ranks, **some
-        ).makespan_s
-        for p, some in zip(points, options, strict=True)
-    ]
+    predicted_s = [source.predict(point, num_ranks=profile.num_ranks).makespan_s for point in points]
     return np.array(predicted_s) / [p.median_s for p in points] - 1
 
 
@@ -146,11 +139,7 @@ def test_the_models_choice_is_the_quickest_or_near(stem: str) -> None:
             for p in profile.select("allreduce", size)
             if p.options["algorithm"] != "native"
         }
-        predicted_s = {
-            name: profile.predict("allreduce", name, size, **builder_options(name, size, [1] * profile.num_ranks))
-            for name in points
-        }
-        choice = min(points, key=lambda name: predicted_s[name].makespan_s)
+        choice = min(points, key=lambda name: profile.predict(points[name]).makespan_s)
         best = quickest(list(points.values()))
         assert points[choice].median_s <= 1.05 * points[best].median_s, (size, choice, best)
 

@@ -389,21 +389,31 @@ class Profile:
 
     def predict(
         self,
-        collective: str,
-        algorithm: str,
-        num_bytes: int,
+        collective: str | Point,
+        algorithm: str | None = None,
+        num_bytes: int | None = None,
         num_ranks: int | None = None,
         detail: str = "messages",
         **options: Any,
     ) -> Timeline:
         """Return what `execute` would do with this algorithm on the cluster, each message by its piece of the fit.
 
-        `options` are the builder's, `num_ranks` is as for `cluster`, `detail` as for `simulate_executor`. From
-        `EVEN_RANKS` ranks on, all chunks count as as long as the longest, which may be by one element longer than
-        others: ranks that do the same are predicted once.
+        A measured point says all of collective, algorithm, bytes and `options`, which are the builder's: to compare
+        with a measurement, write ``profile.predict(point)``. `num_ranks` is as for `cluster`, `detail` as for
+        `simulate_executor`. From `EVEN_RANKS` ranks on, all chunks count as long as the longest, which may be one
+        element longer than others: ranks that do the same are predicted once.
 
-        Raises ValueError for an unknown name, for what the builder refuses, and where `cluster` does.
+        Raises ValueError for an unknown name, for a point of something else than an algorithm of ALGORITHMS, for what
+        the builder refuses, and where `cluster` does.
         """
+        if isinstance(collective, Point):
+            if algorithm is not None or num_bytes is not None or options:
+                raise ValueError("a point says its algorithm, bytes and options itself: give only num_ranks and detail")
+            point, options = collective, collective.builder_options
+            collective, algorithm, num_bytes = point.what, str(point.options.get("algorithm")), point.num_bytes
+        one_of("collective", collective, tuple(ALGORITHMS))
+        algorithm = one_of(f"algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
+        num_bytes = whole("num_bytes", num_bytes, 0)
         cluster = self.cluster(num_ranks)
         schedule = build(collective, algorithm, cluster.num_ranks, **options)
         intra_at, inter_at = (cache(self.best_link(where).at) for where in ("intra", "inter"))
@@ -477,10 +487,7 @@ class Profile:
                 return self.link(str(point.options.get("link")), point.what).seconds(point.num_bytes)
             if name in ALGORITHMS.get(point.what, {}):
                 if key not in self._makespans_s:
-                    predicted = self.predict(
-                        point.what, str(name), point.num_bytes, detail="ranks", **point.builder_options
-                    )
-                    self._makespans_s[key] = predicted.makespan_s
+                    self._makespans_s[key] = self.predict(point, detail="ranks").makespan_s
                 return self._makespans_s[key]
         except ValueError:  # no such link, too few sizes, an algorithm that does not exist for so many ranks
             pass
