@@ -107,9 +107,9 @@ def test_many_sizes_are_judged_by_some_of_them(monkeypatch: pytest.MonkeyPatch) 
     points += [Point("allreduce", 64 * k, [1e-3], [True], ring) for k in range(1, 501)]
     asked, plain = list[int](), Profile.predict
 
-    def counted(self: Profile, collective: str, algorithm: str, num_bytes: int, **more: Any) -> Any:
-        asked.append(num_bytes)
-        return plain(self, collective, algorithm, num_bytes, **more)
+    def counted(self: Profile, point: Point, **more: Any) -> Any:
+        asked.append(point.num_bytes)
+        return plain(self, point, **more)
 
     monkeypatch.setattr(Profile, "predict", counted)
     assert any("predictions are off for ring" in sentence for sentence in verdict(Profile(provenance(4), {}, points)))
