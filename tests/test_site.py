@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import doctest
+import gzip
 import json
 import re
+from base64 import b64decode
+from html import escape
+from math import prod
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
-from xml.etree import ElementTree
 
 import pytest
 import typer
 from pages import api, commands, gpu_box, links, notebooks, sources
-from pages import stills as still_pictures
 from pages.docstrings import as_rst, is_left_out
-from pages.stills import Still, stills
+from pages.states import GRIDS, LEAST_STATES, Shown, stored
 from typer.testing import CliRunner
 
 from rankscope.cli import app
 from rankscope.explorers.catalogue import CATALOGUE, Entry
-from rankscope.machine import Profile, bank
+from rankscope.machine import bank
 from rankscope.machine.bank import provenances
 
 ROOT = Path(__file__).parents[1]
@@ -37,29 +39,20 @@ def cell(source: str, *outputs: dict[str, Any], kind: str = "code") -> dict[str,
     return {"cell_type": kind, "id": "one", "metadata": {}, "source": source, "outputs": list(outputs)}
 
 
-def two_pictures(name: str, **settings: Any) -> list[Still]:
-    return [Still({**settings, "rank": rank}, f"<svg><title>{name} &amp; so on</title></svg>") for rank in (0, 1)]
-
-
-def page(*cells: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    return notebooks.page({"cells": list(cells)}, "03_x", "(a widget)", two_pictures)
+def page(*cells: dict[str, Any]) -> dict[str, Any]:
+    return notebooks.page({"cells": list(cells)}, "(a widget)", lambda shown: f"<b>{shown}</b>")
 
 
 # ---- notebooks
 
 
-def test_pictures_stand_where_an_explorer_would() -> None:
+def test_an_explorer_stands_where_its_widget_would() -> None:
     explorer = cell("explorers.zero(module, stage=2)", WIDGET)
     before = json.dumps(explorer)
-    made, pictures = page(explorer, cell("1 + 1"))
-    shown, still, rest = made["cells"]
+    code, shown, rest = page(explorer, cell("1 + 1"))["cells"]
     assert json.dumps(explorer) == before
-    assert (shown["source"], shown["outputs"], rest["source"]) == (explorer["source"], [], "1 + 1")
-    assert still["source"].count("```{figure}") == 2
-    assert "`stage=2, rank=1`" in still["source"]
-    assert ':alt: "zero & so on, with stage=2, rank=0"' in still["source"]
-    assert list(pictures) == ["03_x_zero_1.svg", "03_x_zero_2.svg"]
-    assert all(file in still["source"] for file in pictures)
+    assert (code["source"], code["outputs"], rest["source"]) == (explorer["source"], [], "1 + 1")
+    assert shown["source"] == f"```{{raw}} html\n<b>{Shown('zero', (('stage', 2),), of_module=True)}</b>\n```"
 
 
 @pytest.mark.parametrize(
@@ -67,13 +60,11 @@ def test_pictures_stand_where_an_explorer_would() -> None:
     [("my_own_widget()", "make lab", 1), ("explorers.gallery()", ".ipynb)", len(CATALOGUE))],
 )
 def test_other_widgets_are_a_sentence_or_a_list_of_notebooks(source: str, word: str, times: int) -> None:
-    made, pictures = page(cell(source, WIDGET))
-    assert made["cells"][1]["source"].count(word) == times
-    assert not pictures
+    assert page(cell(source, WIDGET))["cells"][1]["source"].count(word) == times
 
 
 def test_a_picture_is_described_and_a_number_is_not() -> None:
-    made, _ = page(cell("# Why?\n\n## 1. A road", kind="markdown"), cell("draw()", PNG), cell("print(1)"))
+    made = page(cell("# Why?\n\n## 1. A road", kind="markdown"), cell("draw()", PNG), cell("print(1)"))
     assert made["cells"][1]["metadata"]["mystnb"]["image"]["alt"] == "Figure: “1. A road”"
     assert made["cells"][2]["metadata"] == {}
 
@@ -105,7 +96,6 @@ def test_words_for_a_figure(source: str, alt: str) -> None:
 
 def test_their_examples() -> None:
     assert doctest.testmod(notebooks) == (0, 2)
-    assert doctest.testmod(still_pictures) == (0, 1)
 
 
 # ---- the page of GPU boxes
@@ -122,38 +112,70 @@ def test_the_page_of_gpu_boxes_has_five_commands_the_picture_and_every_machine_o
     assert page.count("**Sick: ") == sum("sick: " in str(one.get("source")) for one in provenances().values())
 
 
-# ---- still pictures
+# ---- explorers
+
+
+def unpacked(script: str) -> dict[str, Any]:
+    letters = re.search(r'="([^"]+)"\n$', script)
+    assert letters
+    drawn: dict[str, Any] = json.loads(gzip.decompress(b64decode(letters[1])))
+    return drawn
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
-def test_still_pictures_are_what_the_explorer_shows_and_differ(entry: Entry) -> None:
-    profiles = {name: Profile.load(ROOT / "notebooks" / "profiles" / file) for name, file in sources.PROFILES.items()}
-    shown = stills(entry.name, profiles)
-    assert len(shown) >= 4
-    assert len({one.svg for one in shown}) == len({one.caption for one in shown}) == len(shown)
-    for one in shown:
-        assert ElementTree.fromstring(one.svg).tag.endswith("svg")
-        box = entry.show(*([profiles] if entry.name == "machine" else []), **one.settings)
-        assert one.svg in box.children[1].value
+def test_every_stored_state_is_what_the_explorer_shows(entry: Entry) -> None:
+    grid = Shown(entry.name).grid(only_ends=True)
+    drawn = unpacked(stored(grid).script)
+    all_states = list(grid.states())
+    assert len(all_states) == len(drawn["states"]) == grid.num_states == prod(map(len, grid.axes.values()))
+    assert grid.explorer.at() == grid.start
+    assert len({picture for picture, _, _ in drawn["states"]}) == len(drawn["pictures"]) > 2
+    for now, (picture, report, _) in zip(all_states, drawn["states"], strict=True):
+        svg = "".join(drawn["parts"][part] for part in drawn["pictures"][picture])
+        assert (svg, drawn["reports"][report]) == grid.explorer.html(now)
 
 
-def test_settings_of_a_still_pictures_start_are_kept_and_said() -> None:
-    shown = stills("zero", stage=2)
-    assert {one.settings["stage"] for one in shown} == {2}
-    assert shown[0].caption == "stage=2, model='7.5 B', log2_ranks=3"
+@pytest.mark.parametrize("name", GRIDS)
+def test_an_explorer_has_hundreds_of_states_and_names_what_is_not_in_them(name: str) -> None:
+    grid = Shown(name).grid()
+    assert grid.num_states >= LEAST_STATES
+    values = [grid.axes[setting][place] for setting, place in zip(grid.axes, grid.at(grid.start), strict=True)]
+    assert values == [getattr(grid.start, setting) for setting in grid.axes]
+    more = grid.html().partition("explorer-more")[2].partition("</p>")[0]
+    assert all((f" {escape(one.label)} (" in more) == (one.name not in grid.axes) for one in grid.explorer.settings)
+
+
+def test_every_explorer_has_a_grid() -> None:
+    assert set(GRIDS) == {entry.name for entry in CATALOGUE}
+
+
+def test_pages_share_what_is_stored_where_the_grid_is_the_same() -> None:
+    plain, moved = Shown("uneven").grid(), Shown("uneven", (("handling", "join"),)).grid()
+    fixed, added = Shown("uneven", (("rank_2", 4),)).grid(), Shown("uneven", (("rank_0", 7),)).grid()
+    assert plain.key == moved.key
+    assert plain.at(plain.start) != moved.at(moved.start)
+    assert len({plain.key, fixed.key, added.key}) == 3
+    assert added.axes["rank_0"] == tuple(sorted((*plain.axes["rank_0"], 7)))
+
+
+def test_what_changes_nothing_is_known() -> None:
+    grid = Shown("samplers").grid(only_ends=True)
+    drawn = unpacked(stored(grid).script)
+    place = list(grid.axes).index("forget_set_epoch")
+    for now, (_, _, without) in zip(grid.states(), drawn["states"], strict=True):
+        assert now.epoch or str(place) in drawn["without_effect"][without]
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
         ("nothing", {}, "name must be one of 'samplers', .*, got 'nothing'"),
-        ("machine", {}, "profiles must be at least one"),
         ("samplers", {"speed": 1}, "settings are .* got speed"),
     ],
 )
-def test_what_has_no_still_picture_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
+def test_what_has_no_states_is_refused(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        stills(name, **settings)
+        Shown(name, tuple(settings.items())).grid()
 
 
 # ---- docstrings and the API

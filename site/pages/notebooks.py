@@ -1,40 +1,34 @@
-"""A notebook as its page shows it: pictures described in words, and pictures where an explorer's sliders would be."""
+"""A notebook as its page shows it: pictures described in words, and explorers that need no kernel."""
 
 from __future__ import annotations
 
 import ast
 import copy
 import inspect
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from html import unescape
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rankscope import figures
 from rankscope.explorers.catalogue import CATALOGUE
 
-from .stills import Still
+from .states import Shown
 
 Cell = dict[str, Any]
 Notebook = dict[str, Any]
-Stills = Callable[..., Iterable[Still]]
+Place = Callable[[Shown], str]
 
 _EXPLORERS = {entry.name for entry in CATALOGUE} | {"gallery"}
-_SLIDERS = "In JupyterLab (`make lab`) these are sliders. This is what they show at some of their settings."
-_GALLERY = "In JupyterLab (`make lab`) all explorers are here. What each shows stands at the end of its notebook:\n\n"
-_WIDGET = "In JupyterLab (`make lab`) there is something to move here."
+_GALLERY = (
+    "Here are all explorers, each on the page of its notebook. In JupyterLab (`make lab`) they are in this cell.\n\n"
+)
+_WIDGET = "In JupyterLab (`make lab`) this cell has controls."
 
 
-def page(nb: Notebook, stem: str, widget_text: str, stills: Stills) -> tuple[Notebook, dict[str, str]]:
-    """The notebook's page, and the pictures that it needs beside it, by file name.
-
-    In a widget's place, which the notebook stores as `widget_text`, come ``stills(name, **settings)`` where it is an
-    explorer, a sentence where it is not.
-    """
+def page(nb: Notebook, widget_text: str, place: Place) -> Notebook:
+    """The notebook's page: in place of a widget, stored as `widget_text`, stands what `place` makes of the explorer."""
     made = copy.deepcopy(nb)
     cells: list[Cell] = []
-    pictures: dict[str, str] = {}
     heading = ""
     for cell in made["cells"]:
         source = "".join(cell["source"])
@@ -44,38 +38,35 @@ def page(nb: Notebook, stem: str, widget_text: str, stills: Stills) -> tuple[Not
             continue
         if any(_text(output) == widget_text for output in cell["outputs"]):
             cell["outputs"] = []  # with the widget's own picture
-            text, shown = _in_place_of(source, stem, stills)
-            pictures |= shown
-            cells.append({"cell_type": "markdown", "id": f"{cell['id']}-still", "metadata": {}, "source": text})
+            text = _in_place_of(source, place)
+            cells.append({"cell_type": "markdown", "id": f"{cell['id']}-explorer", "metadata": {}, "source": text})
         elif any(kind.startswith("image/") for kind in _kinds(cell)):
             cell["metadata"]["mystnb"] = {"image": {"alt": described(source, heading)}}
     made["cells"] = cells
-    return made, pictures
+    return made
 
 
-def _in_place_of(source: str, stem: str, stills: Stills) -> tuple[str, dict[str, str]]:
-    """What stands on the page for the widget that a cell shows, and its pictures by file name."""
-    name, settings = explorer_call(source)
-    if name == "gallery":
-        return _GALLERY + "\n".join(f"- [{entry.title}]({entry.notebook}.ipynb)" for entry in CATALOGUE), {}
-    if name is None:
-        return _WIDGET, {}
-    shown = {f"{stem}_{name}_{number}.svg": one for number, one in enumerate(stills(name, **settings), start=1)}
-    text = "\n\n".join([_SLIDERS, *(_figure(file, one) for file, one in shown.items())])
-    return text, {file: one.svg for file, one in shown.items()}
+def _in_place_of(source: str, place: Place) -> str:
+    """What stands on the page for the widget that a cell shows."""
+    shown = explorer_call(source)
+    if shown is None:
+        return _WIDGET
+    if shown.name == "gallery":
+        return _GALLERY + "\n".join(f"- [{entry.title}]({entry.notebook}.ipynb)" for entry in CATALOGUE)
+    return f"```{{raw}} html\n{place(shown)}\n```"
 
 
-def explorer_call(source: str) -> tuple[str | None, dict[str, Any]]:
-    """The explorer that a cell calls, and those of its settings that are written out there.
+def explorer_call(source: str) -> Shown | None:
+    """The explorer that a cell calls, with those of its settings that are written out there.
 
     >>> explorer_call("explorers.zero(module, stage=2)")
-    ('zero', {'stage': 2})
+    Shown(name='zero', settings=(('stage', 2),), of_module=True)
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and (name := _name(node.func)) in _EXPLORERS:
-            written = {key.arg: key.value for key in node.keywords if key.arg}
-            return name, {key: value.value for key, value in written.items() if isinstance(value, ast.Constant)}
-    return None, {}
+            written = [(key.arg, key.value.value) for key in node.keywords if isinstance(key.value, ast.Constant)]
+            return Shown(name, tuple(pair for pair in written if pair[0]), "module" in map(_name, node.args))
+    return None
 
 
 def described(source: str, heading: str) -> str:
@@ -128,13 +119,6 @@ def _strings(value: ast.expr | None, assigned: dict[str, ast.expr]) -> Iterator[
         yield value.value
     elif isinstance(value, ast.JoinedStr):
         yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in value.values)
-
-
-def _figure(file: str, one: Still) -> str:
-    title = re.search(r"<title>(.*?)</title>", one.svg, re.S)
-    shows = unescape(title[1]) if title else "picture"
-    alt = json.dumps(f"{shows}, with {one.caption}", ensure_ascii=False)
-    return f"```{{figure}} {file}\n:alt: {alt}\n:figclass: multiple\n\n`{one.caption}`\n```"
 
 
 def _kinds(cell: Cell) -> set[str]:

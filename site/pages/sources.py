@@ -6,35 +6,38 @@ import json
 import os
 import re
 import shutil
-from functools import partial
+from collections.abc import Collection
 from pathlib import Path
 
-from rankscope.machine import Profile
 from tests.tools.execute_notebooks import WIDGET_TEXT, read
 
 from . import api, commands, gpu_box, notebooks
-from .stills import stills
+from .states import Grid, Shown
 
-PROFILES = {
-    "emulated, 100 Mbit/s, 5 ms": "emulated_100mbit_5ms_4_ranks.json",
-    "loopback, two cores": "loopback_2_cores_4_ranks.json",
-}
 _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages, where they are there
 
 
-def lay_out(root: Path, to: Path) -> None:
-    """Write the sources of the site of the repository at `root`: README as index, notebooks, commands, API."""
+def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]:
+    """Write the sources of the site of the repository at `root`: README as index, notebooks, commands, API.
+
+    Returns the grids of explorers that pages need, those named in `only_ends` with two values of each setting.
+    """
+    grids: dict[str, Grid] = {}
+
+    def place(shown: Shown) -> str:
+        grid = shown.grid(only_ends=shown.name in only_ends)
+        grids[grid.key] = grid
+        return grid.html()
+
     shutil.copytree(root / "notebooks" / "pictures", to / "notebooks" / "pictures")
-    profiles = {name: Profile.load(root / "notebooks" / "profiles" / file) for name, file in PROFILES.items()}
     titles = {}
     for path in sorted((root / "notebooks").glob("*.ipynb")):
-        nb, pictures = notebooks.page(read(path), path.stem, WIDGET_TEXT, partial(stills, profiles=profiles))
+        nb = notebooks.page(read(path), WIDGET_TEXT, place)
         for cell in nb["cells"]:
             if cell["cell_type"] == "markdown":
                 cell["source"] = linked(cell["source"], root, path.parent)
         titles[path.stem] = nb["cells"][0]["source"].partition("\n")[0].lstrip("# ")
-        for file, text in {path.name: json.dumps(nb), **pictures}.items():
-            (to / "notebooks" / file).write_text(text, encoding="utf-8")
+        (to / "notebooks" / path.name).write_text(json.dumps(nb), encoding="utf-8")
     (to / "api").mkdir()
     for file, text in api.pages().items():
         (to / "api" / file).write_text(text, encoding="utf-8")
@@ -53,6 +56,7 @@ def lay_out(root: Path, to: Path) -> None:
                 "Reference", ["gpu_box", "commands", "api/index", *(name.removesuffix(".md") for name in at_the_root)]
             )
         )
+    return list(grids.values())
 
 
 def linked(text: str, root: Path, folder: Path) -> str:

@@ -11,14 +11,15 @@ from urllib.parse import urlsplit
 import pytest
 from make_site import build
 from pages.links import problems
-from pages.stills import stills
-from playwright.sync_api import Page
+from pages.states import GRIDS, Shown, packed
+from playwright.sync_api import Locator, Page
 
 from rankscope.explorers.catalogue import CATALOGUE, Entry
 from tests.browser.jupyterlab import browser_page
 from tests.tools.execute_notebooks import WIDGET_TEXT
 
 ROOT = Path(__file__).parents[2]
+WHOLE = "samplers"  # whose states are all drawn here; of the others the ends of each setting
 LEAST_CONTRAST = 4.5  # WCAG 2, level AA, for text of any size
 
 # Each text that is too faint, by the colours that a reader sees: those of the text over all that lies behind it.
@@ -54,7 +55,8 @@ PAPER = """() => "#" + getComputedStyle(document.body).backgroundColor.match(/\\
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    assert build(folder / "pages", folder / "work") == 0, "Sphinx warns: see above"
+    only_ends = GRIDS.keys() - {WHOLE}
+    assert build(folder / "pages", folder / "work", only_ends) == 0, "Sphinx warns: see above"
     return folder / "pages"
 
 
@@ -148,17 +150,83 @@ def test_one_walks_through_the_notebooks(site: Path, page: Page) -> None:
     page.wait_for_url(f"**/{stems[-2]}.html")
 
 
+def shown(place: Locator) -> str:
+    return place.locator(".explorer-pictures").inner_html() + place.locator(".explorer-report").inner_html()
+
+
+def dead_controls(place: Locator) -> list[str]:
+    """The enabled controls that change nothing where they are moved once and back, each by keyboard, from the start."""
+    dead = []
+    for control in place.locator(".explorer-controls :is(input, select):enabled").all():
+        before = shown(place)
+        kind = control.evaluate("control => control.type")
+        at_end = kind == "range" and control.input_value() == control.get_attribute("max")
+        there, back = ("Space",) * 2 if kind == "checkbox" else ("ArrowLeft", "ArrowRight")[:: 1 if at_end else -1]
+        if kind == "select-one":
+            number = control.evaluate("control => control.selectedIndex")
+            control.select_option(index=0 if number else 1)
+            changed = shown(place)
+            control.select_option(index=number)
+        else:
+            control.press(there)
+            changed = shown(place)
+            control.press(back)
+        if changed == before or shown(place) != before:
+            dead.append(str(control.get_attribute("name")))
+    return dead
+
+
 @pytest.mark.browser
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
-def test_an_explorer_is_shown_as_pictures(site: Path, page: Page, entry: Entry) -> None:
+def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> None:
+    """Every control that is enabled changes what is shown, a disabled one says why, and nothing is asked for."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     page.goto((site / "notebooks" / f"{entry.notebook}.html").as_uri())
-    figures = page.locator("figure.multiple")
-    widths = figures.locator("img").evaluate_all("pictures => pictures.map(picture => picture.naturalWidth)")
-    assert len(widths) >= 4
-    assert min(widths) > 100  # 0 where there is no picture
+    place = page.locator(f".explorer[data-states^={entry.name}_]").first
+    drawn_before = page.evaluate("document.querySelectorAll('.explorer-pictures svg').length")
+    place.and_(page.locator("[data-ready]")).wait_for()
+    assert drawn_before
+    controls = place.locator(".explorer-controls :is(input, select)")
+    assert controls.count() == len(GRIDS[entry.name])
+    for control in place.locator(".explorer-controls label:has(:disabled)").all():
+        assert control.get_attribute("title")
+    assert dead_controls(place) == []
+    assert {urlsplit(url).scheme for url in asked} == {"file"}
     assert WIDGET_TEXT not in page.locator("article").inner_text()
-    if entry.name != "machine":
-        captions = [one.caption for one in stills(entry.name)]
-        shown = figures.locator("figcaption code").all_inner_texts()
-        assert all(any(text.endswith(caption) for text in shown) for caption in captions)
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_dead_control_is_seen(site: Path, page: Page, tmp_path: Path) -> None:
+    grid = Shown("uneven").grid(only_ends=True)
+    drawn = grid.drawn()
+    strides = [list(grid.states()).index(grid.start._replace(rank_0=value)) for value in grid.axes["rank_0"]]
+    assert strides[0] < strides[1]
+    moved = [[index, index, 0] for index in (0, 1)]
+    drawn["without_effect"] = [{}]
+    drawn["states"] = [moved[now.handling == grid.start.handling] for now in grid.states()]
+    (tmp_path / "states.js").write_text(packed(grid.key, drawn), encoding="utf-8")
+    script = site / "_static" / "explorers.js"
+    (tmp_path / "page.html").write_text(
+        f"<script src={script.as_uri()}></script><script src=states.js></script>{grid.html()}", encoding="utf-8"
+    )
+    page.goto((tmp_path / "page.html").as_uri())
+    place = page.locator(".explorer[data-ready]")
+    place.wait_for()
+    assert dead_controls(place) == [name for name in grid.axes if name != "handling"]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_without_a_script_an_explorer_is_a_picture(site: Path, page: Page) -> None:
+    browser = page.context.browser
+    assert browser
+    context = browser.new_context(java_script_enabled=False)
+    still = context.new_page()
+    still.goto((site / "notebooks" / f"{CATALOGUE[0].notebook}.html").as_uri())
+    assert still.locator(".explorer svg").count() == 1
+    assert still.locator(".explorer input").count() == 0
+    assert "samples" in still.locator(".explorer pre").inner_text()
+    context.close()

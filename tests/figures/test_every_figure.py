@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from itertools import permutations
 from pathlib import Path
@@ -18,7 +19,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
-from pages.stills import stills
+from pages.states import Shown
 
 from rankscope import ddp, figures, zero
 from rankscope.cluster import Cluster, Link
@@ -27,6 +28,7 @@ from rankscope.ddp import LocalStep
 from rankscope.ddp.buckets import ParameterSpec
 from rankscope.ddp.recommend import Recommendation
 from rankscope.explorers.catalogue import CATALOGUE
+from rankscope.explorers.panel import Explorer
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.axes import to_axes
 from rankscope.figures.boxes import draw_boxes
@@ -254,10 +256,19 @@ def test_both_painters_paint_the_same(drawing: Drawing) -> None:
     ]
 
 
+def pictures_of(explorer: Explorer, now: Any) -> list[str]:
+    found = []
+    for picture in explorer.pictures:
+        with suppress(ValueError):  # a sentence stands there
+            found += [explorer.svg(picture, now)]
+    return list(filter(None, found))
+
+
 @pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE])
 def test_every_text_of_an_explorer_can_be_read(name: str) -> None:
-    profiles = {"emulated": recorded()} if name == "machine" else None
-    problems = [f"{one.caption}: {problem}" for one in stills(name, profiles) for problem in svg_problems(one.svg)]
+    grid = Shown(name).grid(only_ends=True)
+    drawn = {svg: now for now in grid.states() for svg in pictures_of(grid.explorer, now)}
+    problems = [f"{now}: {problem}" for svg, now in drawn.items() for problem in svg_problems(svg)]
     assert not problems, "\n".join(problems)
 
 

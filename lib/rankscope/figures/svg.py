@@ -120,8 +120,9 @@ def _axes(drawing: Drawing, across: float, down: float, left: float) -> str:
         parts.append(
             f'<text x="-6" y="{y * down:.6g}" text-anchor="end" dominant-baseline="central">{escape(label)}</text>'
         )
+    middle = max(wide / 2, 3.6 * len(drawing.x_label) - left)  # under a narrow picture it begins at the edge
     parts.append(
-        f'<text x="{wide / 2:g}" y="{high + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
+        f'<text x="{middle:g}" y="{high + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
         f'<text transform="translate({14 - left:g} {high / 2:g}) rotate(-90)" text-anchor="middle" font-size="12">'
         f"{escape(drawing.y_label)}</text></g>"
     )

@@ -1,0 +1,290 @@
+"""What an explorer shows at each of some hundred settings, drawn by itself and stored for pages that have no kernel."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import time
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from html import escape
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rankscope import explorers, yours
+from rankscope.explorers.panel import Explorer, Now, Setting, explorer_of
+from rankscope.machine import Profile, recorded
+from rankscope.values.checks import one_of
+
+PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
+MACHINES = {
+    "emulated, 100 Mbit/s, 5 ms": "emulated_100mbit_5ms_4_ranks.json",
+    "loopback, two cores": "loopback_2_cores_4_ranks.json",
+}
+FOLDER = "explorers"  # of the site's _static
+MOST_BYTES, LEAST_STATES = 1_000_000, 300
+
+Axes = Mapping[str, tuple[Any, ...]]
+ALL: tuple[Any, ...] = ()  # every value that the control offers
+
+# Of each explorer: the settings that can be moved on its page, and their values.
+GRIDS: dict[str, Axes] = {
+    "samplers": {
+        "sampler": ALL,
+        "num_ranks": (1, 2, 3, 4, 6, 8, 16),
+        "size": (3, 10, 22, 50, 64),
+        "epoch": (0, 1, 3, 5),
+        "drop_last": ALL,
+        "forget_set_epoch": ALL,
+    },
+    "pipeline": {
+        "decode_ms": (10, 30, 60),
+        "num_workers": (1, 2, 3, 4, 6, 8),
+        "capacity": (1, 2, 16),
+        "jitter": (0, 50, 150),
+        "ordered": ALL,
+    },
+    "parts": {
+        "load_ms": (40, 160, 300),
+        "num_trainers": (1, 2, 4, 8, 16),
+        "queue_size": (0, 1, 2, 4),
+        "num_loaders": (1, 2, 4),
+        "aligned": ALL,
+    },
+    "allreduce": {
+        "algorithm": ALL,
+        "num_nodes": (1, 2),
+        "log2_bytes": (10, 20, 30),
+        "step": tuple(range(15)),
+    },
+    "machine": {
+        "profile": ALL,
+        "algorithm": ALL,
+        "num_ranks": (2, 3, 4, 8),
+        "log2_bytes": (10, 14, 18, 22, 26),
+    },
+    "transfers": {
+        "method": ALL,
+        "log2_bytes": (14, 20, 23, 26, 28),
+        "num_workers": (1, 2, 4, 8),
+        "step_ms": (4, 8, 20, 40),
+        "prefetched": ALL,
+    },
+    "ddp": {
+        "model": ALL,
+        "log2_ranks": (1, 3, 5, 7, 10),
+        "gb_per_s": (1, 3, 10, 25, 100),
+        "accumulation": (1, 4),
+        "overlap": ALL,
+    },
+    "zero": {
+        "model": ALL,
+        "log2_ranks": (0, 1, 2, 3, 4, 6, 8, 10),
+        "stage": (0, 1, 2, 3),
+        "optimizer": ALL,
+    },
+    "uneven": {
+        "rank_0": (1, 2, 3, 4, 5, 8),
+        "rank_1": (1, 2, 3, 4, 5, 8),
+        "allreduce_ms": (0, 20, 100),
+        "handling": ALL,
+    },
+    "boxes": {
+        "collective": ALL,
+        "first": ALL,
+        "view": ALL,
+        "log2_bytes": (16, 20, 26, 30),
+    },
+    "pipeline_parallel": {
+        "schedule": ALL,
+        "num_ranks": (2, 3, 4, 6, 8),
+        "num_microbatches": (1, 2, 4, 6, 8, 12),
+        "link": ALL,
+    },
+}
+
+
+class Shown(NamedTuple):
+    """An explorer as a page shows it: with `module`, or without, and these settings at first."""
+
+    name: str
+    settings: tuple[tuple[str, Any], ...] = ()
+    of_module: bool = False
+
+    @property
+    def explorer(self) -> Explorer:
+        """The explorer, with the profiles or the module that its notebook gives it."""
+        if self.name == "machine":
+            inputs: list[Any] = [{name: Profile.load(PROFILES / file) for name, file in MACHINES.items()}]
+        elif self.name == "transfers":
+            inputs = [recorded(PROFILES, otherwise="bank:mi100_copies")]
+        else:
+            inputs = [yours.module()] if self.of_module else []
+        return explorer_of(getattr(explorers, one_of("name", self.name, tuple(GRIDS))), *inputs)
+
+    def grid(self, *, only_ends: bool = False) -> Grid:
+        """What can be moved on the page. Raises ValueError for settings that the explorer refuses."""
+        explorer = self.explorer
+        start = explorer.at(**dict(self.settings))
+        offered = {setting.name: setting for setting in explorer.settings}
+        axes: dict[str, tuple[Any, ...]] = {}
+        for name, values in GRIDS[self.name].items():
+            own = values or _offered(offered[name])
+            own = (own[0], own[-1]) if only_ends else own
+            at_first = getattr(start, name)
+            missing = at_first not in own
+            axes[name] = tuple(sorted((*own, at_first))) if missing and _is_range(offered[name]) else own
+            if missing and not _is_range(offered[name]):
+                axes[name] = (at_first, *own)
+        return Grid(self, explorer, start, axes)
+
+
+class Grid(NamedTuple):
+    """An explorer, its settings at first, and the values of some of them, at all combinations of which it is drawn."""
+
+    shown: Shown
+    explorer: Explorer
+    start: Now
+    axes: Axes
+
+    @property
+    def num_states(self) -> int:
+        return prod(map(len, self.axes.values()))
+
+    @property
+    def key(self) -> str:
+        """The name of what is stored: pages on which it is the same share it."""
+        fixed = {name: value for name, value in self.start._asdict().items() if name not in self.axes}
+        grid = repr((self.shown.of_module, fixed, dict(self.axes)))
+        return f"{self.shown.name}_{sha256(grid.encode()).hexdigest()[:8]}"
+
+    def states(self) -> Iterator[Now]:
+        """Every combination, the last setting changing fastest."""
+        for values in product(*self.axes.values()):
+            yield self.start._replace(**dict(zip(self.axes, values, strict=True)))
+
+    def at(self, now: Now) -> list[int]:
+        """The place of some settings in each axis. Raises ValueError where they are not of the grid."""
+        if any(getattr(self.start, name) != value for name, value in now._asdict().items() if name not in self.axes):
+            raise ValueError("not of the grid")
+        return [values.index(getattr(now, name)) for name, values in self.axes.items()]
+
+    def html(self) -> str:
+        """What stands on the page: what the explorer shows at first, where a script adds the controls."""
+        pictures, report = self.explorer.html(self.start)
+        others = ", ".join(
+            f"{one.label} ({_words(one, getattr(self.start, one.name))})"
+            for one in self.explorer.settings
+            if one.name not in self.axes
+        )
+        more = f"In JupyterLab (<code>make lab</code>) you can also set: {escape(others)}." if others else ""
+        return (
+            f'<div class="explorer" data-states="{self.key}" data-start="{self.at(self.start)}">\n'
+            f'<div class="explorer-pictures">{pictures}</div>\n'
+            f'<div class="explorer-report" aria-live="polite">{report}</div>\n<p class="explorer-more">{more}</p>\n'
+            f'<script defer src="../_static/{FOLDER}/{self.key}.js"></script>\n</div>'
+        )
+
+    def drawn(self) -> dict[str, Any]:
+        """All states, each picture and report once, with the controls: what the page's script reads."""
+        pictures: dict[str, int] = {}
+        reports: dict[str, int] = {}
+        shown = [
+            (pictures.setdefault(picture, len(pictures)), reports.setdefault(report, len(reports)))
+            for picture, report in map(self.explorer.html, self.states())
+        ]
+        controls = {one.name: one for one in self.explorer.settings}
+        without_effect: dict[str, int] = {}
+        return {
+            "controls": [_control(controls[name], values) for name, values in self.axes.items()],
+            **_in_parts(list(pictures)),
+            "reports": list(reports),
+            "states": [
+                [*ids, without_effect.setdefault(json.dumps(self._dead(shown, number)), len(without_effect))]
+                for number, ids in enumerate(shown)
+            ],
+            "without_effect": list(map(json.loads, without_effect)),
+        }
+
+    def _dead(self, shown: list[tuple[int, int]], number: int) -> dict[int, str]:
+        """By place, the controls that change nothing when this state is shown, and why."""
+        dead, stride = {}, len(shown)
+        for place, values in enumerate(self.axes.values()):
+            whole, stride = stride, stride // len(values)
+            first = number // whole * whole + number % stride
+            if len({shown[first + stride * step] for step in range(len(values))}) == 1:
+                dead[place] = "It changes nothing with these settings."
+        return dead
+
+
+class Store(NamedTuple):
+    """What is stored of a grid: the text of a script, and how it came about."""
+
+    key: str
+    script: str
+    num_states: int
+    num_pictures: int
+    raw_bytes: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: {self.num_states} states, {self.num_pictures} pictures, {self.raw_bytes / 1e6:.1f} MB, "
+            f"stored in {len(self.script) / 1e3:.0f} kB, {self.seconds:.1f} s of CPU"
+        )
+
+
+def stored(grid: Grid) -> Store:
+    """Draw all states and pack them into a script, which a page loads from disk, where it could fetch no data."""
+    start = time.process_time()
+    drawn = grid.drawn()
+    raw_bytes = sum(len(drawn["parts"][part]) for state in drawn["states"] for part in drawn["pictures"][state[0]])
+    script = packed(grid.key, drawn)
+    seconds = time.process_time() - start
+    return Store(grid.key, script, len(drawn["states"]), len(drawn["pictures"]), raw_bytes, seconds)
+
+
+def packed(key: str, drawn: dict[str, Any]) -> str:
+    text = json.dumps(drawn, ensure_ascii=False, separators=(",", ":")).encode()
+    letters = b64encode(gzip.compress(text, 9, mtime=0)).decode()
+    return f'(globalThis.rankscopeStates ??= {{}})["{key}"]="{letters}"\n'
+
+
+def _in_parts(pictures: list[str]) -> dict[str, Any]:
+    """Pictures as lists of parts that they share, split at each element or at each group, whichever is shorter."""
+    made = []
+    for between in (r"(?=<)", r"(?=<g)|(?<=</g>)"):
+        parts: dict[str, int] = {}
+        lists = [[parts.setdefault(part, len(parts)) for part in re.split(between, one)] for one in pictures]
+        made.append({"parts": list(parts), "pictures": lists})
+    return min(made, key=lambda one: len(gzip.compress(json.dumps(one).encode(), 6)))
+
+
+def _control(setting: Setting, values: tuple[Any, ...]) -> dict[str, Any]:
+    kind = "checkbox" if setting.kind is bool else "range" if _is_range(setting) else "select"
+    return {
+        "name": setting.name,
+        "label": setting.label,
+        "kind": kind,
+        "values": [_words(setting, value) for value in values],
+    }
+
+
+def _is_range(setting: Setting) -> bool:
+    return setting.kind is int
+
+
+def _offered(setting: Setting) -> tuple[Any, ...]:
+    return (False, True) if setting.kind is bool else setting.words
+
+
+def _words(setting: Setting, value: Any) -> str:
+    """A value as its control says it."""
+    if setting.kind is bool:
+        return "on" if value else "off"
+    labels = {choice[1]: choice[0] for choice in setting.choices if isinstance(choice, tuple)}
+    return str(labels.get(value, value))
