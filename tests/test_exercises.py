@@ -25,6 +25,7 @@ from rankscope.exercises.scores import (
     stage_score,
 )
 from rankscope.pipeline import Pipeline, Stage
+from rankscope.sampling import assign
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 WRONG = {
@@ -33,7 +34,15 @@ WRONG = {
     "00.3": [10, 15, 50, 0, "many", None],
     "01.1": [2, 599, 1797, 0, "three", 1.5, None],
     "01.2": [0, 14, 62, 504, "many", None],
-    "01.3": [3, 4, 6, True, None],
+    "01.3": [
+        lambda size, num_ranks, rank, epoch: assign(size, num_ranks, epoch=epoch).ranks[rank],  # pads
+        lambda size, num_ranks, rank, epoch: range(rank, size, num_ranks),  # in the same order each time
+        lambda size, num_ranks, rank, epoch: np.random.default_rng([epoch, rank]).permutation(size)[rank::num_ranks],
+        lambda size, num_ranks, rank, epoch: np.random.default_rng(epoch).permutation(size) if rank == 0 else [],
+        range(7),
+        "many",
+        None,
+    ],
     "02.1": [[], [0, 1], [21], [20, 21, 22], 20, None, ["20"]],
     "02.2": [10, 12, 0, "many", None],
     "02.3": [[], [1, 2, 3], 3, None],
@@ -129,7 +138,7 @@ def test_the_folded_solution_is_right(name: str, capsys: pytest.CaptureFixture[s
 
     sampler = DistributedRandomSampler(20, num_replicas=2, rank=1)
     sampler.next(7)
-    check(name, eval(solutions()[name], {"sampler": sampler}))
+    check(name, eval(solutions()[name], {"sampler": sampler, "np": np}))
     assert capsys.readouterr().out.endswith(f"{name}: right\n")
 
 
@@ -179,7 +188,7 @@ def test_a_missing_answer_waits_and_an_unknown_exercise_does_not_exist(capsys: p
         ("00.3", "25 ms"),
         ("00.3", "0.025s"),
         ("01.1", "3 ranks"),
-        ("01.3", "7"),
+        ("01.2", "54"),
         ("04.2", "60 %"),
         ("06.2", 21.0),
         ("07.3", "5.87 GB/s"),

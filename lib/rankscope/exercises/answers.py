@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import attrs
 import numpy as np
 
 from .. import data_parallel, ddp, nccl, parts, transfer
@@ -25,7 +26,7 @@ from ..values.checks import count_of, number, several, whole
 from ..values.units import decimal_words
 from ..zero import model as zero
 from .kinds import Score, amount, built, exactly, fewest, judged, nearly
-from .scores import pipeline_score, schedule_score
+from .scores import pipeline_score, sampler_score, schedule_score
 
 _MIB = 1 << 20
 
@@ -118,13 +119,14 @@ def counted_twice() -> int:
     return audit(assign(450, 56, shuffle=False)).duplicates
 
 
-@judged("01.3")
-def colliding_seed(answer: Any) -> str | None:
-    """The seed whose epoch 0 is epoch 4 of seed 3."""
-    seed = amount(answer)
-    whole("seed", int(seed) if seed.is_integer() else answer)
-    run = audit([assign(1797, 8, seed=3, epoch=4), assign(1797, 8, seed=int(seed), epoch=0)])
-    return None if run.repeated_orders else f"seed {answer} reads epoch 0 in another order than seed 3 reads epoch 4"
+@built("01.3")
+def exactly_once(answer: Any) -> Score:
+    """A sampler that reads every sample once per epoch, shares evenly, and orders each epoch anew."""
+    shown = sampler_score(answer, 1797, 8, range(3), allow=["unbalanced"])
+    uneven_by = int(shown.rows["yours"][shown.columns.index("uneven by")])
+    if shown.wrong or uneven_by <= 1:
+        return shown
+    return attrs.evolve(shown, wrong=f"one rank has {uneven_by} reads more than another, and 1 is possible")
 
 
 @judged("02.1")
