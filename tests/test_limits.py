@@ -82,8 +82,8 @@ def test_no_builder_makes_a_schedule_for_a_thousand_million_ranks(collective: st
 
 
 def test_the_deepest_pipeline_runs() -> None:
-    road = Pipeline([Stage(f"s{n}", 1.0) for n in range(128)])
-    assert pass_through(road, 2).makespan_s == 129.0
+    path = Pipeline([Stage(f"s{n}", 1.0) for n in range(128)])
+    assert pass_through(path, 2).makespan_s == 129.0
 
 
 def provenance(num_ranks: int) -> dict[str, Any]:

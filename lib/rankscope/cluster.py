@@ -128,7 +128,7 @@ class Cluster:
 
     @cached_property
     def _own(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """The overrides as columns sorted by src · num_ranks + dst: that number, seconds a message and a byte."""
+        """The overrides as columns sorted by src · num_ranks + dst: that number, seconds per message and per byte."""
         rows = sorted(
             ((src * self.num_ranks + dst, link) for (src, dst), link in self.overrides.items()), key=itemgetter(0)
         )

@@ -549,7 +549,7 @@ class _Repeated(nn.Module):
 
 @attrs.frozen
 class Run:
-    """How many steps a rank had taken when torch raised `error`, all with "", and how many of them were right.
+    """The number of steps taken by a rank when torch raised `error`, all with "", and how many of them were right.
 
     A step is right if its gradient is the mean of all ranks'.
     """

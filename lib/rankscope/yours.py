@@ -1,6 +1,6 @@
-"""What notebook 14 looks at: copy this file beside that notebook, put your own things into it, and name the copy there.
+"""What notebook 14 looks at: copy this file next to it, put your own things in, and name the copy there.
 
-Each function gives one thing of yours, and is called without arguments, but for `loss`. It is imported as a module, in
+Each function gives one thing of yours, and is called without arguments, except `loss`. It is imported as a module, in
 this process and in the ranks, so that nothing in it needs a ``__main__`` guard.
 """
 
@@ -29,7 +29,7 @@ def loader() -> DataLoader[Any]:
 
 
 def schedule() -> Schedule:
-    """Return an allreduce: who sends which chunk to whom, and whether it is added (+) or replaces what was there (=).
+    """Return an allreduce: which rank sends which chunk where, and whether it is added (+) or replaces (=).
 
     >>> schedule().num_ranks
     3

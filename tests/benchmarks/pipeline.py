@@ -54,15 +54,15 @@ def simulator() -> None:
             Stage(f"s{place}", Lognormal(0.01, 0.5), num_workers=workers, capacity=4, ordered=ordered)
             for place, workers in enumerate([1, 4, 2, 1, 1])
         ]
-        road = Pipeline(stages)
-        taken = rounds({"ours": partial(simulate, road, 100_000), "SimPy": partial(reference, road, 100_000)}, 3)
+        path = Pipeline(stages)
+        taken = rounds({"ours": partial(simulate, path, 100_000), "SimPy": partial(reference, path, 100_000)}, 3)
         name = "workers 1, 4, 2, 1, 1, " + ("in order" if ordered else "as they are done")
         print(f"{name:<44}{taken['ours']:>9.2f}{taken['SimPy']:>9.2f}{taken['SimPy'] / taken['ours']:>8.1f}")
 
 
 # ---- prediction against execution
 
-ROADS = {
+PATHS = {
     "constant": [Stage("read", 0.004), Stage("decode", 0.012, num_workers=4), Stage("train", 0.0035)],
     "lognormal, in order": [
         Stage("read", Lognormal(0.006, 0.5), num_workers=2),
@@ -81,10 +81,10 @@ ROADS = {
 
 def predictions() -> None:
     print(f"\n{'300 items, sleeping stages':<44}{'predicted':>10}{'executed':>10}{'residual':>10}   bar: within 2 %")
-    for name, stages in ROADS.items():
-        road = Pipeline(stages)
-        predicted = simulate(road, 300).makespan_s
-        executed = statistics.median(run(road, range(300)).makespan_s for _ in range(3))
+    for name, stages in PATHS.items():
+        path = Pipeline(stages)
+        predicted = simulate(path, 300).makespan_s
+        executed = statistics.median(run(path, range(300)).makespan_s for _ in range(3))
         print(f"{name:<44}{predicted:>9.3f}s{executed:>9.3f}s{executed / predicted - 1:>+10.1%}")
 
 
@@ -145,11 +145,11 @@ def overhead() -> None:
 
 def bound() -> None:
     size, times_s = 300, (0.004, 0.010, 0.003)
-    road = Pipeline([Stage("a", times_s[0]), Stage("b", times_s[1], num_workers=2), Stage("c", times_s[2])])
+    path = Pipeline([Stage("a", times_s[0]), Stage("b", times_s[1], num_workers=2), Stage("c", times_s[2])])
     first = sum(times_s)
     least = first + (size - 1) * 0.005  # the first item passes all stages, then one leaves every 5 ms
     fns = [lambda value, time_s=time_s: (time.sleep(time_s), value)[1] for time_s in times_s]
-    executed = [run(road, range(size)).makespan_s for _ in range(3)]
+    executed = [run(path, range(size)).makespan_s for _ in range(3)]
     dataset = Numbers(size, times_s[:2])
     taken = rounds(
         {

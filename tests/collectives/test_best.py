@@ -1,4 +1,4 @@
-"""Who is quickest, and what a schedule puts on links and into memory."""
+"""Which is fastest, and what a schedule puts on links and into memory."""
 
 from __future__ import annotations
 
@@ -137,5 +137,5 @@ def test_the_margin_and_the_text() -> None:
     found = best(0.0, Cluster(1, 4, Link(0.0, 1e9), LINK))
     assert found.seconds == found.margin == 0.0
     text = str(best(1e6, Cluster.uniform(6, LINK), algorithms=["torus_2d", "ring"]))
-    assert text == "torus_2d() takes 0.0001967 s, then ring, 10% more; no less than 0.0001667 s"
+    assert text == "torus_2d() takes 0.0001967 s, then ring, 10% more; lower bound 0.0001667 s"
     assert best(1e6, Cluster.uniform(6, LINK), algorithms=["ring"]).margin == math.inf

@@ -150,9 +150,9 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
     "run_local": [
         (lambda: run_local("ring", ZEROS), "schedule must be a Schedule, got 'ring'"),
         *((local(op=op), "op must be one of 'sum', 'avg', 'min', 'max', 'prod', got") for op in ("mean", None, "SUM")),
-        (lambda: run_local(RING, None), "tensors must be 4, one a rank, got None"),
-        (lambda: run_local(RING, []), "tensors must be 4, one a rank, got 0"),
-        (lambda: run_local(RING, [*ZEROS, ZEROS[0]]), "tensors must be 4, one a rank, got 5"),
+        (lambda: run_local(RING, None), "tensors must be 4, one per rank, got None"),
+        (lambda: run_local(RING, []), "tensors must be 4, one per rank, got 0"),
+        (lambda: run_local(RING, [*ZEROS, ZEROS[0]]), "tensors must be 4, one per rank, got 5"),
         (local([0.0] * 8), r"tensors must be torch tensors, got \[0.0, .*\] for rank 3"),
         (local(torch.zeros(9), ZEROS[0]), r"of one shape, got \(8,\) for rank 0 and \(9,\) for rank 2"),
         (local(torch.zeros(2, 4)), r"of one shape, got \(8,\) for rank 0 and \(2, 4\) for rank 3"),
@@ -187,7 +187,7 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         ),
         (
             lambda: run_local(build("gather", "flat", 2, counts=[3, 8]), [torch.zeros(1, 3), torch.zeros(2, 4)]),
-            r"of one shape but for the first dimension, got \(3,\) for rank 0 and \(4,\)",
+            r"of one shape except in the first dimension, got \(3,\) for rank 0 and \(4,\)",
         ),
     ],
 }
@@ -214,7 +214,7 @@ def test_every_builder_refuses_wrong_ranks_roots_and_counts(collective: str, nam
         with pytest.raises(ValueError, match=r"root must be a whole number from 0 to 3, got"):
             build(collective, name, 4, root=root)
     if (collective, name) in WITH_COUNTS:
-        with pytest.raises(ValueError, match="counts must be 3 whole numbers, one a rank, got 2 of them"):
+        with pytest.raises(ValueError, match="counts must be 3 whole numbers, one per rank, got 2 of them"):
             build(collective, name, 3, counts=[1, 2])
         with pytest.raises(ValueError, match="counts must be a whole number of at least 0, got -1"):
             build(collective, name, 3, counts=[1, 2, -1])

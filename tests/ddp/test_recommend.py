@@ -60,7 +60,7 @@ def test_where_nothing_is_gained_the_default_is_left_alone() -> None:
     found = recommend(layers(20), cost(Link(0.0, 1e15), num_ranks=8))
     assert found.bucket_cap_mb is None
     assert found.gain == 0.0
-    assert str(found).startswith("leave bucket_cap_mb alone: 96 ms a step, and no cap is predicted to save 1 %")
+    assert str(found).startswith("keep the default bucket_cap_mb: 96 ms per step, and no cap is predicted to save 1 %")
     assert [one.bucket_cap_mb for one in found.neighbours] == [16, 32]
 
 
@@ -70,7 +70,7 @@ def test_what_to_write_is_said_in_words() -> None:
     first, second, third = str(found).splitlines()
     assert first.startswith(f"write DistributedDataParallel(module, bucket_cap_mb={found.bucket_cap_mb:g})")
     assert f"{found.chosen.num_buckets} buckets" in second
-    assert third.startswith("next to it: 4 MiB ")
+    assert third.startswith("neighbours: 4 MiB ")
 
 
 @pytest.mark.parametrize(

@@ -352,7 +352,7 @@ def test_what_is_required_and_missing_ends_with_1(
 ) -> None:
     needed = Check("head", "thinking", _gone, required=True)
     code, out, err = command((*PLAIN, needed), monkeypatch, capsys)
-    assert (code, err) == (1, "rankscope: missing, and nothing works without: head\n")
+    assert (code, err) == (1, "rankscope: required, but missing: head\n")
     assert "head" in out
     assert json.loads(command((needed,), monkeypatch, capsys, "--json")[1])["usable"] is False
 

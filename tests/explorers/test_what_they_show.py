@@ -441,7 +441,7 @@ def test_zero_says_what_its_memory_does() -> None:
     fits, traffic, *_ = lines[len(expected.words()) :]
     assert lines[: len(expected.words())] == expected.words()
     assert fits == "24 GB: does not fit; 80 GB: fits; 141 GB: fits"
-    assert traffic.startswith("stage 2, 16 ranks: a rank sends 28.1 GB a step")
+    assert traffic.startswith("stage 2, 16 ranks: each rank sends 28.1 GB per step")
 
 
 def test_a_layer_is_no_larger_than_its_model_and_buckets_are_ddps() -> None:

@@ -65,8 +65,8 @@ def judged(claim: str, found: Profile) -> Any:
         (READ, profile([trap("too_early", 0)]), False, "of 256 MiB that takes 5 ms"),
         (CHANGED, profile([trap("changed_source", 16384)]), True, "16384 of the last 16384 elements"),
         (CHANGED, profile([trap("changed_source", 0)]), False, "0 of the last"),
-        (LOADER, profile(loader(3e-3, 6e-3)), True, "2 workers: 3 ms a batch with pin_memory, 6 ms without"),
-        (LOADER, profile(loader(6e-3, 3e-3)), False, "6 ms a batch with pin_memory"),
+        (LOADER, profile(loader(3e-3, 6e-3)), True, "2 workers: 3 ms per batch with pin_memory, 6 ms without"),
+        (LOADER, profile(loader(6e-3, 3e-3)), False, "6 ms per batch with pin_memory"),
         (LOADER, profile(loader(3e-3, 6e-3) + loader(6e-3, 3e-3, 0)), False, "0 workers: 6 ms"),
         (LOADER, profile(loader(3e-3, 6e-3) + loader(3e-3, 6e-3, 1)), True, "1 worker: 3 ms"),
         (LOADER, profile(loader(3e-3, 3.06e-3, noise=0.1)), False, ""),
@@ -127,6 +127,6 @@ def test_verdicts_are_plain_values_and_stand_in_the_profiles_own() -> None:
     assert pickle.loads(pickle.dumps(claims(found))) == claims(found)
     said = [one for one in verdict(found) if one.startswith("That ")]
     assert said == [
-        "That DataLoader(pin_memory=True) makes batches quicker: yes; "
-        "2 workers: 3 ms a batch with pin_memory, 6 ms without."
+        "That DataLoader(pin_memory=True) makes batches arrive faster: yes; "
+        "2 workers: 3 ms per batch with pin_memory, 6 ms without."
     ]

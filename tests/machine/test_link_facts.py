@@ -119,9 +119,9 @@ def test_no_point_is_quicker_than_its_facts(known: Profile) -> None:
 def test_staging_and_link_overlap_as_a_pipeline_does(host: float, link: float) -> None:
     """A pageable copy is at best a pipeline of many small chunks."""
     chunks = 10_000
-    road = Pipeline([Stage("staging", host / chunks, capacity=1), Stage("link", link / chunks)])
+    path = Pipeline([Stage("staging", host / chunks, capacity=1), Stage("link", link / chunks)])
     facts = LinkFacts("", 1 / link, 1 / link, 1 / host, start_s=0.0)
-    assert simulate(road, chunks).makespan_s == pytest.approx(facts.seconds(1.0, "h2d", "pageable"), rel=1e-3)
+    assert simulate(path, chunks).makespan_s == pytest.approx(facts.seconds(1.0, "h2d", "pageable"), rel=1e-3)
     assert facts.seconds(1.0, "h2d", "pin_on_the_fly") == host + link
     assert facts.seconds(1.0, "h2d", "pinned") == link
 

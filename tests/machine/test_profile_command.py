@@ -138,7 +138,7 @@ def test_what_is_no_protocol_and_no_report_is_refused(tmp_path: Path) -> None:
     [
         (["-o", "none/machine.json", *SMALL], "none/machine.json: No such file or directory"),
         (["--sizes", "3 apples"], "--sizes must be bytes like 512, 64KiB or 1.5MiB, got '3 apples'"),
-        (["--sizes", "4KiB:1KiB"], "--sizes must go up from a size above 0, got '4KiB:1KiB'"),
+        (["--sizes", "4KiB:1KiB"], "--sizes must increase from a size above 0, got '4KiB:1KiB'"),
         (["--backend", "tcp"], "backend must be one of 'gloo', 'nccl', 'mpi', got 'tcp'"),
         (["--device", "cpu", "--backend", "nccl"], "device with backend='nccl' must be one of 'cuda', got 'cpu'"),
         (["--place", "there"], "--place must be one of 'in', 'out', 'both', got 'there'"),

@@ -330,7 +330,7 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
     assert measure(tmp_path / "a.json", protocol, num_ranks=2) == profile
     words = "\n".join(verdict(profile))
     assert "Copies to the GPU: 4.94 GB/s with pinned memory at 64 KiB" in words
-    assert "That DataLoader(pin_memory=True) makes batches quicker: yes" in words
+    assert "That DataLoader(pin_memory=True) makes batches arrive faster: yes" in words
     assert {"transfer", "pin", "too_early"} <= set(profile.to_frame(predicted=True).what)
 
 

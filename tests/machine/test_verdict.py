@@ -37,7 +37,7 @@ GOOD = collective(GOOD, {"native": lambda size: 2e-4 + 2 * size / BYTES_PER_S})
 # ---- the points of a collective
 
 
-def test_of_a_collective_the_quickest_point_of_each_algorithm_in_place_counts() -> None:
+def test_of_a_collective_the_fastest_point_of_each_algorithm_in_place_counts() -> None:
     made = profile(
         [
             point("allreduce", 64, 3.0, algorithm="ring", in_place=True),
@@ -70,7 +70,7 @@ def test_bounds_are_those_of_the_links_that_join_ranks() -> None:
 # ---- what to use
 
 
-def test_ranges_of_the_quickest() -> None:
+def test_ranges_of_the_fastest() -> None:
     times = {
         "ring": lambda size: 1.0 if size < 4096 else 3.0,
         "swing": lambda size: 2.0,
@@ -79,7 +79,7 @@ def test_ranges_of_the_quickest() -> None:
     made = collective(profile(), times, sizes=[1024, 2048, 4096, 8192, 16384], noise=0.0)
     said = list(fastest(made))  # native's 1 % at the end is no reason to change
     words = "ring from 1 KiB to 2 KiB, swing from 4 KiB to 16 KiB"
-    assert said == [f"allreduce: use {words}; no other is quicker by more than 5 % or the noise."]
+    assert said == [f"allreduce: use {words}; no other is faster by more than 5 % or the noise."]
     assert list(fastest(profile(links()))) == []
 
 
@@ -97,7 +97,7 @@ def test_distance_to_the_bound() -> None:
     times = {"ring": lambda size: 3 * float(bounds(made, "allreduce", size).seconds)}
     said = list(above_the_bound(collective(made, times, noise=0.0)))
     assert said == [
-        "allreduce: the quickest takes 3.00 times the lower bound at 1 KiB, 3.00 times the lower bound at 16 MiB."
+        "allreduce: the fastest takes 3.00 times the lower bound at 1 KiB, 3.00 times the lower bound at 16 MiB."
     ]
     assert list(above_the_bound(collective(profile(), times, noise=0.0))) == []
 

@@ -12,13 +12,13 @@ from rankscope.timeline import Span, Timeline
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("capacity", [1, 3, 16])
 def test_a_queue_never_holds_more_than_it_can_nor_less_than_nothing(capacity, ordered):
-    road = Pipeline(
+    path = Pipeline(
         [
             Stage("read", Lognormal(0.1, 1.0), num_workers=3, capacity=capacity, ordered=ordered),
             Stage("train", Exponential(0.04)),
         ]
     )
-    times_s, number = queue_fill(simulate(road, 300), "read", "train")
+    times_s, number = queue_fill(simulate(path, 300), "read", "train")
     assert number.min() == 0
     assert number.max() == capacity
     assert number[-1] == 0

@@ -85,21 +85,21 @@ def num_threads(value):
 def test_every_item_passes_every_stage_once(processes, ordered):
     given = [np.full(100, float(number)) for number in range(60)]
     seen = []
-    road = Pipeline(
+    path = Pipeline(
         [
             Stage("double", fn=double, num_workers=3, ordered=ordered, processes=processes),
             Stage("add", fn=lambda array: array + 1, num_workers=2, capacity=1, ordered=ordered),
             Stage("keep", fn=lambda array: seen.append(float(array[0]))),
         ]
     )
-    timeline = run(road, given)
+    timeline = run(path, given)
     timeline.check()
     expected = [number * 2.0 + 1 for number in range(60)]
     assert sorted(seen) == expected
     assert seen == expected or not ordered
-    for stage in road.stages:
+    for stage in path.stages:
         assert sorted(timeline.select(kind=stage.name).item.tolist()) == list(range(60))
-    lanes = [lane for stage in road.stages for lane in stage.lanes()]
+    lanes = [lane for stage in path.stages for lane in stage.lanes()]
     assert [lane for _, lane in timeline.rank_lanes()] == [lane for lane in lanes if len(timeline.select(lane=lane))]
 
 
@@ -125,15 +125,15 @@ def test_items_may_have_no_end_in_sight_and_are_taken_as_they_are_needed():
             yield number
 
     most = []
-    road = Pipeline([Stage("pass", fn=double, capacity=2), Stage("look", fn=lambda x: most.append(taken[-1] - x // 2))])
-    run(road, items())
+    path = Pipeline([Stage("pass", fn=double, capacity=2), Stage("look", fn=lambda x: most.append(taken[-1] - x // 2))])
+    run(path, items())
     assert max(most) <= 5, "what the queue, the two workers and a hand-over hold"
 
 
 def test_a_recorder_gets_the_spans_and_keeps_those_of_other_runs():
     recorder = Recorder(rank=3)
-    road = Pipeline([Stage("a", fn=double)])
-    first, second = run(road, range(3), recorder=recorder), run(road, range(4), recorder=recorder)
+    path = Pipeline([Stage("a", fn=double)])
+    first, second = run(path, range(3), recorder=recorder), run(path, range(4), recorder=recorder)
     assert (len(first), len(second), len(recorder.timeline())) == (3, 4, 7)
     assert set(second.rank.tolist()) == {3}
     assert second.begin_s < 1.0
@@ -141,28 +141,28 @@ def test_a_recorder_gets_the_spans_and_keeps_those_of_other_runs():
 
 def test_stages_get_the_indices_or_the_batches_of_an_assignment():
     seen = []
-    road = Pipeline([Stage("read", fn=lambda item: item, num_workers=2), Stage("train", fn=seen.append)])
+    path = Pipeline([Stage("read", fn=lambda item: item, num_workers=2), Stage("train", fn=seen.append)])
     recorder = Recorder(rank=7)
     assignment = assign(12, 3, seed=1)
-    timeline = run(road, assignment, recorder=recorder)
+    timeline = run(path, assignment, recorder=recorder)
     assert sorted(seen) == list(range(12))
     assert {type(item) for item in seen} == {int}
     for rank, indices in enumerate(assignment.ranks):
         assert timeline.select(rank=rank, kind="train").item.tolist() == indices.tolist()
     assert len(recorder.timeline()) == len(timeline)
-    assert [stage.service_s.size for stage in road.measured(timeline).stages] == [12, 12]
+    assert [stage.service_s.size for stage in path.measured(timeline).stages] == [12, 12]
     seen.clear()
     batches = assign(12, 3, seed=1).with_loader(3)
-    timeline = run(road, batches)
+    timeline = run(path, batches)
     assert sorted(batch.tolist() for batch in seen) == sorted(b.tolist() for r in range(3) for b in batches.batches(r))
     assert timeline.select(rank=2, kind="train").item.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("processes", [False, True])
 def test_an_error_on_one_rank_stops_those_that_wait_for_it(processes):
-    road = Pipeline([Stage("check", fn=fail_at_seven, processes=processes), Stage("train", fn=double)])
+    path = Pipeline([Stage("check", fn=fail_at_seven, processes=processes), Stage("train", fn=double)])
     with pytest.raises(StageError, match="stage 'check' of rank 1 failed on item 7: KeyError: 'seven'"):
-        run(road, assign(1000, 2, shuffle=False))
+        run(path, assign(1000, 2, shuffle=False))
 
 
 def test_items_that_end_once_are_not_asked_again():
@@ -186,8 +186,8 @@ def test_torch_has_one_thread_in_a_worker_process():
     before, seen = torch.get_num_threads(), []
     torch.set_num_threads(3)
     try:
-        road = Pipeline([Stage("count", fn=num_threads, processes=True), Stage("keep", fn=seen.append)])
-        run(road, range(2))
+        path = Pipeline([Stage("count", fn=num_threads, processes=True), Stage("keep", fn=seen.append)])
+        run(path, range(2))
     finally:
         torch.set_num_threads(before)
     assert seen == [1, 1]
@@ -196,7 +196,7 @@ def test_torch_has_one_thread_in_a_worker_process():
 # ---- how close the prediction is
 
 
-ROADS = {
+PATHS = {
     "in order": [
         Stage("read", Lognormal(0.006, 0.5), num_workers=2),
         Stage("decode", Lognormal(0.010, 0.8), num_workers=4),
@@ -217,15 +217,15 @@ def spans_of(timeline):
     return sorted(rows)
 
 
-@pytest.mark.parametrize("name", ROADS)
+@pytest.mark.parametrize("name", PATHS)
 def test_a_run_takes_the_times_that_were_predicted(monkeypatch, name):
     """Span for span where waking up takes no time. By a real clock within 2 %, as the benchmark shows."""
-    road = Pipeline(ROADS[name])
-    VirtualTime(monkeypatch, sum(stage.num_workers for stage in road.stages))
-    executed = run(road, range(150), seed=9)
+    path = Pipeline(PATHS[name])
+    VirtualTime(monkeypatch, sum(stage.num_workers for stage in path.stages))
+    executed = run(path, range(150), seed=9)
     executed.check()
-    assert spans_of(executed) == spans_of(simulate(road, 150, seed=9))
-    for other in (simulate(road, 150, seed=8), simulate(road.changed("train", service_s=0.012), 150, seed=9)):
+    assert spans_of(executed) == spans_of(simulate(path, 150, seed=9))
+    for other in (simulate(path, 150, seed=8), simulate(path.changed("train", service_s=0.012), 150, seed=9)):
         assert spans_of(executed) != spans_of(other)
 
 
@@ -242,20 +242,20 @@ def test_a_run_takes_the_times_that_were_predicted(monkeypatch, name):
 def test_a_run_of_an_assignment_takes_the_times_that_were_predicted(monkeypatch, assignment):
     """All ranks at once, in lock-step, those that run out of items early too; span for span."""
     decode = Stage("decode", Lognormal(0.010, 0.8), num_workers=2)
-    road = Pipeline([decode, Stage("copy", 0.002, capacity=1), Stage("train", Exponential(0.006))])
+    path = Pipeline([decode, Stage("copy", 0.002, capacity=1), Stage("train", Exponential(0.006))])
     VirtualTime(monkeypatch, 4 * assignment.num_ranks)
-    executed = run(road, assignment, seed=9)
+    executed = run(path, assignment, seed=9)
     executed.check()
-    assert spans_of(executed) == spans_of(simulate(road, assignment, seed=9))
-    assert spans_of(executed) != spans_of(simulate(road, assignment, seed=8))
+    assert spans_of(executed) == spans_of(simulate(path, assignment, seed=9))
+    assert spans_of(executed) != spans_of(simulate(path, assignment, seed=8))
 
 
 def test_workers_sleep_for_all_of_the_times_that_were_drawn():
     """By a real clock: what one sleeps too long is taken off the next, so that only the last lateness is left."""
-    road = Pipeline(ROADS["as done"])
-    executed, predicted = run(road, range(50), seed=9), simulate(road, 50, seed=9)
+    path = Pipeline(PATHS["as done"])
+    executed, predicted = run(path, range(50), seed=9), simulate(path, 50, seed=9)
     executed.check()
-    for stage in road.stages:
+    for stage in path.stages:
         spans = predicted.select(kind=stage.name)
         drawn_s = dict(zip(spans.item.tolist(), (spans.stop_s - spans.start_s).tolist(), strict=True))
         for lane in stage.lanes():
@@ -287,7 +287,7 @@ def test_who_slept_too_long_sleeps_the_less_the_next_time(monkeypatch):
 def test_an_error_names_stage_and_item_and_stops_everything(processes, num_workers, ordered):
     before = threading.active_count()
     seen = []
-    road = Pipeline(
+    path = Pipeline(
         [
             Stage("read", fn=double, num_workers=2),
             Stage("halve", fn=lambda x: x // 2),
@@ -296,7 +296,7 @@ def test_an_error_names_stage_and_item_and_stops_everything(processes, num_worke
         ]
     )
     with pytest.raises(StageError, match="stage 'check' failed on item 7: KeyError: 'seven'") as caught:
-        run(road, count())  # which ends only because everything is stopped
+        run(path, count())  # which ends only because everything is stopped
     assert (caught.value.stage, caught.value.item) == ("check", 7)
     assert isinstance(caught.value.__cause__, KeyError)
     assert not processes or "fail_at_seven" in caught.value.__cause__.__notes__[0]
@@ -387,12 +387,12 @@ def test_a_killed_worker_is_named_at_once_ten_times_over(ordered, monkeypatch):
     ended = crew.Worker.ended
     monkeypatch.setattr(crew.Worker, "ended", lambda self, within_s: ended(self, 1000 * within_s))
     monkeypatch.setattr(run_module, "_GRACE_S", 1000.0)
-    road = Pipeline(
+    path = Pipeline(
         [Stage("die", fn=die_at_five, num_workers=2, ordered=ordered, processes=True), Stage("b", fn=double)]
     )
     for _ in range(10):
         with pytest.raises(StageError, match=r"stage 'die' failed on item 5: worker [01] .* was killed by SIGKILL"):
-            run(road, range(1000))
+            run(path, range(1000))
 
 
 def test_a_worker_killed_from_outside_while_it_waits_is_named(monkeypatch):
@@ -432,9 +432,9 @@ def tell(pid):
     print(f"{pid}\\n", end="", flush=True)  # in one piece: others write there, too
 
 print(crew.workshop().memory, flush=True)
-road = Pipeline([Stage("work", fn=work, num_workers=3, processes=True), Stage("tell", fn=tell)])
+path = Pipeline([Stage("work", fn=work, num_workers=3, processes=True), Stage("tell", fn=tell)])
 try:
-    run(road, range(100_000))
+    run(path, range(100_000))
 except KeyboardInterrupt:
     print("interrupted", flush=True)
 """
@@ -485,9 +485,9 @@ def test_ctrl_c_pressed_twice_leaves_nothing_either():
             interrupt()
         time.sleep(1.0)
 
-    road = Pipeline([Stage("work", fn=slowly, num_workers=2, processes=True), Stage("hold", fn=hold)])
+    path = Pipeline([Stage("work", fn=slowly, num_workers=2, processes=True), Stage("hold", fn=hold)])
     with pytest.raises(KeyboardInterrupt):
-        run(road, range(9))
+        run(path, range(9))
 
 
 def test_a_handler_of_ctrl_c_that_raises_nothing_does_not_stop_a_run():

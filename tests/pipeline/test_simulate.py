@@ -142,8 +142,8 @@ def test_a_sample_takes_its_own_time_on_whichever_rank_reads_it():
     for service_s in (size_s, lambda index: size_s[index]):
         spans = simulate(Pipeline([Stage("read", service_s), Stage("train", 0.0)]), assignment).select(kind="read")
         assert (spans.stop_s - spans.start_s).tolist() == pytest.approx([size_s[index] for index in spans.item])
-    road = Pipeline([Stage("read", lambda batch: sum(size_s[index] for index in batch))])
-    spans = simulate(road, Assignment(10, [[9, 1, 2]]).with_loader(2))
+    path = Pipeline([Stage("read", lambda batch: sum(size_s[index] for index in batch))])
+    spans = simulate(path, Assignment(10, [[9, 1, 2]]).with_loader(2))
     assert (spans.stop_s - spans.start_s).tolist() == pytest.approx([0.10, 0.02])
 
 

@@ -52,14 +52,14 @@ def test_a_huge_variation_is_no_overflow():
 
 
 def test_a_bound_is_workers_over_mean_time_and_the_least_bound_is_the_bottleneck():
-    road = Pipeline([Stage("read", Lognormal(0.01, 2.0)), Stage("decode", 0.05, num_workers=4), Stage("go", 0.0)])
-    assert road.bounds_per_s() == pytest.approx({"read": 100.0, "decode": 80.0, "go": float("inf")})
-    assert (road.bottleneck, road.bound_per_s) == ("decode", pytest.approx(80.0))
-    assert road.changed("decode", num_workers=6).bottleneck == "read"
+    path = Pipeline([Stage("read", Lognormal(0.01, 2.0)), Stage("decode", 0.05, num_workers=4), Stage("go", 0.0)])
+    assert path.bounds_per_s() == pytest.approx({"read": 100.0, "decode": 80.0, "go": float("inf")})
+    assert (path.bottleneck, path.bound_per_s) == ("decode", pytest.approx(80.0))
+    assert path.changed("decode", num_workers=6).bottleneck == "read"
 
 
 def test_a_run_tells_a_model_its_service_times():
-    road = Pipeline([Stage("double", fn=lambda x: 2 * x, num_workers=2), Stage("drop", fn=id)])
-    measured = road.measured(run(road, range(20)))
+    path = Pipeline([Stage("double", fn=lambda x: 2 * x, num_workers=2), Stage("drop", fn=id)])
+    measured = path.measured(run(path, range(20)))
     assert all(len(stage.service_s) == 20 for stage in measured.stages)
     assert simulate(measured, 20).makespan_s > 0

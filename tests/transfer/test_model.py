@@ -1,4 +1,4 @@
-"""The loop's model against sums that can be done by hand and against the same road played as a pipeline."""
+"""The loop's model against sums that can be done by hand and against the same path played as a pipeline."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_the_first_copy_has_nothing_to_hide_behind() -> None:
 
 def test_the_bottleneck_goes_where_the_slowest_is() -> None:
     times_s = {"load_s": 0.002, "copy_s": 0.004, "step_s": 0.010}
-    roads = [preprocess_pipeline("workers", preprocess_s=0.040, num_workers=n, **times_s) for n in (2, 4, 8)]
-    assert [road.bottleneck for road in roads] == ["load and preprocess", "load and preprocess", "step"]
+    paths = [preprocess_pipeline("workers", preprocess_s=0.040, num_workers=n, **times_s) for n in (2, 4, 8)]
+    assert [path.bottleneck for path in paths] == ["load and preprocess", "load and preprocess", "step"]
     on_gpu = preprocess_pipeline("gpu", preprocess_s=0.001, num_workers=2, **times_s)
     assert on_gpu.bottleneck == "preprocess and step"
     assert simulate(on_gpu, 200).makespan_s / 200 == pytest.approx(0.011, rel=0.01)

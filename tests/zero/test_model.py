@@ -247,7 +247,7 @@ def test_ddp_takes_a_parameter_without_a_dimension() -> None:
 
 def test_words() -> None:
     memory = zero.memory(999, 2, 1, "fp32", activation_bytes=1)
-    assert memory.words()[0] == "999 parameters, 2 ranks, stage 1, fp32, adam: 12 kB a rank"
+    assert memory.words()[0] == "999 parameters, 2 ranks, stage 1, fp32, adam: 12 kB per rank"
     terms = ["parameters", "gradients", "optimizer_states", "activations"]
     assert [line.split()[0] for line in memory.words()[1:]] == terms
     assert "1.5 million parameters, 1 rank," in str(zero.memory(1_500_000, 1, 0))

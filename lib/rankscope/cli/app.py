@@ -16,7 +16,7 @@ from .doctor import doctor
 from .profile import profile
 
 app = typer.Typer(
-    help="What this machine does: measure it, show it, predict from it, compare it.",
+    help="Measure what this machine does, show it, predict from it, compare it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -25,9 +25,12 @@ app = typer.Typer(
 app.command()(profile)
 app.command()(doctor)
 
-ProfilePath = Annotated[Path, typer.Argument(help="A profile, as `rankscope profile` writes it.", metavar="PATH")]
+ProfilePath = Annotated[
+    Path,
+    typer.Argument(help="A profile: a file that `rankscope profile` or `import` wrote, or bank:NAME.", metavar="PATH"),
+]
 Collective = Annotated[str, typer.Option(help="Which collective.")]
-Sizes = Annotated[list[str] | None, typer.Option(help="Bytes of the whole buffer, as in 64KiB; again for more.")]
+Sizes = Annotated[list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more sizes.")]
 
 
 @app.command()
@@ -35,10 +38,10 @@ def show(
     path: ProfilePath,
     num_bytes: Sizes = None,
     picture: Annotated[
-        Path | None, typer.Option(help="Write an SVG of native next to machines of the bank that are like it.")
+        Path | None, typer.Option(help="Write an SVG: this box next to similar machines of the bank.")
     ] = None,
 ) -> None:
-    """Say what a profile holds: the links, what is quickest at each size, and a verdict.
+    """Show what a profile holds: its links, the fastest algorithm at each size, and a verdict.
 
     With --num-bytes: every algorithm at that size, measured and predicted.
     """
@@ -55,19 +58,22 @@ def show(
 
         svg = f"{to_svg(draw_beside(profile))}\n".encode()
         write_atomically(picture, lambda file: file.write(svg))
-        tables.show([f"{printable(str(picture))} shows {profile.provenance['name']} next to machines like it"])
+        tables.show([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
 
 
 @app.command("import")
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Logs of nccl-tests, nvbandwidth, OSU and others.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write all of it, of one machine, here.")
+        Path | None,
+        typer.Option("-o", "--output", help="Write everything that was read to this file, as one machine's profile."),
     ] = None,
-    kind: Annotated[str | None, typer.Option(help="Which program wrote them; by default as the text says.")] = None,
-    num_ranks: Annotated[int | None, typer.Option(help="Of collectives, where the log does not state it.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="The program that wrote them. [default: recognised from the text]")
+    ] = None,
+    num_ranks: Annotated[int | None, typer.Option(help="The number of ranks, where the log does not state it.")] = None,
 ) -> None:
-    """Read what others measured, or you with another program: a line a table, and with -o a profile of all of them."""
+    """Read logs of other programs. Prints one line per table; -o stores all of them as one profile."""
     from ..machine import read_log
     from ..machine.logs import merged
     from . import tables
@@ -76,25 +82,28 @@ def import_(
     tables.show(tables.imported(found))
     if output is not None:
         merged(found, printable(output.stem)).save(output)
-        tables.show([f"{printable(str(output))} holds all of it; `rankscope show {printable(str(output))}` shows it"])
+        tables.show([f"{printable(str(output))} holds everything; `rankscope show {printable(str(output))}` shows it"])
 
 
 @app.command()
 def nccl(
-    box: Annotated[str, typer.Argument(help="The GPU and how many of them a node has, as in h100x8.", metavar="BOX")],
-    nodes: Annotated[int | None, typer.Option(help="How many nodes. [default: 1, or as the log says]")] = None,
+    box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes. [default: 1, or what the log states]")] = None,
     version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
     collective: Collective = "allreduce",
     num_bytes: Sizes = None,
     log: Annotated[
-        Path | None, typer.Option(help="Of NCCL_DEBUG=INFO with INIT,GRAPH,TUNING: what it printed.")
+        Path | None, typer.Option(help="A log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING.")
     ] = None,
-    profile: Annotated[str | None, typer.Option(help="What the box was measured to do, or a bank:NAME.")] = None,
+    profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
     tuner_csv: Annotated[
-        Path | None, typer.Option(help="Write here what NCCL's example tuner reads: choices quicker than measured.")
+        Path | None,
+        typer.Option(
+            help="Write a file for NCCL's example tuner: choices that should be faster than the measured ones."
+        ),
     ] = None,
 ) -> None:
-    """Say by size which algorithm and protocol NCCL chooses, what it expects, and what machines take."""
+    """Show which algorithm and protocol NCCL chooses by size, the time it expects, and the time machines take."""
     from ..machine import Profile
     from ..nccl import Model
     from ..nccl.tuner import tuner_csv as tuner_lines
@@ -108,7 +117,7 @@ def nccl(
     model = Model.from_log(log, gpu, **more) if log else Model(**{"gpu": gpu, "version": version, **more})
     measured = None if profile is None else Profile.load(profile)
     if tuner_csv is not None and measured is None:
-        raise ValueError("--tuner-csv needs --profile: what the box was measured to do")
+        raise ValueError("--tuner-csv needs --profile, the measured profile of the box")
     lines = None if measured is None else tuner_lines(model, measured)
     if measured is not None:
         model = model.with_readings(measured)
@@ -116,17 +125,19 @@ def nccl(
     if tuner_csv is not None and lines is not None:
         write_atomically(tuner_csv, lambda file: file.write(lines.encode()))
         ranges = count_of(lines.count("\n") - 1, "range")
-        tables.show([f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be quicker"])
+        tables.show([f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be faster"])
 
 
 @app.command()
 def predict(
     path: ProfilePath,
     collective: Collective = "allreduce",
-    algorithm: Annotated[list[str] | None, typer.Option(help="Which; again for more. [default: all]")] = None,
+    algorithm: Annotated[
+        list[str] | None, typer.Option(help="Name of an algorithm. Repeat for more. [default: all]")
+    ] = None,
     num_bytes: Sizes = None,
 ) -> None:
-    """Predict what each algorithm takes on the machine of a profile, the quickest first, beside the lower bound."""
+    """Predict the time of each algorithm on the machine of a profile, the fastest first, with the lower bound."""
     from ..machine import Profile
     from . import tables
 
@@ -138,10 +149,10 @@ def predict(
 @app.command()
 def compare(
     before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
-    after: Annotated[Path, typer.Argument(help="The profile to compare with it.", metavar="B")],
-    everything: Annotated[bool, typer.Option("--all", help="Show what is within the noise, too.")] = False,
+    after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
+    everything: Annotated[bool, typer.Option("--all", help="Also show differences within the noise.")] = False,
 ) -> None:
-    """Say what takes longer or shorter in profile B than in profile A, by more than the noise."""
+    """Show what is slower or faster in profile B than in profile A, by more than the noise."""
     from ..machine import Profile
     from . import tables
 
@@ -152,11 +163,11 @@ def compare(
 def trace(
     path: ProfilePath,
     algorithm: Annotated[str, typer.Option(help="Which algorithm.")],
-    num_bytes: Annotated[str, typer.Option(help="Bytes of the whole buffer, as in 64KiB.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped where it ends in .gz.")],
+    num_bytes: Annotated[str, typer.Option(help="Size of the whole buffer, as in 64KiB.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped if it ends in .gz.")],
     collective: Collective = "allreduce",
 ) -> None:
-    """Write when each rank would send, receive and add, as a trace that chrome://tracing and Perfetto open."""
+    """Write when each rank would send, receive and add, as a trace for Perfetto and chrome://tracing."""
     from ..machine import Profile
     from ..values.checks import count_of
     from ..values.units import bytes_words, time_words

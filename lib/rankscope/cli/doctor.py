@@ -20,10 +20,10 @@ from ..values.checks import count_of
 from .ending import interruptible
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False) -> None:
-    """Say what this machine can do, what that is for, and what to install for the rest.
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Show what this machine can do, what it is for, and what to install for the rest.
 
-    Each thing is tried, not looked up. The exit code is 1 where something is missing that nothing works without.
+    Everything is tried, not just looked up. The exit code is 1 if something required is missing.
     """
     from .tables import show
 
@@ -35,7 +35,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="As JSON, for pr
     else:
         show(tables(diagnoses))
     if short:
-        print(f"rankscope: missing, and nothing works without: {', '.join(short)}", file=sys.stderr)
+        print(f"rankscope: required, but missing: {', '.join(short)}", file=sys.stderr)
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""How a command ends early: by Ctrl-C or SIGTERM, with a word on stderr and nothing left behind."""
+"""How a command ends early: by Ctrl-C or SIGTERM, with a message on stderr and nothing left behind."""
 
 from __future__ import annotations
 

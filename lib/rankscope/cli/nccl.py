@@ -23,7 +23,9 @@ def box_of(text: str) -> tuple[str, int]:
     """Return the GPU and how many of them a node has, as in ``h100x8``; ValueError for another text."""
     found = re.fullmatch(r"([a-z]\w*)x(\d{1,2})", text.strip().lower())
     if not found or found[1] not in GPUS:
-        raise ValueError(f"BOX must be a GPU and how many a node has, as in h100x8, with one of {', '.join(GPUS)}")
+        raise ValueError(
+            f"BOX must be a GPU and the number of GPUs per node, as in h100x8; known GPUs: {', '.join(GPUS)}"
+        )
     return found[1], int(found[2])
 
 
@@ -64,7 +66,7 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
             f"{mostly} {most_s / choice.time_s:.0%}",
             high if low == high else f"{low.removesuffix(f' {high.split()[-1]}')} to {high}",
         )
-    got_words = f"public: what {', '.join(machines)} took" if curves else "no public machine of the bank is like it"
-    table.caption = f"NCCL: what it expects; model: with what it lacks, mostly of which; {got_words}"
+    got_words = f"public: what {', '.join(machines)} took" if curves else "the bank has no machine like it"
+    table.caption = f"NCCL: the time it expects; model: with the terms it lacks, the largest named; {got_words}"
     yield table
     yield from (Text(note) for note in model.notes)

@@ -28,31 +28,38 @@ _A_LINE_S = 5.0  # where there is no terminal
 
 def profile(
     context: typer.Context,
-    output: Annotated[Path, Option("-o", "--output", help="The file; gone on with where it is there.")] = _OUTPUT,
-    name: Annotated[str, Option(help="What to call it; by default as the file.")] = "",
-    num_ranks: Annotated[int | None, Option(help="By default the GPUs with nccl, which may be one, else 4.")] = None,
+    output: Annotated[
+        Path, Option("-o", "--output", help="The file to write. If it exists, measuring continues where it stopped.")
+    ] = _OUTPUT,
+    name: Annotated[str, Option(help="Name of the profile. [default: the file's name]")] = "",
+    num_ranks: Annotated[int | None, Option(help="Number of ranks. [default: one per GPU with nccl, else 4]")] = None,
     backend: Annotated[
-        str | None, Option(help="gloo, nccl or mpi; by default nccl where there are two GPUs or more, else gloo.")
+        str | None, Option(help="gloo, nccl or mpi. [default: nccl with two GPUs or more, else gloo]")
     ] = None,
     device: Annotated[
-        str | None, Option(help="cpu or cuda, where buffers are; nccl has cuda, gloo takes both.")
+        str | None, Option(help="Where buffers lie, cpu or cuda. nccl needs cuda; gloo takes both.")
     ] = None,
-    collectives: Annotated[str, Option(help="Names with commas between them.")] = "allreduce",
+    collectives: Annotated[str, Option(help="Names, separated by commas.")] = "allreduce",
     place: Annotated[str, Option(help="allreduce in place, out of place or both: in, out, both.")] = "in",
-    algorithms: Annotated[str | None, Option(help="Names with commas, native among them; by default all.")] = None,
-    sizes: Annotated[str | None, Option(help="As in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")] = None,
-    iterations: Annotated[int, Option(help="Of each point, at most.")] = 60,
-    budget: Annotated[float, Option(help="Seconds for a point; long ones take more, for six iterations.")] = 0.4,
-    real_time: Annotated[bool, Option("--real-time", help="Before all else that runs here (root).")] = False,
-    emulate: Annotated[
-        str | None, Option(help="On a network made for it, a rank a host, as in 100Mbit/s,5ms (root).")
+    algorithms: Annotated[
+        str | None, Option(help="Names, separated by commas; native is the backend's own. [default: all]")
     ] = None,
-    transfers: Annotated[bool, Option(help="Copies to and from the GPU, where there is one.")] = True,
-    fresh: Annotated[bool, Option("--fresh", help="Replace what the file holds.")] = False,
+    sizes: Annotated[str | None, Option(help="As in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")] = None,
+    iterations: Annotated[int, Option(help="Most iterations per point.")] = 60,
+    budget: Annotated[
+        float, Option(help="Seconds per point; a slow point takes longer, for at least six iterations.")
+    ] = 0.4,
+    real_time: Annotated[bool, Option("--real-time", help="Run the ranks at real-time priority (root).")] = False,
+    emulate: Annotated[
+        str | None, Option(help="Measure on an emulated network with one rank per host, as in 100Mbit/s,5ms (root).")
+    ] = None,
+    transfers: Annotated[bool, Option(help="Also measure copies to and from the GPU, if there is one.")] = True,
+    fresh: Annotated[bool, Option("--fresh", help="Replace the file's contents.")] = False,
 ) -> None:
-    """Measure this machine: links, memory, every collective algorithm, copies to and from a GPU, each checked first.
+    """Measure this machine: links, memory, every collective algorithm, copies to and from a GPU.
 
-    Under torchrun its processes are the ranks. Ctrl-C loses nothing that was finished: the same command goes on.
+    Each collective must give the right result before it is timed.
+    Under torchrun, its processes are the ranks. After Ctrl-C the same command continues where it stopped.
     """
     from ..machine.measuring.plan import Protocol
     from ..machine.measuring.run import default_backend, measure, writes
@@ -96,9 +103,9 @@ def profile(
         )
     if speaks:
         if seen[-1].left_out:
-            print(f"left out, for want of memory: {', '.join(map(bytes_words, seen[-1].left_out))}")
+            print(f"left out, because memory is too small: {', '.join(map(bytes_words, seen[-1].left_out))}")
         tables.show([*tables.overview(found), ""])
-        print(printable(f"{output} holds all of it; `rankscope show {output}` shows it again"))
+        print(printable(f"{output} holds everything; `rankscope show {output}` shows it again"))
 
 
 # ---- words of the command line
@@ -117,7 +124,7 @@ def parse_sizes(text: str) -> list[int]:
         return [parse_bytes("--sizes", each) for each in text.split(",")]
     low, high = (parse_bytes("--sizes", each) for each in text.split(":", 1))
     if not 0 < low <= high:
-        raise ValueError(f"--sizes must go up from a size above 0, got {text!r}")
+        raise ValueError(f"--sizes must increase from a size above 0, got {text!r}")
     return list(powers_of_two(low, high))
 
 
@@ -128,12 +135,12 @@ def parse_network(text: str) -> tuple[float, float]:
     (12500000.0, 0.005)
     >>> parse_network("fast")
     Traceback (most recent call last):
-    ValueError: --emulate must be a rate and a latency like 100Mbit/s,5ms or 1Gbit/s alone, got 'fast'
+    ValueError: --emulate must be a rate and a latency, as in 100Mbit/s,5ms, or a rate alone, got 'fast'
     """
     number = r"(\d+(?:\.\d+)?) ?"
     found = re.fullmatch(rf"{number}([kMG])bit/s(?:, ?{number}(us|ms|s))?", text.strip())
     if found is None:
-        raise ValueError(f"--emulate must be a rate and a latency like 100Mbit/s,5ms or 1Gbit/s alone, got {text!r}")
+        raise ValueError(f"--emulate must be a rate and a latency, as in 100Mbit/s,5ms, or a rate alone, got {text!r}")
     latency_s = float(found[3]) * _SECONDS[found[4]] if found[3] else 0.0
     return float(found[1]) * _BITS[found[2]] / 8, latency_s
 
@@ -176,7 +183,7 @@ def _lines(speaks: bool) -> Show:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Show]:
-    """Show a bar that is drawn anew, and gone at the end."""
+    """Show a progress bar that is redrawn, and removed at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -207,4 +214,4 @@ def _how_to_continue(seen: list[Progress], output: Path, fresh: bool) -> str:
     if not seen or not seen[-1].num_points:
         return "nothing was measured"
     how = "the same command without --fresh" if fresh else "the same command"
-    return f"{_count(seen[-1])} are in {printable(str(output))}, and {how} goes on from there"
+    return f"{_count(seen[-1])} are in {printable(str(output))}, and {how} continues from there"

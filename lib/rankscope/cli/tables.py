@@ -35,13 +35,13 @@ def table_of(title: str, *columns: str) -> Table:
     made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     made.caption_justify, made.caption_style = "left", "dim"
     for name in columns:
-        words = name in ("algorithm", "quickest", *_WRAPPED, "")
+        words = name in ("algorithm", "fastest", *_WRAPPED, "")
         made.add_column(name, justify="left" if words else "right", no_wrap=name not in _WRAPPED, header_style="dim")
     return made
 
 
 def marked(lines: Iterable[tuple[str, str]]) -> Table:
-    """Return texts next to their marks, so that what does not fit into a line goes on below its beginning."""
+    """Return labels next to their texts; a long text continues below its own beginning."""
     table = Table.grid(padding=(0, 1))
     for mark, text in lines:
         table.add_row(Text(mark, "dim"), Text(text))
@@ -63,7 +63,7 @@ def show(parts: Iterable[RenderableType]) -> None:
 
 
 def overview(profile: Profile) -> Iterator[RenderableType]:
-    """Yield where the profile is from, its links, what is quickest at each size, its copies, and the verdict."""
+    """Yield where the profile is from, its links, the fastest algorithm at each size, its copies, and the verdict."""
     first, *lines = str(profile).splitlines()
     yield Text(first, "bold")
     yield from map(Text, lines)
@@ -76,11 +76,11 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
             yield _beside(box, group)
     yield from copies_tables(profile)
     yield heading("Verdict")
-    yield marked(("·", sentence) for sentence in verdict(profile) or ["No rule has anything to say."])
+    yield marked(("·", sentence) for sentence in verdict(profile) or ["No rule found a problem."])
 
 
 def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]:
-    """Yield a table for each collective and size: every algorithm, the quickest first, and what was predicted.
+    """Yield a table for each collective and size: every algorithm, the fastest first, and what was predicted.
 
     Of a size that was not measured it is what native takes by its curve.
     """
@@ -107,7 +107,7 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
 
 def _between_sizes(profile: Profile, size: int) -> Table:
     table = table_of(f"{bytes_words(size)}, by curves", "", "native", "from", "to", "busbw")
-    table.caption = "through sizes that were measured; from, to: 90 % lie there"
+    table.caption = "through the measured sizes; from, to: the 90 % interval"
     for group in groups(profile):
         with contextlib.suppress(ValueError):  # not native, or at too few sizes
             curve = profile.curve(group.collective)
@@ -134,7 +134,7 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
 def predictions(
     profile: Profile, collective: str, algorithms: Sequence[str] | None, sizes: Sequence[int]
 ) -> Iterator[RenderableType]:
-    """Yield a table for each size: what the algorithms take, the quickest first, and what was measured of it.
+    """Yield a table for each size: the algorithms' times, the fastest first, and what was measured.
 
     Where no algorithms are asked for, native is one of them, by the curve through what was measured; and where no link
     was measured, it is the only one. Raises ValueError for an unknown name, and where there is nothing to predict from.
@@ -163,12 +163,12 @@ def predictions(
                     raise
         least_s = bound_s(profile, collective, rounded) if names else 0.0
         points = measured.get(rounded, {})
-        least = f"; no less than {time_words(least_s)}" if least_s else ""
+        least = f"; lower bound {time_words(least_s)}" if least_s else ""
         title = f"{collective}, {bytes_words(rounded)}{least}"
         table = table_of(title, "algorithm", "predicted", "×bound", *(["measured", "off"] if points else []))
         if curve:
             low, high = map(time_words, curve.interval_s(rounded))
-            table.caption = f"native: by the curve through what was measured; 90 % lie from {low} to {high}"
+            table.caption = f"native: from the curve through the measured sizes; 90 % interval {low} to {high}"
         for place, (seconds, name) in enumerate(sorted(rows)):
             point = points.get(name)
             off = "" if name == NATIVE or not point else f"{seconds / point.median_s - 1:+.0%}"
@@ -197,15 +197,15 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
     if len(chosen):
         table = table_of("Median times", "what", "size", "A", "B", "B/A", "")
         for row in chosen.itertuples():
-            mark = "" if not row.beyond_noise else "slower" if row.ratio > 1 else "quicker"
+            mark = "" if not row.beyond_noise else "slower" if row.ratio > 1 else "faster"
             times = map(time_words, (row.before_s, row.after_s))
-            style = {"slower": "red", "quicker": "green"}.get(mark)
+            style = {"slower": "red", "faster": "green"}.get(mark)
             table.add_row(_what(row), bytes_words(row.num_bytes), *times, f"{row.ratio:.2f}", mark, style=style)
         yield table
-    slower, quicker = (int((both.beyond_noise & (sign * (both.ratio - 1) > 0)).sum()) for sign in (1, -1))
-    within = len(both) - slower - quicker
+    slower, faster = (int((both.beyond_noise & (sign * (both.ratio - 1) > 0)).sum()) for sign in (1, -1))
+    within = len(both) - slower - faster
     yield Text(
-        f"\n{count_of(len(both), 'point')} in both. In B {slower} take longer and {quicker} less; {within} are within"
+        f"\n{count_of(len(both), 'point')} in both. In B {slower} are slower and {faster} faster; {within} are within"
     )
     yield Text("the noise (their interquartile ranges meet).")
     for side, name in (("before", "A"), ("after", "B")):
@@ -240,7 +240,7 @@ def _links(profile: Profile) -> Iterator[RenderableType]:
 
 
 def _by_size(profile: Profile, group: Group) -> Table:
-    table = table_of(group.collective, "size", "quickest", "median", "busbw", "native", "gain", "×bound", "clean")
+    table = table_of(group.collective, "size", "fastest", "median", "busbw", "native", "gain", "×bound", "clean")
     table.caption = "gain: native's time over that of ours; ×bound: the time over the lower bound"
     for size, points in group.by_size.items():
         best, native = group.fastest(size), points.get(NATIVE)
@@ -269,7 +269,7 @@ def _beside(box: Beside, group: Group) -> Table:
     table = table_of(f"{group.collective}, {NATIVE}", "size", "median", "got", *columns)
     notes = [f"expected: of {box.names}; share: of the slowest"] if rows else []
     if not rows:
-        notes = [f"no machine of the bank is known to be like it{'' if box.gpu else ': its GPUs are not stated'}"]
+        notes = [f"the bank has no machine like it{'' if box.gpu else ': its GPUs are not stated'}"]
     notes += [f"link: {rate_words(wire)} one way"] if wire else []
     table.caption = "; ".join([f"got: busbw; {notes[0]}", *notes[1:]] if notes else ["got: busbw"])
     for size, points in group.by_size.items():
@@ -327,7 +327,7 @@ _OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def copies_tables(profile: Profile) -> Iterator[Table]:
-    """Yield what copies reach by method and size, what else was measured of them, and what is said about them.
+    """Yield what copies reach by method and size, what else was measured, and the claims about them.
 
     Nothing for a profile without copies.
     """
@@ -344,7 +344,7 @@ def copies_tables(profile: Profile) -> Iterator[Table]:
 
 def _by_method(profile: Profile, direction: str, title: str) -> Table:
     table = table_of(title, "size", *_METHODS, "call")
-    table.caption = "call: for how long one with non_blocking held the host; on the fly: pinned for the copy"
+    table.caption = "call: how long a non_blocking copy kept the host busy; on the fly: pinned for this copy"
     for size in _sizes(profile, "transfer", direction=direction):
         ways = [_PINNED | {"direction": direction, "method": method} for method in _METHODS.values()]
         row = [_median(profile, size, "transfer", way, rate=True) for way in ways]
@@ -374,7 +374,7 @@ def _between_gpus(profile: Profile) -> Table:
 
 
 def _said(profile: Profile) -> Table:
-    table = table_of("what is said about copies", "claim", "predicted", "measured")
+    table = table_of("claims about copies", "claim", "predicted", "measured")
     for claim, predicted, measured in claims(profile, facts_of(profile)):
         expected, found = (("yes" if one.holds else "no") if one else "" for one in (predicted, measured))
         table.add_row(claim, expected, found or "not measured")

@@ -1,4 +1,4 @@
-"""`best`: which algorithm is quickest at a size on a cluster, and by how much."""
+"""`best`: which algorithm is fastest at a size on a cluster, and by how much."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Candidate(NamedTuple):
 
 
 class Best(NamedTuple):
-    """All algorithms by time, the quickest first, and the lower bound were all links as good as the best of each."""
+    """All algorithms by time, the fastest first, and the lower bound were all links as good as the best of each."""
 
     candidates: tuple[Candidate, ...]
     bound_s: float
@@ -43,7 +43,7 @@ class Best(NamedTuple):
 
     @property
     def margin(self) -> float:
-        """How much longer the next algorithm takes, as a share of the quickest's time; infinite if there is none."""
+        """How much longer the next algorithm takes, as a share of the fastest one's time; infinite if there is none."""
         if len(self.candidates) == 1:
             return math.inf
         after = self.candidates[1].seconds
@@ -51,9 +51,9 @@ class Best(NamedTuple):
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value}" for name, value in self.candidates[0].options.items())
-        more = f"{self.margin:.0%} more" if self.margin > _EQUAL else "as quick"
+        more = f"{self.margin:.0%} more" if self.margin > _EQUAL else "as fast"
         after = f", then {self.candidates[1].algorithm}, {more}" if len(self.candidates) > 1 else ""
-        return f"{self.algorithm}({options}) takes {self.seconds:.4g} s{after}; no less than {self.bound_s:.4g} s"
+        return f"{self.algorithm}({options}) takes {self.seconds:.4g} s{after}; lower bound {self.bound_s:.4g} s"
 
 
 def best(
@@ -70,7 +70,7 @@ def best(
 
     >>> from ..cluster import Link
     >>> print(best(1e6, Cluster.uniform(8, Link(1e-6, 1e10))))
-    halving_doubling() takes 0.000181 s, then torus_3d, as quick; no less than 0.000175 s
+    halving_doubling() takes 0.000181 s, then torus_3d, as fast; lower bound 0.000175 s
     """
     size = number("num_bytes", num_bytes, 0)
     one_of("collective", collective, tuple(ALGORITHMS))
@@ -95,7 +95,7 @@ def best(
 
 
 def _candidate(collective: str, name: str, num_bytes: float, cluster: Cluster) -> Candidate | None:
-    """The quickest of an algorithm's options, None where it does not exist for so many ranks."""
+    """The fastest of an algorithm's options, None where it does not exist for so many ranks."""
     tried, ours = [], is_shipped(collective, name)
     for options in _options(collective, name, num_bytes, cluster) if ours else [{}]:
         try:

@@ -83,14 +83,14 @@ def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
 
 
 def _alike(schedule: Schedule, given: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors, if they are one a rank and of one kind."""
+    """The tensors, if they are one per rank and of one kind."""
     if not isinstance(given, Iterable):
-        raise ValueError(f"tensors must be {schedule.num_ranks}, one a rank, got {given!r}")
+        raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {given!r}")
     tensors = list(given)
     if len(tensors) != schedule.num_ranks:
-        raise ValueError(f"tensors must be {schedule.num_ranks}, one a rank, got {len(tensors)}")
+        raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
     skip = 1 if schedule.weights is not None and schedule.collective in RUNS_IN else 0  # runs may differ in length
-    names = ("shape but for the first dimension" if skip else "shape", "dtype", "device")
+    names = ("shape except in the first dimension" if skip else "shape", "dtype", "device")
     for rank, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
             raise ValueError(f"tensors must be torch tensors, got {tensor!r} for rank {rank}")

@@ -78,7 +78,7 @@ class Verified(NamedTuple):
     def __str__(self) -> str:
         return (
             f"{count_of(self.num_steps, 'step')}, {count_of(self.num_messages, 'message')}; "
-            f"a rank sends at most {self.most_sends} in a step, "
+            f"each rank sends at most {self.most_sends} per step, "
             f"and receives at most {self.most_receives}"
         )
 
@@ -94,7 +94,7 @@ def verify(schedule: Schedule) -> Verified:
 
     >>> from . import ALGORITHMS
     >>> print(verify(ALGORITHMS["allreduce"]["ring"](4)))
-    6 steps, 24 messages; a rank sends at most 1 in a step, and receives at most 1
+    6 steps, 24 messages; each rank sends at most 1 per step, and receives at most 1
     """
     shares = _before(of_type("schedule", schedule, Schedule))
     complete = np.bitwise_or.reduce(shares[:, 0], axis=0)  # a chunk in which nothing is missing

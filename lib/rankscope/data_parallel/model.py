@@ -24,7 +24,7 @@ MOST_DEVICES = 1024
 
 @frozen
 class StepSizes:
-    """How many samples a step has, and its bytes: inputs and outputs of ONE sample, parameters and buffers of a model.
+    """The samples in a step, and the bytes: inputs and outputs of ONE sample, parameters and buffers of a model.
 
     `parameter_bytes` are those that get a gradient, of the same size; `frozen_bytes` those that get none. Raises
     ValueError for what is no whole number, for a batch without samples and for bytes below 0.

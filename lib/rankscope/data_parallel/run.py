@@ -98,7 +98,7 @@ def dissect(
     wait for each other.
 
     The module is left as it is. It maps inputs of shape (batch, …) to one tensor of shape (batch, …), and the loss is
-    a mean over the batch, or whatever `loss_fn` makes of all outputs on device 0. Raises ValueError for what is no such
+    a mean over the batch, or what `loss_fn` returns for all outputs on device 0. Raises ValueError for what is no such
     thing, for costs on GPUs, and for a module without a parameter to train.
 
     >>> step = dissect(nn.Linear(3, 2), torch.randn(9, 3), torch.randn(9, 2), nn.functional.mse_loss, 8)

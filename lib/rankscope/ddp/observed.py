@@ -32,7 +32,7 @@ def used_s(step_s: tuple[float, ...], clean: tuple[bool, ...]) -> Seconds:
 
 @frozen
 class Setting:
-    """What DDP was told: its own options, the micro-batches of a step, and whether it communicates at all."""
+    """DDP's settings: its own options, the micro-batches of a step, and whether it communicates at all."""
 
     bucket_cap_mb: float | None = checked(optional, number, above=0, default=None)
     accumulation: int = checked(whole, 1, MOST_ACCUMULATION, default=1)

@@ -15,7 +15,7 @@ from .cost import Cost
 from .step import FREE, Contention, LocalStep, backward_begin_s, default_launches, last_backward
 
 DEFAULT_CAPS_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 32.0, 64.0, 128.0, 256.0, 512.0)
-_WORTH = 0.01  # of a step's time: less than the model can tell apart
+_WORTH = 0.01  # of a step's time: smaller than what the model can resolve
 
 
 class Candidate(NamedTuple):
@@ -68,14 +68,14 @@ class Recommendation:
     def __str__(self) -> str:
         one, default_s = self.chosen, time_words(self.default.step_s)
         if one.bucket_cap_mb is None:
-            first = f"leave bucket_cap_mb alone: {default_s} a step, and no cap is predicted to save 1 % of it"
+            first = f"keep the default bucket_cap_mb: {default_s} per step, and no cap is predicted to save 1 % of it"
         else:
             what = f"write DistributedDataParallel(module, bucket_cap_mb={one.bucket_cap_mb:g})"
-            first = f"{what}: {time_words(one.step_s)} a step, {self.gain:.1%} less than the default's {default_s}"
+            first = f"{what}: {time_words(one.step_s)} per step, {self.gain:.1%} less than the default's {default_s}"
         buckets = count_of(one.num_buckets, "bucket")
         waits = f"{time_words(one.wait_s)} of the step waiting for them, {one.wait_s / (one.step_s or 1):.0%}"
         near = (f"{each.bucket_cap_mb:g} MiB {time_words(each.step_s)}" for each in self.neighbours)
-        return "\n".join([first, f"{buckets}, {waits}", f"next to it: {', '.join(near) or 'nothing'}"])
+        return "\n".join([first, f"{buckets}, {waits}", f"neighbours: {', '.join(near) or 'nothing'}"])
 
 
 def recommend(
@@ -99,9 +99,9 @@ def recommend(
     >>> local = LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
     >>> ring = cost(Link(alpha_s=50e-6, bytes_per_s=2e9), num_ranks=8)
     >>> print(recommend(local, ring))
-    write DistributedDataParallel(module, bucket_cap_mb=8): 104 ms a step, 12.5% less than the default's 119 ms
+    write DistributedDataParallel(module, bucket_cap_mb=8): 104 ms per step, 12.5% less than the default's 119 ms
     8 buckets, 8.32 ms of the step waiting for them, 8%
-    next to it: 4 MiB 106 ms, 16 MiB 111 ms
+    neighbours: 4 MiB 106 ms, 16 MiB 111 ms
     >>> recommend(local, ring, overlap=False).chosen.num_buckets
     1
 

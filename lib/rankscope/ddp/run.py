@@ -135,7 +135,7 @@ def measure_local_step(module: nn.Module, loss: Loss, *, num_ranks: int | None =
     """Return what a step of each of these ranks takes while all of them compute and none communicates.
 
     It is `measure` without the allreduces, and has its `options`: DDP still copies gradients into buckets and back. If
-    ranks share cores, measure as many as are to be predicted.
+    ranks share cores, measure as many as you want to predict.
 
     >>> step = measure_local_step(nn.Linear(8, 1), lambda model, rank, number: model(torch.ones(4, 8)).mean())
     >>> [spec.name for spec in step.parameters], len(step.ready_s)
@@ -368,7 +368,7 @@ class Watch:
 
             return work.get_future().then(done)
 
-        ddp.register_comm_hook(None, lambda _, bucket: reduce(bucket))  # DDP refuses annotations that are texts
+        ddp.register_comm_hook(None, lambda _, bucket: reduce(bucket))  # DDP refuses annotations that are strings
 
 
 # ---- what ranks saw, as values

@@ -205,7 +205,7 @@ def pinning_loader(profile: Profile) -> Answer | None:
     if not pairs:
         return None
     words = (
-        f"{workers}: {time_words(with_it.median_s)} a batch with pin_memory, {time_words(without.median_s)} without"
+        f"{workers}: {time_words(with_it.median_s)} per batch with pin_memory, {time_words(without.median_s)} without"
         for workers, with_it, without in pairs
     )
     helps = all(one.differs(without) and one.median_s < without.median_s for _, one, without in pairs)
@@ -221,5 +221,5 @@ CLAIMS: dict[str, Rules] = {
         changed_source_expected,
         changed_source,
     ),
-    "DataLoader(pin_memory=True) makes batches quicker": (pinning_loader_expected, pinning_loader),
+    "DataLoader(pin_memory=True) makes batches arrive faster": (pinning_loader_expected, pinning_loader),
 }

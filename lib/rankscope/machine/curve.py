@@ -1,4 +1,4 @@
-"""`Curve`: what was measured at some sizes, told at all sizes, with an interval and the points that look wrong."""
+"""`Curve`: what was measured at some sizes, interpolated to all, with an interval and the points that look wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expected, got, why: a GPU box beside the machines of the bank that are like it, and what explains a gap."""
+"""Expected, got, why: a GPU box next to the machines of the bank that are like it, and what explains a gap."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Finding:
 
 
 class Row(NamedTuple):
-    """A collective at a size: busbw in bytes/s that was got, and of the slowest and quickest machine like it."""
+    """A collective at a size: busbw in bytes/s that was got, and of the slowest and fastest machine like it."""
 
     collective: str
     num_bytes: int
@@ -172,10 +172,10 @@ def native(profile: Profile) -> dict[str, dict[int, Point]]:
 
 
 def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Beside:
-    """Return a profile beside others, by default the healthy ones of the bank with the same GPUs, ranks and nodes.
+    """Return a profile next to others, by default the healthy ones of the bank with the same GPUs, ranks and nodes.
 
     Where there is none with as many nodes, these are the next smaller and the next larger cluster of such nodes. A
-    profile is never beside itself, nor beside one whose network is known to be of another kind.
+    profile is never compared with itself, nor with one whose network is known to be of another kind.
     """
     about, nodes = profile.provenance, profile.num_nodes or 0
     if peers is not None or not (profile.backend == "nccl" and nodes and gpu_of(about) and native(profile)):
@@ -246,12 +246,12 @@ def no_gpudirect(box: Beside) -> Iterator[Finding]:
 
 
 def one_nic(box: Beside) -> Iterator[Finding]:
-    """A half, a quarter or an eighth of the bandwidth, while small sizes are as quick as elsewhere."""
+    """A half, a quarter or an eighth of the bandwidth, while small sizes are as fast as elsewhere."""
     share, small, _ = box.worst
     cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
     is_part = share < LOW and abs(share * cards - 1) < _NEAR
     if _has_network(box) and not box.is_series and is_part and small >= _AS_QUICK:
-        words = f"Small sizes are as quick: NCCL seems to use one network card where others use {cards}"
+        words = f"Small sizes are as fast: NCCL seems to use one network card where others use {cards}"
         yield Finding("one_nic", f"{box.figures} {words}. Look at NCCL_IB_HCA and what NCCL_DEBUG=INFO lists.")
 
 
@@ -282,7 +282,7 @@ def degraded_pair(box: Beside) -> Iterator[Finding]:
             who = f"{node} is in {number} of them" if 1 < len(slow) * _MOST_OF <= number else "no single one is in most"
             where = f"{len(slow)} of {len(rates)} pairs reach less than {share:.0%} of the median {rate_words(median)}"
             least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
-            words = f"{where}, {least}, the quickest {rate_words(max(rates.values()))}; {who}"
+            words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}; {who}"
             yield Finding("degraded_pair", f"{name} of {bytes_words(size)}, pair by pair: {words}.")
 
 

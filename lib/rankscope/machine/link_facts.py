@@ -112,7 +112,7 @@ def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = 
 def facts_of(profile: Profile) -> LinkFacts | None:
     """Return the facts of the machine that a profile is of, None where it does not say how its GPU is joined.
 
-    The link is what its topology says of GPU 0. The host's memory is taken to be as quick as the profile's largest copy
+    The link is what its topology says of GPU 0. The host's memory is taken to be as fast as the profile's largest copy
     into memory that was pinned before, if it has one.
     """
     of_type("profile", profile, Profile)

@@ -1,4 +1,4 @@
-"""`Point`, `Profile`: what a machine was measured to do, its file, and what the model makes of it."""
+"""`Point`, `Profile`: what a machine was measured to do, its file, and what the model predicts from it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _options(name: str, value: Any) -> ReadOnly:
         texts = [key, one] if isinstance(one, str) else [key]
         printable = all(isinstance(text, str) and text.isprintable() for text in texts)
         if not printable or not isinstance(one, str | int | bool):
-            known = "printable texts, whole numbers or truths by name"
+            known = "printable strings, whole numbers or booleans by name"
             raise ValueError(f"{name} must be {known}, got {key!r}: {one!r}")
     return options
 
@@ -108,7 +108,7 @@ class Point:
             raise ValueError(f"clean must say something of each of {len(self.seconds)} iterations, got {self.clean!r}")
 
     def like(self, num_bytes: int, seconds: tuple[float, ...]) -> Point:
-        """Return a point of the same thing at another size, quickly, all iterations clean; raises as `Point` does."""
+        """Return a point of the same thing at another size, all iterations clean, in little time. Raises as `Point`."""
         if not (seconds and 0 <= num_bytes <= MOST_BYTES and all(LEAST_S <= one <= MOST_S for one in seconds)):
             return Point(self.what, num_bytes, seconds, (True,) * len(seconds), self.options)
         made, put = object.__new__(Point), object.__setattr__

@@ -40,7 +40,7 @@ def verdict(profile: Profile) -> list[str]:
     >>> points = [Point("allreduce", 1024, [s] * 4, [True] * 4, {"algorithm": name}) for name, s in times.items()]
     >>> for sentence in verdict(Profile(provenance, {}, points)):
     ...     print(sentence)
-    allreduce: use ring at 1 KiB; no other is quicker by more than 5 % or the noise.
+    allreduce: use ring at 1 KiB; no other is faster by more than 5 % or the noise.
     allreduce: ring takes 0.50 of native's time at 1 KiB.
     No link was measured, so no algorithm can be predicted or compared with a bound.
     """
@@ -133,7 +133,7 @@ def fastest(profile: Profile) -> Iterator[str]:
             chosen.append((str(point.options["algorithm"]), size))
         runs = [(name, [size for _, size in run]) for name, run in groupby(chosen, lambda one: one[0])]
         words = ", ".join(f"{name} {_range(sizes)}" for name, sizes in runs)
-        yield f"{group.collective}: use {words}; no other is quicker by more than 5 % or the noise."
+        yield f"{group.collective}: use {words}; no other is faster by more than 5 % or the noise."
 
 
 def _range(sizes: list[int]) -> str:
@@ -163,7 +163,7 @@ def above_the_bound(profile: Profile) -> Iterator[str]:
         times = [(group.fastest(size).median_s / least_s, size) for size, least_s in ends.items() if least_s]
         words = [f"{many:.2f} times the lower bound at {bytes_words(size)}" for many, size in times]
         if words:
-            yield f"{group.collective}: the quickest takes {', '.join(words)}."
+            yield f"{group.collective}: the fastest takes {', '.join(words)}."
 
 
 def copies(profile: Profile) -> Iterator[str]:
@@ -215,7 +215,7 @@ def far_under_the_link(profile: Profile) -> Iterator[str]:
         busbw = group.fastest(size).busbw_bytes_per_s(profile.num_ranks)
         if bound.bandwidth_s > _MOSTLY_BYTES * bound.latency_s and busbw < _FAR_UNDER * link_rate:
             rates = f"busbw is {rate_words(busbw)}, and a link carries {rate_words(link_rate)}"
-            yield f"{group.collective}: even the quickest is far under the link at {bytes_words(size)}: {rates}."
+            yield f"{group.collective}: even the fastest is far below the link at {bytes_words(size)}: {rates}."
 
 
 def native_falls_off(profile: Profile) -> Iterator[str]:

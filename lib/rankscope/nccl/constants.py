@@ -75,7 +75,7 @@ class Era(NamedTuple):
     constants: Mapping[str, Any] = MappingProxyType({})
     is_nvls_by_steps: bool = True  # otherwise 5/6 of the graph
     is_ll_half: bool = True  # otherwise a ring's LL is a third or a quarter of Simple
-    ll128_alone: float = 0.92  # a ring's LL128 with one GPU a node, of Simple
+    ll128_alone: float = 0.92  # a ring's LL128 with one GPU per node, of Simple
     without_ll128: str = ""  # the generation that does not use it
 
 

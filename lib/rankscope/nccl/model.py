@@ -172,7 +172,7 @@ class Model:
         if collective in ("broadcast", "reduce") and algorithm != "ring":
             return f"{collective} is a ring only"
         if algorithm == "pat" and (collective == "allreduce" or self.gpus_per_node > 1 or self.version < (2, 23)):
-            return "PAT is for allgather and reduce_scatter of one GPU a node, from 2.23 on"
+            return "PAT is for allgather and reduce_scatter of one GPU per node, from 2.23 on"
         if algorithm.startswith("nvls"):
             if about.generation not in ("hopper", "blackwell") or about.link != "nvlink" or self.gpus_per_node < 2:
                 return "NVLS needs NVSwitch and Hopper or later"

@@ -1,4 +1,4 @@
-"""Where a measured machine would be quicker with another choice than NCCL's, for NCCL's example tuner plug-in."""
+"""Where a measured machine would be faster with another choice than NCCL's, for NCCL's example tuner plug-in."""
 
 from __future__ import annotations
 

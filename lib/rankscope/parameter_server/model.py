@@ -84,7 +84,7 @@ def simulate(
     waits. "asynchronous": it updates at every push, which returns when that is done (Dean et al., Large scale
     distributed deep networks, 2012; Li et al., Scaling distributed machine learning with the parameter server, 2014).
     "allreduce": no server, a ring of 2(N-1) steps, each a call with an N-th of the bytes, since a message of Gloo's
-    goes when its receiver has said that it may. (Gloo cuts that N-th in two and has both under way, so it is quicker:
+    goes when its receiver has said that it may. (Gloo cuts that N-th in two and has both under way, so it is faster:
     allreduce.cc.)
 
     The server's port is lanes "in" and "out" of its timeline, with the worker as item. Raises ValueError for numbers
@@ -249,7 +249,7 @@ class _Events:
             self._later(there_s, event._replace(version=version), "got")
 
     def _take(self, event: _Event) -> float:
-        """Take a gradient, and update if it is time to; return when the worker can be told that it was taken."""
+        """Take a gradient, and update if it is time to; return when the worker can learn that it was taken."""
         self.pushed_by.append(event.worker)
         self.staleness.append(len(self._updates_s) - event.version)
         self._num_arrived += 1

@@ -85,7 +85,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 class AsyncPartDataset(SyncPartDataset):
     """The same batches in the same order, from parts that processes load ahead.
 
-    `num_loaders` loader processes load the parts in turn, and keep up to `queue_size` of them ready; besides these,
+    `num_loaders` loader processes load the parts in turn, and keep up to `queue_size` of them ready; in addition,
     each loader holds one that it is loading or that finds no room. Parts come through shared memory: a batch that is
     kept keeps its whole part. Loaders record kind "load" on lanes "loader 0", …; the trainer kind "wait" on lane
     "trainer".

@@ -261,7 +261,7 @@ class _RecordedIterator:
                     self.add("stop", -1, request.wall, _now())
             raise
         if not isinstance(batch, _Batch):
-            raise _unknown(f"what {type(self._inner).__name__} makes of batches")
+            raise _unknown(f"how {type(self._inner).__name__} changes batches")
         arrived_ns, recording = _now(), self._recording
         wait_ns, self._pause_ns = self._pause_ns + arrived_ns - request.wall, 0
         if recording.batch_bytes is None:
@@ -368,7 +368,7 @@ class Clock:
 
 
 class _Fetched(NamedTuple):
-    """What a batch has cost its worker, in nanoseconds, and when it was done; `startup` is -1 but for a first batch."""
+    """What a batch cost its worker, in nanoseconds, and when it was done; `startup` is -1 except for a first batch."""
 
     worker: int
     read: int

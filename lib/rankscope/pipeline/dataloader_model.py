@@ -102,7 +102,7 @@ def simulate_dataloader(
 
     From bare times it is the best case rather than a forecast: real sleeps end late, a batch's way to the training loop
     takes some tenths of a millisecond, and workers take tens of milliseconds to start. For batches that come every 1 to
-    3 ms it was 9 % too quick in the median, 45 % at worst. What it needs there is a recording: `record_dataloader` has
+    3 ms it was 9 % too fast in the median, 45 % at worst. What it needs there is a recording: `record_dataloader` has
     the times as they were taken, and its `profile()` what goes into a `Handover`, `handover_s`, `receive_s` and
     `startup_s`. `advise` predicts from all of that.
 

@@ -79,7 +79,7 @@ def _uses_processes(pipeline: Pipeline) -> bool:
 def _executed(running: _Run, interrupts: Interrupts) -> Timeline:
     begin_s = running.to_the_end(interrupts)
     spans = running.recorder.timeline().select(between_s=(begin_s, time.perf_counter()))
-    mine = spans.take(np.flatnonzero(np.isin(spans.rank, [road.recorder.rank for road in running.roads])))
+    mine = spans.take(np.flatnonzero(np.isin(spans.rank, [path.recorder.rank for path in running.paths])))
     lanes = [lane for stage in running.stages for lane in stage.lanes()]
     return mine.shifted(-begin_s).named(lanes, [stage.name for stage in running.stages])
 
@@ -92,7 +92,7 @@ class StageError(RuntimeError):
         self.stage, self.item = stage, item
 
 
-class _Road:
+class _Path:
     """One rank's way through the stages: its items, the queues between, and how many workers have not ended."""
 
     def __init__(
@@ -143,9 +143,9 @@ class _Run:
             given = [(recorder, items)]
         check_lockstep(pipeline, len(given))
         self._step = Lockstep(len(given)) if len(given) > 1 else None
-        self.roads = [_Road(self.stages, own, seed, spans, self._step) for spans, own in given]
-        self._left = len(self.roads)  # how many of them have not ended
-        self._workers: dict[tuple[_Road, int], list[Worker]] = {}  # by road and place of the stage
+        self.paths = [_Path(self.stages, own, seed, spans, self._step) for spans, own in given]
+        self._left = len(self.paths)  # how many of them have not ended
+        self._workers: dict[tuple[_Path, int], list[Worker]] = {}  # by path and place of the stage
         self._busy: set[Worker] = set()
         self._lock, self._heard, self._wake = threading.Lock(), *multiprocessing.Pipe(duplex=False)
         self._error: StageError | None = None
@@ -158,8 +158,8 @@ class _Run:
                 with _starting(stage):
                     name = crew.pack(partial(answer, stage.fn))
                     labels = [f"worker {worker}" for worker in range(stage.num_workers)]
-                    for road in self.roads:
-                        self._workers[road, place] = crew.start(name, labels, timeout_s=timeout_s)
+                    for path in self.paths:
+                        self._workers[path, place] = crew.start(name, labels, timeout_s=timeout_s)
         for (_, place), workers in self._workers.items():
             with _starting(self.stages[place]):
                 for worker in workers:
@@ -189,16 +189,16 @@ class _Run:
 
     def _threads(self) -> Iterator[threading.Thread]:
         """A thread for each worker, not started yet."""
-        for road, (place, stage) in product(self.roads, enumerate(self.stages)):
-            source = road.sources[place]
+        for path, (place, stage) in product(self.paths, enumerate(self.stages)):
+            source = path.sources[place]
             turns = Turns(source) if stage.ordered and stage.num_workers > 1 else None
             for lane_number, name in enumerate(stage.lanes()):
-                work: Work = _call(stage.fn) if stage.fn else _sleep(road.times_s[place])
-                if (road, place) in self._workers:
-                    work = partial(self._ask, self._workers[road, place][lane_number])
-                lane = _Lane(road.recorder, stage.name, name, work, road.targets[place])
+                work: Work = _call(stage.fn) if stage.fn else _sleep(path.times_s[place])
+                if (path, place) in self._workers:
+                    work = partial(self._ask, self._workers[path, place][lane_number])
+                lane = _Lane(path.recorder, stage.name, name, work, path.targets[place])
                 loop = (self._in_turn, turns) if turns else (self._as_done, source)
-                yield threading.Thread(target=self._serve, args=(road, place, *loop, lane), name=name, daemon=True)
+                yield threading.Thread(target=self._serve, args=(path, place, *loop, lane), name=name, daemon=True)
 
     def _ask(self, worker: Worker, item: Item) -> tuple[Any, int, int]:
         self._busy.add(worker)
@@ -206,7 +206,7 @@ class _Run:
         self._busy.discard(worker)
         return answered
 
-    def _serve(self, road: _Road, place: int, loop: Callable[[Any, _Lane], None], source: Any, lane: _Lane) -> None:
+    def _serve(self, path: _Path, place: int, loop: Callable[[Any, _Lane], None], source: Any, lane: _Lane) -> None:
         """What a thread does until there are no more items or the run is stopped."""
         try:
             loop(source, lane)
@@ -214,8 +214,8 @@ class _Run:
             pass
         except End:
             with self._lock:
-                road.left[place] -= 1
-                if road.left[place]:
+                path.left[place] -= 1
+                if path.left[place]:
                     return
                 ended = place == len(self.stages) - 1
                 self._left -= ended
@@ -279,18 +279,18 @@ class _Run:
 
     def _supervise(self) -> None:
         """Wait for the end, for an error, for Ctrl-C or for the death of a process."""
-        alive: dict[Any, tuple[_Road, int]] = {one: key for key, workers in self._workers.items() for one in workers}
+        alive: dict[Any, tuple[_Path, int]] = {one: key for key, workers in self._workers.items() for one in workers}
         ready: list[Any] = []
         while self._heard not in ready:
             # again each second: a signal that comes just before the waiting begins is heard after it only
             ready = list(wait([self._heard, *alive], 1.0))
             for worker in alive.keys() & ready:
                 if worker.listen() and worker.code is not None:
-                    road, place = alive.pop(worker)
+                    path, place = alive.pop(worker)
                     worker.hang_up()  # its thread, if it has an item there, fails on that
                     if worker not in self._busy:
                         error = WorkerError(worker.obituary())
-                        self._fail(self._failed(road.recorder, self.stages[place].name, None, error), error)
+                        self._fail(self._failed(path.recorder, self.stages[place].name, None, error), error)
 
     def _fail(self, error: StageError, cause: BaseException | None) -> None:
         """Stop everything; the first error is the one that is raised."""
@@ -308,9 +308,9 @@ class _Run:
 
     def _stop(self) -> None:
         self._stopped = True
-        for road in self.roads:
-            for source in road.sources:
-                source.stop(road.num_workers)
+        for path in self.paths:
+            for source in path.sources:
+                source.stop(path.num_workers)
         if self._step:
             self._step.stop()
 
@@ -326,8 +326,8 @@ class _Run:
             if thread.ident:
                 thread.join(max(deadline - time.monotonic(), 0))
         try:
-            for road in self.roads:
-                road.items.close()
+            for path in self.paths:
+                path.items.close()
         except BaseException as error:
             self._fail(_items_failed(error), error)
 

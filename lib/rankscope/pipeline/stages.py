@@ -1,4 +1,4 @@
-"""`Stage` and `Pipeline`: the road of a batch as plain values, which `simulate` predicts and `run` executes."""
+"""`Stage` and `Pipeline`: the path of a batch as plain values, which `simulate` predicts and `run` executes."""
 
 from __future__ import annotations
 
@@ -119,10 +119,10 @@ class Pipeline:
 
     Raises ValueError for none, and for two of one name or with a lane of one name.
 
-    >>> road = Pipeline([Stage("read", 0.010), Stage("decode", 0.030, num_workers=2), Stage("train", 0.012)])
-    >>> road.bottleneck, round(road.bound_per_s, 1)
+    >>> path = Pipeline([Stage("read", 0.010), Stage("decode", 0.030, num_workers=2), Stage("train", 0.012)])
+    >>> path.bottleneck, round(path.bound_per_s, 1)
     ('decode', 66.7)
-    >>> road.changed("decode", num_workers=3).bottleneck
+    >>> path.changed("decode", num_workers=3).bottleneck
     'train'
     """
 
@@ -141,7 +141,7 @@ class Pipeline:
         return Pipeline([changed if stage.name == name else stage for stage in self.stages])
 
     def bounds_per_s(self) -> dict[str, float]:
-        """Return for each stage the items a second that it could deliver if it never waited: workers / mean time."""
+        """Return for each stage the items per second that it could deliver if it never waited: workers / mean time."""
         with np.errstate(divide="ignore"):
             return {stage.name: float(stage.num_workers / np.float64(stage.mean_s)) for stage in self.stages}
 

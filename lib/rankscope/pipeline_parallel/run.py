@@ -74,7 +74,7 @@ def measure(
 ) -> list[PipelineRun]:
     """Run steps of `make_model` by each of these schedules, on as many processes on Gloo as they have ranks.
 
-    Of `num_steps` steps a schedule the quickest is returned, after one that is not recorded. A microbatch is of 4
+    Of `num_steps` steps per schedule the fastest is returned, after one that is not recorded. A microbatch is of 4
     samples, so that 4·width float64 cross a cut. Each pass sleeps for the rest of its time, given as to `simulate`, so
     that more ranks than cores are no slower. The timelines have that function's lane "compute" and its kinds, and
     count from the instant at which all ranks start.
@@ -137,7 +137,7 @@ class _Step(NamedTuple):
 def _quickest(
     planned: PipelineSchedule, width: int, by_rank: Sequence[tuple[list[_Step], list[list[Tensor]]]]
 ) -> PipelineRun:
-    """Put together what the ranks saw of the quickest step of one schedule."""
+    """Put together what the ranks saw of the fastest step of one schedule."""
 
     def took_ns(ranks: tuple[_Step, ...]) -> int:
         return max(stop_ns for one in ranks for _, _, stop_ns in one.passes) - ranks[0].start_ns

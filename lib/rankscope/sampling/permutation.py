@@ -24,7 +24,7 @@ TORCH_32BIT_LIMIT = (2**32 - 1) // 20
 """From this length on torch.randperm takes 64-bit words and another loop: there we ask torch itself."""
 
 _PLAIN = 1 << 16
-"""Below this many items a plain Python loop is quicker than numpy on blocks of the square root's size."""
+"""Below this many items a plain Python loop is faster than numpy on blocks of the square root's size."""
 
 SEEDS = -(2**63), 2**64 - 1
 """The lowest and the highest seed that torch's generator takes."""

@@ -15,7 +15,7 @@ _FLAT = str | bytes | bytearray | memoryview | range  # sequences that hold no t
 def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
     """Return the batch with each tensor, and each object that moves itself, replaced by what `move` gives.
 
-    Lists, tuples, named tuples, mappings and dataclasses are made anew, of the same type wherever that type can be.
+    Lists, tuples, named tuples, mappings and dataclasses are rebuilt, of the same type wherever that type can be.
     Objects move themselves that have `pin_memory` and `to`, or `to` and are none of these. All else stays as it is.
 
     >>> mapped({"x": [torch.ones(2)], "name": "a"}, lambda tensor: tensor.tolist())

@@ -1,4 +1,4 @@
-"""The road onto the GPU as a model: where batches are prepared, copied and computed on, and what overlaps."""
+"""The path onto the GPU as a model: where batches are prepared, copied and computed on, and what overlaps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def simulate(
 
     Each batch takes a worker `load_s`, the loader's pin thread `pin_s`, the link `copy_s` and the device `step_s`. A
     loop that is not `prefetched` copies a batch and computes on it before it asks for the next; one that is has the
-    next on its way meanwhile. As in a DataLoader, two batches a worker are in hand. Raises ValueError for negative
+    next on its way meanwhile. As in a DataLoader, two batches per worker are in hand. Raises ValueError for negative
     times, fewer than 0 batches and fewer than 1 worker.
 
     >>> for prefetched in (False, True):
@@ -59,12 +59,12 @@ def preprocess_pipeline(
     `where` batches are preprocessed is "workers", which load a batch and prepare it, or "gpu", which prepares each
     batch before its step. Times are those of a batch: `load_s` and, on workers, `preprocess_s` on one worker while all
     of them work, since they share cores; `copy_s` of the bytes that are then copied, four times as many where a worker
-    has made float32 of them. As in a DataLoader, two batches a worker are in hand. Raises ValueError for times that are
-    negative and fewer than 1 worker.
+    has made float32 of them. As in a DataLoader, two batches per worker are in hand. Raises ValueError for negative
+    times and fewer than 1 worker.
 
     >>> for where, preprocess_s in (("workers", 0.040), ("gpu", 0.001)):
-    ...     road = preprocess_pipeline(where, 0.002, preprocess_s, 0.004, 0.010, num_workers=2)
-    ...     print(road.bottleneck, round(road.bound_per_s, 1))
+    ...     path = preprocess_pipeline(where, 0.002, preprocess_s, 0.004, 0.010, num_workers=2)
+    ...     print(path.bottleneck, round(path.bound_per_s, 1))
     load and preprocess 47.6
     preprocess and step 90.9
     """

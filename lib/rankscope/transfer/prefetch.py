@@ -36,7 +36,7 @@ def prefetched(
 ) -> Prefetched[T]:
     """Return what to iterate over in place of `loader`: its batches, on the device, the next `num_ahead` on their way.
 
-    Batches are tensors and whatever nests them: lists, tuples, named tuples, mappings, dataclasses, made anew with the
+    Batches are tensors and whatever nests them: lists, tuples, named tuples, mappings, dataclasses, rebuilt with the
     device's tensors in place of the host's. Tensors in pinned memory, as DataLoader(pin_memory=True) gives them, are
     copied from where they are, and must stay unchanged; others go through a ring of pinned buffers. Objects with both
     `pin_memory` and `to` are moved by these. Other objects with a `to`, and sparse tensors or such, are moved by their
@@ -73,7 +73,7 @@ def prefetched(
 
 
 class Prefetched(Generic[T]):
-    """A loader whose batches come on the device; made by `prefetched`. Each iteration asks the loader anew.
+    """A loader whose batches come on the device; made by `prefetched`. Each iteration starts the loader again.
 
     What it lacks itself, it takes from `loader`: ``prefetched(loader, device).sampler.set_epoch(3)`` sets the epoch of
     the loader's own sampler. Attributes are read through it, not set.

@@ -215,7 +215,7 @@ def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tup
 
 
 def _offset_s(ranges: Timeline, readings: Sequence[Reading]) -> tuple[float, float]:
-    """What is to be added to the trace's times, and how far off that may be."""
+    """What to add to the trace's times, and how far off that may be."""
     if len(ranges) != len(readings) or not readings:
         raise RuntimeError(f"torch.profiler recorded {len(ranges)} of {len(readings)} ranges that set its clock")
     before_s, inside_s, after_s = np.array(sorted(readings)).T

@@ -118,7 +118,7 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
     be equal.
 
     The counts are those of a module without buffers, about which Join has messages of their own. Join asks in each step
-    how many ranks still have a batch and whether gradients are to be reduced, once more when none has, and then who has
+    how many ranks still have a batch and whether to reduce gradients, once more when none has, and then who has
     the final model. To throw, it asks a third time, and stops half way.
 
     Raises ValueError as `simulate` does, and for an epoch without a loader, whose batches are not known.

@@ -47,7 +47,7 @@ def number(
 ) -> float:
     """Return `value` as a float if it is a number in [low, high] and greater than `above`.
 
-    It must be finite unless `high` is infinite. numpy's numbers and 0-d tensors count; bools and texts do not.
+    It must be finite unless `high` is infinite. numpy's numbers and 0-d tensors count; bools and strings do not.
 
     >>> number("alpha_s", 1, 0)
     1.0

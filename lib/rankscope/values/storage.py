@@ -71,7 +71,7 @@ def _json(value: Any) -> str:
 def load(
     path: PathLike, format: str, version: int, fields: tuple[str, ...], build: Callable[[dict[str, Any]], Value]
 ) -> Value:
-    """Return what `build` makes of the fields of a file that `save` wrote, in this format and version or an older one.
+    """Return what `build` makes from the fields of a file that `save` wrote, in this version of the format or older.
 
     Raises StorageError for a file that is damaged, cut short, of another format, newer, or longer than `MOST_BYTES`,
     and for fields that `build` refuses; OSError where it cannot be opened.

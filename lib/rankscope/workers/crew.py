@@ -1,6 +1,6 @@
 """An owner's end of its workers: the server that forks them, crews that end together, and what became of each.
 
-The server starts when it is first needed, in a tenth of a second, or in some seconds where torch is to be imported. It
+The server starts when it is first needed, in a tenth of a second, or in some seconds where torch has to be imported. It
 stays, and ends with the process that started it, together with all workers and their folders, however that ends.
 """
 

@@ -1,6 +1,6 @@
 """The server: a fresh interpreter with one thread that stays, and forks the workers of the process that started it.
 
-Forking from it is safe and quick, and a worker inherits nothing of its owner's: no pipes, threads or script. It runs
+Forking from it is safe and fast, and a worker inherits nothing of its owner's: no pipes, threads or script. It runs
 nothing on torch and never touches CUDA, so that a worker may use any device. Each worker leads a process group, which
 is killed when the worker ends, when its owner hangs up, or when the owner ends. Where the server is killed itself, the
 workers are, too.

@@ -112,7 +112,7 @@ def be_worker(descriptor: int, server_pid: int, folder: Path, name: str, number:
 
 
 def answer(fn: Callable[[Any], Any], post: Post, number: int) -> None:
-    """Work: answer each value with what `fn` makes of it, and when that began and ended (`time.perf_counter_ns`)."""
+    """Work: answer each value with what `fn` returns for it, and when that began and ended (`time.perf_counter_ns`)."""
     if "torch" in sys.modules:  # as torch's own DataLoader does
         sys.modules["torch"].set_num_threads(1)
     while True:

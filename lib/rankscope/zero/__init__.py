@@ -2,7 +2,7 @@
 
 >>> from rankscope import zero
 >>> print(zero.memory(7.5e9, 64, stage=3))
-7.5 billion parameters, 64 ranks, stage 3, mixed, adam: 1.88 GB a rank
+7.5 billion parameters, 64 ranks, stage 3, mixed, adam: 1.88 GB per rank
   parameters         234 MB
   gradients          234 MB
   optimizer_states   938 MB

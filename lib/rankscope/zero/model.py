@@ -142,7 +142,7 @@ class ZeroMemory:
     """The bytes of one rank by term, in the order of `TERMS`: predicted by `memory`, or measured.
 
     >>> print(memory(7_500_000_000, 64, stage=1))
-    7.5 billion parameters, 64 ranks, stage 1, mixed, adam: 31.4 GB a rank
+    7.5 billion parameters, 64 ranks, stage 1, mixed, adam: 31.4 GB per rank
       parameters          15 GB
       gradients           15 GB
       optimizer_states   938 MB
@@ -167,7 +167,7 @@ class ZeroMemory:
         scale, word = (1e9, " billion") if count >= 1e9 else (1e6, " million") if count >= 1e6 else (1, "")
         size = f"{count / scale:.4g}{word}" if word else str(count)
         who = f"{size} parameters, {count_of(self.num_ranks, 'rank')}, stage {self.stage}"
-        head = f"{who}, {self.recipe}, {self.optimizer}: {decimal_words(self.total_bytes)} a rank"
+        head = f"{who}, {self.recipe}, {self.optimizer}: {decimal_words(self.total_bytes)} per rank"
         return [head, *(f"  {name:<16}{decimal_words(value):>9}" for name, value in self.terms.items() if value)]
 
     def __str__(self) -> str:
@@ -494,7 +494,7 @@ class ZeroTraffic:
     """The collectives of one step over `num_ranks` ranks.
 
     >>> print(traffic(7.5e9, 64, stage=3))
-    stage 3, 64 ranks: a rank sends 44.3 GB a step
+    stage 3, 64 ranks: each rank sends 44.3 GB per step
       allgather       15 GB  parameters, for the forward pass
       allgather       15 GB  parameters, for the backward pass
       reduce_scatter  15 GB  gradients
@@ -531,7 +531,7 @@ class ZeroTraffic:
 
     def __str__(self) -> str:
         who = f"stage {self.stage}, {count_of(self.num_ranks, 'rank')}"
-        head = f"{who}: a rank sends {decimal_words(self.sent_bytes)} a step"
+        head = f"{who}: each rank sends {decimal_words(self.sent_bytes)} per step"
         rows = (f"  {one.collective:<14}{decimal_words(one.num_bytes):>7}  {one.what}" for one in self.exchanges)
         return "\n".join([head, *rows])
 

@@ -44,7 +44,7 @@ def segmented_ring(num_ranks: int, num_segments: int = 4) -> Schedule:
 def bidirectional_ring(num_ranks: int) -> Schedule:
     """The ring used both ways at once: partial sums meet in the middle, in half as many steps of two messages each.
 
-    As quick as the ring where a rank sends one message at a time (`Cluster.ports` 1), twice as quick with two at once.
+    As fast as the ring where a rank sends one message at a time (`Cluster.ports` 1), twice as fast with two at once.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     ranks, far, near = np.arange(n), n // 2, (n - 1) // 2  # hops to the right, to the left
@@ -84,8 +84,8 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
 def torus_2d(num_ranks: int, shape: Sequence[int] | None = None) -> Schedule:
     """Reduce-scatter along rows, then along columns, then allgather back: the ring's bandwidth in fewer steps.
 
-    `shape` is (rows, ranks a row), rank r in row r // ranks a row: give the number of nodes and GPUs a node, to keep
-    the large messages within nodes. Its product must be `num_ranks`; by default it is as square as can be.
+    `shape` is (rows, ranks per row), with rank r in row r // (ranks per row). Give the number of nodes and of GPUs per
+    node to keep the large messages within nodes. Its product must be `num_ranks`; by default it is as square as can be.
     """
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     return _grid("torus_2d", n, shape_of(n, shape, 2))

@@ -167,13 +167,13 @@ def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] 
     (2, 0, 1)
     >>> weights_of(3, [2, 1])
     Traceback (most recent call last):
-    ValueError: counts must be 3 whole numbers, one a rank, got 2 of them
+    ValueError: counts must be 3 whole numbers, one per rank, got 2 of them
     """
     if counts is None:
         return None
     found = each("counts", counts, whole, 0)
     if len(found) != num_ranks:
-        raise ValueError(f"counts must be {num_ranks} whole numbers, one a rank, got {len(found)} of them")
+        raise ValueError(f"counts must be {num_ranks} whole numbers, one per rank, got {len(found)} of them")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A process group seen as a wire: transfers are started on it, and its ranks agree on what is to be run.
+"""A process group seen as a wire: transfers are started on it, and its ranks agree on what to run.
 
 Gloo and MPI take one message at a time, distinguished by tags. NCCL has no tags, and may hang unless all that a
 rank sends and receives in a step starts as one batch.
@@ -24,7 +24,7 @@ OP_NAMES = tuple(OPS)
 
 
 class Posted(NamedTuple):
-    """A transfer that is to be started, from or into a view of memory with this number."""
+    """A transfer to start, from or into a view of memory with this number."""
 
     transfer: int
     view: int

@@ -151,9 +151,9 @@ class Alike(NamedTuple):
 def alike(schedule: Schedule, ends: list[int], nodes: NDArray[np.int64]) -> Alike:
     """Return which ranks carry out programs that differ in names of peers and chunks only, now and ever after.
 
-    Ranks are told apart by their rows (what is sent and received in which step, in which order, how long, on which side
-    of a node's border, which chunk again), then by those of their peers, until nothing changes. Where some ranks leave
-    chunks out, and with few ranks, each is alike to itself only.
+    Ranks are distinguished by their rows (what is sent and received in which step, in which order, how long, on which
+    side of a node's border, which chunk again), then by those of their peers, until nothing changes. Where some ranks
+    leave chunks out, and with few ranks, each is alike to itself only.
     """
     n, sizes = schedule.num_ranks, np.diff(ends)
     _, kind = np.unique(sizes, return_inverse=True)
@@ -418,7 +418,7 @@ class _Planner:
 
 
 def _overlap(some: Iterable[Run], others: Sequence[Run]) -> bool:
-    for start, stop in some:  # quicker than any(…), and asked for each message
+    for start, stop in some:  # faster than any(…), and asked for each message
         for begin, end in others:
             if start < end and begin < stop:
                 return True

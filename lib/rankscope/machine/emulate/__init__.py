@@ -1,7 +1,7 @@
 """`emulated`: a network of a given rate and latency on one machine, so slow that the CPU does not matter.
 
-Each host is a network namespace of Linux. With a latency the hosts' packets go through a switch, a process beside this
-one; without, links are shaped in the kernel (tbf), both ways, and joined by a bridge.
+Each host is a network namespace of Linux. With a latency the hosts' packets go through a switch, a process next to
+this one; without, links are shaped in the kernel (tbf), both ways, and joined by a bridge.
 
 A namespace has no name. It is there for as long as this process keeps its descriptor, or a process runs in it, so that
 nothing is left behind, however this process ends. All settings are made inside of them.

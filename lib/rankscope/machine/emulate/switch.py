@@ -1,4 +1,4 @@
-"""The process beside an emulated network: its switch, and what ends it if its owner is killed.
+"""The process next to an emulated network: its switch, and what ends it if its owner is killed.
 
 It runs as a script of the standard library alone, so that it starts at once. Packets leave a host at its rate, take the
 latency, and reach the other host at that one's rate. A packet's times follow from those of the packets before it, not
@@ -86,7 +86,7 @@ def is_bare(packet: bytes) -> bool:
 
 
 def processes_in(namespaces: set[int]) -> list[int]:
-    """Return the processes that see the network of one of these namespaces, by inode, but for this one."""
+    """Return the processes that see the network of one of these namespaces, by inode, except this one."""
     found = []
     for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         with contextlib.suppress(OSError):

@@ -35,8 +35,8 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
     """Return what a log says was measured: a profile a table of collectives, or one of all copies.
 
     The program is recognised by its text; `kind`, one of `READERS`, says it where a file has logs of several. What is
-    not stated is not there, but for what follows from the figures, which the notes of the source say. `num_ranks` is
-    for logs that do not state it. Bandwidths must be size over time, fit the number of ranks, and have the average that
+    not stated is left out, except what follows from the figures, which the notes of the source say. `num_ranks` is for
+    logs that do not state it. Bandwidths must be size over time, fit the number of ranks, and have the average that
     the log says, all within the rounding of what is printed.
 
     Raises StorageError, a ValueError of one line that names the file and the line in it, for what is no such log, is

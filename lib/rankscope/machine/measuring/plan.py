@@ -92,7 +92,7 @@ class Protocol:
         return min(most, max(2, in_budget))
 
     def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
-        """Return what `once` returns for each name, an iteration each, but for those that warm up.
+        """Return what `once` returns for each name, one per iteration, without those that warm up.
 
         The names, each of which is expected to take so long, take turns; each turn begins with another one.
         """

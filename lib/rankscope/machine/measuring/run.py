@@ -146,7 +146,7 @@ def num_ranks_of(num_ranks: int | None, backend: str) -> int:
 
 
 def device_of(device: str | None, backend: str) -> str:
-    """Return "cpu" or "cuda", whichever the buffers are to be on.
+    """Return "cpu" or "cuda", where the buffers go.
 
     Raises ValueError for one that the backend does not take, and for Gloo on a GPU that is not there (NCCL's ranks say
     so themselves).
