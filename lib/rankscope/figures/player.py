@@ -1,0 +1,627 @@
+"""A collective as it plays: the chunks of every rank, messages over time, and who is busy, under one playhead.
+
+`draw_play` draws one moment; `animated` makes an SVG that plays by itself, and `save_play` writes one, or a GIF.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from ..collectives.playback import Playback
+from ..collectives.schedule import MOVES, Ints
+from ..values.checks import count_of, number, of_type, several
+from ..values.storage import PathLike, write_atomically
+from ..values.units import bytes_words, round_ticks, time_unit, time_words
+from .marks import Drawing, Key, Lines, Rects, Texts
+from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ink_on, ramp, rank_colors
+from .schedules import _ADDED, _COPIED
+from .svg import marks, to_svg
+
+Floats = NDArray[np.floating[Any]]
+Moment = dict[str, Any]
+
+_TIME_PX, _GAP_PX, _BETWEEN_PX, _RIGHT_PX = 480.0, 48.0, 24.0, 24.0
+_NAME, _CAPTION, _READ, _CHUNKS, _HEAD = 8.0, 25.0, 43.0, 57.0, 66.0  # lines of text, from the top of a strip
+_CELL_PX, _GRID_PX, _ROWS_PX, _ROW_PX = 44.0, (256.0, 290.0), 300.0, (9.0, 38.0)  # with the least and the most
+_PALE, _QUIET = "#d4d4d4", "#5f5f5f"  # what is still to come; words that say how to read it
+_COLORS = {True: _ADDED, False: _COPIED}  # of messages that are added, and that replace
+_MOST_SHOWN = 2
+_LEAD_S, _HOLD_S = 0.7, 2.5  # before and after an animation plays
+_TELLING = 0.4  # of the time: what is shown where nothing moves
+_CLOCK = 40  # readings of an SVG's clock
+MOST_SECONDS, _FRAMES_PER_S, _MOST_PIXELS = 60.0, 10, 1 << 28  # of all frames of a GIF, a byte each
+
+
+def shades_of(num_ranks: int) -> tuple[str, ...]:
+    """A colour for each number of shares in a chunk, from none to all."""
+    return (EMPTY, *ramp(np.arange(num_ranks) / max(1, num_ranks - 1)))
+
+
+@attrs.frozen(eq=False)
+class Strip:
+    """One collective in the picture: its chunks to the left, its messages and who is busy to the right, in pixels from
+    `top`; `horizon_s` is the time at the right edge, and `grid_px` the width of a rank's buffer."""
+
+    play: Playback
+    top: float
+    grid_px: float
+    horizon_s: float
+
+    @property
+    def ranks(self) -> int:
+        return self.play.schedule.num_ranks
+
+    @property
+    def row_px(self) -> float:
+        return float(np.clip(_ROWS_PX / self.ranks, *_ROW_PX))
+
+    @property
+    def bar_px(self) -> float:
+        """The height of a rank that is busy."""
+        return max(6.0, min(16.0, 0.5 * self.row_px))
+
+    @property
+    def cell_px(self) -> float:
+        return self.grid_px / self.play.schedule.num_chunks
+
+    @property
+    def busy(self) -> float:
+        """Where the bars begin."""
+        return self.top + _HEAD + self.ranks * self.row_px + 26.0
+
+    @property
+    def bottom(self) -> float:
+        return self.busy + self.ranks * self.bar_px
+
+    @property
+    def left(self) -> float:
+        """Where time begins."""
+        return self.grid_px + _GAP_PX
+
+    def x(self, time_s: Floats | float) -> Floats:
+        return np.asarray(self.left + np.asarray(time_s) / self.horizon_s * _TIME_PX)
+
+    def y(self, rank: Ints) -> Floats:
+        """The middle of a rank's row."""
+        return np.asarray(self.top + _HEAD + (rank + 0.5) * self.row_px)
+
+    # ---- chunks
+
+    @cached_property
+    def places(self) -> tuple[Ints, Ints]:
+        """The rank and the number of each chunk."""
+        rank, chunk = (places.ravel() for places in np.indices((self.ranks, self.play.schedule.num_chunks)))
+        return rank, chunk
+
+    @cached_property
+    def boxes(self) -> tuple[Floats, Floats, float, float]:
+        """Left and top of each chunk, and the width and the height of all."""
+        pad, high = min(2.5, 0.12 * self.cell_px), 0.76 * self.row_px
+        rank, chunk = self.places
+        return chunk * self.cell_px + pad, self.y(rank) - high / 2, self.cell_px - 2 * pad, high
+
+    def looks(self, shares: Ints, chunk: Ints) -> tuple[list[str], list[str]]:
+        """The colour of each chunk, and what is written on it: how many shares, or the rank that it comes from."""
+        schedule = self.play.schedule
+        if schedule.collective in MOVES:
+            of_rank, origin = rank_colors(self.ranks), schedule.origins()
+            pairs = list(zip(shares.tolist(), origin[chunk].tolist(), strict=True))
+            fill = [of_rank[rank] if held else EMPTY for held, rank in pairs]
+            words = [str(rank) if held else "" for held, rank in pairs]
+        else:
+            shades = shades_of(self.ranks)
+            fill = [shades[count] for count in shares.tolist()]
+            words = [str(count) if count else "" for count in shares.tolist()]
+        roomy = self.cell_px >= 7.0 * len(str(self.ranks)) + 4 and self.row_px >= 13
+        return fill, words if roomy else [""] * len(words)
+
+    def cells(self, at_s: float) -> list[Rects]:
+        """Frames round the chunks that are results, where some are not, and the chunks of all ranks."""
+        x, y, w, h = self.boxes
+        fill, _ = self.looks(self.play.held(at_s).ravel(), self.places[1])
+        framed = self.play.finished(at_s).ravel() & (not self.play.schedule.wanted().all())
+        edge = Rects(x[framed] - 2, y[framed] - 2, INK, width=w + 4, height=h + 4, edge=INK)
+        return [edge, Rects(x, y, fill, width=w, height=h)]
+
+    def numbers(self, at_s: float) -> Texts:
+        """What is written on the chunks that nothing passes over."""
+        play, (x, y, w, h) = self.play, self.boxes
+        fill, words = self.looks(play.held(at_s).ravel(), self.places[1])
+        rows = np.flatnonzero(np.isin(play.message, play.on_the_way(at_s)))
+        rank = (self.height(at_s)[play.message[rows]] - self.y(np.array(0))) / self.row_px
+        for row in (np.floor(rank), np.ceil(rank)):  # those that it lies on
+            covered = row * play.schedule.num_chunks + play.chunk[rows]
+            for place in covered[abs(rank - row) < 0.55].astype(int).tolist():
+                words[place] = ""
+        return _written(x + w / 2, y + h / 2, words, fill)
+
+    # ---- what moves
+
+    @property
+    def packet_px(self) -> tuple[float, float]:
+        return 0.66 * self.cell_px, 0.54 * self.row_px
+
+    @cached_property
+    def aside(self) -> Floats:
+        """How far from the left of its cell each chunk of a message travels, in pixels: in the middle, and where two
+        ranks exchange one chunk, to the left on the way up and to the right on the way down."""
+        play, (wide, _) = self.play, self.packet_px
+        src, dst = play.src[play.message], play.dst[play.message]
+        place = np.stack([play.step[play.message], np.minimum(src, dst), np.maximum(src, dst), play.chunk])
+        _, which, often = np.unique(place, axis=1, return_inverse=True, return_counts=True)
+        way = np.where(often[which.ravel()] > 1, np.where(dst > src, 0.96, 0.04), 0.5)
+        return np.asarray(way * (self.cell_px - wide))
+
+    def progress(self, at_s: float) -> Floats:
+        """What share of its way each message has behind it."""
+        takes = np.maximum(self.play.end_s - self.play.start_s, 1e-300)
+        return np.asarray(np.clip((at_s - self.play.start_s) / takes, 0.0, 1.0))
+
+    def height(self, at_s: float) -> Floats:
+        """How far down each message is."""
+        y0, y1 = self.y(self.play.src), self.y(self.play.dst)
+        return np.asarray(y0 + self.progress(at_s) * (y1 - y0))
+
+    def packets(self, rows: Ints, y: Floats) -> tuple[list[Rects], Texts]:
+        """Chunks on their way between the rows of the grid, at these heights, and what is written on them."""
+        play, (w, h) = self.play, self.packet_px
+        left, edge = play.chunk[rows] * self.cell_px + self.aside[rows], min(2.5, 0.1 * self.cell_px)
+        fill, words = self.looks(play.carries[rows], play.chunk[rows])
+        color = self.colors[play.message[rows]].tolist()
+        frame = Rects(left - edge, y - h / 2 - edge, color, width=w + 2 * edge, height=h + 2 * edge)
+        box = Rects(left, y - h / 2, fill, width=w, height=h, edge="none")
+        return [frame, box], _written(left + w / 2, y, words, fill, 10.0)
+
+    def marks(self, messages: Ints, at_s: float) -> Rects:
+        """Where messages are on their lines."""
+        x = self.x(np.clip(at_s, self.play.start_s[messages], self.play.end_s[messages]))
+        y, color = self.height(at_s)[messages], self.colors[messages].tolist()
+        return Rects(x - 4, y - 4, color, width=8, height=8)
+
+    # ---- what time reveals
+
+    @cached_property
+    def colors(self) -> NDArray[np.str_]:
+        return np.where(self.play.reduce, _COLORS[True], _COLORS[False])
+
+    def lines(self, at_s: float) -> tuple[Lines, Lines]:
+        """Each message from its sender to its receiver: what is not over, in grey, and what has happened."""
+        play, share = self.play, self.progress(at_s)
+        x0, x1, y0, y1 = self.x(play.start_s), self.x(play.end_s), self.y(play.src), self.y(play.dst)
+        x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
+        ahead, behind, dashed = share < 1, share > 0, ~play.reduce
+        pale = Lines(x0[ahead], y0[ahead], x1[ahead], y1[ahead], _PALE, dashed=dashed[ahead])
+        color = self.colors[behind].tolist()
+        return pale, Lines(x0[behind], y0[behind], x[behind], y[behind], color, dashed=dashed[behind], width_px=1.8)
+
+    def bars(self, at_s: float) -> tuple[Rects, Rects]:
+        """Who sends (upper half), and receives and adds (lower half): what is not over, in grey, and what is."""
+        play, half = self.play, 0.42 * self.bar_px
+        start, stop = np.r_[play.start_s, play.start_s], np.r_[play.end_s, play.done_s]
+        y = self.busy + np.r_[play.src, play.dst] * self.bar_px
+        y = y + np.repeat([0.04 * self.bar_px, 0.5 * self.bar_px], play.src.size)
+        now, fill = np.clip(at_s, start, stop), np.r_[self.colors, self.colors]
+        ahead, behind = stop > now, now > start
+        x0, x, x1 = self.x(start), self.x(now), self.x(stop)
+        pale = Rects(x0[ahead], y[ahead], _PALE, width=(x1 - x0)[ahead], height=half)
+        return pale, Rects(x0[behind], y[behind], fill[behind].tolist(), width=(x - x0)[behind], height=half)
+
+    # ---- what is said
+
+    @property
+    def rails(self) -> Lines:
+        """A thin line for each rank, on which its messages begin and end, and a darker one between nodes."""
+        y, edge = self.y(np.arange(self.ranks)), self.play.gpus_per_node
+        between = self.top + _HEAD + np.arange(edge, self.ranks if edge > 1 else 0, edge) * self.row_px
+        left, y = np.r_[y * 0 + self.left, between * 0], np.r_[y, between]
+        colors = [FAINT] * self.ranks + [_QUIET] * between.size
+        return Lines(left, y, self.left + _TIME_PX, y, colors, width_px=0.8)
+
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """The numbers of the ranks, as many as there is room for."""
+        some = np.arange(0, self.ranks, 1 if self.row_px >= 12 else 2)
+        return list(zip(self.y(some).tolist(), map(str, some.tolist()), strict=True))
+
+    @property
+    def fixed(self) -> list[Texts]:
+        """What stands still: the name, how to read it, and the numbers of chunks and ranks."""
+        ranks, schedule = np.arange(self.ranks), self.play.schedule
+        size = bytes_words(self.play.num_bytes)
+        name = f"{schedule.algorithm} {schedule.collective} of {size} on {count_of(self.ranks, 'rank')}"
+        number = "rank it comes from" if schedule.collective in MOVES else "ranks summed in"
+        heads = (
+            f"each rank's chunks; number: {number}",
+            "messages, from sender to receiver",
+            "busy ranks: upper half sends, lower half receives and adds",
+        )
+        places = (0.0, self.left, self.left), (self.top + _READ, self.top + _READ, self.busy - 9.0)
+        found = [_line(0.0, self.top + _NAME, name, 13.0), Texts(*places, heads, _QUIET, 10.0, "start")]
+        shown = np.arange(0, schedule.num_chunks, max(1, int(np.ceil(20.0 / self.cell_px))))
+        words = tuple(map(str, shown.tolist()))
+        found.append(Texts((shown + 0.5) * self.cell_px, self.top + _CHUNKS, words, _QUIET, 10.0))
+        rows = [self.y(ranks)] * (self.row_px >= 12) + [self.busy + (ranks + 0.5) * self.bar_px] * (self.bar_px >= 10)
+        return found + [Texts(self.left - 8.0, y, [str(r) for r in ranks], INK, 10.0, "end") for y in rows]
+
+    def said(self, at_s: float) -> tuple[str, str, str]:
+        """What happens at this time, how much is finished, and when all was, where there is room for it."""
+        play, after = self.play, f"finished after {time_words(self.play.finish_s)}"
+        count = f"{int(play.finished(at_s).sum())} of {int(play.schedule.wanted().sum())} chunks finished"
+        if at_s < play.finish_s:
+            return self._happening(at_s), count, ""
+        roomy = play.src.size and self._finish_x + 8.0 * len(after) <= self.left + _TIME_PX
+        return f"F{after[1:]}: {_promise(play)}", count, after if roomy else ""
+
+    @property
+    def _finish_x(self) -> float:
+        return float(self.x(self.play.finish_s)) + 8.0
+
+    def lettering(self) -> tuple[Texts, Texts, Texts]:
+        """Where the three of `said` stand, as texts without words."""
+        middle = (self.busy + self.bottom) / 2
+        count = _line(0.0, self.busy - 9.0, "")
+        return _line(0.0, self.top + _CAPTION, ""), count, _line(self._finish_x, middle, "", 12.0, (PAPER,))
+
+    def done(self, at_s: float) -> Rects:
+        """How much is finished, as a bar over its ground."""
+        share = self.play.finished(at_s).sum() / max(1, self.play.schedule.wanted().sum())
+        fill = (EMPTY, shades_of(self.ranks)[-1])
+        return Rects(0.0, self.busy + 2, fill, width=(self.grid_px, share * self.grid_px), height=8.0, edge="none")
+
+    def _happening(self, at_s: float) -> str:
+        play, flying = self.play, self.play.on_the_way(at_s)
+        if not flying.size:
+            return ""
+        first, last = int(play.step[flying].min()) + 1, int(play.step[flying].max()) + 1
+        which = f"Step {first}" if first == last else f"Steps {first}–{last}"
+        senders = np.unique(play.src[flying]).size
+        who = f"{senders} of {self.ranks} ranks send" if senders > 1 else "1 rank sends"
+        who = "each rank sends" if senders == self.ranks else who
+        chunks = np.bincount(play.message, minlength=play.src.size)[flying]
+        most = int(chunks.max())
+        what = count_of(most, "chunk") if most == chunks.min() else f"up to {count_of(most, 'chunk')}"
+        how = {True: "the receiver adds {} to its own", False: "the receiver keeps a copy"}
+        kinds = [how[kind].format("it" if most == 1 else "them") for kind in set(play.reduce[flying].tolist())]
+        return f"{which} of {play.schedule.num_steps}: {who} {what}" + (f", {kinds[0]}" if len(kinds) == 1 else "")
+
+
+def _promise(play: Playback) -> str:
+    """What a collective leaves behind."""
+    root, ranks = play.schedule.root, play.schedule.num_ranks
+    return {
+        "allreduce": f"every rank has the sum of all {ranks}",
+        "reduce": f"rank {root} has the sum of all {ranks}",
+        "reduce_scatter": f"each rank has its own part of the sum of all {ranks}",
+        "broadcast": f"every rank has what rank {root} had",
+        "scatter": "each rank has its own part",
+        "gather": f"rank {root} has the parts of all {ranks}",
+        "allgather": f"every rank has the parts of all {ranks}",
+        "all_to_all": "each rank has what all others had for it",
+    }[play.schedule.collective]
+
+
+def _line(x: float, y: float, text: str, size_px: float = 11.0, halo: tuple[str, ...] = ()) -> Texts:
+    return Texts([x], [y], [text], INK, size_px, "start", halo)
+
+
+def _written(x: Floats, y: Floats, words: Sequence[str], fill: Sequence[str], size_px: float = 11.0) -> Texts:
+    shown = [place for place, word in enumerate(words) if word]
+    return Texts(x[shown], y[shown], [words[one] for one in shown], [ink_on(fill[one]) for one in shown], size_px)
+
+
+# ---- one moment
+
+
+def strips(plays: Sequence[Playback]) -> list[Strip]:
+    """Lay one collective out, or two, one below the other on one axis of time. Raises ValueError for more."""
+    plays = [of_type("plays", play, Playback) for play in several("plays", plays)]
+    if not 1 <= len(plays) <= _MOST_SHOWN:
+        raise ValueError(f"plays must be one or two, got {len(plays)}")
+    horizon_s = max(play.finish_s for play in plays) or 1.0
+    grid_px = float(np.clip(_CELL_PX * max(play.schedule.num_chunks for play in plays), *_GRID_PX))
+    found: list[Strip] = []
+    for play in plays:
+        found.append(Strip(play, found[-1].bottom + _BETWEEN_PX if found else 0.0, grid_px, horizon_s))
+    return found
+
+
+def finishes(plays: Sequence[Playback]) -> str:
+    """When each finishes, as a title says it."""
+    alike = len({play.schedule.collective for play in plays}) == 1
+    names = [f"{play.schedule.algorithm}{'' if alike else f' {play.schedule.collective}'}" for play in plays]
+    ends = [f"after {time_words(play.finish_s)}" for play in plays]
+    return ", ".join([f"{names[0]} finishes {ends[0]}", *map(" ".join, zip(names[1:], ends[1:], strict=True))])
+
+
+def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) -> Drawing:
+    """Draw one or two collectives as they stand at one moment, one below the other on the same axis of time.
+
+    Of each: to the left a row of chunks for each rank, with what is on its way between the rows; to the right its
+    messages, from sender to receiver, and below them which ranks are busy. What is not over is grey; the upright line
+    is now. Chunks are as wide as their share of a rank's buffer.
+
+    Raises ValueError for a negative time, and for more than two.
+    """
+    laid, at_s = strips(plays), number("at_s", at_s, 0)
+    still, moment = _still(laid, title, at_s), _moment(laid, at_s)
+    both: Moment = {name: (*getattr(still, name), *more) for name, more in moment.items()}
+    return attrs.evolve(still, **both)
+
+
+def _over(still: Drawing, moment: Moment) -> Drawing:
+    """Only what depends on the moment, in the place of what stands still."""
+    only: Moment = {name: tuple(found) for name, found in moment.items()}
+    return attrs.evolve(still, **only)
+
+
+def _still(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawing:
+    """Title, axes, legend, and what is grey at this time."""
+    last, plays = laid[-1], [strip.play for strip in laid]
+    scale, unit = time_unit(last.horizon_s)
+    width, height = last.left + _TIME_PX + _RIGHT_PX, last.bottom + 4
+    return Drawing(
+        title=title or finishes(plays),
+        x_label=f"time [{unit}]",
+        y_label="rank",
+        width=width,
+        height=height,
+        size_px=(width, height),
+        rects=tuple(strip.bars(at_s)[0] for strip in laid),
+        lines=tuple(lines for strip in laid for lines in (strip.rails, strip.lines(at_s)[0])),
+        texts=tuple(texts for strip in laid for texts in strip.fixed),
+        x_ticks=tuple((float(last.x(place * scale)), label) for place, label in round_ticks(last.horizon_s / scale)),
+        y_ticks=tuple(tick for strip in laid for tick in strip.ticks),
+        legend=_legend(plays),
+    )
+
+
+def _moment(laid: Sequence[Strip], at_s: float) -> Moment:
+    """What depends on the moment, over what stands still."""
+    rects: list[Rects] = []
+    lines: list[Lines] = []
+    texts: list[Texts] = []
+    now = min(at_s, laid[0].horizon_s)
+    for strip in laid:
+        play = strip.play
+        flying = play.on_the_way(at_s)
+        rows = np.flatnonzero(np.isin(play.message, flying))
+        packets, carried = strip.packets(rows, strip.height(at_s)[play.message[rows]])
+        rects += [*strip.cells(at_s), strip.done(at_s), strip.bars(at_s)[1], *packets, strip.marks(flying, at_s)]
+        lines += [strip.lines(at_s)[1], _playhead(strip, now)]
+        said = zip(strip.lettering(), strip.said(at_s), strict=True)
+        texts += [strip.numbers(at_s), carried, *(attrs.evolve(place, text=(words,)) for place, words in said)]
+    return {"rects": rects, "lines": lines, "texts": [*texts, _clock(laid[0], now)]}
+
+
+def _playhead(strip: Strip, at_s: float) -> Lines:
+    now = strip.x(at_s)
+    return Lines(now, strip.top + _HEAD - 3, now, strip.bottom + 4, INK, width_px=2.0)
+
+
+def _clock(strip: Strip, at_s: float) -> Texts:
+    return Texts([strip.x(at_s)], [strip.top + _CHUNKS], [time_words(at_s)], size_px=10.0, halo=PAPER)
+
+
+def _legend(plays: Sequence[Playback]) -> tuple[Key, ...]:
+    keys: list[Key] = []
+    ranks = plays[0].schedule.num_ranks
+    sums = [play.schedule.collective not in MOVES for play in plays]
+    if any(sums):
+        shades = shades_of(ranks)
+        counts = range(1, ranks) if ranks <= 4 else (1, ranks // 2)
+        keys += [Key(f"{count} summed", shades[count]) for count in counts]
+        keys.append(Key(f"all {ranks} summed", shades[ranks]))
+    if not all(sums):
+        some = range(ranks) if ranks <= len(CATEGORIES) else (0, ranks // 2, ranks - 1)
+        keys += [Key(f"from rank {rank}", rank_colors(ranks)[rank]) for rank in some]
+    kinds = {kind for play in plays for kind in play.reduce.tolist()}
+    named = ((True, "message: the receiver adds it", "solid"), (False, "message: the receiver copies it", "dashed"))
+    return (*keys, *(Key(label, _COLORS[kind], line=line) for kind, label, line in named if kind in kinds))
+
+
+# ---- as an SVG that plays
+
+
+def animated(plays: Sequence[Playback], seconds: float = 12.0, title: str | None = None) -> str:
+    """Return an SVG that plays by itself, over and over, `seconds` for each run, without scripts.
+
+    Where nothing moves, because the viewer cannot or its user prefers reduced motion, it shows one moment on the way.
+    Raises ValueError for a time that is not above 0 and at most 60 seconds.
+    """
+    laid = strips(plays)
+    film = _Film(laid[0].horizon_s, number("seconds", seconds, above=0, high=MOST_SECONDS))
+    still, ahead = _still(laid, title, -1.0), laid[0].horizon_s * _TELLING
+    bare, paused = _over(still, {"rects": [], "lines": [], "texts": []}), marks(_over(still, _moment(laid, ahead)))
+    over = (
+        "<style>@media (prefers-reduced-motion: reduce){.playing{display:none!important}"
+        ".paused{display:inline!important}}</style>"
+        f'<g class="paused">{film.at_once("display", "none")}{paused}</g>'
+        f'<g class="playing" display="none">{film.at_once("display", "inline")}'
+        f"{''.join(film.layers(laid, bare))}</g>"
+    )
+    return to_svg(still, over)
+
+
+class _Film:
+    """Times of a collective as those of an animation, and what changes in it, as SVG."""
+
+    def __init__(self, horizon_s: float, seconds: float) -> None:
+        self.horizon_s, self.seconds = horizon_s, seconds
+        self.total_s = _LEAD_S + seconds + _HOLD_S
+
+    def key(self, at_s: float) -> str:
+        """When something happens, as a share of the whole animation."""
+        share = (_LEAD_S + at_s / self.horizon_s * self.seconds) / self.total_s
+        return f"{share:.5f}".rstrip("0").rstrip(".")
+
+    @staticmethod
+    def at_once(name: str, value: str) -> str:
+        return f'<set attributeName="{name}" to="{value}"/>'
+
+    def jumps(self, name: str, changes: Iterable[tuple[float, str]]) -> str:
+        """An attribute that has one value after the other, the first from the beginning on."""
+        kept: list[tuple[str, str]] = []
+        for at_s, value in changes:
+            key = self.key(at_s) if kept else "0"
+            if kept and kept[-1][0] == key:
+                kept.pop()
+            if not kept or kept[-1][1] != value:
+                kept.append((key, value))
+        if len(kept) < 2:
+            return ""
+        keys, values = zip(*kept, strict=True)
+        return self._animate("animate", f'attributeName="{name}" calcMode="discrete"', values, keys)
+
+    def glides(self, name: str, start_s: float, end_s: float, first: str, last: str, moves: bool = False) -> str:
+        """An attribute, or a shift, that changes evenly between two times."""
+        what = 'attributeName="transform" type="translate"' if moves else f'attributeName="{name}"'
+        keys = ("0", self.key(start_s), self.key(end_s), "1")
+        return self._animate("animateTransform" if moves else "animate", what, (first, first, last, last), keys)
+
+    def _animate(self, tag: str, what: str, values: Sequence[str], keys: Sequence[str]) -> str:
+        return (
+            f'<{tag} {what} values="{";".join(values)}" keyTimes="{";".join(keys)}" dur="{self.total_s:g}s" '
+            'repeatCount="indefinite"/>'
+        )
+
+    def shown(self, inside: str, from_s: float, to_s: float | None = None, more: str = "") -> str:
+        """Something that is there from one time to another; from the beginning on, for a time below 0."""
+        changes = [(0.0, "visible" if from_s < 0 else "hidden"), (max(from_s, 0.0), "visible")]
+        changes += [] if to_s is None else [(to_s, "hidden")]
+        visible = self.jumps("visibility", changes)
+        return f'<g visibility="hidden">{visible}{more}{inside}</g>' if visible else f"<g>{inside}</g>"
+
+    def layers(self, laid: Sequence[Strip], bare: Drawing) -> Iterator[str]:
+        """All that moves, from the bottom up."""
+
+        def painted(*rects: Rects, lines: Sequence[Lines] = (), texts: Sequence[Texts] = ()) -> str:
+            return marks(attrs.evolve(bare, rects=rects, lines=tuple(lines), texts=tuple(texts)))
+
+        end_s, left = self.horizon_s, laid[0].left
+        past = self.glides("width", 0.0, end_s, "0", f"{_TIME_PX:g}")
+        clip = f"rankscope-{zlib.crc32(repr((bare.title, bare.size_px, self.total_s)).encode()):08x}"
+        yield f'<clipPath id="{clip}"><rect x="{left:g}" y="0" width="0" height="{bare.height:g}">{past}</rect>'
+        yield f'</clipPath><g clip-path="url(#{clip})">'
+        for strip in laid:
+            yield painted(strip.bars(end_s)[1], lines=[strip.lines(end_s)[1]])
+        yield "</g>"
+        for strip in laid:
+            yield from self._cells(strip)
+            yield from self._packets(strip, painted)
+            yield from self._done(strip, painted)
+            yield from self._said(strip, painted)
+        move = self.glides("", 0.0, end_s, "0 0", f"{_TIME_PX:g} 0", moves=True)
+        times = [end_s * place / _CLOCK for place in range(_CLOCK + 1)]
+        clock = "".join(
+            self.shown(
+                painted(texts=[attrs.evolve(_clock(laid[0], 0.0), text=(time_words(at_s),))]),
+                at_s if place else -1.0,
+                times[place + 1] if place < _CLOCK else None,
+            )
+            for place, at_s in enumerate(times)
+        )
+        yield f"<g>{move}{painted(lines=[_playhead(strip, 0.0) for strip in laid])}{clock}</g>"
+
+    def _cells(self, strip: Strip) -> Iterator[str]:
+        """Every chunk with all that is ever in it."""
+        play, (x, y, w, h) = strip.play, strip.boxes
+        history = [[(-1.0, count)] for count in play.held(-1.0).ravel().tolist()]
+        to = play.dst[play.message] * play.schedule.num_chunks + play.chunk
+        done_s = play.done_s[play.message]
+        for place, at_s, count in zip(to.tolist(), done_s.tolist(), play.leaves.tolist(), strict=True):
+            history[place].append((at_s, count))
+        wanted = play.schedule.wanted()
+        framed = wanted.ravel() & (not wanted.all())
+        boxes, outlines, letters = (defaultdict[Any, list[str]](list) for _ in range(3))  # by how they change
+        for place, changes in enumerate(history):
+            times, shares = zip(*changes, strict=True)
+            fills, words = strip.looks(np.array(shares), np.full(len(shares), strip.places[1][place]))
+            box = f'<rect x="{x[place]:.5g}" y="{y[place]:.5g}" width="{w:.5g}" height="{h:.5g}"/>'
+            boxes[f'<g fill="{fills[0]}">{self.jumps("fill", zip(times, fills, strict=True))}'].append(box)
+            done = [at_s for at_s, count in changes if count == play.all_shares]
+            if framed[place] and done:
+                outlines[done[-1]].append(box)
+            for at_s, until_s, word, fill in zip(times, (*times[1:], None), words, fills, strict=True):
+                if word:
+                    at = f'x="{x[place] + w / 2:.5g}" y="{y[place] + h / 2:.5g}"'
+                    letters[at_s, until_s].append(f'<text {at} fill="{ink_on(fill)}">{word}</text>')
+        for at_s, rects in outlines.items():
+            yield self.shown(f'<g fill="none" stroke="{INK}" stroke-width="5">{"".join(rects)}</g>', at_s)
+        for change, rects in boxes.items():
+            yield f"{change}{''.join(rects)}</g>"
+        shown = "".join(self.shown("".join(texts), *times) for times, texts in letters.items())
+        yield f'<g text-anchor="middle" dominant-baseline="central">{shown}</g>'
+
+    def _done(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
+        """The bar of what is finished."""
+        times = [-1.0, *np.unique(strip.play.done_s).tolist()]
+        bars = [strip.done(at_s) for at_s in times]
+        grows = self.jumps("width", zip(times, (f"{bar.width[1]:.5g}" for bar in bars), strict=True))
+        ground, bar = bars[0], bars[-1]
+        yield painted(attrs.evolve(ground, width=(ground.width[0], 0.0)))
+        yield f'<rect x="0" y="{bar.y[1]:.5g}" width="0" height="{bar.height[1]:g}" fill="{bar.fill[1]}">{grows}</rect>'
+
+    def _packets(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
+        """Every message, in the grid and on its line; those that move alike together."""
+        play = strip.play
+        dx, dy = strip.x(play.end_s) - strip.x(play.start_s), strip.y(play.dst) - strip.y(play.src)
+        columns = np.stack([play.start_s, play.end_s, play.done_s, dx, dy])
+        alike = defaultdict[tuple[float, ...], list[int]](list)
+        for nth, column in enumerate(columns.T.tolist()):
+            alike[tuple(column)].append(nth)
+        for (start_s, end_s, done_s, right, down), messages in alike.items():
+            rows = np.flatnonzero(np.isin(play.message, messages))
+            boxes, words = strip.packets(rows, strip.y(play.src[play.message[rows]]))
+            for where, way in (
+                (painted(*boxes, texts=[words]), f"0 {down:.5g}"),
+                (painted(strip.marks(np.array(messages), start_s)), f"{right:.5g} {down:.5g}"),
+            ):
+                move = self.glides("", start_s, end_s, "0 0", way, moves=True)
+                yield self.shown(where, start_s or -1.0, done_s, move)
+
+    def _said(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
+        """Every sentence, from when it holds to the next."""
+        times = np.unique(np.r_[0.0, strip.play.start_s, strip.play.done_s]).tolist()
+        for place, words in zip(strip.lettering(), zip(*map(strip.said, times), strict=True), strict=True):
+            firsts = [nth for nth in range(len(times)) if not nth or words[nth] != words[nth - 1]]
+            for nth, after in zip(firsts, [*firsts[1:], None], strict=True):
+                until_s = None if after is None else times[after]
+                if words[nth]:
+                    text = painted(texts=[attrs.evolve(place, text=(words[nth],))])
+                    yield self.shown(text, times[nth] if nth else -1.0, until_s)
+
+
+# ---- as a file
+
+
+def save_play(plays: Sequence[Playback], path: PathLike, seconds: float = 12.0, title: str | None = None) -> None:
+    """Write an animation that plays for so many seconds: an SVG, or a GIF where the name ends in .gif.
+
+    Raises ValueError for another ending, before anything is drawn, for a time that is not above 0 and at most 60
+    seconds, and for a GIF whose frames have more than 268 million pixels; OSError where it cannot be written.
+    """
+    seconds, path = number("seconds", seconds, above=0, high=MOST_SECONDS), Path(path)
+    if path.suffix not in (".svg", ".gif"):
+        raise ValueError(f"path must end in .svg or .gif, got {str(path)!r}")
+    if path.suffix == ".svg":
+        svg = f"{animated(plays, seconds, title)}\n".encode()
+        write_atomically(path, lambda file: file.write(svg))
+        return
+    from .axes import to_frames
+
+    laid, count = strips(plays), max(2, round(seconds * _FRAMES_PER_S))
+    still = _still(laid, title, -1.0)
+    wide, high = still.size_px
+    if (pixels := int((wide + 120) * (high + 140)) * count) > _MOST_PIXELS:
+        raise ValueError(f"a GIF's frames have at most {_MOST_PIXELS} pixels in all, got {pixels}: take fewer seconds")
+    frames = [_over(still, _moment(laid, laid[0].horizon_s * place / (count - 1))) for place in range(count)]
+    write_atomically(path, to_frames(still, frames, 1000 // _FRAMES_PER_S, int(1000 * _HOLD_S)))

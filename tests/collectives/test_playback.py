@@ -1,0 +1,148 @@
+"""What each rank holds at any moment, against the shares that `verify` follows and against a count in plain Python."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import Schedule, Step, build, simulate
+from rankscope.collectives.playback import Playback, playback
+from rankscope.collectives.verify import holdings
+
+from .cases import schedules
+
+ALIKE = Link(1.0, 2.0)
+
+
+def cluster(num_ranks: int) -> Cluster:
+    """Two nodes where that goes, with a slow network, adding that takes time, and one quick pair."""
+    nodes = 2 if num_ranks % 2 == 0 else 1
+    quick = {(0, 1): Link(0.1, 1e3)} if num_ranks > 1 else {}
+    return Cluster(nodes, num_ranks // nodes, Link(1.0, 50.0), Link(3.0, 10.0), 0.013, overrides=quick)
+
+
+def played(num_ranks: int) -> list[Playback]:
+    some = [one for one in schedules(num_ranks) if one.collective != "barrier"]
+    return [playback(one, 96.0, cluster(num_ranks)) for one in some]
+
+
+def counted(play: Playback, at_s: float) -> list[list[int]]:
+    """Shares in each chunk of each rank: what every message carries is found by all steps in order, one transfer at a
+    time; then only those messages that are done by this time take effect."""
+    schedule = play.schedule
+    done = {(step, src, dst): at for step, src, dst, at in zip(play.step, play.src, play.dst, play.done_s, strict=True)}
+    given = schedule.given()
+    start = {(r, c): Counter({r: 1}) for r in range(schedule.num_ranks) for c in np.flatnonzero(given[r])}
+    everything, then = dict(start), dict(start)
+    for nth, step in enumerate(schedule.steps()):
+        rows = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
+        sent = [everything[src, chunk] for src, _, chunk, _, _ in rows]
+        for (src, dst, chunk, _, adds), bag in zip(rows, sent, strict=True):
+            everything[dst, chunk] = bag + (everything[dst, chunk] if adds else Counter())
+            if done[nth, src, dst] <= at_s:
+                then[dst, chunk] = bag + (then[dst, chunk] if adds else Counter())
+    chunks = range(schedule.num_chunks)
+    return [[sum(then.get((rank, chunk), Counter()).values()) for chunk in chunks] for rank in range(len(given))]
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 6, 8])
+def test_it_begins_with_what_is_given_and_ends_with_what_is_promised(num_ranks: int) -> None:
+    for play in played(num_ranks):
+        schedule, end = play.schedule, play.finish_s
+        assert (play.held(-1.0) == schedule.given()).all()
+        assert (play.held(end) == holdings(schedule, schedule.num_steps).sum(axis=2)).all()
+        assert (play.finished(end) == schedule.wanted()).all()
+        assert play.on_the_way(end).size == 0
+        assert (play.held(10 * end) == play.held(end)).all()
+
+
+@pytest.mark.parametrize("num_ranks", [3, 4, 6, 8])
+def test_at_any_moment_it_holds_what_a_count_in_plain_python_says(num_ranks: int) -> None:
+    draw = np.random.default_rng(num_ranks)
+    for play in played(num_ranks):
+        moments = draw.uniform(0, play.finish_s, 4).tolist()
+        if play.done_s.size:
+            moments += [float(draw.choice(play.done_s)), float(draw.choice(play.start_s))]
+        for at_s in moments:
+            assert play.held(at_s).tolist() == counted(play, at_s), (play.schedule, at_s)
+
+
+@pytest.mark.parametrize("name", ["ring", "halving_doubling", "recursive_doubling"])
+def test_where_all_ranks_keep_in_step_it_is_what_verify_follows(name: str) -> None:
+    schedule = build("allreduce", name, 8)
+    play = playback(schedule, 64.0, Cluster.uniform(8, ALIKE, 0.1))
+    for step in range(schedule.num_steps):
+        begins, ends = play.start_s[play.step == step].max(), play.done_s[play.step == step].max()
+        assert (play.held(begins) == holdings(schedule, step).sum(axis=2)).all()
+        assert (play.held(ends) == holdings(schedule, step + 1).sum(axis=2)).all()
+        assert play.step[play.on_the_way((begins + ends) / 2)].tolist() == [step] * 8
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 6])
+def test_its_messages_are_those_of_the_simulation(num_ranks: int) -> None:
+    for play in played(num_ranks):
+        timeline = simulate(play.schedule, 96.0, cluster(num_ranks))
+        sends, receives = timeline.select(kind="send"), timeline.select(kind="receive")
+        assert (play.src.tolist(), play.dst.tolist()) == (sends.rank.tolist(), receives.rank.tolist())
+        assert (play.step == sends.item).all()
+        assert (play.start_s == sends.start_s).all()
+        assert (play.end_s == receives.stop_s).all()
+        assert play.finish_s == timeline.end_s
+        adding = timeline.select(kind="reduce")
+        late = play.done_s > play.end_s
+        added = sorted(zip(play.dst[late].tolist(), play.done_s[late].tolist(), strict=True))
+        assert added == sorted(zip(adding.rank.tolist(), adding.stop_s.tolist(), strict=True))
+        assert not (late & ~play.reduce).any()
+
+
+def test_a_message_in_which_only_some_chunks_are_added() -> None:
+    """Rank 0 sends two chunks in one message: the one that is added holds up both, as the message does."""
+    steps = [
+        Step.of([0, 1], [1, 0], [0, 1], 1, True),
+        Step.of([0, 1], [1, 0], [1, 0]),
+    ]
+    schedule = Schedule.of_steps(steps, collective="allreduce", algorithm="mine", num_ranks=2, num_chunks=2)
+    play = playback(schedule, 4.0, Cluster.uniform(2, Link(1.0, 2.0), 0.5))
+    assert [play.held(at).tolist() for at in (2.9, 3.0, 5.0)] == [
+        [[1, 1], [1, 1]],
+        [[1, 2], [2, 1]],
+        [[2, 2], [2, 2]],
+    ]
+    assert play.carries.tolist() == [1, 1, 2, 2]
+
+
+def ring(num_ranks: int = 4) -> Schedule:
+    return build("allreduce", "ring", num_ranks)
+
+
+WRONG = Schedule.of_steps([], collective="allreduce", algorithm="nothing", num_ranks=4, num_chunks=4)
+FOUR = Cluster.uniform(4, ALIKE)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("ring", 1.0, FOUR), "schedule must be a Schedule, got 'ring'"),
+        ((build("barrier", "dissemination", 4), 1.0, FOUR), "a barrier moves no data: there is nothing to play"),
+        ((ring(65), 1.0, Cluster.uniform(65, ALIKE)), "at most 4096 chunks, ranks × chunks, got 4225: take fewer"),
+        ((ring(64), 1.0, Cluster.uniform(64, ALIKE)), "at most 5000 messages, got more: take fewer ranks or segments"),
+        ((WRONG, 1.0, FOUR), "rank 0, chunk 0: ends without the shares of ranks 1, 2, 3"),
+        ((ring(), -1.0, FOUR), "num_bytes must be a finite number of at least 0, got -1"),
+        ((ring(), 1.0, Cluster.uniform(3, ALIKE)), "cluster must have the schedule's 4 ranks, got 3"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        playback(*given)
+
+
+@pytest.mark.parametrize("at_s", [float("nan"), None, "now"])
+def test_a_moment_is_a_number(at_s: Any) -> None:
+    play = playback(ring(), 4.0, FOUR)
+    for ask in (play.held, play.finished, play.on_the_way):
+        with pytest.raises(ValueError, match="at_s must be a finite number, got "):
+            ask(at_s)

@@ -1,0 +1,357 @@
+"""A collective that plays: each moment is drawn where it belongs, and the animation shows what its moments show."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import build
+from rankscope.collectives.playback import Playback, playback
+from rankscope.figures import player
+from rankscope.figures.marks import Drawing, Rects
+from rankscope.figures.palette import EMPTY, ramp
+from rankscope.figures.player import animated, draw_play, save_play, strips
+from rankscope.figures.svg import to_svg
+
+from .readable import svg_problems
+from .shown import keys_of, placed, words_of
+
+SVG = "{http://www.w3.org/2000/svg}"
+NODES = Cluster(2, 2, Link(1.0, 200.0), Link(2.0, 50.0), 0.001)
+SOME = {
+    "one": [("allreduce", "ring")],
+    "race": [("allreduce", "ring"), ("allreduce", "halving_doubling")],
+    "whole buffers": [("allreduce", "recursive_doubling")],
+    "moves": [("allgather", "bruck"), ("broadcast", "binomial")],
+    "results": [("reduce_scatter", "pairwise")],
+    "exchange": [("all_to_all", "pairwise")],
+    "root": [("reduce", "binomial"), ("gather", "binomial")],
+}
+
+
+def play(collective: str = "allreduce", name: str = "ring", cluster: Cluster | None = None) -> Playback:
+    where = cluster or Cluster.uniform(4, Link(1.0, 25.0))
+    return playback(build(collective, name, where.num_ranks), 100.0, where)
+
+
+def plays(name: str, cluster: Cluster = NODES) -> list[Playback]:
+    return [play(collective, algorithm, cluster) for collective, algorithm in SOME[name]]
+
+
+def boxes(drawing: Drawing, height: float) -> dict[tuple[int, int], str]:
+    """Fill by the middle of all rectangles of this height."""
+    found = {}
+    for rects in drawing.rects:
+        rows = zip(rects.x, rects.y, rects.width, rects.height, rects.fill, strict=True)
+        found |= {(round(x + w / 2), round(y + h / 2)): fill for x, y, w, h, fill in rows if abs(h - height) < 1e-6}
+    return found
+
+
+def chunk_middles(of: Playback) -> Iterator[tuple[int, int, tuple[int, int]]]:
+    (strip,) = strips([of])
+    for rank, chunk in np.ndindex(of.schedule.num_ranks, of.schedule.num_chunks):
+        yield rank, chunk, (round((chunk + 0.5) * strip.cell_px), round(float(strip.y(np.array(rank)))))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.55, 0.8, 1.0])
+def test_each_chunk_has_the_shade_and_the_number_of_its_shares(share: float) -> None:
+    ring = play(cluster=NODES)
+    at_s = share * ring.finish_s
+    drawing, held = draw_play([ring], at_s), ring.held(at_s)
+    (strip,) = strips([ring])
+    shown, numbers = boxes(drawing, 0.76 * strip.row_px), placed(drawing)
+    assert EMPTY not in shown.values()
+    texts = {(round(x), round(y)): text for (x, y), text in numbers.items()}
+    covered = 0
+    for rank, chunk, place in chunk_middles(ring):
+        assert shown[place] == ramp((held[rank, chunk] - 1) / 3)[0]
+        covered += texts.get(place) is None
+        assert texts.get(place, str(held[rank, chunk])).isdigit()
+    assert covered <= 2 * ring.on_the_way(at_s).size
+    if share == 1.0:
+        assert {texts[place] for *_, place in chunk_middles(ring)} == {"4"}
+        assert set(shown.values()) == set(ramp(1.0))
+
+
+def test_a_message_half_way_is_between_the_rows_and_in_the_middle_of_its_line() -> None:
+    ring = play()  # a step takes 2 s: 1 s of latency, 25 bytes at 25 bytes per second
+    assert ring.finish_s == 12.0
+    drawing = draw_play([ring], 3.0)  # half of the second step, in which rank r sends chunk r - 1, two shares
+    (strip,) = strips([ring])
+    packets = boxes(drawing, 0.54 * strip.row_px)
+    expected = set()
+    for rank in range(4):
+        y = float(strip.y(np.array(rank)) + strip.y(np.array((rank + 1) % 4))) / 2
+        expected.add((round(((rank - 1) % 4 + 0.5) * strip.cell_px), round(y)))
+    assert set(packets) == expected
+    assert set(packets.values()) == set(ramp(1 / 3))
+    marks = boxes(drawing, 8.0)
+    now = round(float(strip.x(3.0)))
+    assert {x for x, _ in marks if x > strip.left} == {now}
+    assert {y for x, y in marks if x == now} == {y for _, y in expected}  # two lines cross there
+    done = [lines for lines in drawing.lines if lines.width_px == 1.8]
+    assert [one.x0.size for one in done] == [8]
+    assert max(done[0].x1) == strip.x(3.0)
+    (head,) = (lines for lines in drawing.lines if lines.width_px == 2.0)
+    assert head.x0.tolist() == head.x1.tolist() == [strip.x(3.0)]
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_what_is_busy_fills_with_time(name: str) -> None:
+    some = plays(name)
+    laid = strips(some)
+    end_s = max(one.finish_s for one in some)
+    for strip in laid:
+        filled = []
+        for share in (0.0, 0.25, 0.5, 1.0):
+            pale, full = strip.bars(share * end_s)
+            filled.append(full.width.sum())
+            lasts = (strip.play.end_s - strip.play.start_s) + (strip.play.done_s - strip.play.start_s)
+            passed = np.clip(share * end_s, strip.play.start_s, strip.play.end_s) - strip.play.start_s
+            passed += np.clip(share * end_s, strip.play.start_s, strip.play.done_s) - strip.play.start_s
+            assert full.width.sum() == pytest.approx(480.0 * passed.sum() / end_s)
+            assert (pale.x.size == 0) is (share * end_s >= strip.play.finish_s)
+        assert filled == sorted(filled)
+        assert filled[-1] == pytest.approx(480.0 * lasts.sum() / end_s)
+
+
+def test_titles_and_sentences_say_what_happens() -> None:
+    ring, tree = play(), play(name="halving_doubling")
+    drawing = draw_play([ring, tree], 1.0)
+    assert drawing.title == "ring finishes after 12 s, halving_doubling after 10 s"
+    words = words_of(drawing)
+    assert "Step 1 of 6: each rank sends 1 chunk, the receiver adds it to its own" in words
+    assert "Step 1 of 4: each rank sends 2 chunks, the receiver adds them to its own" in words
+    assert words.count("0 of 16 chunks finished") == 2
+    assert draw_play([ring], 0.0).title == "ring finishes after 12 s"
+    mixed = draw_play([ring, play("allgather")], 12.0)
+    assert mixed.title == "ring allreduce finishes after 12 s, ring allgather after 6 s"
+    assert "Finished after 12 s: every rank has the sum of all 4" in words_of(mixed)
+    assert "Finished after 6 s: every rank has the parts of all 4" in words_of(mixed)
+    assert "finished after 6 s" in words_of(mixed)
+    assert "finished after 12 s" not in words_of(mixed)  # no room at the right edge
+    later = words_of(draw_play([ring], 7.0))
+    assert "Step 4 of 6: each rank sends 1 chunk, the receiver keeps a copy" in later
+    assert "4 of 16 chunks finished" in later
+    assert keys_of(drawing)[:4] == ["1 summed", "2 summed", "3 summed", "all 4 summed"]
+    root = words_of(draw_play([play("broadcast", "binomial")], 0.5))
+    assert "Step 1 of 2: 1 rank sends 1 chunk, the receiver keeps a copy" in root
+    assert draw_play([ring], 1.0, "mine").title == "mine"
+
+
+def test_both_end_where_they_end_on_one_axis() -> None:
+    race = draw_play(plays("race"), 0.0)
+    ring, tree = strips(plays("race"))
+    assert (ring.left, ring.horizon_s, ring.grid_px) == (tree.left, tree.horizon_s, tree.grid_px)
+    pale = [lines for lines in race.lines if set(lines.color) == {"#d4d4d4"}]
+    ends = sorted(float(lines.x1.max()) for lines in pale)
+    assert ends == sorted(float(strip.x(strip.play.end_s.max())) for strip in (ring, tree))
+    assert tree.top > ring.bottom
+
+
+def test_results_are_framed_where_not_all_chunks_are_wanted() -> None:
+    done = play("reduce_scatter", "pairwise")
+    edge = draw_play([done], done.finish_s).rects[1]
+    assert isinstance(edge, Rects)
+    (strip,) = strips([done])
+    assert sorted(zip(edge.x + 2 + strip.boxes[2] / 2, strict=True)) == sorted(
+        ((r + 0.5) * strip.cell_px,) for r in range(4)
+    )
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 5, 8, 16, 32])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_every_word_can_be_read(num_ranks: int, share: float) -> None:
+    where = Cluster(1, num_ranks, Link(3e-6, 2e11), Link(1e-5, 2.5e10), 1e-12)
+    some = [play(name=name, cluster=where) for name in ("ring", "flat")]
+    drawing = draw_play(some, share * max(one.finish_s for one in some))
+    assert svg_problems(to_svg(drawing)) == []
+
+
+def test_nothing_to_send_is_finished_at_once() -> None:
+    alone = play(cluster=Cluster.uniform(1, Link(1.0, 1.0)))
+    assert draw_play([alone], 0.0).title == "ring finishes after 0 s"
+    assert "<svg" in animated([alone])
+
+
+@pytest.mark.parametrize(
+    ("given", "at_s", "message"),
+    [
+        ([], 0.0, "plays must be one or two, got 0"),
+        ([play()] * 3, 0.0, "plays must be one or two, got 3"),
+        (play(), 0.0, "plays must be a list, got"),
+        (["ring"], 0.0, "plays must be a Playback, got 'ring'"),
+        ([play()], -1.0, "at_s must be a finite number of at least 0, got -1"),
+        ([play()], float("nan"), "at_s must be a finite number of at least 0, got nan"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(given: Any, at_s: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw_play(given, at_s)
+
+
+# ---- as an animation: a player of SMIL in a few lines, against the moments
+
+
+def at(share: float, node: ET.Element, name: str) -> str | None:
+    """What an attribute is at this share of the animation."""
+    for change in node:
+        if change.get("attributeName") != name or change.tag not in (f"{SVG}animate", f"{SVG}animateTransform"):
+            continue
+        keys = [float(key) for key in change.get("keyTimes", "").split(";")]
+        values = change.get("values", "").split(";")
+        assert keys[0] == 0.0
+        assert keys == sorted(keys)
+        assert len(keys) == len(values)
+        if change.get("calcMode") == "discrete":
+            return [value for key, value in zip(keys, values, strict=True) if key <= share][-1]
+        assert keys[-1] == 1.0
+        columns = np.array([[float(number) for number in value.split()] for value in values]).T
+        return " ".join(f"{np.interp(share, keys, column):.6g}" for column in columns)
+    return node.get(name)
+
+
+def visible(node: ET.Element, share: float, fill: str = "", shift: tuple[float, float] = (0.0, 0.0)) -> Iterator[Any]:
+    """(x, y, fill or text) of all rectangles and texts that are seen."""
+    if at(share, node, "visibility") == "hidden":
+        return
+    moved = re.findall(r"-?[\d.e+-]+", at(share, node, "transform") or "")
+    shift = (shift[0] + float(moved[0]), shift[1] + float(moved[1])) if len(moved) == 2 else shift
+    fill = at(share, node, "fill") or fill
+    if node.tag in (f"{SVG}rect", f"{SVG}text"):
+        wide = float(node.get("width", 0.0)) / 2 if node.tag == f"{SVG}rect" else 0.0
+        high = float(node.get("height", 0.0)) / 2 if node.tag == f"{SVG}rect" else 0.0
+        x, y = float(node.get("x", 0)) + shift[0] + wide, float(node.get("y", 0)) + shift[1] + high
+        yield round(x), round(y), node.text or fill
+    for child in node:
+        if child.tag != f"{SVG}clipPath":
+            yield from visible(child, share, fill, shift)
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("share", [0.07, 0.33, 0.61, 0.93])
+def test_the_animation_shows_what_its_moments_show(name: str, share: float) -> None:
+    some = plays(name)
+    horizon_s = max(one.finish_s for one in some)
+    at_s = share * horizon_s + 1e-4  # between two instants
+    root = ET.fromstring(animated(some, seconds=10.0))
+    playing = root.find(f".//{SVG}g[@class='playing']")
+    assert playing is not None
+    seen = set(visible(playing, (0.7 + at_s / horizon_s * 10.0) / 13.2))
+    drawing = draw_play(some, at_s)
+    for strip in strips(some):
+        for group in strip.cells(at_s)[1:]:
+            x, y = group.x + group.width / 2, group.y + group.height / 2
+            assert set(zip(map(round, x), map(round, y), group.fill, strict=True)) <= seen
+        sentence, count, finished = strip.said(at_s)
+        words = {word for *_, word in seen}
+        assert {sentence, count} - {""} <= words
+        assert finished in words | {""}
+        rows = np.flatnonzero(np.isin(strip.play.message, strip.play.on_the_way(at_s)))
+        packets, _ = strip.packets(rows, strip.height(at_s)[strip.play.message[rows]])
+        for x, y, color in zip(packets[1].x, packets[1].y, packets[1].fill, strict=True):
+            middle = x + packets[1].width[0] / 2, y + packets[1].height[0] / 2
+            assert any(abs(a - middle[0]) < 2 and abs(b - middle[1]) < 2 and c == color for a, b, c in seen)
+    numbers = {(round(x), round(y), text) for (x, y), text in placed(drawing).items() if text.isdigit() and x < 250}
+    fixed = {(x, y, text) for x, y, text in numbers if (x, y, text) in set(visible(root, share))}
+    assert numbers - fixed - {one for one in numbers if near(one, seen)} == set()
+
+
+def near(one: tuple[int, int, str], seen: set[Any]) -> bool:
+    return any(abs(x - one[0]) < 3 and abs(y - one[1]) < 3 and word == one[2] for x, y, word in seen)
+
+
+def test_where_nothing_moves_a_moment_on_the_way_is_shown() -> None:
+    ring = play()
+    svg = animated([ring])
+    root = ET.fromstring(svg)
+    paused, playing = (root.find(f".//{SVG}g[@class='{name}']") for name in ("paused", "playing"))
+    assert paused is not None
+    assert playing is not None
+    assert (paused.get("display"), playing.get("display")) == (None, "none")
+    assert [(one.get("attributeName"), one.get("to")) for one in (paused[0], playing[0])] == [
+        ("display", "none"),
+        ("display", "inline"),
+    ]
+    shown = {word for *_, word in visible(paused, 0.0)}
+    assert "Step 3 of 6: each rank sends 1 chunk, the receiver adds it to its own" in shown
+    assert {"1", "2", "3"} < shown
+    assert "prefers-reduced-motion: reduce" in svg
+    assert not re.search(r"<script|\bon\w+=|https?://(?!www\.w3\.org)", svg)
+
+
+def test_two_animations_on_one_page_reveal_their_own() -> None:
+    one, two = (re.findall(r'clipPath id="([^"]+)"', animated(plays(name)))[0] for name in ("one", "race"))
+    assert one != two
+
+
+# ---- as a file
+
+
+def test_a_gif_has_its_frames_and_holds_the_last(tmp_path: Path) -> None:
+    path = tmp_path / "ring.gif"
+    save_play([play()], path, seconds=0.6)
+    with Image.open(path) as picture:
+        assert picture.n_frames == 6
+        assert picture.info["loop"] == 0
+        frames, times = [], []
+        for nth in range(6):
+            picture.seek(nth)
+            times.append(picture.info["duration"])
+            frames.append(np.asarray(picture.convert("RGB")))
+        assert picture.size[0] > 900
+    assert times == [100] * 5 + [2500]
+    yellow = [int((abs(frame.astype(int) - [254, 232, 56]) < 12).all(axis=2).sum()) for frame in frames]
+    assert yellow == sorted(yellow)  # chunks that are finished
+    assert yellow[-1] > 10 * yellow[0]
+    assert (frames[0][0, 0] == 255).all()
+
+
+def test_an_svg_file_is_what_is_animated(tmp_path: Path) -> None:
+    path = tmp_path / "race.svg"
+    save_play(plays("race"), path, seconds=3.0, title="a <race>")
+    assert path.read_text(encoding="utf-8") == animated(plays("race"), 3.0, "a <race>") + "\n"
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "ring.gif"
+    path.write_bytes(b"old")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_play([play()], path, seconds=0.3)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(OSError, match="nowhere"):
+        save_play([play()], tmp_path / "nowhere" / "ring.svg")
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "message"),
+    [
+        ("ring.mp4", 3.0, "path must end in .svg or .gif, got '.*ring.mp4'"),
+        ("ring", 3.0, "path must end in .svg or .gif"),
+        ("ring.svg", 0, "seconds must be a finite number above 0 and of at most 60.0, got 0"),
+        ("ring.gif", 61, "seconds must be a finite number above 0 and of at most 60.0, got 61"),
+        ("ring.svg", None, "seconds must be a finite number above 0"),
+        ("race.gif", 60, "frames have at most 1000000 pixels in all, got [0-9]+: take fewer seconds"),
+    ],
+)
+def test_what_cannot_be_written_is_refused(
+    name: str, seconds: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(player, "_MOST_PIXELS", 1_000_000)
+    with pytest.raises(ValueError, match=message):
+        save_play([play()], tmp_path / name, seconds)
+    assert not list(tmp_path.iterdir())
