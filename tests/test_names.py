@@ -212,7 +212,7 @@ def test_a_name_in_html_is_text(place: str) -> None:
 
 def test_a_name_in_a_list_to_choose_from_is_text() -> None:
     panel = explorers.machine(dict.fromkeys(NAMES, measured(["ring"])))
-    assert_text(panel.children[0].children[0].options, NAMES)
+    assert_text([name for option in panel.controls["profile"].options for name in option], NAMES)
 
 
 # ---- the terminal

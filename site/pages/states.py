@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankscope import explorers, yours
-from rankscope.explorers.panel import Explorer, Now, Setting, explorer_of
+from rankscope.explorers.panel import Explorer, Now, Setting, Steps, explorer_of
 from rankscope.machine import Profile, recorded
 from rankscope.values.checks import one_of
 
@@ -58,32 +58,32 @@ GRIDS: dict[str, Axes] = {
     "allreduce": {
         "algorithm": ALL,
         "num_nodes": (1, 2),
-        "log2_bytes": (10, 20, 30),
+        "message": ("1 KiB", "1 MiB", "1 GiB"),
         "step": tuple(range(15)),
     },
     "machine": {
         "profile": ALL,
         "algorithm": ALL,
         "num_ranks": (2, 3, 4, 8),
-        "log2_bytes": (10, 14, 18, 22, 26),
+        "message": ("1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB"),
     },
     "transfers": {
         "method": ALL,
-        "log2_bytes": (14, 20, 23, 26, 28),
+        "size": ("16 KiB", "1 MiB", "8 MiB", "64 MiB", "256 MiB"),
         "num_workers": (1, 2, 4, 8),
         "step_ms": (4, 8, 20, 40),
         "prefetched": ALL,
     },
     "ddp": {
         "model": ALL,
-        "log2_ranks": (1, 3, 5, 7, 10),
+        "num_ranks": (2, 8, 32, 128, 1024),
         "gb_per_s": (1, 3, 10, 25, 100),
         "accumulation": (1, 4),
         "overlap": ALL,
     },
     "zero": {
         "model": ALL,
-        "log2_ranks": (0, 1, 2, 3, 4, 6, 8, 10),
+        "num_ranks": (1, 2, 4, 8, 16, 64, 256, 1024),
         "stage": (0, 1, 2, 3),
         "optimizer": ALL,
     },
@@ -97,7 +97,7 @@ GRIDS: dict[str, Axes] = {
         "collective": ALL,
         "first": ALL,
         "view": ALL,
-        "log2_bytes": (16, 20, 26, 30),
+        "message": ("64 KiB", "1 MiB", "64 MiB", "1 GiB"),
     },
     "pipeline_parallel": {
         "schedule": ALL,
@@ -133,11 +133,11 @@ class Shown(NamedTuple):
         offered = {setting.name: setting for setting in explorer.settings}
         axes: dict[str, tuple[Any, ...]] = {}
         for name, values in GRIDS[self.name].items():
-            own = values or _offered(offered[name])
+            own = values or offered[name].values
             own = (own[0], own[-1]) if only_ends else own
             at_first = getattr(start, name)
             missing = at_first not in own
-            axes[name] = tuple(sorted((*own, at_first))) if missing and _is_range(offered[name]) else own
+            axes[name] = tuple(one for one in offered[name].values if one in {*own, at_first}) if missing else own
             if missing and not _is_range(offered[name]):
                 axes[name] = (at_first, *own)
         return Grid(self, explorer, start, axes)
@@ -275,16 +275,9 @@ def _control(setting: Setting, values: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _is_range(setting: Setting) -> bool:
-    return setting.kind is int
-
-
-def _offered(setting: Setting) -> tuple[Any, ...]:
-    return (False, True) if setting.kind is bool else setting.words
+    return isinstance(setting.choices, range | Steps)
 
 
 def _words(setting: Setting, value: Any) -> str:
     """A value as its control says it."""
-    if setting.kind is bool:
-        return "on" if value else "off"
-    labels = {choice[1]: choice[0] for choice in setting.choices if isinstance(choice, tuple)}
-    return str(labels.get(value, value))
+    return next(label for label, offered in setting.options if offered == value)

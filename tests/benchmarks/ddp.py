@@ -81,7 +81,8 @@ def main() -> None:
         for cap in (True, False):
 
             def repaint(name: str = name, cap: bool = cap) -> None:  # nothing is painted twice at the same settings
-                explorer.html(explorer.at(model=name, default_cap=cap, log2_cap_mb=0, alpha_us=next(latencies)))
+                now = explorer.at(model=name, cap="default" if cap else "1 MiB")
+                explorer.html(now._replace(alpha_us=next(latencies)))
 
             took = median_ms(repaint)
             print(f"  {name + (', default' if cap else ', 1 MiB'):<50}{took:>10.1f} ms", flush=True)

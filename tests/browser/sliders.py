@@ -16,12 +16,12 @@ SLIDERS = {  # the setting that each sets
     "parts": "queue_size",
     "allreduce": "step",
     "machine": "num_ranks",
-    "transfers": "log2_bytes",
+    "transfers": "size",
     "ddp": "accumulation",
-    "zero": "log2_ranks",
+    "zero": "num_ranks",
     "uneven": "rank_0",
     "pipeline_parallel": "num_microbatches",
-    "boxes": "log2_bytes",
+    "boxes": "message",
 }
 
 
@@ -38,5 +38,6 @@ def label(name: str) -> str:
 def picture(name: str, steps: int = 0) -> str:
     """The explorer's first picture, after so many steps of the slider to the right."""
     explorer, setting = made(name), SLIDERS[name]
-    start = getattr(explorer.at(), setting)
-    return explorer.svg(next(iter(explorer.pictures)), explorer.at(**{setting: start + steps}))
+    values = next(one.values for one in explorer.settings if one.name == setting)
+    value = values[values.index(getattr(explorer.at(), setting)) + steps]
+    return explorer.svg(next(iter(explorer.pictures)), explorer.at(**{setting: value}))

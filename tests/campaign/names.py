@@ -175,8 +175,8 @@ def _structure(page: str) -> set[str]:
 
 def _page(name: str) -> str:
     """The picture and the report of a machine with this name."""
-    box = explorers.machine({name: _profile(name)}, log2_bytes=12)
-    return "\n".join(child.value for child in box.children[1:])
+    box = explorers.machine({name: _profile(name)}, message="4 KiB")
+    return "\n".join([box.pictures.value, box.report.value])
 
 
 def _in_terminal(what: str, name: str) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import ipywidgets as widgets
 from torch import nn
 
 from rankscope import explorers
-from rankscope.explorers.panel import Explorer, Setting, explorer_of
+from rankscope.explorers.panel import Explorer, Panel, Setting, Steps, explorer_of
 from rankscope.machine import Profile
 from rankscope.values.frozen import ReadOnly
 
@@ -25,7 +24,7 @@ class Case(NamedTuple):
     inputs: tuple[Any, ...] = ()
     start: Mapping[str, Any] = ReadOnly()
 
-    def open(self, **settings: Any) -> widgets.VBox:
+    def open(self, **settings: Any) -> Panel:
         return getattr(explorers, self.name)(*self.inputs, **settings)
 
     def made(self) -> Explorer:
@@ -60,7 +59,7 @@ CASES = {
     "machine": Case("machine", (profiles(),), {"algorithm": "segmented_ring"}),
     "transfers": Case("transfers", start={"method": "pinned"}),
     "transfers of a profile": Case("transfers", (gpu(),), {"method": "pinned"}),
-    "ddp": Case("ddp", start={"default_cap": False}),
+    "ddp": Case("ddp", start={"cap": "8 MiB"}),
     "zero": Case("zero", start={"stage": 3}),
     "zero of a module": Case("zero", (MODULE,), {"stage": 3, "model": "1.5 B"}),
     "uneven": Case("uneven", start={"handling": "join"}),
@@ -70,23 +69,21 @@ CASES = {
 }
 
 
-def controls(box: widgets.VBox) -> dict[str, Any]:
-    """A panel's controls, by what stands next to them."""
-    return {control.description: control for control in box.children[0].children}
+def controls(box: Panel) -> dict[str, Any]:
+    """A panel's controls, by the names of their settings."""
+    return dict(box.controls)
 
 
-def shown(box: widgets.VBox) -> tuple[str, str]:
+def shown(box: Panel) -> tuple[str, str]:
     """A panel's pictures and its report, as HTML."""
-    return box.children[1].value, box.children[2].value
+    return box.pictures.value, box.report.value
 
 
 def others(setting: Setting, now: Any) -> list[Any]:
-    """Values to set a control to: all words, both sides of a switch, the ends of a slider and one between."""
-    if setting.kind is int:
-        low, high = setting.choices
-        found = [low, high, low + (high - low) // 3]
-    else:
-        found = list(setting.words) if setting.kind is str else [False, True]
+    """Values to set a control to: all of a list, both sides of a switch, the ends of a slider and one between."""
+    found = setting.values
+    if isinstance(setting.choices, range | Steps):
+        found = (found[0], found[-1], found[len(found) // 3])
     return [value for value in found if value != now]
 
 

@@ -13,11 +13,11 @@ import pytest
 from rankscope import explorers
 from rankscope.explorers import panel as panel_module
 from rankscope.explorers.catalogue import CATALOGUE
-from rankscope.explorers.panel import Explorer, Setting, shows
+from rankscope.explorers.panel import Explorer, Setting, Steps, shows
 
 from .cases import CASES, Case, controls, others, shown
 
-KINDS = {int: widgets.IntSlider, bool: widgets.Checkbox, str: widgets.Dropdown}
+KINDS = {range: widgets.IntSlider, Steps: widgets.SelectionSlider}
 SLOW = ("num_nodes", "gpus_per_node")  # a search for the best among 64 ranks takes seconds
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -30,16 +30,17 @@ def test_every_explorer_is_a_case() -> None:
 @each_case
 def test_a_panel_has_a_control_for_each_setting_and_opens_on_the_defaults(case: Case) -> None:
     explorer, box = case.made(), case.open()
-    assert [type(child) for child in box.children] == [widgets.Box, widgets.HTML, widgets.HTML]
     assert len({setting.label for setting in explorer.settings}) == len(explorer.settings)
-    for setting, control in zip(explorer.settings, box.children[0].children, strict=True):
-        assert type(control) is KINDS[setting.kind]
-        assert control.description == setting.label != ""
-        assert control.value == setting.default
-        if setting.kind is int:
-            assert (control.min, control.max) == setting.choices or setting.name == "step"  # as far as there are steps
-        if setting.kind is str:
-            assert list(control.options) == list(setting.choices)
+    for setting, (name, control) in zip(explorer.settings, box.controls.items(), strict=True):
+        switch = setting.kind is bool
+        assert type(control) is (widgets.Checkbox if switch else KINDS.get(type(setting.choices), widgets.Dropdown))
+        assert (name, control.description, control.value) == (setting.name, setting.label, setting.default)
+        if isinstance(setting.choices, range):
+            most = explorer.most(explorer.at()).get(name, setting.choices[-1])
+            assert (control.min, control.max) == (setting.choices[0], most)
+        elif not switch:
+            assert control.options == setting.options
+            assert all(label.isprintable() and label for label, _ in setting.options)
     assert shown(box) == explorer.html(explorer.at())
     assert "<svg" in shown(box)[0]
 
@@ -69,7 +70,7 @@ def test_a_picture_that_is_missing_or_too_large_is_left_out(monkeypatch: pytest.
 def test_what_is_asked_for_is_where_it_starts(case: Case) -> None:
     explorer, box = case.made(), case.open(**case.start)
     now = explorer.at(**case.start)
-    assert [control.value for control in box.children[0].children] == list(now)
+    assert [control.value for control in box.controls.values()] == list(now)
     assert shown(box) == explorer.html(now)
     assert escape("\n".join(explorer.report(now))) in shown(box)[1]
     assert all(line.strip() and "\n" not in line for line in explorer.report(now))
@@ -87,7 +88,7 @@ def test_each_control_repaints_once_and_all_its_values_can_be_shown(
     start = explorer.at(**case.start)
     for setting in explorer.settings:
         box = case.open(**case.start)
-        control, different = controls(box)[setting.label], {shown(box)}
+        control, different = controls(box)[setting.name], {shown(box)}
         for value in others(setting, getattr(start, setting.name)):
             painted.clear()
             before, control.value = control.value, value
@@ -97,44 +98,42 @@ def test_each_control_repaints_once_and_all_its_values_can_be_shown(
             assert "<svg" in shown(box)[0]
             assert "<p>" not in shown(box)[0]
             different.add(shown(box))
-        assert len(different) > 1, setting.name
+        assert (len(different) > 1) != control.disabled, setting.name
 
 
 @each_case
 def test_a_walk_ends_where_a_new_panel_begins(case: Case) -> None:
     """What is shown depends on where controls are, and not on how they came there."""
     explorer, box, draw = case.made(), case.open(), random.Random(case.name)
-    by_label = controls(box)
+    by_name = controls(box)
     start = shown(box)
     settings = [setting for setting in explorer.settings if setting.name not in SLOW]
     for _ in range(12):
         setting = draw.choice(settings)
-        by_label[setting.label].value = draw.choice([setting.default, *others(setting, setting.default)])
-        values = {one.name: by_label[one.label].value for one in explorer.settings}
+        by_name[setting.name].value = draw.choice([setting.default, *others(setting, setting.default)])
+        values = {one.name: by_name[one.name].value for one in explorer.settings}
         assert shown(box) == explorer.html(explorer.at(**values)) == shown(case.open(**values))
     for setting in explorer.settings:
-        by_label[setting.label].value = setting.default
+        by_name[setting.name].value = setting.default
     assert shown(box) == start
 
 
-WRONG: dict[type, list[Any]] = {int: [0.5, "3", True, None], bool: [1, "yes", None], str: ["nothing", 3, None]}
-LISTED = ("profile", "first", "second", "third")  # machines, which are not known before it is opened
+WRONG: dict[type, list[Any]] = {
+    int: [0.5, "3", -1, 10**9, True, None],
+    bool: [1, "yes", None],
+    str: ["nothing", 3, None],
+}
+OF_MACHINES = ("profile", "first", "second", "third", "num_ranks", "message")  # which are not known before it is opened
 
 
 @each_case
 def test_what_no_control_offers_is_refused(case: Case) -> None:
     explorer = case.made()
     for setting in explorer.settings:
-        wrong = list(WRONG[setting.kind])
-        if setting.kind is int:
-            low, high = setting.choices
-            wrong += [low - 1, high + 1]
-            words = f"{setting.name} must be a whole number from {low} to {high}, got "
-        elif setting.kind is bool:
-            words = f"{setting.name} must be True or False, got "
-        else:
-            words = f"{setting.name} must be one of {', '.join(map(repr, setting.words))}, got "
-        for value in wrong:
+        words = (
+            f"{setting.name} must be {'True or False' if setting.kind is bool else f'one of {setting.allowed}'}, got "
+        )
+        for value in WRONG[setting.kind]:
             for take in (explorer.at, case.open):
                 with pytest.raises(ValueError) as caught:  # noqa: PT011 (its words are compared)
                     take(**{setting.name: value})
@@ -149,16 +148,103 @@ def test_its_signature_and_its_help_say_what_can_be_set(case: Case) -> None:
     function = getattr(explorers, case.name)
     parameters = inspect.signature(function).parameters
     text = inspect.getdoc(function) or ""
-    for setting in Case(case.name, case.inputs if case.name == "machine" else ()).made().settings:
+    for setting in Case(case.name).made().settings:
         parameter = parameters[setting.name]
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        assert (parameter.default == setting.default and setting.allowed in text) or setting.name in LISTED
+        assert (parameter.default == setting.default and setting.allowed in text) or setting.name in OF_MACHINES
     assert len(parameters) == len(case.made().settings) + (case.name in ("machine", "transfers", "zero", "boxes"))
 
 
+@each_case
+def test_a_control_changes_something_or_says_why_not(case: Case) -> None:
+    """At the defaults and at others drawn by chance; an enabled control has a value that changes what is shown."""
+    explorer, draw = case.made(), random.Random(case.name)
+    settings = [setting for setting in explorer.settings if setting.name not in SLOW]
+    for number in range(5):
+        drawn = {one.name: draw.choice(one.values) for one in settings if number and draw.random() < 0.6}
+        now = explorer.at(**drawn)
+        now = now._replace(**{name: min(high, getattr(now, name)) for name, high in explorer.most(now).items()})
+        here, reasons, most = explorer.html(now), explorer.without_effect(now), explorer.most(now)
+        assert reasons.keys() <= set(now._fields)
+        for one in explorer.settings:
+            values = [value for value in one.values if value != getattr(now, one.name)]
+            values = [value for value in values if value <= most[one.name]] if one.name in most else values
+            draw.shuffle(values)
+            tried = values[:2] if one.name in reasons else values
+            changes = any(explorer.html(now._replace(**{one.name: value})) != here for value in tried)
+            assert changes != (one.name in reasons), f"{one.name}: {explorer.line(now)}"
+
+
+@each_case
+def test_a_disabled_control_says_why(case: Case) -> None:
+    explorer, box = case.made(), case.open()
+    for given in [{}, *explorer.presets.values()]:
+        now = explorer.at(**given)
+        box.go(now)
+        reasons = explorer.without_effect(now)
+        for setting in explorer.settings:
+            control = box.controls[setting.name]
+            assert control.disabled == (setting.name in reasons)
+            assert (control.tooltip or "") == reasons.get(setting.name, setting.hint)
+
+
+@each_case
+def test_presets_go_where_they_say_whatever_was_set_before(case: Case) -> None:
+    explorer, box = case.made(), case.open(**case.start)
+    buttons = {button.description: button for button in box.presets}
+    assert list(buttons) == [*explorer.presets, "reset"]
+    assert len(buttons) > 4
+    seen = set()
+    for label, button in buttons.items():
+        to = explorer.at(**explorer.presets.get(label, {}))
+        button.click()
+        assert box.now == to
+        assert shown(box) == explorer.html(to)
+        seen |= {shown(box)} if label != "reset" else set()
+    assert len(seen) == len(explorer.presets)
+
+
+@each_case
+def test_the_line_is_the_state_both_ways(case: Case) -> None:
+    explorer, box, draw = case.made(), case.open(), random.Random(case.name)
+    assert box.line.value == f"explorers.{case.name}({', '.join(explorer.inputs)})"
+    for _ in range(4):
+        now = explorer.at(**{one.name: draw.choice(one.values) for one in explorer.settings if one.name not in SLOW})
+        line = explorer.line(now)
+        assert explorer.read(line) == explorer.read(f"  {line.removeprefix('explorers.')} ") == now
+        box.line.value = line
+        assert (box.line.value, box.refusal.value) == (explorer.line(box.now), "")
+        assert box.now == now._replace(**{name: getattr(box.now, name) for name in explorer.most(now)})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "a line must be like explorers.ddp"),
+        ("explorers.zero(stage=1)", "a line must be like explorers.ddp"),
+        ("explorers.ddp(num_ranks=__import__('os').getpid())", "a line must be like explorers.ddp"),
+        ("explorers.ddp(**{})", "settings are .*; got None"),
+        ("ddp(num_ranks=8); 1", "a line must be like explorers.ddp"),
+        ("ddp(" * 5000, "a line must be like explorers.ddp"),
+        ("ddp(num_ranks=9)", "num_ranks must be one of 2, 4, 8, .*, got 9"),
+        ("ddp(ranks=8)", "settings are model, .*; got ranks"),
+    ],
+)
+def test_a_line_that_says_nothing_is_refused_and_changes_nothing(line: str, message: str) -> None:
+    box = explorers.ddp(num_ranks=8)
+    before = shown(box)
+    box.line.value = line or " "
+    with pytest.raises(ValueError, match=message):
+        box.explorer.read(line)
+    assert box.refusal.value.startswith("<p>")
+    assert shown(box) == before
+    box.controls["num_ranks"].value = 16
+    assert (box.line.value, box.refusal.value) == ("explorers.ddp(num_ranks=16)", "")
+
+
 def test_a_table_makes_a_panel() -> None:
-    """What the others rest on: a control that moves another one, what cannot be drawn, and inputs by keyword."""
-    settings = (Setting("size", 3, (0, 9), "size"), Setting("most", 3, (0, 9), "most"))
+    """What the others rest on: a slider that ends earlier, what cannot be drawn, and inputs by keyword."""
+    settings = (Setting("size", 3, range(10), "size"), Setting("most", 3, Steps((1, 2, 3, 6)), "most"))
 
     def nothing(now: Any) -> None:
         if now.size > 4:
@@ -168,23 +254,22 @@ def test_a_table_makes_a_panel() -> None:
         reported.append(tuple(now))
         return [f"{now.size} & {now.most}"]
 
-    def follow(panel: dict[str, Any], now: Any) -> None:
-        panel["size"].max = now.most
-
     @shows(settings)
     def small(factor: int) -> Explorer:
         """Return a small one."""
-        return Explorer(settings, {"nothing": nothing}, report, follow)
+        return Explorer(settings, {"nothing": nothing}, report, most=lambda now: {"size": now.most})
 
     reported: list[tuple[int, ...]] = []
     box = small(factor=2, most=6, size=5)
-    assert shown(box) == ("<p>5 &gt; 4</p>", "<pre style='line-height:1.35;font-family:monospace'>5 &amp; 6</pre>")
+    assert shown(box)[0] == "<p>5 &gt; 4</p>"
+    assert shown(box)[1].endswith(">5 &amp; 6</pre>")
+    assert box.line.value == "explorers.small(factor, size=5, most=6)"
     controls(box)["most"].value = 2
     assert controls(box)["size"].value == 2
     assert shown(box)[0] == ""
     assert reported == [(5, 6), (2, 2)]
     assert list(inspect.signature(small).parameters) == ["factor", "size", "most"]
     assert "Return a small one.\n" in (small.__doc__ or "")
-    assert "- `most`: 0 to 9 (“most”)" in (small.__doc__ or "")
+    assert "- `most`: 1 to 3, 6 (“most”)" in (small.__doc__ or "")
     with pytest.raises(TypeError, match="factor"):
         small(size=2)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import ipywidgets as widgets
 import nbformat
@@ -13,7 +15,7 @@ import pytest
 
 from rankscope import explorers
 from rankscope.explorers import catalogue
-from rankscope.explorers.catalogue import CATALOGUE, NEEDS_PROFILES, Entry
+from rankscope.explorers.catalogue import CATALOGUE, Entry
 from rankscope.machine import Profile
 
 from ..machine.made import links, profile
@@ -71,25 +73,42 @@ def test_it_makes_explorers_when_they_are_picked_and_keeps_their_settings(monkey
     box = explorers.gallery(opened="zero")
     assert made == ["zero"]
     box.children[0].value = "samplers"
-    controls(inside(box))["ranks"].value = 7
+    controls(inside(box))["num_ranks"].value = 7
     before = shown(inside(box))
     box.children[0].value = "zero"
     box.children[0].value = "samplers"
     assert made == ["zero", "samplers"]
     assert shown(inside(box)) == before
-    assert controls(inside(box))["ranks"].value == 7
+    assert controls(inside(box))["num_ranks"].value == 7
 
 
 def test_profiles_are_for_those_that_take_them() -> None:
     box = explorers.gallery(opened="machine")
-    assert NEEDS_PROFILES.replace("'", "&#x27;") in inside(box).children[0].value
+    assert controls(inside(box))["profile"].value == "h100_fleet_8"
+    assert inside(box)._repr_mimebundle_()["image/svg+xml"] == box._repr_mimebundle_()["image/svg+xml"]
     box.children[0].value = "transfers"
     assert controls(inside(box))["link"].value == "PCIe 5 x16"
     (gpu,) = CASES["transfers of a profile"].inputs
     box = explorers.gallery(PROFILES, gpu, "transfers")
     assert controls(inside(box))["link"].value == "measured: made up"
     box.children[0].value = "machine"
-    assert controls(inside(box))["profile"].options == tuple(PROFILES)
+    assert [name for _, name in controls(inside(box))["profile"].options] == list(PROFILES)
+
+
+def test_a_page_opens_at_the_state_in_its_address_and_links_to_what_it_shows() -> None:
+    state = quote('explorers.ddp(num_ranks=8, cap="8 MiB")')
+    box = explorers.gallery(address=f"token=1&state={state}")
+    assert inside(box).now == inside(box).explorer.at(num_ranks=8, cap="8 MiB")
+    controls(inside(box))["num_ranks"].value = 32
+    (state,) = re.findall(r'href="\?state=([^"&]*)"', box.children[3].value)
+    assert unquote(state) == 'explorers.ddp(cap="8 MiB")'
+    box.children[0].value = "zero"
+    assert "?state=explorers.zero%28%29" in box.children[3].value
+    box = explorers.gallery(address="state=explorers.uneven(handling='pray')", opened="zero")
+    assert "handling must be one of" in inside(box).refusal.value
+    assert box.children[0].value == "uneven"
+    assert explorers.gallery(address="state=3").children[0].value == "samplers"
+    assert explorers.gallery().children[3].value == ""
 
 
 @pytest.mark.parametrize(
@@ -141,31 +160,16 @@ box = explorers.gallery({"a machine": Profile.load(sys.argv[1])})
 for _, name in box.children[0].options:
     box.children[0].value = name
     (panel,) = box.children[2].children
-    controls, picture, _ = panel.children
-    before = picture.value
-    slider = next(one for one in controls.children if one.description == sys.argv[2].split(",")[box.children[0].index])
-    slider.value += 1
-    print(name, "<svg" in before, before != picture.value)
+    before = panel.pictures.value
+    panel.presets[-2].click()
+    print(name, "<svg" in before, before != panel.pictures.value)
 print(sorted(MISSING & set(sys.modules)))
 """
 
 
 def test_all_explorers_open_and_move_with_numpy_and_ipywidgets_alone() -> None:
-    moved = [
-        "ranks",
-        "decoders",
-        "queue",
-        "step",
-        "ranks",
-        "log₂ bytes",
-        "accumulation",
-        "log₂ ranks",
-        "rank 0",
-        "ranks",
-        "log₂ bytes",
-    ]
     machine = NOTEBOOKS / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
-    command = [sys.executable, "-c", BARE, str(machine), ",".join(moved)]
+    command = [sys.executable, "-c", BARE, str(machine)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [*(f"{entry.name} True True" for entry in CATALOGUE), "[]"]

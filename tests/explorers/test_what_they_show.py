@@ -15,7 +15,7 @@ from rankscope.explorers import ddp, machine, pipeline_parallel, transfers, zero
 from rankscope.explorers.allreduce import cluster, recipe, schedule
 from rankscope.explorers.ddp import timeline
 from rankscope.explorers.parts import predicted
-from rankscope.explorers.pipeline import road
+from rankscope.explorers.pipeline import pipeline_of
 from rankscope.explorers.pipeline_parallel import LINKS, plan, step
 from rankscope.explorers.samplers import epochs
 from rankscope.explorers.transfers import LINKS as PCIE
@@ -70,11 +70,9 @@ def test_samplers_draws_the_assignment_and_audits_the_epochs_so_far() -> None:
 
 def test_samplers_switches_off_what_libtorch_does_not_have() -> None:
     panel = controls(CASES["samplers"].open())
-    dropping = panel["drop_last"]
     for sampler, is_torch in (("libtorch_random", False), ("torch", True), ("libtorch_sequential", False)):
         panel["sampler"].value = sampler
         assert [panel[name].disabled for name in ("seed", "shuffle")] == [not is_torch] * 2
-        assert dropping.description == ("drop_last" if is_torch else "no allow_duplicates")
 
 
 # ---- pipeline
@@ -101,14 +99,14 @@ def test_pipeline_names_what_bounds_it(settings: dict[str, Any], line: int, word
 
 def test_pipeline_varies_reading_and_decoding_alone() -> None:
     for num_ranks in (1, 4):
-        spans = simulate_pipeline(road(PIPELINE.at(jitter=150, num_ranks=num_ranks)), 20, num_ranks=num_ranks)
+        spans = simulate_pipeline(pipeline_of(PIPELINE.at(jitter=150, num_ranks=num_ranks)), 20, num_ranks=num_ranks)
         seconds = {kind: spans.select(kind=kind) for kind in ("read", "decode", "copy", "train")}
         spread = {kind for kind, some in seconds.items() if np.ptp(some.stop_s - some.start_s) > 1e-9}
         assert spread == {"read", "decode"}
 
 
 def test_pipelines_shares_are_those_of_the_simulation() -> None:
-    spans = simulate_pipeline(road(PIPELINE.at()), 500)
+    spans = simulate_pipeline(pipeline_of(PIPELINE.at()), 500)
     train = spans.select(kind="train").busy_s / spans.makespan_s
     assert report(PIPELINE)[-1].startswith(f"  {'train':<7}{train:>5.0%} at work")
 
@@ -164,7 +162,7 @@ def test_allreduces_shapes_follow_the_nodes_and_its_segments_the_slider() -> Non
 
 
 def test_allreduce_names_the_quickest() -> None:
-    now = {"num_nodes": 4, "log2_bytes": 12}
+    now = {"num_nodes": 4, "message": "4 KiB"}
     ranked = best(2**12, cluster(ALLREDUCE.at(**now)))
     quickest = f"quickest here: {ranked.algorithm}, {time_words(ranked.seconds)}"
     following = f"then {ranked.candidates[1].algorithm}, {ranked.margin:.0%} more"
@@ -179,7 +177,7 @@ def test_allreduces_step_goes_to_the_end_and_no_further() -> None:
     panel["algorithm"].value = "recursive_doubling"
     assert (panel["step"].max, panel["step"].value) == (3, 3)
     assert svg(ALLREDUCE, algorithm="recursive_doubling", step=3) in shown(box)[0]
-    panel["nodes"].value = panel["GPUs a node"].value = 1
+    panel["num_nodes"].value = panel["gpus_per_node"].value = 1
     assert (panel["step"].max, panel["step"].value) == (0, 0)
 
 
@@ -204,7 +202,7 @@ def test_an_algorithm_that_refuses_says_so_in_place_of_the_picture(monkeypatch: 
     monkeypatch.setitem(ALGORITHMS["allreduce"], "picky", picky)
     box = CASES["allreduce"].open(algorithm="picky")
     assert "num_ranks must" not in shown(box)[0]
-    controls(box)["nodes"].value = 3
+    controls(box)["num_nodes"].value = 3
     said = "num_ranks must not be &lt; 8, got 12"
     assert shown(box)[0].startswith(f"<p>{said}</p><svg")
     assert ">picky<" not in shown(box)[0]
@@ -226,13 +224,13 @@ def test_another_step_is_painted_without_a_new_search_for_the_best(monkeypatch: 
     searches: list[int] = []
     monkeypatch.setattr(module, "best", lambda *given, **options: searches.append(1) or best(*given, **options))
     module._ranked.cache_clear()
-    box = CASES["allreduce"].open(num_nodes=4, algorithm="double_binary_tree", inter_us=13)
+    box = CASES["allreduce"].open(num_nodes=4, algorithm="double_binary_tree", inter_us=20)
     seen = {shown(box)[0]}
     for number in range(2, 6):
         controls(box)["step"].value = number
         seen.add(shown(box)[0])
     assert (len(seen), len(searches)) == (5, 1)
-    controls(box)["α inter [µs]"].value = 14
+    controls(box)["inter_us"].value = 15
     assert len(searches) == 2
 
 
@@ -240,22 +238,22 @@ def test_another_step_is_painted_without_a_new_search_for_the_best(monkeypatch: 
 
 
 def test_boxes_says_what_was_measured_what_the_curve_says_and_where_that_is_from() -> None:
-    said = report(BOXES, first="h100_8", second="dgx_h100_8", third="none", log2_bytes=29)
+    said = report(BOXES, first="h100_8", second="dgx_h100_8", third="none", message="512 MiB")
     assert said[0] == "h100_8: 512 MiB in 2.11 ms, busbw 445 GB/s"
     assert "ai-dynamo/aiconfigurator; Apache-2.0" in said[1]
     assert len(said) == 4
-    assert report(BOXES, first="h100_8", log2_bytes=33)[0].startswith("h100_8: 8 GiB in ")
-    assert " by its curve (" in report(BOXES, first="h100_8", log2_bytes=33)[0]
+    assert report(BOXES, first="h100_8", message="8 GiB")[0].startswith("h100_8: 8 GiB in ")
+    assert " by its curve (" in report(BOXES, first="h100_8", message="8 GiB")[0]
     assert "all_to_all was not measured" in report(BOXES, first="dgx_h100_8", collective="all_to_all")[0]
     assert "sick: NCCL_P2P_DISABLE=1" in report(BOXES, first="runpod_a100_2_no_p2p")[1]
 
 
 def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective() -> None:
     panel = controls(CASES["boxes of yours"].open())
-    assert panel["machine 1"].value == "mine"
+    assert panel["first"].value == "mine"
     assert {INK} in [set(rects.fill) for rects in BOXES_OF_YOURS.pictures["picture"](BOXES_OF_YOURS.at()).rects]
-    assert panel["machine 2"].options[:3] == ("none", "mine", "a100_40gb_8")
-    assert not [name for name in panel["machine 1"].options if "copies" in name or "pairs" in name]
+    assert [name for name, _ in panel["second"].options[:3]] == ["none", "mine", "a100_40gb_8"]
+    assert not [name for name in panel["first"].options if "copies" in name or "pairs" in name]
     picture = svg(BOXES, first="dgx_h100_8", second="h100_8", third="none", collective="all_to_all")
     assert "dgx_h100_8" not in picture
     assert svg(BOXES, first="dgx_h100_8", second="none", third="none", collective="all_to_all") == ""
@@ -267,12 +265,12 @@ def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective
 def test_machine_says_what_the_profile_predicts_and_what_was_measured() -> None:
     one = profiles()["one"]
     expected_s = one.predict("allreduce", "ring", 2**18).makespan_s
-    lines = report(MACHINE, algorithm="ring", log2_bytes=18)
+    lines = report(MACHINE, algorithm="ring", message="256 KiB")
     assert lines[0].startswith(f"predicted: {time_words(expected_s)}, ")
     assert lines[1] == f"measured:  {time_words(0.8 * expected_s)}; predicted +25.0%"
     assert lines[2] == f"gloo's own: {time_words(NATIVE_S)}"
     assert lines[3] == f"link: {one.best_link('intra')}"
-    ranking = svg(MACHINE, "ranking", log2_bytes=18)
+    ranking = svg(MACHINE, "ranking", message="256 KiB")
     assert ranking.count(", measured ") == 3
     assert "dark ticks: measured" in ranking
 
@@ -282,7 +280,7 @@ def test_machine_shows_native_by_its_curve_at_sizes_that_were_not_measured() -> 
     box = machine({"made": profile([*links(), *native])})
     low, high = map(time_words, profile(native).curve("allreduce").interval_s(2**18))
     assert f"gloo&#x27;s own, by its curve: 262 µs ({low} to {high})" in shown(box)[1]
-    controls(box)["ranks"].value = 8
+    controls(box)["num_ranks"].value = 8
     assert "own, by its curve" not in shown(box)[1]
     assert "own, by its curve" not in shown(machine({"made": profile([*links(), *native[:4]])}))[1]
 
@@ -308,11 +306,11 @@ def test_machine_predicts_other_numbers_of_ranks_and_says_that_they_were_not_mea
 def test_ranks_that_do_not_fill_their_nodes_are_refused_and_nothing_is_drawn() -> None:
     box = machine({"two nodes": profile(links(), num_nodes=2, ranks_per_node=[2, 2])})
     assert "<svg" in shown(box)[0]
-    controls(box)["ranks"].value = 3
+    controls(box)["num_ranks"].value = 3
     said = "num_ranks must be a multiple of the 2 ranks on a node, got 3"
     assert shown(box)[0] == f"<p>{said}</p>"
     assert said in shown(box)[1]
-    controls(box)["ranks"].value = 6
+    controls(box)["num_ranks"].value = 6
     assert "<svg" in shown(box)[0]
 
 
@@ -340,7 +338,7 @@ def test_transfers_opens_on_facts_and_says_so() -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 def test_a_copy_takes_what_the_facts_say(method: str, direction: str) -> None:
-    line = report(TRANSFERS, link="PCIe 4 x16", method=method, direction=direction, log2_bytes=24)[1]
+    line = report(TRANSFERS, link="PCIe 4 x16", method=method, direction=direction, size="16 MiB")[1]
     seconds = PCIE["PCIe 4 x16"].seconds(2**24, direction, method)
     share = 2**24 / seconds / PCIE["PCIe 4 x16"].bytes_per_s(direction)
     assert line.startswith(f"copy: 16 MiB by {method} in {time_words(seconds)}, ")
@@ -412,13 +410,12 @@ def test_a_profile_without_copies_is_refused(given: Any, message: str) -> None:
 # ---- ddp
 
 
-def test_ddps_cap_counts_once_the_default_is_left() -> None:
+def test_ddps_default_is_one_of_the_caps() -> None:
     box = ddp()
     before = shown(box)
-    controls(box)["log₂ cap [MiB]"].value = 6
-    assert shown(box) == before
-    controls(box)["DDP's default cap"].value = False
-    assert shown(box) == DDP.html(DDP.at(default_cap=False, log2_cap_mb=6))
+    assert controls(box)["cap"].value == "default"
+    controls(box)["cap"].value = "64 MiB"
+    assert shown(box) == DDP.html(DDP.at(cap="64 MiB")) != before
     assert "a cap of 64 MiB" in shown(box)[0]
 
 
@@ -437,7 +434,7 @@ def test_ddps_report_is_of_the_step_that_is_drawn() -> None:
 
 def test_zero_says_what_its_memory_does() -> None:
     expected = zero_memory(7.5e9, 16, 2, largest_layer=300_000_000, activation_bytes=7 * 10**9)
-    lines = report(ZERO, stage=2, layer_millions=300, activations_gb=7, log2_ranks=4)
+    lines = report(ZERO, stage=2, layer_millions=300, activations_gb=7, num_ranks=16)
     fits, traffic, *_ = lines[len(expected.words()) :]
     assert lines[: len(expected.words())] == expected.words()
     assert fits == "24 GB: does not fit; 80 GB: fits; 141 GB: fits"
@@ -452,13 +449,13 @@ def test_a_layer_is_no_larger_than_its_model_and_buckets_are_ddps() -> None:
 
 
 def test_zero_of_your_own_module() -> None:
-    box = zero(MODULE, log2_ranks=1, stage=3)
-    assert controls(box)["parameters"].value == "your module"
+    box = zero(MODULE, num_ranks=2, stage=3)
+    assert controls(box)["model"].value == "your module"
     assert escape(str(zero_memory(MODULE, 2, 3))) in shown(box)[1]
-    models = controls(zero())["parameters"].options
-    assert controls(zero(module=MODULE))["parameters"].options == ("your module", *models)
-    controls(box)["parameters"].value = "1.5 B"
-    assert shown(box) == OWN.html(OWN.at(model="1.5 B", log2_ranks=1, stage=3))
+    models = controls(zero())["model"].options
+    assert controls(zero(module=MODULE))["model"].options == (("your module", "your module"), *models)
+    controls(box)["model"].value = "1.5 B"
+    assert shown(box) == OWN.html(OWN.at(model="1.5 B", num_ranks=2, stage=3))
 
 
 # ---- uneven

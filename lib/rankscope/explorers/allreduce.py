@@ -15,37 +15,54 @@ from ..collectives.verify import Verified
 from ..figures.marks import Drawing
 from ..figures.rankings import draw_ranking
 from ..figures.schedules import draw_schedule
+from ..figures.svg import to_svg
 from ..values.checks import count_of
-from ..values.units import bytes_words, time_words
-from .panel import Controls, Explorer, Now, Setting, shows
+from ..values.units import parse_bytes, time_words
+from .panel import Explorer, Now, Setting, Steps, shows, sizes
 
 _ALGORITHMS = ALGORITHMS["allreduce"]
+_LATENCIES_US = Steps((0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100))
+_RATES_GB_PER_S = Steps((1, 2, 3, 5, 10, 12, 25, 50, 100, 200, 300, 450, 600, 900))
 SETTINGS = (
     Setting("algorithm", "ring", _ALGORITHMS, "algorithm"),
-    Setting("num_nodes", 2, (1, 8), "nodes"),
-    Setting("gpus_per_node", 4, (1, 8), "GPUs a node"),
-    Setting("log2_bytes", 20, (10, 30), "log₂ bytes"),
-    Setting("intra_us", 3, (0, 100), "α intra [µs]"),
-    Setting("inter_us", 10, (0, 100), "α inter [µs]"),
-    Setting("intra_gb_per_s", 200, (1, 900), "B intra [GB/s]"),
-    Setting("inter_gb_per_s", 25, (1, 100), "B inter [GB/s]"),
-    Setting("gamma_ps", 1, (0, 100), "γ [ps/byte]"),
-    Setting("num_segments", 2, (1, 8), "segments"),
-    Setting("shared_nic", False, (False, True), "one card a node"),
-    Setting("step", 0, (0, 2000), "step"),
+    Setting("num_nodes", 2, range(1, 9), "nodes"),
+    Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
+    Setting("message", "1 MiB", sizes(10, 30), "message"),
+    Setting("step", 0, range(2001), "steps done", "the picture is of this moment"),
+    Setting("intra_us", 3, _LATENCIES_US, "latency within a node [µs]"),
+    Setting("inter_us", 10, _LATENCIES_US, "latency between nodes [µs]", "called α"),
+    Setting("intra_gb_per_s", 200, _RATES_GB_PER_S, "bandwidth within a node [GB/s]"),
+    Setting("inter_gb_per_s", 25, _RATES_GB_PER_S, "bandwidth between nodes [GB/s]", "called B"),
+    Setting("gamma_ps", 1, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "adding up [ps/byte]", "called γ"),
+    Setting("num_segments", 2, range(1, 9), "segments", "of a chunk, sent one behind the other"),
+    Setting("shared_nic", False, (False, True), "one network card per node"),
 )
+PRESETS: dict[str, dict[str, Any]] = {
+    "ring": {},
+    "halving and doubling": {"algorithm": "halving_doubling"},
+    "torus, 3 nodes of 4": {"algorithm": "torus_2d", "num_nodes": 3},
+    "the same on 1 GB/s": {"algorithm": "torus_2d", "num_nodes": 3, "inter_gb_per_s": 1},
+    "the same, one card per node": {"algorithm": "torus_2d", "num_nodes": 3, "inter_gb_per_s": 1, "shared_nic": True},
+    "1 KiB: doubling wins": {"algorithm": "recursive_doubling", "message": "1 KiB"},
+    "1 GiB": {"message": "1 GiB"},
+}
 _MOST_CELLS = 1024  # ranks × chunks in the picture, so that it follows the slider
+
+
+def num_bytes(now: Now) -> int:
+    return parse_bytes("message", now.message)
 
 
 def cluster(now: Now) -> Cluster:
     intra = Link(now.intra_us / 1e6, now.intra_gb_per_s * 1e9)
     inter = Link(now.inter_us / 1e6, now.inter_gb_per_s * 1e9)
-    return Cluster(now.num_nodes, now.gpus_per_node, intra, inter, now.gamma_ps / 1e12, shared_nic=now.shared_nic)
+    shared = now.shared_nic and now.num_nodes > 1
+    return Cluster(now.num_nodes, now.gpus_per_node, intra, inter, now.gamma_ps / 1e12, shared_nic=shared)
 
 
 def ranked(now: Now) -> Best:
     """Return all algorithms, the quickest first, each at its best."""
-    return _ranked(1 << now.log2_bytes, cluster(now), tuple(_ALGORITHMS.items()))
+    return _ranked(num_bytes(now), cluster(now), tuple(_ALGORITHMS.items()))
 
 
 @lru_cache(maxsize=32)
@@ -90,16 +107,20 @@ def _makespan_s(of: Recipe, num_bytes: int, where: Cluster) -> float:
 
 
 def predicted_s(now: Now) -> float:
-    return _makespan_s(recipe(now), 1 << now.log2_bytes, cluster(now))
+    return _makespan_s(recipe(now), num_bytes(now), cluster(now))
 
 
 def picture(now: Now) -> Drawing:
     """One step, or the end where there are fewer steps. Raises ValueError for too many cells."""
     drawn = schedule(recipe(now))
+    _check_cells(drawn)
+    return draw_schedule(drawn, min(now.step, drawn.num_steps), gpus_per_node=now.gpus_per_node)
+
+
+def _check_cells(drawn: Schedule) -> None:
     if drawn.num_ranks * drawn.num_chunks > _MOST_CELLS:
         size = f"{count_of(drawn.num_ranks, 'rank')} with {count_of(drawn.num_chunks, 'chunk')} each"
         raise ValueError(f"{size} are too many to draw here: at most {_MOST_CELLS} cells")
-    return draw_schedule(drawn, min(now.step, drawn.num_steps), gpus_per_node=now.gpus_per_node)
 
 
 def ranking(now: Now) -> Drawing:
@@ -109,7 +130,11 @@ def ranking(now: Now) -> Drawing:
     with suppress(ValueError):  # the picture says why
         seconds[now.algorithm] = predicted_s(now)
     shape = f"{count_of(now.num_nodes, 'node')} of {count_of(now.gpus_per_node, 'GPU')}"
-    return draw_ranking(seconds, found.bound_s, now.algorithm, f"{bytes_words(1 << now.log2_bytes)} on {shape}")
+    return draw_ranking(seconds, found.bound_s, now.algorithm, f"{now.message} on {shape}")
+
+
+def _seen(now: Now) -> tuple[list[str], str]:
+    return report(now), to_svg(ranking(now))
 
 
 def report(now: Now) -> list[str]:
@@ -132,10 +157,34 @@ def report(now: Now) -> list[str]:
     return [*lines, others]
 
 
-def follow(controls: Controls, now: Now) -> None:
-    """Let the step go as far as the schedule does."""
+def most(now: Now) -> dict[str, int]:
+    """The step goes as far as the schedule does."""
     with suppress(ValueError):  # the picture says why
-        controls["step"].max = schedule(recipe(now)).num_steps
+        return {"step": schedule(recipe(now)).num_steps}
+    return {}
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Links that nothing is sent over, segments that an algorithm does not have, and steps that are not drawn."""
+    found: dict[str, str] = {}
+    if now.num_nodes == 1:
+        found |= dict.fromkeys(("inter_us", "inter_gb_per_s", "shared_nic"), "there is one node")
+    if now.gpus_per_node == 1:
+        found |= dict.fromkeys(("intra_us", "intra_gb_per_s"), "there is one GPU per node")
+        if now.num_nodes > 1 and _seen(now) == _seen(now._replace(shared_nic=not now.shared_nic)):
+            found["shared_nic"] = "no GPU here sends two messages at once"
+    if now.num_nodes == now.gpus_per_node == 1:
+        found["gamma_ps"] = "one rank has nothing to add up"
+    if "num_segments" not in _best_options(now):
+        found["num_segments"] = f"{now.algorithm} does not cut chunks into segments"
+    try:
+        drawn = schedule(recipe(now))
+        _check_cells(drawn)
+        if not drawn.num_steps:
+            found["step"] = "one rank has nothing to send"
+    except ValueError as error:
+        found["step"] = str(error)
+    return found
 
 
 @shows(SETTINGS)
@@ -144,4 +193,4 @@ def allreduce() -> Explorer:
 
     Shapes follow the nodes. The algorithm has as many segments as are set; the others are ranked at their best.
     """
-    return Explorer(SETTINGS, {"picture": picture, "ranking": ranking}, report, follow)
+    return Explorer(SETTINGS, {"picture": picture, "ranking": ranking}, report, PRESETS, without_effect, most)

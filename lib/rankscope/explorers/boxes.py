@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
+from typing import Any
 
 from ..figures.boxes import UNITS, draw_boxes, natives
 from ..figures.marks import Drawing
 from ..machine import Profile, bank
 from ..machine.profile import busbw_factor
-from ..values.units import bytes_words, rate_words, time_words
+from ..values.units import parse_bytes, rate_words, time_words
 from .machine import by_name
-from .panel import Explorer, Now, Setting, shows
+from .panel import Explorer, Now, Setting, shows, sizes
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "all_to_all")
 NONE = "none"
@@ -21,17 +23,34 @@ SETTINGS = (
     Setting("second", "h100_8", (), "machine 2"),
     Setting("third", "a100_80gb_8", (), "machine 3"),
     Setting("view", "busbw", tuple(UNITS), "view"),
-    Setting("log2_bytes", 26, (10, 33), "log₂ bytes"),
+    Setting("message", "64 MiB", sizes(10, 33), "message"),
 )
+PRESETS: dict[str, dict[str, Any]] = {
+    "64 KiB: a matter of latency": {"view": "time", "message": "64 KiB"},
+    "8 GPUs with NVLink and without": {"first": "h100_8", "second": "rtx_pro_6000_8", "third": "l40s_8"},
+    "all-to-all": {"collective": "all_to_all", "first": "h100_8", "second": "rtx_pro_6000_8", "third": "l40s_8"},
+    "2 and 8 L40S": {"first": "l40s_2", "second": "l40s_8", "third": NONE},
+    "a pair without peer-to-peer": {"first": "runpod_a100_2", "second": "runpod_a100_2_no_p2p", "third": NONE},
+}
+
+
+def _measured(profile: Profile) -> bool:
+    return any(natives(profile, what) for what in COLLECTIVES)
+
+
+@cache
+def _of_the_bank() -> dict[str, Profile]:
+    loaded = ((name, Profile.load(f"bank:{name}")) for name in bank())
+    return {name: profile for name, profile in loaded if _measured(profile)}
 
 
 class Boxes:
     """What the explorer shows of machines: the given ones, and those of the bank."""
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
-        every = by_name(profiles) | {name: Profile.load(f"bank:{name}") for name in bank() if name not in profiles}
+        yours = {name: one for name, one in by_name(profiles).items() if _measured(one)}
         self.yours = next(iter(profiles), "")
-        self.profiles = {name: one for name, one in every.items() if any(natives(one, what) for what in COLLECTIVES)}
+        self.profiles = yours | {name: one for name, one in _of_the_bank().items() if name not in profiles}
 
     def chosen(self, now: Now) -> dict[str, Profile]:
         return {name: self.profiles[name] for name in (now.first, now.second, now.third) if name in self.profiles}
@@ -39,11 +58,18 @@ class Boxes:
     def picture(self, now: Now) -> Drawing | None:
         """The lines of those that were measured with this collective."""
         found = {name: one for name, one in self.chosen(now).items() if natives(one, now.collective)}
-        return draw_boxes(found, now.collective, now.view, self.yours, 1 << now.log2_bytes) if found else None
+        num_bytes = parse_bytes("message", now.message)
+        return draw_boxes(found, now.collective, now.view, self.yours, num_bytes) if found else None
+
+    def without_effect(self, now: Now) -> dict[str, str]:
+        """How a collective is shown, where none of the machines was measured with it."""
+        if any(natives(one, now.collective) for one in self.chosen(now).values()):
+            return {}
+        return dict.fromkeys(("view", "message"), f"none of these machines was measured with {now.collective}")
 
     def report(self, now: Now) -> list[str]:
         """What each takes at this size, by its curve where that was not measured, and where that comes from."""
-        lines, num_bytes = [], 1 << now.log2_bytes
+        lines, num_bytes = [], parse_bytes("message", now.message)
         for name, profile in self.chosen(now).items():
             seconds, interval = natives(profile, now.collective).get(num_bytes), ""
             if seconds is None:
@@ -54,7 +80,7 @@ class Boxes:
             said = f"{now.collective} was not measured"
             if seconds is not None:
                 rate = rate_words(busbw_factor(now.collective, profile.num_ranks) * num_bytes / seconds)
-                said = f"{bytes_words(num_bytes)} in {time_words(seconds)}{interval}, busbw {rate}"
+                said = f"{now.message} in {time_words(seconds)}{interval}, busbw {rate}"
             source = profile.provenance.get("source", {})
             origin = [source[key] for key in ("repository", "licence", "notes") if key in source]
             lines += [f"{name}: {said}", f"    {'; '.join([profile.provenance['name'], *origin])}"]
@@ -79,4 +105,4 @@ def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     if own:
         listed["first"] = listed["first"]._replace(default=own[0])
     settings = [listed.get(one.name, one) for one in SETTINGS]
-    return Explorer(settings, {"picture": shown.picture}, shown.report)
+    return Explorer(settings, {"picture": shown.picture}, shown.report, PRESETS, shown.without_effect)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote
 
 import ipywidgets as widgets
 
@@ -14,7 +15,7 @@ from .allreduce import allreduce
 from .boxes import boxes
 from .ddp import ddp
 from .machine import by_name, machine
-from .panel import Panel
+from .panel import Panel, Pictured
 from .parts import parts
 from .pipeline import pipeline
 from .pipeline_parallel import pipeline_parallel
@@ -54,49 +55,68 @@ CATALOGUE = (
     Entry(boxes, "Collectives measured on GPU boxes", "15_measured_gpu_boxes"),
 )
 _ENTRIES = {entry.name: entry for entry in CATALOGUE}
-NEEDS_PROFILES = "This one shows machines that were recorded: gallery(profiles={'a name': Profile.load('a file')})"
 
 
 def gallery(
-    profiles: Mapping[str, Profile] | None = None, gpu: Profile | None = None, opened: str = "samplers"
-) -> Panel:
+    profiles: Mapping[str, Profile] | None = None,
+    gpu: Profile | None = None,
+    opened: str = "samplers",
+    address: str | None = None,
+) -> Pictured:
     """Return a button for each explorer of `CATALOGUE` over the one that was picked, at first `opened`.
 
-    `profiles`, by name, are for `machine`, which says so where there are none, and those of GPUs for `boxes`; `gpu`, a
-    profile with copies to a GPU, is for `transfers`. An explorer is made when it is first picked, and keeps its
-    settings when another one is. Raises ValueError for what is no profile and no explorer.
+    `profiles`, by name, are for `machine`, and those of GPUs for `boxes`; without any, machines of the bank are shown.
+    `gpu`, a profile with copies to a GPU, is for `transfers`. An explorer is made when it is first picked, and keeps
+    its settings when another one is. `address` is the query of a page of its own,
+    like ``state=explorers.zero(stage=1)``, with the state to start at; the page then links to what it shows. Raises
+    ValueError for what is no profile and no explorer.
 
     >>> box = gallery()
     >>> [label for label, _ in box.children[0].options][:2]
     ['Which rank reads which sample', 'How a batch arrives']
     """
+    by_names = by_name(profiles or {})
     inputs: dict[str, Any] = {
-        "machine": by_name(profiles or {}),
-        "boxes": {name: one for name, one in by_name(profiles or {}).items() if one.provenance.get("gpus")},
+        "machine": by_names or None,
+        "boxes": {name: one for name, one in by_names.items() if one.provenance.get("gpus")},
         "transfers": None if gpu is None else of_type("gpu", gpu, Profile),
     }
-    made: dict[str, Panel] = {}
-    picked = widgets.ToggleButtons(
-        options=[(entry.title, entry.name) for entry in CATALOGUE],
-        value=one_of("opened", opened, tuple(_ENTRIES)),
-        style={"button_width": "auto"},
-        layout=widgets.Layout(max_width="1000px"),
-    )
-    heading, place = widgets.HTML(), widgets.VBox()
+    return _Gallery(inputs, one_of("opened", opened, tuple(_ENTRIES)), address)
 
-    def opened_anew(name: str) -> Panel:
-        if name == "machine" and not inputs[name]:
-            return Panel([widgets.HTML(f"<p>{escape(NEEDS_PROFILES)}</p>")])
-        return _ENTRIES[name].show(*([inputs[name]] if name in inputs else []))
 
-    def show(_: object = None) -> None:
-        entry = _ENTRIES[picked.value]
-        if entry.name not in made:
-            made[entry.name] = opened_anew(entry.name)
-        call = f"<code>explorers.{entry.name}</code>"
-        heading.value = f"<p><b>{escape(entry.title)}</b>: {call}, of notebook {entry.notebook}</p>"
-        place.children = (made[entry.name],)
+class _Gallery(Pictured):
+    def __init__(self, inputs: Mapping[str, Any], opened: str, address: str | None) -> None:
+        self.inputs, self.linked, self.made = inputs, address is not None, dict[str, Panel]()
+        state = parse_qs(address or "").get("state", [""])[0]
+        named = next((name for name in _ENTRIES if name in state.partition("(")[0].split(".")), opened)
+        self.picked = widgets.ToggleButtons(
+            options=[(entry.title, entry.name) for entry in CATALOGUE], value=named, style={"button_width": "auto"}
+        )
+        self.heading, self.place, self.link = widgets.HTML(), widgets.VBox(), widgets.HTML()
+        super().__init__([self.picked, self.heading, self.place, self.link])
+        self.picked.observe(self._show, names="value")
+        self._show()
+        if state:
+            self.panel.line.value = state  # it says what is wrong with it
 
-    picked.observe(show, names="value")
-    show()
-    return Panel.of([picked, heading, place], lambda: made[picked.value].still())
+    @property
+    def panel(self) -> Panel:
+        return self.made[self.picked.value]
+
+    def still(self) -> str:
+        return self.panel.still()
+
+    def _show(self, _: object = None) -> None:
+        entry = _ENTRIES[self.picked.value]
+        if entry.name not in self.made:
+            given = [self.inputs[entry.name]] if self.inputs.get(entry.name) else []
+            self.made[entry.name] = entry.show(*given)
+            self.panel.line.observe(self._link, names="value")
+        self.heading.value = f"<p><b>{escape(entry.title)}</b>, the subject of notebook {entry.notebook}</p>"
+        self.place.children = (self.panel,)
+        self._link()
+
+    def _link(self, _: object = None) -> None:
+        if self.linked:
+            state = quote(self.panel.explorer.line(self.panel.now))
+            self.link.value = f'<p><a href="?state={state}">Link to these settings</a></p>'

@@ -16,24 +16,41 @@ from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..timeline import Timeline
 from ..values.checks import count_of
-from ..values.units import bytes_words, time_words
-from .panel import Explorer, Now, Setting, shows
+from ..values.units import bytes_words, parse_bytes, time_words
+from .panel import Explorer, Now, Setting, Steps, shows, sizes
 
-_MOST_LOG2_CAP = 15
+DEFAULT = "default"
+CAPS = Steps((*sizes(20, 24), ("25 MiB (default)", DEFAULT), *sizes(25, 35)))
 SETTINGS = (
     Setting("model", "ResNet-50", ARCHITECTURES, "model"),
-    Setting("num_samples", 32, (1, 256), "batch a rank"),
-    Setting("tflops", 40, (1, 500), "TFLOP/s"),
-    Setting("log2_cap_mb", 3, (0, _MOST_LOG2_CAP), "log₂ cap [MiB]"),
-    Setting("log2_ranks", 5, (1, 12), "log₂ ranks"),
-    Setting("alpha_us", 50, (0, 500), "α [µs]"),
-    Setting("gb_per_s", 25, (1, 400), "B [GB/s]"),
-    Setting("slower", 0, (0, 200), "contention [%]"),
-    Setting("accumulation", 1, (1, 8), "accumulation"),
-    Setting("default_cap", True, (False, True), "DDP's default cap"),
+    Setting("num_ranks", 32, Steps(2**power for power in range(1, 13)), "ranks"),
+    Setting("cap", DEFAULT, CAPS, "bucket cap", "bucket_cap_mb; with the default the first bucket has 1 MiB"),
+    Setting("num_samples", 32, Steps((1, 2, 4, 8, 16, 32, 64, 128, 256)), "batch size per rank"),
+    Setting("tflops", 40, Steps((1, 2, 5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 400, 500)), "TFLOP/s per rank"),
+    Setting("alpha_us", 50, Steps((0, 1, 2, 5, 10, 20, 50, 100, 200, 500)), "latency (α) [µs]"),
+    Setting("gb_per_s", 25, Steps((1, 2, 3, 5, 10, 25, 50, 100, 200, 400)), "bandwidth (B) [GB/s]"),
+    Setting(
+        "slower",
+        0,
+        Steps((0, 5, 10, 20, 30, 50, 75, 100, 150, 200)),
+        "contention [%]",
+        "by how much computing and communicating slow each other down",
+    ),
+    Setting("accumulation", 1, range(1, 9), "micro-batches per step"),
     Setting("overlap", True, (False, True), "overlap"),
 )
-_CAPS_MB = tuple(2.0**power for power in range(_MOST_LOG2_CAP + 1))
+PRESETS: dict[str, dict[str, Any]] = {
+    "ResNet-50 on 25 GB/s": {},
+    "a network of 3 GB/s": {"gb_per_s": 3},
+    "the same, 4 micro-batches": {"gb_per_s": 3, "accumulation": 4},
+    "everything in one bucket": {"cap": "128 MiB"},
+    "no overlap": {"overlap": False},
+    "GPT-2, contention 100 %": {"model": "GPT-2", "slower": 100},
+    "the same without overlap": {"model": "GPT-2", "slower": 100, "overlap": False},
+    "LLaMA-7B, 1,024 ranks": {"model": "LLaMA-7B", "num_ranks": 1024},
+    "32 ranks on 1 GB/s": {"gb_per_s": 1},
+}
+_CAPS_MB = tuple(2.0**power for power in range(16))
 _local = lru_cache(maxsize=8)(architecture_step)
 
 
@@ -47,11 +64,11 @@ def local(now: Now) -> LocalStep:
 
 
 def cost(now: Now) -> Cost:
-    return allreduce_cost(Link(now.alpha_us / 1e6, now.gb_per_s * 1e9), 2**now.log2_ranks)
+    return allreduce_cost(Link(now.alpha_us / 1e6, now.gb_per_s * 1e9), now.num_ranks)
 
 
 def cap_mb(now: Now) -> float | None:
-    return None if now.default_cap else float(2**now.log2_cap_mb)
+    return None if now.cap == DEFAULT else parse_bytes("cap", now.cap) / 2**20
 
 
 def options(now: Now) -> dict[str, Any]:
@@ -61,7 +78,11 @@ def options(now: Now) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def recommended(now: Now) -> Recommendation:
-    return recommend(local(now), cost(now), caps_mb=_CAPS_MB, **options(now))
+    """Return the best cap: of yours, and of those up to the first that holds all gradients."""
+    step, yours = local(now), cap_mb(now)
+    enough_mb = next(cap for cap in _CAPS_MB if cap * 2**20 >= step.num_bytes)
+    caps_mb = [cap for cap in _CAPS_MB if cap <= enough_mb or cap == yours]
+    return recommend(step, cost(now), caps_mb=caps_mb, **options(now))
 
 
 def picture(now: Now) -> Drawing:
@@ -86,11 +107,16 @@ def report(now: Now) -> list[str]:
     what = f"{now.model}: {gradients}, {time_words(step.backward_s)} of backward a micro-batch"
     parts = f"computing alone {time_words(found.alone_s)}, held up {time_words(held_s)}"
     return [
-        f"{what}; {2**now.log2_ranks} ranks",
+        f"{what}; {now.num_ranks} ranks",
         f"{time_words(mine.step_s)} a step: {parts}, waiting {time_words(mine.wait_s)} (exposed communication)",
         f"one allreduce of all gradients would take {time_words(whole_s)} by itself",
         *str(found).splitlines(),
     ]
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Contention, where computing and communicating never happen at the same time."""
+    return {} if now.overlap else {"slower": "without overlap, computing and communicating never slow each other down"}
 
 
 @shows(SETTINGS)
@@ -100,4 +126,4 @@ def ddp() -> Explorer:
     `tflops` is what a rank computes per second, and `slower` by how many per cent computing and communicating slow each
     other down.
     """
-    return Explorer(SETTINGS, {"picture": picture, "caps": caps}, report)
+    return Explorer(SETTINGS, {"picture": picture, "caps": caps}, report, PRESETS, without_effect)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 from ..collectives import ALGORITHMS
 from ..figures.marks import Drawing
@@ -16,16 +17,22 @@ from ..machine.profile import NATIVE, Point
 from ..machine.verdict import bound_s
 from ..timeline import Timeline
 from ..values.checks import of_type, printable
-from ..values.units import bytes_words, time_words
-from .panel import Explorer, Now, Setting, shows
+from ..values.units import parse_bytes, time_words
+from .panel import Explorer, Now, Setting, shows, sizes
 
 SETTINGS = (
     Setting("profile", "", (), "profile"),  # one of those that are given
     Setting("algorithm", "ring", ALGORITHMS["allreduce"], "algorithm"),
-    Setting("num_ranks", 4, (2, 8), "ranks"),
-    Setting("log2_bytes", 18, (10, 26), "log₂ bytes"),
-    Setting("num_segments", 1, (1, 8), "segments"),
+    Setting("num_ranks", 4, range(2, 9), "ranks"),
+    Setting("message", "256 KiB", sizes(10, 30), "message"),
+    Setting("num_segments", 1, range(1, 9), "segments", "of a chunk, sent one behind the other"),
 )
+OF_THE_BANK = ("h100_fleet_8", "h100_fleet_4")
+PRESETS: dict[str, dict[str, Any]] = {
+    "1 KiB: count the latencies": {"algorithm": "recursive_doubling", "message": "1 KiB"},
+    "1 MiB: all to the root": {"algorithm": "flat", "message": "1 MiB"},
+    "8 ranks": {"num_ranks": 8},
+}
 
 
 class Machines:
@@ -40,6 +47,9 @@ class Machines:
             lambda name, *given, **options: self.profiles[name].predict("allreduce", *given, **options)
         )
 
+    def num_bytes(self, now: Now) -> int:
+        return parse_bytes("message", now.message)
+
     def ranking(self, now: Now) -> Drawing | None:
         """What each algorithm would take, and what was measured."""
         seconds = {}
@@ -49,13 +59,17 @@ class Machines:
         if not seconds:
             return None  # the timeline says why
         measured = {name: point.median_s for name, point in self.measured(now).items() if name in seconds}
-        title = f"{bytes_words(1 << now.log2_bytes)} over {now.num_ranks} ranks of “{now.profile}”"
+        title = f"{now.message} over {now.num_ranks} ranks of “{now.profile}”"
         return draw_ranking(seconds, self.bound_s(now), now.algorithm, title, measured)
 
     def timeline(self, now: Now) -> Drawing:
         """What each rank would wait for."""
         title = f"{now.algorithm}: what each rank waits for, step by step"
         return draw_timeline(self.predicted(now, now.algorithm), title)
+
+    def without_effect(self, now: Now) -> dict[str, str]:
+        """The list of profiles, where there is one."""
+        return {} if len(self.profiles) > 1 else {"profile": "this is the only profile here"}
 
     def report(self, now: Now) -> list[str]:
         """What is predicted, what was measured, and where the numbers come from."""
@@ -79,7 +93,7 @@ class Machines:
 
         Nothing for another number of ranks.
         """
-        profile, num_bytes = self.profiles[now.profile], 1 << now.log2_bytes
+        profile, num_bytes = self.profiles[now.profile], self.num_bytes(now)
         if point := self.measured(now).get(NATIVE):
             return [f"{profile.backend}'s own: {time_words(point.median_s)}"]
         with suppress(ValueError, ImportError):  # never measured, at too few sizes, or there is no scipy
@@ -92,7 +106,7 @@ class Machines:
         return []
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
-        cluster, num_bytes = self._cluster(now.profile, now.num_ranks), 1 << now.log2_bytes
+        cluster, num_bytes = self._cluster(now.profile, now.num_ranks), self.num_bytes(now)
         options = builder_options(algorithm, num_bytes, [cluster.gpus_per_node] * cluster.num_nodes)
         if "num_segments" in options:
             options["num_segments"] = now.num_segments
@@ -103,12 +117,12 @@ class Machines:
         profile = self.profiles[now.profile]
         if now.num_ranks != profile.num_ranks:
             return {}
-        points = profile.select("allreduce", 1 << now.log2_bytes, in_place=True)
+        points = profile.select("allreduce", self.num_bytes(now), in_place=True)
         same = (point for point in points if point.options.get("num_segments", now.num_segments) == now.num_segments)
         return {str(point.options["algorithm"]): point for point in same if "algorithm" in point.options}
 
     def bound_s(self, now: Now) -> float:
-        return bound_s(self.profiles[now.profile], "allreduce", 1 << now.log2_bytes, now.num_ranks)
+        return bound_s(self.profiles[now.profile], "allreduce", self.num_bytes(now), now.num_ranks)
 
 
 def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
@@ -119,12 +133,19 @@ def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
 
 
 @shows(SETTINGS)
-def machine(profiles: Mapping[str, Profile]) -> Explorer:
+def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over what each algorithm would take on a machine, what its ranks wait for, and what was measured.
 
-    `profiles` are the machines, by the names that they have in the list. Raises ValueError for what is no profile.
+    `profiles` are the machines, by the names that they have in the list; without any, those of the bank whose links
+    were measured. Raises ValueError for what is no profile.
     """
-    shown = Machines(profiles)
+    shown = Machines({name: Profile.load(f"bank:{name}") for name in OF_THE_BANK} if profiles is None else profiles)
     names = tuple(shown.profiles)
-    settings = (Setting("profile", names[0], names, "profile"), *SETTINGS[1:])
-    return Explorer(settings, {"ranking": shown.ranking, "timeline": shown.timeline}, shown.report)
+    presets = PRESETS | {name: {"profile": name} for name in names[1:]}
+    changed: dict[str, Any] = {"profile": names[0]}
+    if profiles is None:  # whose links are known from 32 MiB on
+        presets, changed = {}, {"profile": names[0], "num_ranks": 8, "message": "256 MiB"}
+    settings = [one._replace(default=changed.get(one.name, one.default)) for one in SETTINGS]
+    settings[0] = settings[0]._replace(choices=names)
+    pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
+    return Explorer(settings, pictures, shown.report, presets, shown.without_effect)

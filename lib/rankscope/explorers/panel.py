@@ -2,116 +2,145 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import json
 from collections import namedtuple
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import wraps
 from html import escape
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import ipywidgets as widgets
 
 from ..figures.marks import Drawing
 from ..figures.svg import to_svg
-from ..values.checks import one_of, printable, truth, whole
+from ..values.checks import one_line, printable, truth
+from ..values.units import bytes_words
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
+_MOST_LINE_CHARACTERS = 2000
 Now = Any  # what every setting is set to: a named tuple, so that it can be a key of a cache
-Controls = dict[str, Any]
+
+
+class Steps(tuple[Any, ...]):
+    """The values of a slider, in order: each as a person types it, or a pair (label, value)."""
+
+
+def sizes(low: int, high: int) -> Steps:
+    """Return powers of two in bytes as a person types them.
+
+    >>> sizes(19, 21)
+    ('512 KiB', '1 MiB', '2 MiB')
+    """
+    return Steps(bytes_words(1 << power) for power in range(low, high + 1))
 
 
 class Setting(NamedTuple):
-    """A setting and its control: a slider for an int, a switch for a bool, a list for a str; the default tells which.
+    """A setting and its control, which the default and the choices tell.
 
-    `choices` are a slider's ends, a switch's two values, or a list's words, each a word or a pair (label, word). The
-    keys of a mapping are its words; they may change.
+    A bool is a switch. A `range` of whole numbers and `Steps` are sliders. Any other collection is a list; its values
+    are strings or pairs (label, string), and may change. `hint` says more than the label.
 
-    >>> Setting("num_ranks", 4, (1, 64), "ranks").check(65)
+    >>> Setting("num_ranks", 4, range(1, 65), "ranks").check(65)
     Traceback (most recent call last):
-    ValueError: num_ranks must be a whole number from 1 to 64, got 65
+    ValueError: num_ranks must be one of 1 to 64, got 65
+    >>> Setting("message", "1 MiB", sizes(19, 21), "message").allowed
+    "'512 KiB', '1 MiB', '2 MiB'"
     """
 
     name: str
     default: Any
     choices: Collection[Any]
     label: str
+    hint: str = ""
 
     def check(self, value: Any) -> Any:
         """Return the value, or raise ValueError if the control does not offer it."""
         if isinstance(self.default, bool):
             return truth(self.name, value)
-        if isinstance(self.default, int):
-            return whole(self.name, value, *self.choices)
-        return one_of(self.name, value, self.words)
+        number = not isinstance(value, bool | str) and hasattr(value, "__index__") and getattr(value, "ndim", 0) == 0
+        plain = value.__index__() if number and "bool" not in str(getattr(value, "dtype", "")) else value
+        if isinstance(plain, str | int) and not isinstance(plain, bool) and plain in self.values:
+            return plain
+        raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}")
 
-    def control(self, value: Any) -> Any:
+    def control(self, value: Any, label_px: int = 96) -> Any:
         """Return a new widget that is set to the value."""
+        looks = {"description": self.label, "tooltip": self.hint or None, "value": value}
         if isinstance(self.default, bool):
-            narrow = widgets.Layout(width="180px")
-            return widgets.Checkbox(value=value, description=self.label, indent=False, layout=narrow)
-        looks = {"layout": widgets.Layout(width="320px"), "style": {"description_width": "96px"}}
-        if isinstance(self.default, int):
-            low, high = self.choices
-            return widgets.IntSlider(value=value, min=low, max=high, description=self.label, **looks)
-        return widgets.Dropdown(value=value, options=list(self.choices), description=self.label, **looks)
+            return widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto"), **looks)
+        looks |= {"layout": widgets.Layout(width="auto"), "style": {"description_width": f"{label_px}px"}}
+        if isinstance(self.choices, range):
+            return widgets.IntSlider(min=self.choices[0], max=self.choices[-1], **looks)
+        kind = widgets.SelectionSlider if isinstance(self.choices, Steps) else widgets.Dropdown
+        return kind(options=self.options, **looks)
 
     @property
     def kind(self) -> type:
         return type(self.default)
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The words of a list."""
-        return tuple(choice[1] if isinstance(choice, tuple) else choice for choice in self.choices)
+    def options(self) -> tuple[tuple[str, Any], ...]:
+        """Each value that the control offers, in order, with its label.
+
+        >>> Setting("overlap", True, (), "overlap").options
+        (('off', False), ('on', True))
+        """
+        if isinstance(self.default, bool):
+            return ("off", False), ("on", True)
+        return tuple(choice if isinstance(choice, tuple) else (str(choice), choice) for choice in self.choices)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        return tuple(value for _, value in self.options)
 
     @property
     def allowed(self) -> str:
         """What the control offers, in words.
 
-        >>> Setting("num_ranks", 4, (1, 64), "ranks").allowed
-        '1 to 64'
+        >>> Setting("size", 3, Steps((0, 1, 2, 3, 10, 50)), "samples").allowed
+        '0 to 3, 10, 50'
         """
-        joint = " or " if isinstance(self.default, bool) else " to "
-        return joint.join(map(str, self.choices)) if isinstance(self.default, int) else ", ".join(map(repr, self.words))
-
-
-class Panel(widgets.VBox):  # type: ignore[misc]
-    """A widget that also gives a picture as it is when the cell is run, for readers without a kernel.
-
-    Front ends that can show widgets prefer the widget.
-    """
-
-    still: Callable[[], str] = staticmethod(lambda: "")
-
-    @classmethod
-    def of(cls, children: Sequence[widgets.Widget], still: Callable[[], str]) -> Panel:
-        """Return a panel whose picture `still` draws, as SVG; "" for none."""
-        panel = cls(children)
-        panel.still = still
-        return panel
-
-    def _repr_mimebundle_(self, **given: Any) -> dict[str, Any]:
-        data: dict[str, Any] = super()._repr_mimebundle_(**given)
-        picture = self.still()
-        return data | ({"image/svg+xml": picture} if 0 < len(picture.encode()) <= MOST_SVG_BYTES else {})
+        if isinstance(self.default, bool):
+            return "False or True"
+        values = self.values
+        if isinstance(self.default, str):
+            return ", ".join(map(repr, values))
+        ends = [True, *(after - before != 1 for before, after in pairwise(values)), True]
+        runs = [value for place, value in enumerate(values) if ends[place] or ends[place + 1]]
+        text = ""
+        for value in runs:
+            joint = " to " if text and value - 1 in values and not ends[values.index(value)] else ", "
+            text += f"{joint}{value}" if text else f"{value}"
+        return text
 
 
 class Explorer:
     """A table of settings, and what is shown of them: pictures, each with a name, and the lines of a report.
 
-    Pictures and report are pure functions of the settings. A picture may be None, and may raise ValueError, whose
-    message then stands in its place. `follow` adjusts controls to the settings before they are painted.
+    Everything is a pure function of the settings. A picture may be None, and may raise ValueError, whose message then
+    stands in its place. `presets` are settings worth seeing, by the text of their buttons; what one does not name is at
+    its default. `without_effect` gives the reason for each control that changes nothing at these settings, `most` the
+    largest value of a slider that ends before its own end.
     """
+
+    name: str = ""  # of the function that makes it, if one does
+    inputs: tuple[str, ...] = ()  # that the function was given
 
     def __init__(
         self,
         settings: Sequence[Setting],
         pictures: Mapping[str, Callable[[Now], Drawing | None]],
         report: Callable[[Now], list[str]],
-        follow: Callable[[Controls, Now], None] = lambda controls, now: None,
+        presets: Mapping[str, Mapping[str, Any]] | None = None,
+        without_effect: Callable[[Now], dict[str, str]] = lambda now: {},
+        most: Callable[[Now], dict[str, int]] = lambda now: {},
     ) -> None:
-        self.settings, self.pictures, self.report, self.follow = settings, pictures, report, follow
+        self.settings, self.pictures, self.report = settings, pictures, report
+        self.presets, self.without_effect, self.most = presets or {}, without_effect, most
         self._now: Any = namedtuple("Now", [setting.name for setting in settings])  # type: ignore[misc]
 
     def at(self, **given: Any) -> Now:
@@ -120,6 +149,26 @@ class Explorer:
         if unknown := given.keys() - {*known}:
             raise ValueError(f"settings are {', '.join(known)}; got {', '.join(sorted(unknown))}")
         return self._now(*(setting.check(given.get(setting.name, setting.default)) for setting in self.settings))
+
+    def line(self, now: Now) -> str:
+        """Return the call that opens the explorer at these settings. It names those that are not at their defaults."""
+        words = [f"{name}={_typed(value)}" for name, value in now._asdict().items() if value != self._default(name)]
+        return f"explorers.{self.name}({', '.join([*self.inputs, *words])})"
+
+    def read(self, line: str) -> Now:
+        """Return the settings of such a line, which is not run. Raises ValueError for any other."""
+        try:
+            if len(line) > _MOST_LINE_CHARACTERS:
+                raise ValueError
+            call = ast.parse(line.strip(), mode="eval").body
+            if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != self.name:
+                raise ValueError
+            written = {str(key.arg): key.value for key in call.keywords if key.arg not in self.inputs}
+            given = {name: ast.literal_eval(value) for name, value in written.items()}
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            like = self.line(self.at(**next(iter(self.presets.values()), {})))
+            raise ValueError(f"a line must be like {like}, got {one_line(line)!r}") from None
+        return self.at(**given)
 
     def svg(self, picture: str, now: Now) -> str:
         """Return one picture as SVG, nothing where it is None. Raises ValueError where it cannot be drawn."""
@@ -142,31 +191,118 @@ class Explorer:
                 pictures += self.svg(picture, now)
             except ValueError as error:
                 pictures += f"<p>{escape(printable(str(error)))}</p>"
-        return pictures, f"<pre style='line-height:1.35;font-family:monospace'>{words}</pre>"
+        return pictures, f"<pre style='line-height:1.35;font-family:monospace;white-space:pre-wrap'>{words}</pre>"
 
-    def panel(self, **given: Any) -> Panel:
-        """Return controls, set to these settings, over the pictures and the report, which change with them."""
-        start = self.at(**given)
-        controls = {setting.name: setting.control(getattr(start, setting.name)) for setting in self.settings}
-        pictures, report = widgets.HTML(), widgets.HTML()
-        painted: Now = None
+    def _default(self, name: str) -> Any:
+        return next(setting.default for setting in self.settings if setting.name == name)
 
-        def set_to() -> Now:
-            return self.at(**{name: control.value for name, control in controls.items()})
 
-        def repaint(_: object = None) -> None:
-            nonlocal painted
-            self.follow(controls, set_to())  # may move a control, which repaints
-            if (now := set_to()) != painted:
-                pictures.value, report.value = self.html(now)
-                painted = now
+class Pictured(widgets.VBox):  # type: ignore[misc]
+    """A widget that also gives a picture as it is when the cell is run, for readers without a kernel.
 
-        for control in controls.values():
-            control.observe(repaint, names="value")
-        repaint()
-        layout = widgets.Layout(flex_flow="row wrap", max_width="1000px")
-        children = [widgets.Box(list(controls.values()), layout=layout), pictures, report]
-        return Panel.of(children, lambda: self.still(set_to()))
+    Front ends that can show widgets prefer the widget.
+    """
+
+    def still(self) -> str:
+        """Return the picture, as SVG; "" for none."""
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, **given: Any) -> dict[str, Any]:
+        data: dict[str, Any] = super()._repr_mimebundle_(**given)
+        picture = self.still()
+        return data | ({"image/svg+xml": picture} if 0 < len(picture.encode()) <= MOST_SVG_BYTES else {})
+
+
+class Panel(Pictured):
+    """Presets over controls over pictures and a report, which change with them; the line is their state, both ways."""
+
+    def __init__(self, explorer: Explorer, start: Now) -> None:
+        self.explorer, self._painted, self._held = explorer, None, False
+        label_px = 14 + max(7 * len(one.label) for one in explorer.settings if one.kind is not bool)
+        self.controls = {one.name: one.control(getattr(start, one.name), label_px) for one in explorer.settings}
+        self.pictures, self.report, self.refusal = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self.line = widgets.Text(continuous_update=False, layout=widgets.Layout(width="auto", flex="1 1 400px"))
+        self.presets = [
+            self._button(label, explorer.at(**given)) for label, given in [*explorer.presets.items(), ("reset", {})]
+        ]
+        super().__init__(
+            [self._row(self.presets), self._grid(label_px), self.line, self.refusal, self.pictures, self.report]
+        )
+        for control in self.controls.values():
+            control.observe(lambda _: self._paint(), names="value")
+        self.line.observe(lambda _: self._read(), names="value")
+        self._paint()
+
+    def still(self) -> str:
+        return self.explorer.still(self.now)
+
+    @property
+    def now(self) -> Now:
+        return self.explorer.at(**{name: control.value for name, control in self.controls.items()})
+
+    def go(self, now: Now) -> None:
+        """Set all controls, and paint once."""
+        with self._hold():
+            for setting, value in zip(self.explorer.settings, now, strict=True):
+                control = self.controls[setting.name]
+                if isinstance(setting.choices, range):
+                    control.max = setting.choices[-1]
+                control.value = value
+        self._paint()
+
+    @contextmanager
+    def _hold(self) -> Iterator[None]:
+        """Controls that are moved here do not paint."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+
+    def _paint(self) -> None:
+        if self._held:
+            return
+        with self._hold():
+            for name, most in self.explorer.most(self.now).items():
+                self.controls[name].max = most
+            if (now := self.now) != self._painted:
+                self._painted = now
+                self.pictures.value, self.report.value = self.explorer.html(now)
+                reasons = self.explorer.without_effect(now)
+                for setting in self.explorer.settings:
+                    reason = reasons.get(setting.name, "")
+                    self.controls[setting.name].disabled = bool(reason)
+                    self.controls[setting.name].tooltip = reason or setting.hint or None
+            self.line.value, self.refusal.value = self.explorer.line(now), ""
+
+    def _read(self) -> None:
+        if self._held:
+            return
+        try:
+            self.go(self.explorer.read(self.line.value))
+        except ValueError as error:
+            self.refusal.value = f"<p>{escape(printable(str(error)))}</p>"
+
+    def _button(self, label: str, to: Now) -> widgets.Button:
+        tooltip = self.explorer.line(to)
+        button = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width="auto"))
+        button.on_click(lambda _: self.go(to))
+        return button
+
+    def _row(self, children: Sequence[widgets.Widget]) -> widgets.Box:
+        return widgets.Box(children, layout=widgets.Layout(flex_flow="row wrap"))
+
+    def _grid(self, label_px: int) -> widgets.Box:
+        """Controls in as many columns as there is room for."""
+        columns = f"repeat(auto-fill, minmax({label_px + 200}px, 1fr))"
+        return widgets.Box(
+            list(self.controls.values()),
+            layout=widgets.Layout(display="grid", grid_template_columns=columns, grid_gap="0 16px"),
+        )
+
+
+def _typed(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 def shows(settings: Sequence[Setting]) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
@@ -176,12 +312,19 @@ def shows(settings: Sequence[Setting]) -> Callable[[Callable[..., Explorer]], Ca
     """
 
     def decorate(make: Callable[..., Explorer]) -> Callable[..., Panel]:
+        signature = inspect.signature(make)
+
+        def made(*inputs: Any, **own: Any) -> Explorer:
+            explorer = make(*inputs, **own)
+            explorer.name, explorer.inputs = make.__name__, tuple(signature.bind(*inputs, **own).arguments)
+            return explorer
+
         @wraps(make, assigned=("__module__", "__name__", "__qualname__"))
         def show(*inputs: Any, **given: Any) -> Panel:
             own = {name: given.pop(name) for name in signature.parameters if name in given}
-            return make(*inputs, **own).panel(**given)
+            explorer = made(*inputs, **own)
+            return Panel(explorer, explorer.at(**given))
 
-        signature = inspect.signature(make)
         keywords = [
             inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
             for one in settings
@@ -192,7 +335,7 @@ def shows(settings: Sequence[Setting]) -> Callable[[Callable[..., Explorer]], Ca
         show.__doc__ = "\n".join([inspect.getdoc(make) or "", "", text, "", *ranges])
         show.__dict__ = {
             "__signature__": inspect.Signature(parameters, return_annotation=Panel),
-            "explorer": make,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
+            "explorer": made,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
         }
         return show
 

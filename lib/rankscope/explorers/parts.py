@@ -11,19 +11,33 @@ from ..parts.simulate import simulate, simulated_idle_share
 from ..pipeline import Lognormal
 from ..timeline import Timeline
 from ..values.checks import count_of
-from .panel import Explorer, Now, Setting, shows
+from .panel import Explorer, Now, Setting, Steps, shows
 
 SETTINGS = (
-    Setting("load_ms", 160, (0, 600), "load [ms]"),
-    Setting("step_ms", 50, (1, 100), "step [ms]"),
-    Setting("steps_per_part", 4, (1, 12), "steps a part"),
-    Setting("jitter", 100, (0, 200), "jitter [%]"),
-    Setting("num_trainers", 4, (1, 16), "trainers"),
-    Setting("queue_size", 0, (0, 8), "queue"),
-    Setting("num_loaders", 1, (1, 4), "loaders"),
-    Setting("seed", 0, (0, 20), "seed"),
+    Setting("load_ms", 160, Steps((*range(0, 200, 20), *range(200, 601, 50))), "loading a part [ms]"),
+    Setting("step_ms", 50, Steps((1, 2, 5, *range(10, 101, 10))), "step [ms]"),
+    Setting("steps_per_part", 4, range(1, 13), "steps per part"),
+    Setting(
+        "jitter",
+        100,
+        Steps((0, 10, 20, 30, 40, 50, 75, 100, 150, 200)),
+        "jitter [%]",
+        "standard deviation of loading, in per cent of the mean",
+    ),
+    Setting("num_trainers", 4, range(1, 17), "trainers"),
+    Setting("queue_size", 0, range(9), "queue length", "0 loads a part when it is needed"),
+    Setting("num_loaders", 1, range(1, 5), "loaders"),
+    Setting("seed", 0, range(21), "seed"),
     Setting("aligned", False, (False, True), "parts end together"),
 )
+PRESETS: dict[str, dict[str, Any]] = {
+    "1 trainer": {"num_trainers": 1},
+    "16 trainers": {"num_trainers": 16},
+    "16 trainers, queue of 4": {"num_trainers": 16, "queue_size": 4},
+    "parts end together": {"aligned": True},
+    "loading too slow": {"load_ms": 300, "queue_size": 2},
+    "the same with 2 loaders": {"load_ms": 300, "queue_size": 2, "num_loaders": 2},
+}
 _SHOWN, _LONG = 6, 60  # parts of a trainer in the picture, and in the report
 
 
@@ -55,6 +69,18 @@ def report(now: Now) -> list[str]:
     return lines
 
 
+def without_effect(now: Now) -> dict[str, str]:
+    """Chance where nothing is left to it, and lengths that are all alike."""
+    found = {}
+    if not now.load_ms:
+        found["jitter"] = found["num_loaders"] = "loading takes no time"
+    if not (now.load_ms and now.jitter):
+        found["seed"] = "nothing varies, so nothing is drawn"
+    if now.num_trainers == 1 or now.steps_per_part == 1:
+        found["aligned"] = "parts end together in any case"
+    return found
+
+
 @lru_cache(maxsize=64)
 def _idle_share(now: Now) -> float:
     return simulated_idle_share(**_inputs(now, _LONG))
@@ -80,4 +106,4 @@ def parts() -> Explorer:
 
     `jitter` is the standard deviation of loading, in per cent of its mean. A queue of 0 loads a part when it is needed.
     """
-    return Explorer(SETTINGS, {"picture": picture}, report)
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

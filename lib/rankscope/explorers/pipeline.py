@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..pipeline import Lognormal, Pipeline, Stage, simulate
 from ..timeline import Timeline
-from .panel import Explorer, Now, Setting, shows
+from .panel import Explorer, Now, Setting, Steps, shows
 
 SETTINGS = (
-    Setting("read_ms", 4, (0, 60), "read [ms]"),
-    Setting("decode_ms", 30, (0, 60), "decode [ms]"),
-    Setting("copy_ms", 3, (0, 60), "copy [ms]"),
-    Setting("train_ms", 12, (0, 60), "train [ms]"),
-    Setting("num_workers", 2, (1, 8), "decoders"),
-    Setting("capacity", 2, (1, 16), "queue"),
-    Setting("jitter", 50, (0, 200), "jitter [%]"),
-    Setting("num_ranks", 1, (1, 4), "ranks"),
-    Setting("seed", 0, (0, 20), "seed"),
+    Setting("read_ms", 4, range(61), "reading [ms]"),
+    Setting("decode_ms", 30, range(61), "decoding [ms]"),
+    Setting("copy_ms", 3, range(61), "copying [ms]"),
+    Setting("train_ms", 12, range(61), "training [ms]"),
+    Setting("num_workers", 2, range(1, 9), "decoders"),
+    Setting("capacity", 2, range(1, 17), "queue length"),
+    Setting(
+        "jitter",
+        50,
+        Steps((0, 10, 20, 30, 40, 50, 75, 100, 150, 200)),
+        "jitter [%]",
+        "standard deviation of reading and decoding, in per cent of the mean",
+    ),
+    Setting("num_ranks", 1, range(1, 5), "ranks"),
+    Setting("seed", 0, range(21), "seed"),
     Setting("ordered", True, (False, True), "in order"),
 )
+PRESETS: dict[str, dict[str, Any]] = {
+    "steady times": {"num_workers": 3, "jitter": 0},
+    "jitter 150 %": {"num_workers": 3, "jitter": 150},
+    "queues of 16": {"num_workers": 3, "jitter": 150, "capacity": 16},
+    "as they are done": {"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False},
+    "4 ranks": {"num_ranks": 4},
+}
 _SHOWN, _LONG = 24, 500  # batches in the picture; batches that the report counts
 
 
-def road(now: Now) -> Pipeline:
+def pipeline_of(now: Now) -> Pipeline:
     """Return the pipeline. Times of reading and decoding have a standard deviation of `jitter` per cent of their mean.
 
     The queues after these two have the capacity that is set; one batch at a time is on its way to the device.
@@ -42,16 +58,16 @@ def road(now: Now) -> Pipeline:
 
 def picture(now: Now) -> Drawing:
     """The first batches."""
-    timeline = simulate(road(now), _SHOWN, now.seed, now.num_ranks)
+    timeline = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
     return draw_timeline(timeline, title=f"The first {_SHOWN} batches")
 
 
 def report(now: Now) -> list[str]:
     """What bounds the pipeline, what it delivers, what would bound it next, and who waits."""
-    pipeline = road(now)
+    pipeline = pipeline_of(now)
     bounds = pipeline.bounds_per_s()
     first, second, *_ = sorted(bounds, key=bounds.__getitem__)
-    timeline = simulate(pipeline, _LONG, now.seed, now.num_ranks)
+    timeline = _long(now)
     if not timeline.makespan_s:
         return ["every stage takes no time: nothing bounds this pipeline"]
     rate = _LONG / timeline.makespan_s
@@ -62,6 +78,32 @@ def report(now: Now) -> list[str]:
         f"delivered over {_LONG} batches: {rate:.1f} batches/s{each}, {rate / bounds[first]:.0%} of that bound",
         *(_shares(timeline, stage) for stage in pipeline.stages),
     ]
+
+
+@lru_cache(maxsize=8)
+def _long(now: Now) -> Timeline:
+    return simulate(pipeline_of(now), _LONG, now.seed, now.num_ranks)
+
+
+@lru_cache(maxsize=8)
+def _seen(now: Now) -> tuple[list[str], list[float]]:
+    """What of these settings the picture and the report show."""
+    first = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
+    return report(now), [*first.start_s.tolist(), *first.stop_s.tolist()]
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Chance where nothing is left to it, and queues that are never full."""
+    found = {}
+    if not (now.read_ms or now.decode_ms):
+        found["jitter"] = "only reading and decoding vary, and both take no time"
+    if "jitter" in found or not now.jitter:
+        found["seed"] = found["ordered"] = "nothing varies, so nothing is drawn and no batch overtakes another"
+    elif now.num_workers == 1 or _seen(now) == _seen(now._replace(ordered=not now.ordered)):
+        found["ordered"] = "no batch overtakes another"
+    if _seen(now._replace(capacity=1)) == _seen(now._replace(capacity=16)):
+        found["capacity"] = "a queue of one batch is long enough"
+    return found
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
@@ -83,4 +125,4 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
 @shows(SETTINGS)
 def pipeline() -> Explorer:
     """Return controls over the first 24 batches of a pipeline, and what bounds it in the long run."""
-    return Explorer(SETTINGS, {"picture": picture}, report)
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from ..cluster import Link
 from ..figures.marks import Drawing
@@ -11,7 +12,7 @@ from ..pipeline_parallel.model import simulate, traffic
 from ..pipeline_parallel.schedule import PIPELINES, PipelineSchedule, bubble_share, build
 from ..timeline import Timeline
 from ..values.units import decimal_words, time_words
-from .panel import Explorer, Now, Setting, shows
+from .panel import Explorer, Now, Setting, Steps, shows
 
 LINKS = {
     "free": None,
@@ -21,14 +22,22 @@ LINKS = {
 }
 SETTINGS = (
     Setting("schedule", "one_f_one_b", PIPELINES, "schedule"),
-    Setting("num_ranks", 4, (1, 8), "ranks"),
-    Setting("num_microbatches", 8, (1, 32), "microbatches"),
-    Setting("num_chunks", 2, (1, 3), "chunks"),
-    Setting("forward_ms", 10, (1, 50), "forward [ms]"),
-    Setting("backward_percent", 200, (0, 400), "backward [%]"),
+    Setting("num_ranks", 4, range(1, 9), "ranks"),
+    Setting("num_microbatches", 8, range(1, 33), "microbatches"),
+    Setting("num_chunks", 2, range(1, 4), "chunks per rank"),
+    Setting("forward_ms", 10, range(1, 51), "forward [ms]"),
+    Setting("backward_percent", 200, Steps(range(0, 401, 25)), "backward [% of forward]"),
     Setting("link", "free", LINKS, "link"),
-    Setting("activation_mb", 4, (0, 64), "at a cut [MB]"),
+    Setting("activation_mb", 4, Steps((0, 1, 2, 4, 8, 16, 32, 64)), "activations per cut [MB]"),
 )
+PRESETS: dict[str, dict[str, Any]] = {
+    "GPipe": {"schedule": "gpipe"},
+    "1F1B": {},
+    "1F1B, 32 microbatches": {"num_microbatches": 32},
+    "interleaved 1F1B": {"schedule": "interleaved_1f1b"},
+    "interleaved on a slow link": {"schedule": "interleaved_1f1b", "link": "1 GB/s, 50 µs"},
+    "one microbatch": {"num_microbatches": 1},
+}
 
 
 def plan(now: Now) -> PipelineSchedule:
@@ -75,10 +84,20 @@ def report(now: Now) -> list[str]:
     return lines
 
 
+def without_effect(now: Now) -> dict[str, str]:
+    """Chunks of schedules that have one per rank, and links that nothing is sent over."""
+    found = {}
+    if now.schedule != "interleaved_1f1b":
+        found["num_chunks"] = f"{now.schedule} has one chunk per rank"
+    if now.num_ranks == 1:
+        found |= dict.fromkeys(("link", "activation_mb"), "one rank sends nothing")
+    return found
+
+
 @shows(SETTINGS)
 def pipeline_parallel() -> Explorer:
     """Return controls over one step of a pipeline schedule, its bubble, and what it keeps and sends.
 
     Chunks are interleaved 1F1B's; where its rounds do not fit the microbatches, it has the next number that they fit.
     """
-    return Explorer(SETTINGS, {"picture": picture}, report)
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

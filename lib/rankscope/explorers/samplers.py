@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from ..figures.assignments import draw_assignment
 from ..figures.marks import Drawing
 from ..sampling import Assignment, assign, audit
-from .panel import Controls, Explorer, Now, Setting, shows
+from ..values.checks import count_of
+from .panel import Explorer, Now, Setting, Steps, shows
 
 SAMPLERS = (
     ("torch DistributedSampler", "torch"),
@@ -16,19 +18,29 @@ SAMPLERS = (
 )
 SETTINGS = (
     Setting("sampler", "torch", SAMPLERS, "sampler"),
-    Setting("num_ranks", 4, (1, 64), "ranks"),
-    Setting("size", 50, (0, 2048), "samples"),
-    Setting("batch_size", 4, (1, 64), "batch size"),
-    Setting("epoch", 0, (0, 9), "epoch"),
-    Setting("seed", 0, (0, 20), "seed"),
-    Setting("color_by", "rank", ("rank", "position"), "colour by"),
+    Setting("num_ranks", 4, range(1, 65), "ranks"),
+    Setting("size", 50, Steps((*range(65), 100, 128, 200, 256, 500, 512, 1000, 1024, 1797, 2000, 2048)), "samples"),
+    Setting("batch_size", 4, range(1, 65), "batch size per rank"),
+    Setting("epoch", 0, range(10), "epoch"),
+    Setting("seed", 0, range(21), "seed"),
+    Setting("color_by", "rank", (("rank", "rank"), ("position in the dataset", "position")), "colour by"),
     Setting("shuffle", True, (False, True), "shuffle"),
-    Setting("drop_last", False, (False, True), "drop_last"),
+    Setting("drop_last", False, (False, True), "drop_last", "libtorch calls the opposite allow_duplicates"),
     Setting("forget_set_epoch", False, (False, True), "forget set_epoch"),
 )
 
+PRESETS: dict[str, dict[str, Any]] = {
+    "10 samples, 4 ranks": {"size": 10},
+    "the same with drop_last": {"size": 10, "drop_last": True},
+    "3 samples, 8 ranks": {"size": 3, "num_ranks": 8, "batch_size": 1},
+    "epoch 3 without set_epoch": {"epoch": 3, "forget_set_epoch": True},
+    "libtorch: the lost tail": {"sampler": "libtorch_random", "size": 22, "drop_last": True, "epoch": 5},
+    "libtorch: 3 samples, 8 ranks": {"sampler": "libtorch_random", "size": 3, "num_ranks": 8, "batch_size": 1},
+    "libtorch: slices": {"sampler": "libtorch_sequential", "color_by": "position"},
+}
 
-@lru_cache(maxsize=1)  # the picture and the report ask for the same
+
+@lru_cache(maxsize=8)  # picture, report and controls ask for the same
 def epochs(now: Now) -> list[Assignment]:
     """Return what is read in the epochs up to the one that is set; without set_epoch all of them are epoch 0."""
     own = {"seed": now.seed, "shuffle": now.shuffle} if now.sampler == "torch" else {}  # libtorch's take neither
@@ -46,19 +58,49 @@ def picture(now: Now) -> Drawing:
 
 
 def report(now: Now) -> list[str]:
-    """The audit of all epochs so far."""
-    return str(audit(epochs(now))).splitlines()
+    """How many batches there are per rank, and the audit of all epochs so far."""
+    num_steps = epochs(now)[-1].num_steps
+    sizes = [min(now.batch_size, num_steps - start) for start in range(0, num_steps, now.batch_size)]
+    last = f", the last of {sizes[-1]}" if sizes and sizes[-1] < sizes[0] else ""
+    each = f" of {count_of(sizes[0], 'sample')}{last}" if sizes else ""
+    first = epochs(now)[-1].ranks[0].tolist()
+    begins = (
+        f"rank 0 reads {', '.join(map(str, first[:8]))}{', …' * (len(first) > 8)}" if first else "rank 0 reads nothing"
+    )
+    return [
+        f"{len(sizes)} batch{'es' * (len(sizes) != 1)} per rank{each}",
+        begins,
+        *str(audit(epochs(now))).splitlines(),
+    ]
 
 
-def follow(controls: Controls, now: Now) -> None:
-    """Switch off what libtorch's samplers do not have, and call `drop_last` what it is there."""
-    is_torch = now.sampler == "torch"
-    controls["drop_last"].description = "drop_last" if is_torch else "no allow_duplicates"
-    for name in ("seed", "shuffle"):
-        controls[name].disabled = not is_torch
+def _reads(now: Now) -> list[list[list[int]]]:
+    return [[rank.tolist() for rank in epoch.ranks] for epoch in epochs(now)]
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """What libtorch's samplers do not have, and what changes nothing for so few samples."""
+    last, found = epochs(now)[-1], dict[str, str]()
+    if now.sampler != "torch":
+        found |= {"seed": "libtorch's samplers take no seed", "shuffle": "this sampler's name says whether it shuffles"}
+    elif _reads(now._replace(shuffle=not now.shuffle)) == _reads(now):
+        found["shuffle"] = "shuffling leaves so few samples in this order"
+    if now.sampler == "torch" and not now.shuffle:
+        found["seed"] = "without shuffle no random numbers are drawn"
+    elif now.size < 2:
+        found["seed"] = "there is nothing to shuffle"
+    if now.size % now.num_ranks == 0:
+        found["drop_last"] = "the samples divide evenly among the ranks"
+    if not now.epoch:
+        found["forget_set_epoch"] = "epoch 0 is the same with and without set_epoch"
+    if last.num_steps < 2:
+        found["batch_size"] = "no rank reads more than one sample"
+    if not last.num_steps:
+        found |= dict.fromkeys(("sampler", "seed"), "no rank reads any sample")
+    return found
 
 
 @shows(SETTINGS)
 def samplers() -> Explorer:
     """Return controls over which rank reads which sample in an epoch, and the audit of all epochs up to it."""
-    return Explorer(SETTINGS, {"picture": picture}, report, follow)
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -16,21 +17,31 @@ from ..machine.profile import Point
 from ..timeline import Timeline
 from ..transfer import overlap_share, simulate
 from ..values.checks import of_type
-from ..values.units import bytes_words, rate_words, time_words
-from .panel import Explorer, Now, Setting, shows
+from ..values.units import parse_bytes, rate_words, time_words
+from .panel import Explorer, Now, Setting, shows, sizes
 
 LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}
 SETTINGS = (
     Setting("link", "PCIe 5 x16", LINKS, "link"),
-    Setting("direction", "h2d", ("h2d", "d2h"), "direction"),
+    Setting("direction", "h2d", (("to the GPU", "h2d"), ("to the host", "d2h")), "direction"),
     Setting("method", "pageable", METHODS, "method"),
-    Setting("log2_bytes", 26, (10, 30), "log₂ bytes"),
-    Setting("load_ms", 12, (0, 60), "load [ms]"),
-    Setting("num_workers", 2, (1, 16), "workers"),
-    Setting("step_ms", 8, (0, 60), "step [ms]"),
+    Setting("size", "64 MiB", sizes(10, 30), "size of a copy"),
+    Setting("load_ms", 12, range(61), "loading a batch [ms]"),
+    Setting("num_workers", 2, range(1, 17), "loader workers"),
+    Setting("step_ms", 8, range(61), "step [ms]"),
     Setting("prefetched", False, (False, True), "prefetched"),
 )
+PRESETS: dict[str, dict[str, Any]] = {
+    "16 KiB: all alike": {"size": "16 KiB"},
+    "64 MiB, pinned": {"method": "pinned_non_blocking"},
+    "pinned and prefetched": {"method": "pinned_non_blocking", "prefetched": True},
+    "the same with 1 worker": {"method": "pinned_non_blocking", "prefetched": True, "num_workers": 1},
+}
 _SHOWN, _LONG = 16, 300  # batches in the picture; batches that the report counts
+
+
+def size_of(now: Now) -> int:
+    return parse_bytes("size", now.size)
 
 
 class Copies:
@@ -47,14 +58,14 @@ class Copies:
 
     def seconds(self, now: Now, direction: str, method: str) -> float | None:
         """Return what a copy takes, by facts or as measured; None where it was not measured."""
-        num_bytes = 1 << now.log2_bytes
+        num_bytes = size_of(now)
         if self.profile and now.link not in LINKS:
             return between(transfers_of(self.profile, direction, method), num_bytes)
         return LINKS[now.link].seconds(num_bytes, direction, method)
 
     def pinning_s(self, now: Now) -> float:
         """Return what pinning a batch takes, which a thread of the loader does; 0 for a method that needs none."""
-        num_bytes: int = 1 << now.log2_bytes
+        num_bytes = size_of(now)
         if not now.method.startswith("pinned"):
             return 0.0
         if self.profile and now.link not in LINKS:
@@ -83,8 +94,8 @@ class Copies:
         known = {method: seconds for method, seconds in found.items() if seconds is not None}
         if not known:
             return None  # the report says why
-        facts, size = self.links[now.link], bytes_words(1 << now.log2_bytes)
-        bound_s = (1 << now.log2_bytes) / facts.bytes_per_s(now.direction) if facts else None
+        facts, size = self.links[now.link], now.size
+        bound_s = size_of(now) / facts.bytes_per_s(now.direction) if facts else None
         origin = "at best, by facts" if now.link in LINKS else "measured"
         way = "to the GPU" if now.direction == "h2d" else "to the host"
         return draw_ranking(known, bound_s, now.method, f"{size} {way}, {origin}")
@@ -95,21 +106,29 @@ class Copies:
         if loop is None or not loop.makespan_s:
             return None
         how = "prefetched" if now.prefetched else "copied in turn"
-        return draw_timeline(loop, f"The first {_SHOWN} batches of {bytes_words(1 << now.log2_bytes)}, {how}")
+        return draw_timeline(loop, f"The first {_SHOWN} batches of {now.size}, {how}")
+
+    def without_effect(self, now: Now) -> dict[str, str]:
+        """The loop, where there are no copies for it; a direction of which nothing is drawn."""
+        if self.loop(now, _SHOWN) is None:
+            names = ["load_ms", "num_workers", "step_ms", "prefetched"]
+            names += ["size"] * (self.ranking(now) is None)
+            return dict.fromkeys(names, "the profile has no such copies")
+        return {}
 
     def report(self, now: Now) -> list[str]:
         """Where times come from, the copy's share of the link, a batch's time and what bounds it."""
         facts, copy_s = self.links[now.link], self.seconds(now, now.direction, now.method)
         if copy_s is None:
             return [f"the profile has no copies of {now.direction} by {now.method}"]
-        num_bytes = 1 << now.log2_bytes
+        num_bytes = size_of(now)
         link, share = f"{now.link}; how its GPU is joined is not known", ""
         if facts:
             bytes_per_s = facts.bytes_per_s(now.direction)
             link = f"{now.link}, which carries {rate_words(bytes_per_s)}"
             share = f", {num_bytes / copy_s / bytes_per_s:.0%} of the link"
         origin = "; from facts, nothing here is measured" if now.link in LINKS else ""
-        copied = f"{bytes_words(num_bytes)} by {now.method} in {time_words(copy_s)}, {rate_words(num_bytes / copy_s)}"
+        copied = f"{now.size} by {now.method} in {time_words(copy_s)}, {rate_words(num_bytes / copy_s)}"
         return [f"link: {link}{origin}", f"copy: {copied}{share}", *self._loop_words(now)]
 
     def _loop_words(self, now: Now) -> list[str]:
@@ -156,4 +175,5 @@ def transfers(profile: Profile | None = None) -> Explorer:
     shown, settings = Copies(profile), SETTINGS
     if shown.profile:
         settings = (Setting("link", next(iter(shown.links)), shown.links, "link"), *SETTINGS[1:])
-    return Explorer(settings, {"ranking": shown.ranking, "timeline": shown.timeline}, shown.report)
+    pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
+    return Explorer(settings, pictures, shown.report, PRESETS, shown.without_effect)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..figures.marks import Drawing
@@ -9,16 +11,24 @@ from ..figures.timelines import COMMUNICATION, draw_timeline
 from ..sampling import Assignment, audit
 from ..uneven.model import HANDLINGS, predict, simulate
 from ..values.checks import count_of
-from .panel import Explorer, Now, Setting, shows
+from .panel import Explorer, Now, Setting, Steps, shows
 
 SETTINGS = (
-    Setting("rank_0", 2, (1, 12), "rank 0"),
-    Setting("rank_1", 3, (1, 12), "rank 1"),
-    Setting("rank_2", 5, (1, 12), "rank 2"),
-    Setting("allreduce_ms", 20, (0, 200), "allreduce [ms]"),
+    Setting("rank_0", 2, range(1, 13), "batches of rank 0"),
+    Setting("rank_1", 3, range(1, 13), "batches of rank 1"),
+    Setting("rank_2", 5, range(1, 13), "batches of rank 2"),
+    Setting("allreduce_ms", 20, Steps((*range(0, 100, 10), *range(100, 201, 20))), "allreduce [ms]"),
     Setting("handling", "hang", HANDLINGS, "handling"),
-    Setting("divide_by_initial", True, (False, True), "divide by all"),
+    Setting("divide_by_initial", True, (False, True), "divide by all ranks"),
 )
+PRESETS: dict[str, dict[str, Any]] = {
+    "nothing is done: the job hangs": {},
+    "drop the rest": {"handling": "drop"},
+    "pad the short ones": {"handling": "pad"},
+    "Join": {"handling": "join"},
+    "Join, divided by the ranks that are left": {"handling": "join", "divide_by_initial": False},
+    "all alike": {"rank_0": 3, "rank_2": 3},
+}
 _STEP_S, _TIMEOUT_S, _BATCH_SIZE = 0.1, 1.0, 8
 
 
@@ -52,7 +62,14 @@ def _batches(now: Now) -> list[int]:
     return [now.rank_0, now.rank_1, now.rank_2]
 
 
+def without_effect(now: Now) -> dict[str, str]:
+    """What to divide by, where all ranks take part in each step."""
+    if now.handling != "join":
+        return {"divide_by_initial": "only Join asks what to divide by"}
+    return {} if len({*_batches(now)}) > 1 else {"divide_by_initial": "all ranks take part in each step"}
+
+
 @shows(SETTINGS)
 def uneven() -> Explorer:
     """Return controls over an epoch in which three ranks have different numbers of batches, and what that does."""
-    return Explorer(SETTINGS, {"picture": picture}, report)
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

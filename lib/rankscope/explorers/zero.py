@@ -10,7 +10,7 @@ from ..figures.memory import draw_memory
 from ..values.units import decimal_words
 from ..zero import model
 from ..zero.model import OPTIMIZERS, RECIPES, ZeroMemory
-from .panel import Explorer, Now, Setting, shows
+from .panel import Explorer, Now, Setting, Steps, shows
 
 MODELS = {
     "125 M": 125_000_000,
@@ -26,12 +26,24 @@ SETTINGS = (
     Setting("model", "7.5 B", MODELS, "parameters"),
     Setting("recipe", "mixed", RECIPES, "recipe"),
     Setting("optimizer", "adam", OPTIMIZERS, "optimizer"),
-    Setting("log2_ranks", 6, (0, 12), "log₂ ranks"),
-    Setting("stage", 1, (0, 3), "stage"),
-    Setting("layer_millions", 0, (0, 2000), "layer [M]"),
-    Setting("activations_gb", 0, (0, 100), "activ. [GB]"),
+    Setting("num_ranks", 64, Steps(2**power for power in range(13)), "ranks"),
+    Setting("stage", 1, range(4), "stage"),
+    Setting(
+        "layer_millions",
+        0,
+        Steps((0, 10, 20, 50, 100, 200, 300, 500, 1000, 2000)),
+        "largest layer [million parameters]",
+    ),
+    Setting("activations_gb", 0, Steps((0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)), "activations [GB]"),
     Setting("buckets", False, (False, True), "DDP's buckets"),
 )
+PRESETS: dict[str, dict[str, Any]] = {
+    "7.5 B on 64 ranks, stage 3": {"stage": 3},
+    "the same in float32": {"stage": 3, "recipe": "fp32"},
+    "70 B on 8 ranks": {"model": "70 B", "num_ranks": 8, "stage": 3},
+    "70 B on 512 ranks, with its layers": {"model": "70 B", "num_ranks": 512, "stage": 3, "layer_millions": 1000},
+    "one rank: nothing to share": {"num_ranks": 1, "stage": 3},
+}
 
 
 def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
@@ -40,7 +52,7 @@ def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
     layer = {} if size is module else {"largest_layer": min(now.layer_millions * 10**6, size)}
     return model.memory(
         size,
-        2**now.log2_ranks,
+        now.num_ranks,
         stage,
         now.recipe,
         now.optimizer,
@@ -54,7 +66,7 @@ def picture(module: Any, now: Now) -> Drawing:
     """The four stages, the one that is set framed, over the memories that one can buy."""
     found = {f"stage {stage}": memory(module, now, stage) for stage in range(4)}
     name = f"stage {now.stage}"
-    title = f"{now.model} on {2**now.log2_ranks} ranks: {decimal_words(found[name].total_bytes)} a rank in {name}"
+    title = f"{now.model} on {now.num_ranks} ranks: {decimal_words(found[name].total_bytes)} a rank in {name}"
     return draw_memory(found, LIMITS_BYTES, name, title)
 
 
@@ -70,6 +82,11 @@ def _size(module: Any, now: Now) -> Any:
     return module if now.model == YOURS else MODELS[now.model]
 
 
+def without_effect(now: Now) -> dict[str, str]:
+    """The layer, where the module says which it is."""
+    return {"layer_millions": "your module says how large its layers are"} if now.model == YOURS else {}
+
+
 @shows(SETTINGS)
 def zero(module: Any = None) -> Explorer:
     """Return controls over what each stage leaves on a rank, and what the one that is set fits into and sends.
@@ -77,4 +94,4 @@ def zero(module: Any = None) -> Explorer:
     With a torch `module` its own sizes are the first of the models, and its largest layer is its own.
     """
     settings = SETTINGS if module is None else (Setting("model", YOURS, (YOURS, *MODELS), "parameters"), *SETTINGS[1:])
-    return Explorer(settings, {"picture": partial(picture, module)}, partial(report, module))
+    return Explorer(settings, {"picture": partial(picture, module)}, partial(report, module), PRESETS, without_effect)
