@@ -28,6 +28,7 @@ HEAVY = ("torch", "matplotlib", "ipywidgets")
 # Every module is pure but these, and each of these may load one heavy package only.
 RUNNERS = {
     "rankscope.sampling.torch_samplers": "torch",
+    "rankscope.sampling.loader_audit": "torch",
     "rankscope.collectives.local": "torch",
     "rankscope.collectives.wire.group": "torch",
     "rankscope.collectives.wire.run": "torch",
@@ -63,7 +64,7 @@ FLOORS = [
     {"machine"},
     TOPICS,
     {"figures"},
-    {"explorers", "cli", "doctor", "exercises", "yours"},
+    {"explorers", "cli", "doctor", "exercises", "yours", "pytest_plugin"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[2]  # neighbours that do not import one another…
@@ -72,9 +73,8 @@ ACQUAINTED = {("pipeline", "sampling"), ("transfer", "pipeline"), ("parts", "sam
 ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
 NO_PROCESS_GROUP = {"figures", "explorers"}
 MOST_NAMES = 15  # that a room offers
-MOST_NAMES_IN_ALL = (
-    161  # the last: ddp.job, machine.read_log, machine.bank, explorers.boxes; nccl, three; exercises.score
-)
+# the last: ddp.job, machine.read_log, machine.bank, explorers.boxes; nccl, three; exercises.score; audits, three
+MOST_NAMES_IN_ALL = 164
 
 
 def modules(root: Path) -> dict[str, Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import hashlib
 import os
 import re
 import tempfile
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from .sampling.audit import Finding, check_findings
 from .values.checks import count_of, number, of_type, truth, whole
 from .values.frozen import checked, frozen
 from .workers.launch import launch
@@ -35,7 +37,9 @@ from .zero.run import storages
 
 __all__ = [
     "Work",
+    "audit_step",
     "bucket_view_memory",
+    "differing",
     "equal_training",
     "no_sync",
     "static_graph",
@@ -43,6 +47,7 @@ __all__ = [
 ]
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
+Step = Callable[[Any, Tensor, Tensor], object]  # from a module in DDP and a rank's part of the batch to its gradients
 Vector = NDArray[np.float64]  # all parameters, or their gradients, one after the other
 TIMEOUT_S = 60.0
 _ROUNDING = 64  # times the dtype's epsilon: sums in another order differ by a few
@@ -259,6 +264,159 @@ def _train(module: nn.Module, work: Work, num_steps: int, learning_rate: float) 
         optimizer.zero_grad()
         work.loss(module).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
+
+
+# ---- an audit of anyone's step
+
+STEP_KINDS = ("unused", "ranks_differ", "not_the_whole_batch", "buffers_differ")
+
+
+def differing(module: nn.Module) -> list[str]:
+    """Return the names of parameters and buffers that are not the same, to the bit, on all ranks; call it on each.
+
+    It sends 16 bytes per tensor, so that a job can ask every thousand steps. Needs a process group.
+
+    >>> def seeds_differ():
+    ...     torch.manual_seed(dist.get_rank())
+    ...     return differing(nn.Linear(3, 1))
+    >>> launch(seeds_differ, 2)
+    [['weight', 'bias'], ['weight', 'bias']]
+    """
+    own = _digests([*of_type("module", module, nn.Module).named_parameters(), *module.named_buffers()])
+    ranks: list[dict[str, bytes]] = [{} for _ in range(dist.get_world_size())]
+    dist.all_gather_object(ranks, own)
+    return _unlike(ranks)
+
+
+def _digests(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, bytes]:
+    raw = ((name, one.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy()) for name, one in tensors)
+    return {name: hashlib.blake2b(one.tobytes(), digest_size=16).digest() for name, one in raw}
+
+
+def _unlike(ranks: list[dict[str, bytes]]) -> list[str]:
+    names = dict.fromkeys(name for one in ranks for name in one)
+    return [name for name in names if len({one.get(name) for one in ranks}) > 1]
+
+
+class _Audited(NamedTuple):
+    """What one rank found: its gradient, what it leaves unused, its buffers, and how often it synchronised."""
+
+    gradient: Vector
+    unused: tuple[str, ...]
+    buffers: dict[str, bytes]
+    num_allreduces: float
+
+
+@attrs.frozen(eq=False)
+class StepAudit:
+    """The gradients of a step under DDP, by rank, and that of one process with the whole batch.
+
+    `unused` are the parameters that each rank leaves without a gradient, `buffers` those that differ between ranks
+    after the step. `num_allreduces` says how often all gradients were synchronised. ``str()`` is the report.
+    """
+
+    ranks: tuple[Vector, ...]
+    single: Vector
+    rounding: float
+    unused: tuple[tuple[str, ...], ...]
+    buffers: tuple[str, ...]
+    num_allreduces: float
+
+    @property
+    def ratio(self) -> float:
+        """The first rank's gradient as a multiple of the one process's, by least squares."""
+        return float(self.ranks[0] @ self.single / ((self.single @ self.single) or 1.0))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Everything in which the step differs from one process with the whole batch."""
+        found = []
+        for rank, names in enumerate(self.unused):
+            if names:
+                says = f"rank {rank} computes no gradient for {_some(names)}: DDP hangs or raises one step later"
+                found.append(Finding("unused", f"{says}, unless find_unused_parameters=True, which counts zeros"))
+        if (spread := max(apart(one, self.ranks[0]) for one in self.ranks)) > 0:
+            says = f"ranks have different gradients, by up to {spread:.0%} of the largest entry"
+            found.append(Finding("ranks_differ", f"{says}: their parameters drift apart"))
+        elif (off := apart(self.ranks[0], self.single)) > self.rounding:
+            if apart(self.ranks[0], self.ratio * self.single) <= self.rounding:
+                says = f"gradients are {self.ratio:.4g} times those of one process: is the loss a sum? DDP takes means"
+            else:
+                says = f"gradients differ from one process's by up to {off:.0%} of the largest entry: do samples"
+                says += " affect each other (BatchNorm), or do ranks divide by different numbers of samples or tokens?"
+            found.append(Finding("not_the_whole_batch", says))
+        if self.buffers:
+            says = f"buffers differ between ranks: {_some(self.buffers)}"
+            found.append(Finding("buffers_differ", f"{says}; only rank 0's are kept"))
+        return tuple(found)
+
+    def check(self, allow: Iterable[str] = ()) -> None:
+        """Raise AuditError unless every finding's kind is one of STEP_KINDS that is allowed."""
+        check_findings(self.findings, STEP_KINDS, allow)
+
+    def __str__(self) -> str:
+        lines = [f"  {one.kind.replace('_', ' ')}: {one.message}" for one in self.findings]
+        return "\n".join(
+            [
+                f"{count_of(len(self.ranks), 'rank')}, {self.num_allreduces:g} synchronised",
+                *(lines or ["  as one process"]),
+            ]
+        )
+
+
+def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> StepAudit:
+    """Run one step on real ranks under DDP, each with its part of the batch, and compare with one process.
+
+    ``step(ddp, inputs, targets)`` leaves the gradients of a rank's part, before any clipping; by default it is a
+    forward, `loss_fn` and a backward. Dropout draws other numbers on each rank: switch it off before. Where a rank
+    leaves a parameter unused, DDP would hang: the step is then not run, and the mean of what ranks compute alone is
+    compared. Raises ValueError if the batch does not divide, RankError where the step raises.
+
+    >>> both = torch.randn(8, 3), torch.randn(8, 1)
+    >>> print(audit_step(Work(nn.Linear(3, 1), *both, nn.functional.mse_loss)))
+    2 ranks, 1 synchronised
+      as one process
+    >>> print(audit_step(Work(nn.Linear(3, 1), *both, nn.MSELoss(reduction="sum"))))
+    2 ranks, 1 synchronised
+      not the whole batch: gradients are 0.5 times those of one process: is the loss a sum? DDP takes means
+    """
+    _divided(work, num_ranks)
+    if step is not None and not callable(step):
+        raise ValueError(f"step must be a function of ddp, inputs and targets, got {step!r}")
+    ranks: list[_Audited] = _on_ranks(_audited, num_ranks, work, step)
+    return StepAudit(
+        tuple(one.gradient for one in ranks),
+        work.gradient(),
+        work.rounding,
+        tuple(one.unused for one in ranks),
+        tuple(_unlike([one.buffers for one in ranks])),
+        ranks[0].num_allreduces,
+    )
+
+
+def _audited(work: Work, step: Step | None) -> _Audited:
+    own, alone = work.part(dist.get_rank(), dist.get_world_size()), copy.deepcopy(work.module)
+    alone.zero_grad()
+    own.loss(alone).backward()  # type: ignore[no-untyped-call]
+    trained = [(name, one) for name, one in alone.named_parameters() if one.requires_grad]
+    unused = tuple(name for name, one in trained if one.grad is None)
+    mean, anywhere = torch.from_numpy(gradient_of(alone)), torch.tensor(len(unused))
+    dist.all_reduce(mean)
+    dist.all_reduce(anywhere)
+    if anywhere:
+        return _Audited((mean / dist.get_world_size()).numpy(), unused, _digests(alone.named_buffers()), 0)
+    ddp, sent = DistributedDataParallel(copy.deepcopy(work.module)), list[int]()
+    _on_bucket(ddp, lambda buffer: sent.append(buffer.numel()))
+    if step is None:
+        own.loss(ddp).backward()  # type: ignore[no-untyped-call]
+    else:
+        step(ddp, own.inputs, own.targets)
+    num_allreduces = sum(sent) / sum(one.numel() for _, one in trained)
+    return _Audited(gradient_of(ddp), unused, _digests(ddp.module.named_buffers()), num_allreduces)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
 # ---- no_sync must be around the forward

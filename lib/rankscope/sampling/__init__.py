@@ -1,6 +1,6 @@
 """Which rank reads which sample: the samplers of torch and libtorch, what they hand to every rank, and the audit.
 
-Only `DistributedSampler` needs torch, and loads it when first used; everything else is numpy.
+Only `DistributedSampler` and `audit_loader` need torch, and load it when first used; everything else is numpy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from .audit import AuditError, audit
 from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
 
 if TYPE_CHECKING:
+    from .loader_audit import audit_loader
     from .torch_samplers import DistributedSampler
 
 __all__ = [
@@ -23,7 +24,8 @@ __all__ = [
     "DistributedSequentialSampler",
     "assign",
     "audit",
+    "audit_loader",
     "shard_files",
 ]
 
-__getattr__, __dir__ = lazy(__name__, {"DistributedSampler": "torch_samplers"})
+__getattr__, __dir__ = lazy(__name__, {"DistributedSampler": "torch_samplers", "audit_loader": "loader_audit"})

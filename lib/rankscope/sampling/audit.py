@@ -37,6 +37,17 @@ class Finding(NamedTuple):
     message: str
 
 
+def check_findings(findings: Iterable[Finding], kinds: tuple[str, ...], allow: Iterable[str]) -> None:
+    """Raise AuditError unless every finding is of one of the `kinds` that are allowed; ValueError for other kinds."""
+    allowed = several("allow", allow, "kinds of findings")
+    unknown = [kind for kind in allowed if kind not in kinds]
+    if unknown:
+        raise ValueError(f"allow takes kinds out of {', '.join(kinds)}, got {', '.join(map(str, unknown))}")
+    found = [finding.message for finding in findings if finding.kind not in allowed]
+    if found:
+        raise AuditError("; ".join(found))
+
+
 @attrs.frozen(eq=False)
 class EpochAudit:
     """One epoch: sorted arrays of indices, and the reads a rank has.
@@ -119,13 +130,7 @@ class Audit:
 
     def check(self, allow: Iterable[str] = ()) -> None:
         """Raise AuditError unless every finding's kind is allowed."""
-        allowed = several("allow", allow, "kinds of findings")
-        unknown = [kind for kind in allowed if kind not in KINDS]
-        if unknown:
-            raise ValueError(f"allow takes kinds out of {', '.join(KINDS)}, got {', '.join(map(str, unknown))}")
-        found = [f.message for f in self.findings if f.kind not in allowed]
-        if found:
-            raise AuditError("; ".join(found))
+        check_findings(self.findings, KINDS, allow)
 
     def __str__(self) -> str:
         over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"

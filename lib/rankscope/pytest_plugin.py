@@ -1,0 +1,119 @@
+"""``pytest --rankscope``: audits of your sampler, your loader and your training step, as fixtures of your own tests.
+
+Installed with rankscope. Without the option nothing is imported, and tests that use a fixture of it are skipped:
+
+    def test_our_sampler(rankscope_sampler):
+        rankscope_sampler(lambda num_replicas, rank: OurSampler(DATASET, num_replicas, rank), dataset_size=1000)
+
+    def test_our_loader(rankscope_loader):
+        rankscope_loader(make_loader(), allow=["short_last_batch"])
+
+    def test_our_step(rankscope_step):
+        rankscope_step(OurModel(), (inputs, targets), our_loss)
+
+A test fails with what was found, a line each. `allow` names the kinds of findings that you accept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from .gradients import StepAudit
+    from .sampling.audit import Audit
+    from .sampling.loader_audit import LoaderAudit
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    words = "run tests that use rankscope_sampler, rankscope_loader and rankscope_step; they are skipped without it"
+    parser.getgroup("rankscope").addoption("--rankscope", action="store_true", help=words)
+
+
+@pytest.fixture
+def _rankscope(request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--rankscope"):
+        pytest.skip("needs pytest --rankscope")
+
+
+@pytest.fixture
+def rankscope_sampler(_rankscope: None) -> Callable[..., Audit]:
+    """Audit what all ranks read: duplicates, samples never read, ranks that read more than others, repeated orders."""
+
+    def audited(
+        make_sampler: Callable[[int, int], Iterable[int]],
+        *,
+        dataset_size: int,
+        num_replicas: int = 8,
+        epochs: int = 3,
+        allow: Iterable[str] = (),
+    ) -> Audit:
+        """Make a sampler for each rank by ``make_sampler(num_replicas, rank)``, and audit it over the epochs.
+
+        As in a training loop a sampler is made once, and ``set_epoch`` is called before each epoch where it has one.
+        `allow` takes kinds of `rankscope.sampling.audit`.
+        """
+        from .sampling import Assignment, audit
+
+        samplers = [make_sampler(num_replicas, rank) for rank in range(num_replicas)]
+        found = audit(Assignment.collect(samplers, dataset_size, epoch) for epoch in range(epochs))
+        _judged(found, allow)
+        return found
+
+    return audited
+
+
+@pytest.fixture
+def rankscope_loader(_rankscope: None) -> Callable[..., LoaderAudit]:
+    """Audit a DataLoader's batches and its workers' random numbers."""
+
+    def audited(loader: Any, *, allow: Iterable[str] = ()) -> LoaderAudit:
+        """Audit two epochs; `allow` takes kinds of `rankscope.sampling.audit_loader`."""
+        from .sampling import audit_loader
+
+        found = audit_loader(loader)
+        _judged(found, allow)
+        return found
+
+    return audited
+
+
+@pytest.fixture
+def rankscope_step(_rankscope: None) -> Callable[..., StepAudit]:
+    """Audit a training step on real Gloo ranks under DDP against one process with the whole batch."""
+
+    def audited(
+        module: Any,
+        batch: tuple[Any, Any],
+        loss: Callable[[Any, Any], Any],
+        *,
+        num_replicas: int = 2,
+        step: Callable[[Any, Any, Any], object] | None = None,
+        allow: Iterable[str] = (),
+    ) -> StepAudit:
+        """Run the step on `num_replicas` ranks, which share the batch of inputs and targets.
+
+        ``step(ddp, inputs, targets)`` is your own forward and backward, by default that of ``loss(outputs, targets)``.
+        `allow` takes kinds of `rankscope.gradients.audit_step`.
+        """
+        from .gradients import Work, audit_step
+
+        inputs, targets = batch
+        found = audit_step(Work(module, inputs, targets, loss), num_replicas, step)
+        _judged(found, allow)
+        return found
+
+    return audited
+
+
+def _judged(audited: Any, allow: Iterable[str]) -> None:
+    """Fail the test with the findings that are not allowed."""
+    __tracebackhide__ = True
+    allow = list(allow)
+    audited.check(allow=[*{finding.kind for finding in audited.findings}, *allow])  # refuses kinds that do not exist
+    found = [f"{one.kind}: {one.message}" for one in audited.findings if one.kind not in allow]
+    if found:
+        pytest.fail("\n".join(["rankscope found:", *found]), pytrace=False)

@@ -1,0 +1,195 @@
+"""`audit_loader`, `audit_step` and `differing`: each finding seen, and nothing found where nothing is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from rankscope.gradients import Work, audit_step, differing
+from rankscope.ranks import launch
+from rankscope.sampling import AuditError, audit_loader
+
+mse = nn.functional.mse_loss
+
+
+def same_seed(worker: int) -> None:
+    np.random.seed(0)
+
+
+def seed_by_worker(worker: int) -> None:
+    np.random.seed(worker)
+
+
+class Stream(IterableDataset[int]):
+    def __init__(self, split: bool) -> None:
+        self.split = split
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        return iter(range(10)[worker.id :: worker.num_workers] if worker and self.split else range(10))
+
+
+def kinds(audited: Any) -> list[str]:
+    return [finding.kind for finding in audited.findings]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"batch_size": 5}, []),
+        ({"batch_size": 4}, ["short_last_batch"]),
+        ({"batch_size": 4, "drop_last": True}, []),
+        ({"batch_size": 11, "drop_last": True}, ["nothing_read"]),
+        ({"batch_size": None}, []),
+        ({"batch_size": 5, "num_workers": 2}, []),
+        ({"batch_size": 5, "num_workers": 2, "persistent_workers": True}, []),
+        ({"batch_size": 5, "num_workers": 2, "worker_init_fn": same_seed}, ["same_random", "repeated_random"]),
+        ({"batch_size": 5, "num_workers": 2, "worker_init_fn": seed_by_worker}, ["repeated_random"]),
+    ],
+)
+def test_a_loader_is_audited(options: dict[str, Any], found: list[str]) -> None:
+    audited = audit_loader(DataLoader(range(10), **options))  # type: ignore[arg-type]
+    assert kinds(audited) == found
+    assert ("nothing found" in str(audited)) == (not found)
+    audited.check(allow=found)
+    if found:
+        with pytest.raises(AuditError):
+            audited.check()
+
+
+@pytest.mark.slow
+def test_so_is_a_stream() -> None:
+    assert kinds(audit_loader(DataLoader(Stream(False), batch_size=5, num_workers=2))) == ["read_by_each_worker"]
+    assert kinds(audit_loader(DataLoader(Stream(True), batch_size=5, num_workers=2))) == []
+    assert kinds(audit_loader(DataLoader(Stream(False), batch_size=5))) == []
+
+
+def test_a_loader_leaves_the_random_numbers_of_this_process_alone() -> None:
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]
+    audit_loader(DataLoader(range(10), batch_size=5, generator=torch.Generator()))  # type: ignore[arg-type]
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()  # type: ignore[index]
+
+
+def test_what_is_no_loader_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"loader must be a DataLoader, got \[\]"):
+        audit_loader([])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="allow takes kinds out of nothing_read, .*, got dropped"):
+        audit_loader(DataLoader(range(10))).check(allow=["dropped"])  # type: ignore[arg-type]
+
+
+# ---- steps
+
+
+def work(module: nn.Module | None = None, loss: Any = mse) -> Work:
+    torch.manual_seed(0)
+    both = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64)
+    return Work(module or nn.Linear(3, 1, dtype=torch.float64), *both, loss)
+
+
+def accumulated(ddp: Any, inputs: Tensor, targets: Tensor) -> None:
+    with ddp.no_sync():
+        (mse(ddp(inputs[::2]), targets[::2]) / 2).backward()
+    (mse(ddp(inputs[1::2]), targets[1::2]) / 2).backward()
+
+
+def forward_outside(ddp: Any, inputs: Tensor, targets: Tensor) -> None:
+    first, last = (mse(ddp(inputs[part::2]), targets[part::2]) / 2 for part in range(2))
+    first.backward()
+    with ddp.no_sync():
+        last.backward()
+
+
+def never(ddp: Any, inputs: Tensor, targets: Tensor) -> None:
+    with ddp.no_sync():
+        mse(ddp(inputs), targets).backward()
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = (nn.Linear(3, 1, dtype=torch.float64) for _ in range(2))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        positive = inputs[:, 0] > 0
+        outputs: Tensor = self.left(inputs)
+        if positive.any():
+            outputs = outputs.index_add(0, positive.nonzero()[:, 0], self.right(inputs[positive]))
+        return outputs
+
+
+@pytest.mark.slow
+def test_a_step_that_equals_one_process_has_no_findings() -> None:
+    for step, num_allreduces in ((None, 1), (accumulated, 1)):
+        audited = audit_step(work(), 4, step)
+        audited.check()
+        assert audited.num_allreduces == num_allreduces
+        assert "as one process" in str(audited)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("step", "num_allreduces"), [(forward_outside, 1), (never, 0)])
+def test_a_step_that_is_not_synchronised_is_found(step: Any, num_allreduces: int) -> None:
+    audited = audit_step(work(), 2, step)
+    assert kinds(audited) == ["ranks_differ"]
+    assert audited.num_allreduces == num_allreduces
+    with pytest.raises(AuditError, match="ranks have different gradients"):
+        audited.check()
+
+
+@pytest.mark.slow
+def test_a_sum_and_a_loss_over_tokens_are_found() -> None:
+    audited = audit_step(work(loss=nn.MSELoss(reduction="sum")), 4)
+    assert kinds(audited) == ["not_the_whole_batch"]
+    assert audited.ratio == pytest.approx(1 / 4)
+    assert "gradients are 0.25 times those of one process: is the loss a sum?" in str(audited)
+    labels = torch.tensor([0, 1, -100, -100, 1, 0, 1, 1])
+    tokens = Work(nn.Linear(3, 2, dtype=torch.float64), work().inputs, labels, nn.functional.cross_entropy)
+    assert "or do ranks divide by different numbers" in str(audit_step(tokens))
+
+
+@pytest.mark.slow
+def test_statistics_of_a_ranks_own_batch_are_found() -> None:
+    audited = audit_step(work(nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)).double()))
+    assert kinds(audited) == ["not_the_whole_batch", "buffers_differ"]
+    assert audited.buffers == ("0.running_mean", "0.running_var")
+    audited.check(allow=["not_the_whole_batch", "buffers_differ"])
+
+
+@pytest.mark.slow
+def test_a_parameter_that_one_rank_does_not_use_is_found_without_a_hang() -> None:
+    one = work(Branches())
+    one.inputs[:, 0] = torch.tensor([1.0] * 4 + [-1.0] * 4)
+    audited = audit_step(one)
+    assert kinds(audited) == ["unused"]
+    assert audited.unused == ((), ("right.weight", "right.bias"))
+    audited.check(allow=["unused"])
+
+
+@pytest.mark.slow
+def test_tensors_that_differ_are_named() -> None:
+    def drifting() -> list[str]:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(3, 1), nn.BatchNorm1d(2))
+        with torch.no_grad():
+            module[0].bias += torch.distributed.get_rank() * 1e-7
+        module[1].running_mean += torch.distributed.get_rank()  # type: ignore[operator]
+        return differing(module)
+
+    assert launch(drifting, 3) == [["0.bias", "1.running_mean"]] * 3
+
+
+def test_bad_input_is_refused() -> None:
+    with pytest.raises(ValueError, match="inputs must be a multiple of 3 samples, got 8"):
+        audit_step(work(), 3)
+    with pytest.raises(ValueError, match="step must be a function of ddp, inputs and targets, got 3"):
+        audit_step(work(), 2, 3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="work must be a Work, got None"):
+        audit_step(None)  # type: ignore[arg-type]

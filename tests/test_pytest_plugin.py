@@ -1,0 +1,144 @@
+"""``pytest --rankscope``: each finding fails a test, a healthy one passes, and without the option nothing changes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+pytest_plugins = ["pytester"]
+pytestmark = pytest.mark.slow
+INSTALLED = "rankscope" in {one.name for one in entry_points(group="pytest11")}
+
+SAMPLERS = """
+    from torch.utils.data import DistributedSampler
+
+    class Deaf:
+        "A sampler that does not hear of epochs."
+        def __init__(self, num_replicas, rank):
+            self.indices = list(range(rank, 16, num_replicas))
+        def __iter__(self):
+            return iter(self.indices)
+
+    def of_torch(**options):
+        return lambda num_replicas, rank: DistributedSampler(range(20), num_replicas, rank, **options)
+
+    def test_healthy(rankscope_sampler):
+        assert rankscope_sampler(of_torch(), dataset_size=20, num_replicas=4).duplicates == 0
+
+    def test_padded(rankscope_sampler):
+        rankscope_sampler(of_torch(), dataset_size=20)
+
+    def test_padding_is_known(rankscope_sampler):
+        rankscope_sampler(of_torch(), dataset_size=20, allow=["duplicates", "overlap"])
+
+    def test_dropped(rankscope_sampler):
+        rankscope_sampler(of_torch(drop_last=True, shuffle=False), dataset_size=20)
+
+    def test_same_order(rankscope_sampler):
+        rankscope_sampler(Deaf, dataset_size=16, num_replicas=4)
+
+    def test_uneven(rankscope_sampler):
+        rankscope_sampler(lambda num_replicas, rank: range(rank, 20, num_replicas), dataset_size=20, epochs=1)
+
+    def test_unknown_kind(rankscope_sampler):
+        rankscope_sampler(of_torch(), dataset_size=20, allow=["padding"])
+"""
+
+LOADERS = """
+    import numpy as np
+    from torch.utils.data import DataLoader
+
+    def same_seed(worker):
+        np.random.seed(0)
+
+    def test_healthy(rankscope_loader):
+        assert rankscope_loader(DataLoader(range(8), batch_size=4, num_workers=2)).batch_sizes == (4, 4)
+
+    def test_short(rankscope_loader):
+        rankscope_loader(DataLoader(range(9), batch_size=4))
+
+    def test_seeded(rankscope_loader):
+        rankscope_loader(DataLoader(range(8), batch_size=4, num_workers=2, worker_init_fn=same_seed))
+"""
+
+STEPS = """
+    import torch
+    from torch import nn
+
+    BATCH = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64)
+    mse = nn.functional.mse_loss
+
+    def linear():
+        return nn.Linear(3, 1, dtype=torch.float64)
+
+    def unsynchronised(ddp, inputs, targets):
+        with ddp.no_sync():
+            mse(ddp(inputs), targets).backward()
+
+    def test_healthy(rankscope_step):
+        assert rankscope_step(linear(), BATCH, mse, num_replicas=4).num_allreduces == 1
+
+    def test_sum(rankscope_step):
+        rankscope_step(linear(), BATCH, nn.MSELoss(reduction="sum"))
+
+    def test_no_sync(rankscope_step):
+        rankscope_step(linear(), BATCH, mse, step=unsynchronised)
+
+    def test_statistics(rankscope_step):
+        norm = nn.Sequential(nn.BatchNorm1d(3), linear()).double()
+        rankscope_step(norm, BATCH, mse, allow=["not_the_whole_batch"])
+"""
+
+
+def run(pytester: pytest.Pytester, text: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(text)
+    plugin = [] if INSTALLED else ["-p", "rankscope.pytest_plugin"]
+    return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", *options)
+
+
+def test_samplers_are_audited(pytester: pytest.Pytester) -> None:
+    result = run(pytester, SAMPLERS, "--rankscope")
+    result.assert_outcomes(passed=2, failed=5)
+    result.stdout.fnmatch_lines_random(
+        [
+            "rankscope found:",
+            "duplicates: 12 reads of a sample already read in its epoch",
+            "overlap: 12 times a sample is read by more than one rank in an epoch",
+            "dropped: 12 times a sample is left out of an epoch",
+            "never_seen: 4 samples not read in any epoch: 16, 17, 18, 19",
+            "repeated_order: epochs 0 and 1 (and 1 more pair) read in the same order on every rank*",
+            "unbalanced: ranks read from 2 to 3 samples in epoch 0",
+            "*ValueError: allow takes kinds out of out_of_range, *, got padding",
+        ]
+    )
+    assert "pytest_plugin.py" not in result.stdout.str().split("test_unknown_kind")[0]  # no traceback of ours
+
+
+def test_loaders_are_audited(pytester: pytest.Pytester) -> None:
+    result = run(pytester, LOADERS, "--rankscope")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines_random(
+        ["short_last_batch: the last of 3 batches has 1 sample, others 4*", "same_random: *", "repeated_random: *"]
+    )
+
+
+def test_steps_are_audited_on_real_ranks(pytester: pytest.Pytester) -> None:
+    result = run(pytester, STEPS, "--rankscope")
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines_random(
+        ["not_the_whole_batch: gradients are 0.5 times*", "ranks_differ: *", "buffers_differ: *0.running_mean*"]
+    )
+
+
+def test_without_the_option_nothing_changes(pytester: pytest.Pytester) -> None:
+    run(pytester, SAMPLERS).assert_outcomes(skipped=7)
+    run(pytester, "def test_other():\n    pass").assert_outcomes(passed=1, skipped=0)
+
+
+def test_the_plug_in_itself_imports_nothing_heavy() -> None:
+    command = "import sys, rankscope.pytest_plugin; print({'torch', 'numpy', 'attrs'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "set()\n"
