@@ -22,6 +22,9 @@ from ..values.units import bytes_words
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 _MOST_LINE_CHARACTERS = 2000
+_STYLE = """<style>
+.rankscope-explorer .widget-readout { flex: none; min-width: 48px; max-width: none; white-space: nowrap; }
+</style>"""
 Now = Any  # what every setting is set to: a named tuple, so that it can be a key of a cache
 
 
@@ -221,13 +224,19 @@ class Panel(Pictured):
         label_px = 14 + max(7 * len(one.label) for one in explorer.settings if one.kind is not bool)
         self.controls = {one.name: one.control(getattr(start, one.name), label_px) for one in explorer.settings}
         self.pictures, self.report, self.refusal = widgets.HTML(), widgets.HTML(), widgets.HTML()
-        self.line = widgets.Text(continuous_update=False, layout=widgets.Layout(width="auto", flex="1 1 400px"))
+        self.line = widgets.Text(
+            description="these settings",
+            tooltip="Copy this line into a notebook, or paste one here",
+            continuous_update=False,
+            layout=widgets.Layout(width="auto"),
+            style={"description_width": "initial"},
+        )
         self.presets = [
             self._button(label, explorer.at(**given)) for label, given in [*explorer.presets.items(), ("reset", {})]
         ]
-        super().__init__(
-            [self._row(self.presets), self._grid(label_px), self.line, self.refusal, self.pictures, self.report]
-        )
+        above = [widgets.HTML(_STYLE), self._row(self.presets), self._grid(label_px), self.line]
+        super().__init__([*above, self.refusal, self.pictures, self.report])
+        self.add_class("rankscope-explorer")
         for control in self.controls.values():
             control.observe(lambda _: self._paint(), names="value")
         self.line.observe(lambda _: self._read(), names="value")
@@ -294,10 +303,14 @@ class Panel(Pictured):
 
     def _grid(self, label_px: int) -> widgets.Box:
         """Controls in as many columns as there is room for."""
-        columns = f"repeat(auto-fill, minmax({label_px + 200}px, 1fr))"
+        lists = [one for one in self.explorer.settings if not isinstance(one.choices, range | Steps)]
+        letters = max((len(label) for one in lists for label, _ in one.options), default=0)
+        columns = f"repeat(auto-fill, minmax({label_px + max(200, min(7 * letters + 40, 340))}px, 1fr))"
         return widgets.Box(
             list(self.controls.values()),
-            layout=widgets.Layout(display="grid", grid_template_columns=columns, grid_gap="0 16px"),
+            layout=widgets.Layout(
+                display="grid", grid_template_columns=columns, grid_gap="0 16px", align_items="center"
+            ),
         )
 
 

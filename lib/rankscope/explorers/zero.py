@@ -32,7 +32,7 @@ SETTINGS = (
         "layer_millions",
         0,
         Steps((0, 10, 20, 50, 100, 200, 300, 500, 1000, 2000)),
-        "largest layer [million parameters]",
+        "largest layer [million]",
     ),
     Setting("activations_gb", 0, Steps((0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)), "activations [GB]"),
     Setting("buckets", False, (False, True), "DDP's buckets"),
