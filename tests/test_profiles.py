@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankscope import ddp
 from rankscope.collectives import build, simulate
 from rankscope.machine import Profile
 from rankscope.machine.profile import Point
@@ -34,9 +35,15 @@ def problems(profile: dict[str, Any]) -> list[str]:
     return found
 
 
+def source_of(profile: dict[str, Any]) -> dict[str, Any]:
+    """What a file says of itself, or of the run that it holds."""
+    run = profile.get("provenance", profile)
+    return {**run, "date": run["date"][:10]}
+
+
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
 def test_a_profile_says_where_it_comes_from(path: Path) -> None:
-    assert problems(json.loads(path.read_text())) == []
+    assert problems(source_of(json.loads(path.read_text()))) == []
 
 
 @pytest.mark.parametrize(
@@ -64,6 +71,18 @@ def test_loading_ahead_was_measured_for_every_queue() -> None:
     for run in runs:
         assert (run["measured_idle"] > 0.4) == (run["queue_size"] is None)
         assert abs(run["measured_idle"] - run["simulated_idle"]) < 0.06
+
+
+def test_the_recorded_step_has_the_parts_that_its_two_measurements_predict() -> None:
+    (sweep,) = ddp.load_sweeps(FOLDER / "step_of_two_ranks.json")
+    run = ddp.DDPRun.load(FOLDER / "step_of_two_ranks_run.json")
+    assert sweep.contention == ddp.Contention()  # nothing is fitted
+    twin = ddp.simulate(sweep.local, sweep.cost, buckets=run.buckets)
+    for kind in ("forward", "backward", "wait", "unpack", "optimizer"):
+        spans = [step.timeline.select(kind=kind) for step in run.steps]
+        executed_s = np.median([(one.stop_s - one.start_s).sum() / run.num_ranks for one in spans])
+        assert abs(twin.select(kind=kind).busy_s - executed_s) < 0.06 * run.median_s, kind
+    assert abs(twin.makespan_s / run.median_s - 1) < 0.08
 
 
 # ---- machines

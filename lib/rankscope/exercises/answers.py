@@ -50,23 +50,6 @@ def reads() -> int:
 
 @nearly(
     "00.2",
-    "each rank does not send {} MiB: how many messages, how large?",
-    unit="MiB",
-    means={
-        64: "each rank sent its array once",
-        60: "there were only the 15 messages of the reduce-scatter",
-        128: "there were 32 messages, not 2 · 15",
-        1920: "all ranks were counted",
-        4: "there was one message",
-    },
-)
-def sent() -> float:
-    """How many MiB each of 16 ranks sends in a ring allreduce of 64 MiB."""
-    return float(build("allreduce", "ring", 16).traffic(64 * _MIB).sent_bytes.max()) / _MIB
-
-
-@nearly(
-    "00.3",
     "the rank does not wait {} ms: when does the second half start?",
     unit="ms",
     means={
@@ -82,6 +65,13 @@ def exposed() -> float:
     local = ddp.LocalStep(halves, np.array([0.040, 0.010]), forward_s=0.0, backward_s=0.040)
     step = ddp.simulate(local, lambda num_bytes: num_bytes * 0.00025, buckets=[[1], [0]])
     return step.select(kind="wait").busy_s * 1e3
+
+
+@built("00.3")
+def buckets_of_layers(answer: Any) -> Score:
+    """Buckets for eight layers of 4 MiB, a backward of 40 ms, and four ranks on a network of 1 GB/s and 0.5 ms."""
+    local = ddp.LocalStep.modelled([4 * _MIB] * 8, backward_s=0.040)
+    return bucket_score(answer, local, ddp.cost(Link(500e-6, 1e9), 4))
 
 
 # ---- 01 and 02: which rank reads what

@@ -64,11 +64,11 @@ def check(exercise: str, answer: Any = ...) -> None:
 
     >>> check("01.1", ...)
     01.1: not answered yet
-    >>> check("00.3", "25 ms")
+    >>> check("00.2", "25 ms")
     00.3: right
-    >>> check("00.3", 50)
+    >>> check("00.2", 50)
     Traceback (most recent call last):
-    rankscope.exercises.kinds.WrongAnswer: 00.3: 50 would be right if nothing overlapped with the backward
+    rankscope.exercises.kinds.WrongAnswer: 00.2: 50 would be right if nothing overlapped with the backward
     """
     one_of("exercise", exercise, tuple(EXERCISES))
     if answer is ...:
