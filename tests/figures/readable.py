@@ -14,7 +14,6 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.textpath import TextPath
 
@@ -100,8 +99,8 @@ def _ground(pixels: Any, box: Box) -> str:
 
 
 def _halo(text: Text) -> str:
-    strokes = [effect for effect in text.get_path_effects() or () if isinstance(effect, withStroke)]
-    return to_hex(strokes[0]._gc["foreground"]) if strokes else ""  # type: ignore[attr-defined]
+    box = text.get_bbox_patch()
+    return to_hex(box.get_facecolor()) if box else ""
 
 
 # ---- SVG

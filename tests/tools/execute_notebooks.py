@@ -8,9 +8,7 @@ and counts 1…n. A notebook is written at once or not at all; one that raises s
 
 from __future__ import annotations
 
-import base64
 import copy
-import io
 import sys
 import time
 from pathlib import Path
@@ -19,9 +17,11 @@ from typing import Any
 import nbformat.v4
 from nbclient import NotebookClient
 from nbformat.validator import iter_validate
-from PIL import Image  # comes with matplotlib
 
 from rankscope.values.storage import write_atomically
+
+sys.path.insert(1, str(Path(__file__).parents[2]))  # as a script, too
+from tests.tools.pictures import KERNEL, SVG, stored
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 METADATA = {
@@ -29,7 +29,6 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 WIDGET = "application/vnd.jupyter.widget-view+json"
-SVG = "image/svg+xml"
 WIDGET_TEXT = "(a widget: run this cell to use it)"
 
 Notebook = dict[str, Any]  # a nbformat.NotebookNode is one
@@ -81,20 +80,8 @@ def _normalise_output(output: dict[str, Any], count: int) -> None:
         picture = {kind: content for kind, content in data.items() if kind == SVG}
         data.clear()
         data |= {"text/plain": WIDGET_TEXT, **picture}
-    if "image/png" in data:
-        data["image/png"] = _small(data["image/png"])
-
-
-def _small(png: str) -> str:
-    """A picture of flat colours in a palette of 256: a third of the size, small patches as true as large ones."""
-    with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
-        if picture.mode == "P":
-            return png
-        file = io.BytesIO()
-        method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-        flat = picture.convert("RGB").quantize(256, method=method, dither=dither, kmeans=1)  # large grounds stay true
-        flat.save(file, "PNG", optimize=True)
-    return base64.b64encode(file.getvalue()).decode() + "\n"
+    if data:
+        output["data"] = stored(data)
 
 
 def execute(path: Path, timeout_s: int = 600) -> Notebook:
@@ -112,7 +99,7 @@ def execute(path: Path, timeout_s: int = 600) -> Notebook:
         record_timing=False,
         store_widget_state=False,
         coalesce_streams=True,
-        extra_arguments=["--log-level=ERROR"],  # else each kernel remarks that it listens on loopback
+        extra_arguments=[*KERNEL, "--log-level=ERROR"],  # else each kernel remarks that it listens on loopback
     )
     client.execute()
     return normalise(nb)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, BinaryIO
 
 import matplotlib.pyplot as plt
@@ -13,13 +15,23 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
-from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from PIL import Image
 
 from .marks import Drawing, Key, Lines, Rects, Texts, plain
 from .palette import FAINT, INK, PAPER, hatch_on
 
+
+def sharpen() -> None:
+    """Have a notebook show figures at twice the size, unless its user chose a format."""
+    shell = ipython.get_ipython() if (ipython := sys.modules.get("IPython")) else None
+    if getattr(shell, "kernel", None):
+        inline = import_module("matplotlib_inline.config").InlineBackend.instance(parent=shell)
+        if inline.figure_formats == {"png"}:
+            inline.figure_formats = {"retina"}
+
+
+sharpen()
 _PX_PER_INCH = 96.0
 _POINTS_PER_PX = 72.0 / _PX_PER_INCH
 _GIF_COLORS = 128
@@ -89,6 +101,11 @@ def as_text(*texts: Text) -> None:
         text.set(text=plain(text.get_text()), parse_math=False)
 
 
+def ground(color: str) -> dict[str, Any]:
+    """Return the box that keeps lines and hatching off a text. A stroke would have SVG draw its letters one by one."""
+    return {"boxstyle": "square,pad=0.12", "facecolor": color, "edgecolor": "none"}
+
+
 def _paint_rects(rects: Rects, drawing: Drawing, ax: Axes) -> None:
     x, y, w, h = rects.x, rects.y, rects.width, rects.height
     outline = np.stack([np.stack(c, axis=-1) for c in ((x, y), (x + w, y), (x + w, y + h), (x, y + h))], axis=1)
@@ -121,13 +138,12 @@ def _paint_lines(lines: Lines, ax: Axes) -> None:
 
 def _paint_texts(texts: Texts, ax: Axes) -> None:
     align = {"middle": "center", "start": "left", "end": "right"}[texts.anchor]
-    effects: list[Any] = [[withStroke(linewidth=3, foreground=halo)] for halo in texts.halo]
-    effects = effects or [None] * len(texts.text)
+    grounds: list[Any] = [ground(halo) for halo in texts.halo] or [None] * len(texts.text)
     style: dict[str, Any] = {"ha": align, "va": "center_baseline", "parse_math": False}
     style["size"] = texts.size_px * _POINTS_PER_PX
-    rows = zip(texts.x.tolist(), texts.y.tolist(), texts.text, texts.color, effects, strict=True)
-    for x, y, text, color, effect in rows:
-        ax.text(x, y, text, path_effects=effect, color=color, **style)
+    rows = zip(texts.x.tolist(), texts.y.tolist(), texts.text, texts.color, grounds, strict=True)
+    for x, y, text, color, box in rows:
+        ax.text(x, y, text, bbox=box, color=color, **style)
 
 
 def _label(drawing: Drawing, ax: Axes) -> None:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
@@ -17,7 +16,7 @@ from ..ddp.recommend import Recommendation
 from ..values.checks import count_of, number, of_type, whole
 from ..values.units import bytes_words, time_unit
 from ..zero.model import ZeroMemory
-from .axes import as_text, to_axes
+from .axes import as_text, ground, to_axes
 from .marks import spread_out
 from .memory import draw_memory
 from .palette import CATEGORIES, INK, PAPER, Look, looks
@@ -82,8 +81,8 @@ def legend(ax: Axes, handles: Sequence[Any], **options: Any) -> None:
 
 
 def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
-    halo = [withStroke(linewidth=3, foreground=PAPER)]
-    ax.annotate(text, at, xytext=offset, textcoords="offset points", fontsize=LABEL_PT, path_effects=halo, **style)
+    options: dict[str, Any] = {"textcoords": "offset points", "fontsize": LABEL_PT, "bbox": ground(PAPER)}
+    ax.annotate(text, at, xytext=offset, **options, **style)
 
 
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:

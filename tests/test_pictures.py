@@ -1,0 +1,129 @@
+"""Figures in notebooks: matplotlib's SVG made short, PNG where that is long, and neither compared by nbval."""
+
+from __future__ import annotations
+
+import base64
+import io
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from nbformat.v4 import new_code_cell, new_notebook, new_output, writes
+from PIL import Image
+
+from rankscope import figures
+from rankscope.sampling import assign
+from tests.tools.execute_notebooks import METADATA
+from tests.tools.pictures import MOST_SVG_BYTES, PNG, SVG, compact, stored
+
+ROOT = Path(__file__).parents[1]
+
+
+def svg_of(figure: Figure) -> str:
+    file = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rankscope"}):
+        figure.savefig(file, format="svg")
+    plt.close(figure)
+    return file.getvalue()
+
+
+def figure_of(num_samples: int = 30) -> Figure:
+    return figures.assignment(assign(num_samples, 4, seed=0), title="two are read twice").figure  # type: ignore[return-value]
+
+
+def texts_of(svg: str) -> list[str]:
+    return [text.text or "" for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_a_short_svg_says_what_the_long_one_says() -> None:
+    whole = svg_of(figure_of())
+    short = compact(whole)
+    assert texts_of(short) == texts_of(whole)
+    assert {"two are read twice", "rank", "read again", "14"} <= set(texts_of(short))
+    assert len(short) < len(whole) / 3
+    assert "date" in whole
+    assert not [word for word in ("date", "metadata", "Bitstream", "rotate(-0") if word in short]
+    assert short.count("DejaVu Sans, Verdana, sans-serif") == 1
+    for color in ("#0072b2", "#e69f00", "#009e73", "#cc79a7"):
+        assert (color in short) is (color in whole) is True
+
+
+def test_the_same_figure_gives_the_same_svg_and_no_id_means_two_things() -> None:
+    one, again, other = (compact(svg_of(figure_of(size))) for size in (30, 30, 31))
+    assert one == again != other
+    assert compact(one) == one
+    of_both = [
+        {node.get("id"): ET.tostring(node) for node in ET.fromstring(svg).iter() if node.get("id")}
+        for svg in (one, other)
+    ]
+    assert of_both[0]
+    for name in set(of_both[0]) & set(of_both[1]):  # a page may hold both
+        assert of_both[0][name] == of_both[1][name]
+
+
+def test_a_short_svg_draws_the_same() -> None:
+    _, ax = plt.subplots(figsize=(2, 2))
+    ax.add_patch(plt.Rectangle((0.25, 0.25), 0.5, 0.5, color="#d55e00"))
+    short = compact(svg_of(ax.figure))  # type: ignore[arg-type]
+    paths = [node.get("d") for node in ET.fromstring(short).iter() if node.get("fill") == "#d55e00"]
+    assert paths == ["M45.9 100.4H101.7V45H45.9z"]
+
+
+def picture() -> str:
+    file = io.BytesIO()
+    Image.new("RGB", (8, 8), "#d55e00").save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def test_a_figure_of_thousands_of_marks_stays_a_png() -> None:
+    few = svg_of(figure_of())
+    ax = plt.subplots()[1]
+    ax.scatter(*np.random.default_rng(0).random((2, 4000)))
+    many = svg_of(ax.figure)  # type: ignore[arg-type]
+    assert len(compact(many)) > MOST_SVG_BYTES > len(compact(few))
+    both = {PNG: picture(), "text/plain": "<Figure>"}
+    assert set(stored(both | {SVG: few})) == {SVG, "text/plain"}
+    assert set(stored(both | {SVG: many})) == {PNG, "text/plain"}
+    for data in (both | {SVG: few}, both | {SVG: many}, {SVG: "<svg/>"}, {"text/plain": "1"}):
+        assert stored(stored(data)) == stored(data)
+
+
+@pytest.mark.slow
+def test_nbval_compares_texts_and_no_pictures(tmp_path: Path) -> None:
+    shown = "from IPython.display import SVG\nSVG('<svg xmlns=\"http://www.w3.org/2000/svg\"/>')"
+    cells = [
+        new_code_cell(
+            source, execution_count=count, outputs=[new_output("execute_result", execution_count=count, data=data)]
+        )
+        for count, (source, data) in enumerate(
+            [
+                (shown, {SVG: "<svg>of another run</svg>", "text/plain": "<IPython.core.display.SVG object>"}),
+                ("1 + 1", {"text/plain": "3"}),
+            ],
+            1,
+        )
+    ]
+    (tmp_path / "a.ipynb").write_text(writes(new_notebook(cells=cells, metadata=METADATA)))
+    (tmp_path / "conftest.py").write_text((ROOT / "conftest.py").read_text())
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--nbval",
+        "--nbval-current-env",
+        "a.ipynb",
+    ]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert "1 failed, 1 passed" in run.stdout, run.stdout
+    (tmp_path / "conftest.py").unlink()
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert "2 failed" in run.stdout, run.stdout
