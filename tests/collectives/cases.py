@@ -40,8 +40,12 @@ def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, An
         yield from ({"gpus_per_node": size} for _, size in shapes(num_ranks, 2))
     if name in ("segmented_ring", "double_binary_tree", "chain"):
         yield from ({"num_segments": segments} for segments in (1, 2, 3, 7))
+    if name == "pat":
+        yield from ({"most_chunks": most} for most in (1, 2, 3, 8))
     if collective in ROOTED:
         yield from ({"root": root} for root in range(1, num_ranks))
+    if (collective, name) == ("all_to_all", "pairwise"):
+        yield {"counts": [[(rank + 2 * peer) % 4 for peer in range(num_ranks)] for rank in range(num_ranks)]}
     if (collective, name) in WITH_COUNTS:
         some = [rank * 5 % 4 for rank in range(num_ranks)]  # 0, 1, 2, 3, 0, …
         yield from ({"counts": counts} for counts in (some, some[::-1], [0] * num_ranks))

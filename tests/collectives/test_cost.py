@@ -56,6 +56,9 @@ def test_options_are_in_the_forms(model: tuple[float, float, float]) -> None:
         equal("allreduce", "segmented_ring", n, link, gamma, num_segments=segments)
     for n, segments in itertools.product((2, 4, 8, 32), (1, 2, 3, 5, 16)):
         equal("allreduce", "double_binary_tree", n, link, gamma, num_segments=segments)
+    for n, most in itertools.product((2, 3, 8, 13, 32), (1, 2, 3, 8, 100)):
+        for collective in ("allgather", "reduce_scatter"):
+            equal(collective, "pat", n, link, gamma, most_chunks=most)
     for shape in ((1, 12), (2, 6), (3, 4), (4, 3), (12, 1)):
         equal("allreduce", "torus_2d", 12, link, gamma, shape=shape)
         equal("allreduce", "mesh_2d", 12, link, gamma, shape=shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -153,6 +154,23 @@ def test_any_counts(case: tuple[str, str], counts: list[int], data: st.DataObjec
     else:
         whole = [numbers if case[0] == "allgather" or rank == root else None for rank in range(n)]
         assert_equal(run_local(schedule, parts), whole)
+
+
+TOKENS = [[2, 0, 1], [0, 0, 5], [3, 1, 0]]  # what each rank has for each
+
+
+@pytest.mark.parametrize("row", [(), (4,)])
+def test_all_to_all_takes_counts_as_torch_does(row: tuple[int, ...]) -> None:
+    given = [
+        torch.arange(sum(own) * max(1, math.prod(row))).reshape(-1, *row) + 100 * rank
+        for rank, own in enumerate(TOKENS)
+    ]
+    parts = [list(tensor.split(own)) for tensor, own in zip(given, TOKENS, strict=True)]
+    counts = [[count * math.prod(row) for count in own] for own in TOKENS]
+    found = run_local(build("all_to_all", "pairwise", 3, counts=counts), given)
+    assert_equal(found, [torch.cat([own[rank] for own in parts]) for rank in range(3)])
+    with pytest.raises(ValueError, match="rank 1 must pass the 5 elements that the counts add up to, got 4"):
+        run_local(build("all_to_all", "pairwise", 3, counts=TOKENS), [torch.zeros(3), torch.zeros(4), torch.zeros(4)])
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (12, 3), (4, 3, 5), (7, 9), (1, 60), (36,)])

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from ..cluster import Link
 from ..values.checks import number, of_type, one_of, whole
+from .builders.exchange import pat_steps
 from .builders.rings import nodes_of, shape_of
 from .schedule import ROOTED
 
@@ -158,6 +159,12 @@ def _all_to_all_bruck(t: Terms) -> Any:
     return sum(t.send(t.num_bytes * count / t.num_ranks) for count in blocks)
 
 
+def _pat(t: Terms, most_chunks: int | None = None, adding: bool = False) -> Any:
+    """As many messages as PAT has steps, ⌈log₂N⌉ without a limit, that make up (N-1)/N of the buffer."""
+    per_byte_s = t.link.beta_s_per_byte + adding * t.gamma
+    return len(pat_steps(t.num_ranks, most_chunks)) * t.link.alpha_s + t.rest * t.num_bytes * per_byte_s
+
+
 def _chain(t: Terms, num_segments: int = 8) -> Any:
     """N-2+m messages of S/m, one after the other, for the last rank to have all m."""
     m = whole("num_segments", num_segments, 1)
@@ -198,11 +205,13 @@ FORMS: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "scatter": {"flat": _parts, "binomial": _power_of_two(_halves)},
     "gather": {"flat": _parts, "binomial": _power_of_two(_halves)},
-    "allgather": {"ring": _parts, "recursive_doubling": _power_of_two(_halves), "bruck": _halves},
+    "allgather": {"ring": _parts, "recursive_doubling": _power_of_two(_halves), "bruck": _halves, "pat": _pat},
     "reduce_scatter": {
         "ring": lambda t: _parts(t, adding=True),
         "pairwise": lambda t: _parts(t, adding=True),
         "recursive_halving": _power_of_two(lambda t: t.log * t.link.alpha_s + t.move(t.rest, 1)),
+        "bruck": lambda t: t.log * t.link.alpha_s + t.move(t.rest, 1),
+        "pat": lambda t, most_chunks=None: _pat(t, most_chunks, adding=True),
     },
     "all_to_all": {"pairwise": _parts, "bruck": _all_to_all_bruck},
     "barrier": {"dissemination": lambda t: t.log * t.link.alpha_s},

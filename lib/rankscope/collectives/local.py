@@ -89,7 +89,8 @@ def _alike(schedule: Schedule, given: Iterable[Tensor]) -> list[Tensor]:
     tensors = list(given)
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
-    skip = 1 if schedule.weights is not None and schedule.collective in RUNS_IN else 0  # runs may differ in length
+    unlike = schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all")
+    skip = 1 if unlike else 0  # runs may differ in length
     names = ("shape except in the first dimension" if skip else "shape", "dtype", "device")
     for rank, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
@@ -114,7 +115,8 @@ def shape_of(schedule: Schedule, tensor: Tensor, ends: list[int], num_elements: 
     passed = tuple(tensor.shape)
     if schedule.collective not in (*RUNS_IN, *RUNS_OUT) and num_elements == math.prod(passed):
         return passed
-    row, each = math.prod(passed[1:]), schedule.num_chunks // schedule.num_ranks
+    row = math.prod(passed[1:])
+    each = 1 if schedule.collective == "all_to_all" else schedule.num_chunks // schedule.num_ranks
     if not passed or not row or any(end % row for end in ends[::each]):
         return (num_elements,)
     return (num_elements // row, *passed[1:])

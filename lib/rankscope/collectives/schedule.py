@@ -208,7 +208,10 @@ class Schedule:
         return {name: getattr(self, name) for name in names}
 
     def chunk_bytes(self, num_bytes: float) -> NDArray[np.float64]:
-        """Return the bytes of each chunk where each rank's whole buffer has `num_bytes`; a barrier carries none."""
+        """Return the bytes of each chunk where each rank's whole buffer has `num_bytes`; a barrier carries none.
+
+        In all_to_all with weights the buffers of ranks differ: `num_bytes` is then their mean.
+        """
         if self.collective == "barrier":
             return np.zeros(self.num_chunks)
         total = num_bytes * (self.num_ranks if self.collective == "all_to_all" else 1)

@@ -1,16 +1,19 @@
 """Collectives without a root: allgather, reduce-scatter, all-to-all and barrier.
 
 Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport message-passing systems;
-Thakur, Rabenseifner and Gropp (2005); Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization.
+Thakur, Rabenseifner and Gropp (2005); Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization;
+Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operations at scale (arXiv 2506.20252).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ...values.checks import whole
+from ...values.frozen import each
 from ..schedule import MOST_RANKS, Ints, Phase, Schedule
 from .halving import halves
 from .rings import once_round
@@ -55,6 +58,51 @@ def allgather_bruck(num_ranks: int) -> Schedule:
     return Schedule("allgather", "bruck", n, n, phases)
 
 
+def allgather_pat(num_ranks: int, *, most_chunks: int | None = None) -> Schedule:
+    """NCCL's PAT: each chunk goes down a binomial tree, far ranks first, and messages carry chunks of many trees.
+
+    With `most_chunks`, the most that a message carries, it takes more than ⌈log₂N⌉ steps, and each rank needs room for
+    fewer chunks at a time: trees are cut into that many parts, which are walked in parallel, depth first. Any N.
+
+    >>> [allgather_pat(16, most_chunks=most).num_steps for most in (8, 4, 2, 1)]
+    [4, 5, 8, 15]
+    """
+    n, ranks = _ranks(num_ranks)
+    steps = pat_steps(n, most_chunks)
+
+    def phases() -> Iterator[Phase]:
+        for sender, distance in steps:
+            src, at = np.tile(ranks, sender.size), np.repeat(sender, n)
+            yield Phase(src, (src + distance) % n, (src - at) % n)
+
+    return Schedule("allgather", "pat", n, n, phases)
+
+
+def pat_steps(num_ranks: int, most_chunks: int | None) -> list[tuple[Ints, int]]:
+    """Return for each step of PAT the places in a chunk's tree that send, and how far they send.
+
+    The tree of chunk c has rank c + p at place p; the same places send in the trees of all chunks at once.
+
+    >>> [(senders.tolist(), distance) for senders, distance in pat_steps(6, None)]
+    [([0], 4), ([0], 2), ([0, 4, 2], 1)]
+    """
+    most = num_ranks if most_chunks is None else whole("most_chunks", most_chunks, 1)
+    steps: list[tuple[Ints, int]] = []
+
+    def walk(roots: Ints, span: int) -> None:
+        """Bring the chunk from these places to all that are less than `span` after one of them."""
+        for distance in (1 << k for k in reversed(range(span.bit_length() - 1))):
+            steps.append((roots, distance))
+            if 2 * roots.size <= most:  # the places reached can send in the same messages
+                roots = np.r_[roots, roots + distance]
+            else:
+                walk(roots + distance, distance)
+
+    walk(np.zeros(1, dtype=np.int64), 1 << (num_ranks - 1).bit_length())
+    kept = ((senders[senders + distance < num_ranks], distance) for senders, distance in steps)
+    return [(senders, distance) for senders, distance in kept if senders.size]
+
+
 def reduce_scatter_ring(num_ranks: int) -> Schedule:
     """A sum goes once round for each chunk, and ends with the rank that owns it: N-1 steps of one chunk, any N."""
     n, ranks = _ranks(num_ranks)
@@ -76,6 +124,34 @@ def reduce_scatter_recursive_halving(num_ranks: int) -> Schedule:
     return Schedule("reduce_scatter", "recursive_halving", n, n, phases)
 
 
+def reduce_scatter_bruck(num_ranks: int) -> Schedule:
+    """Bruck's allgather backwards: sums of many chunks go far first, ⌈log₂N⌉ steps, any N."""
+    n, ranks = _ranks(num_ranks)
+
+    def phases() -> Iterator[Phase]:
+        for distance in reversed(_distances(n)):
+            after = (ranks + distance) % n
+            yield wrapping(ranks, after, after, min(distance, n - distance), n, reduce=True)
+
+    return Schedule("reduce_scatter", "bruck", n, n, phases)
+
+
+def reduce_scatter_pat(num_ranks: int, *, most_chunks: int | None = None) -> Schedule:
+    """NCCL's PAT: its allgather backwards, so that sums go up the trees and near ranks come first; any N.
+
+    `most_chunks` is as of `allgather_pat`.
+    """
+    n, ranks = _ranks(num_ranks)
+    steps = pat_steps(n, most_chunks)
+
+    def phases() -> Iterator[Phase]:
+        for parent, distance in reversed(steps):
+            dst, at = np.tile(ranks, parent.size), np.repeat(parent, n)
+            yield Phase((dst + distance) % n, dst, (dst - at) % n, 1, True)
+
+    return Schedule("reduce_scatter", "pat", n, n, phases)
+
+
 def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
     """In step s everybody sends its share of their chunk to the rank s + 1 after it: N-1 steps, nothing passed on."""
     n, ranks = _ranks(num_ranks)
@@ -88,16 +164,27 @@ def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
     return Schedule("reduce_scatter", "pairwise", n, n, phases)
 
 
-def all_to_all_pairwise(num_ranks: int) -> Schedule:
-    """In step s everybody sends what is for the rank s + 1 after it straight there: N-1 steps, any N."""
+def all_to_all_pairwise(num_ranks: int, *, counts: Sequence[Sequence[int]] | None = None) -> Schedule:
+    """In step s everybody sends what is for the rank s + 1 after it straight there: N-1 steps, any N.
+
+    ``counts[i][j]`` are the elements that rank i has for rank j where they differ (MPI_Alltoallv), as tokens do that
+    are routed to experts. Elements that stay on their rank count as part of the buffer, too.
+
+    >>> all_to_all_pairwise(2, counts=[[1, 3], [0, 2]]).weights
+    (1, 3, 0, 2)
+    """
     n, ranks = _ranks(num_ranks)
+    rows = None if counts is None else each("counts", counts, lambda _, row: weights_of(n, row))
+    if rows is not None and len(rows) != n:
+        raise ValueError(f"counts must be {n} rows of {n} whole numbers, one per rank, got {len(rows)} rows")
+    weights = None if rows is None else tuple(itertools.chain.from_iterable(rows))
 
     def phases() -> Iterator[Phase]:
         for distance in range(1, n):
             peer = (ranks + distance) % n
             yield Phase(ranks, peer, ranks * n + peer)
 
-    return Schedule("all_to_all", "pairwise", n, n * n, phases)
+    return Schedule("all_to_all", "pairwise", n, n * n, phases, weights=weights)
 
 
 def all_to_all_bruck(num_ranks: int) -> Schedule:

@@ -210,8 +210,10 @@ def _subtrees(n: int, root: int, down: bool) -> Iterator[Phase]:
         yield wrapping(src, dst, leaf, np.minimum(distance, n - child), n)
 
 
-def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int) -> Phase:
-    """Return one step in which `count` chunks from `first` on are copied; a run past the last chunk becomes two rows.
+def wrapping(
+    src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike, num_chunks: int, reduce: bool = False
+) -> Phase:
+    """Return one step in which `count` chunks from `first` on go to `dst`; a run past the last chunk is two rows.
 
     >>> wrapping([0, 1], [1, 0], [0, 2], 2, num_chunks=3).step(0).chunk.tolist()
     [0, 2, 0]
@@ -224,4 +226,5 @@ def wrapping(src: ArrayLike, dst: ArrayLike, first: ArrayLike, count: ArrayLike,
         np.r_[rows.dst, rows.dst[rest]],
         np.r_[rows.chunk, np.zeros(int(rest.sum()), dtype=np.int64)],
         np.r_[rows.num_chunks - over, over[rest]],
+        reduce,
     )
