@@ -81,16 +81,16 @@ def test_samplers_switches_off_what_libtorch_does_not_have() -> None:
 @pytest.mark.parametrize(
     ("settings", "line", "words"),
     [
-        ({"jitter": 0}, 0, "bottleneck: decode, which bounds the pipeline to 66.7 batches/s; next is train, at 83.3"),
-        ({"jitter": 0}, 1, "delivered over 500 batches: 66.4 batches/s, 100% of that bound"),
+        ({"jitter": 0}, 0, "bottleneck: decode, at most 66.7 batches/s; next is train, at 83.3"),
+        ({"jitter": 0}, 1, "delivered over 500 batches: 66.4 batches/s, 100% of the bottleneck's rate"),
         ({"read_ms": 0, "decode_ms": 0, "copy_ms": 0}, 0, "next is read, at any rate"),
         (dict.fromkeys(["read_ms", "decode_ms", "copy_ms", "train_ms"], 0), 0,
-         "every stage takes no time: nothing bounds this pipeline"),
+         "no stage takes any time: there is no bottleneck"),
         ({"num_ranks": 2}, 5, "at the barrier"),
         # what notebook 03 says to look for
-        ({"num_workers": 3, "jitter": 0}, 1, ", 99% of that bound"),
-        ({"num_workers": 3, "jitter": 150, "capacity": 16}, 1, ", 74% of that bound"),
-        ({"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False}, 1, ", 100% of that bound"),
+        ({"num_workers": 3, "jitter": 0}, 1, ", 99% of the bottleneck's rate"),
+        ({"num_workers": 3, "jitter": 150, "capacity": 16}, 1, ", 74% of the bottleneck's rate"),
+        ({"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False}, 1, ", 100% of the bottleneck's rate"),
     ],
 )  # fmt: skip
 def test_pipeline_names_what_bounds_it(settings: dict[str, Any], line: int, words: str) -> None:
@@ -108,7 +108,7 @@ def test_pipeline_varies_reading_and_decoding_alone() -> None:
 def test_pipelines_shares_are_those_of_the_simulation() -> None:
     spans = simulate_pipeline(pipeline_of(PIPELINE.at()), 500)
     train = spans.select(kind="train").busy_s / spans.makespan_s
-    assert report(PIPELINE)[-1].startswith(f"  {'train':<7}{train:>5.0%} at work")
+    assert report(PIPELINE)[-1].startswith(f"  {'train':<7}{train:>5.0%} working")
 
 
 # ---- parts
@@ -117,11 +117,11 @@ def test_pipelines_shares_are_those_of_the_simulation() -> None:
 def test_parts_counts_what_the_simulation_gives() -> None:
     share = idle_share(predicted(PARTS.at(queue_size=2), 60))
     lines = report(PARTS, queue_size=2)
-    bound = "bound by training, if the queue is long enough"
-    assert lines[0] == f"over 60 parts each, 4 trainers: {share:.0%} of the time without a step"
-    assert lines[1] == f"loading ahead, the loaders bring a part every 160 ms, it lasts 200 ms: {bound}"
+    bound = "training is the bottleneck, if the queue is long enough"
+    assert lines[0] == f"4 trainers, 60 parts each: idle {share:.0%} of the time"
+    assert lines[1] == f"with loading ahead, a part arrives every 160 ms and lasts 200 ms: {bound}"
     assert f"  queue of 2  {share:>5.0%} idle" in lines
-    assert report(PARTS, load_ms=300)[1].endswith("by loading: in the long run no queue gets below 33%")
+    assert report(PARTS, load_ms=300)[1].endswith("no queue gets below 33% idle in the long run")
     assert "every 150 ms" in report(PARTS, load_ms=300, num_loaders=2)[1]
     assert "every 53.3 ms" in report(PARTS, num_loaders=3)[1]
 
@@ -148,7 +148,7 @@ def test_allreduce_draws_what_it_verifies_and_simulates(name: str) -> None:
     lines = report(ALLREDUCE, **settings)
     seconds = simulate(drawn, 2**20, cluster(now)).makespan_s
     assert lines[0] == f"verified: {verify(drawn)}"
-    assert lines[1].startswith(f"predicted: {time_words(seconds)}; lower bound on the quickest link: ")
+    assert lines[1].startswith(f"predicted: {time_words(seconds)}; lower bound on the fastest link: ")
     assert f"allreduce {name}, 12 ranks, step 0 of" in svg(ALLREDUCE, **settings)
 
 
@@ -164,8 +164,8 @@ def test_allreduces_shapes_follow_the_nodes_and_its_segments_the_slider() -> Non
 def test_allreduce_names_the_quickest() -> None:
     now = {"num_nodes": 4, "message": "4 KiB"}
     ranked = best(2**12, cluster(ALLREDUCE.at(**now)))
-    quickest = f"quickest here: {ranked.algorithm}, {time_words(ranked.seconds)}"
-    following = f"then {ranked.candidates[1].algorithm}, {ranked.margin:.0%} more"
+    quickest = f"fastest here: {ranked.algorithm}, {time_words(ranked.seconds)}"
+    following = f"next: {ranked.candidates[1].algorithm}, {ranked.margin:.0%} longer"
     assert report(ALLREDUCE, **now)[-1] == f"{quickest}; {following}"
 
 
@@ -206,7 +206,7 @@ def test_an_algorithm_that_refuses_says_so_in_place_of_the_picture(monkeypatch: 
     said = "num_ranks must not be &lt; 8, got 12"
     assert shown(box)[0].startswith(f"<p>{said}</p><svg")
     assert ">picky<" not in shown(box)[0]
-    assert f"picky: {said}\nquickest here: " in shown(box)[1]
+    assert f"picky: {said}\nfastest here: " in shown(box)[1]
     one = CASES["machine"].made()
     assert one.html(one.at(algorithm="picky"))[0].endswith("</svg><p>num_ranks must not be &lt; 8, got 4</p>")
     assert report(one, algorithm="picky") == ["picky: num_ranks must not be < 8, got 4", "gloo's own: 5 ms"]
@@ -243,7 +243,7 @@ def test_boxes_says_what_was_measured_what_the_curve_says_and_where_that_is_from
     assert "ai-dynamo/aiconfigurator; Apache-2.0" in said[1]
     assert len(said) == 4
     assert report(BOXES, first="h100_8", message="8 GiB")[0].startswith("h100_8: 8 GiB in ")
-    assert " by its curve (" in report(BOXES, first="h100_8", message="8 GiB")[0]
+    assert ", interpolated (" in report(BOXES, first="h100_8", message="8 GiB")[0]
     assert "all_to_all was not measured" in report(BOXES, first="dgx_h100_8", collective="all_to_all")[0]
     assert "sick: NCCL_P2P_DISABLE=1" in report(BOXES, first="runpod_a100_2_no_p2p")[1]
 
@@ -279,10 +279,10 @@ def test_machine_shows_native_by_its_curve_at_sizes_that_were_not_measured() -> 
     native = [point("allreduce", 2**power, 1e-9 * 2**power, algorithm="native") for power in range(9, 24, 2)]
     box = machine({"made": profile([*links(), *native])})
     low, high = map(time_words, profile(native).curve("allreduce").interval_s(2**18))
-    assert f"gloo&#x27;s own, by its curve: 262 µs ({low} to {high})" in shown(box)[1]
+    assert f"gloo&#x27;s own, interpolated: 262 µs ({low} to {high})" in shown(box)[1]
     controls(box)["num_ranks"].value = 8
-    assert "own, by its curve" not in shown(box)[1]
-    assert "own, by its curve" not in shown(machine({"made": profile([*links(), *native[:4]])}))[1]
+    assert "own, interpolated" not in shown(box)[1]
+    assert "own, interpolated" not in shown(machine({"made": profile([*links(), *native[:4]])}))[1]
 
 
 def test_machine_says_where_no_lower_bound_is_known() -> None:
@@ -331,8 +331,8 @@ def test_what_is_no_profile_is_no_machine(given: Any, message: str) -> None:
 
 
 def test_transfers_opens_on_facts_and_says_so() -> None:
-    assert "from facts, nothing here is measured" in report(TRANSFERS)[0]
-    assert "at best, by facts" in svg(TRANSFERS, "ranking")
+    assert "from published figures, nothing here is measured" in report(TRANSFERS)[0]
+    assert "at best, from published figures" in svg(TRANSFERS, "ranking")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -351,14 +351,14 @@ def test_a_batch_takes_what_the_loop_does(prefetched: bool) -> None:
     copy_s = PCIE["PCIe 5 x16"].seconds(2**26, "h2d", "pageable")
     batch_s = max(copy_s, 0.005) if prefetched else copy_s + 0.005
     bound = "copies" if prefetched else "copy + step"
-    assert lines[2] == f"loop: {time_words(batch_s)} a batch; {bound} alone would take {time_words(batch_s)}"
+    assert lines[2] == f"loop: {time_words(batch_s)} per batch; {bound} alone would take {time_words(batch_s)}"
     loop = simulate_loop(300, 0.0, copy_s, 0.005, num_workers=2, prefetched=prefetched)
     assert lines[3].endswith(f"max(copy, step) is {time_words(copy_s)}, achieved to {overlap_share(loop):.0%}")
 
 
 def test_loading_and_pinning_can_bound_the_loop() -> None:
     slow = report(TRANSFERS, load_ms=60, num_workers=1)[2]
-    assert slow == "loop: 60 ms a batch; loading alone would take 60 ms"
+    assert slow == "loop: 60 ms per batch; loading alone would take 60 ms"
     free = {"load_ms": 0, "step_ms": 0, "prefetched": True, "method": "pinned"}
     pin_s = 2**26 / PCIE["PCIe 5 x16"].host_copy_bytes_per_s
     assert report(TRANSFERS, **free)[2].endswith(f"pinning alone would take {time_words(pin_s)}")
@@ -372,16 +372,16 @@ def test_with_a_profile_times_are_the_measured_ones() -> None:
     assert "nothing here is measured" not in shown(box)[1]
     assert report(MEASURED)[1].startswith(f"copy: 64 MiB by pageable in {time_words(2**26 / 8e9)}, 8 GB/s, ")
     controls(box)["link"].value = "PCIe 5 x16"
-    assert "by facts" in shown(box)[0]
+    assert "published figures" in shown(box)[0]
 
 
 def test_what_a_profile_does_not_have_is_said() -> None:
-    assert report(MEASURED, direction="d2h") == ["the profile has no copies of d2h by pageable"]
+    assert report(MEASURED, direction="d2h") == ["the profile has no d2h copies by pageable"]
     assert svg(MEASURED, "ranking", direction="d2h") == ""
     assert svg(MEASURED, "ranking").count("pin_on_the_fly") == 0
     measured = gpu()
     unknown = transfers(Profile(dict(measured.provenance) | {"topology": ""}, {}, measured.points))
-    assert "how its GPU is joined is not known" in shown(unknown)[1]
+    assert "how its GPU is connected is not known" in shown(unknown)[1]
     assert "of the link" not in shown(unknown)[1]
 
 
@@ -421,9 +421,9 @@ def test_ddps_default_is_one_of_the_caps() -> None:
 
 def test_ddps_report_is_of_the_step_that_is_drawn() -> None:
     held = report(DDP, slower=50)[1]
-    assert held.startswith(f"{timeline(DDP.at(slower=50)).makespan_s * 1e3:.3g} ms a step: computing alone ")
+    assert held.startswith(f"{timeline(DDP.at(slower=50)).makespan_s * 1e3:.3g} ms per step: computing alone ")
     lines = report(DDP)
-    assert lines[0] == "ResNet-50: 161 gradients of 97.5 MiB, 13.1 ms of backward a micro-batch; 32 ranks"
+    assert lines[0] == "ResNet-50: 161 gradients of 97.5 MiB, 13.1 ms of backward per micro-batch; 32 ranks"
     waiting_ms = timeline(DDP.at()).select(kind="wait").busy_s * 1e3
     assert f"held up 0 s, waiting {waiting_ms:.3g} ms (exposed communication)" in lines[1]
     assert lines[3].startswith("write DistributedDataParallel(module, bucket_cap_mb=32)")
@@ -464,10 +464,10 @@ def test_zero_of_your_own_module() -> None:
 @pytest.mark.parametrize(
     ("settings", "lines"),
     [
-        ({"handling": "drop"}, ["80 samples: 32 lost, 0 repeated", "up to 1, 1", "0.00 to 1.67 times"]),
-        ({"handling": "pad"}, ["80 samples: 0 lost, 40 repeated", "up to 1, 1, 1, 1, 1", "0.67 to 2.00 times"]),
-        ({"handling": "join"}, ["0 lost, 0 repeated", "up to 1, 1, 0.667, 0.333, 0.333", "1.00 to 1.00 times"]),
-        ({"handling": "join", "divide_by_initial": False}, ["0 lost", "up to 1, 1, 1, 1, 1", "0.67 to 2.00 times"]),
+        ({"handling": "drop"}, ["80 samples: 32 lost, 0 repeated", "step: 1, 1", "0.00 to 1.67 times"]),
+        ({"handling": "pad"}, ["80 samples: 0 lost, 40 repeated", "step: 1, 1, 1, 1, 1", "0.67 to 2.00 times"]),
+        ({"handling": "join"}, ["0 lost, 0 repeated", "step: 1, 1, 0.667, 0.333, 0.333", "1.00 to 1.00 times"]),
+        ({"handling": "join", "divide_by_initial": False}, ["0 lost", "step: 1, 1, 1, 1, 1", "0.67 to 2.00 times"]),
     ],
 )
 def test_uneven_says_what_becomes_of_the_samples(settings: dict[str, Any], lines: list[str]) -> None:
@@ -482,8 +482,8 @@ def test_pipeline_parallel_says_what_the_schedule_does() -> None:
     assert report(SCHEDULES, schedule="gpipe", num_ranks=3, num_microbatches=5, activation_mb=2) == [
         "gpipe ranks=3 microbatches=5 chunks=1",
         "bubble: 28.6% of the step; 2/7 = 28.6% where links are free",
-        "activations kept, in microbatches of a whole rank: 5, 5, 5",
-        "a rank sends 20 MB a step at most",
+        "activations kept per rank, in microbatches: 5, 5, 5",
+        "each rank sends at most 20 MB per step",
     ]
     assert bubble_share("gpipe", 3, 5) == Fraction(2, 7)
     assert max(traffic(build_pipeline("gpipe", 3, 5), 2e6)) == 20e6
@@ -503,7 +503,7 @@ def test_a_link_that_is_not_free_makes_the_step_longer() -> None:
 def test_microbatches_that_rounds_do_not_fit_become_the_next_number_that_does() -> None:
     now = {"schedule": "interleaved_1f1b", "num_ranks": 4, "num_microbatches": 9}
     assert plan(SCHEDULES.at(**now)).num_microbatches == 10
-    assert report(SCHEDULES, **now)[-1] == "(its rounds do not fit 9 microbatches)"
+    assert report(SCHEDULES, **now)[-1] == "(9 microbatches do not fill its rounds)"
     for num_ranks in range(1, 9):
         for number in (1, 2, 7, 13, 31, 32):
             now = {"num_ranks": num_ranks, "num_microbatches": number, "schedule": "interleaved_1f1b"}

@@ -28,7 +28,7 @@ SETTINGS = (
     Setting("num_nodes", 2, range(1, 9), "nodes"),
     Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
     Setting("message", "1 MiB", sizes(10, 30), "message"),
-    Setting("step", 0, range(2001), "steps done", "the picture is of this moment"),
+    Setting("step", 0, range(2001), "step", "the one that the picture shows"),
     Setting("intra_us", 3, _LATENCIES_US, "latency within a node [µs]"),
     Setting("inter_us", 10, _LATENCIES_US, "latency between nodes [µs]", "called α"),
     Setting("intra_gb_per_s", 200, _RATES_GB_PER_S, "bandwidth within a node [GB/s]"),
@@ -61,7 +61,7 @@ def cluster(now: Now) -> Cluster:
 
 
 def ranked(now: Now) -> Best:
-    """Return all algorithms, the quickest first, each at its best."""
+    """Return all algorithms, the fastest first, each with its best options."""
     return _ranked(num_bytes(now), cluster(now), tuple(_ALGORITHMS.items()))
 
 
@@ -86,7 +86,7 @@ def recipe(now: Now) -> Recipe:
 
 
 def _best_options(now: Now) -> dict[str, Any]:
-    """The options with which the algorithm is quickest; none where it refuses so many ranks."""
+    """The options with which the algorithm is fastest; none where it refuses so many ranks."""
     return next((dict(one.options) for one in ranked(now).candidates if one.algorithm == now.algorithm), {})
 
 
@@ -124,7 +124,7 @@ def _check_cells(drawn: Schedule) -> None:
 
 
 def ranking(now: Now) -> Drawing:
-    """What all algorithms take: the chosen one as it is set, the others at their best."""
+    """The time of every algorithm: the chosen one as it is set, the others with their best options."""
     found = ranked(now)
     seconds = {candidate.algorithm: candidate.seconds for candidate in found.candidates}
     with suppress(ValueError):  # the picture says why
@@ -138,17 +138,17 @@ def _seen(now: Now) -> tuple[list[str], str]:
 
 
 def report(now: Now) -> list[str]:
-    """What `verify` says, what the simulation predicts, and which algorithm is the quickest."""
+    """What `verify` says, what the simulation predicts, and which algorithm is fastest."""
     found = ranked(now)
-    others = f"quickest here: {found.algorithm}, {time_words(found.seconds)}"
+    others = f"fastest here: {found.algorithm}, {time_words(found.seconds)}"
     if len(found.candidates) > 1:
-        more = f"{found.margin:.0%} more" if found.margin > 1e-9 else "as quick"
-        others += f"; then {found.candidates[1].algorithm}, {more}"
+        more = f"{found.margin:.0%} longer" if found.margin > 1e-9 else "just as fast"
+        others += f"; next: {found.candidates[1].algorithm}, {more}"
     try:
         correct, seconds = verified(recipe(now)), predicted_s(now)
     except ValueError as error:
         return [f"{now.algorithm}: {error}", others]
-    bound = f"lower bound on the quickest link: {time_words(found.bound_s)}"
+    bound = f"lower bound on the fastest link: {time_words(found.bound_s)}"
     if found.bound_s:
         bound += f", {seconds / found.bound_s:.3g} times that"
     lines = [f"verified: {correct}", f"predicted: {time_words(seconds)}; {bound}"]
@@ -191,6 +191,6 @@ def without_effect(now: Now) -> dict[str, str]:
 def allreduce() -> Explorer:
     """Return controls over a step of an allreduce, a ranking of all algorithms, and what is verified and predicted.
 
-    Shapes follow the nodes. The algorithm has as many segments as are set; the others are ranked at their best.
+    Shapes follow the nodes. The algorithm has the segments that are set; the others are ranked with their best options.
     """
     return Explorer(SETTINGS, {"picture": picture, "ranking": ranking}, report, PRESETS, without_effect, most)

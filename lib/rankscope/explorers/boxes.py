@@ -1,4 +1,4 @@
-"""The explorer of notebook 15: collectives measured on GPU boxes, the bank's and yours, over each other."""
+"""The explorer of notebook 15: collectives measured on GPU boxes, from the bank and your own, in one picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = (
     Setting("message", "64 MiB", sizes(10, 33), "message"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
-    "64 KiB: a matter of latency": {"view": "time", "message": "64 KiB"},
+    "64 KiB: latency counts": {"view": "time", "message": "64 KiB"},
     "8 GPUs with NVLink and without": {"first": "h100_8", "second": "rtx_pro_6000_8", "third": "l40s_8"},
     "all-to-all": {"collective": "all_to_all", "first": "h100_8", "second": "rtx_pro_6000_8", "third": "l40s_8"},
     "2 and 8 L40S": {"first": "l40s_2", "second": "l40s_8", "third": NONE},
@@ -68,7 +68,7 @@ class Boxes:
         return dict.fromkeys(("view", "message"), f"none of these machines was measured with {now.collective}")
 
     def report(self, now: Now) -> list[str]:
-        """What each takes at this size, by its curve where that was not measured, and where that comes from."""
+        """The time of each machine at this size, interpolated where it was not measured, and its source."""
         lines, num_bytes = [], parse_bytes("message", now.message)
         for name, profile in self.chosen(now).items():
             seconds, interval = natives(profile, now.collective).get(num_bytes), ""
@@ -76,7 +76,7 @@ class Boxes:
                 with suppress(ValueError, ImportError):  # not measured, at too few sizes, or there is no scipy
                     curve = profile.curve(now.collective)
                     low, high = map(time_words, curve.interval_s(num_bytes))
-                    seconds, interval = curve.seconds(num_bytes), f" by its curve ({low} to {high})"
+                    seconds, interval = curve.seconds(num_bytes), f", interpolated ({low} to {high})"
             said = f"{now.collective} was not measured"
             if seconds is not None:
                 rate = rate_words(busbw_factor(now.collective, profile.num_ranks) * num_bytes / seconds)
@@ -89,9 +89,9 @@ class Boxes:
 
 @shows(SETTINGS)
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
-    """Return controls over what collectives take on up to three machines of the bank, or on your own.
+    """Return controls over the time of collectives on up to three machines, from the bank or your own.
 
-    `profiles`, by name, are put before those of the bank; the first is shown at first, in black. Raises ValueError for
+    `profiles`, by name, come before those of the bank; the first is shown in black. Raises ValueError for
     what is no profile.
     """
     shown = Boxes(profiles or {})

@@ -26,7 +26,7 @@ from .zero import zero
 
 
 class Entry(NamedTuple):
-    """The function that opens an explorer, a title, and the notebook (its file's stem) that ends in it.
+    """The function that opens an explorer, a title, and the notebook (its file's stem) that explains it.
 
     >>> CATALOGUE[0].name
     'samplers'
@@ -47,9 +47,9 @@ CATALOGUE = (
     Entry(parts, "Trainers on part files", "04_part_files"),
     Entry(allreduce, "An allreduce, step by step", "06_allreduce_variants"),
     Entry(machine, "Recorded machines against the model", "07_model_and_machine"),
-    Entry(transfers, "Copies to the GPU, and the loop", "08_transfers"),
+    Entry(transfers, "Copies to the GPU", "08_transfers"),
     Entry(ddp, "DDP's buckets and overlap", "09_ddp_buckets_and_overlap"),
-    Entry(zero, "What ZeRO leaves on a rank", "11_zero_memory"),
+    Entry(zero, "Memory per rank with ZeRO", "11_zero_memory"),
     Entry(uneven, "Ranks that run out of batches", "12_uneven_inputs"),
     Entry(pipeline_parallel, "Pipelines and their bubbles", "13_other_ways"),
     Entry(boxes, "Collectives measured on GPU boxes", "15_measured_gpu_boxes"),
@@ -119,4 +119,6 @@ class _Gallery(Pictured):
     def _link(self, _: object = None) -> None:
         if self.linked:
             state = quote(self.panel.explorer.line(self.panel.now))
-            self.link.value = f'<p><a href="?state={state}">Link to these settings</a></p>'
+            self.link.value = (
+                f'<p><a style="text-decoration: underline" href="?state={state}">Link to these settings</a></p>'
+            )

@@ -1,4 +1,4 @@
-"""The explorer of notebook 09: buckets, link and model, and what of the allreduces a step cannot hide."""
+"""The explorer of notebook 09: buckets, link and model, and which part of the allreduces a step cannot hide."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def picture(now: Now) -> Drawing:
     """One step."""
     spans, cap = timeline(now), cap_mb(now)
     words = "DDP's default cap" if cap is None else f"a cap of {cap:g} MiB"
-    return draw_timeline(spans, title=f"{now.model} with {words}: {time_words(spans.makespan_s)} a step")
+    return draw_timeline(spans, title=f"{now.model} with {words}: {time_words(spans.makespan_s)} per step")
 
 
 def caps(now: Now) -> Drawing:
@@ -98,17 +98,18 @@ def caps(now: Now) -> Drawing:
 
 
 def report(now: Now) -> list[str]:
-    """What the step is made of, and what is recommended."""
+    """The parts of a step, and what is recommended."""
     step, found = local(now), recommended(now)
     mine = next(one for one in (found.default, *found.candidates) if one.bucket_cap_mb == cap_mb(now))
-    held_s = max(mine.step_s - mine.wait_s - found.alone_s, 0.0)
+    held_s = mine.step_s - mine.wait_s - found.alone_s
+    held_s = held_s if held_s > 1e-9 else 0.0  # a sum in another order
     whole_s = float(cost(now)(step.num_bytes))
     gradients = f"{count_of(len(step.parameters), 'gradient')} of {bytes_words(step.num_bytes)}"
-    what = f"{now.model}: {gradients}, {time_words(step.backward_s)} of backward a micro-batch"
+    what = f"{now.model}: {gradients}, {time_words(step.backward_s)} of backward per micro-batch"
     parts = f"computing alone {time_words(found.alone_s)}, held up {time_words(held_s)}"
     return [
         f"{what}; {now.num_ranks} ranks",
-        f"{time_words(mine.step_s)} a step: {parts}, waiting {time_words(mine.wait_s)} (exposed communication)",
+        f"{time_words(mine.step_s)} per step: {parts}, waiting {time_words(mine.wait_s)} (exposed communication)",
         f"one allreduce of all gradients would take {time_words(whole_s)} by itself",
         *str(found).splitlines(),
     ]
@@ -121,9 +122,9 @@ def without_effect(now: Now) -> dict[str, str]:
 
 @shows(SETTINGS)
 def ddp() -> Explorer:
-    """Return controls over one step, its time with other caps, what it is made of, and the cap that is recommended.
+    """Return controls over one step, its time with other caps, its parts, and the cap that is recommended.
 
-    `tflops` is what a rank computes per second, and `slower` by how many per cent computing and communicating slow each
-    other down.
+    `tflops` is the speed of a rank, and `slower` says by how many per cent computing and communicating slow each other
+    down.
     """
     return Explorer(SETTINGS, {"picture": picture, "caps": caps}, report, PRESETS, without_effect)

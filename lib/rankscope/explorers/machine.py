@@ -1,4 +1,4 @@
-"""The explorer of notebook 07: what recorded machines would take, with any algorithm and number of ranks."""
+"""The explorer of notebook 07: predictions for recorded machines, with any algorithm and number of ranks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Machines:
         return parse_bytes("message", now.message)
 
     def ranking(self, now: Now) -> Drawing | None:
-        """What each algorithm would take, and what was measured."""
+        """The predicted time of each algorithm, and what was measured."""
         seconds = {}
         for name in ALGORITHMS["allreduce"]:
             with suppress(ValueError):  # not for so many ranks
@@ -63,7 +63,7 @@ class Machines:
         return draw_ranking(seconds, self.bound_s(now), now.algorithm, title, measured)
 
     def timeline(self, now: Now) -> Drawing:
-        """What each rank would wait for."""
+        """What each rank waits for."""
         title = f"{now.algorithm}: what each rank waits for, step by step"
         return draw_timeline(self.predicted(now, now.algorithm), title)
 
@@ -89,7 +89,7 @@ class Machines:
         return [*lines, *self.native(now), f"link: {profile.best_link(place)}"]
 
     def native(self, now: Now) -> list[str]:
-        """What the backend's own took or, at a size that was not measured, takes by the curve through those that were.
+        """The time of the backend's own allreduce, interpolated at a size that was not measured.
 
         Nothing for another number of ranks.
         """
@@ -101,7 +101,7 @@ class Machines:
                 curve = profile.curve("allreduce")
                 low, high = map(time_words, curve.interval_s(num_bytes))
                 return [
-                    f"{profile.backend}'s own, by its curve: {time_words(curve.seconds(num_bytes))} ({low} to {high})"
+                    f"{profile.backend}'s own, interpolated: {time_words(curve.seconds(num_bytes))} ({low} to {high})"
                 ]
         return []
 
@@ -134,7 +134,7 @@ def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
 
 @shows(SETTINGS)
 def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
-    """Return controls over what each algorithm would take on a machine, what its ranks wait for, and what was measured.
+    """Return controls over the predicted time of each algorithm on a machine, the waits of its ranks, and measurements.
 
     `profiles` are the machines, by the names that they have in the list; without any, those of the bank whose links
     were measured. Raises ValueError for what is no profile.

@@ -1,4 +1,4 @@
-"""The explorer of notebook 04: trainers in lock-step on part files, loaded by themselves or ahead of them."""
+"""The explorer of notebook 04: trainers in lock step on part files, which they load themselves or have loaded ahead."""
 
 from __future__ import annotations
 
@@ -52,16 +52,18 @@ def picture(now: Now) -> Drawing:
 
 
 def report(now: Now) -> list[str]:
-    """How idle the trainers are, what bounds them, and how idle they would be with other queues."""
+    """How idle the trainers are, why, and how idle they would be with other queues."""
     trainers = count_of(now.num_trainers, "trainer")
     loading_ms, stepping_ms = now.load_ms / now.num_loaders, now.step_ms * now.steps_per_part
-    bound = "training, if the queue is long enough"
+    bound = "training is the bottleneck, if the queue is long enough"
     if loading_ms > stepping_ms:
-        bound = f"loading: in the long run no queue gets below {1 - stepping_ms / loading_ms:.0%}"
-    every = f"loading ahead, the loaders bring a part every {loading_ms:.3g} ms"
+        bound = (
+            f"loading is the bottleneck: no queue gets below {1 - stepping_ms / loading_ms:.0%} idle in the long run"
+        )
+    every = f"with loading ahead, a part arrives every {loading_ms:.3g} ms"
     lines = [
-        f"over {_LONG} parts each, {trainers}: {_idle_share(now):.0%} of the time without a step",
-        f"{every}, it lasts {stepping_ms} ms: bound by {bound}",
+        f"{trainers}, {_LONG} parts each: idle {_idle_share(now):.0%} of the time",
+        f"{every} and lasts {stepping_ms} ms: {bound}",
     ]
     for size in (0, 1, 2, 4, 8):
         name = f"queue of {size}" if size else "synchronous"
@@ -70,14 +72,14 @@ def report(now: Now) -> list[str]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Chance where nothing is left to it, and lengths that are all alike."""
+    """Chance where all times are fixed, and parts that end together anyway."""
     found = {}
     if not now.load_ms:
         found["jitter"] = found["num_loaders"] = "loading takes no time"
     if not (now.load_ms and now.jitter):
-        found["seed"] = "nothing varies, so nothing is drawn"
+        found["seed"] = "all times are fixed: nothing is random"
     if now.num_trainers == 1 or now.steps_per_part == 1:
-        found["aligned"] = "parts end together in any case"
+        found["aligned"] = "parts end together anyway"
     return found
 
 
@@ -87,7 +89,7 @@ def _idle_share(now: Now) -> float:
 
 
 def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
-    """Unless parts end together, the first part of each trainer is shorter than that of the one before."""
+    """Unless parts end together, the first part of each trainer is shorter than that of the rank before it."""
     length = now.steps_per_part
     firsts = [length if now.aligned else length - rank % length for rank in range(now.num_trainers)]
     return {
@@ -102,7 +104,7 @@ def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
 
 @shows(SETTINGS)
 def parts() -> Explorer:
-    """Return controls over the first parts of trainers in lock-step, and how idle they are in the long run.
+    """Return controls over the first parts of trainers in lock step, and how idle they are in the long run.
 
     `jitter` is the standard deviation of loading, in per cent of its mean. A queue of 0 loads a part when it is needed.
     """

@@ -1,4 +1,4 @@
-"""The explorer of notebook 03: stage times, workers and queues, and what becomes of a batch on its way."""
+"""The explorer of notebook 03: stage times, workers and queues, and what happens to a batch on the way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "steady times": {"num_workers": 3, "jitter": 0},
     "jitter 150 %": {"num_workers": 3, "jitter": 150},
     "queues of 16": {"num_workers": 3, "jitter": 150, "capacity": 16},
-    "as they are done": {"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False},
+    "out of order": {"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False},
     "4 ranks": {"num_ranks": 4},
 }
 _SHOWN, _LONG = 24, 500  # batches in the picture; batches that the report counts
@@ -63,19 +63,20 @@ def picture(now: Now) -> Drawing:
 
 
 def report(now: Now) -> list[str]:
-    """What bounds the pipeline, what it delivers, what would bound it next, and who waits."""
+    """The bottleneck, the next one, what is delivered, and how busy each stage is."""
     pipeline = pipeline_of(now)
     bounds = pipeline.bounds_per_s()
     first, second, *_ = sorted(bounds, key=bounds.__getitem__)
     timeline = _long(now)
     if not timeline.makespan_s:
-        return ["every stage takes no time: nothing bounds this pipeline"]
+        return ["no stage takes any time: there is no bottleneck"]
     rate = _LONG / timeline.makespan_s
     following = f"{second}, at " + (f"{bounds[second]:.1f}" if bounds[second] < float("inf") else "any rate")
-    each = " by each rank" if now.num_ranks > 1 else ""
+    share = f"{rate / bounds[first]:.0%} of the bottleneck's rate"
+    each = " per rank" if now.num_ranks > 1 else ""
     return [
-        f"bottleneck: {first}, which bounds the pipeline to {bounds[first]:.1f} batches/s; next is {following}",
-        f"delivered over {_LONG} batches: {rate:.1f} batches/s{each}, {rate / bounds[first]:.0%} of that bound",
+        f"bottleneck: {first}, at most {bounds[first]:.1f} batches/s; next is {following}",
+        f"delivered over {_LONG} batches: {rate:.1f} batches/s{each}, {share}",
         *(_shares(timeline, stage) for stage in pipeline.stages),
     ]
 
@@ -87,18 +88,18 @@ def _long(now: Now) -> Timeline:
 
 @lru_cache(maxsize=8)
 def _seen(now: Now) -> tuple[list[str], list[float]]:
-    """What of these settings the picture and the report show."""
+    """What the picture and the report show at these settings."""
     first = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
     return report(now), [*first.start_s.tolist(), *first.stop_s.tolist()]
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Chance where nothing is left to it, and queues that are never full."""
+    """Chance where all times are fixed, order where no batch overtakes, and queues that are never full."""
     found = {}
     if not (now.read_ms or now.decode_ms):
         found["jitter"] = "only reading and decoding vary, and both take no time"
     if "jitter" in found or not now.jitter:
-        found["seed"] = found["ordered"] = "nothing varies, so nothing is drawn and no batch overtakes another"
+        found["seed"] = found["ordered"] = "all times are fixed: nothing is random, and no batch overtakes another"
     elif now.num_workers == 1 or _seen(now) == _seen(now._replace(ordered=not now.ordered)):
         found["ordered"] = "no batch overtakes another"
     if _seen(now._replace(capacity=1)) == _seen(now._replace(capacity=16)):
@@ -107,7 +108,7 @@ def without_effect(now: Now) -> dict[str, str]:
 
 
 def _shares(timeline: Timeline, stage: Stage) -> str:
-    """What the workers of a stage of rank 0 do with their time."""
+    """How the workers of a stage of rank 0 spend their time."""
     lanes = [timeline.select(rank=0, lane=lane) for lane in stage.lanes()]
     whole_s = timeline.makespan_s * len(lanes)
     work = sum(lane.work().busy_s for lane in lanes) / whole_s
@@ -117,12 +118,12 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     at_barrier = f", {barrier:.0%} at the barrier" if barrier else ""
     idle = max(1 - work - (blocked + barrier), 0)
     return (
-        f"  {stage.name:<7}{work:>5.0%} at work, {blocked:>4.0%} blocked by what comes after{at_barrier}"
-        f", {idle:>4.0%} without anything to do"
+        f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage{at_barrier}"
+        f", {idle:>4.0%} idle"
     )
 
 
 @shows(SETTINGS)
 def pipeline() -> Explorer:
-    """Return controls over the first 24 batches of a pipeline, and what bounds it in the long run."""
+    """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

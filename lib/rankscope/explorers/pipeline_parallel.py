@@ -1,4 +1,4 @@
-"""The explorer of notebook 13: schedules of a pipeline, how much bubble they have and what they keep and send."""
+"""The explorer of notebook 13: schedules of a pipeline, their bubble, their activations and their traffic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def plan(now: Now) -> PipelineSchedule:
-    """Return the schedule. Chunks are interleaved 1F1B's; its microbatches are rounded up to what its rounds fit."""
+    """Return the schedule. Only interleaved 1F1B has chunks; its microbatches are rounded up to full rounds."""
     number, chunks = now.num_microbatches, 1
     if now.schedule == "interleaved_1f1b":
         chunks = now.num_chunks
@@ -63,12 +63,12 @@ def step(now: Now) -> tuple[PipelineSchedule, Timeline, float]:
 def picture(now: Now) -> Drawing:
     """One step."""
     schedule, spans, bubble = step(now)
-    title = f"{schedule.name}: a step of {time_words(spans.makespan_s)}, of which {bubble:.0%} is bubble"
+    title = f"{schedule.name}: {time_words(spans.makespan_s)} per step, {bubble:.0%} of it bubble"
     return draw_timeline(spans, title=title)
 
 
 def report(now: Now) -> list[str]:
-    """The bubble, next to what it would be with free links, what is kept and what is sent."""
+    """The bubble, also with free links, the activations kept and the bytes sent."""
     schedule, _, bubble = step(now)
     formula = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
     kept = [f"{activations / schedule.num_chunks:g}" for activations in schedule.activations_in_flight()]
@@ -76,16 +76,16 @@ def report(now: Now) -> list[str]:
     lines = [
         schedule.to_text().splitlines()[0],
         f"bubble: {bubble:.1%} of the step; {formula} = {float(formula):.1%} where links are free",
-        f"activations kept, in microbatches of a whole rank: {', '.join(kept)}",
-        f"a rank sends {decimal_words(sent_bytes)} a step at most",
+        f"activations kept per rank, in microbatches: {', '.join(kept)}",
+        f"each rank sends at most {decimal_words(sent_bytes)} per step",
     ]
     if schedule.num_microbatches != now.num_microbatches:
-        lines.append(f"(its rounds do not fit {now.num_microbatches} microbatches)")
+        lines.append(f"({now.num_microbatches} microbatches do not fill its rounds)")
     return lines
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Chunks of schedules that have one per rank, and links that nothing is sent over."""
+    """Chunks, where there is one per rank, and links that carry nothing."""
     found = {}
     if now.schedule != "interleaved_1f1b":
         found["num_chunks"] = f"{now.schedule} has one chunk per rank"
@@ -98,6 +98,6 @@ def without_effect(now: Now) -> dict[str, str]:
 def pipeline_parallel() -> Explorer:
     """Return controls over one step of a pipeline schedule, its bubble, and what it keeps and sends.
 
-    Chunks are interleaved 1F1B's; where its rounds do not fit the microbatches, it has the next number that they fit.
+    Only interleaved 1F1B has chunks. Where microbatches do not fill its rounds, it takes the next number that does.
     """
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -25,7 +25,7 @@ SETTINGS = (
     Setting("seed", 0, range(21), "seed"),
     Setting("color_by", "rank", (("rank", "rank"), ("position in the dataset", "position")), "colour by"),
     Setting("shuffle", True, (False, True), "shuffle"),
-    Setting("drop_last", False, (False, True), "drop_last", "libtorch calls the opposite allow_duplicates"),
+    Setting("drop_last", False, (False, True), "drop_last", "libtorch's name for the opposite is allow_duplicates"),
     Setting("forget_set_epoch", False, (False, True), "forget set_epoch"),
 )
 
@@ -79,14 +79,17 @@ def _reads(now: Now) -> list[list[list[int]]]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """What libtorch's samplers do not have, and what changes nothing for so few samples."""
+    """Settings that libtorch's samplers do not have, and those that change nothing for so few samples."""
     last, found = epochs(now)[-1], dict[str, str]()
     if now.sampler != "torch":
-        found |= {"seed": "libtorch's samplers take no seed", "shuffle": "this sampler's name says whether it shuffles"}
+        found |= {
+            "seed": "libtorch's samplers take no seed",
+            "shuffle": "libtorch has one sampler that shuffles and one that does not",
+        }
     elif _reads(now._replace(shuffle=not now.shuffle)) == _reads(now):
-        found["shuffle"] = "shuffling leaves so few samples in this order"
+        found["shuffle"] = "shuffling so few samples leaves them in order"
     if now.sampler == "torch" and not now.shuffle:
-        found["seed"] = "without shuffle no random numbers are drawn"
+        found["seed"] = "without shuffle nothing is random"
     elif now.size < 2:
         found["seed"] = "there is nothing to shuffle"
     if now.size % now.num_ranks == 0:

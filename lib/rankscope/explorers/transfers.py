@@ -1,4 +1,4 @@
-"""The explorer of notebook 08: what a copy to or from the GPU takes, and what that makes of a training loop."""
+"""The explorer of notebook 08: the time of a copy to or from the GPU, and of a training loop with such copies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def size_of(now: Now) -> int:
 
 
 class Copies:
-    """What the explorer shows of links: those of `LINKS`, by facts, and, of a profile, its own, as measured."""
+    """What the explorer shows of links: those of `LINKS`, from published figures, and a profile's, as measured."""
 
     def __init__(self, profile: Profile | None = None) -> None:
         self.profile = None if profile is None else of_type("profile", profile, Profile)
@@ -57,14 +57,14 @@ class Copies:
         self._simulated = lru_cache(maxsize=256)(simulate)
 
     def seconds(self, now: Now, direction: str, method: str) -> float | None:
-        """Return what a copy takes, by facts or as measured; None where it was not measured."""
+        """Return the time of a copy, from published figures or as measured; None where it was not measured."""
         num_bytes = size_of(now)
         if self.profile and now.link not in LINKS:
             return between(transfers_of(self.profile, direction, method), num_bytes)
         return LINKS[now.link].seconds(num_bytes, direction, method)
 
     def pinning_s(self, now: Now) -> float:
-        """Return what pinning a batch takes, which a thread of the loader does; 0 for a method that needs none."""
+        """Return the time of pinning a batch, which a thread of the loader does; 0 for a method that needs none."""
         num_bytes = size_of(now)
         if not now.method.startswith("pinned"):
             return 0.0
@@ -89,14 +89,14 @@ class Copies:
         )
 
     def ranking(self, now: Now) -> Drawing | None:
-        """What each method takes, the chosen one framed, and the link's own time."""
+        """The time of each method, the chosen one framed, and the link's own time."""
         found = {method: self.seconds(now, now.direction, method) for method in METHODS}
         known = {method: seconds for method, seconds in found.items() if seconds is not None}
         if not known:
             return None  # the report says why
         facts, size = self.links[now.link], now.size
         bound_s = size_of(now) / facts.bytes_per_s(now.direction) if facts else None
-        origin = "at best, by facts" if now.link in LINKS else "measured"
+        origin = "at best, from published figures" if now.link in LINKS else "measured"
         way = "to the GPU" if now.direction == "h2d" else "to the host"
         return draw_ranking(known, bound_s, now.method, f"{size} {way}, {origin}")
 
@@ -109,7 +109,7 @@ class Copies:
         return draw_timeline(loop, f"The first {_SHOWN} batches of {now.size}, {how}")
 
     def without_effect(self, now: Now) -> dict[str, str]:
-        """The loop, where there are no copies for it; a direction of which nothing is drawn."""
+        """The loop, where the profile has no copies for it, and the size, where it has no copies at all."""
         if self.loop(now, _SHOWN) is None:
             names = ["load_ms", "num_workers", "step_ms", "prefetched"]
             names += ["size"] * (self.ranking(now) is None)
@@ -117,17 +117,17 @@ class Copies:
         return {}
 
     def report(self, now: Now) -> list[str]:
-        """Where times come from, the copy's share of the link, a batch's time and what bounds it."""
+        """Where times come from, the copy's share of the link, the time per batch and its bottleneck."""
         facts, copy_s = self.links[now.link], self.seconds(now, now.direction, now.method)
         if copy_s is None:
-            return [f"the profile has no copies of {now.direction} by {now.method}"]
+            return [f"the profile has no {now.direction} copies by {now.method}"]
         num_bytes = size_of(now)
-        link, share = f"{now.link}; how its GPU is joined is not known", ""
+        link, share = f"{now.link}; how its GPU is connected is not known", ""
         if facts:
             bytes_per_s = facts.bytes_per_s(now.direction)
-            link = f"{now.link}, which carries {rate_words(bytes_per_s)}"
+            link = f"{now.link}, {rate_words(bytes_per_s)}"
             share = f", {num_bytes / copy_s / bytes_per_s:.0%} of the link"
-        origin = "; from facts, nothing here is measured" if now.link in LINKS else ""
+        origin = "; from published figures, nothing here is measured" if now.link in LINKS else ""
         copied = f"{now.size} by {now.method} in {time_words(copy_s)}, {rate_words(num_bytes / copy_s)}"
         return [f"link: {link}{origin}", f"copy: {copied}{share}", *self._loop_words(now)]
 
@@ -135,13 +135,13 @@ class Copies:
         copy_s, step_s = self.seconds(now, "h2d", now.method), now.step_ms / 1e3
         loop = self.loop(now, _LONG)
         if loop is None or copy_s is None:
-            return ["loop: batches go to the GPU, and the profile has no such copies by this method"]
+            return ["loop: the profile has no copies to the GPU by this method"]
         steps = loop.select(kind="compute")
         batch_s = float(steps.start_s.max() - steps.start_s.min()) / (_LONG - 1)
         bounds = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
         bounds |= {"copies": copy_s, "steps": step_s} if now.prefetched else {"copy + step": copy_s + step_s}
         worst = max(bounds, key=bounds.__getitem__)
-        words = [f"loop: {time_words(batch_s)} a batch; {worst} alone would take {time_words(bounds[worst])}"]
+        words = [f"loop: {time_words(batch_s)} per batch; {worst} alone would take {time_words(bounds[worst])}"]
         if steps.makespan_s:
             best = time_words(max(copy_s, step_s))
             words.append(f"      max(copy, step) is {best}, achieved to {overlap_share(loop):.0%}")
@@ -167,7 +167,7 @@ def between(points: Sequence[Point], num_bytes: int) -> float | None:
 
 @shows(SETTINGS)
 def transfers(profile: Profile | None = None) -> Explorer:
-    """Return controls over what each way to copy takes, the first batches of a loop that copies so, and its bounds.
+    """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
 
     With a `profile` its own link, as measured, is the first in the list, and the default. Raises ValueError for one
     without copies to or from a GPU.

@@ -1,4 +1,4 @@
-"""The explorer of notebook 12: three ranks with different numbers of batches, and what is done about it."""
+"""The explorer of notebook 12: three ranks with different numbers of batches, and four ways to handle that."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SETTINGS = (
     Setting("divide_by_initial", True, (False, True), "divide by all ranks"),
 )
 PRESETS: dict[str, dict[str, Any]] = {
-    "nothing is done: the job hangs": {},
+    "the job hangs": {},
     "drop the rest": {"handling": "drop"},
     "pad the short ones": {"handling": "pad"},
     "Join": {"handling": "join"},
     "Join, divided by the ranks that are left": {"handling": "join", "divide_by_initial": False},
-    "all alike": {"rank_0": 3, "rank_2": 3},
+    "equal batches": {"rank_0": 3, "rank_2": 3},
 }
 _STEP_S, _TIMEOUT_S, _BATCH_SIZE = 0.1, 1.0, 8
 
@@ -36,7 +36,7 @@ def picture(now: Now) -> Drawing:
     """What runs when: steps of 100 ms, and allreduces that give up after a second."""
     batches = _batches(now)
     late = [str(rank) for rank, number in enumerate(batches) if number > min(batches)]
-    ending = "the epoch comes to its end"
+    ending = "the epoch ends"
     if now.handling == "hang" and late:
         ending = f"{'rank' if len(late) == 1 else 'ranks'} {' and '.join(late)} cannot go on"
     spans = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
@@ -44,7 +44,7 @@ def picture(now: Now) -> Drawing:
 
 
 def report(now: Now) -> list[str]:
-    """What becomes of samples and gradients, with batches of eight."""
+    """What happens to samples and gradients, with batches of eight."""
     batches = _batches(now)
     shards = np.split(np.arange(sum(batches) * _BATCH_SIZE), np.cumsum(batches)[:-1] * _BATCH_SIZE)
     epoch = Assignment(sum(batches) * _BATCH_SIZE, tuple(shards)).with_loader(_BATCH_SIZE)
@@ -53,8 +53,8 @@ def report(now: Now) -> list[str]:
     relative = weights / weights.sum() * weights.size
     return [
         f"{count_of(epoch.size, 'sample')}: {found.dropped} lost, {found.duplicates} repeated",
-        f"the ranks' weights in each step add up to {', '.join(f'{one:.3g}' for one in predicted.scale)}",
-        f"a sample counts {relative.min():.2f} to {relative.max():.2f} times as much as in the mean over all",
+        f"sum of the ranks' weights, step by step: {', '.join(f'{one:.3g}' for one in predicted.scale)}",
+        f"each sample counts {relative.min():.2f} to {relative.max():.2f} times its fair share",
     ]
 
 
@@ -63,13 +63,13 @@ def _batches(now: Now) -> list[int]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """What to divide by, where all ranks take part in each step."""
+    """What to divide by, where that makes no difference."""
     if now.handling != "join":
-        return {"divide_by_initial": "only Join asks what to divide by"}
+        return {"divide_by_initial": "only Join lets you choose what to divide by"}
     return {} if len({*_batches(now)}) > 1 else {"divide_by_initial": "all ranks take part in each step"}
 
 
 @shows(SETTINGS)
 def uneven() -> Explorer:
-    """Return controls over an epoch in which three ranks have different numbers of batches, and what that does."""
+    """Return controls over an epoch of three ranks with different numbers of batches, and what it does to samples."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

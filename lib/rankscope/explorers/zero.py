@@ -1,4 +1,4 @@
-"""The explorer of notebook 11: what ZeRO's stages leave on a rank, and whether it fits."""
+"""The explorer of notebook 11: the memory per rank with ZeRO's stages, and whether it fits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
-    """Return what a stage leaves on a rank. No layer is larger than its model; stages 0 and 1 alone have buckets."""
+    """Return the memory per rank with a stage. No layer is larger than its model; stages 0 and 1 alone have buckets."""
     size = _size(module, now)
     layer = {} if size is module else {"largest_layer": min(now.layer_millions * 10**6, size)}
     return model.memory(
@@ -63,15 +63,15 @@ def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
 
 
 def picture(module: Any, now: Now) -> Drawing:
-    """The four stages, the one that is set framed, over the memories that one can buy."""
+    """The four stages, the chosen one framed, and the memory of GPUs on sale."""
     found = {f"stage {stage}": memory(module, now, stage) for stage in range(4)}
     name = f"stage {now.stage}"
-    title = f"{now.model} on {now.num_ranks} ranks: {decimal_words(found[name].total_bytes)} a rank in {name}"
+    title = f"{now.model} on {now.num_ranks} ranks: {decimal_words(found[name].total_bytes)} per rank in {name}"
     return draw_memory(found, LIMITS_BYTES, name, title)
 
 
 def report(module: Any, now: Now) -> list[str]:
-    """The terms of the stage that is set, what it fits into, and what its step sends."""
+    """The terms of the chosen stage, the GPUs it fits into, and what each rank sends per step."""
     own = memory(module, now, now.stage)
     fits = [f"{name}: {'fits' if own.total_bytes <= limit else 'does not fit'}" for name, limit in LIMITS_BYTES.items()]
     traffic = model.traffic(_size(module, now), own.num_ranks, own.stage, own.recipe)
@@ -84,14 +84,14 @@ def _size(module: Any, now: Now) -> Any:
 
 def without_effect(now: Now) -> dict[str, str]:
     """The layer, where the module says which it is."""
-    return {"layer_millions": "your module says how large its layers are"} if now.model == YOURS else {}
+    return {"layer_millions": "the sizes of your module's layers are known"} if now.model == YOURS else {}
 
 
 @shows(SETTINGS)
 def zero(module: Any = None) -> Explorer:
-    """Return controls over what each stage leaves on a rank, and what the one that is set fits into and sends.
+    """Return controls over the memory per rank with each stage, and what the chosen one fits into and sends.
 
-    With a torch `module` its own sizes are the first of the models, and its largest layer is its own.
+    With a torch `module` it is the first of the models, with its own sizes and its own largest layer.
     """
     settings = SETTINGS if module is None else (Setting("model", YOURS, (YOURS, *MODELS), "parameters"), *SETTINGS[1:])
     return Explorer(settings, {"picture": partial(picture, module)}, partial(report, module), PRESETS, without_effect)
