@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import data_parallel, ddp, nccl, parts, transfer
 from ..cluster import Cluster, Link
-from ..collectives import Schedule, build, closed_form, lower_bounds, simulate_executor, verify
+from ..collectives import build, closed_form, simulate_executor
 from ..data_parallel.model import chunk_sizes
 from ..ddp.buckets import ParameterSpec
 from ..ddp.step import default_buckets
@@ -29,6 +29,7 @@ from .kinds import Score, amount, built, exactly, fewest, judged, nearly
 from .scores import bucket_score, pipeline_score, sampler_score, schedule_score
 
 _MIB = 1 << 20
+_FOUR_RANKS = Cluster.uniform(4, Link(10e-6, 10e9))
 
 
 # ---- 00: one step of several ranks
@@ -242,12 +243,10 @@ def tree_steps() -> int:
     return build("broadcast", "binomial", 1000).num_steps
 
 
-@judged("05.3")
-def one_step_allreduce(answer: Any) -> str | None:
-    """A line that makes an allreduce of one chunk among two ranks."""
-    verify(Schedule.from_text(f"allreduce yours ranks=2 chunks=1\n{answer}"))
-    one_line = answer.strip().startswith("0:") and "\n" not in answer.strip()
-    return None if one_line else "it must be one line, for step 0"
+@built("05.3")
+def allgather_of_pairs(answer: Any) -> Score:
+    """An allgather of 4 KiB among four ranks that is as fast as the best."""
+    return schedule_score(answer, "allgather", _FOUR_RANKS, 4096)
 
 
 @exactly(
@@ -273,19 +272,10 @@ def latency_half(ranks: int) -> str | None:
     return f"with {ranks} ranks latency is {share:.0%} of the time" if share <= 0.5 + 1e-12 else None
 
 
-@nearly(
-    "06.3",
-    "it does not take {} times as long",
-    means={
-        3: "the lower bound was to send the array once; it is 2·7/8 of that",
-        1.75: "the question asked for the bound, in sizes of the array",
-    },
-)
-def doubling_to_bound() -> float:
-    """How many times the lower bound recursive doubling takes among eight ranks, where only bytes cost."""
-    wire = Link(0.0, 1.0)
-    doubling_s = float(closed_form("allreduce", "recursive_doubling", 8, 1.0, wire))
-    return doubling_s / float(lower_bounds("allreduce", 8, 1.0, wire).seconds)
+@built("06.3")
+def few_steps(answer: Any) -> Score:
+    """An allreduce of 1 KiB among four ranks in as few steps as the best."""
+    return schedule_score(answer, "allreduce", _FOUR_RANKS, 1024)
 
 
 @exactly(
