@@ -7,9 +7,11 @@ import math
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from rankscope import ddp, pipeline_parallel
 from rankscope.cluster import Cluster, Link
@@ -23,6 +25,7 @@ from rankscope.exercises.scores import (
     schedule_score,
     share_score,
     stage_score,
+    step_score,
 )
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.sampling import assign
@@ -119,6 +122,9 @@ WRONG = {
     "17.1": [6.6, 15.6, 25.2, "many", None],
     "17.2": [1, 4, 2_097_152, "many", None],
     "17.3": [[4.2, 0.73], [9, 0], [4.4], [4.4, "many"], 4.4, "4.4", None],
+    "19.1": [1024, 40, 16, 0, 26, "few", True, None],
+    "19.2": [0.25, 1, 100, 2, "many", None],
+    "19.3": [3, None, print, lambda ddp, inputs, targets: nn.functional.mse_loss(ddp(inputs), targets).backward()],
 }
 ODD = {
     "huge": 10**400,
@@ -140,20 +146,24 @@ def sources() -> dict[str, str]:
     }
 
 
+_CALL = r'check\("([\d.]+)", (.+?)\)(?:`|$)'
+
+
 @cache
 def solutions() -> dict[str, str]:
-    """The answers that the notebooks give away, as source."""
+    """The answers that the notebooks give away, as source: a call of check, with the lines before it in its block."""
     folded = "\n".join(re.findall(r"<details>.*?</details>", "\n".join(sources().values()), re.S))
-    return dict(re.findall(r'check\("([\d.]+)", (.+?)\)(?:`|$)', folded, re.M))
+    found = {name: f'check("{name}", {answer})' for name, answer in re.findall(_CALL, folded, re.M)}
+    blocks = re.findall(r"```python\n(.*?)```", folded, re.S)
+    return found | {name: block for block in blocks for name, _ in re.findall(_CALL, block, re.M)}
 
 
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_folded_solution_is_right(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     from rankscope.sampling import DistributedRandomSampler
 
-    sampler = DistributedRandomSampler(20, num_replicas=2, rank=1)
-    sampler.next(7)
-    check(name, eval(solutions()[name], {"sampler": sampler, "np": np}))
+    known = {"np": np, "nn": nn, "check": check, "DistributedRandomSampler": DistributedRandomSampler}
+    exec(solutions()[name], {"__name__": "__main__"} | known)
     assert capsys.readouterr().out.endswith(f"{name}: right\n")
 
 
@@ -362,3 +372,26 @@ def test_pipeline_schedules_are_scored_by_bubble_and_memory() -> None:
     assert "the goal is at most 25.0%" in str(pipeline_score(text, 4, 8, most_bubble=0.25).wrong)
     with pytest.raises(ValueError, match="must have 4 ranks and 9 microbatches, got 4 and 8"):
         pipeline_score(text, 4, 9)
+
+
+@pytest.mark.slow
+def test_steps_are_scored_on_real_ranks() -> None:
+    mse = nn.functional.mse_loss
+
+    def both_synchronised(ddp: Any, inputs: Any, targets: Any) -> None:
+        for part in range(2):
+            (mse(ddp(inputs[part::2]), targets[part::2]) / 2).backward()
+
+    def not_divided(ddp: Any, inputs: Any, targets: Any) -> None:
+        with ddp.no_sync():
+            mse(ddp(inputs[::2]), targets[::2]).backward()
+        mse(ddp(inputs[1::2]), targets[1::2]).backward()
+
+    shown = step_score(both_synchronised, 2)
+    assert rows(shown)["yours"].split() == ["yours", "2", "times", "right"]
+    assert shown.wrong == "gradients are synchronised 2 times; the goal is at most 1"
+    assert "gradients are 2 times those of one process" in str(step_score(not_divided, 2).wrong)
+    with pytest.raises(ValueError, match=r"2 equal micro-batches were expected, got \[\] samples"):
+        step_score(print, 2)
+    with pytest.raises(ValueError, match="a function of ddp, inputs and targets was expected, got 3"):
+        step_score(3, 2)  # type: ignore[arg-type]

@@ -331,10 +331,11 @@ class StepAudit:
     def findings(self) -> tuple[Finding, ...]:
         """Everything in which the step differs from one process with the whole batch."""
         found = []
-        for rank, names in enumerate(self.unused):
-            if names:
-                says = f"rank {rank} computes no gradient for {_some(names)}: DDP hangs or raises one step later"
-                found.append(Finding("unused", f"{says}, unless find_unused_parameters=True, which counts zeros"))
+        for names in dict.fromkeys(filter(None, self.unused)):
+            ranks = [f"{rank}" for rank, own in enumerate(self.unused) if own == names]
+            whose = "any rank" if len(ranks) == len(self.ranks) else f"rank {', '.join(ranks)}"
+            says = f"no gradient on {whose} for {_some(names)}: DDP hangs or raises one step later"
+            found.append(Finding("unused", f"{says}, unless find_unused_parameters=True"))
         if (spread := max(apart(one, self.ranks[0]) for one in self.ranks)) > 0:
             says = f"ranks have different gradients, by up to {spread:.0%} of the largest entry"
             found.append(Finding("ranks_differ", f"{says}: their parameters drift apart"))

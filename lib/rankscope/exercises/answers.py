@@ -26,7 +26,14 @@ from ..values.checks import count_of, number, several, whole
 from ..values.units import decimal_words
 from ..zero import model as zero
 from .kinds import Score, amount, built, exactly, fewest, judged, nearly
-from .scores import bucket_score, pipeline_score, sampler_score, schedule_score, stage_score
+from .scores import (
+    bucket_score,
+    pipeline_score,
+    sampler_score,
+    schedule_score,
+    stage_score,
+    step_score,
+)
 
 _MIB = 1 << 20
 _FOUR_RANKS = Cluster.uniform(4, Link(10e-6, 10e9))
@@ -61,7 +68,7 @@ def reads() -> int:
     },
 )
 def exposed() -> float:
-    """How many ms a rank waits for two allreduces of 25 ms, of gradients that are ready after 10 and 40 ms."""
+    """How long a rank waits, in ms, for two allreduces of 25 ms, of gradients that are ready after 10 and 40 ms."""
     halves = ParameterSpec("first", 100), ParameterSpec("last", 100)
     local = ddp.LocalStep(halves, np.array([0.040, 0.010]), forward_s=0.0, backward_s=0.040)
     step = ddp.simulate(local, lambda num_bytes: num_bytes * 0.00025, buckets=[[1], [0]])
@@ -757,3 +764,41 @@ def launch_and_hop(answer: Any) -> str | None:
     ]
     median = float(np.median(off))
     return None if median < 0.05 else f"with {launch:g} and {hop:g} µs the median error is {median:.1%}"
+
+
+# ---- 19: silent bugs
+
+
+@exactly(
+    "19.1",
+    "the ranks do not count {} samples twice",
+    means={
+        1024: "the question asked for all reads",
+        16: "the question asked for the reads of one rank",
+        40: "drop_last dropped them: the question asked for repeats",
+        0: "no rank was padded",
+    },
+)
+def repeats_in_validation() -> int:
+    """How many samples 64 ranks count twice that validate on 1,000."""
+    return audit(assign(1000, 64, shuffle=False)).duplicates
+
+
+@nearly(
+    "19.2",
+    "the first token does not count {} times as much",
+    means={
+        1: "the loss was divided by all tokens of the batch",
+        0.25: "the question asked for the other rank's tokens",
+        2.5: "the question compared it with a token of the whole batch",
+    },
+)
+def token_of_a_short_rank() -> float:
+    """How many times as much a token counts on a rank with 100 tokens as on one with 400, each dividing by its own."""
+    return (1 / 100) / (1 / 400)
+
+
+@built("19.3")
+def one_synchronisation(answer: Any) -> Score:
+    """A step of two micro-batches that synchronises its gradients once and leaves those of the whole batch."""
+    return step_score(answer, 2)

@@ -204,6 +204,49 @@ def pipeline_score(
     return Score(("bubble", "activations kept"), rows, wrong)
 
 
+def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int, most_synchronised: float = 1) -> Score:
+    """Return how often a step of so many micro-batches synchronises gradients on real ranks, and whether it is right.
+
+    ``mine(ddp, inputs, targets)`` does the forwards and backwards of a rank's 4 samples, with a mean squared error. It
+    needs torch, and takes a second.
+    """
+    import torch
+
+    from ..gradients import Work, audit_step
+    from ..ranks import RankError
+
+    if not callable(mine):
+        raise ValueError(f"a function of ddp, inputs and targets was expected, got {mine!r}")
+    mse = torch.nn.functional.mse_loss
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets = (torch.randn(8, width, dtype=torch.float64, generator=generator) for width in (3, 1))
+
+    def in_parts(ddp: Any, inputs: Any, targets: Any) -> None:
+        for one in zip(inputs.chunk(num_micro), targets.chunk(num_micro), strict=True):
+            (mse(ddp(one[0]), one[1]) / num_micro).backward()  # type: ignore[no-untyped-call]
+
+    def counted(ddp: Any, inputs: Any, targets: Any) -> None:
+        seen: list[int] = []
+        ddp.module.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+        mine(ddp, inputs, targets)
+        if len(seen) != num_micro or max(seen) * num_micro != len(inputs):
+            raise ValueError(f"{num_micro} equal micro-batches were expected, got {seen} samples")
+
+    work = Work(torch.nn.Linear(3, 1, dtype=torch.float64), inputs, targets, mse)
+    rows, audits = {}, {}
+    for name, step in {"yours": counted, "without no_sync": in_parts}.items():
+        try:
+            audits[name] = audit_step(work, 2, step)
+        except RankError as error:
+            raise ValueError(str(error).strip().splitlines()[-1]) from error
+        right = "right" if not audits[name].findings else "wrong"
+        rows[name] = f"{audits[name].num_allreduces:g} times", right
+    wrong = "; ".join(finding.message for finding in audits["yours"].findings)
+    if not wrong and audits["yours"].num_allreduces > most_synchronised:
+        wrong = f"gradients are synchronised {rows['yours'][0]}; the goal is at most {most_synchronised:g}"
+    return Score(("synchronised", "gradients"), rows, wrong or None)
+
+
 def _times(value: float, other: float) -> str:
     return f"{value / other:.2f}" if other else ""
 
