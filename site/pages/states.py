@@ -55,6 +55,11 @@ GRIDS: dict[str, Axes] = {
         "num_loaders": (1, 2, 4),
         "aligned": ALL,
     },
+    "player": {
+        "algorithm": ("ring", "halving_doubling", "recursive_doubling", "binomial_tree", "flat", "bidirectional_ring"),
+        "against": ("none", "ring", "halving_doubling", "recursive_doubling"),
+        "moment": tuple(range(0, 101, 4)),
+    },
     "allreduce": {
         "algorithm": ALL,
         "num_nodes": (1, 2),

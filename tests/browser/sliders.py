@@ -14,6 +14,7 @@ SLIDERS = {  # the setting that each sets
     "samplers": "num_ranks",
     "pipeline": "num_workers",
     "parts": "queue_size",
+    "player": "moment",
     "allreduce": "step",
     "machine": "num_ranks",
     "transfers": "size",

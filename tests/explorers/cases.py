@@ -55,6 +55,7 @@ CASES = {
     "samplers": Case("samplers", start={"epoch": 1}),
     "pipeline": Case("pipeline"),
     "parts": Case("parts", start={"queue_size": 1}),
+    "player": Case("player", start={"num_nodes": 2, "shared_nic": True, "algorithm": "recursive_doubling"}),
     "allreduce": Case("allreduce", start={"algorithm": "double_binary_tree", "num_nodes": 4}),
     "machine": Case("machine", (profiles(),), {"algorithm": "segmented_ring"}),
     "transfers": Case("transfers", start={"method": "pinned"}),

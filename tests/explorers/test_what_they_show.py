@@ -5,24 +5,29 @@ from __future__ import annotations
 import sys
 from fractions import Fraction
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rankscope.collectives import ALGORITHMS, Schedule, best, simulate, verify
+from rankscope import explorers
+from rankscope.collectives import ALGORITHMS, Schedule, best, build, simulate, verify
+from rankscope.collectives.playback import playback
 from rankscope.explorers import ddp, machine, pipeline_parallel, transfers, zero
 from rankscope.explorers.allreduce import cluster, recipe, schedule
 from rankscope.explorers.ddp import timeline
 from rankscope.explorers.parts import predicted
 from rankscope.explorers.pipeline import pipeline_of
 from rankscope.explorers.pipeline_parallel import LINKS, plan, step
+from rankscope.explorers.player import plays
 from rankscope.explorers.samplers import epochs
 from rankscope.explorers.transfers import LINKS as PCIE
 from rankscope.explorers.transfers import between
 from rankscope.explorers.zero import memory
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.palette import INK
+from rankscope.figures.player import animated, draw_play
 from rankscope.figures.svg import to_svg
 from rankscope.machine import Profile
 from rankscope.machine.link_facts import METHODS
@@ -44,6 +49,7 @@ from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, repo
     SAMPLERS,
     PIPELINE,
     PARTS,
+    PLAYER,
     ALLREDUCE,
     MACHINE,
     TRANSFERS,
@@ -56,6 +62,104 @@ from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, repo
     BOXES_OF_YOURS,
     SCHEDULES,
 ) = (case.made() for case in CASES.values())
+
+# ---- player
+
+
+def test_player_draws_what_the_library_plays_and_compares_both() -> None:
+    now = PLAYER.at(num_nodes=2, moment=30)
+    built = [build("allreduce", name, 8) for name in ("ring", "halving_doubling")]
+    both = [playback(one, 2**20, cluster(now)) for one in built]
+    slower_s = both[0].finish_s
+    assert svg(PLAYER, num_nodes=2, moment=30) == to_svg(draw_play(both, 0.3 * slower_s))
+    first, second, third = report(PLAYER, num_nodes=2)
+    assert first == f"ring allreduce: 14 steps, 112 messages; the busiest rank sends 1.75 MiB; {time_words(slower_s)}"
+    assert second.startswith("halving_doubling allreduce: 6 steps, 48 messages; the busiest rank sends 1.75 MiB; ")
+    ratio = slower_s / both[1].finish_s
+    assert third == f"halving_doubling allreduce is {ratio:.3g} times as fast as ring allreduce here"
+    assert len(report(PLAYER, against="none")) == 1
+    assert report(PLAYER, against="ring")[2] == "ring allreduce takes as long as ring allreduce here"
+
+
+def test_players_shapes_follow_the_nodes_and_it_offers_your_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    torus = PLAYER.at(algorithm="torus_2d", against="broadcast chain", num_nodes=3, gpus_per_node=2)
+    first, second = plays(torus)
+    assert first.schedule == build("allreduce", "torus_2d", 6, shape=(3, 2))
+    assert second.schedule.num_chunks <= 4
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", lambda n: build("allreduce", "flat", n))
+    assert "flat finishes after" in svg(PLAYER, algorithm="mine", against="none")
+    wrong = Schedule.of_steps([], collective="allreduce", algorithm="wrong", num_ranks=4, num_chunks=1)
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "wrong", lambda n: wrong)
+    (line,) = report(PLAYER, algorithm="wrong")
+    assert line == "rank 0, chunk 0: ends without the shares of ranks 1, 2, 3"
+    pictures, _ = PLAYER.html(PLAYER.at(algorithm="wrong"))
+    assert pictures == f"<p>{line}</p>"
+    assert PLAYER.without_effect(PLAYER.at(algorithm="wrong"))["moment"] == line
+
+
+def test_player_says_what_does_not_exist_for_so_many_ranks() -> None:
+    (line,) = report(PLAYER, algorithm="allgather recursive_doubling", gpus_per_node=3)
+    assert line == "algorithms must exist for 3 ranks, got recursive_doubling"
+    (line,) = report(PLAYER, algorithm="all_to_all pairwise", num_nodes=4, gpus_per_node=8)
+    assert line == "a player shows at most 4096 chunks, ranks × chunks, got 32768: take fewer ranks"
+
+
+def test_player_steps_from_message_to_message_and_plays_its_slider(tmp_path: Path) -> None:
+    box = explorers.player(against="none", moment=0, intra_gb_per_s=200, gamma_ps=0)
+    assert (box.play.min, box.play.max, box.play.value) == (0, 100, 0)
+    assert (box.linked.source, box.linked.target) == ((box.play, "value"), (box.controls["moment"], "value"))
+    seen = [0]
+    for _ in range(7):
+        box.buttons["step"].click()
+        seen.append(box.now.moment)
+    assert seen == [0, 17, 34, 50, 67, 84, 100, 100]  # six steps, rounded up, and no further
+    assert "16 of 16 chunks finished" in shown(box)[0]
+    for _ in range(2):
+        box.buttons["step back"].click()
+    assert box.now.moment == 67
+    alone = explorers.player(gpus_per_node=1)
+    alone.buttons["step"].click()
+    assert alone.now.moment == 40
+    refused = explorers.player(algorithm="allgather recursive_doubling", gpus_per_node=3)
+    refused.buttons["step"].click()
+    assert refused.controls["moment"].disabled
+    assert refused.still() == ""
+
+
+def test_player_saves_what_it_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    box = explorers.player(algorithm="allgather ring", against="none")
+    box.save("mine.svg", seconds=3)
+    found = plays(box.now)
+    assert Path("mine.svg").read_text(encoding="utf-8") == animated(found, 3.0) + "\n"
+    box.buttons["save as SVG"].click()
+    assert Path("allgather_ring.svg").read_text(encoding="utf-8") == animated(found) + "\n"
+    assert "wrote allgather_ring.svg" in box.said.value
+    box.controls["algorithm"].value = "ring"
+    box.controls["against"].value = "swing"
+    monkeypatch.setattr(
+        sys.modules["rankscope.explorers.player"],
+        "save_play",
+        lambda plays, path, seconds: (tmp_path / path).write_text("gif"),
+    )
+    box.buttons["save as GIF"].click()
+    assert Path("ring_against_swing.gif").exists()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(sys.modules["rankscope.explorers.player"], "save_play", full)
+    box.buttons["save as SVG"].click()
+    assert "No space left on device" in box.said.value
+    with pytest.raises(OSError, match="No space left"):
+        box.save("mine.svg")
+
+
+def test_a_notebook_keeps_the_animation_where_it_is_small() -> None:
+    small, large = explorers.player(against="none"), explorers.player()
+    assert small._repr_mimebundle_()["image/svg+xml"] == animated(plays(small.now))
+    assert large._repr_mimebundle_()["image/svg+xml"] == svg(PLAYER)
+
 
 # ---- samplers
 

@@ -10,6 +10,7 @@ from .machine import machine
 from .parts import parts
 from .pipeline import pipeline
 from .pipeline_parallel import pipeline_parallel
+from .player import player
 from .samplers import samplers
 from .transfers import transfers
 from .uneven import uneven
@@ -24,6 +25,7 @@ __all__ = [
     "parts",
     "pipeline",
     "pipeline_parallel",
+    "player",
     "samplers",
     "transfers",
     "uneven",

@@ -19,6 +19,7 @@ from .panel import Panel, Pictured
 from .parts import parts
 from .pipeline import pipeline
 from .pipeline_parallel import pipeline_parallel
+from .player import player
 from .samplers import samplers
 from .transfers import transfers
 from .uneven import uneven
@@ -45,6 +46,7 @@ CATALOGUE = (
     Entry(samplers, "Which rank reads which sample", "01_who_reads_what"),
     Entry(pipeline, "How a batch arrives", "03_how_a_batch_arrives"),
     Entry(parts, "Trainers on part files", "04_part_files"),
+    Entry(player, "A collective that plays", "05_collectives"),
     Entry(allreduce, "An allreduce, step by step", "06_allreduce_variants"),
     Entry(machine, "Recorded machines against the model", "07_model_and_machine"),
     Entry(transfers, "Copies to the GPU", "08_transfers"),

@@ -318,7 +318,9 @@ def _typed(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def shows(settings: Sequence[Setting]) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
+def shows(
+    settings: Sequence[Setting], opens: type[Panel] = Panel
+) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
     """Make of a function that returns an Explorer one that opens its panel, and takes settings as keywords, too.
 
     Its signature and its docstring list the settings; `explorer_of` gives the Explorer.
@@ -336,7 +338,7 @@ def shows(settings: Sequence[Setting]) -> Callable[[Callable[..., Explorer]], Ca
         def show(*inputs: Any, **given: Any) -> Panel:
             own = {name: given.pop(name) for name in signature.parameters if name in given}
             explorer = made(*inputs, **own)
-            return Panel(explorer, explorer.at(**given))
+            return opens(explorer, explorer.at(**given))
 
         keywords = [
             inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)

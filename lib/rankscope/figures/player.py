@@ -37,7 +37,7 @@ _COLORS = {True: _ADDED, False: _COPIED}  # of messages that are added, and that
 _MOST_SHOWN = 2
 _LEAD_S, _HOLD_S = 0.7, 2.5  # before and after an animation plays
 _TELLING = 0.4  # of the time: what is shown where nothing moves
-_CLOCK = 40  # readings of an SVG's clock
+_CLOCK = 24  # readings of an SVG's clock
 MOST_SECONDS, _FRAMES_PER_S, _MOST_PIXELS = 60.0, 10, 1 << 28  # of all frames of a GIF, a byte each
 
 
@@ -521,15 +521,12 @@ class _Film:
             yield from self._said(strip, painted)
         move = self.glides("", 0.0, end_s, "0 0", f"{_TIME_PX:g} 0", moves=True)
         times = [end_s * place / _CLOCK for place in range(_CLOCK + 1)]
-        clock = "".join(
-            self.shown(
-                painted(texts=[attrs.evolve(_clock(laid[0], 0.0), text=(time_words(at_s),))]),
-                at_s if place else -1.0,
-                times[place + 1] if place < _CLOCK else None,
-            )
-            for place, at_s in enumerate(times)
-        )
-        yield f"<g>{move}{painted(lines=[_playhead(strip, 0.0) for strip in laid])}{clock}</g>"
+        yield f'<g>{move}{painted(lines=[_playhead(strip, 0.0) for strip in laid])}<g text-anchor="middle" '
+        yield 'font-size="10" stroke="#ffffff" stroke-width="4" paint-order="stroke" dominant-baseline="central">'
+        at = f'x="{left:g}" y="{laid[0].top + _CHUNKS:g}"'
+        for at_s, until_s in zip([-1.0, *times[1:]], [*times[1:], None], strict=True):
+            yield self.shown(f"<text {at}>{time_words(max(at_s, 0.0))}</text>", at_s, until_s)
+        yield "</g></g>"
 
     def _cells(self, strip: Strip) -> Iterator[str]:
         """Every chunk with all that is ever in it."""

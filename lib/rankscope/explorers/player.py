@@ -1,0 +1,223 @@
+"""The explorer of notebook 05: a collective that plays, and another one that races it, on a cluster of your own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from html import escape
+from typing import Any
+
+import ipywidgets as widgets
+import numpy as np
+
+from ..cluster import Cluster
+from ..collectives import ALGORITHMS, best, build
+from ..collectives.playback import Playback, playback
+from ..figures.marks import Drawing
+from ..figures.player import animated, draw_play, save_play
+from ..values.checks import count_of, printable
+from ..values.storage import PathLike
+from ..values.units import bytes_words, time_words
+from .allreduce import SETTINGS as OF_CLUSTERS
+from .allreduce import cluster, num_bytes
+from .panel import MOST_SVG_BYTES, Explorer, Now, Panel, Setting, shows
+
+COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
+_MOST_SEGMENTS = 4  # of which each still can be seen
+_MOST_STEPS = 100  # of the moment, which is in percent
+
+
+class _Algorithms:
+    """What can be played: an allreduce by its name, others after their collective, your own as soon as it is added."""
+
+    def __init__(self, *others: str) -> None:
+        self.others = others
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.others
+        for collective in COLLECTIVES:
+            prefix = "" if collective == "allreduce" else f"{collective} "
+            yield from (f"{prefix}{name}" for name in ALGORITHMS[collective])
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def __contains__(self, one: object) -> bool:
+        return one in list(iter(self))
+
+
+_SHARED = {one.name: one for one in OF_CLUSTERS}
+SETTINGS = (
+    Setting("algorithm", "ring", _Algorithms(), "algorithm"),
+    Setting("against", "halving_doubling", _Algorithms("none"), "against", "a second one on the same cluster"),
+    Setting("num_nodes", 1, range(1, 5), "nodes"),
+    Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
+    _SHARED["message"],
+    Setting("moment", 40, range(_MOST_STEPS + 1), "moment [%]", "of the time that the slower one takes"),
+    *(_SHARED[f"{name}_{unit}"] for unit in ("us", "gb_per_s") for name in ("intra", "inter")),
+    _SHARED["gamma_ps"],
+    _SHARED["shared_nic"],
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "ring alone": {"against": "none"},
+    "1 GiB": {"message": "1 GiB"},
+    "1 KiB: doubling wins": {"message": "1 KiB", "against": "recursive_doubling"},
+    "two nodes": {"num_nodes": 2, "gpus_per_node": 8},
+    "two nodes, in a torus": {"num_nodes": 2, "gpus_per_node": 8, "against": "torus_2d"},
+    "all to one root": {"algorithm": "flat", "against": "binomial_tree", "gpus_per_node": 8},
+    "an allgather": {"algorithm": "allgather ring", "against": "allgather bruck"},
+    "broadcast: tree or chain": {"algorithm": "broadcast binomial", "against": "broadcast chain", "gpus_per_node": 8},
+}
+
+
+@lru_cache(maxsize=16)
+def _play(_builder: Any, collective: str, name: str, num_bytes: int, where: Cluster) -> Playback:
+    options = dict(best(num_bytes, where, collective, [name]).candidates[0].options)
+    if "num_segments" in options:
+        options["num_segments"] = min(options["num_segments"], _MOST_SEGMENTS)
+    return playback(build(collective, name, where.num_ranks, **options), num_bytes, where)
+
+
+def plays(now: Now) -> list[Playback]:
+    """Return one collective, or two, with their times. Raises ValueError for what does not exist for so many ranks."""
+    found = []
+    for one in (now.algorithm, now.against):
+        if one != "none":
+            collective, _, name = one.rpartition(" ")
+            collective = collective or "allreduce"
+            found.append(_play(ALGORITHMS[collective][name], collective, name, num_bytes(now), cluster(now)))
+    return found
+
+
+def moment_s(now: Now) -> float:
+    return float(now.moment / _MOST_STEPS * max(play.finish_s for play in plays(now)))
+
+
+def picture(now: Now) -> Drawing:
+    return draw_play(plays(now), moment_s(now))
+
+
+def instants(now: Now) -> list[int]:
+    """The moments, in percent, at which messages have just taken effect, and the beginning."""
+    found = plays(now)
+    end_s = max(play.finish_s for play in found) or 1.0
+    done_s = np.concatenate([np.zeros(1), *(play.done_s for play in found)])
+    return np.unique(np.ceil(done_s / end_s * _MOST_STEPS - 1e-9).astype(int)).tolist()  # type: ignore[no-any-return]
+
+
+def report(now: Now) -> list[str]:
+    """What each sends, and which is faster."""
+    try:
+        found = plays(now)
+    except ValueError as error:
+        return [str(error)]
+    lines = []
+    for play in found:
+        sent = play.schedule.traffic(play.num_bytes).sent_bytes.max()
+        counts = f"{count_of(play.schedule.num_steps, 'step')}, {count_of(play.src.size, 'message')}"
+        name = f"{play.schedule.algorithm} {play.schedule.collective}"
+        lines.append(f"{name}: {counts}; the busiest rank sends {bytes_words(sent)}; {time_words(play.finish_s)}")
+    if len(found) == 2:
+        first, second = sorted(found, key=lambda play: play.finish_s)
+        names = [f"{play.schedule.algorithm} {play.schedule.collective}" for play in (first, second)]
+        ratio = second.finish_s / first.finish_s if first.finish_s else 1.0
+        lines.append(
+            f"{names[0]} takes as long as {names[1]} here"
+            if ratio < 1.005
+            else f"{names[0]} is {ratio:.3g} times as fast as {names[1]} here"
+        )
+    return lines
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Links that nothing is sent over, sums that nobody makes, and everything where one rank is alone."""
+    found: dict[str, str] = {}
+    if now.num_nodes == 1:
+        found |= dict.fromkeys(("inter_us", "inter_gb_per_s", "shared_nic"), "there is one node")
+    if now.gpus_per_node == 1:
+        found |= dict.fromkeys(("intra_us", "intra_gb_per_s"), "there is one GPU per node")
+    if now.num_nodes == now.gpus_per_node == 1:
+        return found | dict.fromkeys(("moment", "gamma_ps"), "one rank has nobody to send to")
+    try:
+        shown = plays(now)
+        if "shared_nic" not in found and _times(shown) == _times(plays(now._replace(shared_nic=not now.shared_nic))):
+            found["shared_nic"] = "no two messages meet at a card"
+        if not any(play.reduce.any() for play in shown):
+            found["gamma_ps"] = "nothing is added up"
+    except ValueError as error:
+        found |= dict.fromkeys(("moment", "gamma_ps", "shared_nic"), str(error))
+    return found
+
+
+def _times(some: list[Playback]) -> list[Any]:
+    return [(play.start_s.tolist(), play.done_s.tolist()) for play in some]
+
+
+class Player(Panel):
+    """A panel whose moment can be played, paused and stepped, and whose animation can be saved."""
+
+    children: tuple[Any, ...]
+
+    def __init__(self, explorer: Explorer, start: Now) -> None:
+        super().__init__(explorer, start)
+        moment = self.controls["moment"]
+        self.play = widgets.Play(min=0, max=_MOST_STEPS, step=1, interval=150, show_repeat=True, value=moment.value)
+        self.linked = widgets.jslink((self.play, "value"), (moment, "value"))
+        self.said = widgets.HTML()
+        named = {
+            "step back": ("to where the message before was done", lambda: self.step(-1)),
+            "step": ("to where the next message is done", lambda: self.step(1)),
+            "save as SVG": ("an animation that plays in a browser", lambda: self._save("svg")),
+            "save as GIF": ("this takes some seconds", lambda: self._save("gif")),
+        }
+        self.buttons = {}
+        for label, (tooltip, act) in named.items():
+            button = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width="auto"))
+            button.on_click(lambda _, act=act: act())
+            self.buttons[label] = button
+        row = self._row([self.play, *self.buttons.values(), self.said])
+        place = self.children.index(self.line)
+        self.children = (*self.children[:place], row, *self.children[place:])
+
+    def step(self, by: int) -> None:
+        """Move on, or back, to where the next message is done."""
+        now = self.now
+        if not self.controls["moment"].disabled:
+            ahead = [one for one in instants(now)[::by] if (one - now.moment) * by > 0]
+            self.controls["moment"].value = ahead[0] if ahead else now.moment
+
+    def save(self, path: PathLike, seconds: float = 12.0) -> None:
+        """Write what these settings play as an animation: an SVG, or a GIF where the name ends in .gif.
+
+        Raises ValueError for another ending, for a time that is not above 0 and at most 60 seconds, and for what cannot
+        be drawn; OSError where it cannot be written.
+        """
+        save_play(plays(self.now), path, seconds)
+
+    def still(self) -> str:
+        """Return the animation, or, where that is too large for a notebook, the picture of the moment."""
+        try:
+            svg = animated(plays(self.now))
+        except ValueError:
+            return ""
+        return svg if len(svg.encode()) <= MOST_SVG_BYTES else super().still()
+
+    def _save(self, ending: str) -> None:
+        some = [self.now.algorithm, *([self.now.against] if self.now.against != "none" else [])]
+        name = f"{'_against_'.join(some).replace(' ', '_')}.{ending}"
+        try:
+            self.save(name)
+            words = f"wrote {name}"
+        except (ValueError, OSError) as error:
+            words = str(error)
+        self.said.value = f"<span>{escape(printable(words))}</span>"
+
+
+@shows(SETTINGS, Player)
+def player() -> Explorer:
+    """Return controls over a collective that plays: chunks, messages and busy ranks under one playhead.
+
+    A second algorithm races it on the same axis of time. Shapes follow the nodes; an algorithm that cuts chunks into
+    segments has at most 4 of them. The panel's `save` writes the animation, as SVG or GIF.
+    """
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
