@@ -11,6 +11,7 @@ import io
 import json
 import re
 import statistics
+import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,6 +138,10 @@ def results(nb: Notebook) -> Iterator[str]:
             yield f"[{number}] has an output of {len(text.encode())} bytes"
         if WIDGET_TEXT in text and not is_uncompared(cell):
             yield f"[{number}] shows a widget, which nothing compares: tag it nbval-ignore-output"
+        try:
+            ET.fromstring(output.get("data", {}).get("image/svg+xml", "<svg/>"))
+        except ET.ParseError as error:
+            yield f"[{number}] shows an SVG that no browser reads: {error}"
         data = {key: value for key, value in output.get("data", {}).items() if key not in BINARY}
         if MACHINE.search(json.dumps({**output, "data": data}).replace("\\/", "/")):
             yield f"[{number}] shows a path of the machine it ran on"
@@ -243,6 +248,7 @@ ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceba
         (notebook(code_cell("x", shown(text_plain=WIDGET_TEXT))), "shows a widget"),
         (notebook(code_cell("x", printed("/home/ann/data"))), "a path of the machine"),
         (notebook(code_cell("x", shown(text_html="<b>/root/x</b>"))), "a path of the machine"),
+        (notebook(code_cell("x", {**shown(), "data": {"image/svg+xml": "<svg font='a'b''/>"}})), "no browser reads"),
         (notebook(code_cell("x", shown(image_jpeg="a"), shown(text_html="<svg></svg>"))), "shows 2 pictures"),
         (notebook(*[code_cell("x", printed("1" * 59_000))] * 6), "bytes"),
     ],

@@ -75,6 +75,15 @@ def test_a_short_svg_draws_the_same() -> None:
     assert paths == ["M45.9 100.4H101.7V45H45.9z"]
 
 
+def test_powers_of_ten_are_texts_like_others() -> None:
+    _, ax = plt.subplots(figsize=(2, 2))
+    ax.loglog([1, 1e6], [1, 1e6])
+    whole = svg_of(ax.figure)  # type: ignore[arg-type]
+    assert "<tspan" in whole
+    parts = [part for part in ET.fromstring(compact(whole)).iter() if part.tag.endswith("tspan")]
+    assert {part.text for part in parts} >= {"1", "0", "6"}
+
+
 def picture() -> str:
     file = io.BytesIO()
     Image.new("RGB", (8, 8), "#d55e00").save(file, "PNG")

@@ -116,6 +116,8 @@ def _texts(root: ET.Element) -> None:
         if text.get("transform", "").startswith("rotate(-0"):
             del text.attrib["transform"]
         text.attrib["font-family"] = FONTS
+        for part in text.iter("tspan"):  # of powers of ten: their family has quotes of its own
+            part.attrib.pop("font-family", None)
     for name in _SHARED:
         values = [text.get(name, "start") for text in texts]
         most = max(values, key=values.count, default="start")
