@@ -73,7 +73,7 @@ ACQUAINTED = {("pipeline", "sampling"), ("transfer", "pipeline"), ("parts", "sam
 ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
 NO_PROCESS_GROUP = {"figures", "explorers"}
 MOST_NAMES = 15  # that a room offers
-# the last: ddp.job, machine.read_log and bank, explorers.boxes and player; nccl, three; exercises.score; audits, three
+# the last: machine.bank, explorers.boxes, player, data_parallel; nccl, three; exercises.score; audits, three
 MOST_NAMES_IN_ALL = 165
 
 

@@ -86,6 +86,13 @@ GRIDS: dict[str, Axes] = {
         "accumulation": (1, 4),
         "overlap": ALL,
     },
+    "data_parallel": {
+        "model": ALL,
+        "num_gpus": (2, 3, 4, 6, 8),
+        "batch": ("9 samples", "64 samples", "512 samples"),
+        "link": ALL,
+        "rate": ("10 TFLOP/s", "40 TFLOP/s"),
+    },
     "zero": {
         "model": ALL,
         "num_ranks": (1, 2, 4, 8, 16, 64, 256, 1024),

@@ -23,6 +23,7 @@ SLIDERS = {  # the setting that each sets
     "uneven": "rank_0",
     "pipeline_parallel": "num_microbatches",
     "boxes": "message",
+    "data_parallel": "num_gpus",
 }
 
 

@@ -67,6 +67,7 @@ CASES = {
     "boxes": Case("boxes"),
     "boxes of yours": Case("boxes", ({"mine": Profile.load("bank:dgx_h100_8")},)),
     "pipeline_parallel": Case("pipeline_parallel", start={"schedule": "interleaved_1f1b", "link": "1 GB/s, 50 µs"}),
+    "data_parallel": Case("data_parallel"),
 }
 
 

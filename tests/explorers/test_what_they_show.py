@@ -61,6 +61,7 @@ from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, repo
     BOXES,
     BOXES_OF_YOURS,
     SCHEDULES,
+    REPLICAS,
 ) = (case.made() for case in CASES.values())
 
 # ---- player
@@ -613,3 +614,21 @@ def test_microbatches_that_rounds_do_not_fit_become_the_next_number_that_does() 
             now = {"num_ranks": num_ranks, "num_microbatches": number, "schedule": "interleaved_1f1b"}
             assert "bubble" in report(SCHEDULES, **now, num_chunks=3, backward_percent=0)[1]
     assert "<svg" in shown(pipeline_parallel(**now))[0]
+
+
+# ---- data_parallel
+
+
+def test_data_parallel_says_how_both_compare_with_one_gpu() -> None:
+    lines = report(REPLICAS, model="LLaMA-7B", num_gpus=8, batch="9 samples")
+    assert lines[0] == "one GPU alone: 19.8 s per step"
+    assert lines[-1] == "DataParallel uses 5 of 8 GPUs: it cuts the batch as torch.chunk does"
+    assert len(lines) == 5
+    assert len(report(REPLICAS)) == 4
+
+
+def test_data_parallel_draws_both_steps_of_each_gpu() -> None:
+    now = REPLICAS.at(num_gpus=3, batch="8 samples")
+    drawn = REPLICAS.pictures["picture"](now)
+    assert len(drawn.y_ticks) == 3 * 4
+    assert drawn.title.startswith("ResNet-50 on 3 GPUs: a step takes 36.3 ms with DataParallel (DP), ")

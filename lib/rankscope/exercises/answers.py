@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from .. import data_parallel, ddp, nccl, parts, transfer
+from .. import data_parallel, ddp, nccl, parameter_server, parts, transfer
 from ..cluster import Cluster, Link
 from ..collectives import build, closed_form, simulate_executor
 from ..data_parallel.model import chunk_sizes
@@ -440,22 +440,7 @@ def devices_used() -> int:
     return len(chunk_sizes(20, 8))
 
 
-@nearly(
-    "10.2",
-    "device 0 does not carry {} times as much",
-    means={
-        16: "only what a DDP rank sends was counted",
-        4: "there were 8 devices",
-    },
-)
-def busiest_port() -> float:
-    """How many times a DDP rank's bytes pass device 0 among 16, parameters and gradients alone counted."""
-    sizes = data_parallel.StepSizes(16, 0, 0, 1600)
-    first, rank = (data_parallel.traffic(sizes, 16, how) for how in ("data_parallel", "ddp"))
-    return float(first.port_bytes[0] / rank.port_bytes[0])
-
-
-@judged("10.3")
+@judged("10.2")
 def least_link(answer: Any) -> str | None:
     """From how many GB/s on four devices with 100 MB of parameters are faster than one that takes 200 ms."""
     rate = number("the bandwidth in GB/s", amount(answer, "GB/s"), high=1e6, above=0)
@@ -467,6 +452,24 @@ def least_link(answer: Any) -> str | None:
     if step_s(rate * 1.005) > 0.2:
         return f"with {rate:g} GB/s a step of the four takes {step_s(rate) * 1e3:.0f} ms"
     return "four devices are faster with less, too" if step_s(rate * 0.995) < 0.2 else None
+
+
+@built("10.3")
+def mean_of_all_samples(answer: Any) -> Score:
+    """A factor of a rank's loss, by its samples and those of all, with which DDP has the mean over all samples."""
+    if not callable(answer):
+        raise ValueError(f"a function of own and counts was expected, got {answer!r}")
+    factors = {"yours": answer, "none": lambda own, counts: 1, "own": lambda own, counts: own}
+    all_counts = [8, 8, 8], [12, 8, 4], [1, 5, 9, 9]
+
+    def off(factor: Any, counts: list[int]) -> float:
+        weights = [number("the factor", factor(own, counts)) / (own * len(counts)) for own in counts]
+        return max(abs(weight * sum(counts) - 1) for weight in weights)
+
+    found = {name: [off(factor, counts) for counts in all_counts] for name, factor in factors.items()}
+    rows = {name: tuple(f"{one:.0%}" for one in each) for name, each in found.items()}
+    wrong = f"a sample's weight is off by up to {max(found['yours']):.0%}" if max(found["yours"]) > 1e-9 else None
+    return Score(tuple(f"off with {' + '.join(map(str, counts))}" for counts in all_counts), rows, wrong)
 
 
 # ---- 11: what a rank holds in memory
@@ -562,7 +565,7 @@ def epoch_of_the_hang() -> int:
     return uneven.steps_by_rank([10 * 100, 10 * 110], "hang")[1] // 110 + 1
 
 
-# ---- 13: parameter servers and pipelines
+# ---- 13: parameter servers and shared memory
 
 
 @nearly(
@@ -578,17 +581,47 @@ def server_against_ring() -> float:
     return 16 / (2 * (16 - 1) / 16)
 
 
-@fewest("13.2", 1, 4096, "microbatches")
-def fewest_microbatches(microbatches: int) -> str | None:
-    """The fewest microbatches with which 1F1B on eight ranks stands idle for a tenth of the step or less."""
-    share = bubble_share("one_f_one_b", 8, microbatches)
-    return f"with m = {microbatches} the bubble is {float(share):.1%}" if share > 0.1 else None
+@nearly(
+    "13.2",
+    "its gradient is not behind by {} updates",
+    means={
+        4: "there was one other worker",
+        2: "the question asked for the average of all gradients",
+        9: "its own update counted",
+    },
+)
+def behind() -> float:
+    """How many updates the gradient of a worker is behind that takes 40 ms, next to two that take 10 ms."""
+    run = parameter_server.simulate("asynchronous", 3, 90, 8, Link(0.0, math.inf), [0.010, 0.010, 0.040])
+    return float(np.median(np.array(run.staleness)[np.array(run.pushed_by) == 3]))
 
 
 @built("13.3")
-def one_kept(answer: Any) -> Score:
-    """A schedule as text, of two ranks and three microbatches, in which no rank ever keeps two activations."""
-    return pipeline_score(answer, 2, 3, most_kept=1)
+def lost_updates(answer: Any) -> Score:
+    """An order in which two processes that add 1 three times each, without a lock, come to 2."""
+    in_turn = "r0 w0 r1 w1 r0 w0 r1 w1 r0 w0 r1 w1"
+    found = {name: _counted(one) for name, one in {"yours": answer, "in turn": in_turn, "in step": _IN_STEP}.items()}
+    wrong = None if found["yours"] == 2 else f"the counter ends at {found['yours']}; 2 is possible"
+    return Score(("counter", "lost"), {name: (str(end), str(6 - end)) for name, end in found.items()}, wrong)
+
+
+_IN_STEP = "r0 r1 w0 w1 r0 r1 w0 w1 r0 r1 w0 w1"
+
+
+def _counted(order: Any) -> int:
+    """What a counter ends at whose reads and writes come in this order."""
+    counter, held, pieces = 0, {}, order.split() if isinstance(order, str) else []
+    for process in "01":
+        if [piece[0] for piece in pieces if piece[1:] == process] != ["r", "w"] * 3:
+            raise ValueError(f"r{process} and w{process} were expected in turn, three times each, got {order!r}")
+    if len(pieces) != 12:
+        raise ValueError(f"6 reads and 6 writes were expected, got {order!r}")
+    for piece in pieces:
+        if piece[0] == "r":
+            held[piece[1]] = counter
+        else:
+            counter = held[piece[1]] + 1
+    return counter
 
 
 # ---- 14: a sampler, a schedule and a prediction of one's own
@@ -761,6 +794,29 @@ def launch_and_hop(answer: Any) -> str | None:
     ]
     median = float(np.median(off))
     return None if median < 0.05 else f"with {launch:g} and {hop:g} µs the median error is {median:.1%}"
+
+
+# ---- 18: pipelines
+
+
+@fewest("18.1", 1, 4096, "microbatches")
+def fewest_microbatches(microbatches: int) -> str | None:
+    """The fewest microbatches with which 1F1B on eight ranks stands idle for a tenth of the step or less."""
+    share = bubble_share("one_f_one_b", 8, microbatches)
+    return f"with m = {microbatches} the bubble is {float(share):.1%}" if share > 0.1 else None
+
+
+@fewest("18.2", 1, 64, "chunks", means={5: "the bubble were 7/(v·m)", 63: "there was one microbatch"})
+def fewest_chunks(chunks: int) -> str | None:
+    """The fewest chunks with which interleaved 1F1B of 16 microbatches on eight ranks is idle for a tenth or less."""
+    share = bubble_share("interleaved_1f1b", 8, 16, chunks)
+    return f"with v = {chunks} the bubble is {float(share):.1%}" if share > 0.1 else None
+
+
+@built("18.3")
+def three_kept(answer: Any) -> Score:
+    """A schedule as text, of three ranks and four microbatches, with GPipe's bubble and three activations at most."""
+    return pipeline_score(answer, 3, 4, most_bubble=float(bubble_share("gpipe", 3, 4)), most_kept=3)
 
 
 # ---- 19: silent bugs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .allreduce import allreduce
 from .boxes import boxes
 from .catalogue import gallery
+from .data_parallel import data_parallel
 from .ddp import ddp
 from .machine import machine
 from .parts import parts
@@ -19,6 +20,7 @@ from .zero import zero
 __all__ = [
     "allreduce",
     "boxes",
+    "data_parallel",
     "ddp",
     "gallery",
     "machine",

@@ -13,6 +13,7 @@ from ..machine import Profile
 from ..values.checks import of_type, one_of
 from .allreduce import allreduce
 from .boxes import boxes
+from .data_parallel import data_parallel
 from .ddp import ddp
 from .machine import by_name, machine
 from .panel import Panel, Pictured
@@ -51,9 +52,10 @@ CATALOGUE = (
     Entry(machine, "Recorded machines against the model", "07_model_and_machine"),
     Entry(transfers, "Copies to the GPU", "08_transfers"),
     Entry(ddp, "DDP's buckets and overlap", "09_ddp_buckets_and_overlap"),
+    Entry(data_parallel, "DataParallel against DDP", "10_dataparallel_against_ddp"),
     Entry(zero, "Memory per rank with ZeRO", "11_zero_memory"),
     Entry(uneven, "Ranks that run out of batches", "12_uneven_inputs"),
-    Entry(pipeline_parallel, "Pipelines and their bubbles", "13_other_ways"),
+    Entry(pipeline_parallel, "Pipelines and their bubbles", "18_pipelines"),
     Entry(boxes, "Collectives measured on GPU boxes", "15_measured_gpu_boxes"),
 )
 _ENTRIES = {entry.name: entry for entry in CATALOGUE}

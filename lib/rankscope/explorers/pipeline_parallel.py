@@ -1,4 +1,4 @@
-"""The explorer of notebook 13: schedules of a pipeline, their bubble, their activations and their traffic."""
+"""The explorer of notebook 18: schedules of a pipeline, their bubble, their activations and their traffic."""
 
 from __future__ import annotations
 
