@@ -30,6 +30,7 @@ from .scores import (
     pipeline_score,
     sampler_score,
     schedule_score,
+    share_score,
     stage_score,
     step_score,
 )
@@ -482,24 +483,8 @@ def fewest_ranks(ranks: int) -> str | None:
     return f"with {count_of(ranks, 'rank')} it is {decimal_words(needed)} per rank" if needed > 24e9 else None
 
 
-@nearly(
-    "11.2",
-    "the fullest rank does not exceed an even share by {}",
-    within=1e-6,
-    means={
-        2: "the question asked for the tensors of the fullest rank",
-        1.6: "the question asked for the whole share, not what it exceeds an even one by",
-        0.25: "the fullest rank had one tensor and a quarter",
-        1: "an even share was one tensor",
-    },
-)
-def five_on_four() -> float:
-    """By which share the fullest of four ranks holds more than a quarter of five equal tensors."""
-    return max(map(len, zero.partition([1000] * 5, 4))) * 4 / 5 - 1
-
-
 @exactly(
-    "11.3",
+    "11.2",
     "the shards do not hold {} bytes more than the tensor",
     unit="B",
     means={
@@ -514,6 +499,12 @@ def padding() -> int:
     """The bytes that four shards of ten rows of a thousand floats hold beyond the tensor itself."""
     weight = zero.Parameter("weight", (10, 1000), 4)
     return 4 * (4 * weight.rows_bound(4) - weight.size)
+
+
+@built("11.3")
+def dealt_out_tensors(answer: Any) -> Score:
+    """A deal of seven tensors to three ranks that gives each as much, where the largest first does not."""
+    return share_score(answer, [5, 5, 4, 4, 3, 3, 3], 3, at_most=1)
 
 
 # ---- 12: ranks that run out of batches at different times
@@ -536,23 +527,8 @@ def shadows() -> int:
     return len(uneven.simulate(_FOUR, "join").select(kind="shadow"))
 
 
-@nearly(
-    "12.2",
-    "it does not count {} times as much",
-    means={
-        1: "the sum was divided by the 4 ranks of the start",
-        0.25: "the first were compared with the last",
-        2: "two ranks were left in the last step",
-    },
-)
-def last_against_first() -> float:
-    """How much more a sample of the last batch counts than one of the first, divided by the ranks that are left."""
-    active = [sum(own > step for own in _FOUR) for step in range(max(_FOUR))]
-    return active[0] / active[-1]
-
-
 @exactly(
-    "12.3",
+    "12.2",
     "rank 1 is not in epoch {}",
     means={
         1: "ranks met at the end of each epoch",
@@ -563,6 +539,12 @@ def last_against_first() -> float:
 def epoch_of_the_hang() -> int:
     """The epoch, from 1, of a rank with 110 batches when one with 100 has ended its ten epochs."""
     return uneven.steps_by_rank([10 * 100, 10 * 110], "hang")[1] // 110 + 1
+
+
+@built("12.3")
+def even_epoch(answer: Any) -> Score:
+    """A deal of eight files to three ranks after which all have as many batches."""
+    return share_score(answer, [12, 9, 8, 7, 6, 6, 4, 2], 3, at_most=1)
 
 
 # ---- 13: parameter servers and shared memory
@@ -695,17 +677,21 @@ def adding_switch() -> float:
     return busbw_factor("allreduce", 4) / (1 + 1 / 4)
 
 
-@judged("15.3")
-def other_group(answer: Any) -> str | None:
+@built("15.3")
+def other_group(answer: Any) -> Score:
     """The nodes of an H100 fleet that are not in the group of node 1, found from pairs that are slow."""
     pairs = Profile.load("bank:h100_fleet_a_pairs_2x8").select("all_to_all")
     ends = [[int(str(point.options[end])[-3:]) for end in ("src", "dst")] for point in pairs]
-    if not isinstance(answer, list | tuple | set):
-        return f"a list of nodes was expected, got {answer!r}"
-    others = {whole("a node", node, 2, max(map(max, ends))) for node in answer}
     fast = [point.algbw_bytes_per_s > 15e9 for point in pairs]
-    wrong = sum(((a in others) == (b in others)) != same for (a, b), same in zip(ends, fast, strict=True))
-    return f"{wrong} of {len(pairs)} pairs are on the wrong side" if wrong else None
+    given = {whole("a node", node, 2, max(map(max, ends))) for node in several("the answer", answer, "nodes")}
+
+    def explained(others: set[int]) -> int:
+        return sum(((a in others) == (b in others)) == same for (a, b), same in zip(ends, fast, strict=True))
+
+    found = {"yours": explained(given), "one group": explained(set())}
+    rows = {name: (f"{number} of {len(pairs)}",) for name, number in found.items()}
+    left = len(pairs) - found["yours"]
+    return Score(("pairs explained",), rows, f"{left} of {len(pairs)} pairs are on the wrong side" if left else None)
 
 
 # ---- 16: a training job from a log

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from ..cluster import Link
 from ..data_parallel.model import StepCosts, StepSizes, chunk_sizes, simulate, traffic
@@ -11,7 +12,7 @@ from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..timeline import Timeline
 from ..values.units import decimal_words, time_words
-from .panel import Explorer, Now, Setting, shows
+from .panel import Explorer, Now, Setting, Steps, shows
 
 # Bytes of one sample: a float32 image or int64 tokens, and float32 scores of each class or of each token's successor.
 SAMPLE_BYTES = {
@@ -30,11 +31,18 @@ LINKS = {
 }
 SETTINGS = (
     Setting("model", "ResNet-50", ARCHITECTURES, "model"),
-    Setting("num_gpus", 4, (2, 8), "GPUs"),
-    Setting("batch", "64 samples", BATCHES, "batch, all GPUs"),
-    Setting("rate", "40 TFLOP/s", RATES, "each GPU"),
+    Setting("num_gpus", 4, range(2, 9), "GPUs"),
+    Setting("batch", "64 samples", Steps(BATCHES), "batch of all GPUs"),
+    Setting("rate", "40 TFLOP/s", Steps(RATES), "speed of a GPU"),
     Setting("link", "12 GB/s, 10 µs (PCIe 3)", LINKS, "link"),
 )
+PRESETS: dict[str, dict[str, Any]] = {
+    "8 GPUs": {"num_gpus": 8},
+    "512 samples": {"batch": "512 samples"},
+    "NVLink": {"link": "200 GB/s, 3 µs (NVLink)"},
+    "GPT-2: large outputs": {"model": "GPT-2"},
+    "9 samples, 8 GPUs": {"num_gpus": 8, "batch": "9 samples"},
+}
 _LANES = {"data_parallel": ("DP", "DP port"), "ddp": ("DDP", "DDP port")}
 
 
@@ -95,4 +103,4 @@ def data_parallel() -> Explorer:
 
     Ports carry one message at a time. DDP's allreduce is one ring after the backward: no overlap.
     """
-    return Explorer(SETTINGS, {"picture": picture}, report)
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS)
