@@ -1,4 +1,4 @@
-"""The dashboard as `make dashboard` serves it: every explorer picked and moved, nothing asked of another machine."""
+"""The dashboard as `make dashboard` serves it: every control moved, nothing asked of another machine."""
 
 from __future__ import annotations
 
@@ -7,28 +7,30 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 from urllib.request import urlopen
 
+import nbformat
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page, expect
 
 from rankscope.explorers.catalogue import CATALOGUE, Entry
+from rankscope.explorers.panel import Explorer, Now, Setting, explorer_of
 from tests.browser.jupyterlab import (
+    LOAD_MS,
+    REPAINT_MS,
     START_S,
     STOP_S,
-    Mark,
     browser_page,
-    explorer,
     find_browser,
     isolated,
     marks,
-    move_right,
-    picture_after,
+    picture_in,
     running,
 )
-from tests.browser.sliders import label, picture
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -66,38 +68,94 @@ def children(pid: int) -> set[str]:
     return set(listed.read_text().split()) if listed.exists() else set()
 
 
-def drive(page: Page, entry: Entry, previous: list[Mark]) -> list[Mark]:
-    """Pick an explorer, move its slider, and expect a picture other than before: of most, the very one predicted.
+def inputs() -> dict[str, list[Any]]:
+    """What the dashboard's notebook gives to explorers that take something."""
+    notebook = nbformat.read(FOLDER / "explorers.ipynb", as_version=4)
+    (code,) = (cell.source for cell in notebook.cells if cell.cell_type == "code")
+    given: dict[str, Any] = {}
+    with chdir(FOLDER):
+        exec(code.rpartition("explorers.gallery")[0], given)
+    return {"machine": [given["recorded"]], "transfers": [given["gpu"]] * (given["gpu"] is not None)}
 
-    `previous` is the picture of the explorer that was picked before, which stays until this one is there.
+
+def nearest(explorer: Explorer, now: Now, setting: Setting) -> Any:
+    """The nearest value of a control at which something else is shown."""
+    values, here = setting.values, explorer.html(now)
+    start, most = values.index(getattr(now, setting.name)), explorer.most(now).get(setting.name)
+    for value in sorted(values, key=lambda value: abs(values.index(value) - start)):
+        if (most is None or value <= most) and explorer.html(now._replace(**{setting.name: value})) != here:
+            return value
+    raise AssertionError(f"{setting.name} changes nothing and is enabled: {explorer.line(now)}")
+
+
+def move(control: Locator, setting: Setting, steps: int, place: int) -> None:
+    """Move a control: a slider by keys, a switch by a click, a list by its place."""
+    if setting.kind is bool:
+        control.locator("input").click()
+    elif control.locator(".noUi-handle").count():
+        for _ in range(abs(steps)):
+            control.locator(".noUi-handle").press("ArrowRight" if steps > 0 else "ArrowLeft")
+    else:
+        control.locator("select").select_option(index=place)
+
+
+CONTROLS = ".widget-slider, .widget-checkbox, .widget-dropdown"
+IS_OFF = "each => each.map(one => !!one.querySelector('[disabled], :disabled'))"
+SHOWN = "panel => [...panel.querySelectorAll('.widget-html')].map(one => one.innerHTML).join()"
+
+
+def drive(page: Page, entry: Entry, given: list[Any]) -> int:
+    """Pick an explorer and move each control once; expect another picture or report, and the state in the line.
+
+    Returns how many controls were moved.
     """
     page.get_by_role("button", name=entry.title, exact=True).click()
-    page.get_by_text(f"of notebook {entry.notebook}").wait_for()
-    box = explorer(page).locator(".widget-vbox", has=page.locator("svg.rankscope")).last
-    before = picture_after(box, previous)
-    exact = entry.name != "machine"  # which has other profiles here
-    assert not exact or before == marks(picture(entry.name))
-    move_right(box, label(entry.name))
-    after = picture_after(box, before)
-    assert after != before
-    assert not exact or after == marks(picture(entry.name, steps=1))
-    return after
+    explorer, panel = explorer_of(entry.show, *given), page.locator(".rankscope-explorer")
+    line = panel.locator(".widget-text input")
+    now, moved = explorer.at(), 0
+    for setting, control in zip(explorer.settings, range(len(explorer.settings)), strict=True):
+        expect(line).to_have_value(explorer.line(now), timeout=REPAINT_MS)
+        reasons = explorer.without_effect(now)
+        off = [one.name in reasons for one in explorer.settings]
+        deadline = time.monotonic() + REPAINT_MS / 1e3
+        while panel.locator(CONTROLS).evaluate_all(IS_OFF) != off and time.monotonic() < deadline:
+            page.wait_for_timeout(20)
+        assert panel.locator(CONTROLS).evaluate_all(IS_OFF) == off, explorer.line(now)
+        if off[control]:
+            continue
+        before, value = panel.evaluate(SHOWN), nearest(explorer, now, setting)
+        place = setting.values.index(value)
+        move(
+            panel.locator(CONTROLS).nth(control),
+            setting,
+            place - setting.values.index(getattr(now, setting.name)),
+            place,
+        )
+        now, moved = now._replace(**{setting.name: value}), moved + 1
+        now = now._replace(**{name: min(getattr(now, name), most) for name, most in explorer.most(now).items()})
+        expect(line).to_have_value(explorer.line(now), timeout=REPAINT_MS)
+        assert panel.evaluate(SHOWN) != before, explorer.line(now)
+    assert marks(picture_in(panel)) == marks(explorer.still(now))
+    return moved
 
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_every_explorer_is_there_and_moves_and_no_request_leaves_the_machine(tmp_path: Path) -> None:
+def test_every_control_of_every_explorer_moves_and_no_request_leaves_the_machine(tmp_path: Path) -> None:
     find_browser()
     screenshot = ROOT / "test-artifacts" / "dashboard.png"
     asked: list[str] = []
+    given, state = inputs(), 'explorers.uneven(handling="join", rank_0=4)'
     with dashboard(tmp_path / "voila") as (address, pid):
         with browser_page(tmp_path / "browser", screenshot) as page:
             page.on("request", lambda request: asked.append(request.url))
-            page.goto(address)
-            explorer(page).wait_for()
-            shown: list[Mark] = []
-            for entry in CATALOGUE:
-                shown = drive(page, entry, shown)
+            page.goto(f"{address}&state={quote(state)}")
+            expect(page.locator(".rankscope-explorer .widget-text input")).to_have_value(
+                'explorers.uneven(rank_0=4, handling="join")', timeout=LOAD_MS
+            )
+            for entry in sorted(CATALOGUE, key=lambda entry: entry.name == "uneven"):  # it is not at its defaults
+                page.get_by_role("button", name="reset", exact=True).click()
+                assert drive(page, entry, given.get(entry.name, [])) > 4
         kernels = children(pid)
     host = address.split("/?")[0] + "/"
     assert any(url.startswith(host) for url in asked)
