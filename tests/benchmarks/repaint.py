@@ -16,11 +16,12 @@ from typing import NamedTuple
 import nbformat.v4 as nbformat
 from playwright.sync_api import Locator, Page
 
+from rankscope.explorers.catalogue import CATALOGUE
 from tests.browser.jupyterlab import browser_page, lab_server, open_and_run_all
-from tests.browser.sliders import SLIDERS
 from tests.tools.execute_notebooks import METADATA
 
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
+NAMES = tuple(entry.name for entry in CATALOGUE)
 STEPS, STEPS_EACH = 20, 5
 UNCHANGED_MS = 5_000  # a setting that the picture does not show repaints nothing
 BAR_MS = 100
@@ -89,6 +90,8 @@ def of_all_sliders(page: Page) -> tuple[list[float], Slowest]:
     times: list[float] = []
     slowest = Slowest(0.0, "")
     for slider in page.locator(".jp-OutputArea .widget-slider").all():
+        if slider.locator("[disabled]").count():
+            continue
         found = press(page, slider.locator(".noUi-handle").first, STEPS_EACH)
         times += found
         slowest = max(slowest, Slowest(max(found, default=0.0), slider.locator(".widget-label").first.inner_text()))
@@ -113,7 +116,7 @@ def measured(name: str, code: str, folder: Path) -> tuple[list[float], str]:
 
 
 def main(names: list[str]) -> None:
-    codes = {**{name: f"from rankscope import explorers\nexplorers.{name}()" for name in SLIDERS}, **GRID}
+    codes = {**{name: f"from rankscope import explorers\nexplorers.{name}()" for name in NAMES}, **GRID}
     codes["machine"] = (
         "from rankscope import explorers\nfrom rankscope.machine import Profile\n"
         f"explorers.machine({{'slow': Profile.load({str(PROFILE)!r})}})"
@@ -126,7 +129,7 @@ def main(names: list[str]) -> None:
             times, label = measured(name, codes[name], Path(folder) / str(len(medians)))
             medians[name] = statistics.median(times)
             print(f"{name:<22}{len(times):>9}{medians[name]:>11.0f}{max(times):>8.0f}  {label}", flush=True)
-    if explorers := [name for name in wanted if name in SLIDERS]:
+    if explorers := [name for name in wanted if name in NAMES]:
         worst = max(explorers, key=medians.__getitem__)
         print(f"slowest explorer by its median: {worst}, {medians[worst]:.0f} ms (bar: under {BAR_MS} ms)")
     if set(GRID) <= set(wanted):

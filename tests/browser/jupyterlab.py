@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
 from rankscope.doctor import probes, remedy
 from rankscope.doctor.diagnosis import Missing
@@ -161,38 +161,6 @@ def open_and_run_all(page: Page, address: str, name: str) -> None:
         }""",
         timeout=RUN_MS,
     )
-
-
-def explorer(within: Page | Locator) -> Locator:
-    """The first widget box that holds a picture."""
-    page = within if isinstance(within, Page) else within.page
-    return within.locator(".widget-vbox", has=page.locator(".widget-html svg.rankscope")).first
-
-
-def slider_labels(box: Locator) -> list[str]:
-    return [label.strip() for label in box.locator(".widget-slider .widget-label").all_inner_texts()]
-
-
-def slider_handle(box: Locator, label: str) -> Locator:
-    """What the keyboard moves: focus it, press an arrow."""
-    name = box.page.get_by_text(label, exact=True)
-    return box.locator(".widget-slider").filter(has=name).locator(".noUi-handle").first
-
-
-def move_right(box: Locator, label: str) -> None:
-    """Press the arrow key on a slider, and wait until it has moved."""
-    handle = slider_handle(box, label)
-    before = handle.get_attribute("aria-valuenow")
-    handle.press("ArrowRight")
-    expect(handle).not_to_have_attribute("aria-valuenow", str(before), timeout=REPAINT_MS)
-
-
-def picture_after(box: Locator, before: list[Mark]) -> list[Mark]:
-    """The marks of the picture that takes the place of another."""
-    deadline = time.monotonic() + REPAINT_MS / 1e3
-    while (seen := marks(picture_in(box))) == before and time.monotonic() < deadline:
-        box.page.wait_for_timeout(20)
-    return seen
 
 
 def picture_in(box: Locator) -> str:
