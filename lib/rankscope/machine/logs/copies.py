@@ -174,7 +174,7 @@ def gpu_copy(log: Log) -> list[Profile]:
 
 
 def bandwidth_test(log: Log) -> list[Profile]:
-    """CUDA's bandwidthTest: its shmoo, default (quick) or CSV mode; its MB/s are of 2²⁰ bytes, its GB/s of 10⁹."""
+    """CUDA's bandwidthTest: shmoo, default or CSV output; its MB/s are of 2²⁰ bytes, its GB/s of 10⁹."""
     shmoo = r"-(H2D|D2H|D2D)(?:-(Pinned|Paged))?, Bandwidth = ([\d.]+) ([GM])B/s, Time = ([\d.]+) s, Size = (\d+) bytes"
     units, times = {"M": 2**20, "G": GB}, Times(log)
     for line, found in log.rows(shmoo, "bandwidthTest-"):
