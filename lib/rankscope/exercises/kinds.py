@@ -65,7 +65,7 @@ def check(exercise: str, answer: Any = ...) -> None:
     >>> check("01.1", ...)
     01.1: not answered yet
     >>> check("00.2", "25 ms")
-    00.3: right
+    00.2: right
     >>> check("00.2", 50)
     Traceback (most recent call last):
     rankscope.exercises.kinds.WrongAnswer: 00.2: 50 would be right if nothing overlapped with the backward
