@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import numpy as np
 
-from .. import data_parallel, ddp, nccl, parameter_server, parts, transfer
+from .. import data_parallel, ddp, nccl, parameter_server, parts
 from ..cluster import Cluster, Link
 from ..collectives import build, closed_form, simulate_executor
 from ..data_parallel.model import chunk_sizes
@@ -335,18 +335,11 @@ def staged() -> float:
     return simulate(Pipeline([Stage("staging", 3.0, capacity=1), Stage("link", 1.0)]), 4).end_s
 
 
-@nearly(
-    "08.3",
-    "the share is not {}: max(copy, compute) divided by what the loop takes",
-    means={
-        1: "copies overlapped with steps",
-        0.4: "the question asked for the copy's share of the time",
-        60: "the question asked for percent (write 0.6 or '60 %')",
-    },
-)
-def share_in_turn() -> float:
-    """The share of max(copy, compute) that a loop achieves whose copies of 6 ms and steps of 9 ms take turns."""
-    return transfer.overlap_share(transfer.simulate(1000, load_s=0.0, copy_s=0.006, step_s=0.009, prefetched=False))
+@built("08.3")
+def workers_of_a_loader(answer: Any) -> Score:
+    """The workers by stage with which a batch comes 90 times per second, and no worker more."""
+    stages = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
+    return stage_score(answer, Pipeline([Stage(name, seconds) for name, seconds in stages.items()]), 90.0)
 
 
 # ---- 09: DDP's buckets and overlap
