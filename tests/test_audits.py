@@ -127,11 +127,13 @@ class Branches(nn.Module):
 
 @pytest.mark.slow
 def test_a_step_that_equals_one_process_has_no_findings() -> None:
-    for step, num_allreduces in ((None, 1), (accumulated, 1)):
-        audited = audit_step(work(), 4, step)
+    dropping = nn.Sequential(nn.Linear(3, 1), nn.Dropout(0.5)).double()  # each rank would draw other numbers
+    for module, step, num_allreduces in ((None, None, 1), (None, accumulated, 1), (dropping, None, 1)):
+        audited = audit_step(work(module), 4, step)
         audited.check()
         assert audited.num_allreduces == num_allreduces
         assert "as one process" in str(audited)
+    assert dropping[1].training
 
 
 @pytest.mark.slow

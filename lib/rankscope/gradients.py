@@ -344,7 +344,8 @@ class StepAudit:
                 says = f"gradients are {self.ratio:.4g} times those of one process: is the loss a sum? DDP takes means"
             else:
                 says = f"gradients differ from one process's by up to {off:.0%} of the largest entry: do samples"
-                says += " affect each other (BatchNorm), or do ranks divide by different numbers of samples or tokens?"
+                says += " affect each other (BatchNorm), does the module draw random numbers, or do ranks divide by"
+                says += " different numbers of samples or tokens?"
             found.append(Finding("not_the_whole_batch", says))
         if self.buffers:
             says = f"buffers differ between ranks: {_some(self.buffers)}"
@@ -369,9 +370,9 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     """Run one step on real ranks under DDP, each with its part of the batch, and compare with one process.
 
     ``step(ddp, inputs, targets)`` leaves the gradients of a rank's part, before any clipping; by default it is a
-    forward, `loss_fn` and a backward. Dropout draws other numbers on each rank: switch it off before. Where a rank
-    leaves a parameter unused, DDP would hang: the step is then not run, and the mean of what ranks compute alone is
-    compared. Raises ValueError if the batch does not divide, RankError where the step raises.
+    forward, `loss_fn` and a backward. Dropout modules are switched off, since each rank draws its own numbers. Where a
+    rank leaves a parameter unused, DDP would hang: the step is then not run, and the mean of what ranks compute alone
+    is compared. Raises ValueError if the batch does not divide, RankError where the step raises.
 
     >>> both = torch.randn(8, 3), torch.randn(8, 1)
     >>> print(audit_step(Work(nn.Linear(3, 1), *both, nn.functional.mse_loss)))
@@ -384,6 +385,10 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     _divided(work, num_ranks)
     if step is not None and not callable(step):
         raise ValueError(f"step must be a function of ddp, inputs and targets, got {step!r}")
+    work = Work(copy.deepcopy(work.module), work.inputs, work.targets, work.loss_fn)
+    for one in work.module.modules():
+        if isinstance(one, nn.modules.dropout._DropoutNd):
+            one.eval()
     ranks: list[_Audited] = _on_ranks(_audited, num_ranks, work, step)
     return StepAudit(
         tuple(one.gradient for one in ranks),
