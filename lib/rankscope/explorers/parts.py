@@ -75,7 +75,9 @@ def without_effect(now: Now) -> dict[str, str]:
     """Chance where all times are fixed, and parts that end together anyway."""
     found = {}
     if not now.load_ms:
-        found["jitter"] = found["num_loaders"] = "loading takes no time"
+        found["jitter"] = "loading takes no time"
+        if not now.queue_size:
+            found["num_loaders"] = "loading takes no time"
     if not (now.load_ms and now.jitter):
         found["seed"] = "all times are fixed: nothing is random"
     if now.num_trainers == 1 or now.steps_per_part == 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from html import escape
+from inspect import signature
 from typing import Any
 
 import ipywidgets as widgets
@@ -15,6 +16,7 @@ from ..collectives import ALGORITHMS, best, build
 from ..collectives.playback import Playback, playback
 from ..figures.marks import Drawing
 from ..figures.player import animated, draw_play, save_play
+from ..figures.svg import to_svg
 from ..values.checks import count_of, printable
 from ..values.storage import PathLike
 from ..values.units import bytes_words, time_words
@@ -80,13 +82,14 @@ def _play(_builder: Any, collective: str, name: str, num_bytes: int, where: Clus
 
 def plays(now: Now) -> list[Playback]:
     """Return one collective, or two, with their times. Raises ValueError for what does not exist for so many ranks."""
-    found = []
-    for one in (now.algorithm, now.against):
-        if one != "none":
-            collective, _, name = one.rpartition(" ")
-            collective = collective or "allreduce"
-            found.append(_play(ALGORITHMS[collective][name], collective, name, num_bytes(now), cluster(now)))
-    return found
+    return [_play(builder, of, name, num_bytes(now), cluster(now)) for of, name, builder in _chosen(now)]
+
+
+def _chosen(now: Now) -> list[tuple[str, str, Any]]:
+    """The collective, the name and the builder of each algorithm."""
+    words = [one.rpartition(" ") for one in (now.algorithm, now.against) if one != "none"]
+    found = [(collective or "allreduce", name) for collective, _, name in words]
+    return [(collective, name, ALGORITHMS[collective][name]) for collective, name in found]
 
 
 def moment_s(now: Now) -> float:
@@ -140,17 +143,20 @@ def without_effect(now: Now) -> dict[str, str]:
         return found | dict.fromkeys(("moment", "gamma_ps"), "one rank has nobody to send to")
     try:
         shown = plays(now)
-        if "shared_nic" not in found and _times(shown) == _times(plays(now._replace(shared_nic=not now.shared_nic))):
+        if "shared_nic" not in found and _seen(now) == _seen(now._replace(shared_nic=not now.shared_nic)):
             found["shared_nic"] = "no two messages meet at a card"
         if not any(play.reduce.any() for play in shown):
             found["gamma_ps"] = "nothing is added up"
     except ValueError as error:
-        found |= dict.fromkeys(("moment", "gamma_ps", "shared_nic"), str(error))
+        names = ["moment", "gamma_ps", "shared_nic"]
+        if not any("num_segments" in signature(builder).parameters for _, _, builder in _chosen(now)):
+            names += ["message", "intra_us", "inter_us", "intra_gb_per_s", "inter_gb_per_s"]
+        found |= dict.fromkeys(names, str(error))
     return found
 
 
-def _times(some: list[Playback]) -> list[Any]:
-    return [(play.start_s.tolist(), play.done_s.tolist()) for play in some]
+def _seen(now: Now) -> tuple[list[str], str]:
+    return report(now), to_svg(picture(now))
 
 
 class Player(Panel):
