@@ -10,10 +10,13 @@ from numpy.typing import NDArray
 
 from ..cluster import Cluster
 from ..values.checks import number, of_type
+from .best import best
+from .builders import build
 from .schedule import MOVES, Ints, Schedule, Step
 from .simulate import Seconds, simulate
 from .verify import verify
 
+_MOST_SEGMENTS = 4
 Bools = NDArray[np.bool_]
 MOST_CELLS, MOST_MESSAGES = 4096, 5000  # ranks × chunks, and what is sent: more cannot be told from one another
 
@@ -120,6 +123,18 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
         now[to, which] = leaves[row] = shares + now[to, which] * added
     of_messages = src, dst, step_of, reduce > 0, out.start_s, out.stop_s, done_s
     return Playback(schedule, float(num_bytes), cluster.gpus_per_node, *of_messages, message, chunk, carries, leaves)
+
+
+def playback_of(collective: str, algorithm: str, num_bytes: float, cluster: Cluster) -> Playback:
+    """Return the playback of an algorithm by its name, with the options with which it is fastest on this cluster.
+
+    It cuts chunks into at most 4 segments, so that each can be seen. Raises ValueError for an unknown name, for what
+    does not exist for so many ranks, and for what `playback` refuses.
+    """
+    options = dict(best(num_bytes, cluster, collective, [algorithm]).candidates[0].options)
+    if "num_segments" in options:
+        options["num_segments"] = min(options["num_segments"], _MOST_SEGMENTS)
+    return playback(build(collective, algorithm, cluster.num_ranks, **options), num_bytes, cluster)
 
 
 def _messages(num_ranks: int, step: Step) -> tuple[Ints, Ints, Ints, Ints, Step]:

@@ -12,8 +12,8 @@ import ipywidgets as widgets
 import numpy as np
 
 from ..cluster import Cluster
-from ..collectives import ALGORITHMS, best, build
-from ..collectives.playback import Playback, playback
+from ..collectives import ALGORITHMS
+from ..collectives.playback import Playback, playback_of
 from ..figures.marks import Drawing
 from ..figures.player import animated, draw_play, save_play
 from ..figures.svg import to_svg
@@ -25,7 +25,7 @@ from .allreduce import cluster, num_bytes
 from .panel import MOST_SVG_BYTES, Explorer, Now, Panel, Setting, shows
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
-_MOST_SEGMENTS = 4  # of which each still can be seen
+_MOST_RANKS = 16  # at which a picture still follows the slider
 _MOST_STEPS = 100  # of the moment, which is in percent
 
 
@@ -74,10 +74,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @lru_cache(maxsize=16)
 def _play(_builder: Any, collective: str, name: str, num_bytes: int, where: Cluster) -> Playback:
-    options = dict(best(num_bytes, where, collective, [name]).candidates[0].options)
-    if "num_segments" in options:
-        options["num_segments"] = min(options["num_segments"], _MOST_SEGMENTS)
-    return playback(build(collective, name, where.num_ranks, **options), num_bytes, where)
+    return playback_of(collective, name, num_bytes, where)
 
 
 def plays(now: Now) -> list[Playback]:
@@ -106,6 +103,11 @@ def instants(now: Now) -> list[int]:
     end_s = max(play.finish_s for play in found) or 1.0
     done_s = np.concatenate([np.zeros(1), *(play.done_s for play in found)])
     return np.unique(np.ceil(done_s / end_s * _MOST_STEPS - 1e-9).astype(int)).tolist()  # type: ignore[no-any-return]
+
+
+def most(now: Now) -> dict[str, int]:
+    """As many GPUs per node as make up 16 ranks: more are hard to follow."""
+    return {"gpus_per_node": min(8, _MOST_RANKS // now.num_nodes)}
 
 
 def report(now: Now) -> list[str]:
@@ -226,4 +228,4 @@ def player() -> Explorer:
     A second algorithm races it on the same axis of time. Shapes follow the nodes; an algorithm that cuts chunks into
     segments has at most 4 of them. The panel's `save` writes the animation, as SVG or GIF.
     """
-    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect, most)

@@ -62,7 +62,8 @@ def _align(marks: Any, kind: str, columns: str, strings: str) -> None:
 class Rects:
     """Rectangles as columns: left edge, top edge, fill (``#rrggbb``), width, height, hatched or not.
 
-    What all share may be given once. `edge` colours every outline. Raises ValueError for columns of other lengths.
+    What all share may be given once. `edge` colours every outline. `joined` says that an SVG may have one shape for all
+    of a fill, which a browser paints sooner where there are hundreds. Raises ValueError for columns of other lengths.
     """
 
     x: FloatArray = attrs.field(converter=_column)
@@ -72,6 +73,7 @@ class Rects:
     height: FloatArray = attrs.field(converter=_column, default=1.0)
     hatched: NDArray[np.bool_] = attrs.field(converter=_flags, default=False)
     edge: str = "#ffffff"
+    joined: bool = False
 
     def __attrs_post_init__(self) -> None:
         _align(self, "rectangles", "x y width height hatched", "fill")
@@ -111,6 +113,7 @@ class Lines:
     dashed: NDArray[np.bool_] = attrs.field(converter=_flags, default=False)
     arrows: bool = False
     width_px: float = 1.5
+    joined: bool = False
 
     def __attrs_post_init__(self) -> None:
         _align(self, "lines", "x0 y0 x1 y1 dashed", "color")

@@ -130,7 +130,7 @@ class Strip:
         fill, _ = self.looks(self.play.held(at_s).ravel(), self.places[1])
         framed = self.play.finished(at_s).ravel() & (not self.play.schedule.wanted().all())
         edge = Rects(x[framed] - 2, y[framed] - 2, INK, width=w + 4, height=h + 4, edge=INK)
-        return [edge, Rects(x, y, fill, width=w, height=h)]
+        return [edge, Rects(x, y, fill, width=w, height=h, joined=True)]
 
     def numbers(self, at_s: float) -> Texts:
         """What is written on the chunks that nothing passes over."""
@@ -199,9 +199,10 @@ class Strip:
         x0, x1, y0, y1 = self.x(play.start_s), self.x(play.end_s), self.y(play.src), self.y(play.dst)
         x, y = x0 + share * (x1 - x0), y0 + share * (y1 - y0)
         ahead, behind, dashed = share < 1, share > 0, ~play.reduce
-        pale = Lines(x0[ahead], y0[ahead], x1[ahead], y1[ahead], _PALE, dashed=dashed[ahead])
+        pale = Lines(x0[ahead], y0[ahead], x1[ahead], y1[ahead], _PALE, dashed=dashed[ahead], joined=True)
         color = self.colors[behind].tolist()
-        return pale, Lines(x0[behind], y0[behind], x[behind], y[behind], color, dashed=dashed[behind], width_px=1.8)
+        look: dict[str, Any] = {"dashed": dashed[behind], "width_px": 1.8, "joined": True}
+        return pale, Lines(x0[behind], y0[behind], x[behind], y[behind], color, **look)
 
     def bars(self, at_s: float) -> tuple[Rects, Rects]:
         """Who sends (upper half), and receives and adds (lower half): what is not over, in grey, and what is."""
@@ -212,8 +213,8 @@ class Strip:
         now, fill = np.clip(at_s, start, stop), np.r_[self.colors, self.colors]
         ahead, behind = stop > now, now > start
         x0, x, x1 = self.x(start), self.x(now), self.x(stop)
-        pale = Rects(x0[ahead], y[ahead], _PALE, width=(x1 - x0)[ahead], height=half)
-        return pale, Rects(x0[behind], y[behind], fill[behind].tolist(), width=(x - x0)[behind], height=half)
+        pale = Rects(x0[ahead], y[ahead], _PALE, (x1 - x0)[ahead], half, joined=True)
+        return pale, Rects(x0[behind], y[behind], fill[behind].tolist(), (x - x0)[behind], half, joined=True)
 
     # ---- what is said
 

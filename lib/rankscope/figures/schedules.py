@@ -169,8 +169,8 @@ def _grid(
     marked = np.zeros(x.shape, dtype=bool)
     for who, chunks in framed:
         marked[who, list(chunks)] = True
-    size = {"width": wide + 2 * edge, "height": _TALL + 2 * edge / _ROW_PX}
-    frame = Rects(x[marked] - edge, y[marked] - edge / _ROW_PX, INK, edge=INK, **size)
+    width, height = wide + 2 * edge, _TALL + 2 * edge / _ROW_PX
+    frame = Rects(x[marked] - edge, y[marked] - edge / _ROW_PX, INK, width, height, edge=INK)
     colors = np.array(rank_colors(num_ranks))
     if cells == "stripes":
         ground = Rects(x, y, EMPTY, width=wide, height=_TALL, edge=EMPTY)

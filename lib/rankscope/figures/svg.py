@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 
 import numpy as np
@@ -63,6 +64,12 @@ def _rects(rects: Rects, across: float, down: float) -> str:
     narrow = columns[2] < 4  # an outline would hide these
     outline = 0 if narrow.all() else 1
     bare = np.where(narrow, ' stroke-width="0"' if outline else "", "")
+    if rects.joined:
+        rows = zip(*(column.tolist() for column in columns), rects.fill, bare.tolist(), strict=True)
+        shapes = (
+            (f'fill="{fill}"{none}', f"M{x:.5g} {y:.5g}h{w:.5g}v{h:.5g}h-{w:.5g}z") for x, y, w, h, fill, none in rows
+        )
+        return f'<g stroke="{rects.edge}" stroke-width="{outline}">{_joined(shapes)}</g>'
     boxes = [
         f'x="{x:.6g}" y="{y:.6g}" width="{w:.6g}" height="{h:.6g}"{none}'
         for x, y, w, h, none in zip(*(column.tolist() for column in (*columns, bare)), strict=True)
@@ -76,6 +83,14 @@ def _rects(rects: Rects, across: float, down: float) -> str:
     return f'<g stroke="{rects.edge}" stroke-width="{outline}">{plain}{marked}</g>'
 
 
+def _joined(shapes: Iterable[tuple[str, str]]) -> str:
+    """One path for all shapes of a look."""
+    paths: dict[str, list[str]] = {}
+    for look, shape in shapes:
+        paths.setdefault(look, []).append(shape)
+    return "".join(f'<path d="{"".join(found)}" {look}/>' for look, found in paths.items())
+
+
 def _lines(lines: Lines, across: float, down: float) -> str:
     x0, y0, x1, y1 = lines.x0 * across, lines.y0 * down, lines.x1 * across, lines.y1 * down
     length = np.maximum(np.hypot(x1 - x0, y1 - y0), 1e-9)
@@ -83,6 +98,13 @@ def _lines(lines: Lines, across: float, down: float) -> str:
     head = _HEAD_PX if lines.arrows else 0.0  # the line ends where its head begins, lest it blunt the point
     ends = zip(x0.tolist(), y0.tolist(), (x1 - head * ex).tolist(), (y1 - head * ey).tolist(), strict=True)
     dashes = (' stroke-dasharray="5 4"' if dashed else "" for dashed in lines.dashed.tolist())
+    if lines.joined:
+        rows = zip(ends, lines.color, dashes, strict=True)
+        shapes = (
+            (f'fill="none" stroke="{color}"{dash}', "M{:.5g} {:.5g}L{:.5g} {:.5g}".format(*end))
+            for end, color, dash in rows
+        )
+        return f'<g class="lines" stroke-width="{lines.width_px:g}">{_joined(shapes)}</g>'
     body = "".join(
         f'<line x1="{a:.6g}" y1="{b:.6g}" x2="{c:.6g}" y2="{d:.6g}" stroke="{color}"{dash}/>'
         for (a, b, c, d), color, dash in zip(ends, lines.color, dashes, strict=True)
