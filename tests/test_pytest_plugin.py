@@ -93,15 +93,15 @@ STEPS = """
 """
 
 
-def run(pytester: pytest.Pytester, text: str, *options: str) -> pytest.RunResult:
-    pytester.makepyfile(text)
+def run(pytester: pytest.Pytester, *options: str, **files: str) -> pytest.RunResult:
+    pytester.makepyfile(**files)
     plugin = [] if INSTALLED else ["-p", "rankscope.pytest_plugin"]
     return pytester.runpytest_subprocess(*plugin, "-p", "no:cacheprovider", *options)
 
 
-def test_samplers_are_audited(pytester: pytest.Pytester) -> None:
-    result = run(pytester, SAMPLERS, "--rankscope")
-    result.assert_outcomes(passed=2, failed=5)
+def test_each_finding_fails_a_test_and_healthy_ones_pass(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "--rankscope", test_samplers=SAMPLERS, test_loaders=LOADERS, test_steps=STEPS)
+    result.assert_outcomes(passed=4, failed=10)
     result.stdout.fnmatch_lines_random(
         [
             "rankscope found:",
@@ -112,30 +112,21 @@ def test_samplers_are_audited(pytester: pytest.Pytester) -> None:
             "repeated_order: epochs 0 and 1 (and 1 more pair) read in the same order on every rank*",
             "unbalanced: ranks read from 2 to 3 samples in epoch 0",
             "*ValueError: allow takes kinds out of out_of_range, *, got padding",
+            "short_last_batch: the last of 3 batches has 1 sample, others 4*",
+            "same_random: *",
+            "repeated_random: *",
+            "not_the_whole_batch: gradients are 0.5 times*",
+            "ranks_differ: *",
+            "buffers_differ: *0.running_mean*",
         ]
     )
-    assert "pytest_plugin.py" not in result.stdout.str().split("test_unknown_kind")[0]  # no traceback of ours
-
-
-def test_loaders_are_audited(pytester: pytest.Pytester) -> None:
-    result = run(pytester, LOADERS, "--rankscope")
-    result.assert_outcomes(passed=1, failed=2)
-    result.stdout.fnmatch_lines_random(
-        ["short_last_batch: the last of 3 batches has 1 sample, others 4*", "same_random: *", "repeated_random: *"]
-    )
-
-
-def test_steps_are_audited_on_real_ranks(pytester: pytest.Pytester) -> None:
-    result = run(pytester, STEPS, "--rankscope")
-    result.assert_outcomes(passed=1, failed=3)
-    result.stdout.fnmatch_lines_random(
-        ["not_the_whole_batch: gradients are 0.5 times*", "ranks_differ: *", "buffers_differ: *0.running_mean*"]
-    )
+    (padded,) = [part for part in result.stdout.str().split("___ test_") if part.startswith("padded")]
+    assert "pytest_plugin" not in padded  # a finding is shown without a traceback
 
 
 def test_without_the_option_nothing_changes(pytester: pytest.Pytester) -> None:
-    run(pytester, SAMPLERS).assert_outcomes(skipped=7)
-    run(pytester, "def test_other():\n    pass").assert_outcomes(passed=1, skipped=0)
+    others = "def test_other():\n    pass"
+    run(pytester, test_samplers=SAMPLERS, test_others=others).assert_outcomes(skipped=7, passed=1)
 
 
 def test_the_plug_in_itself_imports_nothing_heavy() -> None:
