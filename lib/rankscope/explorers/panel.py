@@ -22,6 +22,7 @@ from ..values.units import bytes_words
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 _MOST_LINE_CHARACTERS = 2000
+_MOST_COLUMN_PX = 420  # so that two columns fit a page of 900 px
 _STYLE = """<style>
 .rankscope-explorer .widget-readout { flex: none; min-width: 48px; max-width: none; white-space: nowrap; }
 </style>"""
@@ -70,12 +71,12 @@ class Setting(NamedTuple):
             return plain
         raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}")
 
-    def control(self, value: Any, label_px: int = 96) -> Any:
+    def control(self, value: Any) -> Any:
         """Return a new widget that is set to the value."""
         looks = {"description": self.label, "tooltip": self.hint or None, "value": value}
         if isinstance(self.default, bool):
             return widgets.Checkbox(indent=False, layout=widgets.Layout(width="auto"), **looks)
-        looks |= {"layout": widgets.Layout(width="auto"), "style": {"description_width": f"{label_px}px"}}
+        looks["layout"] = widgets.Layout(width="auto")
         if isinstance(self.choices, range):
             return widgets.IntSlider(min=self.choices[0], max=self.choices[-1], **looks)
         kind = widgets.SelectionSlider if isinstance(self.choices, Steps) else widgets.Dropdown
@@ -221,8 +222,7 @@ class Panel(Pictured):
 
     def __init__(self, explorer: Explorer, start: Now) -> None:
         self.explorer, self._painted, self._held = explorer, None, False
-        label_px = 14 + max(7 * len(one.label) for one in explorer.settings if one.kind is not bool)
-        self.controls = {one.name: one.control(getattr(start, one.name), label_px) for one in explorer.settings}
+        self.controls = {one.name: one.control(getattr(start, one.name)) for one in explorer.settings}
         self.pictures, self.report, self.refusal = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self.line = widgets.Text(
             description="these settings",
@@ -234,7 +234,7 @@ class Panel(Pictured):
         self.presets = [
             self._button(label, explorer.at(**given)) for label, given in [*explorer.presets.items(), ("reset", {})]
         ]
-        above = [widgets.HTML(_STYLE), self._row(self.presets), self._grid(label_px), self.line]
+        above = [widgets.HTML(_STYLE), self._row(self.presets), self._grid(), self.line]
         super().__init__([*above, self.refusal, self.pictures, self.report])
         self.add_class("rankscope-explorer")
         for control in self.controls.values():
@@ -301,15 +301,23 @@ class Panel(Pictured):
     def _row(self, children: Sequence[widgets.Widget]) -> widgets.Box:
         return widgets.Box(children, layout=widgets.Layout(flex_flow="row wrap"))
 
-    def _grid(self, label_px: int) -> widgets.Box:
-        """Controls in as many columns as there is room for."""
-        lists = [one for one in self.explorer.settings if not isinstance(one.choices, range | Steps)]
-        letters = max((len(label) for one in lists for label, _ in one.options), default=0)
-        columns = f"repeat(auto-fill, minmax({label_px + max(200, min(7 * letters + 40, 340))}px, 1fr))"
+    def _grid(self) -> widgets.Box:
+        """Controls in as many columns as there is room for; labels in line, unless that cuts what a list shows."""
+        labels_px = 14 + max(7 * len(one.label) for one in self.explorer.settings if one.kind is not bool)
+        lists = [one for one in self.explorer.settings if one.kind is str and not isinstance(one.choices, Steps)]
+        longest_px = {one.name: 40 + 7 * max(len(label) for label, _ in one.options) for one in lists}
+        column_px = min(labels_px + max(200, *longest_px.values(), 0), _MOST_COLUMN_PX)
+        for setting in self.explorer.settings:
+            if setting.kind is not bool:
+                own_px = min(labels_px, column_px - longest_px.get(setting.name, 0))
+                self.controls[setting.name].style.description_width = f"{max(own_px, 14 + 7 * len(setting.label))}px"
         return widgets.Box(
             list(self.controls.values()),
             layout=widgets.Layout(
-                display="grid", grid_template_columns=columns, grid_gap="0 16px", align_items="center"
+                display="grid",
+                grid_template_columns=f"repeat(auto-fill, minmax({column_px}px, 1fr))",
+                grid_gap="0 16px",
+                align_items="center",
             ),
         )
 
