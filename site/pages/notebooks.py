@@ -19,9 +19,7 @@ Notebook = dict[str, Any]
 Place = Callable[[Shown], str]
 
 _EXPLORERS = {entry.name for entry in CATALOGUE} | {"gallery"}
-_GALLERY = (
-    "Here are all explorers, each on the page of its notebook. In JupyterLab (`make lab`) they are in this cell.\n\n"
-)
+_GALLERY = "In JupyterLab (`make lab`) this cell has all explorers. Here they are on [one page](../explorers.md)."
 _WIDGET = "In JupyterLab (`make lab`) this cell has controls."
 
 
@@ -52,8 +50,12 @@ def _in_place_of(source: str, place: Place) -> str:
     if shown is None:
         return _WIDGET
     if shown.name == "gallery":
-        return _GALLERY + "\n".join(f"- [{entry.title}]({entry.notebook}.ipynb)" for entry in CATALOGUE)
-    return f"```{{raw}} html\n{place(shown)}\n```"
+        return _GALLERY
+    return as_markdown(place(shown))
+
+
+def as_markdown(html: str) -> str:
+    return f"```{{raw}} html\n{html}\n```"
 
 
 def explorer_call(source: str) -> Shown | None:

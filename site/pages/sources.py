@@ -9,12 +9,22 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
+from rankscope.explorers.catalogue import CATALOGUE
 from tests.tools.execute_notebooks import WIDGET_TEXT, read
 
 from . import api, commands, gpu_box, notebooks
 from .states import Grid, Shown
 
 _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages, where they are there
+
+_EXPLORERS = """# Explorers
+
+Move a control and see what changes. Everything was computed by rankscope when this page was made."""
+_EXPLORER = """## {title}
+
+{html}
+
+Explained in notebook [{about}](notebooks/{notebook}.ipynb)."""
 
 
 def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]:
@@ -24,7 +34,10 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
     """
     grids: dict[str, Grid] = {}
 
+    at_first: dict[str, Shown] = {}  # of each explorer, as its own notebook shows it
+
     def place(shown: Shown) -> str:
+        at_first.setdefault(shown.name, shown)
         grid = shown.grid(only_ends=shown.name in only_ends)
         grids[grid.key] = grid
         return grid.html()
@@ -38,6 +51,16 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
                 cell["source"] = linked(cell["source"], root, path.parent)
         titles[path.stem] = nb["cells"][0]["source"].partition("\n")[0].lstrip("# ")
         (to / "notebooks" / path.name).write_text(json.dumps(nb), encoding="utf-8")
+    parts = [
+        _EXPLORER.format(
+            title=one.title,
+            html=notebooks.as_markdown(place(at_first.get(one.name, Shown(one.name)))),
+            about=f"{one.notebook[:2]}, {titles[one.notebook]}",
+            notebook=one.notebook,
+        )
+        for one in CATALOGUE
+    ]
+    (to / "explorers.md").write_text("\n\n".join([_EXPLORERS, *parts]), encoding="utf-8")
     (to / "api").mkdir()
     for file, text in api.pages().items():
         (to / "api" / file).write_text(text, encoding="utf-8")
@@ -50,6 +73,7 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
         text = linked((root / name).read_text(encoding="utf-8"), root, root)
         (to / name.replace("README", "index")).write_text(text, encoding="utf-8")
     with (to / "index.md").open("a", encoding="utf-8") as index:
+        index.write(_contents("Play", ["explorers"]))
         index.write(_contents("Notebooks", [f"{stem[:2]} {titles[stem]} <notebooks/{stem}>" for stem in titles]))
         index.write(
             _contents(

@@ -8,6 +8,7 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from html import escape
 from itertools import product
@@ -30,14 +31,18 @@ MOST_BYTES, LEAST_STATES = 1_000_000, 300
 
 Axes = Mapping[str, tuple[Any, ...]]
 ALL: tuple[Any, ...] = ()  # every value that the control offers
+PLAYED = {"player": "moment", "allreduce": "step"}  # the slider that a button moves by itself
+_ONE_PICTURE = re.compile(r"(?=<svg |<p>)")
 
 # Of each explorer: the settings that can be moved on its page, and their values.
 GRIDS: dict[str, Axes] = {
     "samplers": {
         "sampler": ALL,
-        "num_ranks": (1, 2, 3, 4, 6, 8, 16),
-        "size": (3, 10, 22, 50, 64),
-        "epoch": (0, 1, 3, 5),
+        "num_ranks": (1, 2, 3, 4, 6, 8),
+        "size": (3, 10, 22, 50),
+        "batch_size": (1, 4),
+        "epoch": (0, 3, 5),
+        "color_by": ALL,
         "drop_last": ALL,
         "forget_set_epoch": ALL,
     },
@@ -56,33 +61,38 @@ GRIDS: dict[str, Axes] = {
         "aligned": ALL,
     },
     "player": {
-        "algorithm": ("ring", "halving_doubling", "recursive_doubling", "binomial_tree", "flat", "bidirectional_ring"),
-        "against": ("none", "ring", "halving_doubling", "recursive_doubling"),
-        "moment": tuple(range(0, 101, 4)),
+        "algorithm": ("ring", "halving_doubling", "recursive_doubling", "flat"),
+        "against": ("none", "halving_doubling", "recursive_doubling", "binomial_tree"),
+        "message": ("1 KiB", "1 MiB", "1 GiB"),
+        "moment": tuple(range(0, 101, 5)),
     },
     "allreduce": {
         "algorithm": ALL,
-        "num_nodes": (1, 2),
+        "num_nodes": (2, 3),
         "message": ("1 KiB", "1 MiB", "1 GiB"),
-        "step": tuple(range(15)),
+        "step": (0, 1, 2, 3, 4, 5, 6, 10, 14, 22),
+        "inter_gb_per_s": (1, 25),
+        "shared_nic": ALL,
     },
     "machine": {
         "profile": ALL,
         "algorithm": ALL,
         "num_ranks": (2, 3, 4, 8),
-        "message": ("1 KiB", "16 KiB", "256 KiB", "4 MiB", "64 MiB"),
+        "message": ("1 KiB", "16 KiB", "256 KiB", "1 MiB", "64 MiB"),
     },
     "transfers": {
+        "link": ALL,
         "method": ALL,
         "size": ("16 KiB", "1 MiB", "8 MiB", "64 MiB", "256 MiB"),
         "num_workers": (1, 2, 4, 8),
-        "step_ms": (4, 8, 20, 40),
         "prefetched": ALL,
     },
     "ddp": {
-        "model": ALL,
-        "num_ranks": (2, 8, 32, 128, 1024),
-        "gb_per_s": (1, 3, 10, 25, 100),
+        "model": ("ResNet-50", "GPT-2", "LLaMA-7B"),
+        "num_ranks": (32, 1024),
+        "cap": ("default", "8 MiB", "128 MiB"),
+        "gb_per_s": (1, 3, 25),
+        "slower": (0, 100),
         "accumulation": (1, 4),
         "overlap": ALL,
     },
@@ -95,26 +105,33 @@ GRIDS: dict[str, Axes] = {
     },
     "zero": {
         "model": ALL,
-        "num_ranks": (1, 2, 4, 8, 16, 64, 256, 1024),
+        "recipe": ALL,
+        "num_ranks": (1, 2, 4, 8, 64, 512),
         "stage": (0, 1, 2, 3),
-        "optimizer": ALL,
+        "layer_millions": (0, 1000),
+        "activations_gb": (0, 10),
     },
     "uneven": {
-        "rank_0": (1, 2, 3, 4, 5, 8),
-        "rank_1": (1, 2, 3, 4, 5, 8),
+        "rank_0": (1, 2, 3, 5, 8),
+        "rank_1": (1, 3, 5, 8),
+        "rank_2": (1, 3, 5),
         "allreduce_ms": (0, 20, 100),
         "handling": ALL,
+        "divide_by_initial": ALL,
     },
     "boxes": {
-        "collective": ALL,
-        "first": ALL,
+        "collective": ("allreduce", "all_to_all"),
+        "first": ("b200_8", "h100_8", "h100_4", "l40s_2", "runpod_a100_2"),
+        "second": ("h100_8", "rtx_pro_6000_8", "l40s_8", "runpod_a100_2_no_p2p", "none"),
+        "third": ("a100_80gb_8", "l40s_8", "none"),
         "view": ALL,
-        "message": ("64 KiB", "1 MiB", "64 MiB", "1 GiB"),
+        "message": ("64 KiB", "1 MiB", "64 MiB"),
     },
     "pipeline_parallel": {
         "schedule": ALL,
-        "num_ranks": (2, 3, 4, 6, 8),
-        "num_microbatches": (1, 2, 4, 6, 8, 12),
+        "num_ranks": (2, 4, 6),
+        "num_microbatches": (1, 2, 4, 8, 32),
+        "num_chunks": (2, 3),
         "link": ALL,
     },
 }
@@ -193,44 +210,64 @@ class Grid(NamedTuple):
             for one in self.explorer.settings
             if one.name not in self.axes
         )
-        more = f"In JupyterLab (<code>make lab</code>) you can also set: {escape(others)}." if others else ""
+        more = f"There you can also set: {escape(others)}." if others else ""
         return (
             f'<div class="explorer" data-states="{self.key}" data-start="{self.at(self.start)}">\n'
             f'<div class="explorer-pictures">{pictures}</div>\n'
-            f'<div class="explorer-report" aria-live="polite">{report}</div>\n<p class="explorer-more">{more}</p>\n'
-            f'<script defer src="../_static/{FOLDER}/{self.key}.js"></script>\n</div>'
+            f'<div class="explorer-report" aria-live="polite">{report}</div>\n'
+            f'<p class="explorer-more">In JupyterLab (<code>make lab</code>): '
+            f'<code class="explorer-line">{escape(self.explorer.line(self.start))}</code>. {more}</p>\n</div>'
         )
 
     def drawn(self) -> dict[str, Any]:
         """All states, each picture and report once, with the controls: what the page's script reads."""
-        pictures: dict[str, int] = {}
-        reports: dict[str, int] = {}
-        shown = [
-            (pictures.setdefault(picture, len(pictures)), reports.setdefault(report, len(reports)))
-            for picture, report in map(self.explorer.html, self.states())
-        ]
+        pictures, reports, shown = Numbers(), Numbers(), []
+        for now in self.states():
+            html, report = self.explorer.html(now)
+            shown.append(([pictures[one] for one in _ONE_PICTURE.split(html) if one], reports[report]))
         controls = {one.name: one for one in self.explorer.settings}
-        without_effect: dict[str, int] = {}
+        limits = Numbers()
         return {
             "controls": [_control(controls[name], values) for name, values in self.axes.items()],
+            "played": list(self.axes).index(PLAYED[self.shown.name]) if self.shown.name in PLAYED else -1,
+            "presets": list(self.presets()),
             **_in_parts(list(pictures)),
             "reports": list(reports),
             "states": [
-                [*ids, without_effect.setdefault(json.dumps(self._dead(shown, number)), len(without_effect))]
-                for number, ids in enumerate(shown)
+                [*shown[number], limits[json.dumps(self._limits(shown, number, now))], self.explorer.line(now)]
+                for number, now in enumerate(self.states())
             ],
-            "without_effect": list(map(json.loads, without_effect)),
+            "limits": list(map(json.loads, limits)),
         }
 
-    def _dead(self, shown: list[tuple[int, int]], number: int) -> dict[int, str]:
-        """By place, the controls that change nothing when this state is shown, and why."""
-        dead, stride = {}, len(shown)
-        for place, values in enumerate(self.axes.values()):
+    def presets(self) -> Iterator[dict[str, Any]]:
+        """Those presets of the explorer that are of the grid."""
+        for label, settings in self.explorer.presets.items():
+            with suppress(ValueError):
+                now = self.explorer.at(**settings)
+                yield {"label": label, "line": self.explorer.line(now), "at": self.at(now)}
+
+    def _limits(self, shown: list[Any], number: int, now: Now) -> dict[str, dict[int, Any]]:
+        """By place, the controls that change nothing in this state, and why; and the ends of those that end earlier."""
+        reasons, most = self.explorer.without_effect(now), self.explorer.most(now)
+        dead, ends, stride = {}, {}, len(shown)
+        for place, (name, values) in enumerate(self.axes.items()):
             whole, stride = stride, stride // len(values)
             first = number // whole * whole + number % stride
-            if len({shown[first + stride * step] for step in range(len(values))}) == 1:
-                dead[place] = "It changes nothing with these settings."
-        return dead
+            along = [shown[first + stride * step] for step in range(len(values))]
+            if name in reasons or along.count(along[0]) == len(along):
+                dead[place] = reasons.get(name, "it changes nothing here")
+            if name in most:
+                ends[place] = max(step for step, value in enumerate(values) if value <= most[name])
+        return {"dead": dead, "ends": ends}
+
+
+class Numbers(dict[str, int]):
+    """Numbers texts as they come."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = len(self)
+        return self[text]
 
 
 class Store(NamedTuple):
@@ -254,7 +291,8 @@ def stored(grid: Grid) -> Store:
     """Draw all states and pack them into a script, which a page loads from disk, where it could fetch no data."""
     start = time.process_time()
     drawn = grid.drawn()
-    raw_bytes = sum(len(drawn["parts"][part]) for state in drawn["states"] for part in drawn["pictures"][state[0]])
+    lengths = [sum(len(drawn["parts"][part]) for part in picture) for picture in drawn["pictures"]]
+    raw_bytes = sum(lengths[picture] for pictures, *_ in drawn["states"] for picture in pictures)
     script = packed(grid.key, drawn)
     seconds = time.process_time() - start
     return Store(grid.key, script, len(drawn["states"]), len(drawn["pictures"]), raw_bytes, seconds)
@@ -263,15 +301,15 @@ def stored(grid: Grid) -> Store:
 def packed(key: str, drawn: dict[str, Any]) -> str:
     text = json.dumps(drawn, ensure_ascii=False, separators=(",", ":")).encode()
     letters = b64encode(gzip.compress(text, 9, mtime=0)).decode()
-    return f'(globalThis.rankscopeStates ??= {{}})["{key}"]="{letters}"\n'
+    return f'rankscopeStates["{key}"]="{letters}"\n'
 
 
 def _in_parts(pictures: list[str]) -> dict[str, Any]:
     """Pictures as lists of parts that they share, split at each element or at each group, whichever is shorter."""
     made = []
     for between in (r"(?=<)", r"(?=<g)|(?<=</g>)"):
-        parts: dict[str, int] = {}
-        lists = [[parts.setdefault(part, len(parts)) for part in re.split(between, one)] for one in pictures]
+        parts = Numbers()
+        lists = [[parts[part] for part in re.split(between, one)] for one in pictures]
         made.append({"parts": list(parts), "pictures": lists})
     return min(made, key=lambda one: len(gzip.compress(json.dumps(one).encode(), 6)))
 
@@ -281,6 +319,7 @@ def _control(setting: Setting, values: tuple[Any, ...]) -> dict[str, Any]:
     return {
         "name": setting.name,
         "label": setting.label,
+        "hint": setting.hint,
         "kind": kind,
         "values": [_words(setting, value) for value in values],
     }

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import copytree
 from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
 from make_site import build
 from pages.links import problems
-from pages.states import GRIDS, Shown, packed
+from pages.states import FOLDER, GRIDS, Shown, packed
 from playwright.sync_api import Locator, Page
 
 from rankscope.explorers.catalogue import CATALOGUE, Entry
@@ -19,7 +20,7 @@ from tests.browser.jupyterlab import browser_page
 from tests.tools.execute_notebooks import WIDGET_TEXT
 
 ROOT = Path(__file__).parents[2]
-WHOLE = "samplers"  # whose states are all drawn here; of the others the ends of each setting
+WHOLE = "uneven"  # whose states are all drawn here; of the others the ends of each setting
 LEAST_CONTRAST = 4.5  # WCAG 2, level AA, for text of any size
 
 # Each text that is too faint, by the colours that a reader sees: those of the text over all that lies behind it.
@@ -150,6 +151,13 @@ def test_one_walks_through_the_notebooks(site: Path, page: Page) -> None:
     page.wait_for_url(f"**/{stems[-2]}.html")
 
 
+def opened(place: Locator) -> Locator:
+    """An explorer with its controls, which it gets when it comes near."""
+    place.scroll_into_view_if_needed()
+    place.and_(place.page.locator("[data-ready]")).wait_for()
+    return place
+
+
 def shown(place: Locator) -> str:
     return place.locator(".explorer-pictures").inner_html() + place.locator(".explorer-report").inner_html()
 
@@ -157,8 +165,9 @@ def shown(place: Locator) -> str:
 def dead_controls(place: Locator) -> list[str]:
     """The enabled controls that change nothing where they are moved once and back, each by keyboard, from the start."""
     dead = []
-    for control in place.locator(".explorer-controls :is(input, select):enabled").all():
-        before = shown(place)
+    enabled = place.locator(".explorer-controls :is(input, select):enabled")
+    for name in enabled.evaluate_all("controls => controls.map(control => control.name)"):
+        control, before = place.locator(f"[name={name}]"), shown(place)
         kind = control.evaluate("control => control.type")
         at_end = kind == "range" and control.input_value() == control.get_attribute("max")
         there, back = ("Space",) * 2 if kind == "checkbox" else ("ArrowLeft", "ArrowRight")[:: 1 if at_end else -1]
@@ -172,7 +181,7 @@ def dead_controls(place: Locator) -> list[str]:
             changed = shown(place)
             control.press(back)
         if changed == before or shown(place) != before:
-            dead.append(str(control.get_attribute("name")))
+            dead.append(name)
     return dead
 
 
@@ -184,17 +193,43 @@ def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> No
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.goto((site / "notebooks" / f"{entry.notebook}.html").as_uri())
-    place = page.locator(f".explorer[data-states^={entry.name}_]").first
-    drawn_before = page.evaluate("document.querySelectorAll('.explorer-pictures svg').length")
-    place.and_(page.locator("[data-ready]")).wait_for()
-    assert drawn_before
+    place = opened(page.locator(f".explorer[data-states^={entry.name}_]").first)
     controls = place.locator(".explorer-controls :is(input, select)")
     assert controls.count() == len(GRIDS[entry.name])
     for control in place.locator(".explorer-controls label:has(:disabled)").all():
         assert control.get_attribute("title")
     assert dead_controls(place) == []
+    line = place.locator(".explorer-line")
+    for button in place.locator(".explorer-presets button").all():
+        button.click()
+        assert button.get_attribute("aria-pressed") == "true"
+        assert line.inner_text() == button.get_attribute("title")
     assert {urlsplit(url).scheme for url in asked} == {"file"}
     assert WIDGET_TEXT not in page.locator("article").inner_text()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_all_explorers_are_on_one_page(site: Path, page: Page) -> None:
+    page.goto((site / "explorers.html").as_uri())
+    places = page.locator(".explorer").all()
+    assert len(places) == len(CATALOGUE)
+    for place in places:
+        assert opened(place).locator(".explorer-controls").count() == 1
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_a_collective_plays_and_pauses(site: Path, page: Page) -> None:
+    page.goto((site / "explorers.html").as_uri())
+    place = opened(page.locator(".explorer[data-states^=player_]"))
+    before, moment = shown(place), place.locator("[name=moment]").input_value()
+    place.get_by_role("button", name="Play", exact=True).click()
+    page.wait_for_function(
+        "([slider, was]) => slider.value !== was", arg=[place.locator("[name=moment]").element_handle(), moment]
+    )
+    place.get_by_role("button", name="Pause").click()
+    assert shown(place) != before
 
 
 @pytest.mark.browser
@@ -202,20 +237,15 @@ def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> No
 def test_a_dead_control_is_seen(site: Path, page: Page, tmp_path: Path) -> None:
     grid = Shown("uneven").grid(only_ends=True)
     drawn = grid.drawn()
-    strides = [list(grid.states()).index(grid.start._replace(rank_0=value)) for value in grid.axes["rank_0"]]
-    assert strides[0] < strides[1]
-    moved = [[index, index, 0] for index in (0, 1)]
-    drawn["without_effect"] = [{}]
+    drawn["limits"] = [{"dead": {}, "ends": {}}]
+    moved = [[[index], index, 0, ""] for index in (0, 1)]
     drawn["states"] = [moved[now.handling == grid.start.handling] for now in grid.states()]
-    (tmp_path / "states.js").write_text(packed(grid.key, drawn), encoding="utf-8")
-    script = site / "_static" / "explorers.js"
-    (tmp_path / "page.html").write_text(
-        f"<script src={script.as_uri()}></script><script src=states.js></script>{grid.html()}", encoding="utf-8"
-    )
+    copytree(site / "_static", tmp_path / "_static")
+    (tmp_path / "_static" / FOLDER / f"{grid.key}.js").write_text(packed(grid.key, drawn), encoding="utf-8")
+    html = f"<script src=_static/explorers.js></script>{grid.html()}"
+    (tmp_path / "page.html").write_text(html, encoding="utf-8")
     page.goto((tmp_path / "page.html").as_uri())
-    place = page.locator(".explorer[data-ready]")
-    place.wait_for()
-    assert dead_controls(place) == [name for name in grid.axes if name != "handling"]
+    assert dead_controls(opened(page.locator(".explorer"))) == [name for name in grid.axes if name != "handling"]
 
 
 @pytest.mark.browser
