@@ -195,7 +195,10 @@ class Explorer:
                 pictures += self.svg(picture, now)
             except ValueError as error:
                 pictures += f"<p>{escape(printable(str(error)))}</p>"
-        return pictures, f"<pre style='line-height:1.35;font-family:monospace;white-space:pre-wrap'>{words}</pre>"
+        return (
+            pictures,
+            f"<pre style='line-height:1.35;font-family:monospace;white-space:pre-wrap;word-break:normal'>{words}</pre>",
+        )
 
     def _default(self, name: str) -> Any:
         return next(setting.default for setting in self.settings if setting.name == name)
