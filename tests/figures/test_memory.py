@@ -38,7 +38,7 @@ def test_totals_limits_and_legend() -> None:
     assert totals.text == ("121 GB", "32.4 GB", "17.9 GB", "3.39 GB")
     assert [one.text for one in limits] == [("24 GB",), ("80 GB",)]
     assert drawing.rules == (24.0, 80.0)  # the third is out of sight
-    assert drawing.title == "stage 0: 121 GB a rank; stage 3: 3.39 GB"
+    assert drawing.title == "stage 0: 121 GB per rank; stage 3: 3.39 GB"
     assert [key.label for key in drawing.legend if key.hatched] == ["largest layer"]
     assert [label for _, label in drawing.y_ticks] == list(STAGES)
     frame = drawing.rects[0]
@@ -54,6 +54,6 @@ def test_lines_are_the_totals() -> None:
     assert np.unique(heights(ax, "24 GB")) == pytest.approx([24.0])
     assert artist(ax, "24 GB").get_color() != artist(ax, "stage 1").get_color()
     assert {"stage 1", "stage 3", "24 GB"} <= set(named(ax))
-    assert ax.get_title("left") == "With 128 ranks, stage 3 needs 0.938 GB a rank"
+    assert ax.get_title("left") == "With 128 ranks, stage 3 needs 0.938 GB per rank"
     low, high = ax.get_ylim()
     assert low < 0.9375 < 120 < high

@@ -20,8 +20,9 @@ LINKS = {
     "25 GB/s, 10 µs": Link(10e-6, 25e9),
     "1 GB/s, 50 µs": Link(50e-6, 1e9),
 }
+NAMES = {"gpipe": "GPipe", "one_f_one_b": "1F1B", "interleaved_1f1b": "interleaved 1F1B"}
 SETTINGS = (
-    Setting("schedule", "one_f_one_b", PIPELINES, "schedule"),
+    Setting("schedule", "one_f_one_b", tuple((NAMES[name], name) for name in PIPELINES), "schedule"),
     Setting("num_ranks", 4, range(1, 9), "ranks"),
     Setting("num_microbatches", 8, range(1, 33), "microbatches"),
     Setting("num_chunks", 2, range(1, 4), "chunks per rank"),
@@ -63,7 +64,7 @@ def step(now: Now) -> tuple[PipelineSchedule, Timeline, float]:
 def picture(now: Now) -> Drawing:
     """One step."""
     schedule, spans, bubble = step(now)
-    title = f"{schedule.name}: {time_words(spans.makespan_s)} per step, {bubble:.0%} of it bubble"
+    title = f"{NAMES[schedule.name]}: {time_words(spans.makespan_s)} per step, {bubble:.0%} of it bubble"
     return draw_timeline(spans, title=title)
 
 

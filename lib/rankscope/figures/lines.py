@@ -300,7 +300,7 @@ def _memory_lines(
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     name_ends(ax, ends)
     least = min(memories, key=lambda name: ends[name][0])
-    dress(ax, title or f"With {counts[-1]} ranks, {least} needs {ends[least][0]:.3g} GB a rank")
+    dress(ax, title or f"With {counts[-1]} ranks, {least} needs {ends[least][0]:.3g} GB per rank")
     return ax
 
 

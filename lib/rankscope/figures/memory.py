@@ -60,7 +60,7 @@ def draw_memory(
         row = next((row for row, end in enumerate(ends) if end <= x - back * wide_name), len(ends))
         ends[row : row + 1] = [x + (1 - back) * wide_name]
         texts.append(Texts(x, len(names) + (row + 0.5) * _LABEL_ROWS, [name], size_px=10.0, anchor=anchor))
-    finding = f"{names[0]}: {words[0]} a rank" + (f"; {names[-1]}: {words[-1]}" if len(names) > 1 else "")
+    finding = f"{names[0]}: {words[0]} per rank" + (f"; {names[-1]}: {words[-1]}" if len(names) > 1 else "")
     return Drawing(
         title=title or finding,
         x_label=f"memory of one rank [{unit}]",
