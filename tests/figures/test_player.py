@@ -145,6 +145,10 @@ def test_titles_and_sentences_say_what_happens() -> None:
     root = words_of(draw_play([play("broadcast", "binomial")], 0.5))
     assert "Step 1 of 2: 1 rank sends 1 chunk, the receiver keeps a copy" in root
     assert draw_play([ring], 1.0, "mine").title == "mine"
+    copies = "message: the receiver copies it"
+    assert keys_of(draw_play([play("broadcast", "binomial")], 0.5)) == ["from rank 0", copies]
+    ranks = [f"from rank {rank}" for rank in range(4)]
+    assert keys_of(draw_play([play("all_to_all", "pairwise")], 0.5)) == [*ranks, "a rank's result", copies]
 
 
 def test_both_end_where_they_end_on_one_axis() -> None:

@@ -56,10 +56,14 @@ SETTINGS = (
     Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
     _SHARED["message"],
     Setting("moment", 40, range(_MOST_STEPS + 1), "moment [%]", "of the time that the slower one takes"),
-    *(_SHARED[f"{name}_{unit}"] for unit in ("us", "gb_per_s") for name in ("intra", "inter")),
+    _SHARED["intra_us"]._replace(label="latency, node [µs]", hint="within a node"),
+    _SHARED["inter_us"]._replace(label="latency, network [µs]", hint="between nodes"),
+    _SHARED["intra_gb_per_s"]._replace(label="bandwidth, node [GB/s]", hint="within a node"),
+    _SHARED["inter_gb_per_s"]._replace(label="bandwidth, network [GB/s]", hint="between nodes"),
     _SHARED["gamma_ps"],
     _SHARED["shared_nic"],
 )
+_ABOVE = 6  # controls over the picture; the links are below it
 PRESETS: dict[str, dict[str, Any]] = {
     "ring alone": {"against": "none"},
     "1 GiB": {"message": "1 GiB"},
@@ -185,7 +189,10 @@ class Player(Panel):
             self.buttons[label] = button
         row = self._row([self.play, *self.buttons.values(), self.said])
         place = self.children.index(self.line)
-        self.children = (*self.children[:place], row, *self.children[place:])
+        grid = self.children[place - 1]
+        grid.children, below = grid.children[:_ABOVE], grid.children[_ABOVE:]  # so that the picture is near its player
+        links = widgets.Box(below, layout=grid.layout)
+        self.children = (*self.children[:place], row, *self.children[place:], links)
 
     def step(self, by: int) -> None:
         """Move on, or back, to where the next message is done."""

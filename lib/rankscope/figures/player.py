@@ -31,7 +31,12 @@ Moment = dict[str, Any]
 
 _TIME_PX, _GAP_PX, _BETWEEN_PX, _RIGHT_PX = 480.0, 48.0, 24.0, 24.0
 _NAME, _CAPTION, _READ, _CHUNKS, _HEAD = 8.0, 25.0, 43.0, 57.0, 66.0  # lines of text, from the top of a strip
-_CELL_PX, _GRID_PX, _ROWS_PX, _ROW_PX = 44.0, (256.0, 290.0), 300.0, (9.0, 38.0)  # with the least and the most
+_CELL_PX, _GRID_PX, _ROWS_PX, _ROW_PX = (
+    44.0,
+    (256.0, 290.0),
+    {1: 300.0, 2: 240.0},
+    (9.0, 38.0),
+)  # with the least and the most
 _PALE, _QUIET = "#d4d4d4", "#5f5f5f"  # what is still to come; words that say how to read it
 _COLORS = {True: _ADDED, False: _COPIED}  # of messages that are added, and that replace
 _MOST_SHOWN = 2
@@ -49,11 +54,13 @@ def shades_of(num_ranks: int) -> tuple[str, ...]:
 @attrs.frozen(eq=False)
 class Strip:
     """One collective in the picture: its chunks to the left, its messages and who is busy to the right, in pixels from
-    `top`; `horizon_s` is the time at the right edge, and `grid_px` the width of a rank's buffer."""
+    `top`. `horizon_s` is the time at the right edge, `grid_px` the width of a rank's buffer, and `rows_px` the height
+    of all rows where there are many."""
 
     play: Playback
     top: float
     grid_px: float
+    rows_px: float
     horizon_s: float
 
     @property
@@ -62,7 +69,7 @@ class Strip:
 
     @property
     def row_px(self) -> float:
-        return float(np.clip(_ROWS_PX / self.ranks, *_ROW_PX))
+        return float(np.clip(self.rows_px / self.ranks, *_ROW_PX))
 
     @property
     def bar_px(self) -> float:
@@ -142,7 +149,12 @@ class Strip:
             covered = row * play.schedule.num_chunks + play.chunk[rows]
             for place in covered[abs(rank - row) < 0.55].astype(int).tolist():
                 words[place] = ""
-        return _written(x + w / 2, y + h / 2, words, fill)
+        return _written(x + w / 2, y + h / 2, words, fill, self.number_px)
+
+    @property
+    def number_px(self) -> float:
+        """The size of the numbers on chunks."""
+        return min(11.0, 0.62 * self.row_px)
 
     # ---- what moves
 
@@ -179,7 +191,7 @@ class Strip:
         color = self.colors[play.message[rows]].tolist()
         frame = Rects(left - edge, y - h / 2 - edge, color, width=w + 2 * edge, height=h + 2 * edge)
         box = Rects(left, y - h / 2, fill, width=w, height=h, edge="none")
-        return [frame, box], _written(left + w / 2, y, words, fill, 10.0)
+        return [frame, box], _written(left + w / 2, y, words, fill, min(10.0, self.number_px))
 
     def marks(self, messages: Ints, at_s: float) -> Rects:
         """Where messages are on their lines."""
@@ -275,7 +287,7 @@ class Strip:
     def done(self, at_s: float) -> Rects:
         """How much is finished, as a bar over its ground."""
         share = self.play.finished(at_s).sum() / max(1, self.play.schedule.wanted().sum())
-        fill = (EMPTY, shades_of(self.ranks)[-1])
+        fill = (EMPTY, _QUIET if self.play.schedule.collective in MOVES else shades_of(self.ranks)[-1])
         return Rects(0.0, self.busy + 2, fill, width=(self.grid_px, share * self.grid_px), height=8.0, edge="none")
 
     def _happening(self, at_s: float) -> str:
@@ -314,7 +326,7 @@ def _line(x: float, y: float, text: str, size_px: float = 11.0, halo: tuple[str,
     return Texts([x], [y], [text], INK, size_px, "start", halo)
 
 
-def _written(x: Floats, y: Floats, words: Sequence[str], fill: Sequence[str], size_px: float = 11.0) -> Texts:
+def _written(x: Floats, y: Floats, words: Sequence[str], fill: Sequence[str], size_px: float) -> Texts:
     shown = [place for place, word in enumerate(words) if word]
     return Texts(x[shown], y[shown], [words[one] for one in shown], [ink_on(fill[one]) for one in shown], size_px)
 
@@ -331,7 +343,8 @@ def strips(plays: Sequence[Playback]) -> list[Strip]:
     grid_px = float(np.clip(_CELL_PX * max(play.schedule.num_chunks for play in plays), *_GRID_PX))
     found: list[Strip] = []
     for play in plays:
-        found.append(Strip(play, found[-1].bottom + _BETWEEN_PX if found else 0.0, grid_px, horizon_s))
+        top = found[-1].bottom + _BETWEEN_PX if found else 0.0
+        found.append(Strip(play, top, grid_px, _ROWS_PX[len(plays)], horizon_s))
     return found
 
 
@@ -422,8 +435,12 @@ def _legend(plays: Sequence[Playback]) -> tuple[Key, ...]:
         keys += [Key(f"{count} summed", shades[count]) for count in counts]
         keys.append(Key(f"all {ranks} summed", shades[ranks]))
     if not all(sums):
-        some = range(ranks) if ranks <= len(CATEGORIES) else (0, ranks // 2, ranks - 1)
+        moved = [play.schedule.origins() for play, adds in zip(plays, sums, strict=True) if not adds]
+        some = np.unique(np.concatenate(moved)).tolist()
+        some = some if len(some) <= len(CATEGORIES) else [some[0], some[len(some) // 2], some[-1]]
         keys += [Key(f"from rank {rank}", rank_colors(ranks)[rank]) for rank in some]
+    if not all(play.schedule.wanted().all() for play in plays):
+        keys.append(Key("a rank's result", PAPER, edge=INK))
     kinds = {kind for play in plays for kind in play.reduce.tolist()}
     named = ((True, "message: the receiver adds it", "solid"), (False, "message: the receiver copies it", "dashed"))
     return (*keys, *(Key(label, _COLORS[kind], line=line) for kind, label, line in named if kind in kinds))
@@ -557,7 +574,8 @@ class _Film:
         for change, rects in boxes.items():
             yield f"{change}{''.join(rects)}</g>"
         shown = "".join(self.shown("".join(texts), *times) for times, texts in letters.items())
-        yield f'<g text-anchor="middle" dominant-baseline="central">{shown}</g>'
+        style = f'text-anchor="middle" dominant-baseline="central" font-size="{strip.number_px:g}"'
+        yield f"<g {style}>{shown}</g>"
 
     def _done(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
         """The bar of what is finished."""
