@@ -10,7 +10,7 @@ import pytest
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import Schedule, Step, build, simulate
-from rankscope.collectives.playback import Playback, playback
+from rankscope.collectives.playback import Playback, playback, playback_of
 from rankscope.collectives.verify import holdings
 
 from .cases import schedules
@@ -146,3 +146,27 @@ def test_a_moment_is_a_number(at_s: Any) -> None:
     for ask in (play.held, play.finished, play.on_the_way):
         with pytest.raises(ValueError, match="at_s must be a finite number, got "):
             ask(at_s)
+
+
+def test_of_an_algorithm_it_takes_the_fastest_options_and_few_segments() -> None:
+    nodes = Cluster(2, 4, Link(1e-6, 2e11), Link(1e-5, 2.5e10))
+    assert playback_of("allreduce", "torus_2d", 2**20, nodes).schedule == build(
+        "allreduce", "torus_2d", 8, shape=(2, 4)
+    )
+    assert playback_of("broadcast", "chain", 2**30, nodes).schedule == build("broadcast", "chain", 8, num_segments=4)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("allreduce", "rng", 1.0, FOUR), "algorithm of allreduce must be one of 'flat', "),
+        (("all", "ring", 1.0, FOUR), "collective must be one of 'allreduce', "),
+        (("allgather", "recursive_doubling", 1.0, Cluster.uniform(3, ALIKE)), "algorithms must exist for 3 ranks"),
+        (("allreduce", "ring", 1.0, Cluster.uniform(5000, ALIKE)), "num_ranks of cluster must be .* to 4096, got 5000"),
+        (("allreduce", "ring", -1.0, FOUR), "num_bytes must be a finite number of at least 0, got -1"),
+        (("allreduce", "ring", 1.0, 4), "cluster must be a Cluster, got 4"),
+    ],
+)
+def test_an_algorithm_that_cannot_be_played_is_refused(given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        playback_of(*given)

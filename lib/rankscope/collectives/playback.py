@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
-from ..values.checks import number, of_type
+from ..values.checks import number, of_type, whole
 from .best import best
 from .builders import build
 from .schedule import MOVES, Ints, Schedule, Step
@@ -131,6 +131,7 @@ def playback_of(collective: str, algorithm: str, num_bytes: float, cluster: Clus
     It cuts chunks into at most 4 segments, so that each can be seen. Raises ValueError for an unknown name, for what
     does not exist for so many ranks, and for what `playback` refuses.
     """
+    whole("num_ranks of cluster", of_type("cluster", cluster, Cluster).num_ranks, 1, MOST_CELLS)
     options = dict(best(num_bytes, cluster, collective, [algorithm]).candidates[0].options)
     if "num_segments" in options:
         options["num_segments"] = min(options["num_segments"], _MOST_SEGMENTS)
