@@ -92,9 +92,20 @@ def test_nothing_beats_the_bound(
     pairs = [(a, b) for a in range(nodes * gpus) for b in range(nodes * gpus) if a != b]
     own = data.draw(st.dictionaries(st.sampled_from(pairs), LINKS)) if pairs else {}
     cluster = Cluster(nodes, gpus, intra, inter, data.draw(st.sampled_from([0.0, 1e-11])), ports, shared, own)
+    collective = data.draw(st.sampled_from(list(ALGORITHMS)))
     for size in (0.0, 1e3, 1e7):
-        found = best(size, cluster)
+        found = best(size, cluster, collective)
         assert found.seconds >= found.bound_s * (1 - 1e-12)
+
+
+def test_the_bound_knows_slow_links_between_nodes() -> None:
+    fast, slow = Link(1e-6, 300e9), Link(10e-6, 25e9)
+    cards, shared = Cluster(4, 8, fast, slow), Cluster(4, 8, fast, slow, shared_nic=True)
+    assert best(1e9, cards).bound_s == pytest.approx(2 * 3 / 4 * 1e9 / (8 * 25e9))  # eight cards per node
+    assert best(1e9, shared).bound_s == pytest.approx(2 * 3 / 4 * 1e9 / 25e9)
+    assert best(8.0, cards).bound_s == pytest.approx(10e-6)  # one message out of a node reaches all four
+    assert best(1e9, shared, "all_to_all").bound_s == pytest.approx(8 * 3 / 4 * 1e9 / 25e9)
+    assert best(1e9, Cluster(1, 8, fast, slow)).bound_s == pytest.approx(2 * 7 / 8 * 1e9 / 300e9)
 
 
 def test_a_builder_in_anothers_place_is_costed_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:

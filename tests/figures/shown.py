@@ -58,3 +58,8 @@ def labels(ax: Axes) -> list[str]:
 
 def named(ax: Axes) -> list[str]:
     return [text.get_text() for text in ax.texts]
+
+
+def below(ax: Axes) -> list[str]:
+    """The entries of the legend below the figure."""
+    return [text.get_text() for legend in ax.figure.legends for text in legend.get_texts()]

@@ -6,7 +6,7 @@ import numpy as np
 
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.marks import Drawing
-from rankscope.figures.palette import ALARM, PAPER, ramp, rank_colors
+from rankscope.figures.palette import ALARM, PAPER, diverging, ramp, rank_colors
 from rankscope.sampling import Assignment, assign
 
 from .shown import cells, keys_of, placed
@@ -101,9 +101,12 @@ def test_coverage_hatches_what_is_read_twice() -> None:
 def test_label_counts_write_and_shade_the_counts() -> None:
     drawing = draw_label_counts([[1, 2], [3, 4]], "digit")
     assert numbers(drawing) == {(0, 0): 1, (1, 0): 2, (0, 1): 3, (1, 1): 4}
-    assert (cells(drawing)[0, 0][0], cells(drawing)[1, 1][0]) == (ramp(0)[0], ramp(1)[0])
-    assert keys_of(drawing) == ["1 samples", "4 samples"]
-    assert drawing.title == "A rank reads from 1 to 4 samples of a digit"
-    one, other = (draw_label_counts(counts, limits=(0, 10)) for counts in ([[0, 5]], [[5, 10]]))
-    assert cells(one)[1, 0] == cells(other)[0, 0]
-    assert (cells(one)[0, 0][0], cells(other)[1, 0][0]) == (ramp(0)[0], ramp(1)[0])
+    assert (cells(drawing)[0, 0][0], cells(drawing)[1, 1][0]) == diverging([-1, 1])
+    assert keys_of(drawing) == ["1 sample", "mean 2.5", "4 samples"]
+    assert drawing.title == "Each rank reads 1 to 4 samples of each digit"
+    one, other = (draw_label_counts(counts, limits=(0, 10)) for counts in ([[0, 5, 10]], [[4, 5, 6]]))
+    assert cells(one)[1, 0] == cells(other)[1, 0] == (diverging(0)[0], False)
+    assert (cells(one)[0, 0][0], cells(one)[2, 0][0]) == diverging([-1, 1])
+    assert (cells(other)[0, 0][0], cells(other)[2, 0][0]) == diverging([-0.2, 0.2])
+    alike = draw_label_counts([[3, 3]])
+    assert cells(alike)[0, 0][0] == diverging(0)[0]

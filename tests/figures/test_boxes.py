@@ -62,8 +62,8 @@ def test_each_name_is_at_the_end_of_its_own_line_and_the_title_says_what_was_fou
     assert drawing.title == "allreduce of 512 MiB: quick 349 GB/s, slow 17.5 GB/s"
     assert draw_boxes(TWO, view="time").title == "allreduce of 512 MiB: quick 2.69 ms, slow 53.7 ms"
     assert draw_boxes({"quick": TWO["quick"]}).title == "allreduce of 512 MiB: quick 349 GB/s"
-    assert drawing.x_label.endswith("dashes: sick or suspect")
-    assert draw_boxes({"quick": TWO["quick"]}).x_label == "size of each rank's buffer"
+    assert [(key.label, key.line) for key in drawing.legend] == [("sick or suspect", "dashed")]
+    assert draw_boxes({"quick": TWO["quick"]}).legend == ()
 
 
 def test_yours_is_black_and_a_size_is_marked_where_it_was_measured() -> None:

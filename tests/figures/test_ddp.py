@@ -12,9 +12,9 @@ from rankscope.cluster import Link
 from rankscope.ddp import Contention, LocalStep
 from rankscope.ddp.buckets import DDPBuckets, ParameterSpec
 from rankscope.ddp.recommend import Recommendation
-from rankscope.figures.ddp import PARTS, draw_buckets, draw_caps
+from rankscope.figures.ddp import PARTS, draw_buckets, draw_caps, until_alike
 from rankscope.figures.marks import Drawing
-from rankscope.figures.palette import rank_colors
+from rankscope.figures.palette import WORK, rank_colors
 from rankscope.figures.svg import to_svg
 
 from .shown import artist, bars, keys_of, labels, named, points, words_of
@@ -56,9 +56,10 @@ def test_caps_are_drawn_where_they_closed_a_bucket() -> None:
     (caps,) = drawing.lines
     assert (caps.x0 / MIB).tolist() == [1, 25, 25]
     assert caps.y0.tolist() == [0, 1, 3]
-    assert keys_of(drawing) == ["cap of 1 MiB", "cap of 25 MiB", "sparse gradient, always alone"]
+    number = "number in a piece: its parameter"
+    assert keys_of(drawing) == ["cap of 1 MiB", "cap of 25 MiB", number, "sparse gradient, always alone"]
     far = draw_buckets(ddp.buckets([ParameterSpec("weight", MIB)], 1000))  # does not squeeze the rows
-    assert keys_of(far) == ["cap of 1000 MiB, beyond the picture"]
+    assert keys_of(far)[0] == "cap of 1000 MiB, beyond the picture"
     assert far.lines[0].x0.size == 0
     assert far.width < 2 * MIB
 
@@ -90,16 +91,17 @@ def recommendation(rate: float = 2e9) -> Recommendation:
 def test_each_bar_is_a_step_in_its_parts() -> None:
     found = recommendation()
     drawn = draw_caps(found, bucket_cap_mb=8)
-    rows = [found.default, *found.candidates]
+    rows = [found.default, *until_alike(found)]
     frame, alone, held, wait = drawn.rects
     assert [name for _, name in drawn.y_ticks][:3] == ["default", "1 MiB", "2 MiB"]
     np.testing.assert_allclose(alone.width, found.alone_s * 1e3)
     np.testing.assert_allclose(held.x + held.width, wait.x)
     np.testing.assert_allclose(wait.width, [row.wait_s * 1e3 for row in rows], atol=1e-12)
     np.testing.assert_allclose(wait.x + wait.width, [row.step_s * 1e3 for row in rows])
-    assert keys_of(drawn) == list(PARTS)
+    assert keys_of(drawn) == [*PARTS, "your cap"]
+    assert (held.hatched.all(), wait.hatched.any(), wait.fill[0]) == (True, False, WORK["wait"][0])
     assert frame.y.round().tolist() == [[row.bucket_cap_mb for row in rows].index(8)]
-    assert words_of(drawn)[0] == f"{found.default.step_s * 1e3:.3g} · {found.default.num_buckets}"
+    assert words_of(drawn)[0] == f"{found.default.step_s * 1e3:.3g} ms, {found.default.num_buckets} buckets"
     assert drawn.title == f"Best: 4 MiB, {found.gain:.1%} less than the default"
     assert drawn.width > max(row.step_s for row in rows) * 1e3
     assert draw_caps(found).rects[0].y.round().tolist() == [0]  # the default is framed where no cap is chosen
@@ -108,10 +110,27 @@ def test_each_bar_is_a_step_in_its_parts() -> None:
     assert draw_caps(nothing).title == "Best: default"
 
 
+def test_a_sweep_stops_where_larger_caps_change_nothing() -> None:
+    local = LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
+    caps = [2.0**power for power in range(16)]  # 64 MiB hold all
+    found = ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), caps_mb=caps)
+    drawn = draw_caps(found, bucket_cap_mb=32768)
+    assert [name for _, name in drawn.y_ticks][-2:] == ["32 MiB", "64 MiB and more"]
+    assert words_of(drawn)[-1].endswith(", 1 bucket")
+    assert drawn.rects[0].y.round().tolist() == [len(drawn.y_ticks) - 1]  # the last bar stands for it
+    assert len(until_alike(found)) == 7 == len(drawn.y_ticks) - 1
+    assert [one.bucket_cap_mb for one in until_alike(found, 200)][-2:] == [128, 256]
+    assert points(figures.bucket_caps(found), "step, predicted")[-1, 0] == 128  # one more shows that it stays
+    few = ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), caps_mb=[1, 2])
+    assert until_alike(few) == few.candidates
+    assert [name for _, name in draw_caps(few).y_ticks] == ["default", "1 MiB", "2 MiB"]
+
+
 def test_the_curve_is_the_predicted_step_and_the_areas_are_its_parts() -> None:
     found = recommendation()
     ax = figures.bucket_caps(found)
-    expected = np.array([(one.bucket_cap_mb, one.step_s * 1e3) for one in found.candidates], dtype=float)
+    shown = found.candidates[: len(until_alike(found)) + 1]
+    expected = np.array([(one.bucket_cap_mb, one.step_s * 1e3) for one in shown], dtype=float)
     np.testing.assert_allclose(points(ax, "step, predicted"), expected)
     assert (ax.get_xscale(), ax.get_ylim()[0], ax.get_ylabel()) == ("log", 0.0, "step [ms]")
     assert [label.get_text() for label in ax.get_xticklabels()][:4] == ["1", "2", "4", "8"]

@@ -152,7 +152,8 @@ def test_a_figure_is_drawn_on_the_axes_it_is_given_and_never_shown(name: str, mo
 def test_a_figure_says_what_it_shows_and_can_be_read(name: str) -> None:
     ax = FIGURES[name]()
     assert ax.get_title(loc="left")
-    assert "[" in ax.get_xlabel() + ax.get_ylabel()  # a unit
+    ticks = " ".join(label.get_text() for label in ax.get_xticklabels())
+    assert "[" in ax.get_xlabel() + ax.get_ylabel() or " MiB" in ticks  # a unit
     assert ax.figure.legends or ax.get_legend() or ax.texts
     problems = figure_problems(ax.figure)  # type: ignore[arg-type]
     assert not problems, "\n".join(problems)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from rankscope import figures
 
-from .shown import artist, labels, points
+from .shown import artist, below, labels, named, points
 
 PAIRS = {"padded": ([1, 2, 3], [1, 2, 4]), "true": ([2, 2, 2], None), "measured": (None, [3, 3, 3])}
 
@@ -20,12 +23,32 @@ def test_lines_and_markers_share_a_hue_and_say_what_they_are() -> None:
     assert predicted.get_marker() in ("None", "")
     assert executed.get_linestyle() == "None"
     assert (ax.get_title(loc="left"), ax.get_xlabel(), ax.get_ylabel()) == ("title", "ranks", "accuracy")
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == labels(ax)
+    assert below(ax) == ["predicted", "executed"]
+    assert ax.get_legend() is None  # nothing lies on the data
+    assert named(ax) == ["padded", "true", "measured"]
+
+
+def test_names_stand_at_the_ends_of_lines_whatever_becomes_of_the_axes() -> None:
+    ax = figures.curves([1, 2, 4], {"low": ([1, 1, 1], None), "high": ([1, 5, 9], None)}, "", "", "")
+    assert below(ax) == []  # all of one kind
+
+    def heights() -> list[float]:
+        ax.figure.canvas.draw()
+        return [text.get_position()[1] for text in ax.texts]
+
+    ax.set_ylim(0, 10)
+    assert np.allclose(heights(), [0.1, 0.9])
+    ax.set_ylim(0, 100)
+    close = heights()
+    assert close[0] < close[1] < 0.2
+    assert close[1] - close[0] > 0.03  # 0.01 and 0.09 of the height are moved apart only where names would meet
+    alone = figures.curves([1, 2], {"only": ([1, 2], [1, 2])}, "", "", "")
+    assert named(alone) == []
 
 
 def test_what_exists_only_at_whole_numbers_is_drawn_as_dashes_and_not_joined() -> None:
     ax = figures.curves([1, 2, 4], PAIRS, "", "", "", discrete=True)
-    assert {line.get_linestyle() for line in ax.lines} == {"None"}
+    assert {artist(ax, label).get_linestyle() for label in labels(ax)} == {"None"}
     assert [line.get_label() for line in ax.lines if line.get_marker() == "_"] == [
         "padded, predicted",
         "true, predicted",
@@ -36,13 +59,16 @@ def test_what_exists_only_at_whole_numbers_is_drawn_as_dashes_and_not_joined() -
     assert predicted.get_color() == executed.get_color()
 
 
-def test_a_queue_is_drawn_in_steps_under_its_capacity() -> None:
-    ax = figures.queue_fill({"predicted": ([0, 1, 3], [1, 2, 0]), "executed": ([0, 2], [1, 0])}, capacity=2)
-    predicted, executed, capacity = ax.lines
-    assert points(ax, "predicted").tolist() == [[0, 1], [1, 2], [3, 0]]
-    assert predicted.get_drawstyle() == executed.get_drawstyle() == "steps-post"
-    assert predicted.get_linestyle() != executed.get_linestyle()
-    assert set(capacity.get_ydata()) == {2}
-    assert labels(ax) == ["predicted", "executed"]
+def test_each_queue_has_a_strip_of_its_own_under_its_capacity() -> None:
+    ax = figures.queue_fill({"predicted": ([0, 1, 3], [1, 2, 0]), "executed": ([0, 2], [1, 0])}, capacity=4)
+    upper, lower = (artist(ax, label).get_paths()[0].vertices for label in ("predicted", "executed"))
+    assert (upper[:, 1].min(), upper[:, 1].max()) == pytest.approx((5.6, 7.6))  # at most two of four
+    assert (lower[:, 1].min(), lower[:, 1].max()) == (0, 1)
+    assert [2.0, 5.6] not in upper.tolist()
+    assert [3.0, 7.6] in upper.tolist()  # a step: two wait until 3 s
+    assert sorted({float(line.get_ydata()[0]) for line in ax.lines}) == pytest.approx([0, 4, 5.6, 9.6])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0", "4", "0", "4"]
+    assert named(ax) == labels(ax) == ["predicted", "executed"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("time [s]", "items in the queue")
-    assert ax.get_title(loc="left") == "At most 2 items in the queue"
+    assert ax.get_title(loc="left") == "At most 2 items in the queue, which holds 4"
+    assert figures.queue_fill({"a": ([0, 1], [3, 0])}).get_title(loc="left") == "At most 3 items in the queue"

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import combinations
 
+import attrs
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
 from rankscope import figures
 from rankscope.collectives import ALGORITHMS, build
+from rankscope.figures.axes import _columns, to_axes
 from rankscope.figures.marks import Drawing, Key, Lines, Rects, Texts, whole_ticks
-from rankscope.figures.palette import CATEGORIES, INK, LEGIBLE, contrast, hatch_on, ink_on, looks, ramp, rank_colors
+from rankscope.figures.palette import (
+    _WORK,
+    CATEGORIES,
+    INK,
+    LEGIBLE,
+    PAPER,
+    WORK,
+    contrast,
+    hatch_on,
+    ink_on,
+    looks,
+    ramp,
+    rank_colors,
+)
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
 from rankscope.timeline import Span, Timeline
@@ -46,6 +62,17 @@ def test_lines_in_svg_end_where_they_should() -> None:
     assert legend.find(f"{SVG}path").get("stroke") == INK
 
 
+def test_a_legend_has_as_many_columns_as_there_is_room_for_and_the_figure_grows_with_its_rows() -> None:
+    assert _columns(["a"] * 6, 1000) == 6
+    assert _columns(["a"] * 6, 150) == 3
+    assert _columns([*"abcdef", "a long label " * 4], 500) == 4  # its column alone is wide
+    assert _columns(["too wide for it"], 10) == 1
+    few = Drawing("t", "x", "y", 1.0, 1.0, (300.0, 100.0), legend=(Key("a label", INK), Key("another", INK)))
+    many = attrs.evolve(few, legend=tuple(Key(f"a long label, {n}", INK) for n in range(6)))
+    heights = [to_axes(drawing).figure.get_figheight() for drawing in (few, many)]
+    assert heights[1] - heights[0] == pytest.approx(0.18 * 2)
+
+
 def test_panels_of_one_figure_share_one_legend() -> None:
     ring = build("allreduce", "ring", 4)
     _, axes = plt.subplots(1, 2, layout="constrained")
@@ -53,7 +80,8 @@ def test_panels_of_one_figure_share_one_legend() -> None:
         figures.schedule(ring, step, ax=ax, title=f"step {step}")
     (legend,) = axes[0].figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
-    assert labels == [*(f"rank {rank}" for rank in range(4)), "sent, received", "is added", "replaces"]
+    of_both = [*(f"rank {rank}" for rank in range(4)), "sent, received", "is added"]
+    assert labels == [*of_both, "a stripe: this rank's share is in the chunk", "replaces"]
     assert [ax.get_title(loc="left") for ax in axes] == ["step 0", "step 5"]
 
 
@@ -133,6 +161,27 @@ def test_eight_ranks_stay_apart_for_the_colour_blind(matrix) -> None:
     assert closest(rank_colors(8), matrix) > 0.1
     grey_for_black = [*rank_colors(7), "#999999"]  # what other palettes do: the grey meets the purple or the green
     assert closest(grey_for_black, matrix) < closest(rank_colors(8), matrix)
+
+
+def collisions(table) -> list[tuple[str, str]]:
+    """Kinds of work of different rows of the table that look the same."""
+    row = {kind: number for number, (_, *kinds) in enumerate(table) for kind in " ".join(kinds).split()}
+    looks = {kind: (hue, place) for hue, *kinds in table for place, some in enumerate(kinds) for kind in some.split()}
+    return [(a, b) for a, b in combinations(looks, 2) if looks[a] == looks[b] and row[a] != row[b]]
+
+
+@pytest.mark.parametrize("matrix", [np.eye(3), PROTANOPIA, DEUTERANOPIA])
+def test_kinds_of_work_look_different_to_all(matrix) -> None:
+    hues = [hue for hue, *_ in _WORK]
+    assert collisions(_WORK) == []
+    assert collisions((*_WORK, (hues[0], "mine", ""))) == [("read", "mine")]
+    assert closest([*hues, PAPER], matrix) > 0.1
+    assert closest([*hues, "#0a7abc"], matrix) < 0.1
+    kinds = " ".join(" ".join(kinds) for _, *kinds in _WORK).split()
+    assert len(kinds) == len(set(kinds)) == len(WORK)
+    for hue, hatched in WORK.values():
+        assert contrast(ink_on(hue), hue) >= LEGIBLE
+        assert contrast(hatch_on(hue), hue) >= 3 or not hatched
 
 
 def test_every_algorithm_has_a_look_of_its_own_in_its_collective() -> None:

@@ -313,7 +313,7 @@ def test_a_gif_has_its_frames_and_holds_the_last(tmp_path: Path) -> None:
             frames.append(np.asarray(picture.convert("RGB")))
         assert picture.size[0] > 900
     assert times == [100] * 5 + [2500]
-    yellow = [int((abs(frame.astype(int) - [254, 232, 56]) < 12).all(axis=2).sum()) for frame in frames]
+    yellow = [int((abs(frame.astype(int) - [253, 231, 37]) < 12).all(axis=2).sum()) for frame in frames]
     assert yellow == sorted(yellow)  # chunks that are finished
     assert yellow[-1] > 10 * yellow[0]
     assert (frames[0][0, 0] == 255).all()

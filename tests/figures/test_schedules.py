@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from itertools import combinations
 
+import attrs
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate
 from rankscope.collectives.verify import holdings
+from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing, Rects, Texts
 from rankscope.figures.palette import CATEGORIES, ramp, rank_colors
 from rankscope.figures.schedules import draw_link_load, draw_schedule, messages
@@ -105,11 +109,14 @@ def test_more_than_eight_ranks_and_small_cells_are_counted() -> None:
     counts = holdings(schedule, 2).sum(axis=2).ravel()
     assert drawing.rects[1].fill == tuple(ramp(np.sqrt(counts / 16)))
     assert words_of(drawing)[:16] == list(map(str, counts.tolist()))
-    assert keys_of(drawing) == ["1 share", "8 shares", "all shares", "sent, received", "is added"]
+    assert keys_of(drawing) == [
+        *("1 share", "8 shares", "all shares", "sent, received", "is added"),
+        "shade and number: how many shares are in the chunk",
+    ]
     segmented = build("allreduce", "segmented_ring", 8, num_segments=8)
     drawing = draw_schedule(segmented, 20)
     assert drawing.rects[1].fill == tuple(ramp(np.sqrt(holdings(segmented, 20).sum(axis=2).ravel() / 8)))
-    assert "shade" in drawing.x_label
+    assert "shade" in keys_of(drawing)[-1]
 
 
 def test_lines_part_the_nodes() -> None:
@@ -131,7 +138,8 @@ def test_what_is_passed_on_has_the_colour_and_number_of_its_origin() -> None:
         assert list(drawing.rects[layer].fill) == expected.ravel().tolist()
     assert set(arrows_of(drawing).values()) == {True}
     assert drawing.title == "allgather ring, 4 ranks, step 1 of 0–2: 4 messages, copied"
-    assert [key.line for key in drawing.legend][-1] == "dashed"
+    assert [key.line for key in drawing.legend][-2:] == ["dashed", "none"]
+    assert keys_of(drawing)[-1] == "colour and number: the rank that the chunk comes from"
 
 
 def test_the_end_has_one_grid_and_no_arrows() -> None:
@@ -187,6 +195,40 @@ def over_time(name: str, num_ranks: int) -> Drawing:
     return draw_schedule(schedule, timeline=simulate(schedule, 1e6, Cluster.uniform(num_ranks, LINK)))
 
 
+def nearest_px(drawing: Drawing) -> list[float]:
+    """How far from the middle of each text the nearest line of another message is."""
+    across, down = drawing.size_px[0] / drawing.width, drawing.size_px[1] / drawing.height
+    (lines,), (labels,) = drawing.lines, drawing.texts
+    part = np.linspace(0, 1, 500)[:, None]
+    x, y = lines.x0 + part * (lines.x1 - lines.x0), lines.y0 + part * (lines.y1 - lines.y0)
+    found = []
+    for at_x, at_y in zip(labels.x, labels.y, strict=True):
+        own, other = np.partition(np.hypot((x - at_x) * across, (y - at_y) * down).min(axis=0), 1)[:2]
+        assert own < 1
+        found.append(float(other))
+    return found
+
+
+@pytest.mark.parametrize("name", ["ring", "halving_doubling", "bidirectional_ring"])
+def test_no_chunk_is_named_where_lines_cross(name: str) -> None:
+    drawing = over_time(name, 8)
+    (labels,) = drawing.texts
+    needed = np.array([6.4 * len(text) + 4 for text in labels.text]) / 2 + 4
+    assert (np.array(nearest_px(drawing)) > needed - 1).all()
+    corner = Texts(drawing.lines[0].x1[:1], drawing.lines[0].y1[:1], ["0"])
+    moved = attrs.evolve(drawing, texts=(corner,))
+    assert min(nearest_px(moved)) < 1  # where another begins
+
+
+def test_narrow_axes_name_fewer_chunks() -> None:
+    drawing = over_time("ring", 8)
+    _, panels = plt.subplots(1, 3, figsize=(12, 3.2))
+    narrow, wide = to_axes(drawing, panels[1]), to_axes(drawing)
+    assert len(wide.texts) == len(words_of(drawing)) > 2 * len(narrow.texts) > 0
+    boxes = [text.get_window_extent() for text in narrow.texts]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
 def test_messages_name_their_chunks_where_there_is_room() -> None:
     drawing = over_time("ring", 4)
     assert sorted(words_of(drawing)) == sorted(m.words() for step in RING.steps() for m in messages(step))
@@ -211,9 +253,9 @@ def test_each_link_has_its_bytes() -> None:
     found = cells(drawing)  # senders down, receivers to the right; 0 to 1 carries most: 1 MiB
     assert [found[place][0] for place in ((0, 0), (1, 0), (2, 0))] == ["#ececec", ramp(1)[0], ramp(0.5)[0]]
     assert words_of(drawing) == ["1", "0.5", "1", "0.5", "0.5", "1", "0.5", "1"]
-    assert drawing.x_label == "receiver [rank; number: MiB]"
+    assert drawing.x_label == "receiver [rank]"
     assert drawing.title == "8 of 12 links in use, at most 1 MiB over one"
-    assert keys_of(drawing) == ["512 KiB", "1 MiB", "nothing"]
+    assert keys_of(drawing) == ["512 KiB", "1 MiB", "nothing", "numbers: MiB"]
     assert draw_link_load(RING.traffic(2**20).link_bytes).title.endswith("1.5 MiB over each")
     assert draw_link_load(np.zeros((3, 3))).title == "no link carries anything"
     assert words_of(draw_link_load(np.ones((17, 17)))) == []

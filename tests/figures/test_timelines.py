@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rankscope.figures.marks import Drawing
+from rankscope.figures.palette import OTHER, WORK
 from rankscope.figures.timelines import draw_timeline
 from rankscope.timeline import Span, Timeline
 
@@ -33,11 +34,13 @@ def test_each_span_is_a_bar_on_its_lane() -> None:
     assert drawing.width == pytest.approx(10)
     assert np.allclose(bars.x, [2, 0, 2, 5, 7])
     assert np.allclose(bars.width, [4, 2, 3, 0.1, 3])
-    rows = {label: middle for middle, label in drawing.y_ticks}
-    assert list(rows) == ["0 gpu", "0 read", "1 gpu"]
-    expected = [rows[label] for label in ["1 gpu", "0 read", *["0 gpu"] * 3]]
-    assert np.allclose(bars.y + bars.height / 2, expected, atol=0.01)
-    assert rows["1 gpu"] - rows["0 read"] > 1  # a gap between ranks
+    assert [label for _, label in drawing.y_ticks] == ["gpu", "read", "gpu"]
+    gpu_0, read_0, gpu_1 = (middle for middle, _ in drawing.y_ticks)
+    assert np.allclose(bars.y + bars.height / 2, [gpu_1, read_0, *[gpu_0] * 3], atol=0.01)
+    heads = {text: y for (_, y), text in placed(drawing).items() if text.startswith("rank")}
+    assert list(heads) == ["rank 0", "rank 1"]
+    assert heads["rank 0"] < gpu_0 < read_0 < heads["rank 1"] < gpu_1  # in the gap between ranks
+    assert gpu_1 - read_0 > 1.5
     assert bars.hatched.tolist() == [False, False, False, True, True]
     assert bars.fill[0] == bars.fill[2] != bars.fill[1]
     legend = [("step", bars.fill[0], False), ("read", bars.fill[1], False), ("allreduce", bars.fill[3], True)]
@@ -45,8 +48,18 @@ def test_each_span_is_a_bar_on_its_lane() -> None:
     assert drawing.title == "10 ms; busiest is rank 0's gpu, 61% of the time"
     assert drawn(Span(0, "a", "b", 0, 0.0, 1234.6e-3)).title.startswith("1235 ms; busiest")
     hatched = draw_timeline(Timeline.of(SPANS), hatched=["read"]).rects[0].hatched
-    assert hatched.tolist() == [False, True, *[False] * 3]
+    assert hatched.tolist() == [False, True, False, True, True]
     assert drawn().title == "nothing ran"
+
+
+def test_ranks_are_named_where_their_lanes_are() -> None:
+    def labels(*spans: Span) -> tuple[str, list[str], list[str]]:
+        drawing = drawn(*spans)
+        return drawing.y_label, [label for _, label in drawing.y_ticks], [w for w in words_of(drawing) if "rank" in w]
+
+    assert labels(*SPANS[1:]) == ("rank 0", ["read", "gpu"], [])
+    assert labels(SPANS[0], SPANS[2]) == ("gpu", ["rank 0", "rank 1"], [])
+    assert labels(*SPANS) == ("", ["gpu", "read", "gpu"], ["rank 0", "rank 1"])
 
 
 def test_waiting_is_light_grey_and_takes_no_hue_from_work() -> None:
@@ -71,10 +84,10 @@ def test_waits_too_short_to_see_are_left_out_and_work_never_is() -> None:
 
 
 def test_items_stand_on_the_bars_that_have_room() -> None:
-    words = {(round(x, 3), text) for (x, _), text in placed(drawn(*SPANS)).items()}
+    words = {(round(x, 3), text) for (x, _), text in placed(drawn(*SPANS)).items() if "rank" not in text}
     assert words == {(4.0, "0"), (1.0, "0"), (3.5, "step 0"), (8.5, "allreduce 1")}  # 12345 has no room
     narrow = drawn(*SPANS, Span(0, "gpu", "step", 2, 10.1, 10.102))
-    assert set(words_of(narrow)) == {"0", "1", "2"}  # nor have the kinds here
+    assert set(words_of(narrow)) - {"rank 0", "rank 1"} == {"0", "1", "2"}  # nor have the kinds here
 
 
 @pytest.mark.parametrize(
@@ -87,36 +100,35 @@ def test_times_have_a_unit_that_suits_them(seconds: float, unit: str) -> None:
     assert drawing.x_ticks[-1][0] <= drawing.width * (1 + 1e-9)
 
 
-def test_of_many_kinds_the_longest_keep_their_hues_and_the_others_are_grey() -> None:
-    spans = [Span(0, "a", f"kind {n}", n, n, n + 0.1 * (n + 1)) for n in range(10)]
-    waits = [Span(0, "b", kind, 0, 0, 9) for kind in ("wait", "blocked")]
+def test_of_many_unknown_kinds_the_longest_have_hues_and_the_others_are_grey() -> None:
+    spans = [Span(0, "a", f"kind {n}", n, n, n + 0.05 * (n + 1)) for n in range(14)]
+    waits = [Span(0, "b", kind, 0, 0, 19) for kind in ("wait", "blocked")]
     drawing = drawn(*spans)
-    assert keys_of(drawing) == [*(f"kind {n}" for n in range(3, 10)), "other"]
-    assert drawing.rects[0].fill[:3] == (drawing.legend[-1].fill,) * 3
-    assert len(set(drawing.rects[0].fill)) == 8
-    assert [key for key in keys_of(drawn(*spans, *waits)) if "kind" in key] == [f"kind {n}" for n in range(3, 10)]
+    assert sorted(keys_of(drawing)) == sorted([*(f"kind {n}" for n in range(2, 14)), "other"])
+    assert drawing.rects[0].fill[:2] == (OTHER, OTHER)
+    assert len(set(drawing.rects[0].fill)) == 13
+    assert keys_of(drawn(*spans, *waits))[-1] == "wait, blocked"
 
 
-def colors(kinds: Sequence[str]) -> dict[str, str]:
+def colors(kinds: Sequence[str]) -> dict[str, tuple[str, bool]]:
     drawing = drawn(*(Span(0, "a", kind, n, n, n + 1) for n, kind in enumerate(kinds)))
-    return {key.label: key.fill for key in drawing.legend}
+    rects = drawing.rects[0]
+    return dict(zip(kinds, zip(rects.fill, rects.hatched.tolist(), strict=True), strict=True))
 
 
-def test_known_kinds_have_the_same_hue_in_every_picture() -> None:
-    known = ["read", "decode", "collate", "pin", "copy", "compute", "start", "stop"]
-    whole = colors(known)
-    assert len(set(whole.values())) == 8
-    for kinds in (["copy", "read"], ["step", "start"], ["stop", "allreduce", "decode", "another"]):
+def test_a_kind_of_work_looks_the_same_in_every_picture() -> None:
+    assert colors(list(WORK)) == WORK
+    for kinds in (["copy", "read"], ["step", "start"], ["stop", "allreduce", "decode", "another"], ["load", "read"]):
         found = colors(kinds)
-        assert list(found) == kinds
+        assert {kind: look for kind, look in found.items() if kind in WORK} == {k: WORK[k] for k in kinds if k in WORK}
         assert len(set(found.values())) == len(kinds)
-        assert {kind: hue for kind, hue in found.items() if kind in known} == {k: whole[k] for k in kinds if k in known}
-    assert colors(["train"])["train"] == colors(["step"])["step"] == whole["compute"]
-    assert colors(["load"])["load"] == whole["read"]
+    assert keys_of(drawn(*(Span(0, "a", kind, n, n, n + 1) for n, kind in enumerate(["stop", "a", "start"])))) == [
+        "stop, start",
+        "a",
+    ]
 
 
-def test_two_kinds_that_are_known_by_one_hue_are_still_told_apart() -> None:
-    found = colors(["load", "read", "decode"])
-    assert len(set(found.values())) == 3
-    assert found["decode"] == colors(["decode"])["decode"]
-    assert len(set(colors(["train", "step", "compute", "load", "read", "a", "b", "c"]).values())) == 8
+def test_what_is_not_known_takes_no_hue_of_what_is() -> None:
+    found = colors(["forward", "backward", "forward 1", "backward 1", "mine"])
+    assert len(set(found.values())) == 5
+    assert found["forward"] == WORK["forward"]

@@ -88,10 +88,23 @@ def best(
         ranked.insert(place, candidate)
     if not ranked:
         raise ValueError(f"algorithms must exist for {cluster.num_ranks} ranks, got {', '.join(names) or 'none'}")
-    bounds = lower_bounds(
-        collective, cluster.num_ranks, size, cluster.quickest, cluster.gamma_s_per_byte, cluster.ports
-    )
-    return Best(tuple(ranked), float(bounds.seconds))
+    return Best(tuple(ranked), _bound_s(collective, size, cluster))
+
+
+def _bound_s(collective: str, num_bytes: float, cluster: Cluster) -> float:
+    """The larger of two lower bounds: of ranks joined by the fastest link, and of nodes joined by their links out.
+
+    A node counts as one rank whose links out work in parallel, or take turns where they share a card.
+    """
+    ports, per_node = cluster.ports, cluster.gpus_per_node
+    ranks = lower_bounds(collective, cluster.num_ranks, num_bytes, cluster.quickest, cluster.gamma_s_per_byte, ports)
+    if cluster.overrides or 1 in (cluster.num_nodes, per_node):
+        return float(ranks.seconds)
+    out = None if ports is None else ports * per_node
+    leaves = num_bytes * (per_node if collective == "all_to_all" else 1)
+    nodes = lower_bounds(collective, cluster.num_nodes, leaves, cluster.inter, ports=1 if cluster.shared_nic else out)
+    latency_s = lower_bounds(collective, cluster.num_nodes, 0.0, cluster.inter, ports=out).latency_s
+    return max(float(ranks.seconds), latency_s, float(nodes.bandwidth_s))
 
 
 def _candidate(collective: str, name: str, num_bytes: float, cluster: Cluster) -> Candidate | None:

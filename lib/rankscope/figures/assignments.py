@@ -11,7 +11,7 @@ from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
 from ..values.checks import count_of, of_type, one_of, whole
 from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
-from .palette import ALARM, PAPER, ramp, rank_colors
+from .palette import ALARM, PAPER, diverging, ramp, rank_colors
 
 _WIDE_PX = 900.0
 _MOST_CELLS = 65_536
@@ -22,7 +22,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
 
     A row is a rank, a column a read, the number in a cell the sample's index, where it fits. Colour says which rank
     reads (`color_by` "rank") or where in the dataset the sample lies ("position"). Reads of a sample already read are
-    hatched; samples that nobody reads stand in a row of their own; lines part the batches. Raises ValueError for an
+    hatched; samples that nobody reads stand in a row of their own; lines separate the batches. Raises ValueError for an
     unknown `color_by` and for more than 65,536 cells.
     """
     one_of("color_by", color_by, ("rank", "position"))
@@ -61,7 +61,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     rules = tuple(float(x) for x in range(batch_size, assignment.num_steps, batch_size)) if parted else ()
     return Drawing(
         title=title or _reading_title(assignment, epoch),
-        x_label="read of the epoch [step]" + f"; lines part the batches of {batch_size}" * bool(rules),
+        x_label="read of the epoch [step]",
         y_label="rank",
         width=steps,
         height=height,
@@ -72,7 +72,10 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
         rules_to=num_ranks,
         x_ticks=whole_ticks(assignment.num_steps, most=max(1, int(cell_px * steps / 30))),
         y_ticks=whole_ticks(num_ranks, most=32) + (((num_ranks + 1.0, "nobody"),) if unread.size else ()),
-        legend=_reading_legend(assignment, epoch, color_by, unread.size),
+        legend=(
+            *_reading_legend(assignment, epoch, color_by, unread.size),
+            *[Key(f"lines separate batches of {batch_size}", PAPER, line="none")] * bool(rules),
+        ),
     )
 
 
@@ -130,11 +133,12 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
 def draw_label_counts(
     counts: ArrayLike, label_name: str = "label", limits: tuple[int, int] | None = None, title: str | None = None
 ) -> Drawing:
-    """Draw how many samples of each label each rank reads, from `Assignment.count_labels`: darker is fewer.
+    """Draw how many samples of each label each rank reads, from `Assignment.count_labels`.
 
-    `limits` are the counts of the darkest and the palest shade, the smallest and largest where not given: pass the
-    same to drawings that are to be compared. Raises ValueError unless `counts` is a (num_ranks, num_labels) array of
-    whole numbers, for limits that are not whole numbers, and for more than 65,536 cells.
+    Blue is fewer than the mean over all ranks and labels, orange is more. `limits` are the counts that the darkest
+    shades stand for, the smallest and largest where not given: pass the same to drawings that are to be compared.
+    Raises ValueError unless `counts` is a (num_ranks, num_labels) array of whole numbers, for limits that are not whole
+    numbers, and for more than 65,536 cells.
     """
     table = np.asarray(counts)
     if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer) or not table.size:
@@ -144,12 +148,15 @@ def draw_label_counts(
     if limits is not None and np.shape(limits) != (2,):
         raise ValueError(f"limits must be two whole numbers, got {limits!r}")
     low, high = (whole("limits", limit) for limit in limits or (table.min(), table.max()))
+    mean = float(table.mean())
+    far = max(high - mean, mean - low) or 1.0
     y, x = np.indices(table.shape)
-    rects = Rects(x, y, ramp((table - low) / max(high - low, 1)))
+    rects = Rects(x, y, diverging((table - mean) / far))
     cell_px = max(34.0, 420.0 / num_labels)
+    least = count_of(int(table.max()), "sample")
     return Drawing(
-        title=title or f"A rank reads from {table.min()} to {count_of(int(table.max()), 'sample')} of a {label_name}",
-        x_label=f"{label_name} [number in the cell: samples read]",
+        title=title or f"Each rank reads {table.min()} to {least} of each {label_name}",
+        x_label=f"{label_name} [samples read]",
         y_label="rank",
         width=num_labels,
         height=num_ranks,
@@ -158,7 +165,14 @@ def draw_label_counts(
         texts=numbers_on(rects, table.ravel()),
         x_ticks=whole_ticks(num_labels, most=num_labels),
         y_ticks=whole_ticks(num_ranks, most=32),
-        legend=(Key(f"{low} samples", ramp(0)[0]), Key(f"{high} samples", ramp(1)[0])),
+        legend=tuple(
+            Key(label, diverging((value - mean) / far)[0])
+            for value, label in (
+                (low, count_of(low, "sample")),
+                (mean, f"mean {mean:.3g}"),
+                (high, count_of(high, "sample")),
+            )
+        ),
     )
 
 

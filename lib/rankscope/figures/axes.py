@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from itertools import compress
 from typing import Any, BinaryIO
 
 import matplotlib.pyplot as plt
@@ -41,7 +42,9 @@ def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
     """Draw on `ax`, or on a new figure of the drawing's own size, and return the Axes. Never shows."""
     if ax is None:
         wide, high = (px / _PX_PER_INCH for px in drawing.size_px)
-        _, ax = plt.subplots(figsize=(wide + 1.0, high + 1.3), layout="constrained")
+        labels = [key.label for key in drawing.legend]
+        rows = -(-len(labels) // _columns(labels, drawing.size_px[0]))
+        _, ax = plt.subplots(figsize=(wide + 1.0, high + 1.1 + 0.18 * rows), layout="constrained")
     _paint(drawing, ax)
     _label(drawing, ax)
     return ax
@@ -58,7 +61,7 @@ def _paint(drawing: Drawing, ax: Axes) -> None:
     for lines in drawing.lines:
         _paint_lines(lines, ax)
     for texts in drawing.texts:
-        _paint_texts(texts, ax)
+        _paint_texts(texts, ax, _room(texts, drawing, ax))
 
 
 def to_frames(still: Drawing, moments: Sequence[Drawing], ms: int, hold_ms: int) -> Callable[[BinaryIO], None]:
@@ -136,13 +139,27 @@ def _paint_lines(lines: Lines, ax: Axes) -> None:
         ax.add_patch(FancyArrowPatch((x0, y0), (x1, y1), color=color, linestyle=dash, linewidth=width, **style))
 
 
-def _paint_texts(texts: Texts, ax: Axes) -> None:
+def _room(texts: Texts, drawing: Drawing, ax: Axes) -> list[bool]:
+    """Which texts with a halo have room on Axes much narrower than the drawing: those that keep clear of others."""
+    wide, high = (px / ax.figure.dpi * _PX_PER_INCH for px in (ax.bbox.width, ax.bbox.height))
+    if not texts.halo or wide > 0.6 * drawing.size_px[0]:
+        return [True] * len(texts.text)
+    places = zip((texts.x / drawing.width * wide).tolist(), (texts.y / drawing.height * high).tolist(), strict=True)
+    kept: list[tuple[float, float]] = []
+    room = []
+    for (x, y), text in zip(places, texts.text, strict=True):
+        room.append(all(abs(x - a) > texts.size_px * (0.8 * len(text) + 1.5) or abs(y - b) > 24 for a, b in kept))
+        kept += [(x, y)] * room[-1]
+    return room
+
+
+def _paint_texts(texts: Texts, ax: Axes, room: list[bool]) -> None:
     align = {"middle": "center", "start": "left", "end": "right"}[texts.anchor]
     grounds: list[Any] = [ground(halo) for halo in texts.halo] or [None] * len(texts.text)
     style: dict[str, Any] = {"ha": align, "va": "center_baseline", "parse_math": False}
     style["size"] = texts.size_px * _POINTS_PER_PX
     rows = zip(texts.x.tolist(), texts.y.tolist(), texts.text, texts.color, grounds, strict=True)
-    for x, y, text, color, box in rows:
+    for x, y, text, color, box in compress(rows, room):
         ax.text(x, y, text, bbox=box, color=color, **style)
 
 
@@ -153,31 +170,41 @@ def _label(drawing: Drawing, ax: Axes) -> None:
     ax.set_yticks([y for y, _ in drawing.y_ticks], [label for _, label in drawing.y_ticks], **style)
     as_text(ax.set_xlabel(drawing.x_label), ax.set_ylabel(drawing.y_label))
     as_text(ax.set_title(drawing.title, loc="left", fontsize=11, fontweight="bold"))
+    if len(ax.get_shared_x_axes().get_siblings(ax)) > 1:
+        ax.label_outer(remove_inner_ticks=True)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     if drawing.legend:
-        _legend(drawing, ax)
+        keys_below(ax, {key.label: _handle(key) for key in drawing.legend}, drawing.size_px[0])
 
 
-def _legend(drawing: Drawing, ax: Axes) -> None:
-    """One legend for the whole figure, below it: what the drawings in other Axes have put there stays."""
+def keys_below(ax: Axes, keys: Mapping[str, Any], wide_px: float | None = None) -> None:
+    """One legend for the whole figure, below it: what other Axes have put there stays."""
     handles: dict[str, Any] = {}
-    wide = drawing.size_px[0]
+    wide = wide_px or ax.figure.bbox.width / ax.figure.dpi * _PX_PER_INCH
     for old in [legend for legend in ax.figure.legends if legend.get_gid() == "keys"]:
         handles |= {text.get_text(): handle for text, handle in zip(old.get_texts(), old.legend_handles, strict=True)}
         wide = ax.figure.bbox.width / ax.figure.dpi * _PX_PER_INCH
         old.remove()
-    handles |= {key.label: _handle(key) for key in drawing.legend}
-    needed = [40 + 6.0 * len(label) for label in handles]
-    columns = len(handles) if sum(needed) <= wide else max(1, int(wide // max(needed)))
+    handles |= keys
+    columns = _columns(list(handles), wide)
     place: dict[str, Any] = {"loc": "outside lower left", "ncols": columns, "fontsize": 8, "frameon": False}
     legend = ax.figure.legend(list(handles.values()), list(handles), **place)
     legend.set_gid("keys")
     as_text(*legend.get_texts())
 
 
+def _columns(labels: Sequence[str], wide_px: float) -> int:
+    """The most columns that a legend of that width has room for; its entries run down the columns."""
+
+    needed = np.array([40 + 6.0 * len(label) for label in labels])
+    fits = (n for n in range(needed.size, 1, -1) if sum(map(np.max, np.array_split(needed, n))) <= wide_px)
+    return next(fits, 1)
+
+
 def _handle(key: Key) -> Patch | Line2D:
     if key.line:
-        return Line2D([], [], color=key.fill, linestyle="--" if key.line == "dashed" else "-", label=key.label)
+        dash: Any = {"solid": "-", "dashed": "--", "none": "none"}[key.line]
+        return Line2D([], [], color=key.fill, linestyle=dash, label=key.label)
     edge = key.edge if key.edge != PAPER else hatch_on(key.fill) if key.hatched else FAINT
     return Patch(facecolor=key.fill, edgecolor=edge, hatch="///" if key.hatched else None, label=key.label)

@@ -14,7 +14,7 @@ from ..machine.expected import beside, native
 from ..machine.profile import busbw_factor
 from ..values.checks import of_type, one_of
 from ..values.units import bytes_words, rate_words, round_ticks, time_words
-from .marks import Drawing, FloatArray, Lines, Rects, Texts, spread_out
+from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts, spread_out
 from .palette import CATEGORIES, FAINT, INK
 
 UNITS = {
@@ -99,7 +99,7 @@ def draw_boxes(
     every, mark = max(1, math.ceil(len(sizes) / 11)), math.log2(at_bytes) - left if at_bytes else -1.0
     return Drawing(
         title=title or _finding(lines, view, collectives if isinstance(collectives, str) else "collectives"),
-        x_label="size of each rank's buffer" + "; dashes: sick or suspect" * any(line.is_sick for line in lines),
+        x_label="size of each rank's buffer",
         y_label=UNITS[view],
         width=wide * (1 + beside_px / _WIDE_PX),
         height=tall,
@@ -110,6 +110,7 @@ def draw_boxes(
         rules=(mark,) if 0 <= mark <= wide else (),
         x_ticks=tuple((power - left, bytes_words(2.0**power)) for power in sizes if power % every == 0),
         y_ticks=tuple((high - tick, label) for tick, label in ticks),
+        legend=(Key("sick or suspect", INK, line="dashed"),) * any(line.is_sick for line in lines),
     )
 
 

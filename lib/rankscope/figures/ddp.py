@@ -6,15 +6,29 @@ import attrs
 import numpy as np
 
 from ..ddp.buckets import DDPBuckets
-from ..ddp.recommend import Recommendation
+from ..ddp.recommend import Candidate, Recommendation
 from ..values.checks import count_of, of_type
 from ..values.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit
 from .marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, whole_ticks
-from .palette import CATEGORIES, INK, PAPER, rank_colors
+from .palette import INK, PAPER, WORK, rank_colors
 
 _WIDE_PX = 640.0
 _MOST_BUCKETS = 256
-PARTS = {"computing alone": "#c9c9c9", "held up by allreduces": CATEGORIES[1], "waiting for allreduces": CATEGORIES[0]}
+PARTS = {  # of a step, with the look of such work in `palette.WORK`: computing, computing hatched, waiting
+    "computing alone": WORK["compute"],
+    "held up by allreduces": (WORK["compute"][0], True),
+    "waiting for allreduces": WORK["wait"],
+}
+
+
+def until_alike(recommendation: Recommendation, least_mb: float = 0.0) -> tuple[Candidate, ...]:
+    """Return the candidates by cap up to the first of those at the end that are all alike, but at least up to a cap."""
+    found = recommendation.candidates
+    alike = {one[1:] for one in found[-1:]}  # buckets, step and wait
+    stop = len(found)
+    while stop > 1 and found[stop - 2][1:] in alike and (found[stop - 2].bucket_cap_mb or 0) >= least_mb:
+        stop -= 1
+    return found[:stop]
 
 
 def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str | None = None) -> Drawing:
@@ -55,11 +69,12 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
     keys = [Key(f"cap of {bytes_words(cap)}", INK, line="dashed") for cap in sorted({*at})]
     beyond = sorted({cap for cap in caps.values() if cap > extent})
     keys += [Key(f"cap of {bytes_words(cap)}, beyond the picture", PAPER) for cap in beyond]
+    keys += [Key("number in a piece: its parameter", PAPER, line="none")] * roomy
     if sparse.any():
         keys.append(Key("sparse gradient, always alone", PAPER, hatched=True))
     return Drawing(
         title=title or _title(buckets, len(shown), int(totals.sum()), iteration),
-        x_label=f"bytes of gradients [{unit}]{'; in a piece its parameter' if roomy else ''}",
+        x_label=f"bytes of gradients [{unit}]",
         y_label="bucket",
         width=width,
         height=len(shown),
@@ -87,30 +102,32 @@ def _title(buckets: DDPBuckets, number: int, num_bytes: int, iteration: int | No
 def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None, title: str | None = None) -> Drawing:
     """Draw a bar for DDP's default and for each cap, from computing alone to the end of the step.
 
-    Behind a bar stand its time and its number of buckets. The bar of `bucket_cap_mb`, the default where it is None, is
-    framed.
+    Next to a bar stand its time and its number of buckets. Caps that change nothing any more share the last bar. The
+    bar of `bucket_cap_mb`, the default where it is None, is framed.
     """
     found = of_type("recommendation", recommendation, Recommendation)
-    rows = [found.default, *found.candidates]
+    caps = until_alike(found)
+    rows = [found.default, *caps]
     names = ["default" if row.bucket_cap_mb is None else f"{row.bucket_cap_mb:g} MiB" for row in rows]
+    same = [one.bucket_cap_mb for one in found.candidates[len(caps) :]]
+    names[-1] += " and more" * bool(same)
     longest = max(row.step_s for row in rows)
     scale, unit = time_unit(longest)
-    width = 1.3 * longest / scale or 1.0
+    width = 1.34 * longest / scale or 1.0
     ends = np.array([row.step_s for row in rows]) / scale
     waits = ends - np.array([row.wait_s for row in rows]) / scale
     alone = np.minimum(found.alone_s / scale, waits)
     y = np.arange(len(rows))
-    edges = zip((0.0 * ends, alone, waits), (alone, waits, ends), PARTS.items(), strict=True)
-    bars = [
-        Rects(x, y + 0.12, color, width=to - x, height=0.76, edge=color, hatched=name.startswith("held"))
-        for x, to, (name, color) in edges
-    ]
-    framed = np.flatnonzero([row.bucket_cap_mb == bucket_cap_mb for row in rows])
-    words = [f"{three_digits(row.step_s / scale)} · {row.num_buckets}" for row in rows]
+    edges = zip((0.0 * ends, alone, waits), (alone, waits, ends), PARTS.values(), strict=True)
+    bars = [Rects(x, y + 0.12, hue, width=to - x, height=0.76, hatched=hatched) for x, to, (hue, hatched) in edges]
+    framed = [row for row, one in enumerate(rows) if one.bucket_cap_mb == bucket_cap_mb]
+    framed = framed or [len(rows) - 1] * (bucket_cap_mb in same)
+    words = [f"{three_digits(row.step_s / scale)} {unit}, {count_of(row.num_buckets, 'bucket')}" for row in rows]
     gain = f", {found.gain:.1%} less than the default" if found.gain else ""
+    keys = [Key(name, hue, hatched=hatched) for name, (hue, hatched) in PARTS.items()]
     return Drawing(
         title=title or f"Best: {names[rows.index(found.chosen)]}{gain}",
-        x_label=f"step [{unit}]; behind it how many buckets; framed: yours",
+        x_label=f"time per step [{unit}]",
         y_label="bucket_cap_mb",
         width=width,
         height=len(rows),
@@ -119,5 +136,5 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
         texts=(Texts(ends + 0.01 * width, y + 0.5, words, anchor="start"),),
         x_ticks=round_ticks(longest / scale) if longest else (),
         y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
-        legend=tuple(Key(name, color, hatched=name.startswith("held")) for name, color in PARTS.items()),
+        legend=(*keys, *[Key("your cap", PAPER, edge=INK)] * bool(framed)),
     )

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
 from typing import Any, NamedTuple, cast
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from ..ddp.recommend import Recommendation
 from ..values.checks import count_of, number, of_type, whole
 from ..values.units import bytes_words, time_unit
 from ..zero.model import ZeroMemory
-from .axes import as_text, ground, to_axes
+from .axes import as_text, ground, keys_below, to_axes
+from .ddp import PARTS, until_alike
 from .marks import spread_out
 from .memory import draw_memory
 from .palette import CATEGORIES, INK, PAPER, Look, looks
@@ -25,10 +27,8 @@ Floats = NDArray[np.float64]
 
 LABEL_PT = 8.0
 GREY = "#8a8a8a"
-_DASHES, _MARKERS = ("-", "--", "-.", ":"), ("o", "s", "^", "D")
+_MARKERS = "o", "s", "^", "D"
 _DEFAULT_CAP_MB = 25.0  # where DDP's default stands
-_PARTS = {"computing alone": "#ededed", "held up by allreduces": "#f7d9a8", "waiting for allreduces": "#b9d6ea"}
-_HATCH = "#b07a10"
 
 
 # ---- in common
@@ -74,10 +74,9 @@ def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats
     return ax.errorbar(x, middle, spread, **style)
 
 
-def legend(ax: Axes, handles: Sequence[Any], **options: Any) -> None:
-    """A legend of these, by their labels; matplotlib itself leaves out those that begin with _."""
-    names = [handle.get_label() for handle in handles]
-    as_text(*ax.legend(handles, names, frameon=False, fontsize=LABEL_PT, **options).get_texts())
+def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
+    """Say below the figure what lines and markers are, by a dark sample of each."""
+    keys_below(ax, {label: Line2D([], [], **{"color": INK, **style}) for label, style in kinds.items()})
 
 
 def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
@@ -85,18 +84,46 @@ def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, floa
     ax.annotate(text, at, xytext=offset, **options, **style)
 
 
+class _Placer(Artist):
+    """Draws nothing, and is the first to be drawn and measured: places what depends on the limits of the axes."""
+
+    def __init__(self, place: Callable[[], None]) -> None:
+        super().__init__()
+        self._place = place
+        self.set_zorder(-100)
+
+    def draw(self, renderer: Any) -> None:
+        self._place()
+
+    def get_tightbbox(self, renderer: Any = None) -> None:
+        self._place()
+
+
 def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
-    """A piece of each line with its name next to the line's end, and a hair to it; no name covers another."""
-    x, into = ax.get_xlim()[1], ax.transData + ax.transAxes.inverted()
-    wanted = {name: float(into.transform((x, y))[1]) for name, (y, _) in ends.items()}  # 0 bottom … 1 top of the axes
-    names = sorted(wanted, key=lambda name: wanted[name])
-    tall = 1.3 * LABEL_PT / (ax.bbox.height / ax.figure.dpi * 72)
-    for name, to in zip(names, spread_out([wanted[name] for name in names], tall), strict=True):
-        look = ends[name][1]
-        style: dict[str, Any] = {"color": look.color, "transform": ax.transAxes, "clip_on": False}
-        ax.plot([1, 1.02], [wanted[name], to], linewidth=0.7, **style)
-        ax.plot([1.02, 1.05], [to, to], linestyle=dash(look), linewidth=1.8, **style)
-        as_text(ax.text(1.055, to, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK))
+    """A piece of each line with its name next to the line's end, and a hair to it; no name covers another.
+
+    They keep their places when the limits or scales of the axes change later.
+    """
+    style: dict[str, Any] = {"transform": ax.transAxes, "clip_on": False}
+    hairs = {name: ax.plot([], [], color=look.color, linewidth=0.7, **style)[0] for name, (_, look) in ends.items()}
+    for name, (_, look) in ends.items():
+        ax.plot([], [], color=look.color, linestyle=(0, (2, 1)) if look.dashed else "-", linewidth=1.8, **style)
+        as_text(ax.text(1.055, 0, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK))
+    pieces, words = ax.lines[-len(ends) :], ax.texts[-len(ends) :]
+
+    def place() -> None:
+        into, x = ax.transData + ax.transAxes.inverted(), ax.get_xlim()[1]
+        at = {name: float(into.transform((x, y))[1]) for name, (y, _) in ends.items()}  # 0 bottom … 1 top of the axes
+        names = sorted(at, key=lambda name: at[name])
+        tall = 1.3 * LABEL_PT / (ax.bbox.height / ax.figure.dpi * 72)
+        to = dict(zip(names, spread_out([at[name] for name in names], tall), strict=True))
+        for name, piece, word in zip(ends, pieces, words, strict=True):
+            hairs[name].set_data([1, 1.02], [at[name], to[name]])
+            piece.set_data([1.02, 1.05], [to[name]] * 2)
+            word.set_y(to[name])
+
+    ax.add_artist(_Placer(place))
+    place()
 
 
 # ---- over any quantity
@@ -113,9 +140,9 @@ def curves(
 ) -> Axes:
     """Draw ``curves[name] = (predicted, executed)`` over `x`, either of them None where there is none.
 
-    Hue, dash and marker tell the curves apart. With `discrete`, a prediction is a short dash at each x, for quantities
-    that do not exist in between. Raises ValueError for more curves than there are hues, for one without either, and for
-    lengths that differ from that of `x`.
+    A prediction is a line, an execution markers of the same hue; of several the name stands at the right end. With
+    `discrete`, a prediction is a short dash at each x, for quantities that do not exist in between. Raises ValueError
+    for more curves than there are hues, for one without either, and for lengths that differ from that of `x`.
     """
     _check_pairs("curves", curves)
     if empty := [name for name, pair in curves.items() if pair[0] is None and pair[1] is None]:
@@ -126,16 +153,24 @@ def curves(
             if values is not None and np.shape(values) != places.shape:
                 raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
     ax = axes_of(ax, 8, 3.6)
-    styles, own = zip(CATEGORIES, cycle(_DASHES), cycle(_MARKERS), strict=False), list[Any]()
-    for (name, (predicted, executed)), (color, line, marker) in zip(curves.items(), styles, strict=False):
-        look: dict[str, Any] = {"linestyle": line, "linewidth": 1.6}
+    ends: dict[str, tuple[float, Look]] = {}
+    for place, (name, (predicted, executed)) in enumerate(curves.items()):
+        look = Look(CATEGORIES[place], place % 2 == 1, _MARKERS[place % len(_MARKERS)])
+        line: dict[str, Any] = {"linestyle": dash(look), "linewidth": 1.6}
         if discrete:
-            look = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 1.8}
-        dots: dict[str, Any] = {"linestyle": "none", "marker": marker, "markersize": 4, "zorder": 3}
-        for values, kind, style in ((predicted, "predicted", look), (executed, "executed", dots)):
+            line = {"linestyle": "none", "marker": "_", "markersize": 18, "markeredgewidth": 1.8}
+        dots: dict[str, Any] = {"linestyle": "none", "marker": look.marker, "markersize": 4, "zorder": 3}
+        for values, kind, style in ((predicted, "predicted", line), (executed, "executed", dots)):
             if values is not None:
-                own += ax.plot(places, values, color=color, label=f"{name}, {kind}", **style)
-    return _finished(ax, title, x_label, y_label, own)
+                ax.plot(places, values, color=look.color, label=f"{name}, {kind}", **style)
+                seen = np.asarray(values, dtype=float)
+                ends.setdefault(name, (float(seen[np.isfinite(seen)][-1:].sum()), look))
+    if {kind for pair in curves.values() for kind in (0, 1) if pair[kind] is not None} == {0, 1}:
+        dot = {"marker": "o", "markersize": 4, "linestyle": "none"}
+        explain(ax, {"predicted": {"linewidth": 1.6}, "executed": dot})
+    if len(curves) > 1:
+        name_ends(ax, ends)
+    return _finished(ax, title, x_label, y_label)
 
 
 def queue_fill(
@@ -146,8 +181,8 @@ def queue_fill(
 ) -> Axes:
     """Draw how many items wait over time, ``fills[name] = (times_s, number)`` as `pipeline.queue_fill` gives them.
 
-    `capacity` is drawn as a line. Raises ValueError for more curves than there are hues, for lengths that differ, and
-    for a capacity below 0.
+    Each has a strip of its own, the first on top, all as high as the `capacity`, or as the largest number without one.
+    Raises ValueError for more than eight, for lengths that differ, and for a capacity below 0.
     """
     _check_pairs("fills", fills)
     for name, (times_s, waiting) in fills.items():
@@ -155,18 +190,24 @@ def queue_fill(
             raise ValueError(f"{name}: {np.shape(waiting)} numbers over times of shape {np.shape(times_s)}")
     if capacity is not None:
         whole("capacity", capacity, 0)
-    ax, own = axes_of(ax, 8, 2.6), list[Any]()
-    for (name, (times_s, waiting)), color, line in zip(fills.items(), CATEGORIES, cycle(_DASHES), strict=False):
-        style: dict[str, Any] = {"where": "post", "color": color, "label": name, "linewidth": 1.4}
-        own += ax.step(np.asarray(times_s), np.asarray(waiting), line, **style)
-    if capacity is not None:
-        ax.axhline(capacity, color=GREY, linewidth=0.8)
-        ax.annotate("capacity", (1, capacity), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
-    ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    ax.set_ylim(bottom=0)
     most = max(int(np.max(waiting, initial=0)) for _, waiting in fills.values())
-    words = f"At most {count_of(most, 'item')} in the queue"
-    return _finished(ax, title or words, "time [s]", "items in the queue", own)
+    tall = max(most, capacity or 0, 1)
+    ax = axes_of(ax, 8, 0.6 + 1.1 * len(fills))
+    ticks: dict[float, str] = {}
+    for row, ((name, (times_s, waiting)), color) in enumerate(zip(fills.items(), CATEGORIES, strict=False)):
+        ground = 1.4 * tall * (len(fills) - 1 - row)
+        x, height = np.asarray(times_s, dtype=float), ground + np.asarray(waiting, dtype=float)
+        ax.fill_between(x, ground, height, step="post", color=color, linewidth=0, alpha=0.8, label=name)
+        for level, width in ((ground, 0.8), (ground + (capacity or 0), 0.8 * (capacity is not None))):
+            ax.axhline(level, color=GREY, linewidth=width, zorder=0)
+        ax.annotate(name, (0, ground + tall), (0, 3), ("axes fraction", "data"), "offset points", fontsize=LABEL_PT)
+        ticks |= {ground: "0", ground + tall: f"{tall}"}
+    ax.set_yticks(list(ticks), list(ticks.values()))
+    ax.set_ylim(-0.05 * tall, 1.4 * tall * len(fills))
+    finding = f"At most {count_of(most, 'item')} in the queue" + f", which holds {capacity}" * (capacity is not None)
+    _finished(ax, title or finding, "time [s]", "items in the queue")
+    ax.grid(visible=False)
+    return ax
 
 
 def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
@@ -178,10 +219,9 @@ def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
             raise ValueError(f"{name}[{one!r}] must be a pair of columns, got {pair!r}")
 
 
-def _finished(ax: Axes, title: str, x_label: str, y_label: str, own: Sequence[Any]) -> Axes:
+def _finished(ax: Axes, title: str, x_label: str, y_label: str) -> Axes:
     as_text(ax.set_xlabel(x_label), ax.set_ylabel(y_label))
     dress(ax, title)
-    legend(ax, list(dict.fromkeys([*ax.get_legend_handles_labels()[0], *own])))
     return ax
 
 
@@ -194,10 +234,11 @@ def bucket_caps(
     ax: Axes | None = None,
     title: str | None = None,
 ) -> Axes:
-    """Draw the predicted step over the cap: computing alone, what allreduces hold it up, and waiting for them.
+    """Draw the predicted step over the cap: computing alone, how much allreduces slow it down, and waiting for them.
 
-    A ring marks the recommended cap; DDP's default, whose first bucket is smaller, is a diamond at 25 MiB. `measured`
-    has the seconds of steps for some caps (None is the default): markers at the median with the quartiles.
+    The sweep ends where larger caps change nothing. A ring marks the recommended cap; DDP's default, whose first bucket
+    is smaller, is a diamond at 25 MiB. `measured` has the seconds of steps for some caps (None is the default): markers
+    at the median with the quartiles.
 
     Raises ValueError for fewer than two caps, for a cap that is not above 0, and for one measured without a step.
     """
@@ -211,20 +252,20 @@ def bucket_caps(
     seen = {cap: np.array([number("measured", s, 0) for s in steps]) for cap, steps in (measured or {}).items()}
     if empty := [cap for cap, steps in seen.items() if not steps.size]:
         raise ValueError(f"measured must have at least one step for each cap, got none for {empty[0]}")
-    steps_s = np.array([one.step_s for one in found.candidates])
-    waits_s = np.array([one.wait_s for one in found.candidates])
+    swept = until_alike(found, max((cap for cap in measured or () if cap is not None), default=0.0))
+    swept = found.candidates[: len(swept) + 1]  # one more, which shows that it stays
+    caps, _, steps_s, waits_s = np.array(swept, dtype=float).T
     quartiles_s = {cap: np.percentile(steps, (25, 50, 75)) for cap, steps in seen.items()}
     top_s = max([float(steps_s.max()), found.default.step_s, *(high for _, _, high in quartiles_s.values())])
     scale, unit = time_unit(top_s)
 
     ax = axes_of(ax, 9, 4.2)
     edges = [np.zeros(caps.size), np.full(caps.size, found.alone_s), steps_s - waits_s, steps_s]
-    for low, high, (name, color) in zip(edges[:-1], edges[1:], _PARTS.items(), strict=True):
-        style: dict[str, Any] = {"hatch": "///", "edgecolor": _HATCH} if name.startswith("held") else {}
-        ax.fill_between(caps, low / scale, high / scale, facecolor=color, linewidth=0, label=name, **style)
-    blue = CATEGORIES[0]
-    ax.plot(caps, steps_s / scale, color=blue, linewidth=1.8, label="step, predicted")
-    hollow: dict[str, Any] = {"linestyle": "none", "color": blue, "markerfacecolor": "none", "zorder": 4}
+    for low, high, (name, (color, hatched)) in zip(edges[:-1], edges[1:], PARTS.items(), strict=True):
+        style: dict[str, Any] = {"hatch": "///", "edgecolor": INK} if hatched else {}
+        ax.fill_between(caps, low / scale, high / scale, facecolor=color, alpha=0.6, linewidth=0, label=name, **style)
+    ax.plot(caps, steps_s / scale, color=INK, linewidth=1.8, label="step, predicted")
+    hollow: dict[str, Any] = {"linestyle": "none", "color": INK, "markerfacecolor": PAPER, "zorder": 4}
     ax.plot([_DEFAULT_CAP_MB], [found.default.step_s / scale], "D", label="DDP's default, predicted", **hollow)
     if found.bucket_cap_mb is not None:
         place = found.bucket_cap_mb, found.chosen.step_s / scale
@@ -249,7 +290,8 @@ def bucket_caps(
         words = f"With {found.bucket_cap_mb:g} MiB a step is predicted to take"
         finding = f"{words} {found.gain:.1%} less than by default"
     dress(ax, title or finding, color="#e0e0e0")
-    ax.legend(frameon=False, fontsize=LABEL_PT, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    handles, names = ax.get_legend_handles_labels()
+    keys_below(ax, dict(zip(names, handles, strict=True)))
     return ax
 
 
@@ -362,12 +404,12 @@ def costs(
         ends[name] = float(y[-1]) / scale, look
     if below is not None:
         ends["lower bound"] = float(below[-1]) / scale, Look(GREY, False, "")
-    styles, seen = looks([*lines, *points]), list[Any]()
+    styles = looks([*lines, *points])
     for name, (x, y) in points.items():
         low, middle, high = (found(y, axis=1) / scale for found in (np.min, np.median, np.max))
-        seen.append(markers(ax, name, styles[name], x, low, middle, high))
-    if seen:
-        legend(ax, seen, loc="upper left")
+        markers(ax, name, styles[name], x, low, middle, high)
+    if points:
+        explain(ax, {"measured: median, from least to most": {"marker": "o", "linestyle": "none"}})
     first, changes = lowest(sizes, np.stack(list(lines.values())) / scale)
     _draw_changes(ax, changes)
     name_ends(ax, ends)
@@ -375,9 +417,9 @@ def costs(
         ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
         note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, highest_y * 1.45), (4, 0), va="top")
     leaders = [list(lines)[place] for place in (first, *(change.leader for change in changes))]
-    finding = f"Quickest, from small to large: {', '.join(leaders)}"
+    finding = f"Fastest, from small to large: {', '.join(leaders)}"
     if len(leaders) == 1:
-        finding = f"{leaders[0]} is the quickest at every size"
+        finding = f"{leaders[0]} is the fastest at every size"
     over_sizes(ax, sizes, title or finding)
     return ax
 

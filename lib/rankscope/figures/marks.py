@@ -121,7 +121,7 @@ class Lines:
 
 @attrs.frozen
 class Key:
-    """One entry of a legend: a box, or a piece of line where `line` is "solid" or "dashed"."""
+    """One entry of a legend: a box, a piece of line where `line` is "solid" or "dashed", no mark where it is "none"."""
 
     label: str = attrs.field(converter=plain)
     fill: str

@@ -1,7 +1,8 @@
 """One colour-blind-safe palette for the whole collection.
 
 Up to eight ranks take the eight colours of Okabe and Ito (2008); more ranks, and quantities, take a ramp of even
-lightness from dark blue to pale yellow, after cividis (Nunez, Anderton and Renslow, 2018).
+lightness from dark violet to pale yellow, after viridis (Smith and van der Walt, 2015). Differences take two hues that
+meet in a light grey.
 """
 
 from __future__ import annotations
@@ -20,7 +21,41 @@ INK, PAPER, FAINT, ALARM = "#222222", "#ffffff", "#c9c9c9", "#b00020"
 EMPTY = "#ececec"  # a cell with nothing in it
 LEGIBLE = 4.5  # the contrast that WCAG 2 asks of text
 
-_RAMP = ("#00224e", "#2d426f", "#5a6272", "#8a8678", "#bead65", "#fee838")
+_RAMP = ("#440154", "#414487", "#2a788e", "#22a884", "#7ad151", "#fde725")
+_DIVERGING = ("#0b4f8a", "#5a9bd0", "#b9d5ea", "#f1f1f1", "#f7cfa0", "#e08a3c", "#a34700")  # below, as expected, above
+
+
+# ---- kinds of work
+
+OTHER, WAITING = "#b0b0b0", "#e2e2e2"
+_BROWN, _NAVY, _PLUM, _LIME = "#8f5a2b", "#283593", "#604860", "#b4e07a"
+HUES = (*CATEGORIES, _BROWN, _NAVY, _PLUM, _LIME)
+_WORK = (  # a hue, the work of one machine that has it, and the communication that has it with hatching
+    (_BLUE, "read", "allreduce"),
+    (_ORANGE, "forward", "recv receive"),
+    (_GREEN, "collate", "broadcast"),
+    (_PINK, "pin", "gather allgather"),
+    (_SKY, "copy", "scatter reduce_scatter"),
+    (_VERMILLION, "step compute train", "alltoall"),
+    (_YELLOW, "decode", "reduce"),
+    (_BLACK, "unpack", "push"),
+    (_BROWN, "backward", "send"),
+    (_NAVY, "load", "collective"),
+    (_PLUM, "optimizer", "shadow"),
+    (_LIME, "loss", "pull"),
+    (OTHER, "start stop", ""),
+    (WAITING, "wait blocked", "barrier"),
+)
+# the hue of each kind of work in every figure, and whether it is hatched; kinds of one meaning share both
+WORK = {
+    kind: (hue, hatched)
+    for hue, *both in _WORK
+    for hatched, kinds in zip((False, True), both, strict=True)
+    for kind in kinds.split()
+}
+
+
+# ---- algorithms and ways to copy
 
 
 class Look(NamedTuple):
@@ -54,6 +89,7 @@ _LOOKS = {
     "recursive_halving": Look(_VERMILLION, False, "D"),
     "chain": Look(_BLUE, False, ">"),
     "bruck": Look(_PINK, False, "p"),
+    "pat": Look(_GREEN, True, "v"),
     "pairwise": Look(_SKY, False, "P"),
     "dissemination": Look(_ORANGE, False, "s"),
     # ways to copy between host and GPU
@@ -83,22 +119,31 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: known[name] if name in known else next(others) for name in wanted}
 
 
-def ramp(fractions: ArrayLike) -> tuple[str, ...]:
+def ramp(fractions: ArrayLike, anchors: tuple[str, ...] = _RAMP) -> tuple[str, ...]:
     """Return a colour for each number in [0, 1].
 
     >>> ramp([0, 1])
-    ('#00224e', '#fee838')
+    ('#440154', '#fde725')
     """
     steps = np.clip(np.asarray(fractions, dtype=float), 0, 1) * 255
-    table = _ramp_table()
+    table = _ramp_table(anchors)
     return tuple(table[step] for step in np.rint(steps).astype(int).ravel().tolist())
 
 
-@lru_cache(maxsize=1)
-def _ramp_table() -> tuple[str, ...]:
-    anchors = np.array([_channels(color) for color in _RAMP])
-    places = np.linspace(0, len(_RAMP) - 1, 256)
-    mixed = [np.rint(np.interp(places, range(len(_RAMP)), channel)).astype(int).tolist() for channel in anchors.T]
+def diverging(differences: ArrayLike) -> tuple[str, ...]:
+    """Return a colour for each number in [-1, 1]: blue below 0, orange above, pale near it.
+
+    >>> diverging([-1, 1])
+    ('#0b4f8a', '#a34700')
+    """
+    return ramp((np.asarray(differences, dtype=float) + 1) / 2, _DIVERGING)
+
+
+@lru_cache(maxsize=2)
+def _ramp_table(colors: tuple[str, ...]) -> tuple[str, ...]:
+    anchors = np.array([_channels(color) for color in colors])
+    places = np.linspace(0, len(colors) - 1, 256)
+    mixed = [np.rint(np.interp(places, range(len(colors)), channel)).astype(int).tolist() for channel in anchors.T]
     return tuple(f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in zip(*mixed, strict=True))
 
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from ..machine import Profile
 from ..machine.link_facts import LinkFacts, peer_rates, transfers_of
@@ -21,18 +20,12 @@ from ..values.checks import of_type, one_of
 from ..values.units import bytes_words, rate_unit, rate_words
 from .axes import to_axes
 from .boxes import draw_boxes
-from .lines import LABEL_PT, Floats, axes_of, dash, markers, name_ends, note, over_sizes
-from .marks import Drawing, shaded
-from .palette import INK, Look, looks
+from .lines import Floats, axes_of, dash, explain, markers, name_ends, note, over_sizes
+from .marks import Drawing, Key, shaded
+from .palette import INK, PAPER, Look, looks
 
 _DASHES = (0, (5, 4))  # of what the link itself would give
-
-
-def _explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]], place: str) -> None:
-    """Say what markers and lines are."""
-    handles = [Line2D([], [], **{"color": INK, "label": label, **style}) for label, style in kinds.items()]
-    options: dict[str, Any] = {"loc": place, "frameon": False, "fontsize": LABEL_PT}
-    ax.legend(handles=handles, **options)
+_GREY, _MOST_NAMED = "#b5b5b5", 5  # of what is not named
 
 
 # ---- collectives
@@ -64,9 +57,9 @@ def profile(
     see `Profile.curve`. `algorithms` are drawn and named, by default the backend's own and those that are the fastest
     at some size; all others are grey dots.
 
-    The view "residuals" says by how much the prediction is over or under the measured median, in percent, a line an
-    algorithm; `algorithms` are by default all that were predicted. Hollow markers have few iterations in which the host
-    took no time.
+    The view "residuals" says by how much the prediction is over or under the measured median, in percent. `algorithms`
+    are by default the five that are predicted worst; all others are grey lines. Hollow markers are points with few
+    iterations in which the host took no time.
 
     Of several profiles by name (`collective` may then be several, too) the backends' own collectives are drawn over
     each other, a line each, in the views "busbw", "log" (the same on a logarithmic axis) and "time".
@@ -102,7 +95,7 @@ def _busbw(
     if shown != [NATIVE]:
         kinds["predicted"] = {"linewidth": 1.5}
     if len(found) > len(shown):
-        dots: dict[str, Any] = {"color": "#b5b5b5", "marker": ".", "markersize": 3, "linestyle": "none"}
+        dots: dict[str, Any] = {"color": _GREY, "marker": ".", "markersize": 3, "linestyle": "none"}
         kinds["other algorithms, measured"] = dots
         for name in (name for name in found if name not in shown):
             ax.plot(found[name].sizes, np.array(rates[name]) / scale, zorder=1, **dots)
@@ -119,7 +112,7 @@ def _busbw(
     if 0 < link / scale < top:
         ax.axhline(link / scale, color=INK, linewidth=1, linestyle=_DASHES, label="link")
         note(ax, f"one link: {rate_words(link)}", (sizes[0], link / scale), (4, 4), va="bottom")
-    _explain(ax, kinds, "center left")
+    explain(ax, kinds)
     reached = f"gets {top_rate / link:.0%} of a link's bandwidth" if link else f"reaches {rate_words(top_rate)}"
     over_sizes(ax, sizes, title or f"{best} {reached}")
     name_ends(ax, {name: (rates[name][-1] / scale, looks([name])[name]) for name in shown})
@@ -144,25 +137,36 @@ def _residuals(
     found = {name: one for name, one in everything if not any(map(math.isnan, one.predicted_s))}
     if not found:
         raise ValueError(f"profile must have points of {collective} that can be predicted")
-    shown = _shown(found, list(found) if algorithms is None else algorithms)
-    errors = {n: [100 * (s / p.median_s - 1) for p, s in zip(*found[n], strict=True)] for n in shown}
-    off = np.abs(np.concatenate(list(errors.values())))
+    errors = {n: [100 * (s / p.median_s - 1) for p, s in zip(*one, strict=True)] for n, one in found.items()}
+    worst = sorted(found, key=lambda name: -max(map(abs, errors[name])))
+    shown = worst[:_MOST_NAMED] if algorithms is None else _shown(found, algorithms)
+    others = worst[_MOST_NAMED:] if algorithms is None else []
+    off = np.abs(np.concatenate([errors[name] for name in (*shown, *others)]))
     reach = max(5.0, 1.15 * float(off.max()))
-    sizes = sorted({size for name in shown for size in found[name].sizes})
+    sizes = sorted({size for name in (*shown, *others) for size in found[name].sizes})
     ax = axes_of(ax, 9, 4.6)
     ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(-min(reach, 100), reach))
     ax.set_ylabel("predicted − measured [% of measured]")
     ax.axhline(0, color=INK, linewidth=1)
-    ends = {}
-    for name, percent in errors.items():
+    for name in others:
+        ax.plot(found[name].sizes, errors[name], color=_GREY, linewidth=0.8, zorder=1, label=f"{name}, other")
+    ends, kinds = {}, {"other algorithms": {"color": _GREY, "linewidth": 0.8}} if others else {}
+    for name in shown:
         look, one = looks(shown)[name], found[name]
-        ax.plot(one.sizes, percent, color=look.color, linestyle=dash(look), linewidth=1.2, label=name)
-        for size, y, point in zip(one.sizes, percent, one.points, strict=True):
-            fill = look.color if point.used_s != point.seconds or all(point.clean) else "none"
-            ax.plot(size, y, marker=look.marker, markersize=6, color=look.color, markerfacecolor=fill, clip_on=False)
-        ends[name] = percent[-1], look
+        ax.plot(one.sizes, errors[name], color=look.color, linestyle=dash(look), linewidth=1.2, label=name)
+        clean = np.array([point.used_s != point.seconds or all(point.clean) for point in one.points])
+        for which, fill in ((clean, look.color), (~clean, "none")):
+            if which.any():
+                at = np.array([one.sizes, errors[name]])[:, which]
+                style: dict[str, Any] = {"color": look.color, "markerfacecolor": fill, "markersize": 6, "zorder": 3}
+                ax.plot(*at, marker=look.marker, linestyle="none", clip_on=False, **style)
+        if not clean.all():
+            kinds["few iterations in which the host took no time"] = {"marker": "o", "linestyle": "none", "mfc": "none"}
+        ends[name] = errors[name][-1], look
+    if kinds:
+        explain(ax, kinds)
     median, p90 = np.percentile(off, [50, 90])
-    words = f"Prediction against measurement: half within {median:.1f} %, nine in ten within {p90:.1f} %"
+    words = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
     over_sizes(ax, np.array(sizes, dtype=float), title or words)
     name_ends(ax, ends)
     return ax
@@ -294,7 +298,7 @@ def copies(
         kinds["predicted from facts: at best"] = {"linewidth": 1.6}
     if points:
         kinds["measured: median and quartiles"] = {"marker": "o", "linestyle": "none"}
-    _explain(ax, kinds, "upper left" if not in_rates else "best" if points else "center left")
+    explain(ax, kinds)
     drawn = medians | lines
     ends = {name: (float(drawn[name][-1]), way.look) for name, way in ways.items() if name in drawn}
     if bound.size:
@@ -350,7 +354,7 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
     slow, fast = rate_words(min(rates.values())), rate_words(max(rates.values()))
     return Drawing(
         title=title or f"{bytes_words(size)} from GPU to GPU: {slow} to {fast}",
-        x_label="target [GPU; number: GB/s]",
+        x_label="target [GPU]",
         y_label="source [GPU]",
         width=len(gpus),
         height=len(gpus),
@@ -359,4 +363,5 @@ def draw_peers(profile: Profile, title: str | None = None) -> Drawing:
         texts=numbers,
         x_ticks=ticks,
         y_ticks=ticks,
+        legend=(Key("numbers: GB/s", PAPER, line="none"),),
     )

@@ -27,7 +27,7 @@ _GRID_PX, _STRIP_PX, _ROW_PX = 380.0, 200.0, 27.0
 _HEAD, _TALL = 0.8, 0.8  # rows above the first rank; a cell's part of its row
 _WIDE_PX, _MATRIX_PX = 860.0, 720.0
 _ADDED, _COPIED = CATEGORIES[0], CATEGORIES[5]
-_PLACES = (0.35, 0.25, 0.45, 0.55, 0.65, 0.75)  # where on its line a message's chunks may stand
+_PLACES = np.array([0.35, 0.25, 0.45, 0.55, 0.65, 0.75, 0.3, 0.4, 0.2, 0.8, 0.6])  # of its line, for a message's chunks
 
 
 def draw_schedule(
@@ -107,9 +107,9 @@ def _name(schedule: Schedule) -> str:
 
 
 _CELLS = {  # what a cell says of a chunk
-    "stripes": "chunk [stripes: whose shares are in it]",
-    "shares": "chunk [shade, number: shares in it]",
-    "origin": "chunk [colour and number: the rank that it comes from]",
+    "stripes": "a stripe: this rank's share is in the chunk",
+    "shares": "shade and number: how many shares are in the chunk",
+    "origin": "colour and number: the rank that the chunk comes from",
 }
 
 
@@ -143,7 +143,7 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
     ticks = whole_ticks(chunks, most=max(1, int(wide / 18)))
     return Drawing(
         title=title or f"{_name(schedule)}, {_happening(schedule, step, sent)}",
-        x_label=_CELLS[cells],
+        x_label="chunk [index]",
         y_label="rank",
         width=width,
         height=height,
@@ -153,7 +153,7 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         texts=texts,
         x_ticks=tuple((left + at * cell_px, label) for left in heads for at, label in ticks),
         y_ticks=tuple((at + _HEAD, label) for at, label in whole_ticks(ranks, most=64)),
-        legend=_step_legend(ranks, cells, sent),
+        legend=(*_step_legend(ranks, cells, sent), Key(_CELLS[cells], PAPER, line="none")),
     )
 
 
@@ -299,16 +299,23 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
 
 
 def _labels(lines: Lines, words: Sequence[str], across: float, down: float) -> tuple[Texts, ...]:
-    """The words on their lines, in the first place that is free, those without one left out."""
-    ends = np.stack([lines.x0 * across, lines.y0 * down, lines.x1 * across, lines.y1 * down], axis=1).tolist()
+    """The words on their lines, each where other lines are furthest away; those without such a place are left out."""
+    ends = np.stack([lines.x0 * across, lines.y0 * down, lines.x1 * across, lines.y1 * down], axis=1)
+    start, way = ends[:, :2], ends[:, 2:] - ends[:, :2]
+    long = np.maximum((way**2).sum(axis=1), 1e-9)
     taken: list[tuple[float, float, float, str]] = []
-    for (x0, y0, x1, y1), text in zip(ends, words, strict=False):
+    for line, text in enumerate(words):
         wide = 6.4 * len(text) + 4
-        if np.hypot(x1 - x0, y1 - y0) < wide + 10 or x1 - x0 < 0.6 * wide:
+        if np.sqrt(long[line]) < wide + 10 or way[line, 0] < 0.6 * wide:
             continue
-        for part in _PLACES:
-            x, y = x0 + part * (x1 - x0), y0 + part * (y1 - y0)
-            if all(abs(x - a) > (wide + w) / 2 or abs(y - b) > 12 for a, b, w, _ in taken):
+        at = start[line] + _PLACES[:, None] * way[line]
+        along = np.clip(((at[:, None] - start) * way).sum(axis=2) / long, 0, 1)
+        apart = np.linalg.norm(at[:, None] - start - along[:, :, None] * way, axis=2)
+        apart[:, line] = np.inf
+        for place in np.argsort(-np.minimum(apart.min(axis=1), wide), kind="stable").tolist():
+            x, y = at[place].tolist()
+            free = all(abs(x - a) > (wide + w) / 2 or abs(y - b) > 12 for a, b, w, _ in taken)
+            if free and apart[place].min() > wide / 2 + 4:
                 taken.append((x, y, wide, text))
                 break
     if not taken:
@@ -345,12 +352,13 @@ def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
     keys = [Key(bytes_words(value), ramp(value / most)[0]) for value in sorted({least, most}) if value]
     if not used.all():
         keys.append(Key("nothing", EMPTY))
+    keys += [Key(f"numbers: {unit}", PAPER, line="none")] * written
     alike = np.allclose(table[table > 0], most, rtol=1e-9)
     over = f"{bytes_words(most)} over each" if alike else f"at most {bytes_words(most)} over one"
     finding = f"{int(used.sum())} of {count_of(table.size - num_ranks, 'link')} in use, {over}"
     return Drawing(
         title=title or (finding if most else "no link carries anything"),
-        x_label=f"receiver [rank{f'; number: {unit}' if written else ''}]",
+        x_label="receiver [rank]",
         y_label="sender [rank]",
         width=num_ranks,
         height=num_ranks,

@@ -155,19 +155,20 @@ def _legend(keys: tuple[Key, ...], wide: float) -> tuple[str, int]:
     """Lay the keys out in rows no wider than the drawing; return them and the number of rows."""
     parts, x, row = [], 0.0, 0
     for key in keys:
-        needed = 32 + 6.6 * len(key.label)
+        mark = 0 if key.line == "none" else 20
+        needed = 12 + mark + 6.6 * len(key.label)
         if x and x + needed > wide:
             x, row = 0.0, row + 1
         y = row * _KEY_HEIGHT
         edge = key.edge if key.edge != PAPER else FAINT
         box = f'x="{x:.6g}" y="{y}" width="14" height="14"'
-        if key.line:
+        if key.line in ("solid", "dashed"):
             dash = ' stroke-dasharray="4 3"' if key.line == "dashed" else ""
             parts.append(f'<path d="M{x - 3:.6g} {y + 7}h18" stroke="{key.fill}" stroke-width="2"{dash}/>')
-        else:
+        elif mark:
             parts.append(f'<rect {box} fill="{key.fill}" stroke="{edge}"/>')
         if key.hatched:
             parts.append(f'<rect {box} fill="url(#{_HATCHES[hatch_on(key.fill)]})" stroke="{edge}"/>')
-        parts.append(f'<text x="{x + 20:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
+        parts.append(f'<text x="{x + mark:.6g}" y="{y + 7}" dominant-baseline="central">{escape(key.label)}</text>')
         x += needed
     return "".join(parts), row + 1 if keys else 0
