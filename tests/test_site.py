@@ -265,7 +265,8 @@ def test_what_a_command_helps_with_is_on_the_page(name: str) -> None:
 
 GOOD = {
     "index.html": '<a href="a/b.html#here">b</a> <a href="https://x.org">x</a> <img src="p.png" alt="a picture">'
-    '<svg aria-hidden="true"></svg><svg><title>two ranks</title></svg><a href="#top">up</a><p id="top">',
+    '<svg aria-hidden="true"></svg><svg><title>two ranks</title></svg><a href="#top">up</a><p id="top">'
+    '<a href="https://x.org">nccl#212</a> <code>"#0072b2"</code>',
     "a/b.html": '<p id="here"><a href="../index.html">up</a> <a href="../a/">own folder</a>'
     '<img src="data:image/png;base64,aGk=" alt="b">',
     "a/index.html": '<link rel="stylesheet" href="../s.css"><script src="../s.js?v=1"></script>',
@@ -294,8 +295,9 @@ def test_good_pages_have_no_problems(tmp_path: Path) -> None:
         ('<a href="a/b.html#there">b</a>', "index.html: a/b.html#there: there is no such place on that page"),
         ('<a href="#there">b</a>', "index.html: #there: there is no such place on that page"),
         ('<img src="q.png" alt="q">', "index.html: q.png leads nowhere"),
-        ('<img src="p.png" alt=" ">', "index.html: p.png has no words for who cannot see it"),
-        ("<svg><path/></svg>", "index.html: svg has no words for who cannot see it"),
+        ('<img src="p.png" alt=" ">', "index.html: p.png has no words for readers who cannot see it"),
+        ("see pytorch#36650", "index.html: pytorch#36650 is no link"),
+        ("<svg><path/></svg>", "index.html: svg has no words for readers who cannot see it"),
         ('<script src="https://x.org/a.js"></script>', "index.html: loads https://x.org/a.js from elsewhere"),
         ('<link rel="stylesheet" href="//x.org/a.css">', "index.html: loads //x.org/a.css from elsewhere"),
         ('<iframe src="http://x.org"></iframe>', "index.html: loads http://x.org from elsewhere"),

@@ -9,18 +9,22 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+_NO_TEXT = ("a", "script", "style")
 _LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
+_ISSUE = re.compile(r"\b[\w.-]+(?:/[\w.-]+)?#\d{2,}\b")  # of a repository: pytorch#36650
 _STYLE_URL = re.compile(r"""(?:url\(|@import)\s*['"]?([^'")]+)""")
 
 
 @dataclass
 class Page(HTMLParser):
-    """What a page has that can be linked to, what it links to, what it loads, and its pictures without words."""
+    """What a page has that can be linked to, what it links to, what it loads, and what lacks words or a link."""
 
     anchors: set[str] = field(default_factory=set)
     links: list[str] = field(default_factory=list)
     loads: list[str] = field(default_factory=list)
     wordless: list[str] = field(default_factory=list)
+    issues: list[str] = field(default_factory=list)  # that are no links
+    _no_text: int = 0  # how many links and scripts are open
     _svg: list[bool] = field(default_factory=list)  # of each open svg: does it need words, and has none yet?
 
     def __post_init__(self) -> None:
@@ -29,6 +33,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         has = {name: value or "" for name, value in attrs}
         self.anchors |= {has[name] for name in ("id", "name") if name in has}
+        self._no_text += tag in _NO_TEXT
         if tag == "a" and "href" in has:
             self.links.append(has["href"])
         if tag in _LOADS and _LOADS[tag] in has:
@@ -41,7 +46,11 @@ class Page(HTMLParser):
         if tag == "title" and self._svg:
             self._svg[-1] = False
 
+    def handle_data(self, data: str) -> None:
+        self.issues += [] if self._no_text else _ISSUE.findall(data)
+
     def handle_endtag(self, tag: str) -> None:
+        self._no_text -= tag in _NO_TEXT
         if tag == "svg" and self._svg and self._svg.pop():
             self.wordless.append("svg")
 
@@ -56,7 +65,7 @@ def read(folder: Path) -> dict[Path, Page]:
 
 
 def problems(folder: Path) -> list[str]:
-    """A sentence for each link that leads nowhere, each file loaded from elsewhere, and each picture without words."""
+    """A sentence for each link that leads nowhere, file loaded from elsewhere, picture without words, bare issue."""
     pages = read(folder)
     found = [
         f"{path.relative_to(folder)}: {problem}"
@@ -65,7 +74,8 @@ def problems(folder: Path) -> list[str]:
             *(_broken(path, link, pages) for link in page.links if not _elsewhere(link)),
             *(f"loads {load} from elsewhere" for load in page.loads if _elsewhere(load)),
             *(_broken(path, load, pages) for load in page.loads if not _elsewhere(load)),
-            *(f"{picture} has no words for who cannot see it" for picture in page.wordless),
+            *(f"{picture} has no words for readers who cannot see it" for picture in page.wordless),
+            *(f"{issue} is no link" for issue in page.issues),
         ]
         if problem
     ]

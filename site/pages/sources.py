@@ -24,7 +24,7 @@ _EXPLORER = """## {title}
 
 {html}
 
-Explained in notebook [{about}](notebooks/{notebook}.ipynb)."""
+Explained in notebook [{about}](notebooks/{notebook}.ipynb)"""
 
 
 def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]:
