@@ -105,6 +105,7 @@ def test_the_page_of_gpu_boxes_has_five_commands_the_picture_and_every_machine_o
     page = gpu_box.page((ROOT / "README.md").read_text(encoding="utf-8"))
     commands = re.findall(r"^(?:make|rankscope) .*#", page, re.MULTILINE)
     assert len(commands) == 5
+    assert "\n\nThe picture shows two A100 whose peer-to-peer access is off." in page
     assert gpu_box.PICTURE in page
     assert "NCCL_P2P_DISABLE is set: unset it" in page
     assert re.findall(r"^\* - `(\w+)`$", page, re.MULTILINE) == list(bank())

@@ -15,7 +15,7 @@ import rankscope
 _INDEX = """API reference
 =============
 
-Every public name, by room. Whatever a docstring shows behind ``>>>`` is run as a test.
+Every public name, by room. Every line behind ``>>>`` is tested.
 
 """
 

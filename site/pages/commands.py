@@ -1,4 +1,4 @@
-"""The page of the command line: what each command says of itself."""
+"""The page of the command line: the help of each command."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from rankscope.cli import app
 
 _HEAD = """# Command line
 
-`rankscope` is on the path of the environment that `make setup` makes, `.venv/bin`. What is said here is what `--help`
-says.
+`make setup` installs `rankscope` in `.venv/bin`. This page shows the same as `--help`.
 """
 
 
 def page() -> str:
-    """Return the page as Markdown: for each command its usage, what it does, and a table of its words."""
+    """Return the page as Markdown: for each command its usage, what it does, and a table of its arguments."""
     group = typer.main.get_command(app)
     top = typer.Context(group, info_name="rankscope")
     return _HEAD + "".join(_section(top, name) for name in group.list_commands(top))  # type: ignore[attr-defined]
@@ -29,9 +28,9 @@ def _section(top: typer.Context, name: str) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     records = [parameter.get_help_record(context) for parameter in command.params]
     rows = [record for record in records if record is not None]
-    words = "".join(f"* - `{names}`\n  - {_escaped(what)}\n" for names, what in rows)
+    lines = "".join(f"* - `{names}`\n  - {_escaped(what)}\n" for names, what in rows)
     table = (
-        f"```{{list-table}}\n:align: left\n:header-rows: 1\n:widths: 35 65\n\n* - Word\n  - What it is\n{words}```\n"
+        f"```{{list-table}}\n:align: left\n:header-rows: 1\n:widths: 35 65\n\n* - Argument\n  - Meaning\n{lines}```\n"
     )
     return f"\n## rankscope {name}\n\n```text\n{usage}\n```\n\n{_as_code(inspect.cleandoc(command.help))}\n\n{table}"
 

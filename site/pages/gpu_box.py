@@ -25,17 +25,17 @@ What should your GPU box reach, and does it?
 ```{{figure}} {picture}
 :alt: "{title}: {sentence}"
 
-`rankscope show box.json --picture box.svg`, if the box were `bank:{shown}`.
+`rankscope show box.json --picture box.svg` of the box `bank:{shown}`
 ```
 
-It says: "{sentence}"
+The verdict: "{sentence}"
 
 ## The bank: what others measured
 
-{number} machines come with rankscope, in any folder as `bank:` and their name, each from a published log with a licence
-that allows it. `rankscope compare box.json bank:h100_8` compares yours with one of them,
-[notebook 15](notebooks/15_measured_gpu_boxes.ipynb) draws many of them. The best busbw is that of the fastest
-collective; a copy's is what it moved per second.
+rankscope comes with {number} machines, each from a published log whose licence allows it. Write `bank:` and the name
+instead of a file: `rankscope compare box.json bank:h100_8` compares yours with one of them.
+[Notebook 15](notebooks/15_measured_gpu_boxes.ipynb) draws many of them. "Up to" is the bus bandwidth of the fastest
+collective, or the bandwidth of the fastest copy.
 
 """
 
@@ -47,7 +47,7 @@ def picture() -> str:
 
 def page(readme: str) -> str:
     """Return the page as Markdown: the commands as the README has them, a picture, and a row for each machine."""
-    found = re.search(r"### GPU box\n\n(```sh\n.*?```)\n\n(.*?)\n\n", readme, re.S)
+    found = re.search(r"### GPU box\n\n(```sh\n.*?```)\n.*?\n(The picture .*?)\n\n", readme, re.S)
     assert found, "README has no section about a GPU box"
     commands, meaning = found.groups()
     sentence = verdict(Profile.load(f"bank:{SHOWN}"))[0].replace('"', "'")

@@ -104,7 +104,7 @@ def _said(call: ast.Call, function: Callable[..., Any], assigned: dict[str, ast.
 
 
 def _assigned(node: ast.Assign) -> Iterator[tuple[str, ast.expr]]:
-    """Each name that an assignment gives a value written beside it."""
+    """Each name that an assignment gives a value written in the same statement."""
     target, value = node.targets[0], node.value
     pairs = [(target, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
