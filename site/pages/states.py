@@ -259,6 +259,8 @@ class Grid(NamedTuple):
                 dead[place] = reasons.get(name, "it changes nothing here")
             if name in most:
                 ends[place] = max(step for step, value in enumerate(values) if value <= most[name])
+                if not ends[place]:
+                    dead.setdefault(place, "it has one value here")
         return {"dead": dead, "ends": ends}
 
 
