@@ -132,11 +132,11 @@ def test_select_takes_what_fits_everything() -> None:
 
 POINT: dict[str, Any] = {"what": "allreduce", "num_bytes": 8, "seconds": [1.0, 2.0], "clean": [True, False]}
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"points": (SMALL.points[0], SMALL.points[0])}, "points.1. must be another .*allreduce of 1024 bytes"),
+    ({"points": (SMALL.points[0], SMALL.points[0])}, "points.1. must differ from .*allreduce of 1024 bytes"),
     ({"points": ("ring",)}, "points.0. must be a Point, got 'ring'"),
     ({"points": {}}, r"points must be a list, got \{\}"),
     ({"provenance": {}}, "provenance must have 'name', and has not"),
-    ({"name": "a\x1b[2J"}, "name must be a printable text, got 'a.x1b"),
+    ({"name": "a\x1b[2J"}, "name must be a printable string, got 'a.x1b"),
     ({"owner": "me"}, "provenance must hold nothing but .*got 'owner'"),
     ({"date": "yesterday"}, "date must be a date in ISO form, got 'yesterday'"),
     ({"num_ranks": 0}, "num_ranks must be a whole number from 1 .*got 0"),
@@ -144,16 +144,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"ranks_per_node": "4"}, "ranks_per_node must be a list, got '4'"),
     ({"num_nodes": 2}, r"provenance: ranks_per_node must be of 4 ranks on 2 nodes, got \[4\]"),
     ({"source": {"author": "a"}}, "source must hold nothing but program, repository, .*got 'author'"),
-    ({"source": {"commit": 7}}, "source: commit must be a printable text, got 7"),
+    ({"source": {"commit": 7}}, "source: commit must be a printable string, got 7"),
     ({"source": "a log"}, "source must be a mapping, got 'a log'"),
-    ({"environment": {"NCCL_NET": "IB"}}, "environment must be a printable text"),
+    ({"environment": {"NCCL_NET": "IB"}}, "environment must be a printable string"),
     ({"gpus": [{"colour": "red"}]}, r"gpus\[0\] must hold nothing but .*got 'colour'"),
     ({"protocol": {"iterations": "9"}}, "protocol: iterations must be .*got '9'"),
     ({"protocol": {"mood": "good"}}, "protocol must hold nothing but .*got 'mood'"),
     ({"what": "allrecude"}, "what must be one of .*got 'allrecude'"),
     ({"num_bytes": 10**30}, "num_bytes must be .*got 10{30}"),
-    ({"seconds": ()}, r"seconds must be those of at least one iteration, got \(\)"),
-    ({"seconds": (1.0,)}, "clean must say something of each of 1 iterations, got .True, False."),
+    ({"seconds": ()}, r"seconds must be of at least one iteration, got \(\)"),
+    ({"seconds": (1.0,)}, "clean must have an entry for each of 1 iterations, got .True, False."),
     *[({"seconds": (1.0, one)}, f"seconds must be .*got {one!r}") for one in (0.0, 1e9, math.nan, "1")],
     ({"clean": (1, 1)}, "clean must be True or False, got 1"),
     ({"clean": "11"}, "clean must be a list, got '11'"),
@@ -208,7 +208,7 @@ def signed(text: str) -> str:
         ('"what":"together",', "", r"points\[2\] must have a field 'what', and has none"),
         ('"what":"together"', '"mood":1,"what":"together"', r"points\[2\] must hold .*got 'mood'"),
         ('"clean":[1', '"clean":[2', r"points\[0\]: clean must be a whole number from 0 to 1, got 2"),
-        ('"name": "made up"', '"name": "a\\u001b[2J"', "name must be a printable text, got 'a.x1b"),
+        ('"name": "made up"', '"name": "a\\u001b[2J"', "name must be a printable string, got 'a.x1b"),
     ],
 )
 def test_what_a_profile_cannot_hold_is_refused_in_one_line_that_names_the_file(
@@ -291,8 +291,8 @@ def test_sums_give_the_rate_of_adding_however_few_there_are() -> None:
         (lambda: profile(links()).predict(links()[0]), "collective must be one of"),
         (lambda: profile(links()).predict(point("allreduce", 4, 1.0, algorithm="native")), "algorithm of allreduce"),
         (lambda: profile(links()).predict(point("allreduce", 4, 1.0)), "algorithm of allreduce must be one of"),
-        (lambda: profile(links()).predict(links()[0], "ring"), "a point says its algorithm, bytes and options itself"),
-        (lambda: profile(links()).predict(links()[0], num_segments=2), "a point says its algorithm, bytes and options"),
+        (lambda: profile(links()).predict(links()[0], "ring"), "a point has its own algorithm, bytes and options"),
+        (lambda: profile(links()).predict(links()[0], num_segments=2), "a point has its own algorithm, bytes and"),
     ],
 )
 def test_what_cannot_be_predicted_is_said(ask: Any, words: str) -> None:

@@ -172,7 +172,7 @@ def test_networks_and_sizes_by_name() -> None:
 def test_a_gpu_that_is_not_there_is_named_before_any_rank_starts(tmp_path: Path) -> None:
     code, out, err = profile_command(tmp_path / "machine.json", "--device", "cuda")
     assert (code, out) == (2, "")
-    assert err == "rankscope: device='cuda' needs a GPU that torch can use, and there is none\n"
+    assert err == "rankscope: device='cuda' needs a GPU that torch can use, but there is none\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -205,7 +205,7 @@ def test_gloo_on_a_gpu_has_its_own_collectives_and_no_links(tmp_path: Path, monk
     assert {point.options["algorithm"] for point in Profile.load(path).select("allreduce")} == {"native", "ring"}
     code, _, err = profile_command(path, "--device", "cuda", *words, "--emulate", "1Gbit/s")
     assert code == 2
-    assert "emulate goes with backend='gloo' and device='cpu', and not with torchrun" in err
+    assert "emulate needs backend='gloo' and device='cpu', and does not work under torchrun" in err
     monkeypatch.undo()
     code, _, err = profile_command(path, *words, "--algorithms", "native")
     assert code == 2
@@ -279,7 +279,7 @@ def test_a_wrong_result_ends_the_run_and_what_was_right_stays(tmp_path: Path, mo
 
     monkeypatch.setattr(measure_run, "_in_rank", wrong_on_rank_1)
     monkeypatch.setattr(measure_run, "next_launch", collectives_last)
-    right = r"rank 1 failed: RuntimeError: allreduce by ring of 1 KiB gave a wrong result: element 5 is 91 and not 90"
+    right = r"rank 1 failed: RuntimeError: allreduce by ring of 1 KiB gave a wrong result: element 5 is 91, not 90"
     with pytest.raises(RankError, match=right):
         measure(tmp_path / "a.json", FEW, num_ranks=2)
     kept = {point.what for point in Profile.load(tmp_path / "a.json").points}
@@ -294,7 +294,7 @@ def test_what_another_run_has_written_meanwhile_stays(tmp_path: Path, monkeypatc
         if progress.num_done == 4:
             Profile.load(path).add(theirs).save(path)
 
-    with pytest.raises(ValueError, match=r"a.json was written by another run meanwhile, and is left as it is"):
+    with pytest.raises(ValueError, match=r"a.json was written by another run meanwhile; it is left unchanged"):
         measure(path, FEW, num_ranks=2, report=another)
     assert Profile.load(path).points[4:] == (theirs,)
     found = measure(path, FEW, num_ranks=2, report=lambda progress: progress.num_done == 8 and path.unlink())
@@ -318,7 +318,7 @@ with _alone(pathlib.Path({str(path)!r})):
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         with pytest.raises(
-            ValueError, match=r"b.json is being written by another run: wait for its end, or take anoth"
+            ValueError, match=r"b.json is being written by another run: wait for it to end, or use anoth"
         ):
             measure(link, FEW, num_ranks=2)
         assert not path.exists()

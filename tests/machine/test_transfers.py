@@ -219,7 +219,7 @@ def caught(device: Made, num_bytes: int = 2**20) -> set[tuple[str, ...]]:
         try:
             check(key, move_of(key, buffers), buffers)
         except RuntimeError as error:
-            found |= {key} if re.search(r" brought wrong data: \d+ of \d+ elements differ", str(error)) else set()
+            found |= {key} if re.search(r" delivered wrong data: \d+ of \d+ elements differ", str(error)) else set()
     return found
 
 
@@ -236,7 +236,7 @@ def test_a_copy_that_brings_wrong_data_is_caught_whatever_is_wrong() -> None:
 
 
 def test_nothing_wrong_is_timed() -> None:
-    right = r"transfer of 4 KiB \(both=False, direction=h2d, method=pageable, pieces=1\) brought wrong data: 1 of 1024"
+    right = r"transfer of 4 KiB \(both=False, direction=h2d, method=pageable, pieces=1\) delivered wrong data: 1 of 1024"
     with pytest.raises(RuntimeError, match=right):
         copies(Short(), QUICK, 4096)
 
@@ -281,7 +281,7 @@ def test_where_copies_block_nothing_is_wrong() -> None:
 
 
 def test_a_copy_that_never_comes_is_not_taken_for_one_read_too_early() -> None:
-    with pytest.raises(RuntimeError, match="a copy from the GPU to pinned memory brought wrong data"):
+    with pytest.raises(RuntimeError, match="a copy from the GPU to pinned memory delivered wrong data"):
         measure_traps(Short(), 2**20)
 
 

@@ -133,7 +133,7 @@ def test_a_size_where_native_falls_off_is_said() -> None:
         return (1e-4 + 2 * size / BYTES_PER_S) * (2 if size > 2**20 else 1)
 
     (said,) = native_falls_off(collective(profile(links()), {"native": falling}))
-    assert "native falls off from 1 MiB to 2 MiB: busbw goes from 7" in said
+    assert "native drops from 1 MiB to 2 MiB: busbw falls from 7" in said
     assert list(native_falls_off(collective(profile(links()), {"ring": falling}))) == []
     assert list(native_falls_off(GOOD)) == []
 
@@ -145,16 +145,16 @@ def test_sizes_that_are_off_from_both_neighbours_are_named_the_worst_first() -> 
     def said(odd: dict[int, float]) -> list[str]:
         return list(odd_points(collective(profile(), native(odd), noise=0.0)))
 
-    assert re.fullmatch(r"allreduce in place: 1 MiB takes 3\.\d+× what its neighbours say\.", *said({2**20: 3.1}))
+    assert re.fullmatch(r"allreduce in place: 1 MiB takes 3\.\d+× the time that its .* suggest\.", *said({2**20: 3.1}))
     (several,) = said({2**11: 2.0, 2**14: 6.0, 2**17: 3.0, 2**20: 4.0, 2**23: 5.0})
     assert re.match(r"allreduce in place: 16 KiB takes 5\.\d+×, 8 MiB takes (4\.9|5)\d*×, 1 MiB takes ", several)
-    assert several.endswith("× what its neighbours say; so is it at 2 more sizes.")
+    assert several.endswith("× the time that its neighbours suggest; also odd: 2 more sizes.")
     assert said({}) == list(odd_points(GOOD)) == []
     few = collective(profile(), native({4096: 9.0}), sizes=[1024, 2048, 4096, 8192])
     assert list(odd_points(few)) == []
     quick = [point("allgather", 2**power, 1.0, algorithm="native") for power in range(8)]
     (named,) = odd_points(profile(quick).add(point("allgather", 8, 0.5, algorithm="native")))
-    assert named == "allgather: 8 B takes 0.5× what its neighbours say."
+    assert named == "allgather: 8 B takes 0.5× the time that its neighbours suggest."
 
 
 def test_few_clean_iterations_are_said() -> None:

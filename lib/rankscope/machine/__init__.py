@@ -1,4 +1,4 @@
-"""What this machine does: measured, kept as a `Profile`, fitted, predicted, judged in words, compared with another."""
+"""The performance of a machine: measure it, store it as a `Profile`, fit, predict, explain and compare it."""
 
 from __future__ import annotations
 

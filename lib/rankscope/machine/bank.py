@@ -1,6 +1,6 @@
-"""`bank`: machines that others measured and published, shipped with the package; `Profile.load("bank:NAME")` loads one.
+"""`bank`: published measurements of machines, shipped with the package; `Profile.load("bank:NAME")` loads one.
 
-`python -m tests.tools.make_bank` makes them from the published logs.
+`python -m tests.tools.make_bank` builds them from the published logs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class _Head(msgspec.Struct):
 
 @cache
 def provenances() -> Mapping[str, Mapping[str, Any]]:
-    """Return what each profile of the bank says of itself, by its name, without its points."""
+    """Return the provenance of each profile of the bank, by name, without loading its points."""
     decode = msgspec.json.Decoder(_Head).decode
     return {path.stem: decode(path.read_bytes()).provenance for path in sorted(FOLDER.glob("*.json"))}
 
 
 def bank() -> dict[str, str]:
-    """Return the machines of the bank: the name of each, and its hardware in words.
+    """Return the machines of the bank: their names, with a description of the hardware.
 
     >>> bank()["dgx_h100_8"]
     'DGX H100: 8 × H100 80GB HBM3, NVLink 4 and NVSwitch'
@@ -42,12 +42,12 @@ def bank() -> dict[str, str]:
 
 
 def is_sick(about: Mapping[str, Any]) -> bool:
-    """Return whether a profile of the bank is of a machine that was not as it should be, by its provenance."""
+    """Return whether a bank machine is known to be faulty, according to its provenance."""
     return str(about.get("source", {}).get("notes", "")).startswith(SICK)
 
 
 def found(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the file of a name like ``bank:dgx_h100_8``, and any other path as it is.
+    """Return the file of a name such as ``bank:dgx_h100_8``; any other path is returned unchanged.
 
     Raises ValueError for a name that the bank does not have.
     """

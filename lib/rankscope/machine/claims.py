@@ -1,4 +1,4 @@
-"""`claims`: what is said about copies to and from a GPU, held to the facts of a link and to measured points."""
+"""`claims`: common claims about copies to and from a GPU, checked against link facts and measurements."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ..values.units import bytes_words, time_words
 from .link_facts import LinkFacts, transfers_of
 from .profile import Point, Profile
 
-EARLY = 0.5  # of the copy's time: a call that holds the host for less has returned early
-LARGE_BYTES = 2**22  # from here on a copy takes much longer than to start it
-ONE_BYTES, TRAP_BYTES, BATCH_BYTES = 2**26, 2**28, 2**23  # of predictions: as large as those that are measured
+EARLY = 0.5  # share of the copy's time: a call that blocks the host for less has returned early
+LARGE_BYTES = 2**22  # from this size the copy takes much longer than its start
+ONE_BYTES, TRAP_BYTES, BATCH_BYTES = 2**26, 2**28, 2**23  # sizes of predictions, the same as those measured
 
 
 class Answer(NamedTuple):
-    """Whether a claim holds, and the figures that say so."""
+    """Whether a claim holds, and the figures that show it."""
 
     holds: bool
     words: str
 
 
 class Claim(NamedTuple):
-    """A claim, and what facts and points say about it; None where there are none. It prints as three lines."""
+    """A claim with its predicted and its measured answer, None if there is none. It prints as three lines."""
 
     claim: str
     predicted: Answer | None
@@ -37,10 +37,10 @@ class Claim(NamedTuple):
 
 
 def claims(profile: Profile | None = None, facts: LinkFacts | None = None) -> list[Claim]:
-    """Return each claim with what the points of a profile, and the facts of a link, say about it.
+    """Return each claim with the answer measured in `profile` and the one predicted from the link's `facts`.
 
-    Predictions have the times that the facts give at one size. What a call waits for is CUDA's word (CUDA Driver API,
-    "API synchronization behavior"). Raises ValueError for anything but a profile and facts.
+    A prediction gives times at one size. What a call waits for is documented by NVIDIA (CUDA Driver API, "API
+    synchronization behavior"). Raises ValueError if an argument is not a Profile or LinkFacts.
 
     >>> from rankscope.machine import stated
     >>> provenance = dict(name="a", date="2030-01-01", backend="gloo", num_ranks=1, num_nodes=1, ranks_per_node=[1])
@@ -74,7 +74,7 @@ def pinning_once_expected(facts: LinkFacts) -> Answer:
 
 
 def pinning_once(profile: Profile) -> Answer | None:
-    """Slower, by more than the noise, at most sizes; memory that PyTorch kept is in the words only."""
+    """Holds if slower by more than the noise at most sizes. Cached pinned memory is mentioned but does not count."""
     cold, kept = (_against_pageable(profile, method) for method in ("pin_on_the_fly", "pin_on_the_fly_cached"))
     if not cold:
         return None
@@ -88,13 +88,13 @@ Pair = tuple[Point, Point]
 
 
 def _against_pageable(profile: Profile, method: str) -> list[Pair]:
-    """Copies to the GPU by this method, each with that from pageable memory, small to large."""
+    """Copies to the GPU by this method, each paired with the pageable copy of the same size, in ascending order."""
     ours, plain = (_plain(profile, "transfer", "h2d", name) for name in (method, "pageable"))
     return [(ours[size], plain[size]) for size in sorted(set(ours) & set(plain))]
 
 
 def _plain(profile: Profile, what: str, direction: str, method: str) -> dict[int, Point]:
-    """The copies in one piece and one direction at a time, by size."""
+    """Copies in one piece and one direction, by size."""
     return {point.num_bytes: point for point in transfers_of(profile, direction, method, what)}
 
 
@@ -120,7 +120,7 @@ def pageable_early_expected(facts: LinkFacts) -> Answer:
 
 
 def pageable_early(profile: Profile) -> Answer | None:
-    """The call holds the host for less than `EARLY` of the copy at most of the large sizes, of both directions."""
+    """Holds if the call blocks the host for less than `EARLY` of the copy, for most large copies in both directions."""
     shares = _shares(profile, "pageable_non_blocking")
     if not shares:
         return None
@@ -131,7 +131,7 @@ def pageable_early(profile: Profile) -> Answer | None:
 
 
 def _shares(profile: Profile, method: str) -> list[float]:
-    """The share of each large copy's time for which the call held the host."""
+    """The share of each large copy's time for which the call blocked the host."""
     found = []
     for direction in ("h2d", "d2h"):
         copies, held = (_plain(profile, what, direction, method) for what in ("transfer", "transfer_host"))
@@ -159,12 +159,12 @@ def changed_source_expected(facts: LinkFacts) -> Answer:
 
 
 def too_early(profile: Profile) -> Answer | None:
-    """Some of what was read right after the call was wrong, in each try."""
+    """Holds if, in every try, some elements read right after the call were wrong."""
     return _wrong(profile, "too_early")
 
 
 def changed_source(profile: Profile) -> Answer | None:
-    """Some of what arrived was what the source was set to after the call, in each try."""
+    """Holds if, in every try, some elements arrived with the value written to the source after the call."""
     return _wrong(profile, "changed_source")
 
 
@@ -195,7 +195,7 @@ def pinning_loader_expected(facts: LinkFacts) -> Answer:
 
 
 def pinning_loader(profile: Profile) -> Answer | None:
-    """A batch takes less, by more than the noise, with each number of workers."""
+    """Holds if a batch takes less time, by more than the noise, with every number of workers."""
     on, off = (
         {point.options.get("num_workers"): point for point in profile.select("loader", pin_memory=pin)}
         for pin in (True, False)

@@ -1,4 +1,4 @@
-"""`Curve`: what was measured at some sizes, interpolated to all, with an interval and the points that look wrong."""
+"""`Curve`: measured times interpolated to every size, with an interval and the points that look wrong."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..values.checks import number, whole
 from ..values.frozen import ReadOnly, checked, frozen, mapping
 from .fit import LEAST_SIZES, Times
 
-_PEAK = math.log(1.2)  # above both neighbours, of which the larger one took less
-_ODD = math.log(1.5)  # off from what either side says
-# Of the 243 curves of 21 machines that published logs hold; python -m tests.benchmarks.curves --calibrate finds them.
+_PEAK = math.log(1.2)  # slower than both neighbours, the larger one included
+_ODD = math.log(1.5)  # off from what both sides suggest
+# From 243 curves of 21 machines in published logs; python -m tests.benchmarks.curves --calibrate computes them.
 _TYPICAL = 0.05  # the median residual per octave
-_TRUST = 0.3  # so many sizes of the curve itself count as much as that
-_WIDE = 2.7  # of the scale: what holds 90 % of the sizes left out
-_LEAST_OCTAVES = 0.35  # 90 % of sizes that were measured twice differ by no more than the interval at this distance
-_MOST = math.log(1e6)  # an interval's half: nothing is known by then
+_TRUST = 0.3  # weight of that median, in sizes of the curve itself
+_WIDE = 2.7  # multiple of the scale that covers 90 % of the sizes left out
+_LEAST_OCTAVES = 0.35  # the interval at this distance covers 90 % of the sizes that were measured twice
+_MOST = math.log(1e6)  # largest half-width: beyond it nothing is known
 
 
 def _measured(name: str, value: Any) -> ReadOnly:
@@ -34,22 +34,22 @@ def _measured(name: str, value: Any) -> ReadOnly:
 
 @frozen
 class Curve:
-    """What something takes at every size, from what it took at some: `measured_s`, a time by size.
+    """The time of an operation at every size, interpolated from `measured_s`, the seconds by size in bytes.
 
-    Between sizes, `seconds` is a monotone cubic (Fritsch and Carlson 1980, as scipy's PchipInterpolator) in the
-    logarithms of size and time, so that it neither overshoots nor forgets a switch of protocol. Below the smallest
-    size it is the time of the smallest; above the largest, each byte more takes what it took between the last two
-    sizes. At a size that was measured, 0 among them, it is what was measured. Points that are `odd` and slow are passed
-    by: they say nothing of sizes other than their own. (What disturbs a measurement makes it slower.)
+    Between measured sizes, `seconds` is a monotone cubic (Fritsch and Carlson 1980, as scipy's PchipInterpolator) in
+    the logarithms of size and time, so it does not overshoot and it keeps a protocol switch. Below the smallest size
+    the time stays constant; above the largest, each further byte costs what it cost between the last two sizes. A
+    measured size, 0 included, has its measured time. `odd` points that are slow do not affect other sizes: a
+    disturbance makes a measurement slower.
 
-    `interval_s` holds 90 % of further measurements. Its width is split conformal prediction with a local scale (Lei et
-    al. 2018): each size is left out in turn, its residual is divided by its distance from its neighbours in octaves,
-    a b / (a + b), and the mean of these, near sizes weighing more (half as much an octave further), and of the
-    typical residual of published curves is the scale. Times the distance, and times what held 90 % of the sizes left
-    out of published curves, it is the interval's half in log time. Outside of the measured sizes the distance is that
-    from the last of them, and the interval widens.
+    `interval_s` covers 90 % of further measurements. Its width comes from split conformal prediction with a local scale
+    (Lei et al. 2018). Each size is left out in turn, and its residual is divided by its distance from its neighbours in
+    octaves, a b / (a + b). The scale is the weighted mean of these and of the typical residual of published curves; the
+    weight halves with each octave of distance. The half-width in log time is the scale, times the distance, times the
+    factor that covered 90 % of the sizes left out of published curves. Outside the measured range the distance counts
+    from its last size, so the interval widens.
 
-    Raises ValueError for times that nothing takes, and for fewer than 5 sizes above 0.
+    Raises ValueError for times outside 1e-12 to 1e9 s, and for fewer than 5 sizes above 0.
 
     >>> curve = Curve({2**power: 10e-6 + 2**power / 1e9 for power in range(10, 22)})
     >>> print(f"{curve.seconds(48 * 1024) * 1e6:.1f} µs; {dict(curve.odd)}")
@@ -59,7 +59,7 @@ class Curve:
     measured_s: Mapping[int, float] = checked(_measured, hash=False)
 
     def seconds(self, num_bytes: float) -> float:
-        """Return how long so many bytes take. Raises ValueError for fewer than 0."""
+        """Return the time of `num_bytes` in seconds. Raises ValueError for a negative size."""
         if number("num_bytes", num_bytes, 0) in self.measured_s:
             return self.measured_s[int(num_bytes)]
         x, y, line = self._kept
@@ -69,12 +69,12 @@ class Curve:
         return float(last_s + (num_bytes - last) * (max((last_s - time) / (last - size), 0.0) or last_s / last))
 
     def covers(self, num_bytes: float) -> bool:
-        """Return whether so many bytes lie within the sizes above 0 that were measured."""
+        """Return whether `num_bytes` lies within the range of measured sizes above 0."""
         sizes = [size for size in self.measured_s if size]
         return min(sizes) <= num_bytes <= max(sizes)
 
     def interval_s(self, num_bytes: float) -> tuple[float, float]:
-        """Return from and to where 90 % of measurements at this size lie. Raises ValueError as `seconds` does."""
+        """Return the ends, in seconds, of the range that covers 90 % of measurements. Raises as `seconds` does."""
         seconds, x = self.seconds(num_bytes), math.log2(max(num_bytes, 1))
         far = _LEAST_OCTAVES if num_bytes in self.measured_s else max(_octaves(self._kept[0], x), _LEAST_OCTAVES)
         places, residuals = self._residuals
@@ -85,12 +85,12 @@ class Curve:
 
     @cached_property
     def odd(self) -> Mapping[int, float]:
-        """The sizes that are off from both neighbours, and how many times as long they take as the neighbours say.
+        """The sizes that disagree with their neighbours, each with its time as a multiple of the one interpolated.
 
-        They take 1.2 times as long as either neighbour or longer, or they are off in the same direction, by more than
-        1.5 times, from the line between their neighbours, from that through the two below and from that through the
-        two above (in the logarithms). A switch agrees with one side, and is not odd. The oddest is found first, and
-        has no say about the others.
+        An odd size takes at least 1.2 times as long as either neighbour. Or it is off by more than 1.5 times, in the
+        same direction, from three lines in the logarithms: between its neighbours, through the two sizes below and
+        through the two above. A protocol switch agrees with one side, so it is not odd. The oddest size is found first
+        and then left out of the search for others.
         """
         x, y = self._points
         found = dict[int, float]()
@@ -120,7 +120,7 @@ class Curve:
 
     @cached_property
     def _residuals(self) -> tuple[Times, Times]:
-        """Where sizes between others lie, and how far each is off the curve through these, per octave from them."""
+        """The octaves of inner sizes, and how far each is off the curve through the others, per octave of distance."""
         (x, y), places = self._points, np.arange(len(self._even))
         found = []
         for place in places:
@@ -132,18 +132,18 @@ class Curve:
 
 
 def _off(x: Times, y: Times, place: int) -> float:
-    """How far a time is off (its logarithm) from what its neighbours say; 0 where that is not odd."""
+    """The log of a time over the one its neighbours suggest; 0 if it is not odd."""
     if place == 0:
         return float(y[0] - y[1]) if y[0] - y[1] > _PEAK else 0.0
     pairs = [(place - 1, place + 1), (place - 2, place - 1), (place + 1, place + 2)]
-    lines = [(max(a, 0), b) for a, b in pairs if b < len(x)]  # below the smallest size it takes as long
+    lines = [(max(a, 0), b) for a, b in pairs if b < len(x)]  # below the smallest size the time is constant
     off = y[place] - np.array([y[a] + (y[b] - y[a]) / max(x[b] - x[a], 1e-9) * (x[place] - x[a]) for a, b in lines])
     odd = off.min() > _ODD or off.max() < -_ODD or y[place] - max(y[place - 1], y[place + 1]) > _PEAK
     return float(off[0]) if odd else 0.0
 
 
 def _octaves(knots: Times, x: float) -> float:
-    """How far x is from the knots next to it: a b / (a + b) between two, the distance outside of all."""
+    """The distance of x from its knots: a b / (a + b) between two, else that from the nearest."""
     place = int(np.searchsorted(knots, x))
     a, b = (x - knots[place - 1] if place else np.inf), (knots[place] - x if place < len(knots) else np.inf)
     return float(min(a, b) if np.inf in (a, b) else a * b / (a + b))

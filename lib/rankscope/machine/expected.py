@@ -1,4 +1,4 @@
-"""Expected, got, why: a GPU box next to the machines of the bank that are like it, and what explains a gap."""
+"""Expected, got, why: compare a GPU box with similar machines of the bank, and explain the gap."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .fit import LEAST_SIZES
 from .link_facts import pcie_bytes_per_s
 from .profile import NATIVE, Point, Profile, busbw_factor
 
-LARGE_BYTES, SMALL_BYTES = 2**24, 2**15  # from here on bytes count; up to here latency does
-LOW = 0.75  # of the slowest machine like it: less needs a reason (91 % is the least that a healthy one reaches)
-_SOCKETS, _LATE, _AS_QUICK = 0.25, 0.6, 0.85  # of bandwidth; of the quickness of small sizes: far less, hardly less
-_NEAR = 0.25  # of one over a number of network cards
-_HOST, _HALF = 40e9, 0.5  # bytes/s that GPUs reach through the host's memory at most; and so much of the others'
+LARGE_BYTES, SMALL_BYTES = 2**24, 2**15  # at least this: bandwidth-bound; at most this: latency-bound
+LOW = 0.75  # of the slowest similar machine: below it we look for a cause (healthy machines reach 91 % or more)
+_SOCKETS, _LATE, _AS_QUICK = 0.25, 0.6, 0.85  # of bandwidth; of small sizes' speed: far lower, hardly lower
+_NEAR = 0.25  # tolerance around 1 / number of network cards
+_HOST, _HALF = 40e9, 0.5  # maximum bytes/s through the host's memory; share of similar machines' rate
 _SLOW_GPUS, _SLOW_NODES = 0.5, 0.9  # of the median pair
-_MOST_OF = 0.6  # of the slow pairs that include one node
-_FALLS, _EVEN = 0.92, 0.9  # bandwidth at a dip to that before; share of the sizes next to a dip
+_MOST_OF = 0.6  # share of the slow pairs that include one node
+_FALLS, _EVEN = 0.92, 0.9  # at a dip, of the size before; around it, of the peers' best
 
-NVLINK = {  # bytes/s of a GPU to the others one way, by NVIDIA's data sheets
+NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data sheets
     "V100 SXM2": 150e9,
     "A100 SXM4": 300e9,
     **dict.fromkeys(("H100", "H200", "GH200"), 450e9),
@@ -43,7 +43,7 @@ _FABRIC = (
 
 @attrs.frozen
 class Finding:
-    """What a rule found: its name, a sentence with the figures, and whether something is wrong."""
+    """One result of a rule: the rule's name, a sentence with the figures, and whether it reports a fault."""
 
     rule: str
     sentence: str
@@ -54,7 +54,7 @@ class Finding:
 
 
 class Row(NamedTuple):
-    """A collective at a size: busbw in bytes/s that was got, and of the slowest and fastest machine like it."""
+    """A collective at one size: the busbw reached, and that of the slowest and fastest similar machine, in bytes/s."""
 
     collective: str
     num_bytes: int
@@ -73,7 +73,7 @@ class Row(NamedTuple):
 
 
 def gpu_of(about: Mapping[str, Any]) -> str:
-    """Return the model of all GPUs of a provenance, without memory and maker; an empty text where it is not stated.
+    """Return the GPU model without memory size and vendor; "" if it is not stated or the GPUs differ.
 
     >>> gpu_of({"gpus": [{"name": "NVIDIA A100-SXM4-80GB"}, {"name": "A100-SXM4-40GB"}]})
     'A100 SXM4'
@@ -85,7 +85,7 @@ def gpu_of(about: Mapping[str, Any]) -> str:
 
 @attrs.frozen(slots=False)
 class Beside:
-    """A profile and the machines like it; of a series these have fewer and more nodes, for want of as many."""
+    """A profile and similar machines. `is_series`: none has as many nodes, so these have fewer and more."""
 
     profile: Profile
     peers: Mapping[str, Profile]
@@ -101,12 +101,12 @@ class Beside:
 
     @property
     def wire_bytes_per_s(self) -> float | None:
-        """What a GPU can send to the others of its node; None for several nodes, and where it is not known."""
+        """Bytes/s that a GPU can send to the others of its node; None if unknown or if there are several nodes."""
         return WIRE.get(self.gpu) if self.profile.num_nodes == 1 else None
 
     @cached_property
     def rates(self) -> dict[str, dict[int, float]]:
-        """The busbw of native by collective and size, in bytes/s."""
+        """The busbw of the native backend in bytes/s, by collective and size."""
         return {
             what: {size: point.busbw_bytes_per_s(self.profile.num_ranks) for size, point in points.items()}
             for what, points in native(self.profile).items()
@@ -114,7 +114,7 @@ class Beside:
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """What native reached at the sizes that a machine like it was measured around."""
+        """What the native backend reached, at the sizes that lie within a similar machine's measured range."""
         found = []
         for what, rates in self.rates.items():
             swept = [peer for peer in self.peers.values() if len(native(peer).get(what, ())) >= LEAST_SIZES]
@@ -126,7 +126,7 @@ class Beside:
 
     @cached_property
     def worst(self) -> tuple[float, float, Row | None]:
-        """Of the collective furthest below: shares of large and of small sizes (nan without), and its largest row."""
+        """For the slowest collective: median share at large and at small sizes (nan if none), and its largest row."""
         found: list[tuple[float, float, Row | None]] = []
         for what in self.rates:
             rows = [row for row in self.rows if row.collective == what]
@@ -138,13 +138,13 @@ class Beside:
         return min(found, key=lambda one: one[0], default=(np.nan, np.nan, None))
 
     def states(self, pattern: str) -> bool:
-        """Whether the profile's network or environment has this."""
+        """Whether the profile's network or environment matches this pattern."""
         about = self.profile.provenance
         return bool(re.search(pattern, f"{about.get('network', '')}\n{about.get('environment', '')}"))
 
     @cached_property
     def figures(self) -> str:
-        """Got and expected in words; what was got alone where no machine is like it."""
+        """A sentence with the rate reached and the expected one; without the latter if no machine is similar."""
         if row := self.worst[2]:
             where = f"{row.collective} at {bytes_words(row.num_bytes)} reaches {rate_words(row.got)}"
             return f"{where}, {row.share:.0%} of the {row.expected} of {self.names}."
@@ -158,12 +158,12 @@ class Beside:
         enough = [Finding("reaches", self.figures, False)] if share >= LOW else []
         causes = [found for rule in CAUSES for found in rule(self)]
         if share < LOW and not causes:
-            causes = [Finding("unexplained", f"{self.figures} No rule says why: compare NCCL's version and topo -m.")]
+            causes = [Finding("unexplained", f"{self.figures} No known cause fits: compare NCCL version and topo -m.")]
         return (*enough, *causes, *switch_costs(self), *switch_adds(self))
 
 
 def native(profile: Profile) -> dict[str, dict[int, Point]]:
-    """The backend's own points of each collective by size, in place where there are any; no pairs of a fleet."""
+    """Return the native points by collective and size, preferring in-place ones; pairs of a fleet are left out."""
     found: dict[str, dict[int, Point]] = {}
     for point in sorted(profile.select(algorithm=NATIVE), key=lambda point: bool(point.options.get("in_place"))):
         if "src" not in point.options and point.num_bytes:
@@ -172,10 +172,10 @@ def native(profile: Profile) -> dict[str, dict[int, Point]]:
 
 
 def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Beside:
-    """Return a profile next to others, by default the healthy ones of the bank with the same GPUs, ranks and nodes.
+    """Return a profile and its peers: by default the healthy bank machines with the same GPUs, ranks and nodes.
 
-    Where there is none with as many nodes, these are the next smaller and the next larger cluster of such nodes. A
-    profile is never compared with itself, nor with one whose network is known to be of another kind.
+    If none has as many nodes, the peers are the next smaller and the next larger cluster of such nodes. A profile is
+    never compared with itself, nor with a machine whose network is known to be of another kind.
     """
     about, nodes = profile.provenance, profile.num_nodes or 0
     if peers is not None or not (profile.backend == "nccl" and nodes and gpu_of(about) and native(profile)):
@@ -199,22 +199,22 @@ def _loaded(name: str) -> Profile:
 
 
 def _has(name: str, profile: Profile) -> bool:
-    """Whether a machine of the bank is this one, or has too few sizes to compare with."""
+    """Whether a bank machine is the profile itself, or has too few sizes to compare with."""
     points = _loaded(name).points
     return set(profile.points) <= set(points) or all(len(some) < LEAST_SIZES for some in native(_loaded(name)).values())
 
 
 def is_like(profile: Profile, other: Profile) -> bool:
-    """Return whether two profiles are of as many of the same GPUs on as many nodes, by NCCL, as far as they say."""
+    """Return whether both profiles use NCCL with the same GPU model, ranks and nodes; unstated facts count as equal."""
     sides = [(one.backend, one.num_ranks, one.num_nodes, gpu_of(one.provenance)) for one in (profile, other)]
     return profile.backend == "nccl" and all(a == b or not (a and b) for a, b in zip(*sides, strict=True))
 
 
-# ---- why: each rule speaks where it fits, and is silent otherwise
+# ---- why: each rule yields a finding only if it applies
 
 
 def p2p_off(box: Beside) -> Iterator[Finding]:
-    """GPUs of a node talk through the host's memory."""
+    """The GPUs of a node communicate through the host's memory."""
     share, _, row = box.worst
     is_set = box.states(r"NCCL_P2P_DISABLE=1|NCCL_P2P_LEVEL=LOC")
     is_said = box.gpu in NVLINK and box.states(r"\bSHM\b") and not box.states(r"\bP2P\b")
@@ -226,7 +226,7 @@ def p2p_off(box: Beside) -> Iterator[Finding]:
 
 
 def plug_in_missing(box: Beside) -> Iterator[Finding]:
-    """Nodes talk through sockets: far less bandwidth, and small sizes are much slower, too."""
+    """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too."""
     share, small, _ = box.worst
     is_seen = _has_network(box) and not box.is_series and share < _SOCKETS and small < _LATE
     if is_seen or (box.states("NET/Socket") and not share >= LOW):
@@ -235,7 +235,7 @@ def plug_in_missing(box: Beside) -> Iterator[Finding]:
 
 
 def no_gpudirect(box: Beside) -> Iterator[Finding]:
-    """Bytes go through the host's memory on their way to the network: less bandwidth, and small sizes are slower."""
+    """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
     share, small, _ = box.worst
     is_said = box.states("GPU Direct RDMA Disabled|NCCL_NET_GDR_LEVEL=(0|LOC)") and not share >= LOW
     is_seen = _has_network(box) and not box.is_series and _SOCKETS <= share < LOW and small < _AS_QUICK
@@ -246,7 +246,7 @@ def no_gpudirect(box: Beside) -> Iterator[Finding]:
 
 
 def one_nic(box: Beside) -> Iterator[Finding]:
-    """A half, a quarter or an eighth of the bandwidth, while small sizes are as fast as elsewhere."""
+    """Bandwidth is a half, a quarter or an eighth of the peers', but small sizes are as fast."""
     share, small, _ = box.worst
     cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
     is_part = share < LOW and abs(share * cards - 1) < _NEAR
@@ -256,14 +256,14 @@ def one_nic(box: Beside) -> Iterator[Finding]:
 
 
 def degraded_node(box: Beside) -> Iterator[Finding]:
-    """Less than smaller and larger clusters of the same nodes reach."""
+    """Both smaller and larger clusters of the same nodes reach more."""
     if box.is_series and box.worst[0] < LOW:
-        words = "Fewer and more such nodes do better: measure them in pairs to find a slow one"
+        words = "Smaller and larger clusters of such nodes do better: measure the nodes in pairs to find a slow one"
         yield Finding("degraded_node", f"{box.figures} {words}.")
 
 
 def degraded_pair(box: Beside) -> Iterator[Finding]:
-    """Of all pairs of a fleet or of GPUs, some are slower than the median by more than such pairs differ."""
+    """Some pairs (of nodes or GPUs) are much slower than the median pair."""
     by_kind: dict[tuple[Any, ...], dict[int, dict[tuple[str, str], float]]] = {}
     for point in box.profile.points:
         options = point.options
@@ -279,7 +279,7 @@ def degraded_pair(box: Beside) -> Iterator[Finding]:
         if slow and len(rates) > 2:
             worst = min(slow, key=slow.__getitem__)
             [(node, number)] = Counter(end for pair in slow for end in pair).most_common(1)
-            who = f"{node} is in {number} of them" if 1 < len(slow) * _MOST_OF <= number else "no single one is in most"
+            who = f"{node} is in {number} of them" if 1 < len(slow) * _MOST_OF <= number else "none is in most of them"
             where = f"{len(slow)} of {len(rates)} pairs reach less than {share:.0%} of the median {rate_words(median)}"
             least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
             words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}; {who}"
@@ -287,7 +287,7 @@ def degraded_pair(box: Beside) -> Iterator[Finding]:
 
 
 def switch_costs(box: Beside) -> Iterator[Finding]:
-    """Bandwidth falls from one size to the next and comes back later; wrong where that of machines like it stays."""
+    """Bandwidth drops at a size and recovers later; a fault if similar machines show no such drop."""
     for what, rates in box.rates.items():
         rows = {row.num_bytes: row for row in box.rows if row.collective == what}
         odd = box.profile.curve(what).odd if len(rates) >= LEAST_SIZES else {}
@@ -308,12 +308,12 @@ def switch_costs(box: Beside) -> Iterator[Finding]:
 
 
 def switch_adds(box: Beside) -> Iterator[Finding]:
-    """An allreduce has more busbw than the wire carries, which only a switch that adds can do."""
+    """The busbw of an allreduce exceeds the link rate; this takes a switch that reduces (NVLS)."""
     rates, wire = box.rates.get("allreduce", {}), box.wire_bytes_per_s
     size = max(rates, key=rates.__getitem__, default=0)
     if wire and rates and rates[size] > wire:
         words = f"busbw is {rate_words(rates[size])}, more than the {rate_words(wire)} of a GPU's links"
-        why = "That is no error: the switch adds (NVLS), so that each GPU sends its bytes once"
+        why = "This is expected: the switch reduces (NVLS), so each GPU sends its bytes only once"
         yield Finding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)
 
 

@@ -1,4 +1,4 @@
-"""`fit_link`: latency and bandwidth of a link from what messages of many sizes take, and how far to believe them."""
+"""`fit_link`: the latency and bandwidth of a link, fitted to messages of many sizes, with intervals and errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..values.units import bytes_words, rate_words, time_words
 
 LEAST_SIZES = 5
 MOST_PIECES, LEAST_A_PIECE = 3, 3
-_LEAST_NOISE = 0.005  # of a time: nothing is known, and no piece worth having, for less
-_HUBER = 1.345  # of the noise: what is off by more counts as an outlier, and weighs less
+_LEAST_NOISE = 0.005  # share of a time: smaller differences are not resolved and need no piece
+_HUBER = 1.345  # multiple of the noise: residuals above it are outliers and weigh less
 _ROUNDS, _DRAWS, _SEED = 50, 400, 0
 _MOSTLY = 0.5  # of a time
 
@@ -26,12 +26,12 @@ Times = NDArray[np.float64]
 
 @attrs.frozen
 class LinkFit:
-    """A link as it was fitted to every second size; the sizes between were held out.
+    """The fit of a link to every second size; the sizes in between are held out.
 
-    `link` is one line over all sizes; `pieces` are the lines from some bytes on, more than one where the protocol
-    switches. The intervals are of `link`, at 95 %. `held_out_error` is the median, over the `num_held_out` sizes that
-    were not fitted, of how far `seconds` is off what was measured, as a share of that. `ends` are the smallest and the
-    largest size, each with the share of its time that its bytes take, as the size next to it tells.
+    `link` is one line over all sizes. `pieces` are (first byte, line), more than one if the protocol switches. The
+    intervals are 95 % intervals of `link`. `held_out_error` is the median relative error of `seconds` over the
+    `num_held_out` sizes that were not fitted. `ends` are the smallest and the largest size, each with the share of its
+    time that its bytes take, estimated from the slope to its neighbour.
     """
 
     link: Link
@@ -43,18 +43,19 @@ class LinkFit:
     ends: tuple[tuple[float, float], tuple[float, float]]
 
     def at(self, num_bytes: float) -> Link:
-        """Return the line of the piece in which a message of so many bytes lies."""
+        """Return the line of the piece that `num_bytes` lies in."""
         number("num_bytes", num_bytes, 0)
         return next((link for start, link in reversed(self.pieces) if num_bytes >= start), self.pieces[0][1])
 
     def seconds(self, num_bytes: float) -> float:
-        """Return how long a message of so many bytes takes."""
+        """Return the time of a message of `num_bytes` in seconds."""
         return self.at(num_bytes).seconds(num_bytes)
 
     def gap(self, num_bytes: float) -> str:
-        """Say what was not measured and would have to be, to know how long so many bytes take; "" where nothing is.
+        """Return which of α and B is unknown, and why, so that the time of `num_bytes` is uncertain; "" if none is.
 
-        α is known where the smallest message is mostly latency, B beyond the largest where that is mostly bytes.
+        α is known if the smallest message is mostly latency. B beyond the largest message is known if that is mostly
+        bytes.
         """
         (least, least_share), (most, most_share) = self.ends
         if least_share > _MOSTLY:
@@ -74,14 +75,14 @@ class LinkFit:
 
 
 def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
-    """Fit messages of `num_bytes` that took `seconds`: a time of each size, or the sequence of its samples.
+    """Fit latency and bandwidth to messages of `num_bytes` that took `seconds`: per size one time, or its samples.
 
-    Sizes may come in any order; those that come twice are put together. A size counts by its median, and relative
-    errors count, so that microseconds weigh as much as seconds. Every second size is held out. Of 1 to 3 pieces those
-    with the least BIC are taken, the noise being what sizes are off the line through their neighbours. The intervals
-    are the wider of what the residuals say and, where there are samples, of what drawing from them again says.
+    Sizes may come in any order; the samples of equal sizes are merged. The fit uses the median per size and relative
+    errors, so microseconds weigh as much as seconds. Every second size is held out. BIC chooses between 1, 2 and 3
+    pieces; the noise is estimated from how far sizes lie off the line through their neighbours. The intervals are the
+    wider of those from the residuals and, if there are samples, from a bootstrap.
 
-    Raises ValueError for fewer than 5 sizes, and for times that nothing takes.
+    Raises ValueError for fewer than 5 sizes, and for times outside 1e-12 to 1e9 s.
 
     >>> sizes = [4**power for power in range(5, 13)]
     >>> print(fit_link(sizes, [5e-3 + size / 12.5e6 for size in sizes]))  # 5 ms and 100 Mbit/s
@@ -107,7 +108,7 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
 
 
 def slope_s_per_byte(num_bytes: Sequence[int], seconds: Sequence[Any]) -> float:
-    """Return what a byte more takes, from one size on; outliers weigh less."""
+    """Return the seconds per byte, robustly fitted; one size is enough."""
     sizes, samples = _by_size(num_bytes, seconds, least=1)
     medians_s = np.array([np.median(one) for one in samples])
     if sizes.size < LEAST_A_PIECE:
@@ -116,7 +117,7 @@ def slope_s_per_byte(num_bytes: Sequence[int], seconds: Sequence[Any]) -> float:
 
 
 def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> tuple[Times, list[Times]]:
-    """The different sizes, in order, and the samples of each."""
+    """The distinct sizes in ascending order, and the samples of each."""
     for name, value in (("num_bytes", num_bytes), ("seconds", seconds)):
         if isinstance(value, str) or not hasattr(value, "__len__"):
             raise ValueError(f"{name} must be a list with an entry for each size, got {value!r}")
@@ -137,23 +138,23 @@ def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> tuple[Ti
 
 
 def _noise(sizes: Times, seconds: Times) -> float:
-    """How far times are off as a share of themselves, as far as neither outliers nor switches make them so.
+    """The relative noise of times, not counting outliers and protocol switches.
 
-    The less of: how far the better of them are off the line through their neighbours', and off one line.
+    The smaller of two estimates: how far sizes are off the line through their neighbours, and off one line over all.
     """
     share = (sizes[2:] - sizes[1:-1]) / (sizes[2:] - sizes[:-2])
     before_s, after_s = share * seconds[:-2], (1 - share) * seconds[2:]
     off_s = np.abs(before_s + after_s - seconds[1:-1])
     off = off_s / np.sqrt(seconds[1:-1] ** 2 + before_s**2 + after_s**2)  # all three are off
     line = _lines(sizes, seconds[None], _LEAST_NOISE)[0]
-    off_line = np.sort(np.abs((line[0] + sizes * line[1]) / seconds - 1))[2:]  # through two it goes, or nearly
+    off_line = np.sort(np.abs((line[0] + sizes * line[1]) / seconds - 1))[2:]  # two lie on the line
     return max(min(float(np.percentile(off, 30)) / 0.385, 1.4826 * float(np.median(off_line))), _LEAST_NOISE)
 
 
 def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_] | None = None) -> Times:
-    """α and β, a row for each row of `seconds`: least squares of what these are off as a share, outliers less.
+    """α and β per row of `seconds`: least squares of the relative errors, with outliers downweighted.
 
-    A row of `chosen` says which sizes count.
+    A row of `chosen` selects the sizes that count.
     """
     fitted_s, weight = seconds, np.ones_like(seconds)
     for _ in range(_ROUNDS):
@@ -173,7 +174,7 @@ def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_]
 
 
 def _interval(sizes: Times, seconds: Times, line: Times, noise: float) -> tuple[Times, Times]:
-    """From and to where α and β lie at 95 %, by Student's t and Huber's variance of the residuals (1981, ch. 7)."""
+    """The lower and upper ends of the 95 % intervals of α and β: Student's t, Huber's variance (1981, ch. 7)."""
     fitted_s = np.maximum(line[0] + sizes * line[1], seconds * 1e-3)
     off = np.minimum(np.abs(seconds / fitted_s - 1), _HUBER * noise)
     inside = max(float((off < _HUBER * noise).mean()), 1 / sizes.size)
@@ -187,19 +188,19 @@ def _interval(sizes: Times, seconds: Times, line: Times, noise: float) -> tuple[
 
 
 def _student(freedom: int) -> float:
-    """The 97.5th percentile of Student's t (Cornish and Fisher's expansion, which is good from 3 on)."""
+    """The 97.5th percentile of Student's t (Cornish and Fisher's expansion, accurate from 3 degrees of freedom)."""
     exact = {1: 12.706, 2: 4.303}
     return exact.get(freedom, 1.960 + 2.372 / freedom + 2.822 / freedom**2 + 2.556 / freedom**3)
 
 
 def _drawn(samples: list[Times]) -> Times:
-    """The medians of samples drawn again with replacement, a row a draw."""
+    """The medians of samples drawn with replacement (bootstrap), one row per draw."""
     draw = np.random.default_rng(_SEED)
     return np.stack([np.median(draw.choice(one, (_DRAWS, one.size)), axis=1) for one in samples], axis=1)
 
 
 def _pieces(sizes: Times, seconds: Times, noise: float) -> tuple[tuple[float, Link], ...]:
-    """The lines that one, two or three runs of sizes lie on, by BIC: of α, β, a start, and a noise half known."""
+    """The lines of one, two or three runs of sizes, chosen by BIC (parameters: α, β, a start, and half the noise)."""
     n = sizes.size
     runs = [(a, b) for a in range(n) for b in range(a + LEAST_A_PIECE, n + 1)]
     places = np.arange(n)
@@ -225,7 +226,7 @@ def _runs(cuts: tuple[int, ...], n: int) -> list[tuple[int, int]]:
 
 
 def _start(sizes: Times, before: Times, after: Times, first: int) -> float:
-    """Where a piece starts: where the lines cross if that is between the sizes on either side, else at its first."""
+    """The start of a piece: where the lines cross if that lies between the two adjacent sizes, else its first size."""
     crossing = (after[0] - before[0]) / (before[1] - after[1]) if before[1] != after[1] else np.inf
     return float(crossing if sizes[first - 1] < crossing < sizes[first] else sizes[first])
 

@@ -1,4 +1,4 @@
-"""What copies between host and GPU take at least, from published facts of the link and the rate of host memory."""
+"""Lower bounds of copies between host and GPU, from published facts of the link and the rate of host memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ..values.storage import read_bytes
 from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
 from .profile import FORMAT, WHAT, Point, Profile
 
-# transfers/s of a lane, the share of its bits that is packets, and the bytes that frame one (PCI Express Base
-# Specification: 8b/10b, 128b/130b; from 6 on flits of 256 bytes, of which 236 are packets)
+# per generation: transfers/s per lane, the share of bits that carries packets, framing bytes per packet (PCI Express
+# Base Specification: 8b/10b, 128b/130b; since generation 6 flits of 256 bytes, of which 236 carry packets)
 PCIE = {
     1: (2.5e9, 8 / 10, 8),
     2: (5e9, 8 / 10, 8),
@@ -26,19 +26,19 @@ PCIE = {
     5: (32e9, 128 / 130, 8),
     6: (64e9, 236 / 256, 0),
 }
-HEADER_BYTES = {"h2d": 12, "d2h": 16}  # a GPU reads from the host by completions, and writes to 64-bit addresses
-PAYLOAD_BYTES = 256  # of a packet, at most, on most machines
-START_S = 10e-6  # ASSUMED: from the call to the first byte; a profile tells better
-HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies memory of the host
+HEADER_BYTES = {"h2d": 12, "d2h": 16}  # h2d: the GPU receives completions; d2h: it writes to 64-bit addresses
+PAYLOAD_BYTES = 256  # maximum payload of a packet on most machines
+START_S = 10e-6  # ASSUMED: from the call to the first byte; measure it in a profile
+HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies host memory
 METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
-MOST_GPUS = 72  # that copy to each other: of a GB200 NVL72; also as large as a matrix can be read
+MOST_GPUS = 72  # in a matrix of copies, as in a GB200 NVL72; larger matrices are unreadable
 
 
 @frozen
 class LinkFacts:
-    """The rates that bound a copy: of the link each way, and of a copy in the host's memory.
+    """The rates that bound a copy: the link in each direction, and a copy within host memory.
 
-    `seconds` is what a copy takes at least. Raises ValueError for rates that are not above 0 and a negative `start_s`.
+    `seconds` gives the lower bound of a copy. Raises ValueError for a rate of 0 or less and for a negative `start_s`.
 
     >>> facts = stated(4, 16)
     >>> print(facts.name, round(facts.bytes_per_s("h2d") / 1e9, 1), round(facts.bytes_per_s("d2h") / 1e9, 1))
@@ -54,20 +54,20 @@ class LinkFacts:
     start_s: float = checked(number, 0, default=START_S)
 
     def bytes_per_s(self, direction: str) -> float:
-        """Return what no copy in this direction, "h2d" or "d2h", can exceed."""
+        """Return the maximum rate of a copy in this direction, "h2d" or "d2h"."""
         one_of("direction", direction, tuple(HEADER_BYTES))
         return self.h2d_bytes_per_s if direction == "h2d" else self.d2h_bytes_per_s
 
     def seconds(
         self, num_bytes: float, direction: str, method: str = "pinned", pieces: int = 1, both: bool = False
     ) -> float:
-        """Return what a copy takes at least, by the options of a "transfer" point (see `measure_transfers`).
+        """Return the lower bound of a copy in seconds, for the options of a "transfer" point (see `transfer_points`).
 
-        From and to pinned memory the link brings all bytes, after one start a piece. Pageable memory is copied by a
-        thread of the host into or out of pinned memory as well, at best while the link brings other bytes: the slower
-        of the two counts. Memory that is pinned on the fly is copied first and sent then, and to pin what comes from
-        the system takes time that nothing here tells. `both` ways at once, pinned memory takes no longer, a link being
-        two lanes, and pageable memory as long as both, one thread doing them in turn.
+        Pinned memory: the link carries all bytes, after one start per piece. Pageable memory: a host thread also copies
+        the bytes into or out of pinned memory, at best while the link carries others, so the slower of the two counts.
+        Pinned on the fly: the bytes are copied first and sent afterwards; the time of pinning new memory is not
+        included. With `both` directions at once, pinned memory takes no longer, because the link is full duplex;
+        pageable memory takes the sum, because one thread serves both.
         """
         num_bytes, both = number("num_bytes", num_bytes, 0), truth("both", both)
         link_s = num_bytes / self.bytes_per_s(direction)
@@ -82,11 +82,11 @@ class LinkFacts:
 
 
 def pcie_bytes_per_s(generation: int, num_lanes: int = 16, direction: str | None = None) -> float:
-    """Return what so many lanes of a PCIe generation carry one way: packets or, of a direction, the data in them.
+    """Return the one-way rate of a PCIe link in bytes/s: of packets or, with a `direction`, of the data in them.
 
-    Each packet has a header, and up to generation 5 a frame, in addition to at most 256 bytes of data (Neugebauer et
-    al.: Understanding PCIe performance for end host networking, 2018). What links send each other on top, replies
-    and credits, is left out. Raises ValueError for a generation or a direction that is not there.
+    Each packet has at most 256 bytes of data, a header and, up to generation 5, a frame (Neugebauer et al.:
+    Understanding PCIe performance for end host networking, 2018). Acknowledgements and flow control are left out.
+    Raises ValueError for an unknown generation or direction.
 
     >>> round(pcie_bytes_per_s(4) / 1e9, 2), round(pcie_bytes_per_s(5, 16, "d2h") / 1e9, 2)
     (31.51, 57.61)
@@ -100,7 +100,7 @@ def pcie_bytes_per_s(generation: int, num_lanes: int = 16, direction: str | None
 
 
 def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S) -> LinkFacts:
-    """Return the facts of a PCIe link; raises ValueError as `pcie_bytes_per_s` and `LinkFacts` do.
+    """Return the facts of a PCIe link. Raises ValueError as `pcie_bytes_per_s` and `LinkFacts` do.
 
     >>> stated(5).name
     'PCIe 5 x16'
@@ -110,10 +110,10 @@ def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = 
 
 
 def facts_of(profile: Profile) -> LinkFacts | None:
-    """Return the facts of the machine that a profile is of, None where it does not say how its GPU is joined.
+    """Return the link facts of a profile's machine; None if the profile does not say how its GPU is connected.
 
-    The link is what its topology says of GPU 0. The host's memory is taken to be as fast as the profile's largest copy
-    into memory that was pinned before, if it has one.
+    The link is the one that its topology states for GPU 0. The rate of host memory is that of the profile's largest
+    copy into memory that was already pinned, if there is one.
     """
     of_type("profile", profile, Profile)
     found = re.search(r"^GPU0: PCIe (\d+) x(\d+)", profile.provenance.get("topology", ""), re.MULTILINE)
@@ -127,15 +127,15 @@ def facts_of(profile: Profile) -> LinkFacts | None:
 def transfers_of(
     profile: Profile, direction: str, method: str, what: str = "transfer", pieces: int = 1, both: bool = False
 ) -> Sequence[Point]:
-    """Return a profile's points of one way to copy, small to large."""
+    """Return a profile's points of one kind of copy, in ascending order of size."""
     points = profile.select(what, direction=direction, method=method, pieces=pieces, both=both)
     return sorted(points, key=lambda point: point.num_bytes)
 
 
 def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
-    """Return the largest size of a copy from GPU to GPU, and the bytes per second that each (source, target) reached.
+    """Return the largest size of a copy between GPUs, and the bytes/s that each (source, target) reached with it.
 
-    Copies go one at a time. Raises ValueError for a profile without them, and of more than `MOST_GPUS`.
+    One copy runs at a time. Raises ValueError if the profile has no such copies, or has more than `MOST_GPUS` GPUs.
     """
     found = profile.select("transfer", direction="p2p", both=False)
     ends = [(point.options.get("src"), point.options.get("dst"), point) for point in found]
@@ -152,10 +152,10 @@ def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
 def recorded(
     folder: str | os.PathLike[str], what: str = "transfer", otherwise: str | os.PathLike[str] | None = None
 ) -> Profile | None:
-    """Return the latest profile of GPUs in a folder that has points of `what`: copies, or a collective.
+    """Return the latest GPU profile in a folder that has points of `what`: copies, or a collective.
 
-    Where there is none, it is that of `otherwise`, a file or one of the bank like "bank:h100_8", or None. Files of
-    other kinds are passed over. Raises StorageError for a damaged profile, OSError for a folder that cannot be read.
+    If there is none, return the profile of `otherwise` (a file, or one of the bank such as "bank:h100_8"), or None.
+    Other files are ignored. Raises StorageError for a damaged profile, OSError if the folder cannot be read.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -165,7 +165,7 @@ def recorded(
     head, point = f'{{"format": "{FORMAT}"'.encode(), f'{{"what":"{one_of("what", what, WHAT)}"'.encode()
     found = []
     for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
-        if path.is_file():  # no folder, and no link that leads nowhere
+        if path.is_file():  # not a folder or a broken link
             with suppress(ValueError):  # empty, or larger than any profile
                 raw = read_bytes(path)
                 found += [path] if raw.startswith(head) and point in raw else []

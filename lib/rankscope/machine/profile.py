@@ -1,4 +1,4 @@
-"""`Point`, `Profile`: what a machine was measured to do, its file, and what the model predicts from it."""
+"""`Point`, `Profile`: measurements of a machine, their file, and what the model predicts from them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "rankscope profile", 1
 EVEN_RANKS = 64
-MOST_RANKS = 256  # of a prediction by algorithm: with 1,024 one takes half a minute and 2 GiB
+MOST_RANKS = 256  # in a prediction by algorithm: 1,024 ranks would take half a minute and 2 GiB
 MOST_BYTES, LEAST_S, MOST_S = 1 << 60, 1e-9, 1e6  # of a point
-LEAST_CLEAN = 4  # iterations: with fewer clean ones, all are used
-NATIVE = "native"  # the backend's own collective, in the place of an algorithm's name
+LEAST_CLEAN = 4  # with fewer clean iterations, all are used
+NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
 EXPERIMENTS = ("too_early", "changed_source", "loader")
 WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *EXPERIMENTS)
@@ -63,7 +63,7 @@ Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 
 def _seconds(name: str, value: Any) -> tuple[float, ...]:
     if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"{name} must be those of at least one iteration, got {value!r}")
+        raise ValueError(f"{name} must be of at least one iteration, got {value!r}")
     return tuple(float(f"{number(name, one, LEAST_S, MOST_S):.6g}") for one in value)
 
 
@@ -80,17 +80,16 @@ def _options(name: str, value: Any) -> ReadOnly:
 
 @frozen
 class Point:
-    """The seconds of each iteration (the slowest rank's) of one thing that was measured, at one size.
+    """One measured operation at one size: the seconds of each iteration, those of its slowest rank.
 
-    `what` is a collective ("allreduce", …), "ping_pong" (a one-way message, while nothing else is under way),
-    "together" (a message of each rank to the next, all at once), "add" or "copy" (in memory), or one of TRANSFERS and
-    EXPERIMENTS (see `measuring.transfers`). `num_bytes` is the whole buffer of a collective,
-    and otherwise the message. `options` holds what else differs: for a collective ``algorithm`` (one of ALGORITHMS, or
-    "native": the backend's own), ``in_place`` and what its builder takes; for messages ``link``, "intra" or "inter".
-    `clean` says of each iteration whether the host left this machine its time meanwhile. Seconds are kept to six
-    digits.
+    `what` is a collective ("allreduce", …), "ping_pong" (a one-way message on an idle network), "together" (every rank
+    sends to the next at once), "add" or "copy" (in memory), or one of TRANSFERS and EXPERIMENTS (see
+    `measuring.transfers`). `num_bytes` is the whole buffer of a collective, otherwise the message. `options` holds the
+    rest: for a collective ``algorithm`` (one of ALGORITHMS, or "native" for the backend's own), ``in_place`` and the
+    builder's arguments; for messages ``link``, "intra" or "inter". `clean` says for each iteration whether it ran
+    undisturbed: it started on time, and the host stole no CPU time. Seconds are rounded to six digits.
 
-    Raises ValueError for what no measurement can have given.
+    Raises ValueError for values that no measurement can give.
 
     >>> point = Point("allreduce", 1024, (3e-3, 1e-3, 2e-3), (True, False, True), {"algorithm": "ring"})
     >>> point.median_s, point.num_clean
@@ -105,10 +104,10 @@ class Point:
 
     def __attrs_post_init__(self) -> None:
         if len(self.clean) != len(self.seconds):
-            raise ValueError(f"clean must say something of each of {len(self.seconds)} iterations, got {self.clean!r}")
+            raise ValueError(f"clean must have an entry for each of {len(self.seconds)} iterations, got {self.clean!r}")
 
     def like(self, num_bytes: int, seconds: tuple[float, ...]) -> Point:
-        """Return a point of the same thing at another size, all iterations clean, in little time. Raises as `Point`."""
+        """Return the same operation at another size, all iterations clean; fast. Raises as `Point` does."""
         if not (seconds and 0 <= num_bytes <= MOST_BYTES and all(LEAST_S <= one <= MOST_S for one in seconds)):
             return Point(self.what, num_bytes, seconds, (True,) * len(seconds), self.options)
         made, put = object.__new__(Point), object.__setattr__
@@ -121,7 +120,7 @@ class Point:
 
     @property
     def key(self) -> Key:
-        """What no two points of a profile have in common."""
+        """What identifies a point in a profile: no two points share it."""
         return self.what, self.num_bytes, tuple(sorted(self.options.items()))
 
     @property
@@ -130,11 +129,11 @@ class Point:
 
     @cached_property
     def used_s(self) -> tuple[float, ...]:
-        """The seconds of the iterations that are used; see `used_places`."""
+        """The seconds of the iterations that count; see `used_places`."""
         return tuple(self.seconds[place] for place in used_places(self.clean))
 
     def percentile_s(self, percent: float) -> float:
-        """Return a percentile of the seconds that are used."""
+        """Return a percentile of `used_s`, in seconds."""
         return float(np.percentile(self.used_s, number("percent", percent, 0, 100)))
 
     @cached_property
@@ -148,7 +147,7 @@ class Point:
 
     @property
     def iqr_s(self) -> float:
-        """The interquartile range."""
+        """The interquartile range in seconds."""
         return self.quartiles_s[2] - self.quartiles_s[0]
 
     @property
@@ -156,32 +155,32 @@ class Point:
         return self.percentile_s(99)
 
     def differs(self, other: Point) -> bool:
-        """Return whether the interquartile ranges of the two have nothing in common."""
+        """Return whether the interquartile ranges of the two do not overlap."""
         low, high = sorted((self, other), key=lambda point: point.median_s)
         return low.quartiles_s[2] < high.quartiles_s[0]
 
     @property
     def algbw_bytes_per_s(self) -> float:
-        """The point's bytes by its median time, not a number where there are none."""
+        """The bytes divided by the median time; nan for 0 bytes."""
         return self.num_bytes / self.median_s if self.num_bytes else math.nan
 
     def busbw_bytes_per_s(self, num_ranks: int) -> float:
-        """Return algbw by `busbw_factor`."""
+        """Return the bus bandwidth: algbw times `busbw_factor`; nan if it has no meaning."""
         return self.algbw_bytes_per_s * busbw_factor(self.what, num_ranks)
 
     @property
     def builder_options(self) -> dict[str, Any]:
-        """What the builder of the point's algorithm takes."""
+        """The arguments of the algorithm's builder."""
         return {name: value for name, value in self.options.items() if name not in NAMED}
 
     @property
     def builder_words(self) -> str:
-        """What the builder of the point's algorithm takes as one text."""
+        """The arguments of the algorithm's builder as one string."""
         return ", ".join(f"{name}={value}" for name, value in sorted(self.builder_options.items()))
 
 
 def used_places(clean: Sequence[bool]) -> tuple[int, ...]:
-    """Return the places of the clean iterations, or of all where there are fewer than `LEAST_CLEAN` clean ones.
+    """Return the indices of the clean iterations, or of all if fewer than `LEAST_CLEAN` are clean.
 
     >>> used_places([True, False, True, True, True]), used_places([True, False, True])
     ((0, 2, 3, 4), (0, 1, 2))
@@ -191,7 +190,7 @@ def used_places(clean: Sequence[bool]) -> tuple[int, ...]:
 
 
 def busbw_factor(what: str, num_ranks: int) -> float:
-    """Return the factor from algbw to the bytes per second on a link of a ring; not a number where it has no meaning.
+    """Return busbw / algbw of a collective, as nccl-tests define it; nan if it has no meaning.
 
     >>> busbw_factor("allreduce", 4), busbw_factor("allgather", 4), busbw_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -214,15 +213,15 @@ def _points(name: str, value: Any) -> tuple[Point, ...]:
         place = next(place for place, key in enumerate(keys) if first[key] < place)
         options = ", ".join(f"{key}={one}" for key, one in value[place].options.items())
         what = f"{value[place].what} of {value[place].num_bytes} bytes ({options})"
-        raise ValueError(f"{name}[{place}] must be another than those before, got {what} again")
+        raise ValueError(f"{name}[{place}] must differ from those before, got {what} again")
     return tuple(value)
 
 
 @frozen
 class Profile:
-    """Where, with what and how a machine was measured (`provenance`, `protocol`), and the points, no key twice.
+    """The measurements of a machine: where and with what (`provenance`), how (`protocol`), and the points.
 
-    Raises ValueError for anything else.
+    Raises ValueError for invalid fields and for two points with the same key.
     """
 
     provenance: Mapping[str, Any] = checked(checked_provenance, hash=False)
@@ -231,16 +230,16 @@ class Profile:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:
-        """Read a profile that `save` wrote, the same again, or one of the `bank`, as in "bank:dgx_h100_8".
+        """Return the profile that `save` wrote to a file, or one of the `bank`, such as "bank:dgx_h100_8".
 
-        Raises StorageError, a ValueError of one line that names the file and the place in it, for any other file and
-        for one that was damaged, cut short, changed or written by a newer version; ValueError for a name that the bank
-        does not have; OSError where it cannot be opened.
+        Raises StorageError (a one-line ValueError that names the file and the place in it) if the file is not a profile
+        or is damaged, cut short, changed or written by a newer version; ValueError for a name that the bank does not
+        have; OSError if the file cannot be opened.
         """
         return storage.load(found(path), FORMAT, VERSION, ("provenance", "protocol", "points"), _profile)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the profile as JSON, one point per line, whole or not at all. Raises OSError where that fails."""
+        """Write the profile as JSON, one point per line, atomically. Raises OSError if that fails."""
         points = [
             {
                 "what": point.what,
@@ -254,12 +253,12 @@ class Profile:
         return storage.save(path, FORMAT, VERSION, provenance=self.provenance, protocol=self.protocol, points=points)
 
     def add(self, *points: Point) -> Profile:
-        """Return the profile with these points: each in the place of the one that has its key, or after the others."""
+        """Return the profile with these points; each replaces the point with the same key, or is appended."""
         by_key = {of_type("point", point, Point).key: point for point in (*self.points, *points)}
         return Profile(self.provenance, self.protocol, tuple(by_key.values()))
 
     def select(self, what: str | None = None, num_bytes: int | None = None, **options: Any) -> tuple[Point, ...]:
-        """Return the points that fit everything asked for, in their order."""
+        """Return the points that match all arguments, in their order."""
         return tuple(
             point
             for point in self.points
@@ -269,7 +268,7 @@ class Profile:
         )
 
     def __str__(self) -> str:
-        """Say in a few lines which machine this is of, and how it was measured."""
+        """A few lines that describe the machine and how it was measured."""
         said, protocol = self.provenance, self.protocol
         where = "".join(f", {said[name]}" for name in ("device", "network") if said.get(name))
         nodes = f"on {count_of(self.num_nodes, 'node')}" if self.num_nodes else "(nodes not stated)"
@@ -302,13 +301,13 @@ class Profile:
 
     @property
     def num_nodes(self) -> int | None:
-        """None where what it was read from does not state it."""
+        """The number of nodes; None if the source of the profile does not state it."""
         ranks = self.provenance.get("ranks_per_node", ())
         return int(self.provenance.get("num_nodes", len(ranks))) or None
 
     @property
     def ranks_per_node(self) -> tuple[int, ...]:
-        """How many ranks each node has; raises ValueError for a profile that does not state its nodes."""
+        """The number of ranks on each node. Raises ValueError if the profile does not state its nodes."""
         stated = {1: (self.num_ranks,), self.num_ranks: (1,) * self.num_ranks}.get(self.num_nodes or 0)
         if (ranks := self.provenance.get("ranks_per_node", stated)) is None:
             raise ValueError(f"profile {self.provenance['name']!r} does not state its nodes")
@@ -319,10 +318,10 @@ class Profile:
         return str(self.provenance["backend"])
 
     def link(self, where: str = "inter", how: str = "together") -> LinkFit:
-        """Return the fit of the messages between nodes ("inter") or within one ("intra").
+        """Return the fit of the messages between nodes ("inter") or within a node ("intra").
 
-        `how` is "together", all ranks sending at once, or "ping_pong". Raises ValueError where no such messages were
-        measured, and where they were at too few sizes.
+        `how` is "together" (all ranks send at once) or "ping_pong". Raises ValueError if such messages were not
+        measured, or at too few sizes.
         """
         one_of("where", where, LINKS)
         one_of("how", how, PATTERNS)
@@ -335,7 +334,7 @@ class Profile:
 
     @cached_property
     def _fits(self) -> dict[tuple[str, str], tuple[tuple[Point, ...], LinkFit | str]]:
-        """The points of each link and pattern, and their fit or why there is none."""
+        """The points of each link and pattern, and their fit or the reason why there is none."""
         found: dict[tuple[str, str], tuple[tuple[Point, ...], LinkFit | str]] = {}
         for where, how in product(LINKS, PATTERNS):
             points = self.select(how, link=where)
@@ -348,9 +347,9 @@ class Profile:
         return found
 
     def best_link(self, where: str) -> LinkFit:
-        """Return the fit that says most about a link: of all ranks at once, else of ping-pong, else the other link's.
+        """Return the best available fit of a link: all ranks at once, else ping-pong, else the other link's.
 
-        Raises ValueError where no link was measured, or none at enough sizes.
+        Raises ValueError if no link was measured, or none at enough sizes.
         """
         one_of("where", where, LINKS)
         problems = []
@@ -366,20 +365,20 @@ class Profile:
 
     @cached_property
     def gamma_s_per_byte(self) -> float:
-        """Seconds that adding up takes per byte, from the "add" points; 0 where there are none."""
+        """The seconds per byte of a sum, fitted to the "add" points; 0 if there are none."""
         points = self.select("add")
         return slope_s_per_byte([p.num_bytes for p in points], [p.used_s for p in points]) if points else 0.0
 
     def cluster(self, num_ranks: int | None = None) -> Cluster:
-        """Return the model's cluster: these nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
+        """Return the model's cluster: the profile's nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
 
-        With another number of ranks it has more or fewer nodes like these, or, of one node, more or fewer ranks on it.
-        Raises ValueError where no link was measured, where nodes are not stated or have different numbers of ranks, for
-        a number of ranks that does not fill its nodes, and for more than `MOST_RANKS`.
+        Another `num_ranks` changes the number of nodes; on a single node it changes the number of ranks on it. Raises
+        ValueError if no link was measured, if the nodes are not stated or have different numbers of ranks, if
+        `num_ranks` does not fill its nodes, or if it exceeds `MOST_RANKS`.
         """
         ranks = list(self.ranks_per_node)
         if len(set(ranks)) != 1:
-            raise ValueError(f"ranks_per_node must be the same on all nodes to make a cluster of them, got {ranks}")
+            raise ValueError(f"ranks_per_node must be the same on all nodes of a cluster, got {ranks}")
         number = whole("num_ranks", self.num_ranks if num_ranks is None else num_ranks, 1, MOST_RANKS)
         each = number if len(ranks) == 1 else min(number, ranks[0])
         if number % each:
@@ -396,19 +395,19 @@ class Profile:
         detail: str = "messages",
         **options: Any,
     ) -> Timeline:
-        """Return what `execute` would do with this algorithm on the cluster, each message by its piece of the fit.
+        """Return the predicted timeline of `execute` with this algorithm; each message takes what its link's fit says.
 
-        A measured point says all of collective, algorithm, bytes and `options`, which are the builder's: to compare
-        with a measurement, write ``profile.predict(point)``. `num_ranks` is as for `cluster`, `detail` as for
-        `simulate_executor`. From `EVEN_RANKS` ranks on, all chunks count as long as the longest, which may be one
-        element longer than others: ranks that do the same are predicted once.
+        To compare with a measurement, write ``profile.predict(point)``: a measured point brings its collective,
+        algorithm, bytes and builder `options`. `num_ranks` is as for `cluster`, `detail` as for `simulate_executor`.
+        With `EVEN_RANKS` ranks or more, all chunks are as long as the longest (by at most one element), so that ranks
+        that do the same are predicted once.
 
-        Raises ValueError for an unknown name, for a point of something else than an algorithm of ALGORITHMS, for what
-        the builder refuses, and where `cluster` does.
+        Raises ValueError for an unknown name, for a point without an algorithm of ALGORITHMS, for options that the
+        builder rejects, and as `cluster` does.
         """
         if isinstance(collective, Point):
             if algorithm is not None or num_bytes is not None or options:
-                raise ValueError("a point says its algorithm, bytes and options itself: give only num_ranks and detail")
+                raise ValueError("a point has its own algorithm, bytes and options: add only num_ranks and detail")
             point, options = collective, collective.builder_options
             collective, algorithm, num_bytes = point.what, str(point.options.get("algorithm")), point.num_bytes
         one_of("collective", collective, tuple(ALGORITHMS))
@@ -427,14 +426,14 @@ class Profile:
         return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True, detail=detail)
 
     def curve(self, collective: str, in_place: bool | None = None, **options: Any) -> Curve:
-        """Return the curve through what the backend itself took for a collective, or through copies or messages.
+        """Return the curve through the measured times of a collective (by default the backend's own), copy or message.
 
-        `in_place` says which points; by default those in place where there are any. Other `options` are a point's:
+        `in_place` selects points; by default those in place if there are any. `options` are those of a point:
         ``algorithm`` of a collective ("native" by default), ``direction`` and ``method`` of "transfer" (``pieces`` 1
         and ``both`` False by default), ``link`` of "together" and "ping_pong".
 
-        Raises ValueError where nothing such was measured, where it was in several ways and `options` do not say which,
-        and at too few sizes; see `Curve`.
+        Raises ValueError if there are no such points, if they were measured in several ways and `options` do not say
+        which, or at too few sizes; see `Curve`.
 
         >>> provenance = dict(name="a", backend="nccl", num_ranks=8)
         >>> sizes, options = [2**power for power in range(10, 20)], {"algorithm": "native"}
@@ -466,19 +465,19 @@ class Profile:
         return {}
 
     def predicted_s(self, collective: str, num_bytes: float, in_place: bool | None = None, **options: Any) -> float:
-        """Return the seconds that so many bytes take, by the `curve` of what was measured; raises as that does."""
+        """Return the time of `num_bytes` in seconds, interpolated by `curve`; raises as that does."""
         return self.curve(collective, in_place, **options).seconds(num_bytes)
 
     @cached_property
     def model_s(self) -> Mapping[Key, float]:
-        """The seconds that the model predicts for each point, by its key; no entry where it predicts nothing."""
+        """The predicted seconds of each point, by its key; no entry for points that cannot be predicted."""
         seconds = ((point.key, self.point_s(point)) for point in self.points)
         return ReadOnly({key: one for key, one in seconds if one is not None})
 
     def point_s(self, point: Point) -> float | None:
-        """Return the seconds that the model predicts for a point of this profile, None where it predicts nothing.
+        """Return the predicted seconds of a point of this profile; None if it cannot be predicted.
 
-        Collectives by an algorithm of ALGORITHMS are predicted from the links, messages by the fit of their own kind.
+        A collective with an algorithm of ALGORITHMS is predicted from the links, a message from the fit of its kind.
         """
         name = point.options.get("algorithm")
         key = point.what, str(name), point.num_bytes, tuple(sorted(point.builder_options.items()))
@@ -498,9 +497,9 @@ class Profile:
         return {}
 
     def to_frame(self, predicted: bool = False) -> pd.DataFrame:
-        """Return a row per point: what it is of, its times and rates and, where asked for, what the model predicts.
+        """Return a row per point: the operation, its times in seconds, rates in bytes/s and, on request, a prediction.
 
-        Not a number stands where busbw has no meaning, or nothing can be predicted.
+        A value is nan where busbw has no meaning or nothing can be predicted.
         """
         import pandas as pd
 
@@ -518,11 +517,11 @@ class Profile:
 
 
 def compare(before: Profile, after: Profile) -> pd.DataFrame:
-    """Return a row for each point of either profile, in the order of the first and then of the second.
+    """Return a row for each point of either profile: those of `before` first, then those only in `after`.
 
-    `ratio` is the time of `after` as a multiple of that of `before`. `beyond_noise` says that their interquartile
-    ranges do not overlap. `only_in` is "before" or "after" for a point that the other profile has not, whose ratio is
-    not a number, and "" for the rest. Raises ValueError for anything but profiles.
+    `ratio` is the time in `after` divided by that in `before`. `beyond_noise` says that their interquartile ranges do
+    not overlap. `only_in` is "before" or "after" for a point that one profile lacks (its ratio is nan), else "". Raises
+    ValueError if an argument is not a Profile.
     """
     import pandas as pd
 

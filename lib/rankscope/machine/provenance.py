@@ -28,13 +28,13 @@ _PATIENCE_S = 20.0
 def _text(name: str, value: Any) -> str:
     if isinstance(value, str) and all(one.isprintable() or one in "\n\t" for one in value):
         return value
-    raise ValueError(f"{name} must be a printable text, got {value!r}")
+    raise ValueError(f"{name} must be a printable string, got {value!r}")
 
 
 def _terminal_text(name: str, value: Any) -> str:
-    """What another program printed, without control sequences for a terminal (nvidia-smi underlines)."""
+    """The output of another program without terminal control sequences (nvidia-smi underlines)."""
     if not isinstance(value, str):
-        raise ValueError(f"{name} must be a text, got {value!r}")
+        raise ValueError(f"{name} must be a string, got {value!r}")
     return "".join(one for one in re.sub(r"\x1b\[[0-9;]*m", "", value) if one.isprintable() or one in "\n\t")
 
 
@@ -110,7 +110,7 @@ SAME = (
 
 
 def checked_provenance(name: str, value: Any) -> ReadOnly:
-    """Return a read-only provenance, for fields of frozen values: `FIELDS` and nothing else, the needed ones all there.
+    """Return a read-only provenance: it has only fields of `FIELDS`, and all that are required.
 
     >>> checked_provenance("provenance", {"name": "a box"})
     Traceback (most recent call last):
@@ -128,7 +128,7 @@ def checked_provenance(name: str, value: Any) -> ReadOnly:
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
-    """Say in which of these fields two provenances or protocols differ; an empty text where they do not.
+    """Return in which of these fields two provenances or protocols differ; "" if they do not.
 
     >>> difference({"torch": "2.6.0", "num_ranks": 4}, {"torch": "2.13.0", "num_ranks": 4})
     "torch is '2.6.0' there and '2.13.0' here"
@@ -141,7 +141,7 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence
 
 
 def of_machine() -> dict[str, Any]:
-    """Return what this machine is, and what runs on it; called where torch is loaded anyway.
+    """Return the hardware and software of this machine. Loads torch.
 
     >>> sorted(of_machine())
     ['cpu', 'gpus', 'memory_bytes', 'num_cores', 'python', 'rankscope', 'system', 'topology', 'torch']
@@ -162,7 +162,7 @@ def of_machine() -> dict[str, Any]:
 
 
 def of_run(name: str, command: str, network: str) -> dict[str, Any]:
-    """Return what belongs to one run, with the present date.
+    """Return the provenance of one run, dated today.
 
     >>> of_run("mine", "rankscope profile", "loopback")["network"]
     'loopback'
@@ -172,7 +172,7 @@ def of_run(name: str, command: str, network: str) -> dict[str, Any]:
 
 
 def command_words(words: Sequence[str]) -> str:
-    """Return a command as one line, its paths without their folders.
+    """Return a command as one line, with paths reduced to their file names.
 
     >>> command_words(["/usr/bin/rankscope", "profile", "-o", "/tmp/machine.json", "--emulate", "100Mbit/s,5ms"])
     'rankscope profile -o machine.json --emulate 100Mbit/s,5ms'
@@ -188,7 +188,7 @@ def _without_folder(word: str) -> str:
 
 
 def system() -> str:
-    """Return the operating system, its version in two numbers, and the kind of processor."""
+    """Return the operating system, its major and minor version, and the processor architecture."""
     version = re.match(r"\d+(\.\d+)?", platform.release())
     return f"{platform.system()} {version[0] if version else ''} {platform.machine()}".replace("  ", " ")
 
@@ -206,7 +206,7 @@ def cpu() -> str:
 
 
 def free_bytes() -> int:
-    """Return how much memory may still be taken; a container's limit is not known here."""
+    """Return the available memory in bytes, not considering a container's limit."""
     return _meminfo("MemAvailable")
 
 
@@ -233,14 +233,14 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def gpu_links() -> str:
-    """Return how GPUs are joined to each other and to the host, as far as the system says."""
+    """Return how the GPUs are connected to each other and to the host, as far as the system says."""
     names = ("index", "pcie.link.gen.max", "pcie.link.width.max", "pci.bus_id")
     rows = _output(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"])
     return f"{topology(_output(['nvidia-smi', 'topo', '-m']))}\n\n{pcie(rows)}".strip()
 
 
 def topology(output: str) -> str:
-    """Return the table that ``nvidia-smi topo -m`` prints, without its legend and its underlines.
+    """Return the table that ``nvidia-smi topo -m`` prints, without its legend and underlining.
 
     >>> topology("\\x1b[4mGPU0\\tGPU1\\x1b[0m\\nX\\tNV18\\n\\nLegend:\\n\\n  X = Self")
     'GPU0\\tGPU1\\nX\\tNV18'
@@ -249,7 +249,7 @@ def topology(output: str) -> str:
 
 
 def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
-    """Return a line per GPU, from rows of its number and the greatest PCIe generation, lanes and bus id that it has.
+    """Return a line per GPU, from rows of its number, maximum PCIe generation, lanes and bus id.
 
     >>> pcie("0, 5, 16, 00000000:FF:1F.7")
     'GPU0: PCIe 5 x16'
@@ -268,7 +268,7 @@ def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
 
 
 def _output(command: list[str]) -> str:
-    """What a program prints; an empty text where it does not exist or fails."""
+    """The output of a program; "" if it does not exist or fails."""
     if shutil.which(command[0]) is None:
         return ""
     try:

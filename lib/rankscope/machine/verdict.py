@@ -1,4 +1,4 @@
-"""`verdict`: a profile in words: what to use when, how good that is, and what looks wrong."""
+"""`verdict`: a profile in sentences: what to use at which size, how good it is, and what looks wrong."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _MOSTLY_BYTES = 5  # times as long on the wire as in latency: a large size
 _FALLS_TO = 0.7  # of the rate at the size before
 _WIDE = 0.25  # of the median
 _FIT_OFF, _PREDICTED_OFF = 0.10, 0.25
-_MOST_SIZES = 40  # of an algorithm, that its predictions are judged by: more than powers of two there are
+_MOST_SIZES = 40  # of an algorithm, used to judge its predictions; a sweep over powers of two has fewer
 _MOST_ODD = 3  # sizes that a sentence names
-_CROWDED = 1.5  # times as long a latency with all ranks sending as with one
+_CROWDED = 1.5  # latency with all ranks sending, as a multiple of that with one
 
 
 def verdict(profile: Profile) -> list[str]:
@@ -53,14 +53,14 @@ def verdict(profile: Profile) -> list[str]:
 
 @attrs.frozen
 class Group:
-    """One collective: by size, small to large, the fastest point of each algorithm; in place where there are any."""
+    """One collective: by size (ascending) the fastest point of each algorithm; in-place points if there are any."""
 
     collective: str
     by_size: Mapping[int, Mapping[str, Point]]
 
     @property
     def is_native(self) -> bool:
-        """Whether nothing but the backend's own was measured."""
+        """Whether only the backend's own algorithm was measured."""
         return all(points.keys() == {NATIVE} for points in self.by_size.values())
 
     def fastest(self, num_bytes: int) -> Point:
@@ -83,19 +83,19 @@ def groups(profile: Profile) -> list[Group]:
 
 
 def joining(profile: Profile) -> dict[str, LinkFit]:
-    """Return the links that join ranks of the profile, "inter" and "intra", where there are any.
+    """Return the fits of the links that connect the profile's ranks: "inter", "intra" or both.
 
-    Raises ValueError where none was measured, and where the profile does not state its nodes.
+    Raises ValueError if no link was measured, or if the profile does not state its nodes.
     """
     several = {"inter": len(profile.ranks_per_node) > 1, "intra": max(profile.ranks_per_node) > 1}
     return {where: profile.best_link(where) for where, there in several.items() if there}
 
 
 def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> Bounds:
-    """Return the lower bounds as if all links were as good as the best one, by its piece for this size.
+    """Return the lower bounds, taking every link to be as good as the best one at this size.
 
-    They are for the profile's ranks, or for another number of them. Raises ValueError where no link was measured, and
-    where its messages do not reach the sizes that α and B follow from: a bound must hold.
+    `num_ranks` is the profile's by default. Raises ValueError if no link was measured, or if its messages are not small
+    enough to tell α or not large enough to tell B: a bound must hold.
     """
     fits = list(joining(profile).values()) or [profile.best_link("intra")]
     if gap := next(filter(None, (fit.gap(num_bytes) for fit in fits)), ""):
@@ -106,7 +106,7 @@ def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | N
 
 
 def bound_s(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> float:
-    """Return the seconds of the lower bound, 0 where there is none."""
+    """Return the lower bound in seconds; 0 if there is none."""
     try:
         return float(bounds(profile, collective, num_bytes, num_ranks).seconds)
     except ValueError:  # no link was measured, or not at these sizes
@@ -117,12 +117,12 @@ def bound_s(profile: Profile, collective: str, num_bytes: int, num_ranks: int | 
 
 
 def expected_got_why(profile: Profile) -> Iterator[str]:
-    """What machines of the bank like this one reach, and what explains a gap, each with the rule that says so."""
+    """What similar machines of the bank reach, and what explains a gap; each sentence names its rule."""
     yield from map(str, beside(profile).findings)
 
 
 def fastest(profile: Profile) -> Iterator[str]:
-    """Which algorithm at which sizes; one is kept where it is within 5 % of the fastest, or within the noise."""
+    """Which algorithm to use at which sizes; the previous one stays if it is within 5 % or the noise of the fastest."""
     for group in (group for group in groups(profile) if not group.is_native):
         chosen: list[tuple[str, int]] = []
         for size, points in group.by_size.items():
@@ -142,7 +142,7 @@ def _range(sizes: list[int]) -> str:
 
 
 def against_native(profile: Profile) -> Iterator[str]:
-    """How long the fastest of ours takes against the backend's own, where it is best and where it is worst."""
+    """Our fastest algorithm compared with the native one, at its best and at its worst size."""
     for group in groups(profile):
         shares: dict[int, tuple[float, str]] = {}
         for size, points in group.by_size.items():
@@ -157,7 +157,7 @@ def against_native(profile: Profile) -> Iterator[str]:
 
 
 def above_the_bound(profile: Profile) -> Iterator[str]:
-    """How far the fastest is from the lower bound at the smallest and at the largest size."""
+    """How far the fastest algorithm is above the lower bound, at the smallest and the largest size."""
     for group in groups(profile):
         ends = {size: bound_s(profile, group.collective, size) for size in (min(group.by_size), max(group.by_size))}
         times = [(group.fastest(size).median_s / least_s, size) for size, least_s in ends.items() if least_s]
@@ -167,7 +167,7 @@ def above_the_bound(profile: Profile) -> Iterator[str]:
 
 
 def copies(profile: Profile) -> Iterator[str]:
-    """What copies to and from the GPU reach, and which of the claims about them hold."""
+    """The rates of copies to and from the GPU, and which claims about them hold."""
     for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
         rates = []
         for method in ("pinned_non_blocking", "pageable"):
@@ -184,7 +184,7 @@ def copies(profile: Profile) -> Iterator[str]:
 FINDINGS = (expected_got_why, fastest, against_native, above_the_bound, copies)
 
 
-# ---- what looks wrong: rules that say so in a sentence, and say nothing otherwise
+# ---- what looks wrong: each rule yields sentences only if something does
 
 
 def no_prediction(profile: Profile) -> Iterator[str]:
@@ -228,30 +228,30 @@ def native_falls_off(profile: Profile) -> Iterator[str]:
                 factor = busbw_factor(group.collective, profile.num_ranks)
                 words = " to ".join(rate_words(rate * factor) for rate in rates)
                 sizes = f"from {bytes_words(before.num_bytes)} to {bytes_words(after.num_bytes)}"
-                yield f"{group.collective}: native falls off {sizes}: busbw goes from {words}."
+                yield f"{group.collective}: native drops {sizes}: busbw falls from {words}."
 
 
 def odd_points(profile: Profile) -> Iterator[str]:
-    """Sizes at which native takes other than the sizes next to it say; see `Curve.odd`."""
+    """Sizes at which the native time disagrees with those of its neighbours; see `Curve.odd`."""
     for what, way in dict.fromkeys((p.what, p.options.get("in_place")) for p in profile.select(algorithm=NATIVE)):
-        with suppress(ValueError):  # at too few sizes, or measured in several ways
+        with suppress(ValueError):  # too few sizes, or measured in several ways
             odd = sorted(profile.curve(what, way).odd.items(), key=lambda one: -abs(math.log(one[1])))
             words = [f"{bytes_words(size)} takes {three_digits(times)}×" for size, times in odd]
             if odd:
                 name = " ".join(filter(None, [what, {True: "in place", False: "out of place", None: ""}[way]]))
-                more = f"; so is it at {count_of(len(odd) - _MOST_ODD, 'more size')}" if len(odd) > _MOST_ODD else ""
-                yield f"{name}: {', '.join(words[:_MOST_ODD])} what its neighbours say{more}."
+                more = f"; also odd: {count_of(len(odd) - _MOST_ODD, 'more size')}" if len(odd) > _MOST_ODD else ""
+                yield f"{name}: {', '.join(words[:_MOST_ODD])} the time that its neighbours suggest{more}."
 
 
 def few_clean(profile: Profile) -> Iterator[str]:
-    """Some points have so few clean iterations that all of theirs were used."""
+    """Some points have so few clean iterations that disturbed ones were used, too."""
     few = [point for point in profile.points if point.num_clean < min(LEAST_CLEAN, len(point.seconds))]
     if few:
         yield f"{_some(few, profile)} fewer than {LEAST_CLEAN} clean iterations: their times hold what the host took."
 
 
 def wide_spread(profile: Profile) -> Iterator[str]:
-    """Repetitions of some points differ much."""
+    """The iterations of some points vary widely."""
     wide = [point for point in profile.points if point.iqr_s > _WIDE * point.median_s]
     if wide:
         worst = max(wide, key=lambda point: point.iqr_s / point.median_s)
@@ -266,7 +266,7 @@ def _some(points: list[Point], profile: Profile) -> str:
 
 
 def fit_is_off(profile: Profile) -> Iterator[str]:
-    """The fit of a link does not hold on the sizes that were held out."""
+    """The fit of a link is wrong at the sizes that were held out."""
     for where in LINKS:
         fit = _fit(profile, where, "together") or _fit(profile, where, "ping_pong")
         if fit and fit.held_out_error > _FIT_OFF:
@@ -275,7 +275,7 @@ def fit_is_off(profile: Profile) -> Iterator[str]:
 
 
 def prediction_is_off(profile: Profile) -> Iterator[str]:
-    """The model does not predict some algorithms well; with a likely cause. Of many sizes some are predicted."""
+    """The model predicts some algorithms badly; names a likely cause. Checks a subset if there are many sizes."""
     for group in groups(profile):
         wrong = []
         for name in dict.fromkeys(name for points in group.by_size.values() for name in points):

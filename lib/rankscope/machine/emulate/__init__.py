@@ -1,10 +1,10 @@
-"""`emulated`: a network of a given rate and latency on one machine, so slow that the CPU does not matter.
+"""`emulated`: a network with a given rate and latency on one machine, so slow that the CPU does not matter.
 
-Each host is a network namespace of Linux. With a latency the hosts' packets go through a switch, a process next to
-this one; without, links are shaped in the kernel (tbf), both ways, and joined by a bridge.
+Each host is a Linux network namespace. With a latency, packets pass through a switch in a process of its own; without
+one, the kernel shapes the links in both directions (tbf) and a bridge connects them.
 
-A namespace has no name. It is there for as long as this process keeps its descriptor, or a process runs in it, so that
-nothing is left behind, however this process ends. All settings are made inside of them.
+The namespaces have no names. Each exists as long as this process keeps its descriptor or a process runs in it, so
+nothing is left behind, however this process ends. All settings are made inside the namespaces.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _ROUTE = "initcwnd 2000 initrwnd 2000 quickack 1 rto_min 2s"
 
 
 class Network:
-    """Hosts that only see each other; made by `emulated`, and gone with its end.
+    """Hosts that can reach only each other; created by `emulated` and removed when it ends.
 
-    `addresses` are theirs; `namespaces` are paths that ``nsenter --net=…`` takes, and the interface has the same name,
-    `device`, on every host. It prints as what it is: "emulated: 100 Mbit/s, 5 ms".
+    `addresses` are the hosts' IP addresses, `namespaces` the paths for ``nsenter --net=…``, `device` the name of the
+    interface on every host. It prints as "emulated: 100 Mbit/s, 5 ms".
     """
 
     device = DEVICE
@@ -79,13 +79,13 @@ class Network:
         ranks_per_host: int = 1,
         progress: bool = False,
     ) -> list[Result]:
-        """As `rankscope.ranks.launch` on Gloo, with `ranks_per_host` ranks on each host, host by host."""
+        """Launch as `rankscope.ranks.launch` with Gloo, with `ranks_per_host` consecutive ranks on each host."""
         each = whole("ranks_per_host", ranks_per_host, 1)
         places = [(path, self.device) for path in self.namespaces for _ in range(each)]
         return launch_in(places, fn, args, timeout_s, progress, self._guards)
 
     def popen(self, host: int, argv: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a program on a host, with the options of `subprocess.Popen`; it is killed when the network goes."""
+        """Start a program on a host, with the options of `subprocess.Popen`; it is killed when the network ends."""
         namespace = self._namespaces[whole("host", host, 0, self.num_hosts - 1)]
 
         def start() -> subprocess.Popen[Any]:
@@ -107,13 +107,15 @@ class Network:
 
 @contextmanager
 def emulated(num_hosts: int, bytes_per_s: float, latency_s: float = 0.0) -> Iterator[Network]:
-    """Have a network of hosts that send and receive `bytes_per_s` at once, a packet taking `latency_s` in between.
+    """Emulate a network of hosts that send and receive `bytes_per_s` at once (full duplex) with a latency of
+    `latency_s`.
 
-    With a latency packets go through a switch, which is good for some 100 Mbit/s a host, with 8  Without one they
-    go through the kernel, which carries more, but lets a first packet go free, and does not care for real time.
+    With a latency, packets pass through the switch process, which carries about 100 Mbit/s per host with 8 hosts.
+    Without one, the kernel carries them: it is faster, but the first packet passes unshaped, and it does not
+    depend on real-time priority.
 
-    Whatever runs on the hosts is killed at the end, and nothing is left, even if this process is killed. Raises
-    ValueError for bad input, MachineError where such a network cannot be made: it takes root, Linux, and iproute2.
+    Processes on the hosts are killed at the end, and nothing is left behind, even if this process is killed. Raises
+    ValueError for invalid arguments, MachineError if the network cannot be created: it needs root, Linux and iproute2.
 
     >>> with emulated(2, 12.5e6, latency_s=0.005) as network:  # doctest: +SKIP
     ...     network.launch(total, args=(10,))
@@ -146,7 +148,7 @@ def emulated(num_hosts: int, bytes_per_s: float, latency_s: float = 0.0) -> Iter
 def _keeper(
     tuns: list[int], namespaces: list[int], bytes_per_s: float, latency_s: float
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the switch, which also ends what runs in the namespaces if this process is killed."""
+    """Run the switch; it also ends the processes in the namespaces if this process is killed."""
     lists = [",".join(map(str, descriptors)) for descriptors in (tuns, namespaces)]
     numbers = map(str, (os.getpid(), bytes_per_s, latency_s))
     with subprocess.Popen(
@@ -173,7 +175,7 @@ def address(host: int) -> str:
 
 
 def inside(namespace: int, work: Callable[[], Result]) -> Result:
-    """Return what `work` returns in a thread of its own that sees the network of a namespace."""
+    """Run `work` in a thread inside a network namespace and return its result."""
 
     def run() -> Result:
         network_namespaces.enter(f"/proc/self/fd/{namespace}")
@@ -188,7 +190,7 @@ def new_namespace(stack: ExitStack) -> int:
 
 
 def join_by_switch(hosts: list[int], bytes_per_s: float, stack: ExitStack) -> list[int]:
-    """Give each host a TUN device, and return their descriptors, to be read and written by the switch."""
+    """Give each host a TUN device, and return the descriptors that the switch reads and writes."""
     mtu = int(min(max(1500, bytes_per_s * _SWITCHED_S), 65000))
     tuns = []
     for host, namespace in enumerate(hosts):
@@ -199,7 +201,7 @@ def join_by_switch(hosts: list[int], bytes_per_s: float, stack: ExitStack) -> li
 
 
 def join_by_bridge(hosts: list[int], bytes_per_s: float, stack: ExitStack) -> list[int]:
-    """Join the hosts by a bridge in a namespace of its own, shaped in both directions, with nothing for a switch."""
+    """Connect the hosts by a bridge in its own namespace, shaped in both directions; needs no switch process."""
     bridge = new_namespace(stack)
     mtu = int(min(max(1500, bytes_per_s * _SHAPED_S), 9000))
     burst = 2 * max(mtu, round(bytes_per_s * _SHAPED_S))  # at high rates the timer is too coarse for two packets
@@ -248,7 +250,7 @@ def _new_tun(stack: ExitStack) -> int:
 
 
 def _run(namespace: int, program: str, *lines: str) -> None:
-    """Let a program of iproute2 carry out commands in a namespace; MachineError where it refuses one."""
+    """Let an iproute2 program run commands in a namespace; raises MachineError if one fails."""
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": _COMMAND_S}
     done = inside(namespace, lambda: subprocess.run([program, "-batch", "-"], input="\n".join(lines), **options))
     if done.returncode:
@@ -256,6 +258,6 @@ def _run(namespace: int, program: str, *lines: str) -> None:
 
 
 def _in_thread(work: Callable[[], Result]) -> Result:
-    """What `work` returns in a thread of its own; after Ctrl-C what is being made is made, and taken down later."""
+    """Run `work` in a thread and return its result; on Ctrl-C it completes, so that it can be undone later."""
     with ThreadPoolExecutor(1, "in a network namespace") as pool:
         return pool.submit(work).result()

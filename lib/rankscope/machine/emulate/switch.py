@@ -1,9 +1,9 @@
-"""The process next to an emulated network: its switch, and what ends it if its owner is killed.
+"""The helper process of an emulated network: its switch, and the cleanup if its owner is killed.
 
-It runs as a script of the standard library alone, so that it starts at once. Packets leave a host at its rate, take the
-latency, and reach the other host at that one's rate. A packet's times follow from those of the packets before it, not
-from when this process was awake. Bare acknowledgements take the latency only: nothing that is fitted or predicted has
-them. Nothing is ever dropped: there is no end to a queue.
+It is a script that uses only the standard library, so it starts at once. Packets leave a host at its rate, take the
+latency, and enter the other host at that host's rate. The times of a packet follow from those of the packets before it,
+not from when this process was scheduled. Bare acknowledgements take only the latency, because neither fits nor
+predictions include them. Nothing is ever dropped: queues are unlimited.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BARE = 120  # longer packets carry data
 
 
 class Switch:
-    """Moves packets between TUN devices, the k-th of which has the address ….(k + 1)."""
+    """Moves packets between TUN devices; device k has the address ….(k + 1)."""
 
     def __init__(self, tuns: list[int], bytes_per_s: float, latency_s: float) -> None:
         self._tuns, self._bytes_per_s, self._latency_s = tuns, bytes_per_s, latency_s
@@ -80,13 +80,13 @@ class Switch:
 
 
 def is_bare(packet: bytes) -> bool:
-    """Whether an IPv4 packet is a TCP acknowledgement and nothing else."""
+    """Whether an IPv4 packet is a pure TCP acknowledgement."""
     size = len(packet)
     return 40 <= size <= _BARE and packet[9] == 6 and packet[33] == 0x10 and size == 20 + (packet[32] >> 4) * 4
 
 
 def processes_in(namespaces: set[int]) -> list[int]:
-    """Return the processes that see the network of one of these namespaces, by inode, except this one."""
+    """Return the processes in these network namespaces (given by inode), except this one."""
     found = []
     for pid in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
         with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def end_processes(namespaces: set[int], patience_s: float = 5.0) -> None:
 
 
 def main(owner_pid: int, bytes_per_s: float, latency_s: float, tuns: list[int], namespaces: list[int]) -> None:
-    """Carry packets, if there are devices, until the owner ends, and end what runs in the namespaces."""
+    """Carry packets, if there are devices, until the owner ends; then end the processes in the namespaces."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     inodes = {os.fstat(descriptor).st_ino for descriptor in namespaces}
     owner = os.pidfd_open(owner_pid)

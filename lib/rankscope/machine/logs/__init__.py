@@ -1,4 +1,4 @@
-"""`read_log`: what others measured, read from what their programs printed."""
+"""`read_log`: read measurements from the output of other benchmark programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..provenance import difference
 from . import collectives, copies, nccl_tests
 from .log import Log
 
-READERS: dict[str, tuple[tuple[str, ...], Callable[[Log], list[Profile]]]] = {  # what only that program prints
+READERS: dict[str, tuple[tuple[str, ...], Callable[[Log], list[Profile]]]] = {  # strings that only that program prints
     "nccl-tests": (("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
     "osu": (("# OSU ",), collectives.osu),
     "all_reduce_bench": (("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
@@ -32,15 +32,15 @@ READERS: dict[str, tuple[tuple[str, ...], Callable[[Log], list[Profile]]]] = {  
 
 
 def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: int | None = None) -> list[Profile]:
-    """Return what a log says was measured: a profile a table of collectives, or one of all copies.
+    """Return the measurements in a log: one profile per table of collectives, or one profile of all copies.
 
-    The program is recognised by its text; `kind`, one of `READERS`, says it where a file has logs of several. What is
-    not stated is left out, except what follows from the figures, which the notes of the source say. `num_ranks` is for
-    logs that do not state it. Bandwidths must be size over time, fit the number of ranks, and have the average that
-    the log says, all within the rounding of what is printed.
+    The program is recognised by its output; `kind`, one of `READERS`, chooses if a file has logs of several programs.
+    The profile has only facts that the log states or that follow from its figures; the source's notes say which. Pass
+    `num_ranks` if the log does not state it. The log is checked: bandwidths must equal size over time, fit the number
+    of ranks and have the stated average, within the rounding of the printed figures.
 
-    Raises StorageError, a ValueError of one line that names the file and the line in it, for what is no such log, is
-    cut, or contradicts itself; OSError where it cannot be opened.
+    Raises StorageError (a one-line ValueError that names the file and the line in it) if the file is not such a log, is
+    cut short or contradicts itself; OSError if it cannot be opened.
     """
     if num_ranks is not None:
         whole("num_ranks", num_ranks, 1, 1 << 20)
@@ -53,8 +53,8 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
             found[name] = log.text.count("\n", 0, min(places)) + 1
     if kind is None:
         is_alone = bool(log.topology) and not found
-        log.check(not is_alone, 1, "a topology of GPUs without measurements: put it into a log of that machine")
-        log.check(found, 1, f"no log of {', '.join(READERS)}")
+        log.check(not is_alone, 1, "a GPU topology without measurements: append it to a log of that machine")
+        log.check(found, 1, f"not a log of {', '.join(READERS)}")
         log.check(len(found) == 1, max(found.values()), f"has logs of {' and '.join(found)}: name one of these kinds")
     reader = READERS[kind or next(iter(found))][1]
     try:
@@ -62,7 +62,7 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
             profiles = reader(log)
     except StorageError:
         raise
-    except (ValueError, ArithmeticError) as error:  # of a profile as a whole, and numbers out of all bounds
+    except (ValueError, ArithmeticError) as error:  # the profile as a whole is invalid, or a number is out of range
         log.fail(1, error)
     log.check(profiles, len(log.lines), "it has no rows")
     return profiles
@@ -72,13 +72,13 @@ _ONE_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "
 
 
 def merged(profiles: Sequence[Profile], name: str) -> Profile:
-    """Return one profile of what several logs of one machine say; raises ValueError where they are of several."""
+    """Return one profile from several logs of a machine. Raises ValueError if they are of different machines."""
     first = profiles[0]
     points: dict[Any, Point] = {}
     for one in profiles:
         told = difference(first.provenance, one.provenance, _ONE_MACHINE)
         if told := told or difference(first.protocol, one.protocol, ("dtype", "statistic")):
-            raise ValueError(f"these are of several machines, or were measured in several ways: {told}")
+            raise ValueError(f"the logs are of different machines, or were measured in different ways: {told}")
         for point in one.points:
             seconds = points[point.key].seconds + point.seconds if point.key in points else point.seconds
             points[point.key] = point.like(point.num_bytes, seconds)

@@ -1,4 +1,4 @@
-"""Logs of other programs that time collectives and messages: OSU's, all_reduce_bench, and tables that others keep."""
+"""Logs of other programs that time collectives and messages: OSU, all_reduce_bench, and published tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RUN = (r"(?:-N|--nodes[= ]) ?(\d+)", r"--ntasks-per-node[= ](\d+)", r"(?:-n|-np
 
 
 def aiconfigurator(log: Log) -> list[Profile]:
-    """Tables of nccl-tests as NVIDIA's AIConfigurator keeps them: sizes in elements, milliseconds, out of place."""
+    """Tables of nccl-tests in NVIDIA's AIConfigurator: sizes in elements, times in ms, out of place."""
     found: dict[tuple[str, ...], Times] = {}
     columns = ("version", "device", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
     for line, (version, device, name, dtype, gpus, elements, latency) in log.table(*columns):
@@ -41,7 +41,7 @@ def aiconfigurator(log: Log) -> list[Profile]:
 
 
 def pairs(log: Log) -> list[Profile]:
-    """A table of nccl-tests between every two nodes of a fleet, one size a pair, out of place."""
+    """A table of nccl-tests for each pair of nodes in a fleet: one size per pair, out of place."""
     found: dict[tuple[str, int], Times] = {}
     measured = ("collective", "size_bytes", "time_oop_us", "busbw_oop_GBps")
     table = log.table("cluster", "gpus_per_node", "node_a", "node_b", *measured)
@@ -68,7 +68,7 @@ def pairs(log: Log) -> list[Profile]:
 
 
 def osu(log: Log) -> list[Profile]:
-    """OSU's micro-benchmarks: latencies in µs, bandwidths in MB/s (10⁶), between two ranks, pairs or all of them."""
+    """OSU micro-benchmarks: latencies in µs, bandwidths in MB/s (10⁶), between two ranks, pairs or all ranks."""
     starts = [line for line, text in enumerate(log.lines, 1) if "# OSU " in text]
     return [_osu_table(log, start, end) for start, end in zip(starts, [*starts[1:], len(log.lines) + 1], strict=True)]
 
@@ -127,7 +127,7 @@ def _osu_table(log: Log, start: int, end: int) -> Profile:
 
 
 def all_reduce_bench(log: Log) -> list[Profile]:
-    """all_reduce_bench.py, which runs NCCL: its tables (1 KiB is 1024 bytes), or of old the trials of each rank."""
+    """all_reduce_bench.py with NCCL: its tables (1 KiB is 1024 bytes), or, in old versions, the trials of each rank."""
     found, times = re.search(r"over (\d+) ranks \((\d+) warmups / (\d+) trials", log.text), Times(log)
     how: dict[str, Any] = {"statistic": "mean", "dtype": "float32"}
     number = log.num_ranks or (int(found[1]) if found else 0)
@@ -154,7 +154,7 @@ def _bench_table(log: Log, times: Times, number: int) -> None:
 
 
 def _bench_trials(log: Log, times: Times) -> int:
-    """Add each time that a rank printed and return the number of ranks; lines of several ranks may be mixed."""
+    """Add the times that each rank printed and return the number of ranks; lines of ranks may be interleaved."""
     labels = {int(text.strip()[:-1]) for text in log.lines if re.fullmatch(r"\s*\d{1,7}:\s*", text)}
     number, end, size = len(labels), len(log.lines), 0.0
     log.check(labels == set(range(number)), end, f"trials are missing: of ranks there are {sorted(labels)[:20]}")

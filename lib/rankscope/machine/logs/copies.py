@@ -1,4 +1,4 @@
-"""Logs of programs that time copies: to a GPU, from it, on it, and from one to another; traces with copies in them."""
+"""Logs of programs that time copies to, from, on and between GPUs; traces that contain copies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Cells = Mapping[tuple[int, int], tuple[Where, str]]  # of a matrix by row and co
 
 
 def _route(src: Any, dst: Any) -> tuple[str, str, dict[str, Any]]:
-    """Return the direction of a copy between two GPUs, None being the host, its memory, and its ends as options."""
+    """Return the direction, memory and end points (as options) of a copy between two GPUs; None is the host."""
     if src is None:
         return "h2d", "pinned", {"gpu": dst}
     if dst is None:
@@ -31,7 +31,7 @@ def _route(src: Any, dst: Any) -> tuple[str, str, dict[str, Any]]:
 
 
 def _matrix(log: Log, line: int, square: bool) -> tuple[Cells, int]:
-    """Return the cells of a matrix whose title is on that line, and the line of its last row."""
+    """Return the cells of the matrix whose title is on this line, and the line of its last row."""
     below = [at for at in range(line + 1, len(log.lines) + 1) if log.lines[at - 1].strip()]
     columns = [word for word in log.lines[below[0] - 1].split() if word.isdigit()] if below else []
     log.check(columns, line, "a matrix without columns below its title")
@@ -46,7 +46,7 @@ def _matrix(log: Log, line: int, square: bool) -> tuple[Cells, int]:
 
 
 def nvbandwidth(log: Log) -> list[Profile]:
-    """nvbandwidth's text or JSON: GB/s of each GPU, or from each to each, of buffers whose size it does not print."""
+    """nvbandwidth, text or JSON: GB/s per GPU or between GPUs; it does not print the size of its buffers."""
     tests: dict[str, tuple[str, Cells, Any]] = {}  # what is said of it, its matrix and the sum of that
     if log.text.lstrip().startswith("{"):
         try:
@@ -89,7 +89,7 @@ def nvbandwidth(log: Log) -> list[Profile]:
 
 
 def _nvbandwidth_test(times: Times, test: str, said: str, cells: Cells, total: Any) -> None:
-    """Add the copies of a test; where several copies go at once, the method is the test's name."""
+    """Add the copies of a test; if several run at once, the method is the test's name."""
     log, found, on_gpus = times.log, _MEMCPY.fullmatch(test), "GPU(row)" in said
     printed = [(line, text) for line, text in cells.values() if text != "N/A"]
     if total is not None:
@@ -116,7 +116,7 @@ def _nvbandwidth_test(times: Times, test: str, said: str, cells: Cells, total: A
 
 
 def p2p_test(log: Log) -> list[Profile]:
-    """CUDA's p2pBandwidthLatencyTest: GB/s from GPU to GPU; of both ways at once it prints the sum."""
+    """CUDA's p2pBandwidthLatencyTest: GB/s between GPUs; for both directions at once it prints the sum."""
     times = Times(log)
     for line, found in log.rows(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth.*\(GB/s\)", "directional P2P="):
         both = found[1] == "Bi"
@@ -132,7 +132,7 @@ def p2p_test(log: Log) -> list[Profile]:
 
 
 def rocm_bandwidth_test(log: Log) -> list[Profile]:
-    """rocm_bandwidth_test: the peak GB/s from row to column, processors among them; of both ways at once the sum."""
+    """rocm_bandwidth_test: peak GB/s from row to column, CPUs included; for both directions at once the sum."""
     listed = re.findall(r"^\s*Device: (\d+), *([^,\n]+)(,?)", log.text, re.MULTILINE)
     names = {int(place): printable(name.strip()) for place, name, _ in listed}
     gpu_of = {int(place): gpu for gpu, place in enumerate(place for place, _, comma in listed if comma)}
@@ -154,7 +154,7 @@ def rocm_bandwidth_test(log: Log) -> list[Profile]:
 
 
 def gpu_copy(log: Log) -> list[Profile]:
-    """superbench's gpu_copy: a name of a copy and GB/s; what several copies do at once has its name as method."""
+    """superbench's gpu_copy: the name of a copy and GB/s; for several copies at once the name becomes the method."""
     end = r"(cpu|gpu_all|gpu\d+)"
     row = rf"^\s*({end}_(to|and)_{end}(?:_(read|write))?_by_(sm|dma)(?:_under_numa(\d+))?)\s+([\d.]+)\s*$"
     times = Times(log)
@@ -174,7 +174,7 @@ def gpu_copy(log: Log) -> list[Profile]:
 
 
 def bandwidth_test(log: Log) -> list[Profile]:
-    """CUDA's bandwidthTest: shmoo, default or CSV output; its MB/s are of 2²⁰ bytes, its GB/s of 10⁹."""
+    """CUDA's bandwidthTest: shmoo, default or CSV output; its MB are 2²⁰ bytes, its GB 10⁹."""
     shmoo = r"-(H2D|D2H|D2D)(?:-(Pinned|Paged))?, Bandwidth = ([\d.]+) ([GM])B/s, Time = ([\d.]+) s, Size = (\d+) bytes"
     units, times = {"M": 2**20, "G": GB}, Times(log)
     for line, found in log.rows(shmoo, "bandwidthTest-"):
@@ -207,7 +207,7 @@ def bandwidth_test(log: Log) -> list[Profile]:
 
 
 def hip_bus_bandwidth(log: Log) -> list[Profile]:
-    """hipBusBandwidth: medians in GB/s, which count whole thousands of bytes, and in ms, which must agree."""
+    """hipBusBandwidth: medians in GB/s, computed from whole thousands of bytes, and in ms; they must agree."""
     figures = 5 * r"\s+([\d.]+)"
     row = rf"([HD]2[HD])_(Bandwidth|Time)_?(pinned|pageable|unpinned)\s+\+?(\d+)(By|kB|MB)\s+(?:GB/sec|ms){figures}\s*$"
     rates: dict[tuple[str, ...], tuple[float, float]] = {}
@@ -232,7 +232,7 @@ def hip_bus_bandwidth(log: Log) -> list[Profile]:
 
 
 def pageable_pinned(log: Log) -> list[Profile]:
-    """A table of copies both ways from pageable and pinned memory in GB/s, as CSV or text, with gains next to them."""
+    """A table of pageable and pinned copies in both directions in GB/s, as CSV or text, with the gains."""
     ways = [(way, method) for method in ("pageable", "pinned") for way in ("h2d", "d2h")]
     rows = list(log.table("bytes", *(f"{way}_{method}_gbps" for way, method in ways)))
     if is_text := "H2D Page" in log.text:
@@ -264,7 +264,7 @@ _RATE = "memory bandwidth (GB/s)"
 
 
 class Event(msgspec.Struct, gc=False):
-    """Of an event what tells of a copy or of a collective."""
+    """The fields of a trace event that describe a copy or a collective."""
 
     name: Any = ""
     cat: Any = None
@@ -273,7 +273,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class Trace(msgspec.Struct):
-    """Of a trace its events, and what it says of the machine."""
+    """The fields of a trace: its events, and what it says about the machine."""
 
     traceEvents: list[Event]
     distributedInfo: Any = None
@@ -281,7 +281,7 @@ class Trace(msgspec.Struct):
 
 
 def trace(log: Log) -> list[Profile]:
-    """Copies, and NCCL's kernels that say their size, of a trace of torch.profiler; older ones cut µs to whole ones."""
+    """Copies and NCCL kernels with a size in a torch.profiler trace; older versions truncate to whole µs."""
     try:
         found = msgspec.json.decode(log.raw, type=Trace)
         info = found.distributedInfo or {}
@@ -297,7 +297,7 @@ def trace(log: Log) -> list[Profile]:
             _add_copy(times, f"traceEvents[{place}]", name, event.dur, args)
         elif event.cat == "kernel" and name.startswith("nccl") and args.get("Group size") == number:
             _add_kernel(times, f"traceEvents[{place}]", event.dur, args)
-    log.check(times.found, "the trace", "it has no copies of GPUs, and no kernels of NCCL that say their size")
+    log.check(times.found, "the trace", "the trace has no GPU copies, and no NCCL kernels that state their size")
     return [times.profile("torch.profiler", str(info.get("backend", "cuda")), number, gpus=gpus)]
 
 

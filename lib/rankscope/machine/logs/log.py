@@ -1,4 +1,4 @@
-"""`Log`: the text of a log, and errors that name its lines; `Times`: what was timed there, and its profile."""
+"""`Log`: the text of a log, with errors that name its lines; `Times`: its timings, and a profile of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...values.storage import StorageError, read_bytes
 from ..profile import NATIVE, Point, Profile
 from ..provenance import topology
 
-GB = 10**9  # bytes of a copy whose size is not stated: its time is that of so many at the rate that is printed
+GB = 10**9  # bytes assumed for a copy of unstated size: its time is computed from the printed rate
 _NAMES = ("allreduce", "allgather", "all_to_all", "reduce_scatter", "broadcast", "reduce", "scatter", "gather")
 COLLECTIVE = dict(zip(_NAMES, _NAMES, strict=True)) | {"all_reduce": "allreduce", "all_gather": "allgather"}
 COLLECTIVE |= {"alltoall": "all_to_all", "sendrecv": "together"}
@@ -55,7 +55,7 @@ class Log:
         self.topology = topology(links[0]) if links else ""
 
     def fail(self, line: Where, problem: object) -> NoReturn:
-        """Raise the error that names a line, or a place in JSON."""
+        """Raise a StorageError that names the line, or the place in JSON."""
         raise StorageError(self.path, f"{f'line {line}' if isinstance(line, int) else line}: {problem}")
 
     def check(self, fits: object, line: Where, problem: str) -> None:
@@ -63,7 +63,7 @@ class Log:
             self.fail(line, problem)
 
     def number(self, line: Where, text: Any, least: float = -math.inf) -> float:
-        """Return a number that was printed, finite and of at least so much."""
+        """Return a printed number; it must be finite and at least `least`."""
         try:
             found = float(text)
         except (TypeError, ValueError):
@@ -81,20 +81,20 @@ class Log:
             self.fail(1, "nested too deeply")
 
     def words(self, pattern: str) -> list[str]:
-        """Return what a pattern finds in the whole text, to be shown."""
+        """Return the match of a pattern in the whole text, made printable."""
         return [printable(found.strip()) for found in re.findall(pattern, self.text, re.MULTILINE)]
 
     def rows(self, pattern: str, mark: str) -> Iterator[tuple[int, re.Match[str]]]:
-        """Yield the lines that fit a pattern; a line with the mark in it that does not fit is refused."""
+        """Yield the lines that match a pattern; raise for a line that contains the mark but does not match."""
         for line, text in enumerate(self.lines, 1):
             if re.search(mark, text):
                 found = re.search(pattern, text)
                 if found is None:
-                    self.fail(line, f"cut, or not as it is printed: {text.strip()[:80]!r}")
+                    self.fail(line, f"the line is cut or malformed: {text.strip()[:80]!r}")
                 yield line, found
 
     def table(self, *columns: str) -> Iterator[tuple[int, list[str]]]:
-        """Yield these cells of rows of comma-separated values, which begin with a line of at least these columns."""
+        """Yield these cells of each CSV row; the header must have at least these columns."""
         names: list[str] = []
         for line, text in enumerate(self.lines, 1):
             cells = [cell.strip() for cell in text.split(",")]
@@ -107,7 +107,7 @@ class Log:
 
 
 class Times:
-    """The times that were printed, each with what took it; those of the same thing are its iterations."""
+    """The printed times by operation; several times of the same operation are its iterations."""
 
     def __init__(self, log: Log) -> None:
         self.log, self.gpus, self.notes = log, set[Any](), list[str]()  # the GPUs of copies
@@ -121,7 +121,7 @@ class Times:
             self.found[key] = line, [seconds]
 
     def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **more: Any) -> None:
-        """Add a copy of which the bytes per second were printed; its size may not be stated."""
+        """Add a copy from its printed bytes/s; its size may be unknown."""
         self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
         self.gpus |= {gpu for name, gpu in more.items() if name in ("gpu", "src", "dst")}
         options = {"direction": way, "method": method, "pieces": 1, "both": False, **more}
@@ -133,7 +133,7 @@ class Times:
     def profile(
         self, program: str, backend: str, num_ranks: int, how: Mapping[str, Any] = {}, name: str = "", **about: Any
     ) -> Profile:
-        """Return the profile of these times, and of the topology that the log has; what is empty was not stated."""
+        """Return the profile of these times and of the log's topology; empty arguments were not stated."""
         self.log.check(self.found, len(self.log.lines), f"{program} printed no row above")
         source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(self.notes))}
         about["source"] = {key: text for key, text in source.items() if text}
@@ -157,7 +157,7 @@ class Times:
 
 
 def half_unit(text: str) -> float:
-    """Return by how much a printed number may be off, half of its last digit.
+    """Return the rounding error of a printed number: half a unit of its last digit.
 
     >>> half_unit("0.48"), half_unit("92173"), half_unit("1.8e+07")
     (0.005, 0.5, 500000.0)
@@ -169,7 +169,7 @@ def half_unit(text: str) -> float:
 
 
 def between(seconds: float, off: float, num_bytes: float, rate: float, rate_off: float) -> float | None:
-    """Return the time that fits both a printed time and a printed rate, None where none does."""
+    """Return a time that fits both a printed time and a printed rate; None if there is none."""
     low, high = num_bytes / (rate + rate_off), num_bytes / (rate - rate_off) if rate > rate_off else math.inf
     low, high = max(low / ROUNDING, seconds - off), min(high * ROUNDING, seconds + off)
     return None if low > high else min(max(num_bytes / rate if rate else seconds, low), high)

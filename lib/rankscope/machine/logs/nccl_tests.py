@@ -1,4 +1,5 @@
-"""Tables of nccl-tests and rccl-tests: every row checked against itself, the number of ranks and the average below."""
+"""Tables of nccl-tests and rccl-tests; each row is checked for consistency, with the number of ranks and the
+average."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Rank(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row as it is printed: `cells` are those after the type, one a column."""
+    """A printed row: `cells` are those after the type, one per column."""
 
     line: Where
     num_bytes: str
@@ -41,7 +42,7 @@ class Row(NamedTuple):
 
 
 class Half(NamedTuple):
-    """Half of a row: its time, the least and most bytes per second that fit what is printed, and its busbw."""
+    """Half of a row (in or out of place): its time, the range of algbw in bytes/s that fits it, and its busbw."""
 
     row: Row
     in_place: bool
@@ -53,7 +54,7 @@ class Half(NamedTuple):
 
 
 class Table:
-    """A table while it is read, and what the lines around it say."""
+    """A table while it is being read, with facts from the lines around it."""
 
     def __init__(self, header: Where, columns: Sequence[str], ranks: Sequence[Rank], name: str) -> None:
         self.header, self.columns, self.ranks, self.name = header, columns, ranks, name
@@ -65,11 +66,11 @@ class Table:
 
     @property
     def stated(self) -> int:
-        """The number of ranks that are listed, 0 where some are missing."""
+        """The number of listed ranks; 0 if some are missing."""
         return len(self.ranks) if [rank.number for rank in self.ranks] == list(range(len(self.ranks))) else 0
 
     def cells(self, text: str) -> list[str]:
-        """Return the cells after the type, one a column, fewer where some are missing."""
+        """Return the cells after the type, one per column; fewer if some are missing."""
         cells = text.split()
         if "redop" in self.columns and not (cells and cells[0].isalpha()):
             cells.insert(0, "")
@@ -142,7 +143,7 @@ def _text(log: Log) -> list[Table]:
 
 
 def _json(log: Log) -> Table:
-    """What nccl-tests writes with -J; a process may have several GPUs, of which it names the first."""
+    """The JSON that nccl-tests writes with -J; a process may have several GPUs, but only the first is named."""
     found = log.json()
     half_columns = ("time", "algbw", "busbw", "#wrong")
     table = Table(1, ("redop", "root", *half_columns, *half_columns), [], "")
@@ -174,7 +175,7 @@ def _json(log: Log) -> Table:
 
 
 def _said(lines: Sequence[str]) -> dict[str, Any]:
-    """Return what the lines above and between rows say of the run."""
+    """Return the facts about the run that the lines above and between the rows state."""
     text = "\n".join(line for line in lines if "NCCL" in line or "nccl" in line or "iters:" in line)
     version = re.search(r"NCCL version (\d+(?:\.\d+)*)(?:\+cuda([\d.]+))?", text)
     library, tests = re.search(r"nccl-library=(\d+)", text), re.search(r"nccl-tests version (\S+)", text)
@@ -199,7 +200,7 @@ def _said(lines: Sequence[str]) -> dict[str, Any]:
 
 
 def _halves(log: Log, table: Table) -> list[Half]:
-    """Check that times and algbw say the same within the rounding of both."""
+    """Check that times and algbw agree within their rounding."""
     found = []
     for row in table.rows:
         size = float(row.num_bytes)
@@ -228,7 +229,7 @@ def _halves(log: Log, table: Table) -> list[Half]:
 
 
 def _bytes_per_count(log: Log, table: Table) -> float:
-    """Return how many times as large as the elements that are counted the buffer is: 1, or the number of ranks."""
+    """Return the buffer size as a multiple of the counted elements: 1, or the number of ranks."""
     counted = [(row, float(row.num_bytes), float(row.elements) * TYPE_BYTES[row.dtype]) for row in table.rows]
     times = [(row, size / count if count else math.inf) for row, size, count in counted if size or count]
     known = sorted(one for _, one in times) or [1.0]
@@ -239,7 +240,7 @@ def _bytes_per_count(log: Log, table: Table) -> float:
 
 
 def _num_ranks(log: Log, table: Table, halves: Sequence[Half], what: str, per_count: float) -> tuple[int, str]:
-    """Return the number of ranks, and where it is from if it is not stated: what busbw is of algbw must fit it."""
+    """Return the number of ranks and, if not stated, how it was found; the ratio of busbw to algbw must fit it."""
 
     def misfit(number: int) -> Half | None:
         share = 1.0 if what == "together" else busbw_factor(what, number)
@@ -258,7 +259,7 @@ def _num_ranks(log: Log, table: Table, halves: Sequence[Half], what: str, per_co
     if per_count <= 1:
         exact, source = _exact_ranks(halves) if what == "allreduce" else 0, "bus bandwidths"
     if not exact or misfit(exact):
-        log.check(number, table.header, "the number of ranks is not stated, and bus bandwidths do not tell it")
+        log.check(number, table.header, "the number of ranks is not stated and does not follow from the bus bandwidths")
         row = wrong.row if wrong else halves[0].row
         words = "bus bandwidths do not fit" if wrong else f"{row.num_bytes} bytes are not {row.elements} elements on"
         log.fail(row.line, f"{words} {number} ranks")
@@ -268,7 +269,7 @@ def _num_ranks(log: Log, table: Table, halves: Sequence[Half], what: str, per_co
 
 
 def _exact_ranks(halves: Sequence[Half]) -> int:
-    """Return the only number of ranks that the bus bandwidths of an allreduce leave, 0 where they leave several."""
+    """Return the number of ranks that the bus bandwidths of an allreduce imply; 0 if several fit."""
     used = [half for half in halves if half.least > 0]
     low = max(0.0, *((half.bus - half.bus_off) / half.most for half in used)) / ROUNDING if used else 0.0
     high = min((half.bus + half.bus_off) / half.least for half in used) * ROUNDING if used else 2.0
@@ -327,9 +328,9 @@ def _footer_note(log: Log, table: Table, halves: Sequence[Half]) -> list[str]:
 
 
 def _collective(log: Log, table: Table, per_count: float) -> str:
-    """Return the collective: by its name, else by what only its program prints."""
+    """Return the collective: from its name, else from columns that only its program prints."""
     if table.name:
-        log.check(table.name in COLLECTIVE, table.header, f"no collective that is known: {table.name!r}")
+        log.check(table.name in COLLECTIVE, table.header, f"unknown collective: {table.name!r}")
         return COLLECTIVE[table.name]
     first = dict(zip(table.columns, table.rows[0].cells, strict=False))
     rooted = first.get("root", "-1") not in ("-1", "")
@@ -338,5 +339,5 @@ def _collective(log: Log, table: Table, per_count: float) -> str:
     if rooted and per_count == 1:
         return "broadcast"
     is_told = "root" not in table.columns and per_count > 1
-    log.check(is_told, table.header, "it is not said of which collective the table is")
+    log.check(is_told, table.header, "the collective of the table is not stated")
     return "all_to_all" if "redop" in table.columns else "allgather"

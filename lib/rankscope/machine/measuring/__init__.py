@@ -1,1 +1,1 @@
-"""Measuring a machine: `plan` says what, `run` starts the ranks and keeps the points, the rest runs in ranks."""
+"""Measure a machine: `plan` says what, `run` starts the ranks and stores the points, the rest runs in the ranks."""

@@ -1,6 +1,6 @@
-"""What is measured, how often, and in which order: pure, so that the process that starts the ranks needs no torch.
+"""What to measure, how often, and in which order. It does not load torch, as the launching process needs none.
 
-A `Key` stands for a point that is still to be measured.
+A `Key` stands for a point that has not been measured yet.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ def _sizes(name: str, value: Any) -> tuple[int, ...]:
 
 @frozen
 class Protocol:
-    """What is measured, and how often.
+    """What to measure, and how often.
 
-    All that is compared takes turns; at the beginning of each turn `warm_up` iterations do not count. A point has
-    `iterations` of them, fewer where they would take more than `budget_s`, but six at least (or `iterations`). With
-    `real_time` the ranks go before everything else that runs on the machine, which root may do on Linux.
+    Methods that are compared take turns; the first `warm_up` iterations of each turn do not count. A point has
+    `iterations` iterations; fewer if they would take more than `budget_s`, but at least six (or `iterations`). With
+    `real_time` the ranks get real-time priority over everything else on the machine (root on Linux only).
 
-    `sizes` are in bytes, None for powers of two. Each of the `collectives` is measured by each of the `algorithms`,
-    "native" for the backend's own among them; None stands for all that send something. An allreduce is measured in
-    place or not, or both, as `in_place` lists. With `transfers`, copies to and from the GPU of rank 0 are measured, if
-    it has one.
+    `sizes` are in bytes, None for powers of two. Each of `collectives` is measured with each of `algorithms`; "native"
+    is the backend's own, and None stands for all collectives, or all algorithms, that send something. `in_place` lists
+    whether to measure an allreduce in place, out of place, or both. With `transfers`, copies to and from the GPU of
+    rank 0 are measured, if it has one.
 
-    Raises ValueError for values out of range and for names that no collective has.
+    Raises ValueError for values out of range and for unknown names.
 
     >>> Protocol(iterations=0)
     Traceback (most recent call last):
@@ -79,22 +79,23 @@ class Protocol:
             one_of("algorithms", name, (NATIVE, *known))
 
     def check_algorithms(self, num_ranks: int) -> None:
-        """Raise ValueError for an algorithm that exists for none of the collectives with so many ranks."""
+        """Raise ValueError for an algorithm that none of the collectives has for this number of ranks."""
         for name in self.algorithms or ():
             having = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
             if having and not any(_fits(one, name, 2**20 * num_ranks, num_ranks, {}) for one in having):
                 build(having[0], name, num_ranks)
 
     def turns(self, seconds: float) -> int:
-        """Return how many turns a method takes whose iterations take so long, the wait for their start included."""
+        """Return the number of turns of a method whose iterations take `seconds`, including the wait for their
+        start."""
         most = -(-self.iterations // IN_A_ROW)
         in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
         return min(most, max(2, in_budget))
 
     def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
-        """Return what `once` returns for each name, one per iteration, without those that warm up.
+        """Return the results of `once` for each name, one per iteration, without the warm-up.
 
-        The names, each of which is expected to take so long, take turns; each turn begins with another one.
+        The names take turns, and each turn begins with another name. `expected_s` has the seconds per iteration.
         """
         names = list(expected_s)
         turns = {name: self.turns(seconds) for name, seconds in expected_s.items()}
@@ -118,7 +119,7 @@ def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
 
 
 def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:
-    """Return the key of the point that these would give.
+    """Return the key of the point with these properties.
 
     >>> key_of("together", 256, link="intra")
     ('together', 256, (('link', 'intra'),))
@@ -127,7 +128,7 @@ def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:
 
 
 def words_of(key: Key) -> str:
-    """Say what a key is of.
+    """Return a description of a key.
 
     >>> words_of(key_of("allreduce", 2**20, algorithm="ring", in_place=True)), words_of(key_of("add", 4096))
     ('allreduce by ring, 1 MiB', 'add, 4 KiB')
@@ -140,7 +141,7 @@ def words_of(key: Key) -> str:
 
 
 def node_sizes(nodes: Sequence[int]) -> list[int]:
-    """Return how many ranks each node has.
+    """Return the number of ranks on each node.
 
     >>> node_sizes([0, 0, 1])
     [2, 1]
@@ -154,10 +155,10 @@ def node_sizes(nodes: Sequence[int]) -> list[int]:
 def keys_of(
     protocol: Protocol, sizes: Sequence[int], ranks_per_node: Sequence[int], free_bytes: int, through_host: bool = False
 ) -> tuple[list[Key], tuple[int, ...]]:
-    """Return the keys of links, memory and collectives in their order, and the sizes that do not fit into memory.
+    """Return the keys of links, memory and collectives in order, and the sizes that do not fit into memory.
 
-    `through_host`, as Gloo is on a GPU, it is the backend's own collectives or those that were named, and no message
-    between two ranks. A single rank has the backend's own. Raises ValueError where no size fits.
+    With `through_host` (Gloo on a GPU) there are only native or named collectives, and no messages between two ranks. A
+    single rank has only native collectives. Raises ValueError if no size fits.
     """
     found = link_keys([1] if through_host else ranks_per_node, max(sizes))
     left_out: set[int] = set()
@@ -176,7 +177,7 @@ def keys_of(
 
 
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
-    """Return messages between ranks, on a node and across, as far as there are any, and sums and copies in memory."""
+    """Return the messages between ranks, within and between nodes if possible, and sums and copies in memory."""
     links = [*(["intra"] if max(ranks_per_node) > 1 else []), *(["inter"] if len(ranks_per_node) > 1 else [])]
     sizes = powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES)))  # enough of them to be fitted
     messages = [key_of(what, size, link=link) for size in sizes for what in ("ping_pong", "together") for link in links]
@@ -191,10 +192,10 @@ def collective_keys(
     algorithms: Iterable[str] | None = None,
     in_place: Iterable[bool] = (True,),
 ) -> list[Key]:
-    """Return the collective by the backend itself and by every algorithm that has something for each rank to do.
+    """Return the native collective and every algorithm in which each rank has something to do.
 
-    The size is the whole buffer's, rounded down to what can be cut into equal runs where ranks have one each. In place
-    there is only allreduce; all else gives a new tensor.
+    The size is that of the whole buffer, rounded down to equal parts if each rank has a part. Only allreduce can run in
+    place; the others return a new tensor.
 
     >>> [dict(options) for _, _, options in collective_keys("allreduce", 2**21, [4], ["native", "segmented_ring"])]
     [{'algorithm': 'native', 'in_place': True}, {'algorithm': 'segmented_ring', 'in_place': True, 'num_segments': 1}]
@@ -213,13 +214,13 @@ def collective_keys(
 
 
 def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
-    """Return how many elements the whole buffer of a collective has: a multiple of the ranks where each has a run."""
+    """Return the number of elements in the whole buffer: a multiple of the ranks if each rank has a part."""
     runs = 1 if collective in ("allreduce", "broadcast") else num_ranks
     return max(num_bytes // ITEM_BYTES // runs * runs, runs)
 
 
 def builder_options(name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, int]:
-    """Return what an algorithm is built with for this size and this machine."""
+    """Return the builder's arguments for this size and machine."""
     parts = {"segmented_ring": sum(ranks_per_node), "double_binary_tree": 2, "chain": 1}
     if name in parts:
         return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (parts[name] * SEGMENT_BYTES)))}
@@ -239,7 +240,7 @@ def _fits(collective: str, name: str, elements: int, num_ranks: int, options: di
 
 
 def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
-    """Return the copies to and from a GPU, and between all there are: by each method, in one and in both directions.
+    """Return the copies to, from and between GPUs: by each method, in one direction and in both.
 
     >>> keys = [dict(options) for _, _, options in transfer_keys(2**20)]
     >>> [one["direction"] for one in keys if one.get("method") == "pinned" and not one["both"] and one["pieces"] == 1]
@@ -272,7 +273,7 @@ MEMORY_BYTES_PER_S, TRANSFER_BYTES_PER_S = 1e9, 4e9
 
 
 def next_launch(missing: Sequence[Key], profile: Profile, protocol: Protocol) -> list[Key]:
-    """Return the first keys, as many as one launch should measure; those that take turns stay together."""
+    """Return the keys that the next launch should measure; keys that take turns stay together."""
     chosen: list[Key] = []
     seconds = 0.0
     for _, group in itertools.groupby(missing, lambda key: key[:2]):
@@ -285,13 +286,13 @@ def next_launch(missing: Sequence[Key], profile: Profile, protocol: Protocol) ->
 
 
 def guess_s(keys: Sequence[Key], profile: Profile, protocol: Protocol) -> float:
-    """Return how many seconds it may take to measure these keys: of each two iterations for an estimate, then turns."""
+    """Return an estimate, in seconds, of measuring these keys: two iterations each for an estimate, then the turns."""
     each_s = [OVERHEAD_S + _iteration_s(key, profile) for key in keys]
     return sum(once_s * (2 + protocol.turns(once_s) * (protocol.warm_up + IN_A_ROW)) for once_s in each_s)
 
 
 def _iteration_s(key: Key, profile: Profile) -> float:
-    """The seconds of one iteration, by the largest message that was measured and is no larger."""
+    """The seconds of one iteration, estimated from the largest measured message up to this size."""
     what, num_bytes, _ = key
     if what in TRANSFERS:
         return num_bytes / TRANSFER_BYTES_PER_S

@@ -1,4 +1,4 @@
-"""What a rank of a measuring run does: find out where it is, and messages, sums, copies and collectives to be timed."""
+"""What a rank of a measuring run does: survey its machine; run timed messages, sums, copies and collectives."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ CALLS, CALL_BYTES = 256, 2**22  # sums or copies in an iteration, likewise, but 
 
 
 def survey(device: str) -> dict[str, Any]:
-    """Return what this rank's machine is, which ranks share one, and how much memory a rank may take of it.
+    """Return a description of this rank's machine, which ranks share it, and how much memory a rank may use.
 
-    Rank 0 says how large a copy to and from its GPU may be, which is 0 where there is none.
+    Rank 0 also returns the largest copy to and from its GPU in bytes, 0 if it has none.
     """
     ranks = Ranks(device=_own(device))
     nodes = ranks.numbered(network_id())
@@ -43,9 +43,9 @@ def survey(device: str) -> dict[str, Any]:
 
 
 def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protocol: Protocol) -> list[Point]:
-    """Return a point for each key; keys of one thing and size, which stand side by side, take turns.
+    """Return a point for each key. Adjacent keys of the same operation and size take turns.
 
-    Copies to and from a GPU are rank 0's alone.
+    Only rank 0 copies to and from a GPU.
     """
     if protocol.real_time:
         go_first()
@@ -61,12 +61,12 @@ def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protoco
 
 
 def same(value: Any) -> Any:
-    """Return what rank 0 was given."""
+    """Return the argument that rank 0 passed."""
     return value
 
 
 def experiment() -> list[Point]:
-    """Return the points of all experiments on copies, on rank 0."""
+    """Return the points of all experiments on copies; only on rank 0."""
     if dist.get_rank() != 0:
         return []
     return measure_traps(_gpu()) + measure_loader(_gpu())
@@ -87,7 +87,7 @@ def points_of(keys: Sequence[Key], nodes: Sequence[int], ranks: Ranks, protocol:
 
 
 def _own(device: str) -> str:
-    """This rank's device: NCCL's ranks have taken their GPU, those of other backends take theirs in turn."""
+    """This rank's device. NCCL ranks already have their GPU; with other backends ranks take the GPUs in turn."""
     if device != "cuda":
         return device
     if dist.get_backend() != "nccl":
@@ -97,7 +97,8 @@ def _own(device: str) -> str:
 
 
 def _free_bytes(device: str, num_ranks: int) -> int:
-    """What a rank may take where its buffers are, as one of so many on its node; Gloo copies a GPU's to the host."""
+    """The bytes a rank may use on its device, shared with the ranks of its node; Gloo copies GPU buffers to the
+    host."""
     on_host = free_bytes() // num_ranks
     if device != "cuda":
         return on_host
@@ -113,7 +114,7 @@ def _gpu() -> str:
 
 
 def link_task(key: Key, ranks: Ranks, nodes: Sequence[int]) -> Task:
-    """Return what this rank does for such a key; `nodes` has the node of each rank."""
+    """Return this rank's task for a key of a link; `nodes` has the node of each rank."""
     what, num_bytes, options = key
     if what in ("add", "copy"):
         return _in_memory(what, num_bytes, ranks)
@@ -124,7 +125,7 @@ def link_task(key: Key, ranks: Ranks, nodes: Sequence[int]) -> Task:
 
 
 def pair(nodes: Sequence[int], inside: bool) -> tuple[int, int]:
-    """Return two ranks of one node, or of two nodes: the first there are.
+    """Return the first two ranks that share a node (`inside`), or that do not.
 
     >>> pair([0, 0, 1, 1], inside=True), pair([0, 0, 1, 1], inside=False)
     ((0, 1), (0, 2))
@@ -134,9 +135,9 @@ def pair(nodes: Sequence[int], inside: bool) -> tuple[int, int]:
 
 
 def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int] | None:
-    """Return the ranks that a rank receives from and sends to, in the ring of its node, or in the one across nodes.
+    """Return the ranks that a rank receives from and sends to, in the ring of its node or in the ring across nodes.
 
-    The latter joins the ranks at the same place on their nodes. None where the rank would be alone.
+    The latter connects the ranks with the same position on their nodes. Returns None if the rank would be alone.
 
     >>> neighbours([0, 0, 0, 1, 1, 1], inside=True, rank=0), neighbours([0, 0, 0, 1, 1, 1], inside=False, rank=1)
     ((2, 1), (4, 4))
@@ -148,7 +149,7 @@ def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int]
 
 
 def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> Task:
-    """There and back. Where the backend can, both post their receive before the start: neither waits for ready."""
+    """There and back. If the backend can, both post their receive before the start, so neither waits for ready."""
     if ranks.rank not in ends:
         return Task(lambda: None, times=2)
     first = ranks.rank == ends[0]
@@ -172,7 +173,7 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> Task:
 
 
 def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Task:
-    """Exchanges one after the other, each receive posted one step ahead, as `execute` has it."""
+    """Exchanges in sequence, each receive posted one step ahead, as `execute` does."""
     number = min(EXCHANGES, max(2, CHAIN_BYTES // num_bytes))
     if ring is None:
         return Task(lambda: None, times=number)
@@ -213,9 +214,9 @@ Run = Callable[[Tensor], Tensor]
 
 
 def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, Task]:
-    """Return what this rank does for keys of one collective and size, once every one has given the right result.
+    """Return this rank's tasks for keys of one collective and size, after checking the result of each.
 
-    Raises RuntimeError where one has not, with the first element that is wrong.
+    Raises RuntimeError for a wrong result, with the first wrong element.
     """
     buffers = Buffers(keys[0][0], keys[0][1], ranks)
     tasks = {}
@@ -227,7 +228,7 @@ def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, Task]:
 
 
 class Buffers:
-    """What a rank passes to a collective, whole numbers that tell who passed them and where, and what it must get."""
+    """A rank's input to a collective (integers that identify their rank and position) and its expected result."""
 
     def __init__(self, collective: str, num_bytes: int, ranks: Ranks) -> None:
         self.collective, self._rank, self._size = collective, ranks.rank, ranks.size
@@ -241,12 +242,12 @@ class Buffers:
         self.out = torch.full((own,), torch.nan, device=ranks.device)
 
     def fill(self) -> None:
-        """Put what is passed in its place again, where a collective in place has overwritten it."""
+        """Restore the input, which a collective in place has overwritten."""
         if self.collective == "allreduce":
             torch.mul(self._pattern, self._rank + 1, out=self.given)
 
     def right(self) -> Tensor:
-        """Return the result."""
+        """Return the expected result."""
         total = self._size * (self._size + 1) // 2
         if self.collective == "allreduce":
             return torch.mul(self._pattern, total)
@@ -265,7 +266,7 @@ class Buffers:
 
 
 def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
-    """Return the function that carries out what a key names; all ranks ask for it at the same point."""
+    """Return the function that runs a key; all ranks must call this at the same point."""
     collective, _, options = key
     chosen: dict[str, Any] = dict(options)
     name, in_place = chosen.pop("algorithm"), chosen.pop("in_place")
@@ -279,15 +280,15 @@ def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
 
 
 def check(key: Key, run: Run, buffers: Buffers) -> None:
-    """Carry out one iteration; raises RuntimeError unless every element of its result is right."""
+    """Run one iteration; raises RuntimeError unless every element of its result is right."""
     buffers.fill()
     found, right = run(buffers.given), buffers.right()
     if found.shape != right.shape:
-        raise RuntimeError(f"{_named(key)} gave {found.numel()} elements instead of {right.numel()}")
+        raise RuntimeError(f"{_named(key)} returned {found.numel()} elements instead of {right.numel()}")
     wrong = torch.nonzero(found != right)
     if wrong.numel():
         first = int(wrong[0])
-        what = f"element {first} is {found[first].item():g} and not {right[first].item():g}"
+        what = f"element {first} is {found[first].item():g}, not {right[first].item():g}"
         raise RuntimeError(f"{_named(key)} gave a wrong result: {what}, {wrong.shape[0]} of {right.numel()} are wrong")
 
 

@@ -1,4 +1,4 @@
-"""`measure`: everything is measured in small launches, and the points of each are on the disk before the next."""
+"""`measure`: measure everything in small launches; the points of each launch are stored before the next."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class Progress(NamedTuple):
-    """How far a run has come, reported before each launch: points in the file, of all; what comes next; seconds left.
+    """The progress of a run, reported before each launch: points in the file, of all; what comes next; seconds left.
 
-    These are a rough guess, and None as long as the links are not known. `left_out` has the sizes for which there is
-    not enough memory.
+    The seconds are a rough guess, None until the links are measured. `left_out` has the sizes that need too much
+    memory.
     """
 
     num_done: int
@@ -70,18 +70,18 @@ def measure(
     """Measure this machine and return its `Profile`, which is stored at `path` after every few points.
 
     Links and memory come first, then the collectives of the protocol, then copies to and from the GPU of rank 0, if it
-    has one, and what `claims` are judged by. Sizes that would take more than half of the free memory are left out. A
-    file that is there already is continued, so that an interrupted run loses nothing; `fresh` replaces it.
+    has one, and the experiments for `claims`. Sizes that need more than half of the free memory are left out. An
+    existing file is continued, so an interrupted run loses nothing; `fresh` replaces it.
 
-    `backend` is by default that of `default_backend`: "nccl" where there are two GPUs or more, else "gloo".
-    `num_ranks` is by default the number of GPUs with "nccl", where it may be 1, else 4. Under torchrun the ranks are
-    its own: all call this alike, rank 0 writes, and all get the profile. Buffers are on the `device`, by default "cuda"
-    with "nccl" and else "cpu". Gloo's ranks may share a GPU: links, and algorithms not asked for, are left out there.
-    `emulate` has the bytes per second and the latency in seconds of a network that is made for the run, with a host for
-    each rank (as root on Linux; see `emulated`).
+    `backend` is "nccl" by default if there are two GPUs or more, else "gloo" (see `default_backend`). `num_ranks` is by
+    default the number of GPUs with "nccl" (1 is allowed), else 4. Under torchrun its ranks are used: all call `measure`
+    with the same arguments, rank 0 writes, and all get the profile. Buffers are on `device`, by default "cuda" with
+    "nccl", else "cpu". Gloo ranks may share a GPU; then links and algorithms that were not asked for are left out.
+    `emulate` is the bytes/s and the latency in seconds of a network emulated for the run, with one host per rank (root
+    on Linux; see `emulated`).
 
-    Raises ValueError for bad input, for a file of another machine or setting, and for one that another run is writing,
-    or has written meanwhile; RankError where a rank fails, hangs, or gets a wrong result; OSError where the file cannot
+    Raises ValueError for invalid arguments, for a file of another machine or setting, and for a file that another run
+    is writing or has just written; RankError if a rank fails, hangs or gets a wrong result; OSError if the file cannot
     be written.
 
     >>> import tempfile
@@ -109,15 +109,14 @@ def measure(
 
 
 def writes(backend: str) -> bool:
-    """Whether this process is the one that writes the file: any but the other ranks of torchrun or mpirun."""
+    """Whether this process writes the file: under torchrun or mpirun only rank 0 does."""
     return not is_joined(one_of("backend", backend, BACKENDS)) or _from_launcher(_RANK) == 0
 
 
 def default_backend(num_ranks: int | None = None, device: str | None = None, emulate: object = None) -> str:
-    """Return "nccl" where there are two GPUs or more, one for each rank of this machine, else "gloo".
+    """Return "nccl" if there are two GPUs or more and one for each rank of this machine, else "gloo".
 
-    It is "gloo", too, for a device that was named and for an emulated network. Raises ValueError for `num_ranks` below
-    1.
+    An explicit device or an emulated network also gives "gloo". Raises ValueError for `num_ranks` below 1.
     """
     if num_ranks is not None:
         whole("num_ranks", num_ranks, 1)
@@ -133,7 +132,7 @@ def default_backend(num_ranks: int | None = None, device: str | None = None, emu
 
 
 def num_ranks_of(num_ranks: int | None, backend: str) -> int:
-    """Return how many ranks there are: as many as asked for, as torchrun or mpirun has, as there are GPUs, or 4."""
+    """Return the number of ranks: as asked for, else that of torchrun or mpirun, else of GPUs, else 4."""
     if num_ranks is None and is_joined(backend):
         num_ranks = _from_launcher(_NUM_RANKS)
     if num_ranks is not None:
@@ -141,15 +140,15 @@ def num_ranks_of(num_ranks: int | None, backend: str) -> int:
     if backend == "nccl":
         import torch
 
-        return whole("num_ranks, the GPUs that there are,", torch.cuda.device_count(), 1)
+        return whole("num_ranks, the number of GPUs,", torch.cuda.device_count(), 1)
     return 4
 
 
 def device_of(device: str | None, backend: str) -> str:
-    """Return "cpu" or "cuda", where the buffers go.
+    """Return the device of the buffers, "cpu" or "cuda".
 
-    Raises ValueError for one that the backend does not take, and for Gloo on a GPU that is not there (NCCL's ranks say
-    so themselves).
+    Raises ValueError if the backend does not support it, and for Gloo on a GPU if there is none (NCCL's ranks raise
+    their own error).
 
     >>> device_of(None, "nccl"), device_of(None, "gloo")
     ('cuda', 'cpu')
@@ -164,12 +163,12 @@ def device_of(device: str | None, backend: str) -> str:
         import torch
 
         if not torch.cuda.is_available():
-            raise ValueError("device='cuda' needs a GPU that torch can use, and there is none")
+            raise ValueError("device='cuda' needs a GPU that torch can use, but there is none")
     return device
 
 
 def _from_launcher(names: Sequence[str]) -> int:
-    """What the launcher that made this process a rank says under one of these names."""
+    """The value that the launcher of this rank set in one of these environment variables."""
     return next((int(os.environ[name]) for name in names if name in os.environ), 0)
 
 
@@ -180,14 +179,14 @@ Start = Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
 def _network(
     num_ranks: int, backend: str, device: str, emulate: tuple[float, float] | None
 ) -> Iterator[tuple[Start, str]]:
-    """What launches functions in ranks, and the name of the network over which they talk."""
+    """The function that launches ranks, and the name of the network between them."""
     if emulate is None:
         yield lambda fn, args, limit_s: launch(fn, num_ranks, args, backend, limit_s), ""
         return
     if not isinstance(emulate, tuple | list) or len(emulate) != 2:
         raise ValueError(f"emulate must be bytes per second and seconds of latency, got {emulate!r}")
     if backend != "gloo" or device != "cpu" or is_joined(backend):
-        raise ValueError("emulate goes with backend='gloo' and device='cpu', and not with torchrun")
+        raise ValueError("emulate needs backend='gloo' and device='cpu', and does not work under torchrun")
     from ..emulate import emulated
 
     with emulated(num_ranks, *emulate) as network:
@@ -195,7 +194,7 @@ def _network(
 
 
 class _Run:
-    """One run: the profile as it is on the disk, and what it takes to continue it."""
+    """One run: the profile as stored, and everything needed to continue it."""
 
     def __init__(
         self, path: Path, protocol: Protocol, backend: str, device: str, report: Callable[..., object], start: Start
@@ -209,7 +208,7 @@ class _Run:
         self.lock = contextlib.ExitStack()
 
     def open(self, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
-        """Begin the profile, or take the one that is there; under torchrun rank 0 has it, and passes it on."""
+        """Create the profile, or load the existing one; under torchrun rank 0 loads it and broadcasts it."""
         opened: Profile | Exception | None = None
         if self._writes:
             try:
@@ -225,7 +224,7 @@ class _Run:
         self.profile = opened
 
     def _new(self, found: Mapping[str, Any], about: Mapping[str, Any]) -> Profile:
-        """The profile without points, as it says where and how it is measured."""
+        """The profile without points: only its provenance and protocol."""
         sizes, protocol = node_sizes(found["nodes"]), self.protocol
         provenance = {
             **about,
@@ -262,11 +261,12 @@ class _Run:
         names = [name for name in new.protocol if name != "clock_offset_s"]
         problem = difference(stored.provenance, new.provenance) or difference(stored.protocol, new.protocol, names)
         if problem:
-            raise ValueError(f"{self.path} cannot be gone on with: {problem}; take another file, or fresh")
+            raise ValueError(f"{self.path} cannot be continued: {problem}; use another file, or fresh")
         return stored
 
     def measure(self, found: Mapping[str, Any]) -> None:
-        """Measure what the profile lacks, a launch at a time; where there are copies, the experiments on them, too."""
+        """Measure the missing points, one launch at a time; if copies are measured, run the experiments on them,
+        too."""
         sizes = self.protocol.sizes or (NCCL_SIZES if self.backend == "nccl" else CPU_SIZES)
         ranks_per_node = self.profile.ranks_per_node
         keys, left_out = keys_of(self.protocol, sizes, ranks_per_node, found["free_bytes"], self.through_host)
@@ -290,7 +290,7 @@ class _Run:
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
     def _copies(self, found: Mapping[str, Any]) -> list[Key]:
-        """The copies that rank 0's GPU allows, of sizes up to the largest that was asked for."""
+        """The copies that rank 0's GPU supports, up to the largest size asked for."""
         asked = max(self.protocol.sizes or [MOST_TRANSFER_BYTES])
         most = min(max(asked, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, found["transfer_bytes"])
         sizes = powers_of_two(LEAST_TRANSFER_BYTES, most, 4)
@@ -301,12 +301,12 @@ class _Run:
         return [key for key in keys if key not in known]
 
     def _keep(self, points: Sequence[Point]) -> None:
-        """Put points into the file; only then they count."""
+        """Store points in the file; they count only once stored."""
         profile = self.profile.add(*points)
         with Interrupts():
             if self._writes:
                 if _stamp(self.path) not in (self._stamp, None):
-                    raise ValueError(f"{self.path} was written by another run meanwhile, and is left as it is")
+                    raise ValueError(f"{self.path} was written by another run meanwhile; it is left unchanged")
                 self._save(profile)
             self.profile = profile
 
@@ -316,9 +316,10 @@ class _Run:
 
 
 def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
-    """What no other run on this machine holds for this file: a name of a socket, which ends with the process.
+    """A lock on the file: an abstract socket name, which no other run on this machine can hold; it ends with the
+    process.
 
-    Elsewhere than on Linux, where such names need no file, there is none, and `_stamp` tells of another run later on.
+    Only Linux has such names. Elsewhere there is no lock, and `_stamp` detects another run afterwards.
     """
     if sys.platform != "linux":
         return contextlib.nullcontext()
@@ -327,12 +328,12 @@ def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
         lock.bind(f"\0rankscope-profile-{name}")
     except OSError:
         lock.close()
-        raise ValueError(f"{path} is being written by another run: wait for its end, or take another file") from None
+        raise ValueError(f"{path} is being written by another run: wait for it to end, or use another file") from None
     return lock
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
-    """What distinguishes a file from the one that takes its place; None where there is none."""
+    """What distinguishes a file from one that replaces it; None if there is no file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -341,7 +342,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 
 def _in_rank(name: str, *args: Any) -> Any:
-    """Call a function of `rank` in a rank, where torch is loaded already."""
+    """Call a function of the module `rank` in a rank, where torch is already loaded."""
     from . import rank
 
     return getattr(rank, name)(*args)

@@ -1,4 +1,4 @@
-"""How anything is timed on several ranks: they start at one agreed instant, and the slowest one counts."""
+"""Timing on several ranks: all start at an agreed instant, and the slowest rank counts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nothing() -> None:
 
 
 class Task(NamedTuple):
-    """What a rank does in each iteration; only `run` is timed, in which what is measured happens so many `times`."""
+    """What a rank does in each iteration. Only `run` is timed; it performs the measured operation `times` times."""
 
     run: Callable[[], object]
     before: Callable[[], object] = nothing
@@ -41,7 +41,7 @@ class Task(NamedTuple):
 
 
 def stolen_ticks() -> int:
-    """Return what the host has taken from this machine, in ticks of 10 ms; 0 where the system does not say."""
+    """Return the CPU time that the host has stolen from this machine, in ticks of 10 ms; 0 if unknown."""
     try:
         return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8])
     except (OSError, IndexError, ValueError):
@@ -49,9 +49,9 @@ def stolen_ticks() -> int:
 
 
 class Ranks:
-    """This rank's end of a group whose ranks start together. All ranks make theirs at the same point.
+    """A process group whose ranks start together, as seen from this rank. All ranks create it at the same point.
 
-    `clock_offset_s` is how far this rank's instant may be off rank 0's: 0 where all share a machine, and its clock.
+    `clock_offset_s` is how far this rank's instant may be off that of rank 0: 0 if all share a machine and its clock.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Ranks:
         self.margin_s = self._margin()
 
     def slowest(self, values: list[float]) -> list[float]:
-        """Return the greatest of all ranks' values, one by one."""
+        """Return the element-wise maximum over all ranks."""
         tensor = torch.tensor(values, dtype=torch.float64)
         options: Any = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
@@ -83,7 +83,7 @@ class Ranks:
         return [float(value) for value in tensor.tolist()]
 
     def numbered(self, mine: str) -> list[int]:
-        """Return for each rank the number of its text, in the order in which they first come by rank.
+        """Return for each rank the number of its string; strings are numbered by first appearance in rank order.
 
         >>> from rankscope.ranks import in_threads
         >>> in_threads(3, lambda rank, group: Ranks(group).numbered(["b", "a", "b"][rank]))[0]
@@ -97,7 +97,7 @@ class Ranks:
         return [order.setdefault(int(one.item()), len(order)) for one in rows]
 
     def _margin(self) -> float:
-        """How long before the start all must know of it: an agreement takes up to that long."""
+        """How long before the start all ranks must know it: the longest time that an agreement takes."""
         took = []
         for _ in range(AGREEMENTS):
             begin = self._clock()
@@ -106,7 +106,8 @@ class Ranks:
         return AWAKE_S + self.slowest([2 * statistics.median(took[AGREEMENTS // 3 :])])[0]
 
     def together(self) -> tuple[float, bool]:
-        """Wait for an instant that all ranks agree on; return it by this rank's clock, and whether it was kept."""
+        """Wait for an instant that all ranks agree on; return it by this rank's clock, and whether this rank was on
+        time."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         instant = self.slowest([self._clock() - self._ahead_s + self.margin_s])[0] + self._ahead_s
@@ -117,7 +118,7 @@ class Ranks:
         return instant, kept
 
     def once(self, task: Task) -> tuple[float, bool]:
-        """Carry out one iteration; return this rank's seconds, and whether nothing came between on this node."""
+        """Run one iteration; return this rank's seconds, and whether it ran undisturbed on this node."""
         task.before()
         stolen = self._stolen()
         instant, kept = self.together()
@@ -140,9 +141,9 @@ class Ranks:
 
 
 def measure_all(tasks: Mapping[Name, Task], ranks: Ranks, protocol: Protocol) -> dict[Name, Timings]:
-    """Return the seconds of each task's iterations, the slowest rank's, and which are clean: the same on every rank.
+    """Return per task the seconds of each iteration (the slowest rank's) and which are clean; equal on every rank.
 
-    The tasks take turns, so that what drifts hits all of them alike.
+    The tasks take turns, so that drift affects all of them equally.
     """
     estimates = ranks.slowest([_estimate(task, ranks) for task in tasks.values()])
     found = protocol.in_turns(dict(zip(tasks, estimates, strict=True)), lambda name: ranks.once(tasks[name]))
@@ -150,7 +151,7 @@ def measure_all(tasks: Mapping[Name, Task], ranks: Ranks, protocol: Protocol) ->
 
 
 def _estimate(task: Task, ranks: Ranks) -> float:
-    """The seconds of one iteration with all that belongs to it; the one before it may have found cold caches."""
+    """The seconds of one whole iteration, after a first one that warms the caches."""
     ranks.once(task)
     begin = time.monotonic()
     ranks.once(task)
@@ -163,7 +164,7 @@ def _of_all(mine: list[tuple[float, bool]], ranks: Ranks) -> Timings:
 
 
 def go_first() -> None:
-    """Let all threads of this process go before everything else. Raises RuntimeError where that is not allowed."""
+    """Give all threads of this process real-time priority. Raises RuntimeError if that is not allowed."""
     try:
         for thread in os.listdir("/proc/self/task"):
             os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(PRIORITY))
@@ -175,7 +176,7 @@ def go_first() -> None:
 
 
 def boot_id() -> str:
-    """Return what no two machines have in common, nor one before and after it was started again."""
+    """Return an id that differs between machines, and changes when a machine restarts."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -183,7 +184,7 @@ def boot_id() -> str:
 
 
 def network_id() -> str:
-    """Return what ranks have in common that can talk over loopback."""
+    """Return an id shared by the ranks that can communicate over loopback."""
     try:
         return f"{boot_id()} {os.stat('/proc/self/ns/net').st_ino}"
     except OSError:
@@ -191,9 +192,9 @@ def network_id() -> str:
 
 
 def clock_offset(group: Any, clock: Callable[[], float], machines: list[int]) -> tuple[float, float]:
-    """Return how far this rank's clock is ahead of rank 0's, and how far off that may be; (0, 0) on its machine.
+    """Return how far this rank's clock is ahead of rank 0's, and the error of that; (0, 0) on rank 0's machine.
 
-    Rank 0 asks each rank of another machine for the time; of several answers the fastest counts (Cristian, 1989).
+    Rank 0 asks each rank on another machine for its time; the fastest of several answers counts (Cristian, 1989).
     """
     ahead = (0.0, 0.0)
     for peer in [rank for rank, number in enumerate(machines) if number]:

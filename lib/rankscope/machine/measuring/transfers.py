@@ -1,4 +1,4 @@
-"""Copies between host and GPU timed by the GPU's clock and the host's, each checked to arrive before it is timed."""
+"""Copies between host and GPU, timed by the clocks of both; each is checked for correct data before it is timed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ Pairs = Sequence[tuple[Tensor, Tensor]]  # where to, where from
 
 
 class Cuda:
-    """A GPU as the measuring of copies sees it: memory of three kinds, two lanes of work, marks in them, a host clock.
+    """A GPU for measuring copies: three kinds of memory, two lanes (streams) of work, marks (events), a host clock.
 
-    Work on a lane, 0 or 1, goes in its order, and at the same time as on the other lane. All memory is of int32
-    elements. Tests have another class with these methods, and a clock of its own. Raises ValueError for a GPU that is
-    not there.
+    Work on a lane, 0 or 1, runs in order, and concurrently with the other lane. All memory has int32 elements. Tests
+    use another class with these methods and its own clock. Raises ValueError if there is no such GPU.
     """
 
     def __init__(self, device: str = "cuda:0") -> None:
@@ -42,7 +41,7 @@ class Cuda:
             raise ValueError(f"device must be a GPU like 'cuda:0', got {device!r}") from error
         self.num_gpus = torch.cuda.device_count()
         if found.type != "cuda" or not self.num_gpus:
-            why = "" if self.num_gpus else ", and there is none"
+            why = "" if self.num_gpus else ", but there is none"
             raise ValueError(f"device must be a GPU like 'cuda:0'{why}, got {device!r}")
         self.index = whole("device", found.index or 0, 0, self.num_gpus - 1)
         self._device = torch.device("cuda", self.index)
@@ -54,19 +53,19 @@ class Cuda:
         return self if gpu == self.index else Cuda(f"cuda:{gpu}")
 
     def free_bytes(self) -> tuple[int, int]:
-        """Return how much memory of the host, and of the GPU, may be taken."""
+        """Return the free bytes of host memory and of GPU memory."""
         return free_bytes(), torch.cuda.mem_get_info(self._device)[0]
 
     def pageable(self, num_bytes: int) -> Tensor:
-        """Return memory of the host as any program has it."""
+        """Return ordinary, pageable host memory."""
         return torch.empty(num_bytes // ITEM_BYTES, dtype=DTYPE)
 
     def pinned(self, num_bytes: int) -> Tensor:
-        """Return memory of the host that stays where it is, from what was released where that is enough."""
+        """Return pinned host memory, reusing released memory if that is large enough."""
         return torch.empty(num_bytes // ITEM_BYTES, dtype=DTYPE, pin_memory=True)
 
     def memory(self, num_bytes: int, gpu: int | None = None) -> Tensor:
-        """Return memory of this GPU, or of another."""
+        """Return memory of this GPU, or of GPU number `gpu`."""
         return torch.empty(num_bytes // ITEM_BYTES, dtype=DTYPE, device=f"cuda:{self.index if gpu is None else gpu}")
 
     def pin(self, tensor: Tensor) -> Tensor:
@@ -88,18 +87,18 @@ class Cuda:
                 to.copy_(source, non_blocking=non_blocking)
 
     def mark(self, lane: int) -> Any:
-        """Return a mark that is passed when all work of the lane before it is done."""
+        """Return a mark (event) that is passed when all earlier work on the lane is done."""
         event: Any = torch.cuda.Event
         mark = event(enable_timing=True)
         mark.record(self._lanes[lane])
         return mark
 
     def follow(self, lane: int, mark: Any) -> None:
-        """Let the work of a lane that comes from now on wait for a mark."""
+        """Make further work on a lane wait for a mark."""
         self._lanes[lane].wait_event(mark)
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """Return the time between two marks that have been passed."""
+        """Return the seconds between two passed marks."""
         return float(begin.elapsed_time(end)) * 1e-3
 
     def synchronize(self) -> None:
@@ -112,7 +111,7 @@ class Cuda:
 
 
 class Buffers:
-    """Memory of one size, made when it is first asked for: sources count up from `first`; copies fill the targets."""
+    """Memory of one size, allocated on first use: sources count up from `first`; copies fill the targets."""
 
     def __init__(self, num_bytes: int, device: Cuda) -> None:
         self.num_bytes, self.device = num_bytes, device
@@ -121,20 +120,20 @@ class Buffers:
         self._targets: dict[str | int, Tensor] = {}
 
     def source(self, kind: str | int) -> Tensor:
-        """Return what is copied from: "pageable", "pinned", or the memory of the GPU of that number."""
+        """Return the source of a copy: "pageable" or "pinned" memory, or that of a GPU, by its number."""
         if kind not in self._sources:
             made = self._new(kind)
             self._sources[kind] = torch.arange(self.first, self.first + made.numel(), out=made)
         return self._sources[kind]
 
     def target(self, kind: str | int) -> Tensor:
-        """Return what is copied to."""
+        """Return the target of a copy."""
         if kind not in self._targets:
             self._targets[kind] = self._new(kind).zero_()
         return self._targets[kind]
 
     def renew(self) -> None:
-        """Change all that sources hold, so that nothing which arrived before is right any more."""
+        """Change the contents of all sources, so that data from earlier copies are wrong."""
         self.first += 1
         for source in self._sources.values():
             source.add_(1)
@@ -146,7 +145,7 @@ class Buffers:
 
 
 class Move(NamedTuple):
-    """What is timed: `run` starts copies on so many lanes and returns where to; `before` is not timed."""
+    """A timed move: `run` starts copies on this many lanes and returns their targets; `before` is not timed."""
 
     run: Callable[[], Sequence[Tensor]]
     num_lanes: int = 1
@@ -154,7 +153,8 @@ class Move(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """One iteration: the GPU's seconds, those for which the call held the host's thread, and whether it is clean."""
+    """One iteration: seconds on the GPU, seconds for which the call blocked the host thread, and whether it is
+    clean."""
 
     device_s: float
     host_s: float
@@ -162,21 +162,21 @@ class Sample(NamedTuple):
 
 
 def most_bytes(device: Cuda) -> int:
-    """Return the largest size of which all copies fit into half of what is free."""
+    """Return the largest size for which all buffers fit into half of the free memory."""
     host, own = device.free_bytes()
     return min(host // HOST_COPIES // 2, own // DEVICE_COPIES // 2, MOST_BYTES)
 
 
 def transfer_points(keys: Sequence[Key], protocol: Protocol, device: Cuda) -> list[Point]:
-    """Return the "transfer", "transfer_host" and "pin" points of keys that `transfer_keys` gave.
+    """Return the "transfer", "transfer_host" and "pin" points of the keys from `transfer_keys`.
 
-    Those of one size and GPU take turns. A "transfer" has the seconds by the GPU's clock from before the call, on an
-    idle GPU, to the end of the last copy; its "transfer_host" those for which the call held the host. Options:
-    ``direction`` "h2d", "d2h", "d2d" or "p2p" (from GPU ``src`` to ``dst``); ``method``, one of TRANSFER_METHODS, of
-    ON_THE_FLY, where memory is pinned for the copy (taken from the system, or "cached" from what PyTorch keeps), or
-    "device", where the host has no part in it; ``pieces``, how many equal ones the bytes go in; ``both``, whether as
-    much goes the other way at once, by the same thread. A "pin" has the host's seconds of `Tensor.pin_memory`, by
-    memory that is ``cached`` or not. Raises RuntimeError where a copy brings wrong data.
+    Keys of the same size and GPU take turns. A "transfer" has the seconds by the GPU's clock, from before the call on
+    an idle GPU to the end of the last copy; its "transfer_host" has the seconds for which the call blocked the host.
+    Options: ``direction`` "h2d", "d2h", "d2d" or "p2p" (from GPU ``src`` to ``dst``); ``method``, one of
+    TRANSFER_METHODS, of ON_THE_FLY (memory is pinned for the copy, from the system or "cached" by PyTorch), or "device"
+    (without the host); ``pieces``, the number of equal parts; ``both``, whether the same thread copies as many bytes in
+    the other direction at once. A "pin" has the host's seconds of `Tensor.pin_memory`, with ``cached`` memory or new.
+    Raises RuntimeError if a copy delivers wrong data.
     """
     points = []
     for (num_bytes, gpu), some in itertools.groupby(keys, lambda key: (key[1], dict(key[2]).get("src", device.index))):
@@ -195,7 +195,7 @@ def transfer_points(keys: Sequence[Key], protocol: Protocol, device: Cuda) -> li
 
 
 def move_of(key: Key, buffers: Buffers) -> Move:
-    """Return what a key names."""
+    """Return the move that a key describes."""
     what, num_bytes, options = key
     chosen: dict[str, Any] = dict(options)
     device = buffers.device
@@ -203,7 +203,7 @@ def move_of(key: Key, buffers: Buffers) -> Move:
     method, direction, cached = chosen.get("method"), chosen.get("direction"), chosen.get("cached")
 
     def prepare() -> None:
-        """See that pinned memory of this size is at hand, or that none is."""
+        """Make sure that pinned memory of this size is cached, or that none is."""
         if cached or method == ON_THE_FLY[1]:
             device.pinned(num_bytes)
         else:
@@ -240,7 +240,7 @@ def _pairs(buffers: Buffers, src: Any, dst: Any, pieces: int) -> Pairs:
 
 
 def check(key: Key, move: Move, buffers: Buffers) -> None:
-    """Carry out one iteration; raises RuntimeError unless every element has arrived."""
+    """Run one iteration; raises RuntimeError unless every element has arrived."""
     buffers.renew()
     move.before()
     buffers.device.synchronize()
@@ -254,12 +254,12 @@ def check(key: Key, move: Move, buffers: Buffers) -> None:
             wrong = int((target != right).sum())
             options = ", ".join(f"{name}={value}" for name, value in key[2])
             what = f"{key[0]} of {bytes_words(key[1])} ({options})"
-            raise RuntimeError(f"{what} brought wrong data: {wrong} of {target.numel()} elements differ")
+            raise RuntimeError(f"{what} delivered wrong data: {wrong} of {target.numel()} elements differ")
         place = (place + target.numel()) % num_elements
 
 
 def sampled(moves: dict[Key, Move], device: Cuda, protocol: Protocol) -> dict[Key, list[Sample]]:
-    """Return the samples of each, which take turns so that what drifts hits all of them alike."""
+    """Return the samples of each move; moves take turns, so that drift affects all of them equally."""
     expected_s = {}
     for key, move in moves.items():
         timed(move, device)
@@ -270,7 +270,7 @@ def sampled(moves: dict[Key, Move], device: Cuda, protocol: Protocol) -> dict[Ke
 
 
 def timed(move: Move, device: Cuda) -> Sample:
-    """Carry out one iteration on an idle device."""
+    """Run and time one iteration on an idle device."""
     move.before()
     device.synchronize()
     stolen = stolen_ticks()
@@ -298,10 +298,11 @@ METHODS = ("pinned_non_blocking", "pageable_non_blocking")
 def measure_traps(device: str | Cuda = "cuda:0", num_bytes: int = NUM_BYTES) -> list[Point]:
     """Return a "too_early" and a "changed_source" point for each of `METHODS`.
 
-    In the first a copy to the host is read, in the second the source of one to the GPU is set to 0, as soon as the call
-    has returned. Options: ``method``, ``num_looked_at``, the elements that were read or set, the last of the copy, and
-    ``num_wrong`` of them, the fewest of several tries; the seconds are the copy's. `num_bytes` may become less, so that
-    it fits into memory. Raises ValueError where there is no such GPU, RuntimeError where data never come.
+    As soon as the call has returned, "too_early" reads the target of a copy to the host, and "changed_source" sets the
+    source of a copy to the GPU to 0. Options: ``method``; ``num_looked_at``, the number of elements read or set, the
+    last of the copy; ``num_wrong`` of them, the fewest of several tries. The seconds are those of the copy. `num_bytes`
+    is reduced if it does not fit into memory. Raises ValueError if there is no such GPU, RuntimeError if the data never
+    arrive.
     """
     chosen = Cuda(device) if isinstance(device, str) else device
     size = min(num_bytes, most_bytes(chosen) // ITEM_BYTES * ITEM_BYTES)
@@ -325,18 +326,19 @@ def measure_traps(device: str | Cuda = "cuda:0", num_bytes: int = NUM_BYTES) -> 
 
 
 def read_too_early(kind: str, buffers: Buffers) -> tuple[float, Tensor]:
-    """Return the copy's seconds and the last elements, as they were read right after the call."""
+    """Return the copy's seconds, and its last elements as read right after the call."""
     device, target = buffers.device, buffers.target(kind).zero_()
     source = buffers.source(device.index)
     read: list[Tensor] = []
     seconds = _copied_s(device, target, source, lambda: read.append(target[-LOOKED_AT:].clone()))
     if not torch.equal(target, torch.arange(1, target.numel() + 1, dtype=target.dtype)):
-        raise RuntimeError(f"a copy from the GPU to {kind} memory brought wrong data")
+        raise RuntimeError(f"a copy from the GPU to {kind} memory delivered wrong data")
     return seconds, read[0]
 
 
 def change_source(kind: str, buffers: Buffers) -> tuple[float, Tensor]:
-    """Return the copy's seconds and the last elements that arrived, with the source set to 0 right after the call."""
+    """Return the copy's seconds, and the last elements that arrived after the source was set to 0 right after the
+    call."""
     device, target = buffers.device, buffers.target(buffers.device.index).zero_()
     source = buffers.source(kind)
     last = source[-LOOKED_AT:]
@@ -347,7 +349,7 @@ def change_source(kind: str, buffers: Buffers) -> tuple[float, Tensor]:
 
 
 def _copied_s(device: Cuda, target: Tensor, source: Tensor, then: Callable[[], object]) -> float:
-    """Start a copy that does not block, do something right after the call, and return the copy's seconds."""
+    """Start a non-blocking copy, do something right after the call, and return the copy's seconds."""
     device.synchronize()
     begin = device.mark(0)
     device.copy([(target, source)], True, 0)
@@ -369,7 +371,7 @@ Step = Callable[[Tensor], object]
 
 
 class Samples(Dataset[Tensor]):
-    """Samples made when they are asked for: number i is full of i."""
+    """A dataset that makes samples on demand: sample i is filled with i."""
 
     def __init__(self, number: int, num_bytes: int) -> None:
         self._number, self._elements = number, num_bytes // 4
@@ -389,12 +391,12 @@ def measure_loader(
     workers: tuple[int, ...] = WORKERS,
     step: Step | None = None,
 ) -> list[Point]:
-    """Return a "loader" point for each number of workers, with and without pin_memory: an epoch's mean batch.
+    """Return a "loader" point (an epoch's mean seconds per batch) per number of workers, with and without pin_memory.
 
-    Options: ``pin_memory``, which goes with ``.to(device, non_blocking=True)`` as ``False`` does with a copy that
-    blocks, and ``num_workers``. `step` is what the device does with each batch, by default some matrix products. Epochs
-    with and without take turns; the first of each, in which workers start, does not count. Samples become smaller where
-    there is little shared memory. Raises RuntimeError where a batch comes with wrong data or not at all.
+    Options: ``num_workers`` and ``pin_memory``; with it the copy is ``.to(device, non_blocking=True)``, without it the
+    copy blocks. `step` is the device's work for each batch, by default some matrix products. Epochs with and without
+    pin_memory take turns; the first of each does not count, because workers start in it. Samples are smaller if there
+    is little shared memory. Raises RuntimeError if a batch has wrong data or does not arrive.
     """
     if SHARED.exists():
         most = shutil.disk_usage(SHARED).free // (BATCHES_SHARED * BATCH_SIZE)
@@ -422,7 +424,7 @@ def measure_loader(
 
 
 def products(device: str) -> Step:
-    """Return a step that multiplies matrices, some milliseconds long on a large GPU, whatever the batch."""
+    """Return a step that multiplies matrices, independent of the batch; it takes some ms on a large GPU."""
     matrix = torch.ones(MATRIX, MATRIX, device=device)
 
     def step(batch: Tensor) -> Tensor:
@@ -434,7 +436,7 @@ def products(device: str) -> Step:
 
 
 def epoch_s(loader: Any, device: str, pin: bool, step: Step) -> float:
-    """Return the seconds of an epoch to the end of all work; raises RuntimeError for a batch with wrong data."""
+    """Return the seconds of an epoch, up to the end of all work. Raises RuntimeError for a batch with wrong data."""
     begin = time.perf_counter()
     sums = []
     for batch in loader:
