@@ -1,4 +1,4 @@
-"""`Link`, `Cluster`: the parameters of the model in which a collective is costed."""
+"""`Link`, `Cluster`: the parameters of the cost model of collectives."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Cluster", "Link"]
 class Link:
     """One direction between two ranks: a message of m bytes takes ``alpha_s + m / bytes_per_s`` (Hockney, 1994).
 
-    Raises ValueError for a negative latency and for a bandwidth that is not above 0; an infinite one is free.
+    Raises ValueError for a negative latency and for a bandwidth of 0 or less; an infinite bandwidth costs no time.
 
     >>> Link(alpha_s=5e-6, bytes_per_s=10e9).seconds(1e6)
     0.000105
@@ -35,7 +35,7 @@ class Link:
         return 1.0 / self.bytes_per_s
 
     def seconds(self, num_bytes: float) -> float:
-        """Return how long a message of that many bytes takes; ValueError for fewer than 0."""
+        """Return the time of a message of `num_bytes` in seconds. Raises ValueError for a negative size."""
         number("num_bytes", num_bytes, 0)
         return self.alpha_s + num_bytes / self.bytes_per_s
 
@@ -54,14 +54,14 @@ def _links_of_pairs(name: str, value: Any) -> ReadOnly:
 class Cluster:
     """`num_nodes` nodes of `gpus_per_node` ranks each, rank r on node r // gpus_per_node.
 
-    Ranks of one node are joined by `intra`, others by `inter`; `overrides` gives single pairs (src, dst) a link of
-    their own. Adding up takes `gamma_s_per_byte` per byte, one sum after the other on each rank.
+    `intra` connects ranks on the same node, `inter` ranks on different nodes; `overrides` gives single pairs (src, dst)
+    their own link. A sum takes `gamma_s_per_byte` per byte; each rank computes one sum at a time.
 
-    A rank sends `ports` messages at once, and receives as many; the others wait their turn. None lifts the limit, as
-    the formulas do that leave incast out. With `shared_nic` the ranks of a node share one `inter` link out and one in:
-    messages pass it one after the other, their latencies overlap.
+    A rank sends `ports` messages at once and receives as many; further messages wait. None removes the limit, as in
+    formulas that ignore incast. With `shared_nic` the ranks of a node share one `inter` link out and one in: messages
+    pass it one at a time, but their latencies overlap.
 
-    Raises ValueError for numbers out of range and for overrides between ranks that are not there.
+    Raises ValueError for numbers out of range and for overrides between ranks that do not exist.
 
     >>> Cluster(2, 4, Link(2e-6, 300e9), Link(6e-6, 50e9)).num_ranks
     8
@@ -83,7 +83,7 @@ class Cluster:
 
     @classmethod
     def uniform(cls, num_ranks: int, link: Link, gamma_s_per_byte: float = 0.0, ports: int | None = 1) -> Cluster:
-        """Make a cluster in which all pairs of ranks are joined alike."""
+        """Return a cluster in which all pairs of ranks have the same link."""
         return cls(whole("num_ranks", num_ranks, 1), 1, link, link, gamma_s_per_byte, ports)
 
     @property
@@ -92,14 +92,14 @@ class Cluster:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all pairs of ranks are joined alike."""
+        """Whether all pairs of ranks have the same link."""
         inside, outside = self.gpus_per_node > 1, self.num_nodes > 1
         links = {self.intra} if not outside else {self.inter} if not inside else {self.intra, self.inter}
         return len(links) == 1 and not self.overrides and not (self.shared_nic and inside and outside)
 
     @property
     def quickest(self) -> Link:
-        """A link with the least latency and the most bandwidth of those that join any ranks: for lower bounds."""
+        """A link with the lowest latency and the highest bandwidth of any pair of ranks, for lower bounds."""
         links = [*([self.intra] if self.gpus_per_node > 1 else []), *([self.inter] if self.num_nodes > 1 else [])]
         links = [*links, *self.overrides.values()] or [self.intra]
         return Link(min(link.alpha_s for link in links), max(link.bytes_per_s for link in links))
@@ -114,7 +114,7 @@ class Cluster:
         return self.overrides.get((src, dst)) or (self.intra if same else self.inter)
 
     def costs(self, src: NDArray[np.int64], dst: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return seconds per message and seconds per byte of the link of each pair."""
+        """Return the seconds per message and the seconds per byte of each pair's link."""
         outside = self.node(src) != self.node(dst)
         alpha_s = np.where(outside, self.inter.alpha_s, self.intra.alpha_s)
         beta = np.where(outside, self.inter.beta_s_per_byte, self.intra.beta_s_per_byte)
@@ -128,7 +128,7 @@ class Cluster:
 
     @cached_property
     def _own(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """The overrides as columns sorted by src · num_ranks + dst: that number, seconds per message and per byte."""
+        """The overrides as columns: src · num_ranks + dst (sorted), seconds per message, seconds per byte."""
         rows = sorted(
             ((src * self.num_ranks + dst, link) for (src, dst), link in self.overrides.items()), key=itemgetter(0)
         )

@@ -236,7 +236,7 @@ def test_a_copy_that_brings_wrong_data_is_caught_whatever_is_wrong() -> None:
 
 
 def test_nothing_wrong_is_timed() -> None:
-    right = r"transfer of 4 KiB \(both=False, direction=h2d, method=pageable, pieces=1\) delivered wrong data: 1 of 1024"
+    right = r"transfer of 4 KiB \(both=False, direction=h2d, method=pageable, pieces=1\) delivered wrong data: 1 of"
     with pytest.raises(RuntimeError, match=right):
         copies(Short(), QUICK, 4096)
 

@@ -71,7 +71,7 @@ def import_(
     kind: Annotated[
         str | None, typer.Option(help="The program that wrote them. [default: recognised from the text]")
     ] = None,
-    num_ranks: Annotated[int | None, typer.Option(help="The number of ranks, where the log does not state it.")] = None,
+    num_ranks: Annotated[int | None, typer.Option(help="The number of ranks, if the log does not state it.")] = None,
 ) -> None:
     """Read logs of other programs. Prints one line per table; -o stores all of them as one profile."""
     from ..machine import read_log
@@ -212,10 +212,10 @@ def play(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 2 after what its user can mend, of which one line on stderr says what.
+    """Run a command and return its exit code: 2 after an error that the user can fix, stated in one line on stderr.
 
-    That is bad input, files, memory, a package that is not installed, and what the machine cannot do (MachineError).
-    Any other exception is a bug of ours, and shows itself.
+    Such errors are bad input, files, memory, a missing package, and what the machine cannot do (MachineError). Any
+    other exception is a bug of ours and keeps its traceback.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_file(output: Path) -> None:
-    """Refuse a folder, or a device, whose place a file must not take."""
+    """Refuse a path that is a folder or a device, which a file must not replace."""
     if output.exists() and not output.is_file():
         raise ValueError(f"--output must be a file, got {str(output)!r}")
 

@@ -40,7 +40,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
 
 
 def tables(diagnoses: Sequence[Diagnosis]) -> Iterator[RenderableType]:
-    """Yield what is here, and what is not with what to install."""
+    """Yield what was found, and what is missing with what to install."""
     here = [one for one in diagnoses if one.found]
     gone = [one for one in diagnoses if not one.found]
     if here:
@@ -64,7 +64,7 @@ def _table(title: str, *columns: str) -> Table:
 
 @contextlib.contextmanager
 def _shown() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal which check runs, and nothing elsewhere."""
+    """Show which check is running, on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda name: None
         return

@@ -16,9 +16,9 @@ _SHOW_CURSOR = "\x1b[?25h"
 
 @contextlib.contextmanager
 def interruptible(sigterm: bool = True, words: Callable[[], str] = str) -> Iterator[None]:
-    """Let SIGTERM end what runs as Ctrl-C does, so that a hidden cursor is shown again; exit with 143 or 130.
+    """Let SIGTERM end the body as Ctrl-C does, so that a hidden cursor is shown again; exit with 143 or 130.
 
-    `words` are added to what stderr says then. Without `sigterm`, SIGTERM ends the process at once, as ever.
+    `words` are added to the message on stderr. Without `sigterm`, SIGTERM ends the process at once, as usual.
     """
     received = signal.SIGINT
 

@@ -1,4 +1,4 @@
-"""What `rankscope nccl` prints: by size, what NCCL chooses, expects, and what machines take."""
+"""The output of `rankscope nccl`: by size, NCCL's choice, the time it expects and the times of real machines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZES = tuple(2**power for power in range(10, 34, 2))
 
 
 def box_of(text: str) -> tuple[str, int]:
-    """Return the GPU and how many of them a node has, as in ``h100x8``; ValueError for another text."""
+    """Return the GPU and the number of GPUs per node, as in ``h100x8``. Raises ValueError for any other string."""
     found = re.fullmatch(r"([a-z]\w*)x(\d{1,2})", text.strip().lower())
     if not found or found[1] not in GPUS:
         raise ValueError(
@@ -30,7 +30,7 @@ def box_of(text: str) -> tuple[str, int]:
 
 
 def public(model: Model) -> dict[str, Profile]:
-    """The machines of the bank with these GPUs, as many and on as many nodes, by name."""
+    """The bank machines with the same GPU, number of GPUs and number of nodes, by name."""
     words = model.gpu.upper().replace("_", " ")
     return {
         name: Profile.load(PREFIX + name)
@@ -42,7 +42,7 @@ def public(model: Model) -> dict[str, Profile]:
 
 
 def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iterator[RenderableType]:
-    """Yield the table by size, and what the model does not know."""
+    """Yield the table by size, and what the model leaves out."""
     curves, machines = [], public(model)
     for profile in machines.values():
         native = profile.select(collective, algorithm="native")

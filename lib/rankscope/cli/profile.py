@@ -1,4 +1,4 @@
-"""`rankscope profile`: the words of the command line, progress while it runs, and what it found."""
+"""`rankscope profile`: parse the command line, show progress, and print the result."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def profile(
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Return the sizes in bytes that a text states.
+    """Return the sizes in bytes that a string states.
 
     >>> parse_sizes("1KiB:4KiB"), parse_sizes("512,1.5MiB")
     ([1024, 2048, 4096], [512, 1572864])
@@ -129,7 +129,7 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def parse_network(text: str) -> tuple[float, float]:
-    """Return the bytes per second and the latency in seconds of the network that a text states.
+    """Return the bytes/s and the latency in seconds of the network that a string describes.
 
     >>> parse_network("100Mbit/s,5ms")
     (12500000.0, 0.005)
@@ -150,7 +150,7 @@ def _names(text: str) -> list[str]:
 
 
 def _command(context: typer.Context) -> str:
-    """The command as it was given, its file without the folder."""
+    """The command line, with the file's folder left out."""
     from ..machine.provenance import command_words
 
     words = ["rankscope", "profile"]
@@ -169,7 +169,7 @@ Show = Callable[["Progress"], None]
 
 
 def _lines(speaks: bool) -> Show:
-    """Print a line now and then, where there is no terminal."""
+    """Print a line now and then if there is no terminal."""
     last_s = -_A_LINE_S
 
     def show(progress: Progress) -> None:

@@ -1,4 +1,4 @@
-"""What the command line prints: profiles as tables and sentences."""
+"""The output of the command line: profiles as tables and sentences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WRAPPED = ("what", "claim")  # columns whose words may go on in the next line
 
 
 def table_of(title: str, *columns: str) -> Table:
-    """Return an empty table, numbers to the right."""
+    """Return an empty table with right-aligned numbers."""
     made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     made.caption_justify, made.caption_style = "left", "dim"
     for name in columns:
@@ -41,7 +41,7 @@ def table_of(title: str, *columns: str) -> Table:
 
 
 def marked(lines: Iterable[tuple[str, str]]) -> Table:
-    """Return labels next to their texts; a long text continues below its own beginning."""
+    """Return labels next to their texts; the lines of a long text are aligned."""
     table = Table.grid(padding=(0, 1))
     for mark, text in lines:
         table.add_row(Text(mark, "dim"), Text(text))
@@ -49,12 +49,12 @@ def marked(lines: Iterable[tuple[str, str]]) -> Table:
 
 
 def heading(text: str) -> Text:
-    """Return a line in bold after an empty one."""
+    """Return a bold line after an empty line."""
     return Text(f"\n{text}", "bold")
 
 
 def show(parts: Iterable[RenderableType]) -> None:
-    """Print parts as they come, one below the other, in 80 columns where there is no terminal that says otherwise."""
+    """Print parts as they come, one below the other; 80 columns wide if there is no terminal."""
     console = Console(highlight=False, emoji=False, markup=False)
     for place, part in enumerate(parts):
         if place and isinstance(part, Table) and part.title:
@@ -63,7 +63,7 @@ def show(parts: Iterable[RenderableType]) -> None:
 
 
 def overview(profile: Profile) -> Iterator[RenderableType]:
-    """Yield where the profile is from, its links, the fastest algorithm at each size, its copies, and the verdict."""
+    """Yield the profile's origin, its links, the fastest algorithm at each size, its copies, and the verdict."""
     first, *lines = str(profile).splitlines()
     yield Text(first, "bold")
     yield from map(Text, lines)
@@ -80,9 +80,9 @@ def overview(profile: Profile) -> Iterator[RenderableType]:
 
 
 def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]:
-    """Yield a table for each collective and size: every algorithm, the fastest first, and what was predicted.
+    """Yield a table for each collective and size: every algorithm, the fastest first, measured and predicted.
 
-    Of a size that was not measured it is what native takes by its curve.
+    For a size that was not measured it has the native time, interpolated by its curve.
     """
     for size in sizes:
         found = [(group, group.by_size[size]) for group in groups(profile) if size in group.by_size]
@@ -119,7 +119,7 @@ def _between_sizes(profile: Profile, size: int) -> Table:
 
 
 def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
-    """Yield of each profile that was read from a log what and how much it is; then what is expected, got, and why."""
+    """Yield a line per profile read from a log: its contents and size; then expected, got, and why."""
     for profile in profiles:
         first, *_ = str(profile).splitlines()
         source = profile.provenance["source"]
@@ -134,10 +134,10 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
 def predictions(
     profile: Profile, collective: str, algorithms: Sequence[str] | None, sizes: Sequence[int]
 ) -> Iterator[RenderableType]:
-    """Yield a table for each size: the algorithms' times, the fastest first, and what was measured.
+    """Yield a table for each size: the algorithms' predicted times, the fastest first, and the measured times.
 
-    Where no algorithms are asked for, native is one of them, by the curve through what was measured; and where no link
-    was measured, it is the only one. Raises ValueError for an unknown name, and where there is nothing to predict from.
+    If no algorithms are given, native is included, interpolated between measured sizes; if no link was measured, it is
+    the only one. Raises ValueError for an unknown name, and if there is nothing to predict from.
     """
     one_of("--collective", collective, tuple(ALGORITHMS))
     for name in algorithms or ():
@@ -179,7 +179,7 @@ def predictions(
 
 
 def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int, detail: str = "messages") -> Timeline:
-    """Return what `Profile.predict` does for an algorithm built as for measuring it."""
+    """Return the prediction of `Profile.predict` for an algorithm with the builder options used for measuring."""
     one_of("--collective", collective, tuple(ALGORITHMS))
     one_of(f"--algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
     size = num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
@@ -188,7 +188,7 @@ def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int,
 
 
 def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[RenderableType]:
-    """Yield the points whose times differ by more than the noise, or all, and what only one profile has."""
+    """Yield the points whose times differ by more than the noise, or all, and the points that one profile lacks."""
     frame = compare(before, after)
     both = frame[frame.only_in == ""]
     chosen = both if everything else both[both.beyond_noise]
@@ -207,7 +207,7 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
     yield Text(
         f"\n{count_of(len(both), 'point')} in both. In B {slower} are slower and {faster} faster; {within} are within"
     )
-    yield Text("the noise (their interquartile ranges meet).")
+    yield Text("the noise (their interquartile ranges overlap).")
     for side, name in (("before", "A"), ("after", "B")):
         rows = frame[frame.only_in == side]
         kinds = ", ".join(dict.fromkeys(map(_what, rows.itertuples())))
@@ -241,7 +241,7 @@ def _links(profile: Profile) -> Iterator[RenderableType]:
 
 def _by_size(profile: Profile, group: Group) -> Table:
     table = table_of(group.collective, "size", "fastest", "median", "busbw", "native", "gain", "×bound", "clean")
-    table.caption = "gain: native's time over that of ours; ×bound: the time over the lower bound"
+    table.caption = "gain: native's time / our time; ×bound: time / lower bound"
     for size, points in group.by_size.items():
         best, native = group.fastest(size), points.get(NATIVE)
         least_s = bound_s(profile, group.collective, size)
@@ -262,7 +262,7 @@ def _by_size(profile: Profile, group: Group) -> Table:
 
 
 def _beside(box: Beside, group: Group) -> Table:
-    """What native takes and reaches, and what machines of the bank like this one do."""
+    """The native times and rates, and those of similar machines of the bank."""
     rows = {row.num_bytes: row for row in box.rows if row.collective == group.collective}
     wire, has_clean = box.wire_bytes_per_s, any(len(p.seconds) > 1 for p in box.profile.select(group.collective))
     columns = [*(["expected", "share"] if rows else []), *(["of link"] if wire else []), *(["clean"] * has_clean)]
@@ -327,9 +327,9 @@ _OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def copies_tables(profile: Profile) -> Iterator[Table]:
-    """Yield what copies reach by method and size, what else was measured, and the claims about them.
+    """Yield the rates of copies by method and size, other measurements of copies, and the claims about them.
 
-    Nothing for a profile without copies.
+    Yields nothing for a profile without copies.
     """
     for direction, words in (("h2d", "to the GPU"), ("d2h", "to the host")):
         if profile.select("transfer", direction=direction):
@@ -386,7 +386,7 @@ def _sizes(profile: Profile, what: str, **options: Any) -> list[int]:
 
 
 def _median(profile: Profile, num_bytes: int, what: str, options: Mapping[str, Any], rate: bool = False) -> str:
-    """The median of the one such point, as time or rate; nothing where there is none."""
+    """The median of the matching point, as time or rate; "" if there is none."""
     found: tuple[Point, ...] = profile.select(what, num_bytes, **options)
     if not found:
         return ""

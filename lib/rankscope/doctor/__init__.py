@@ -1,4 +1,4 @@
-"""What this machine can do of what rankscope, its notebooks and its tests can use, and what to install for the rest."""
+"""What rankscope, its notebooks and its tests can use on this machine, and what to install for the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["examine", "remedy"]
 def examine(
     report: Callable[[str], object] = lambda name: None, checks: Iterable[Check] = CHECKS
 ) -> tuple[Diagnosis, ...]:
-    """Return what each check finds, in their order; `report` gets the name of each before it begins.
+    """Return the diagnosis of each check, in order; `report` is called with the name of each before it starts.
 
     >>> examine(checks=[Check("abacus", "sums", lambda: "10 rows of beads")])[0].detail
     '10 rows of beads'
@@ -27,7 +27,7 @@ def examine(
 
 
 def remedy(name: str) -> str:
-    """Return what to do where the thing that a check is about is not here.
+    """Return what to do if the thing that a check looks for is missing.
 
     >>> remedy("C++ compiler")
     'apt-get install g++'

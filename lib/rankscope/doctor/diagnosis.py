@@ -1,4 +1,4 @@
-"""A check, and what it finds: one that fails is a diagnosis, never an error."""
+"""A check and its diagnosis; a failing check is a diagnosis, never an error."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ PATIENCE_S = 20.0  # for a program, loopback or two ranks to answer: it only bou
 
 @attrs.frozen
 class Diagnosis:
-    """Whether something is here, in which version or why not, what it is for, and what to do where it is not.
+    """Whether something was found, its version or why it is missing, its purpose, and the remedy.
 
-    `remedy` is empty where it is here; `required` is what rankscope does not work without.
+    `remedy` is "" if it was found; `required` says that rankscope does not work without it.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Diagnosis:
 
 
 class Missing(Exception):
-    """What a probe raises where the thing is not here: why, and what to do if that is not what the check says."""
+    """Raised by a probe if the thing is missing: why, and a remedy if it differs from that of the check."""
 
     def __init__(self, detail: str, remedy: str = "") -> None:
         super().__init__(detail)
@@ -37,9 +37,9 @@ class Missing(Exception):
 
 @attrs.frozen
 class Check:
-    """One question to the machine: `probe` returns the detail of what is here, or raises `Missing`.
+    """One check of the machine: `probe` returns a detail of what it found, or raises `Missing`.
 
-    `otherwise` says what it takes, `apt` which of Debian's packages.
+    `otherwise` is the remedy in words, `apt` the Debian packages to install.
 
     >>> def probe():
     ...     raise Missing("no such program")
@@ -57,11 +57,11 @@ class Check:
 
     @property
     def remedy(self) -> str:
-        """What to do where it is missing."""
+        """What to do if it is missing."""
         return "; ".join(filter(None, [f"apt-get install {self.apt}" if self.apt else "", self.otherwise]))
 
     def diagnosis(self) -> Diagnosis:
-        """Ask, and return the answer; whatever the probe raises is one, too."""
+        """Run the probe and return the diagnosis; any exception of the probe is a diagnosis, too."""
         try:
             return Diagnosis(self.name, True, self.probe(), self.used_by, required=self.required)
         except Missing as missing:
@@ -73,7 +73,7 @@ class Check:
 
 
 def output_of(command: list[str], text: str = "") -> str:
-    """Return what a program prints, given `text` on its standard input. Raises Missing where it fails or hangs."""
+    """Return the output of a program, given `text` on its standard input. Raises Missing if it fails or hangs."""
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:

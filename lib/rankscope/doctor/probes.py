@@ -26,7 +26,7 @@ TESTED_PYTHON, TESTED_TORCH = ("3.11", "3.13"), ("2.6", "2.13")
 
 
 def range_words(version: str, tested: tuple[str, str]) -> str:
-    """Return a version, and how it lies to those that are tested. Raises Missing where it is older.
+    """Return a version, and whether it is newer than the tested ones. Raises Missing if it is older.
 
     >>> range_words("2.13.0+cpu", ("2.6", "2.13")), range_words("3.15.1", ("3.11", "3.13"))
     ('2.13.0+cpu', '3.15.1, newer than the tested 3.11 to 3.13')
@@ -58,7 +58,7 @@ def backend(name: str) -> str:
 
 
 def gloo() -> str:
-    """Two ranks, as threads, add what they have."""
+    """Run an allreduce of two ranks, as threads."""
     backend("gloo")
     import torch
 
@@ -90,7 +90,7 @@ def extra(name: str) -> str:
     lines = metadata.requires("rankscope") or []
     wanted = [re.split(r"[^\w.-]", line)[0] for line in lines if re.search(rf"extra == ['\"]{name}['\"]", line)]
     if not wanted:
-        raise Missing("the installed rankscope knows no such extra: it was installed before there was one")
+        raise Missing("the installed rankscope is too old to have this extra: install it again")
     here = {re.sub(r"[-_.]+", "-", one.name).lower() for one in metadata.distributions()}
     lacking = [package for package in wanted if re.sub(r"[-_.]+", "-", package).lower() not in here]
     if lacking:
@@ -99,7 +99,7 @@ def extra(name: str) -> str:
 
 
 def kernel() -> str:
-    """Jupyter's kernels that run this very Python; `python3` always does where ipykernel is here."""
+    """The Jupyter kernels that run this Python; `python3` always does if ipykernel is installed."""
     if importlib.util.find_spec("ipykernel") is None:
         raise Missing("no ipykernel in this Python")
     from jupyter_core.paths import jupyter_path
@@ -127,7 +127,7 @@ ENOUGH_SHARED_BYTES = 256 * 2**20  # a container has 64 MiB by default, which so
 
 
 def cores() -> str:
-    return f"{count_of(num_cores(), 'core')}; ranks beyond that take turns"
+    return f"{count_of(num_cores(), 'core')}; more ranks than that take turns"
 
 
 def shared_memory() -> str:
@@ -167,7 +167,7 @@ def gpus() -> str:
 
 
 def emulated_network() -> str:
-    """One of a host, through the switch, and one through the kernel: made, and gone again."""
+    """Create and remove two networks of one host each: through the switch, and through the kernel."""
     from ..machine.emulate import emulated
 
     works, fails = [], []
@@ -183,7 +183,7 @@ def emulated_network() -> str:
 
 
 def real_time() -> str:
-    """A thread of its own asks for it, lest this process keep it."""
+    """Request it in a separate thread, so that this process does not keep it."""
     errors: list[str] = []
 
     def ask() -> None:
@@ -210,7 +210,7 @@ FONT_FOLDERS = ("/usr/share/fonts", "/usr/local/share/fonts", "/Library/Fonts", 
 
 
 def which(*names: str) -> str:
-    """Return the path of the first of these programs that is here."""
+    """Return the path of the first of these programs that is installed."""
     found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         raise Missing(f"no {' or '.join(names)} on the PATH")
@@ -218,7 +218,7 @@ def which(*names: str) -> str:
 
 
 def version_in(text: str) -> str:
-    """Return the first version number in a text, or its first line.
+    """Return the first version number in a string, or its first line.
 
     >>> version_in("mpirun (Open MPI) 4.1.4\\nReport bugs")
     '4.1.4'
@@ -232,7 +232,7 @@ def make() -> str:
 
 
 def compiler() -> str:
-    """One that takes a program with a header of the standard library; libtorch's headers are those of the wheel."""
+    """A compiler that accepts a program with a standard header; libtorch's headers come from the wheel."""
     program = which(*filter(None, [os.environ.get("CXX", "")]), *COMPILERS)
     output_of([program, "-fsyntax-only", "-x", "c++", "-"], "#include <random>\nint main() { return 0; }\n")
     torch = importlib.util.find_spec("torch")
@@ -261,9 +261,9 @@ def open_mpi() -> str:
 
 
 def find_browser() -> str:
-    """Return the path of the browser that tests drive: what RANKSCOPE_CHROMIUM names, or one of `BROWSERS`.
+    """Return the path of the browser that tests use: RANKSCOPE_CHROMIUM, or one of `BROWSERS`.
 
-    Raises Missing where there is none.
+    Raises Missing if there is none.
     """
     named = os.environ.get("RANKSCOPE_CHROMIUM")
     if named and shutil.which(named) is None:

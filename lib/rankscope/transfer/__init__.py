@@ -1,6 +1,6 @@
-"""How batches reach the device: prefetched, prepared there or on workers, and training steps recorded twice.
+"""How batches reach the device: prefetched, prepared there or on workers; training steps recorded twice.
 
-What needs torch is imported when it is first used; the models are numpy.
+Modules that need torch are imported on first use; the models need only numpy.
 """
 
 from __future__ import annotations

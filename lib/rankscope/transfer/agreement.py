@@ -1,4 +1,4 @@
-"""Training steps on one timeline twice, by our recorder and by torch.profiler, and how far the two agree."""
+"""Training steps recorded twice, by our recorder and by torch.profiler, and how well the two agree."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class DisagreementError(ValueError):
 
 @attrs.frozen
 class PhaseAgreement:
-    """One phase by both: our spans, and the profiler's range of each, or what it saw run on the GPU meanwhile.
+    """One phase in both recordings: our spans, and the profiler's range (or GPU work) for each.
 
-    `later_s` is how much later the profiler's starts than ours, `shorter_s` how much shorter it is: the median, and the
-    value furthest from 0. `reach_s` is how far one of the profiler's reaches out of our span at most, 0 where none
-    does. `coverage` is the share of our spans' time that the profiler's fill. `unmatched` are the items that one of the
-    two lacks, or has more than once.
+    `later_s` is how much later the profiler's range starts than our span, `shorter_s` how much shorter it is: each the
+    median and the value furthest from 0. `reach_s` is how far a range extends beyond our span at most, 0 if none does.
+    `coverage` is the share of our spans' time that the ranges fill. `unmatched` are the items that one recording lacks
+    or has more than once.
     """
 
     lane: str
@@ -47,7 +47,7 @@ class PhaseAgreement:
 
     @property
     def name(self) -> str:
-        """The phase, with its lane where that has another name."""
+        """The phase, with its lane if that has another name."""
         return self.kind if self.lane == self.kind else f"{self.kind} on lane {self.lane!r}"
 
     def __str__(self) -> str:
@@ -62,15 +62,15 @@ class PhaseAgreement:
 
 @attrs.frozen
 class Agreement:
-    """What `RecordedSteps.agreement` finds, a phase a lane."""
+    """The result of `RecordedSteps.agreement`: one entry per phase and lane."""
 
     phases: tuple[PhaseAgreement, ...]
     clock_s: float
 
     def check(self, tolerance_s: float = TOLERANCE_S) -> None:
-        """Raise DisagreementError unless each span has one range of the profiler's, and that lies inside it.
+        """Raise DisagreementError unless each span has exactly one profiler range, which lies inside it.
 
-        It may reach out by `tolerance_s` and the uncertainty of the clocks.
+        A range may extend beyond its span by `tolerance_s` plus the uncertainty of the clocks.
         """
         within_s = number("tolerance_s", tolerance_s, 0) + self.clock_s
         found = []
@@ -91,13 +91,12 @@ class Agreement:
 
 @frozen(eq=False)
 class RecordedSteps:
-    """The same steps recorded twice, in seconds from the start of the first; made by `record_steps`.
+    """The same steps recorded twice, in seconds from the start of the first step; created by `record_steps`.
 
-    `ours` has a lane and a kind for each of `PHASES`, as the host spends its time; with a GPU also lanes "GPU" and,
-    where batches are prefetched, "GPU copies", with the same kinds. `profiler` has torch.profiler's ranges of the
-    phases on the same lanes, and of a GPU every kernel and copy, a lane a stream, such as "GPU stream 7". Items number
-    the steps; the profiler's kernels and copies have none. `clock_s` is how far off the difference of the two clocks
-    may be.
+    `ours` has a lane and a kind for each of `PHASES` on the host; with a GPU also a lane "GPU" and, if batches are
+    prefetched, "GPU copies", with the same kinds. `profiler` has torch.profiler's ranges of the phases on the same
+    lanes, and every kernel and copy of the GPU, one lane per stream, such as "GPU stream 7". Items are step numbers;
+    the profiler's kernels and copies have none. `clock_s` is the uncertainty of the offset between the two clocks.
     """
 
     ours: Timeline = checked(Timeline)
@@ -107,8 +106,8 @@ class RecordedSteps:
     def agreement(self) -> Agreement:
         """Compare the two recordings phase by phase.
 
-        On the host the profiler's range of a step is compared with our span of it. On the GPU each kernel and copy
-        belongs to the span of ours in which it ran, or to the nearest; copies from the host to a span of copies if one
+        On the host, the profiler's range of a step is compared with our span of it. On the GPU, each kernel and copy
+        belongs to our span in which it ran, or to the nearest one; copies from the host go to a span of copies if one
         is near.
 
         >>> from rankscope.timeline import Span
@@ -140,7 +139,7 @@ def _of_host(ours: Timeline, theirs: Timeline, phase: str) -> PhaseAgreement:
 
 
 def _of_gpu(ours: Timeline, theirs: Timeline, slack_s: float) -> Iterator[PhaseAgreement]:
-    """For each lane and kind: our spans, and what ran from the first start to the last end in each of them."""
+    """For each lane and kind: our spans, and the GPU work in each, from the first start to the last end."""
     own = [place for place, lane in enumerate(ours.lanes) if lane in (GPU, GPU_COPIES)]
     streams = [place for place, lane in enumerate(theirs.lanes) if lane.startswith(STREAM)]
     spans = ours.take(np.flatnonzero(np.isin(ours.lane, own)))
@@ -159,7 +158,7 @@ def _of_gpu(ours: Timeline, theirs: Timeline, slack_s: float) -> Iterator[PhaseA
 
 
 def _owners(spans: Timeline, work: Timeline, slack_s: float) -> NDArray[np.int64]:
-    """The place of the span that each kernel or copy belongs to: of all within `slack_s`, the one of its sort."""
+    """The index of the span that each kernel or copy belongs to: among those within `slack_s`, one of its kind."""
     is_copy = np.array([kind == "copy" for kind in spans.kinds])[spans.kind]
     owner = np.zeros(len(work), dtype=np.int64)
     for place in range(len(work)):
@@ -180,7 +179,7 @@ def _phase(
     unmatched: NDArray[np.int64],
     busy_s: float,
 ) -> PhaseAgreement:
-    """The figures of spans of `mine` and as many of theirs, in the same order."""
+    """The figures of our spans (`mine`) and as many of the profiler's, in the same order."""
     later_s, earlier_s = theirs[0] - mine.start_s, mine.stop_s - theirs[1]
     reach_s = float(np.max([0.0, *-later_s, *-earlier_s]))
     whole_s = float((mine.stop_s - mine.start_s).sum())

@@ -1,4 +1,4 @@
-"""What a batch is made of: its tensors, taken out of any nesting and put back, by the rules of torch's pin_memory."""
+"""Map the tensors of a batch, however they are nested, by the rules of torch's pin_memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _FLAT = str | bytes | bytearray | memoryview | range  # sequences that hold no t
 
 
 def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
-    """Return the batch with each tensor, and each object that moves itself, replaced by what `move` gives.
+    """Return the batch with `move` applied to each tensor and each object that can move itself.
 
-    Lists, tuples, named tuples, mappings and dataclasses are rebuilt, of the same type wherever that type can be.
-    Objects move themselves that have `pin_memory` and `to`, or `to` and are none of these. All else stays as it is.
+    Lists, tuples, named tuples, mappings and dataclasses are rebuilt, with the same type if possible. Objects can move
+    themselves if they have `pin_memory` and `to`, or if they have `to` and are not containers. The rest is unchanged.
 
     >>> mapped({"x": [torch.ones(2)], "name": "a"}, lambda tensor: tensor.tolist())
     {'x': [[1.0, 1.0]], 'name': 'a'}
@@ -44,7 +44,7 @@ def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
 
 
 def leaves(value: Any) -> list[Any]:
-    """Return what `mapped` moves, in its order.
+    """Return the objects that `mapped` moves, in order.
 
     >>> [tensor.tolist() for tensor in leaves((torch.ones(1), {"y": [torch.zeros(2)]}))]
     [[1.0], [0.0, 0.0]]
@@ -60,7 +60,7 @@ def leaves(value: Any) -> list[Any]:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in an object, however deep, each once."""
+    """Yield each tensor in an object once, at any depth."""
     known: set[int] = set()
     waiting = [value]
     while waiting:
@@ -80,19 +80,19 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def is_pinnable(value: Any) -> bool:
-    """Whether an object moves by `pin_memory` and ``to(device, non_blocking=True)`` of its own."""
+    """Whether an object has its own `pin_memory` and ``to(device, non_blocking=True)``."""
     return _has(value, "pin_memory") and _has(value, "to")
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is numbers in the host's memory and nothing else: no subclass, no graph, no sparse layout."""
+    """Whether a tensor is plain host memory: no subclass, no autograd graph, no sparse layout."""
     ordinary = type(tensor) is torch.Tensor and tensor.layout == torch.strided
     special = tensor.is_nested or tensor.is_quantized or tensor.requires_grad
     return ordinary and tensor.device.type == "cpu" and not special
 
 
 def copied_strides(tensor: torch.Tensor) -> tuple[int, ...]:
-    """Return the strides that ``tensor.to(device)`` gives its copy: its own where it has no gaps.
+    """Return the strides of the copy that ``tensor.to(device)`` makes: those of the tensor if it has no gaps.
 
     >>> copied_strides(torch.zeros(4, 6).t()), copied_strides(torch.zeros(4, 6)[:, ::2])
     ((1, 6), (3, 1))

@@ -1,4 +1,4 @@
-"""The path onto the GPU as a model: where batches are prepared, copied and computed on, and what overlaps."""
+"""A model of the path to the GPU: where batches are prepared, copied and computed on, and what overlaps."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def simulate(
     prefetched: bool = True,
     pin_s: float = 0.0,
 ) -> Timeline:
-    """Return when batches are loaded, copied and computed on: spans "load", "pin" if it takes time, "copy", "compute".
+    """Return the timeline of batches: spans "load", "pin" (if it takes time), "copy" and "compute".
 
     Each batch takes a worker `load_s`, the loader's pin thread `pin_s`, the link `copy_s` and the device `step_s`. A
-    loop that is not `prefetched` copies a batch and computes on it before it asks for the next; one that is has the
-    next on its way meanwhile. As in a DataLoader, two batches per worker are in hand. Raises ValueError for negative
-    times, fewer than 0 batches and fewer than 1 worker.
+    loop that is not `prefetched` copies a batch and computes on it before it asks for the next; with `prefetched` the
+    next batch is copied meanwhile. As in a DataLoader, two batches per worker are in flight. Raises ValueError for
+    negative times or batches and for fewer than 1 worker.
 
     >>> for prefetched in (False, True):
     ...     loop = simulate(100, load_s=0.001, copy_s=0.004, step_s=0.006, prefetched=prefetched)
@@ -56,11 +56,10 @@ def preprocess_pipeline(
 ) -> Pipeline:
     """Return the pipeline in which batches are loaded, preprocessed, copied to the GPU and trained on.
 
-    `where` batches are preprocessed is "workers", which load a batch and prepare it, or "gpu", which prepares each
-    batch before its step. Times are those of a batch: `load_s` and, on workers, `preprocess_s` on one worker while all
-    of them work, since they share cores; `copy_s` of the bytes that are then copied, four times as many where a worker
-    has made float32 of them. As in a DataLoader, two batches per worker are in hand. Raises ValueError for negative
-    times and fewer than 1 worker.
+    `where` is "workers", which load and preprocess a batch, or "gpu", which preprocesses each batch before its step.
+    Times are per batch. Measure `load_s` and, for workers, `preprocess_s` on one worker while all of them run, since
+    they share cores. `copy_s` is that of the bytes copied: four times as many if a worker converts uint8 to float32. As
+    in a DataLoader, two batches per worker are in flight. Raises ValueError for negative times and fewer than 1 worker.
 
     >>> for where, preprocess_s in (("workers", 0.040), ("gpu", 0.001)):
     ...     path = preprocess_pipeline(where, 0.002, preprocess_s, 0.004, 0.010, num_workers=2)
@@ -78,11 +77,11 @@ def preprocess_pipeline(
 
 
 def overlap_share(timeline: Timeline) -> float:
-    """Return the share of the bound that copies and steps achieve: max(copy, compute) over the time they really took.
+    """Return how well copies and steps overlap: max(copy, compute) divided by the time they took.
 
-    1 is perfect overlap; copies and steps of equal length that take turns achieve a half. What counts is the time from
-    the start of the first "compute" span to the end of the last: the first copy has nothing to hide behind. Raises
-    ValueError for a timeline without both kinds, with several ranks, or without any time.
+    1 is perfect overlap; copies and steps of equal length that alternate reach 0.5. The time counts from the start of
+    the first "compute" span to the end of the last, as the first copy has nothing to hide behind. Raises ValueError for
+    a timeline without both kinds, with several ranks, or of no duration.
 
     >>> from rankscope.timeline import Span
     >>> spans = [Span(0, "copy", "copy", 1, 0.0, 2.0), Span(0, "compute", "compute", 0, 0.0, 3.0),
@@ -92,7 +91,7 @@ def overlap_share(timeline: Timeline) -> float:
     """
     of_type("timeline", timeline, Timeline)
     if np.unique(timeline.rank).size > 1:
-        raise ValueError("timeline must be that of one rank: select(rank=…) gives it")
+        raise ValueError("timeline must have one rank: use select(rank=…)")
     steps, copies = timeline.select(kind="compute"), timeline.select(kind="copy")
     if not len(copies) or not steps.makespan_s:
         raise ValueError(f"timeline must have spans of kinds 'copy' and 'compute', got {timeline!r}")

@@ -1,11 +1,11 @@
-"""`prefetched`: batches on the device before they are asked for, the copies overlapped with the steps.
+"""`prefetched`: batches are on the device before they are asked for; copies overlap with steps.
 
-What can go wrong with that, and what prevents it here. A step that starts before its copy has ended reads garbage: the
-consumer's stream waits for the copy's event. Pinned memory that is written again, or freed, before the copy out of it
-has ended changes what is copied: buffers form a ring, and are touched again once their event has completed. Device
-memory that is freed after its last use was enqueued may be given to the next copy while that use goes on: each tensor
-is recorded on the consumer's stream. And a host that enqueues steps faster than the device executes them would fill
-the device with batches: it waits for the step `num_ahead` + 1 before the one that it asks for.
+Four things can go wrong; each is prevented here. A step that starts before its copy has ended reads garbage: the
+consumer's stream waits for the copy's event. Pinned memory that is overwritten or freed before its copy has ended
+changes the data: buffers form a ring and are reused only after their event has completed. Device memory that is freed
+after its last use was enqueued could be given to the next copy while that use is still running: each tensor is recorded
+on the consumer's stream. A host that enqueues steps faster than the device runs them would fill the device with
+batches: it waits for the step `num_ahead` + 1 before the one it asks for.
 """
 
 from __future__ import annotations
@@ -34,33 +34,34 @@ _FAR_MS = 10_000.0  # further than this from where it counts from, a time in CUD
 def prefetched(
     loader: Iterable[T], device: str | torch.device, num_ahead: int = 1, recorder: Recorder | None = None
 ) -> Prefetched[T]:
-    """Return what to iterate over in place of `loader`: its batches, on the device, the next `num_ahead` on their way.
+    """Return an iterable to use instead of `loader`: its batches on the device, with the next `num_ahead` in flight.
 
-    Batches are tensors and whatever nests them: lists, tuples, named tuples, mappings, dataclasses, rebuilt with the
-    device's tensors in place of the host's. Tensors in pinned memory, as DataLoader(pin_memory=True) gives them, are
-    copied from where they are, and must stay unchanged; others go through a ring of pinned buffers. Objects with both
-    `pin_memory` and `to` are moved by these. Other objects with a `to`, and sparse tensors or such, are moved by their
-    ``to(device)``, rightly but not overlapped. Anything else stays as it is.
+    A batch is a tensor or a nesting of tensors in lists, tuples, named tuples, mappings and dataclasses, which is
+    rebuilt with device tensors. Tensors in pinned memory, as from DataLoader(pin_memory=True), are copied directly and
+    must not change meanwhile; others go through a ring of pinned buffers. Objects with both `pin_memory` and `to` are
+    moved by these. Other objects with a `to`, and tensors that are not plain (such as sparse ones), are moved by their
+    ``to(device)``: correctly, but without overlap. Anything else is unchanged.
 
-    The loader is asked in the caller's thread, `num_ahead` batches ahead, so that random numbers are drawn in one order
-    every time; a step that waits for its own result (`loss.item()`) therefore hides copies, but no reading or pinning:
-    a DataLoader's workers and pin thread do. An error of the loader comes after the batches before it. Leaving a loop
-    early waits for copies under way, and with a recorder for steps. Batches belong to the stream that is current when
-    they are asked for.
+    The loader runs in the caller's thread, `num_ahead` batches ahead, so that random numbers are always drawn in the
+    same order. So with a step that waits for its own result (`loss.item()`), copies are hidden but reading and pinning
+    are not; use a DataLoader's workers and pin thread for these. An error of the loader is raised after the batches
+    before it. Leaving a loop early waits for running copies and, with a recorder, for running steps. Batches belong to
+    the stream that is current when they are asked for.
 
-    `recorder` gets a span for each copy and each step, from the device's own clock, on lanes "copy" and "compute"; a
-    step lasts from its batch being there until the device has done all that it got before the next batch was asked for.
-    The step in which a loop is left has none, its end being unknown. Items number the batches, on over the iterations.
+    `recorder` gets a span for each copy and each step, by the device's clock, on lanes "copy" and "compute". A step
+    lasts from the arrival of its batch until the device has finished all work enqueued before the next batch was asked
+    for. The step in which a loop is left is not recorded, as its end is unknown. Items are batch numbers, which
+    continue over several iterations.
 
-    On the CPU the loader's batches come as they are, and steps alone are recorded. Raises ValueError for a device that
-    is not here or neither CPU nor CUDA, and for a `num_ahead` outside 1 to 64.
+    On the CPU, batches are passed through and only steps are recorded. Raises ValueError for a device that does not
+    exist or is neither CPU nor CUDA, and for a `num_ahead` outside 1 to 64.
 
     >>> batches = prefetched([{"x": torch.ones(2)}, {"x": torch.zeros(1)}], "cpu")
     >>> len(batches), [batch["x"].tolist() for batch in batches]
     (2, [[1.0, 1.0], [0.0]])
     """
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise ValueError(f"loader must be something that gives batches when iterated over, got {loader!r}")
+        raise ValueError(f"loader must be an iterable of batches, got {loader!r}")
     try:
         where = torch.device(device)
     except (RuntimeError, TypeError):
@@ -73,10 +74,10 @@ def prefetched(
 
 
 class Prefetched(Generic[T]):
-    """A loader whose batches come on the device; made by `prefetched`. Each iteration starts the loader again.
+    """A loader with its batches on the device; created by `prefetched`. Each iteration starts the loader again.
 
-    What it lacks itself, it takes from `loader`: ``prefetched(loader, device).sampler.set_epoch(3)`` sets the epoch of
-    the loader's own sampler. Attributes are read through it, not set.
+    Attributes that it lacks are read from `loader`: ``prefetched(loader, device).sampler.set_epoch(3)`` sets the epoch
+    of the loader's own sampler. They cannot be set through it.
     """
 
     def __init__(self, loader: Iterable[T], cuda: Cuda | None, num_ahead: int, recorder: Recorder | None) -> None:
@@ -112,7 +113,7 @@ def _timed(batches: Iterator[T], recorder: Recorder, numbers: Iterator[int]) -> 
 
 @dataclass
 class _Slot:
-    """A place in the ring: pinned buffers, and the copy that was last made from it."""
+    """A slot of the ring: pinned buffers, and the last copy made from them."""
 
     buffers: list[torch.Tensor] = field(default_factory=list)
     sources: list[Any] = field(default_factory=list)  # what the copy reads, which must live until it has ended
@@ -123,7 +124,7 @@ class _Slot:
 
 @dataclass
 class _Arrival:
-    """A batch that is there once `done` has completed, or the error in its place."""
+    """A batch that has arrived once `done` has completed, or an error instead of it."""
 
     item: int
     batch: Any = None
@@ -133,7 +134,7 @@ class _Arrival:
 
 
 class _Ahead:
-    """One iteration: what is on its way, the ring, and the steps that have been enqueued and not waited for."""
+    """One iteration: the batches in flight, the ring, and the steps that were enqueued but not waited for."""
 
     def __init__(
         self, batches: Iterator[Any], cuda: Cuda, num_ahead: int, recorder: Recorder | None, numbers: Iterator[int]
@@ -147,7 +148,7 @@ class _Ahead:
         self._ended_ns = {COPY: 0, COMPUTE: 0}
 
     def handed_over(self) -> Iterator[Any]:
-        """Yield the batches, each once the ones behind it have been sent after it."""
+        """Yield the batches, each after the copies of the following ones have been started."""
         try:
             if self._timed:
                 self._clock = self._cuda.clock()
@@ -164,7 +165,7 @@ class _Ahead:
             self._finish()
 
     def _send_next(self) -> bool:
-        """Send the loader's next batch on its way; an error waits for its turn. Whether there may be more."""
+        """Start copying the loader's next batch; an error waits for its turn. Return whether there may be more."""
         try:
             batch = next(self._batches, self)
             if batch is self:
@@ -178,7 +179,7 @@ class _Ahead:
         return arrival.error is None
 
     def _sent(self, batch: Any) -> _Arrival:
-        """The batch with tensors to which copies are under way."""
+        """The batch with device tensors, to which copies are running."""
         slot = self._ring[0]
         self._ring.rotate(-1)
         self._release(slot)
@@ -194,7 +195,7 @@ class _Ahead:
         return _Arrival(slot.item, mapped(batch, lambda _: next(arrived)), riders, slot.done)
 
     def _staged(self, leaf: Any, slot: _Slot) -> tuple[bool, Any]:
-        """Whether a leaf takes the copy stream, and it, in pinned memory; else where it has been moved already."""
+        """Whether a leaf uses the copy stream, and the leaf in pinned memory; otherwise the leaf already moved."""
         if isinstance(leaf, torch.Tensor):
             rides = is_plain(leaf)
             source = self._in_pinned(leaf, slot) if rides else leaf.to(self._cuda.device)
@@ -206,7 +207,7 @@ class _Ahead:
         return rides, source
 
     def _in_pinned(self, tensor: torch.Tensor, slot: _Slot) -> torch.Tensor:
-        """The tensor if it can be copied as it is, else what it is in a buffer of the slot."""
+        """The tensor if it can be copied directly, else its copy in a buffer of the slot."""
         if is_dense(tensor) and self._cuda.is_pinned(tensor):
             return tensor
         place = len(slot.sources)
@@ -218,7 +219,7 @@ class _Ahead:
         return room.as_strided(tensor.shape, copied_strides(tensor)).copy_(tensor)
 
     def _receive(self) -> tuple[int, Any, list[Any]]:
-        """The number of the oldest batch, the begin of its step, and it; or its error."""
+        """The number of the oldest batch, the start of its step, and the batch; or raise its error."""
         arrival = self._arrivals.popleft()
         try:
             if arrival.error is not None:
@@ -232,7 +233,7 @@ class _Ahead:
         return arrival.item, self._cuda.mark(True) if self._timed else None, [arrival.batch]
 
     def _release(self, slot: _Slot) -> None:
-        """Wait for the copy that was last made from a slot, and release what it has read."""
+        """Wait for the last copy from a slot, and release its source."""
         if slot.done is not None:
             slot.done.synchronize()
             self._record(COPY, slot.item, slot.begun, slot.done)
@@ -251,7 +252,7 @@ class _Ahead:
         self._recorder.add(lane, lane, item, start_ns, self._ended_ns[lane])
 
     def _finish(self) -> None:
-        """Leave no copy under way; with a recorder, and only then, no step either."""
+        """Wait for all copies and, with a recorder only, for all steps."""
         for slot in self._ring:
             self._release(slot)
         while self._timed and self._steps:
@@ -259,56 +260,56 @@ class _Ahead:
 
 
 class Cuda:
-    """The operations of CUDA that a prefetcher is made of, in one place so that a test can put a late one there.
+    """The CUDA operations of a prefetcher, in one class so that a test can replace it with a slow one.
 
-    The device has a copy stream of its own; the consumer's stream is whichever is current.
+    The device has its own copy stream; the consumer's stream is the current one.
 
-    Raises ValueError where the device is not there.
+    Raises ValueError if the device does not exist.
     """
 
     def __init__(self, device: torch.device) -> None:
         if not torch.cuda.is_available():
-            raise ValueError(f"device must be one that is here, and no CUDA device is; got {str(device)!r}")
+            raise ValueError(f"device must exist, but there is no CUDA device; got {str(device)!r}")
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", whole("the device's number", index, 0, torch.cuda.device_count() - 1))
         self._copy_stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
 
     def copying(self) -> AbstractContextManager[object]:
-        """Return a context in which the copy stream is the current one."""
+        """Return a context in which the copy stream is current."""
         return torch.cuda.stream(self._copy_stream)
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return tensor.is_pinned()
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
-        """Return a pinned buffer from torch's pool of them."""
+        """Return a pinned buffer from torch's pool."""
         with torch.inference_mode(False):  # a tensor made inside cannot be written to outside
             return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def copy(self, source: Any) -> Any:
-        """Return where the copy of a pinned tensor or object will be; the current stream makes it in its turn."""
+        """Start copying a pinned tensor or object on the current stream, and return the target."""
         return source.to(self.device, non_blocking=True)
 
     def mark(self, timed: bool) -> torch.cuda.Event:
-        """Return an event that completes when the current stream has done all that it was given so far."""
+        """Return an event that completes when the current stream has finished all work enqueued so far."""
         # blocking: who waits for it leaves the core to others
         event = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event
 
     def wait_for(self, event: torch.cuda.Event) -> None:
-        """Have the current stream wait; the host goes on."""
+        """Make the current stream wait for an event; the host does not wait."""
         torch.cuda.current_stream(self.device).wait_event(event)
 
     def hand_over(self, tensor: torch.Tensor) -> None:
-        """Have the allocator give the tensor's memory to nobody before what the current stream does with it is done."""
+        """Keep the allocator from reusing the tensor's memory until the current stream has finished with it."""
         if tensor.is_cuda:
             tensor.record_stream(torch.cuda.current_stream(self.device))
 
     def clock(self) -> Callable[[torch.cuda.Event], int]:
-        """Return a function that gives the time of a completed, timed event on `time.perf_counter_ns`'s clock.
+        """Return a function from a completed, timed event to its time on the clock of `time.perf_counter_ns`.
 
-        One moment is read on both clocks, to about 10 µs; from there on the device's clock counts.
+        Both clocks are read at one moment, to about 10 µs; after that only the device's clock is used.
         """
         _, anchor, anchor_ns = min((self._moment() for _ in range(5)), key=lambda moment: moment[0])
 
@@ -323,7 +324,7 @@ class Cuda:
         return read
 
     def _moment(self) -> tuple[int, torch.cuda.Event, int]:
-        """How long the host waited for an event of the copy stream, the event, and about when it was."""
+        """How long the host waited for an event of the copy stream, the event, and its approximate time."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         before_ns = _now()
         event.record(self._copy_stream)

@@ -1,7 +1,7 @@
 """Random crop, flip, resize and normalise as one torch function: on a CPU worker, or on the device after the copy.
 
-`random_crops` decides, by seed, epoch and index alone, what is cut out of each image; `preprocessed` does it. What is
-random is drawn on the CPU and is 40 bytes an image, so that both places give the same, within float rounding.
+`random_crops` chooses the crop of each image from seed, epoch and index alone; `preprocessed` applies it. The random
+numbers are drawn on the CPU, 40 bytes per image, so both places give the same result within float rounding.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LEAST_AREA, _WIDEST = 0.08, 4 / 3
 
 
 def random_crops(indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, epoch: int = 0) -> torch.Tensor:
-    """Return a row for each index: top, left, height and width of the crop in pixels, and 1 where it is flipped.
+    """Return a row for each index: top, left, height and width of the crop in pixels, and 1 if it is flipped.
 
-    `image_px` is the images' height and width. As in torchvision's RandomResizedCrop, the crop's share of their area is
-    uniform from 0.08 to 1 and the logarithm of width over height from that of 3/4 to that of 4/3; what is then too long
-    for the image is cut to it. Half of the crops are flipped, left to right. A row depends on seed, epoch and its index
-    alone. Raises ValueError for what is out of range.
+    `image_px` is the images' height and width. As in torchvision's RandomResizedCrop, the crop's share of the area is
+    uniform from 0.08 to 1, and the logarithm of width / height is uniform from that of 3/4 to that of 4/3; a side
+    longer than the image is cut to it. Half of the crops are flipped left to right. A row depends only on seed, epoch
+    and its index. Raises ValueError for values out of range.
 
     >>> random_crops([7, 8], (32, 48), seed=1).tolist() == random_crops([8, 7], (32, 48), seed=1).flip(0).tolist()
     True
@@ -53,10 +53,10 @@ def preprocessed(
 ) -> torch.Tensor:
     """Return the crops, resized to `size_px` (height, width), as float32 of shape (image, channel, height, width).
 
-    `images` are uint8 of shape (image, height, width, channel), as decoders give them, on any device; the work is done
-    there. Values are bilinear between pixels, as ``interpolate(mode="bilinear")`` has them, without antialiasing; then
-    divided by 255, less `mean`, over `std`, one number or one a channel.
-    Raises ValueError for images and crops that do not fit; crops on a GPU are trusted to lie in the images.
+    `images` are uint8 of shape (image, height, width, channel), as from a decoder, on any device; the work is done
+    there. Pixels are interpolated as by ``interpolate(mode="bilinear")`` without antialiasing, then divided by 255,
+    then `mean` is subtracted and the result divided by `std` (one number, or one per channel). Raises ValueError for
+    images and crops that do not fit; crops on a GPU are trusted to lie in the images.
 
     >>> images = torch.tensor([[[[0], [255]]]], dtype=torch.uint8)  # one image, one row: black, white
     >>> preprocessed(images, torch.tensor([[0, 0, 1, 2, 1]]), (1, 2), mean=[0.0], std=[1.0]).tolist()  # flipped
@@ -76,7 +76,7 @@ def preprocessed(
 
 
 def _places(first: torch.Tensor, length: torch.Tensor, num: int, side: int) -> torch.Tensor:
-    """For each of `num` pixels spread over each crop, where it is along the image's side: -1 to 1, as `grid_sample`."""
+    """The positions of `num` pixels spread over each crop, along the image's side: -1 to 1, as in `grid_sample`."""
     centre = torch.arange(num, device=first.device) + 0.5
     place = (centre * (length[:, None] / num) - 0.5).clamp_(min=0)
     pixel = first[:, None] + torch.minimum(place, length[:, None] - 1.0)  # nothing beyond the crop is looked at
@@ -86,7 +86,7 @@ def _places(first: torch.Tensor, length: torch.Tensor, num: int, side: int) -> t
 def _normalisation(
     mean: Sequence[float], std: Sequence[float], images: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a pixel's value is multiplied by, and what is then added, for each channel."""
+    """The factor and the offset applied to pixel values, per channel."""
     channels = images.shape[3]
     columns = []
     for name, given, above in (("mean", mean, None), ("std", std, 0)):

@@ -107,12 +107,11 @@ class Network:
 
 @contextmanager
 def emulated(num_hosts: int, bytes_per_s: float, latency_s: float = 0.0) -> Iterator[Network]:
-    """Emulate a network of hosts that send and receive `bytes_per_s` at once (full duplex) with a latency of
-    `latency_s`.
+    """Emulate a network of hosts that send and receive `bytes_per_s` at once, with a latency of `latency_s`.
 
     With a latency, packets pass through the switch process, which carries about 100 Mbit/s per host with 8 hosts.
-    Without one, the kernel carries them: it is faster, but the first packet passes unshaped, and it does not
-    depend on real-time priority.
+    Without one, the kernel carries them: it is faster, but the first packet passes unshaped, and it does not depend
+    on real-time priority.
 
     Processes on the hosts are killed at the end, and nothing is left behind, even if this process is killed. Raises
     ValueError for invalid arguments, MachineError if the network cannot be created: it needs root, Linux and iproute2.
