@@ -86,7 +86,7 @@ COPY, STEP = Span(0, "copy", "copy", 0, 0.0, 1.0), Span(0, "compute", "compute",
             (partial(overlap_share, Timeline.of(spans)), "timeline must have spans of kinds 'copy' and 'compute'")
             for spans in ([], [COPY], [STEP], [COPY, STEP._replace(stop_s=0.0)])
         ],
-        (lambda: overlap_share(Timeline.of([COPY, STEP, STEP._replace(rank=1)])), "timeline must be that of one rank"),
+        (lambda: overlap_share(Timeline.of([COPY, STEP, STEP._replace(rank=1)])), "timeline must have one rank"),
     ],
 )
 def test_bad_input_is_one_sentence(call: Callable[[], object], message: str) -> None:

@@ -461,11 +461,11 @@ def test_mappings_and_sequences_of_one_s_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((3, "cpu"), {}, "loader must be something that gives batches when iterated over, got 3"),
+        ((3, "cpu"), {}, "loader must be an iterable of batches, got 3"),
         (([], "tpu!"), {}, "device must be 'cpu', 'cuda' or 'cuda:' and its number, got 'tpu!'"),
         (([], None), {}, "device must be 'cpu', 'cuda' or 'cuda:' and its number, got None"),
         pytest.param(
-            *(([], "cuda:1"), {}, "device must be one that is here, and no CUDA device is; got 'cuda:1'"),
+            *(([], "cuda:1"), {}, "device must exist, but there is no CUDA device; got 'cuda:1'"),
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device"),
         ),
         (([], "cpu"), {"num_ahead": 0}, "num_ahead must be a whole number from 1 to 64, got 0"),

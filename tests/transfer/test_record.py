@@ -114,7 +114,7 @@ def test_nothing_is_said_on_stderr() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"loader": 3}, "loader must be something that gives batches"),
+        ({"loader": 3}, "loader must be an iterable of batches"),
         ({"loader": []}, "loader must give at least one batch, got none"),
         ({"loader": [torch.ones(2, 32)] * 2}, "a batch must be a pair of inputs and targets, got Tensor"),
         ({"loader": [(torch.ones(2, 32),)]}, "a batch must be a pair of inputs and targets, got tuple"),
