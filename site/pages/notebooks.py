@@ -74,7 +74,7 @@ def explorer_call(source: str) -> Shown | None:
 def described(source: str, heading: str) -> str:
     """What a cell's figure shows, in words: what its kind always shows, then its title or the heading above it.
 
-    >>> described('_ = figures.timeline(simulate(two, 3), title="Two stages")', "## 1. A road")
+    >>> described('_ = figures.timeline(simulate(two, 3), title="Two stages")', "## 1. A path")
     'What ran when, on which lane of which rank: “Two stages”'
     """
     tree = ast.parse(source)

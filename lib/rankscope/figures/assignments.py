@@ -136,7 +136,7 @@ def draw_label_counts(
     """Draw how many samples of each label each rank reads, from `Assignment.count_labels`.
 
     Blue is fewer than the mean over all ranks and labels, orange is more. `limits` are the counts that the darkest
-    shades stand for, the smallest and largest where not given: pass the same to drawings that are to be compared.
+    shades stand for, the smallest and largest where not given: pass the same to drawings that you compare.
     Raises ValueError unless `counts` is a (num_ranks, num_labels) array of whole numbers, for limits that are not whole
     numbers, and for more than 65,536 cells.
     """

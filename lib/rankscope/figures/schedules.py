@@ -37,7 +37,7 @@ def draw_schedule(
     gpus_per_node: int | None = None,
     title: str | None = None,
 ) -> Drawing:
-    """Draw who sends what to whom: at one `step` of a schedule, or over the time of a `timeline`.
+    """Draw which rank sends what, and where to: at one `step` of a schedule, or over the time of a `timeline`.
 
     With `step`: who holds what before it, its messages as arrows, and who holds what after it. A row is a rank, a
     column a chunk; lines part the nodes of `gpus_per_node` ranks. Where ranks add up, each cell has a stripe for every
