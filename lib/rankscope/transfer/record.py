@@ -1,4 +1,4 @@
-"""`record_steps`: steps of training on one device, from loader to optimizer, recorded by us and by torch.profiler."""
+"""`record_steps`: training steps on one device, from loader to optimizer, recorded by us and by torch.profiler."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def record_steps(
 ) -> RecordedSteps:
     """Train on the loader's batches, all or the first `num_batches`, and return what both recorders saw.
 
-    A batch is a pair of inputs and targets. A step has five phases: "load" asks the loader for the batch, "copy" brings
-    it to the device, "forward" is ``loss(module(inputs), targets)``, "backward" its gradients, "optimizer" its step and
-    `zero_grad`. Each is a range of torch.profiler's inside a span of ours. A GPU works behind the host, so there CUDA
-    events before and after each phase time it as well.
+    A batch is a pair of inputs and targets. A step has five phases: "load" gets the batch from the loader, "copy" moves
+    it to the device, "forward" is ``loss(module(inputs), targets)``, "backward" computes the gradients, "optimizer" is
+    its step and `zero_grad`. Each phase is a torch.profiler range inside a span of ours. A GPU runs behind the host, so
+    CUDA events before and after each phase time it there, too.
 
-    Where `loader` is `prefetched` for that device, batches are there already: the phase "copy" is missing, and on a GPU
-    the copies have a lane of their own. The loader's iterator is made, its workers are started, before the recording.
+    If `loader` is `prefetched` for the device, its batches have already been copied: there is no phase "copy", and on a
+    GPU the copies have their own lane. The loader's iterator is created, and its workers started, before the recording.
 
-    Raises ValueError for bad input, for a module that is not on the device and for a loader without batches; and what
-    loader, module, loss and optimizer raise.
+    Raises ValueError for invalid arguments, for a module that is not on the device and for a loader without batches.
+    Errors of loader, module, loss and optimizer are passed on.
 
     >>> module = torch.nn.Linear(4, 1)
     >>> batches = [(torch.ones(8, 4), torch.ones(8, 1))] * 3
@@ -83,7 +83,7 @@ def record_steps(
 
 @dataclass
 class _Run:
-    """One recording: what is trained, and what has been seen of it so far."""
+    """One recording: what is trained, and what has been recorded so far."""
 
     module: torch.nn.Module
     loss: Callable[[Any, Any], torch.Tensor]
@@ -119,7 +119,7 @@ class _Run:
         return RecordedSteps(ours, theirs, clock_s)
 
     def _train(self, batches: Iterator[Any], most: int | None, copies: bool) -> int:
-        """Return on how many batches; what the device was given is done then."""
+        """Train, wait for the device, and return the number of batches."""
         num_steps = 0
         try:
             while num_steps != most:
@@ -162,7 +162,7 @@ class _Run:
             self.events.append((kind, item, begin, cuda.mark(True)))
 
     def _read_clock(self) -> None:
-        """Note where ranges of the profiler's lie on our clock."""
+        """Record the position of profiler ranges on our clock."""
         for _ in range(_NUM_READINGS):
             before_ns = _now()
             with record_function(CLOCK):
@@ -170,7 +170,7 @@ class _Run:
             self.readings.append((before_ns / 1e9, inside_ns / 1e9, _now() / 1e9))
 
     def _on_gpu(self, read: Callable[[Any], int]) -> list[Timeline]:
-        """The phases as the device went through them, and the copies of a prefetcher."""
+        """The phases as the device ran them, and the copies of a prefetcher."""
         steps = []
         for kind, item, begin, end in self.events:
             begin_s, end_s = read(begin) / 1e9, read(end) / 1e9
@@ -180,7 +180,7 @@ class _Run:
 
 
 def _without_end(timeline: Timeline, num_steps: int) -> Timeline:
-    """All but the load that found no more."""
+    """All spans except the load that found no further batch."""
     is_load = np.array([kind == "load" for kind in timeline.kinds], dtype=bool)[timeline.kind]
     return timeline.take(np.flatnonzero(~(is_load & (timeline.item == num_steps))))
 
@@ -189,10 +189,10 @@ def _without_end(timeline: Timeline, num_steps: int) -> Timeline:
 
 
 def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tuple[Timeline, float]:
-    """Return the phases and the GPU's work from a trace, on the clock of the readings, and the uncertainty of that.
+    """Return the phases and the GPU's work from a trace, on the clock of `readings`, and the clock's uncertainty.
 
-    A range "rankscope: clock" begins between the first and the second time of its reading, and ends between the second
-    and the third: all of them together bound how far the trace's clock is ahead. Raises RuntimeError if the trace does
+    A range "rankscope: clock" starts between the first and the second time of its reading, and ends between the second
+    and the third. Together these ranges bound how far the trace's clock is ahead. Raises RuntimeError if the trace does
     not have as many of these ranges as there are readings, ValueError if it cannot be read.
     """
     spans, names = (Timeline.from_chrome_trace(path, kind) for kind in ("category", "name"))  # the same, in one order
@@ -215,7 +215,7 @@ def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tup
 
 
 def _offset_s(ranges: Timeline, readings: Sequence[Reading]) -> tuple[float, float]:
-    """What to add to the trace's times, and how far off that may be."""
+    """The offset to add to the trace's times, and its uncertainty."""
     if len(ranges) != len(readings) or not readings:
         raise RuntimeError(f"torch.profiler recorded {len(ranges)} of {len(readings)} ranges that set its clock")
     before_s, inside_s, after_s = np.array(sorted(readings)).T

@@ -1,4 +1,4 @@
-"""Ranks that run out of batches at different times: what runs when, what is read, and how much each sample counts."""
+"""Ranks that run out of batches at different times: what runs when, what is read, and how each sample is weighted."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def simulate(
     allreduce_s: float = 0.002,
     timeout_s: float = 0.1,
 ) -> Timeline:
-    """Return what each rank does in an epoch if rank r has ``num_batches[r]`` batches; a step ends with an allreduce.
+    """Return the timeline of an epoch in which rank r has ``num_batches[r]`` batches; each step ends with an allreduce.
 
     Spans are of kind "step", "allreduce", "shadow" (the same allreduce on a rank that has no batches left and adds
     zeros) and "wait". When the first rank has no batches left, the others
 
-    - "hang": nothing is done about it. Their next allreduce waits for one that never comes, until `timeout_s`.
-    - "drop": all ranks stop there. "throw": they do, too, since Join with ``throw_on_early_termination`` raises.
-    - "pad": those without batches begin again with their first.
-    - "join": those without batches shadow the allreduces of the others (torch's Join).
+    - "hang": carry on. Their next allreduce waits for a rank that never comes, until `timeout_s`.
+    - "drop": stop. "throw": stop, too, because Join with ``throw_on_early_termination`` raises.
+    - "pad": continue; ranks without batches start again with their first.
+    - "join": continue; ranks without batches shadow their allreduces (torch's Join).
 
-    The time of Join's own messages, two allreduces of one number a step, is not in it. Raises ValueError for no ranks,
-    for numbers out of range, and where a rank has no batch to begin again with.
+    The time of Join's own messages, two allreduces of one number per step, is not included. Raises ValueError for no
+    ranks, for numbers out of range, and if a rank has no batch to start again with.
 
     >>> [span.kind for span in simulate([1, 2], "join") if span.rank == 0]
     ['step', 'allreduce', 'wait', 'shadow']
@@ -68,7 +68,7 @@ def simulate(
 
 
 def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
-    """Return how many steps with a batch of its own each rank completes; ValueError as `simulate`.
+    """Return the number of steps that each rank completes with its own batches. Raises ValueError as `simulate` does.
 
     >>> steps_by_rank([2, 3, 4], "join"), steps_by_rank([2, 3, 4], "pad"), steps_by_rank([2, 3, 4], "drop")
     ((2, 3, 4), (4, 4, 4), (2, 2, 2))
@@ -86,7 +86,8 @@ def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
 
 
 class Counts(NamedTuple):
-    """What one rank took part in: steps whose gradients it helped to reduce, allreduces of Join's single numbers."""
+    """What one rank took part in: steps whose gradients it helped to reduce, and Join's allreduces of single
+    numbers."""
 
     gradients: int
     words: int
@@ -94,11 +95,11 @@ class Counts(NamedTuple):
 
 @attrs.frozen(eq=False)
 class Prediction:
-    """What an uneven epoch comes to: `trained` are the samples of each rank's completed steps.
+    """The predicted result of an uneven epoch: `trained` are the samples of each rank's completed steps.
 
-    `scale` has for each step the sum of the weights that DDP's average gives to the ranks' gradients, `weights` for
-    each sample how much its gradient counts in the sum over all steps, `counts` what each rank takes part in, and
-    `failed` the ranks that end with an error.
+    `scale` is, per step, the sum of the weights of the ranks' gradients in DDP's average. `weights` is, per sample, the
+    weight of its gradient in the sum over all steps. `counts` says what each rank takes part in, and `failed` which
+    ranks end with an error.
     """
 
     trained: Assignment
@@ -109,19 +110,18 @@ class Prediction:
 
 
 def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_size: bool = True) -> Prediction:
-    """Return what `measure` finds where `epoch` says what each rank would read; `handling` is as of `simulate`.
+    """Return the prediction of what `measure` finds; `epoch` has each rank's samples, `handling` is as for `simulate`.
 
-    A batch counts for the mean over its samples, and each rank's batch for its part of DDP's average: a sample in a
-    batch of b has 1/(N·b). Join divides by the number of ranks at the start too, finished ones included, so that its
-    steps get smaller; with ``divide_by_initial_world_size=False`` by the n that still have a batch, which gives its
-    last samples 1/(n·b). If all samples were to count the same, as in the gradient of the mean loss, all weights would
-    be equal.
+    The loss of a batch is the mean over its samples, and DDP averages over N ranks: a sample in a batch of b has the
+    weight 1/(N·b). Join also divides by the initial number of ranks, finished ones included, so its steps get smaller.
+    With ``divide_by_initial_world_size=False`` it divides by the n ranks that still have a batch, so the last samples
+    have 1/(n·b). In the gradient of the mean loss all weights would be equal.
 
-    The counts are those of a module without buffers, about which Join has messages of their own. Join asks in each step
-    how many ranks still have a batch and whether to reduce gradients, once more when none has, and then who has
-    the final model. To throw, it asks a third time, and stops half way.
+    The counts are those of a module without buffers, which need further messages of Join. In each step Join asks how
+    many ranks still have a batch and whether to reduce gradients; it asks once more when none has, and then who has the
+    final model. With "throw" it asks a third time, and stops half way.
 
-    Raises ValueError as `simulate` does, and for an epoch without a loader, whose batches are not known.
+    Raises ValueError as `simulate` does, and for an epoch without a loader, whose batches are unknown.
 
     >>> epoch = files_epoch([4, 2, 4], num_ranks=2, batch_size=2)
     >>> [indices.tolist() for indices in epoch.ranks]
@@ -161,9 +161,9 @@ def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_s
 
 
 def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed: int = 0) -> Assignment:
-    """Return an epoch in which each rank reads whole files, those that `shard_files` gives it, batch by batch.
+    """Return an epoch in which each rank reads whole files, those that `shard_files` assigns to it, batch by batch.
 
-    The samples of file 0 come first in the dataset, then those of file 1. A rank's last batch may be a short one.
+    The dataset has the samples of file 0 first, then those of file 1, and so on. A rank's last batch may be short.
 
     >>> files_epoch([3, 1, 4], num_ranks=2, batch_size=2).ranks[0].tolist()
     [4, 5, 6, 7, 3]
@@ -182,7 +182,7 @@ def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed
 
 
 def batches_by_rank(epoch: Assignment) -> tuple[int, ...]:
-    """Return how many batches each rank has; ValueError for an epoch without a loader."""
+    """Return the number of batches of each rank. Raises ValueError for an epoch without a loader."""
     if of_type("epoch", epoch, Assignment).loader is None:
         raise ValueError("epoch must have a loader, whose batches its ranks read: epoch.with_loader(batch_size)")
     return tuple(len(epoch.batches(rank)) for rank in range(epoch.num_ranks))

@@ -1,4 +1,4 @@
-"""An epoch in which real ranks of DDP run out of batches at different times, recorded, compared with the model."""
+"""An epoch in which real DDP ranks run out of batches at different times: recorded, and compared with the model."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _COLLECTIVE = ("allreduce", "shadow")
 
 
 class UnevenError(RuntimeError):
-    """Real ranks did not do what they were predicted to do."""
+    """Raised if real ranks did not do what was predicted."""
 
 
 @frozen(eq=False)
 class UnevenRun:
-    """One epoch on real ranks: `epoch` is what they had, `trained` the samples of their completed steps.
+    """One epoch on real ranks: `epoch` is their input, `trained` the samples of their completed steps.
 
-    `gradients` are those that DDP left after each step, shape (steps, parameters), the same on all ranks that had a
-    batch in it; `errors` what each rank's epoch ended with, None where it came to its end.
+    `gradients` are DDP's after each step, of shape (steps, parameters), equal on all ranks that had a batch in it.
+    `errors` has the error that ended each rank's epoch, None if it completed.
     """
 
     epoch: Assignment
@@ -61,7 +61,7 @@ class UnevenRun:
 
     @cached_property
     def expected(self) -> Prediction:
-        """What is predicted of it."""
+        """The prediction for this run."""
         return predict(self.epoch, self.handling, self.divide_by_initial_world_size)
 
     @property
@@ -70,7 +70,7 @@ class UnevenRun:
         return tuple(rank for rank, error in enumerate(self.errors) if error) if self.handling == "hang" else ()
 
     def check(self) -> None:
-        """Raise UnevenError where reads, steps, allreduces or errors are not as predicted."""
+        """Raise UnevenError if reads, steps, allreduces or errors are not as predicted."""
         expected = self.expected
         for rank, (found, right) in enumerate(zip(self.trained.ranks, expected.trained.ranks, strict=True)):
             if not np.array_equal(found, right):
@@ -90,9 +90,9 @@ class UnevenRun:
 
 @frozen(eq=False)
 class Handled:
-    """One way to handle an uneven epoch: what it did to the samples, and the gradient of the whole epoch.
+    """One way to handle an uneven epoch: its effect on the samples, and the gradient of the whole epoch.
 
-    Gradients are sums over the steps, divided by the sum of all weights, so that they compare with that of a mean.
+    Gradients are sums over the steps, divided by the sum of all weights, so they compare with that of a mean.
     """
 
     name: str
@@ -111,18 +111,18 @@ class Handled:
 
     @property
     def weights(self) -> Vector:
-        """How much each sample counts, 1 where it counts as in the mean over all."""
+        """The weight of each sample; 1 is its weight in the mean over all samples."""
         weights = self.run.expected.weights
         return np.asarray(weights * weights.size / weights.sum())
 
     @property
     def measured(self) -> Vector:
-        """The gradient of the epoch as the ranks had it."""
+        """The epoch's gradient, measured on the ranks."""
         return np.asarray(self.run.gradients.sum(axis=0) / self.run.expected.scale.sum())
 
     @property
     def bias(self) -> float:
-        """How far the measured gradient is from that of the mean loss over all samples, as a share of its length."""
+        """The distance of the measured gradient from that of the mean loss over all samples, relative to its norm."""
         return _distance(self.measured, self.exact)
 
     @property
@@ -130,7 +130,7 @@ class Handled:
         return _distance(self.predicted, self.exact)
 
     def check(self) -> None:
-        """Raise UnevenError where the run, its samples or its gradient are not as predicted."""
+        """Raise UnevenError if the run, its samples or its gradient are not as predicted."""
         self.run.check()
         off = _distance(self.measured, self.predicted)
         if not off <= self.rounding:
@@ -145,7 +145,7 @@ def _distance(one: Vector, other: Vector) -> float:
 class UnevenComparison:
     """Ways to handle one uneven epoch, side by side; ``str()`` is the table.
 
-    `bias` is how far the epoch's gradient is from the exact one of the mean loss, as a share of that one's length.
+    `bias` is the distance of the epoch's gradient from that of the mean loss, relative to the norm of the latter.
     """
 
     handled: tuple[Handled, ...]
@@ -154,7 +154,7 @@ class UnevenComparison:
         return {one.name: one for one in self.handled}[name]
 
     def check(self) -> None:
-        """Raise UnevenError where anything is not as predicted; see `Handled.check`."""
+        """Raise UnevenError if anything is not as predicted; see `Handled.check`."""
         for one in self.handled:
             one.check()
 
@@ -180,14 +180,14 @@ def measure(
     hang_s: float = 5.0,
     timeout_s: float = 60.0,
 ) -> UnevenRun:
-    """Let each rank of `epoch` read its batches, from an IterableDataset, through DDP, and record what it does.
+    """Run DDP on real ranks that read the batches of `epoch` from an IterableDataset, and record each rank.
 
-    `handling` is one of those of `simulate`. `losses_fn` gives one loss a sample, of which a rank takes the mean over
-    its batch. Nothing updates the module: gradients of all steps are of the same parameters. A step sleeps for `step_s`
-    before its forward. Where it hangs, ranks that are stuck give up after `hang_s`.
+    `handling` is as for `simulate`. `losses_fn` returns one loss per sample; a rank takes the mean over its batch. The
+    module is never updated, so the gradients of all steps belong to the same parameters. A step sleeps for `step_s`
+    before its forward. With "hang", stuck ranks give up after `hang_s`.
 
-    Raises ValueError for bad input, and for a module of a single number, whose gradient cannot be distinguished from
-    Join's own messages; RankError where a rank fails, and after `timeout_s`.
+    Raises ValueError for invalid arguments, and for a module with a single parameter element, whose gradient cannot be
+    distinguished from Join's own messages; RankError if a rank fails, and after `timeout_s`.
 
     >>> from rankscope.uneven import files_epoch
     >>> def losses(outputs, targets):
@@ -206,10 +206,10 @@ def measure(
 def compare(
     module: nn.Module, inputs: Tensor, targets: Tensor, epoch: Assignment, losses_fn: Losses, timeout_s: float = 60.0
 ) -> UnevenComparison:
-    """Run the epoch on real ranks in each of `WAYS_TO_HANDLE`, next to what one process predicts for it.
+    """Run the epoch on real ranks in each of `WAYS_TO_HANDLE`, and compare with the prediction of one process.
 
-    Gradients are equal to rounding if no sample looks at another, as it would in batch normalisation. Raises what
-    `measure` does, and ValueError for a `losses_fn` that does not give a loss for each sample.
+    Gradients agree up to rounding if samples are independent, unlike with batch normalisation. Raises as `measure`
+    does, and ValueError for a `losses_fn` that does not return a loss for each sample.
     """
     task = Task(module, inputs, targets, epoch, losses_fn)
     exact = _weighted_gradient(task, np.ones(epoch.size))
@@ -225,7 +225,7 @@ def compare(
 
 @frozen(eq=False)
 class Task:
-    """What the ranks train, on what; `hang_s` is how long an allreduce waits for a rank that does not come."""
+    """What the ranks train, and on which data; `hang_s` is how long an allreduce waits for a missing rank."""
 
     module: nn.Module = checked(nn.Module)
     inputs: Tensor = checked(Tensor)
@@ -238,7 +238,7 @@ class Task:
     def __attrs_post_init__(self) -> None:
         elements = sum(one.numel() for one in self.module.parameters() if one.requires_grad)
         if elements < 2:
-            raise ValueError(f"module must have at least two numbers to train, got {elements}")
+            raise ValueError(f"module must have at least two parameter elements to train, got {elements}")
         for name, tensor in (("inputs", self.inputs), ("targets", self.targets)):
             if tensor.shape[:1] != (self.epoch.size,):
                 wanted = f"a row for each of {self.epoch.size} samples"
@@ -246,7 +246,7 @@ class Task:
 
 
 def _weighted_gradient(task: Task, weights: Vector) -> Vector:
-    """The gradient of the mean of all losses, weighted, in this process."""
+    """The gradient of the weighted mean of all losses, computed in this process."""
 
     def loss(module: nn.Module) -> Tensor:
         losses = task.losses_fn(module(task.inputs), task.targets)
@@ -259,7 +259,7 @@ def _weighted_gradient(task: Task, weights: Vector) -> Vector:
 
 
 class _Seen(NamedTuple):
-    """What one rank saw of an epoch."""
+    """What one rank recorded of an epoch."""
 
     trained: list[int]
     gradients: Vector
@@ -295,10 +295,10 @@ def _measure(task: Task, ways: list[tuple[str, bool]], timeout_s: float) -> list
 
 
 def split_waits(timeline: Timeline) -> Timeline:
-    """Split each allreduce where the last rank came to it: ranks that came earlier waited for it until then.
+    """Split each allreduce at the arrival of the last rank: before that, earlier ranks waited.
 
-    A rank without batches waits in its shadow, too: only what follows the last rank's coming is one. Waits of a rank
-    that follow each other at once become one.
+    A rank without batches waits in its shadow, too: only the part after the last arrival is a shadow. Adjacent waits of
+    a rank are merged.
     """
     last_s: dict[int, float] = {}
     for span in timeline:
@@ -329,7 +329,7 @@ def _train_all(task: Task, ways: list[tuple[str, bool]], recorders: list[Recorde
 
 
 def _train(task: Task, handling: str, divide: bool, recorder: Recorder) -> _Seen:
-    """One epoch; a hang is in a group of its own, which waits for less long than the launch does."""
+    """Train one epoch; a hang runs in its own process group, whose timeout is shorter than that of the launch."""
     group = dist.new_group(timeout=timedelta(seconds=task.hang_s)) if handling == "hang" else None
     ddp = DistributedDataParallel(copy.deepcopy(task.module), process_group=group)
     watch, error = Watch(recorder), None
@@ -364,7 +364,7 @@ def _train(task: Task, handling: str, divide: bool, recorder: Recorder) -> _Seen
 
 
 class _Shard(IterableDataset[tuple[int, Tensor, Tensor]]):
-    """A stream of one rank's samples; it does not know how many there are."""
+    """A stream of one rank's samples, of unknown length."""
 
     def __init__(self, task: Task, rank: int) -> None:
         self.task, self.indices = task, task.epoch.ranks[rank]
@@ -374,7 +374,7 @@ class _Shard(IterableDataset[tuple[int, Tensor, Tensor]]):
 
 
 def own_batches(task: Task, handling: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Return this rank's batches; to drop or to pad, ranks first agree on their number."""
+    """Return this rank's batches; for "drop" and "pad", the ranks first agree on their number."""
     rank = dist.get_rank()
     assert task.epoch.loader is not None
     loader: Any = DataLoader(_Shard(task, rank), batch_size=task.epoch.loader.batch_size)
@@ -386,10 +386,10 @@ def own_batches(task: Task, handling: str) -> Iterator[tuple[Tensor, Tensor, Ten
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records what a rank does under torch's Join: its own steps, and its shadows of others'.
+    """Records a rank under torch's Join: its own steps, and its shadows of other ranks' steps.
 
-    Allreduces of more than one number are of gradients: DDP's own, or shadows of them. They pass the dispatcher, also
-    those that C++ begins, and are over when the backward is, or when Join asks again.
+    Allreduces of more than one number carry gradients: DDP's own, or shadows of them. All pass the dispatcher, also
+    those started in C++; they end when the backward ends, or when Join asks again.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -420,17 +420,17 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.kind, self.item, self.since_ns = kind, item, time.perf_counter_ns()
 
     def end(self) -> None:
-        """Record what this rank has done since `begin`."""
+        """Record the span from `begin` to now."""
         self.recorder.add(LANE, self.kind, self.item, self.since_ns, time.perf_counter_ns())
         self.kind = ""
 
     def finish(self) -> None:
-        """No batch is left. Join's messages at the end, after the last shadow, are not recorded."""
+        """Begin to wait, as no batch is left. Join's final messages, after the last shadow, are not recorded."""
         self.finished = True
         self.begin("wait", self.item + 1)
 
     def give_up(self) -> None:
-        """What was an allreduce has been waiting in vain."""
+        """Turn the last allreduce into a wait: no other rank came."""
         if self.kind == "allreduce":
             self.kind = "wait"
             self.end()

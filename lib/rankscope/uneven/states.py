@@ -1,4 +1,4 @@
-"""What Join leaves as it was: the state of optimizers, on ranks that ran out of batches before the others."""
+"""What Join does not update: the optimizer state of ranks that ran out of batches before the others."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from .run import Losses, Task, own_batches
 
 
 class Kind(NamedTuple):
-    """An optimizer, whether its state is shared after each epoch, and what is known of it.
+    """An optimizer, whether its state is shared after each epoch, and its known result.
 
-    `known` says whether the first epoch is right, whether ranks agree in the second, and whether that is right.
+    `known` says whether the first epoch is right, whether ranks agree in the second, and whether the second is right.
     """
 
     optimizer: str
@@ -43,7 +43,7 @@ _RATE, _EPOCHS = 0.05, 2
 
 @frozen(eq=False)
 class JoinedTraining:
-    """Parameters of each rank, next to those of one process that trains on the same batches.
+    """The parameters of each rank, and those of one process that trains on the same batches.
 
     `started` are after the first step of the second epoch, `ended` after each of two epochs: ``ended[epoch][rank]``.
     """
@@ -55,22 +55,23 @@ class JoinedTraining:
 
     @property
     def rank_difference(self) -> float:
-        """How far ranks are from each other in the second epoch, as a share of the largest parameter."""
+        """The difference between ranks in the second epoch, relative to the largest parameter."""
         return max(apart(one, self.started[-1]) for one in self.started)
 
     def difference(self, epoch: int) -> float:
-        """Return how far a rank is from the one process after an epoch, as a share of the largest parameter."""
+        """Return a rank's difference from the single process after an epoch, relative to the largest parameter."""
         return max(apart(one, self.single[epoch]) for one in self.ended[epoch])
 
 
 @frozen(eq=False)
 class StatesAfterJoin:
-    """What two epochs of Join come to with each of `KINDS`."""
+    """The result of two epochs under Join with each of `KINDS`."""
 
     ways: Mapping[str, JoinedTraining]
 
     def is_right(self, name: str) -> tuple[bool, bool, bool]:
-        """Return whether the first epoch is right, whether ranks agree in the second, and whether that is right."""
+        """Return whether the first epoch is right, whether ranks agree in the second, and whether the second is
+        right."""
         one = self.ways[name]
         first, agree, second = (
             off <= one.rounding for off in (one.difference(0), one.rank_difference, one.difference(1))
@@ -78,7 +79,7 @@ class StatesAfterJoin:
         return first, agree, second
 
     def check(self) -> None:
-        """Raise DemoError unless each is right or wrong as it is known to be."""
+        """Raise DemoError unless each result is as known."""
         found = {name: self.is_right(name) for name in self.ways}
         known = {name: kind.known for name, kind in KINDS.items()}
         if found != known:
@@ -86,12 +87,12 @@ class StatesAfterJoin:
 
 
 def share_state(optimizer: torch.optim.Optimizer, num_steps: int) -> None:
-    """Give every rank the state of one that made most steps, each of which calls this with its own `num_steps`.
+    """Give every rank the optimizer state of a rank with the most steps. Each rank passes its own `num_steps`.
 
-    It broadcasts the tensors of the state one by one, of an optimizer that has stepped at least once on every rank.
+    The tensors of the state are broadcast one by one; the optimizer must have stepped at least once on every rank.
 
-    Meant for after a Join, which shares the module's parameters and buffers only. Raises RuntimeError on all ranks if
-    one has made no step, and so has no state to receive into.
+    Use it after a Join, which shares only the module's parameters and buffers. Raises RuntimeError on all ranks if one
+    has made no step, and so has no state to receive into.
     """
     made = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(made, torch.tensor([num_steps]))
@@ -110,13 +111,13 @@ def states_after_join(
 ) -> StatesAfterJoin:
     """Train two epochs under Join with each optimizer of `KINDS`, and in one process that takes the same steps.
 
-    Join lets ranks that have no batches left shadow the allreduces, and at the end gives them the last rank's
-    parameters. Their optimizers have not stepped. Plain SGD has no state; Adam's moments are then older than those of
-    other ranks, and in the next epoch ranks train different models. A ZeroRedundancyOptimizer in the same Join steps on
-    finished ranks, too, but with the gradients of their own last step: DDP's shadows do not set gradients, and
-    "gradients must be properly set before this hook is called", as its `join_hook` says.
+    Under Join, ranks without batches shadow the allreduces, and at the end get the last rank's parameters. Their
+    optimizers have not stepped. Plain SGD has no state; Adam's moments are then older than those of other ranks, so in
+    the next epoch the ranks train different models. A ZeroRedundancyOptimizer in the same Join steps on finished ranks,
+    too, but with the gradients of their own last step: DDP's shadows do not set gradients, and "gradients must be
+    properly set before this hook is called", as its `join_hook` says.
 
-    Raises ValueError for bad input, and where a rank has no batch.
+    Raises ValueError for invalid arguments, and if a rank has no batch.
     """
     task = Task(module, inputs, targets, epoch, losses_fn)
     own = batches_by_rank(epoch)
@@ -132,7 +133,8 @@ def states_after_join(
 
 
 def _single(task: Task, optimizer: str) -> tuple[Vector, ...]:
-    """The parameters after each epoch of one process: the batches of all ranks, divided by the number of ranks."""
+    """The parameters after each epoch in one process: gradients of all ranks' batches, divided by the number of
+    ranks."""
     module, epoch = copy.deepcopy(task.module), task.epoch
     rule = _optimizer(module, "adam" if optimizer == "zero" else optimizer)
     batches = [epoch.batches(rank) for rank in range(epoch.num_ranks)]

@@ -1,4 +1,4 @@
-"""What a rank holds and sends under ZeRO, as the paper divides it and as torch does: every term named."""
+"""The memory and traffic of a rank under ZeRO, divided as in the paper and as in torch: every term named."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ TERMS = {
 class Way(NamedTuple):
     """How a job divides its tensors: ZeRO's stage, the partition, and whether DDP keeps the gradients twice.
 
-    The partition is "even", the paper's 1/N of everything; "tensors", whole tensors dealt out greedily; or "rows",
-    chunks of dimension 0, padded to equal length.
+    The partition is "even" (the paper's 1/N of everything), "tensors" (whole tensors, assigned greedily) or "rows"
+    (chunks of dimension 0, padded to equal length).
     """
 
     stage: int
@@ -58,7 +58,7 @@ WAYS = {
 
 
 class Recipe(NamedTuple):
-    """Bytes of an element: of the parameters, the gradients, the master copy (0: there is none), an optimizer state."""
+    """Bytes per element: of parameters, gradients, the master copy (0 if there is none) and an optimizer state."""
 
     parameter: int
     gradient: int
@@ -67,19 +67,19 @@ class Recipe(NamedTuple):
 
     @property
     def shard(self) -> int:
-        """What `fully_shard` keeps: the master copy, or the parameters where they are their own."""
+        """Bytes per element that `fully_shard` keeps: of the master copy, else of the parameters."""
         return self.master or self.parameter
 
 
 class Optimizer(NamedTuple):
-    """How many states an element has, the bytes of each tensor's step counter, and whether states are in 8 bits."""
+    """The number of states per element, the bytes of each tensor's step counter, and whether states have 8 bits."""
 
     num_states: int
     counter_bytes: int = 0
     eight_bit: bool = False
 
     def element_bytes(self, recipe: Recipe) -> Fraction:
-        """Return the bytes of all states of one element; in 8 bits with a float32 scale for each block.
+        """Return the bytes of all states of one element; 8-bit states include a float32 scale per block.
 
         >>> float(OPTIMIZERS["adam_8bit"].element_bytes(RECIPES["mixed"]))
         2.00390625
@@ -97,7 +97,7 @@ OPTIMIZERS = {
 
 
 class Estimator(NamedTuple):
-    """Bytes per parameter that a rule of thumb counts, by term; `gradient_copy` is a second one, in float32.
+    """A rule of thumb: bytes per parameter, by term; `gradient_copy` is a second copy in float32.
 
     >>> ESTIMATORS[3].name, ESTIMATORS[3].total_bytes
     ('ZeRO paper, mixed', 16)
@@ -158,11 +158,11 @@ class ZeroMemory:
 
     @property
     def total_bytes(self) -> int:
-        """All terms together: an upper bound, since what is whole for a while may peak when activations do not."""
+        """The sum of all terms: an upper bound, since temporary memory and activations may peak at different times."""
         return sum(self.terms.values())
 
     def words(self) -> list[str]:
-        """Return a headline, and a line for each term that is not 0."""
+        """Return a headline, and a line for each nonzero term."""
         count = self.num_parameters
         scale, word = (1e9, " billion") if count >= 1e9 else (1e6, " million") if count >= 1e6 else (1, "")
         size = f"{count / scale:.4g}{word}" if word else str(count)
@@ -187,20 +187,20 @@ def memory(
     activation_bytes: float = 0,
     buckets: bool = False,
 ) -> ZeroMemory:
-    """Return what a rank of `num_ranks` holds under ZeRO's `stage` (Rajbhandari et al., 2020), or one of torch's WAYS.
+    """Return the bytes of one of `num_ranks` ranks under ZeRO's `stage` (Rajbhandari et al., 2020) or a torch way
+    (WAYS).
 
-    Stage 1 divides optimizer states and master copy evenly among the ranks, 2 the gradients too, 3 the parameters too.
-    A way gives what `measure` finds on a `rank`, by default on the fullest. All but DDP's need a module.
-    "fully_shard_keep" is stage 2 while a step computes, and stage 3 from one step to the next: torch has no way that
-    keeps whole parameters and shares of the gradients all the time.
+    Stage 1 divides optimizer states and master copy evenly among the ranks, stage 2 also the gradients, stage 3 also
+    the parameters. For one of WAYS the result is what `measure` finds on `rank`, by default on the fullest; all except
+    plain DDP need a module. "fully_shard_keep" is stage 2 within a step and stage 3 between steps: torch cannot keep
+    whole parameters and sharded gradients all the time.
 
-    A `recipe` is one of RECIPES, by default "mixed" for a stage and "fp32" for a way; what is no float keeps the
-    width that it has. Frozen parameters have neither gradient nor state; shared ones count
-    once. With a plain number of parameters, `largest_layer` (parameters) and `buffer_bytes` may be stated; a module has
-    its own. With `buckets` (stages 0 and 1) DDP has the gradients twice, as it does without
-    ``gradient_as_bucket_view``.
+    `recipe` is one of RECIPES, by default "mixed" for a stage and "fp32" for a way; tensors that are not floating point
+    keep their width. Frozen parameters have neither gradients nor states; shared parameters count once. If the first
+    argument is a number of parameters, `largest_layer` (parameters) and `buffer_bytes` may be given; a module has its
+    own. With `buckets` (stages 0 and 1) DDP keeps the gradients twice, as without ``gradient_as_bucket_view``.
 
-    ValueError for no ranks, unknown names, negative sizes, and for what does not go together.
+    Raises ValueError for no ranks, unknown names, negative sizes and arguments that do not fit together.
 
     >>> [f"{memory(7.5e9, 64, stage).total_bytes / 1e9:.3g} GB" for stage in range(4)]
     ['120 GB', '31.4 GB', '16.6 GB', '1.88 GB']
@@ -229,7 +229,7 @@ def _holding(
     largest_layer: float = 0,
     buffer_bytes: float = 0,
 ) -> _Holding:
-    """Return what `memory` and `traffic` count from; ValueError for what is out of range."""
+    """Return the basis of `memory` and `traffic`. Raises ValueError for arguments out of range."""
     num_ranks = whole("num_ranks", num_ranks, 1)
     if isinstance(stage, str):
         way, recipe = WAYS[one_of("stage", stage, tuple(WAYS))], recipe or "fp32"
@@ -256,7 +256,7 @@ def _holding(
 
 
 def _count(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """As `whole`, which takes no floats; here 7.5e9 is a whole number too."""
+    """As `whole`, but accepts floats that are whole numbers, such as 7.5e9."""
     return whole(name, int(value) if isinstance(value, float) and value.is_integer() else value, low, high)
 
 
@@ -264,7 +264,7 @@ def _count(name: str, value: Any, low: int, high: int | None = None) -> int:
 
 
 class Parameter(NamedTuple):
-    """A parameter's name, shape and bytes per element, whether it is trained, and whether its dtype is a float's."""
+    """A parameter's name, shape and bytes per element; whether it is trained, and whether it is floating point."""
 
     name: str
     shape: tuple[int, ...]
@@ -274,26 +274,26 @@ class Parameter(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements it has."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     def rows_bound(self, num_ranks: int) -> int:
-        """How many elements a rank's shard has room for: dimension 0 in equal chunks, rounded up.
+        """The number of elements allocated for a rank's shard: dimension 0 in equal chunks, rounded up.
 
-        Raises ValueError for a parameter without a dimension, which `fully_shard` refuses, too.
+        Raises ValueError for a parameter without dimensions, as `fully_shard` does.
         """
         if not self.shape:
             raise ValueError(f"fully_shard takes parameters of at least one dimension, and {self.name} has none")
         return self.size and -(-self.shape[0] // num_ranks) * (self.size // self.shape[0])
 
     def rows_held(self, num_ranks: int, rank: int) -> int:
-        """How many elements of it a rank's shard holds: the last ranks have fewer, or none."""
+        """The number of elements that a rank's shard holds: the last ranks have fewer, or none."""
         chunk = self.rows_bound(num_ranks)
         return min(max(self.size - rank * chunk, 0), chunk)
 
 
 class ModuleSizes(NamedTuple):
-    """A module's parameters, each once; the bytes of its buffers; and its layers, as places in the parameters."""
+    """A module's parameters, each once; the bytes of its buffers; and its layers, as indices into the parameters."""
 
     parameters: tuple[Parameter, ...]
     buffer_bytes: int
@@ -305,9 +305,10 @@ class ModuleSizes(NamedTuple):
 
 
 def layers(module: Any) -> list[tuple[str, Any]]:
-    """Return the submodules, by name, that are gathered one at a time: children, those of containers on their own.
+    """Return the submodules, by name, that are gathered one at a time: the children, with containers expanded.
 
-    One that shares a parameter with another is left to the root, as `fully_shard` needs it, and so is one without any.
+    A submodule without parameters belongs to the root, and so does one that shares a parameter (`fully_shard` requires
+    it).
 
     >>> import torch.nn as nn
     >>> [name for name, _ in layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 3))))]
@@ -327,7 +328,7 @@ def layers(module: Any) -> list[tuple[str, Any]]:
 
 
 def sizes_of(module: Any) -> ModuleSizes:
-    """Return what of a ``torch.nn.Module`` decides its memory; ValueError for what is none, or has no parameters.
+    """Return the sizes of a ``torch.nn.Module``. Raises ValueError for any other object, or if it has no parameters.
 
     >>> import torch.nn as nn
     >>> sizes = sizes_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
@@ -359,7 +360,7 @@ _size: Held = attrgetter("size")
 
 @attrs.frozen
 class _Holding:
-    """A rank's bytes of what ZeRO divides; `rank` is the fullest one where it is None."""
+    """A rank's bytes of everything that ZeRO divides; if `rank` is None, those of the fullest rank."""
 
     sizes: ModuleSizes
     num_ranks: int
@@ -373,11 +374,11 @@ class _Holding:
         return [p for p in self.sizes.parameters if p.trainable]
 
     def total(self, kind: str, parameters: Iterable[Parameter], held: Held) -> int:
-        """Return the bytes of one kind, of as many elements as are held of each of the parameters."""
+        """Return the bytes of one kind of data, given how many elements of each parameter are held."""
         return math.ceil(sum((getattr(self._recipe(p), kind) * held(p) for p in parameters), Fraction(0)))
 
     def shares(self) -> dict[str, int]:
-        """Return the terms as the paper divides them: evenly, or whole tensors in stage 1."""
+        """Return the terms divided as in the paper: evenly, or by whole tensors in stage 1."""
 
         def share(p: Parameter) -> Fraction:
             return Fraction(p.size, self.num_ranks)
@@ -397,9 +398,9 @@ class _Holding:
         }
 
     def rows(self) -> dict[str, int]:
-        """Return the terms as `fully_shard` divides them, which keeps its shard and gathers parameters for a while.
+        """Return the terms divided as in `fully_shard`, which keeps its shard and gathers parameters temporarily.
 
-        Gradients come in the dtype in which they were computed, and are kept in that of the shard.
+        Gradients have the dtype of the computation, and are stored in that of the shard.
         """
 
         def bound(p: Parameter) -> int:
@@ -418,7 +419,7 @@ class _Holding:
         }
 
     def gathered(self, parameter: Parameter) -> int:
-        """Return how many elements `fully_shard` has of a parameter while it is gathered, padding included."""
+        """Return the number of elements of a parameter that `fully_shard` has gathered, padding included."""
         return self.num_ranks * parameter.rows_bound(self.num_ranks)
 
     def _states(self, held: Held, num_counters: int) -> int:
@@ -426,7 +427,7 @@ class _Holding:
         return math.ceil(elements) + self.optimizer.counter_bytes * num_counters
 
     def _largest_layer(self, gradient: str, held: Held) -> int:
-        """Gathered parameters in stage 3, and gradients that are still whole in stages 2 and 3."""
+        """Gathered parameters in stage 3, and gradients before they are divided in stages 2 and 3."""
         layers = [[self.sizes.parameters[place] for place in layer] for layer in self.sizes.layers]
         trained = [[p for p in layer if p.trainable] for layer in layers]
         gathered = max((self.total("parameter", layer, held) for layer in layers), default=0)
@@ -439,7 +440,7 @@ class _Holding:
 
     @cached_property
     def _own(self) -> frozenset[str]:
-        """The names of the tensors that the rank updates; the fullest is the rank of most states and master copies."""
+        """The names of the tensors that the rank updates; the fullest rank has most states and master copies."""
 
         def updating_bytes(places: Sequence[int]) -> Fraction | int:
             mine = [self.trained[place] for place in places]
@@ -452,12 +453,12 @@ class _Holding:
 
 
 def partition(sizes: Sequence[int], num_ranks: int) -> tuple[tuple[int, ...], ...]:
-    """Return the places in `sizes` of the tensors that each rank updates, in the order in which it got them.
+    """Return the indices in `sizes` of the tensors that each rank updates, in the order of assignment.
 
-    The largest tensor comes first, each goes to the rank that has the fewest elements so far, the first of several: as
-    ``ZeroRedundancyOptimizer._partition_parameters`` (torch 2.6 to 2.13) deals out one parameter group.
+    Tensors are assigned in descending order of size, each to the rank with the fewest elements so far (the first of
+    several), as ``ZeroRedundancyOptimizer._partition_parameters`` (torch 2.6 to 2.13) does for one parameter group.
 
-    Raises ValueError for sizes that are no whole numbers of at least 0, and for no ranks.
+    Raises ValueError for sizes that are not whole numbers of at least 0, and for no ranks.
 
     >>> partition([5, 30, 20, 10], 2)
     ((1, 0), (2, 3))
@@ -481,7 +482,7 @@ _TIMES = {"allreduce": 2}  # how often (N-1)/N of the bytes passes a rank; once 
 
 
 class Exchange(NamedTuple):
-    """One kind of collective in a step: what it carries, its bytes over all calls, and the number of calls."""
+    """One kind of collective in a step: what it carries, the bytes of all calls, and the number of calls."""
 
     collective: str
     what: str
@@ -505,18 +506,19 @@ class ZeroTraffic:
     exchanges: tuple[Exchange, ...]
 
     def by_collective(self) -> dict[str, int]:
-        """Return the bytes of each collective's arrays together."""
+        """Return the total bytes of the arrays of each collective."""
         names = dict.fromkeys(one.collective for one in self.exchanges)
         return {name: sum(one.num_bytes for one in self.exchanges if one.collective == name) for name in names}
 
     @property
     def sent_bytes(self) -> int:
-        """What a rank sends, and receives, on average: (N-1)/N of each collective's bytes, of an allreduce's twice."""
+        """The mean bytes that a rank sends (and receives): (N-1)/N of each collective's bytes, twice for an
+        allreduce."""
         passes = sum(_TIMES.get(one.collective, 1) * one.num_bytes for one in self.exchanges)
         return round(passes * (self.num_ranks - 1) / self.num_ranks)
 
     def seconds(self, link: Link) -> float:
-        """Return how long the step's collectives take one after the other, as rings; broadcasts as binomial trees.
+        """Return the seconds of the step's collectives in sequence, as rings; broadcasts as binomial trees.
 
         >>> round(traffic(7.5e9, 64, stage=1).seconds(Link(5e-6, 50e9)), 3)  # 15 GB twice at 50 GB/s
         0.591
@@ -539,10 +541,10 @@ class ZeroTraffic:
 def traffic(num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: str | None = None) -> ZeroTraffic:
     """Return the collectives of a step under ZeRO's `stage` or one of WAYS; arguments and errors are those of `memory`.
 
-    In the paper stages 1 and 2 send what plain data parallelism does (its allreduce is a reduce-scatter and an
-    allgather), 2Ψ, and stage 3 3Ψ. torch's ZeroRedundancyOptimizer keeps DDP's allreduce and broadcasts the updated
-    tensors from their owners, 3Ψ; `fully_shard` gathers and reduces layer by layer, padding included. In the ways of
-    torch that use DDP, rank 0 also broadcasts the buffers in every step.
+    In the paper, stages 1 and 2 send 2Ψ, as plain data parallelism does (an allreduce is a reduce-scatter and an
+    allgather); stage 3 sends 3Ψ. torch's ZeroRedundancyOptimizer keeps DDP's allreduce and broadcasts the updated
+    tensors from their owners, 3Ψ. `fully_shard` gathers and reduces layer by layer, padding included. In torch's ways
+    that use DDP, rank 0 also broadcasts the buffers in every step.
     """
     held = _holding(num_parameters_or_module, num_ranks, stage, recipe)
     way, rows = held.way, held.way.partition == "rows"

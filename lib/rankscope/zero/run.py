@@ -1,4 +1,4 @@
-"""Real ranks that train with DDP, ZeroRedundancyOptimizer or fully_shard: what they hold, and training resumed."""
+"""Train on real ranks with DDP, ZeroRedundancyOptimizer or fully_shard: measure their memory, save and resume."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _BATCH, _MOST_RANKS = 48, 16  # of a resumed training: a batch that 1, 2, 3, 4, 
 
 @frozen
 class LiveMemory:
-    """What one rank held, by term, and the bytes that the last step's collectives were about, by collective."""
+    """The memory of one rank, by term, and the bytes of the last step's collectives, by collective."""
 
     way: str
     rank: int
@@ -64,15 +64,15 @@ def measure(
     backend: str = "gloo",
     timeout_s: float = 120.0,
 ) -> list[LiveMemory]:
-    """Train on `num_ranks` real ranks, one way after the other; return what each held in its last step, way by way.
+    """Train on `num_ranks` real ranks, one way after the other; return each rank's memory in its last step, way by way.
 
-    It is counted between forward and backward, when all is there: gradients and states of the step before, and what the
-    forward pass has gathered. A storage counts once, with all of its bytes, padding included. "largest_layer" is the
-    largest array that a gather filled (stage 3), and the largest that was reduced (stages 2 and 3). Activations are
-    left out. Every rank trains on `batch`, which the model turns into one tensor; `ways` are some of WAYS. With recipe
-    "bf16" the model is converted, with "mixed" fully_shard gathers and reduces in bfloat16.
+    Memory is counted between forward and backward, when everything is present: gradients and states of the previous
+    step, and what the forward pass has gathered. A storage counts once, with all of its bytes, padding included.
+    "largest_layer" is the largest array that a gather filled (stage 3), and the largest that was reduced (stages 2 and
+    3). Activations are left out. Every rank trains on `batch`, which the model maps to one tensor; `ways` are some of
+    WAYS. With recipe "bf16" the model is converted; with "mixed" fully_shard gathers and reduces in bfloat16.
 
-    ValueError for bad input, RankError for what fails on a rank.
+    Raises ValueError for invalid arguments, RankError if a rank fails.
 
     >>> import torch
     >>> live = measure(lambda: torch.nn.Linear(64, 32, bias=False), torch.ones(2, 64), 2, ["fully_shard"])
@@ -83,7 +83,7 @@ def measure(
     whole("num_steps", num_steps, 2)
     whole("num_ranks", num_ranks, 2)
     if not callable(make_model):
-        raise ValueError(f"make_model must be a function that makes a module, got {make_model!r}")
+        raise ValueError(f"make_model must be a function that returns a module, got {make_model!r}")
     one_of("optimizer", optimizer, tuple(_OPTIMIZERS))
     one_of("recipe", recipe, tuple(RECIPES))
     chosen = each("ways", ways, one_of, tuple(WAYS))
@@ -98,7 +98,7 @@ def measure(
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of collectives' whole arrays, all and the largest; and notes the storages of what is summed."""
+    """Counts the bytes of collectives' whole arrays, total and largest, and records the storages of reduced ones."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -119,7 +119,7 @@ class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
-    """Return the bytes of each storage behind some tensors, by its address; of a DTensor, of this rank's part.
+    """Return the bytes of each storage of these tensors, by address; for a DTensor, of this rank's part.
 
     >>> tensor = torch.zeros(3, 4)
     >>> list(storages([tensor, tensor[1], tensor.T]).values())
@@ -132,7 +132,7 @@ def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
 
 
 def zero_redundancy_class() -> type[ZeroRedundancyOptimizer]:
-    """Return torch's class. Its module warns, when imported, of a deprecation that is torch's own to heed."""
+    """Return torch's class, without the deprecation warning of torch's own code on import."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -199,7 +199,7 @@ def _optimizer(parameters: list[nn.Parameter], way: str, name: str) -> torch.opt
 
 
 def _held(model: nn.Module, held: list[nn.Parameter], rule: torch.optim.Optimizer) -> dict[str, dict[int, int]]:
-    """The storages behind each term; "shard" are DTensors, whether or not the module has whole ones at the moment."""
+    """The storages of each term; "shard" are DTensors, whether or not the module currently has whole parameters."""
     states = getattr(rule, "optim", rule).state.values()
     return {
         "parameters": storages(p for p in model.parameters() if not hasattr(p, "to_local")),
@@ -215,10 +215,10 @@ def _held(model: nn.Module, held: list[nn.Parameter], rule: torch.optim.Optimize
 
 
 def save_training(path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroRedundancyOptimizer) -> None:
-    """Collect the optimizer's state on rank 0, which writes it and the model's to `path`, whole or not at all.
+    """Collect the optimizer's state on rank 0, which writes it and the model's state to `path`, atomically.
 
-    Every rank calls it, and goes on when the file is there. It is ``torch.save``'s format: one file, which can take the
-    old one's place in one step, and which ``weights_only`` loads without running what a pickle says.
+    Every rank calls this; it returns when the file is complete. The format is that of ``torch.save``: one file, which
+    can replace the old one in one step, and which ``weights_only`` loads without running code from a pickle.
     (torch.distributed.checkpoint writes a folder of files, one of which it unpickles.)
     """
     optimizer.consolidate_state_dict(to=0)
@@ -229,20 +229,20 @@ def save_training(path: str | os.PathLike[str], model: nn.Module, optimizer: Zer
 
 
 def load_training(path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroRedundancyOptimizer) -> None:
-    """Take on what `save_training` has stored: each rank keeps its share of the state, for whatever number of ranks."""
+    """Load what `save_training` stored: each rank keeps its share of the state, for any number of ranks."""
     state = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
 
 
 def resume_difference(num_ranks: int, resumed_ranks: int, num_steps: int = 4, timeout_s: float = 120.0) -> float:
-    """Train a small model on `num_ranks`; save it half way, go on with `resumed_ranks`; return the largest difference.
+    """Train a small model on `num_ranks`, save it half way, resume on `resumed_ranks`; return the largest difference.
 
-    It is that of any parameter after `num_steps` from a run that nothing interrupted, in float64: 0.0 where the ranks
-    are as many, and rounding where gradients are added up in other groups. The batch is always the same, of 48 samples,
-    each rank taking its stride of it.
+    The difference is that of any parameter after `num_steps` from an uninterrupted run, in float64: 0.0 for the same
+    number of ranks, else the rounding of sums in another order. Every step uses the same batch of 48 samples, of which
+    each rank takes its stride.
 
-    ValueError where the ranks do not share the batch evenly, and for an odd number of steps.
+    Raises ValueError if the number of ranks does not divide the batch, and for an odd number of steps.
 
     >>> resume_difference(2, 2)
     0.0
@@ -261,7 +261,7 @@ def resume_difference(num_ranks: int, resumed_ranks: int, num_steps: int = 4, ti
 
 
 def _train(num_steps: int, start: Path | None = None, end: Path | None = None) -> Tensor:
-    """Train from `start`, or from the beginning, save to `end`, and return all parameters in one tensor."""
+    """Train from the file `start` or from scratch, save to `end`, and return all parameters in one tensor."""
     rank, num_ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 3)).double()
