@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # α and µ on a terminal that has no such letters
     try:
         return int(app(words or ["--help"], prog_name="rankscope", standalone_mode=False) or 0)
-    except BrokenPipeError:  # whoever read has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for what is still to be flushed
         return 1
     except (KeyboardInterrupt, typer.Abort):
@@ -236,13 +236,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         message = str(error)
     except MachineError as error:
-        message = str(error).partition("\n")[0]  # of a rank's, its traceback comes next
+        message = str(error).partition("\n")[0]  # the rank's traceback follows
     except ModuleNotFoundError as error:
         if (error.name or "rankscope").startswith("rankscope"):
             raise
         message = str(error)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's, of a word
+        if not hasattr(error, "format_message"):  # typer's error about an argument
             raise
         message = str(error.format_message())
     print(f"rankscope: {one_line(' '.join(message.split()))}", file=sys.stderr)

@@ -25,7 +25,7 @@ def interruptible(sigterm: bool = True, words: Callable[[], str] = str) -> Itera
     def interrupt(number: int, frame: Any) -> None:
         nonlocal received
         received = signal.SIGTERM
-        handler = signal.getsignal(signal.SIGINT)  # which may put it off for a moment
+        handler = signal.getsignal(signal.SIGINT)  # it may be delayed for a moment
         (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
 
     handles = sigterm and threading.current_thread() is threading.main_thread()

@@ -23,7 +23,7 @@ _OUTPUT = Path("machine.json")
 _PLACES = {"in": (True,), "out": (False,), "both": (True, False)}
 _BITS = {"k": 1e3, "M": 1e6, "G": 1e9}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_A_LINE_S = 5.0  # where there is no terminal
+_A_LINE_S = 5.0  # without a terminal
 
 
 def profile(
@@ -71,7 +71,7 @@ def profile(
     network = None if emulate is None else parse_network(emulate)
     backend = default_backend(num_ranks, device, network) if backend is None else backend
     speaks = writes(backend)
-    joined = is_joined(backend)  # in a collective such a process gets no signal but one that ends it at once
+    joined = is_joined(backend)  # inside a collective only a signal's default action ends the process
     seen: list[Progress] = []
     with interruptible(not joined, lambda: _how_to_continue(seen, output, fresh)), contextlib.ExitStack() as stack:
         show = stack.enter_context(_bar()) if speaks and not joined and sys.stderr.isatty() else _lines(speaks)

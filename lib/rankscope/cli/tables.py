@@ -24,10 +24,10 @@ from ..values.checks import count_of, one_of
 from ..values.units import bytes_words, rate_words, three_digits, time_words
 
 _FASTEST = "bold green"
-_CLEAR = 0.005  # of a ratio: what two digits after the point distinguish
+_CLEAR = 0.005  # resolution of a ratio printed with two decimals
 
 
-_WRAPPED = ("what", "claim")  # columns whose words may go on in the next line
+_WRAPPED = ("what", "claim")  # columns that may wrap
 
 
 def table_of(title: str, *columns: str) -> Table:
@@ -147,7 +147,7 @@ def predictions(
     with contextlib.suppress(ValueError):  # native was not measured, or at too few sizes
         curve = None if algorithms else profile.curve(collective)
     try:
-        profile.cluster()  # says what it lacks, if anything
+        profile.cluster()  # raises what is missing, if anything
     except ValueError:
         if curve is None:
             raise
@@ -158,7 +158,7 @@ def predictions(
         for name in names:
             try:
                 rows.append((predicted(profile, collective, name, rounded, "ranks").makespan_s, name))
-            except ValueError:  # of all algorithms those that exist for so many ranks
+            except ValueError:  # only algorithms that support this number of ranks
                 if algorithms:
                     raise
         least_s = bound_s(profile, collective, rounded) if names else 0.0
@@ -336,7 +336,7 @@ def copies_tables(profile: Profile) -> Iterator[Table]:
             yield _by_method(profile, direction, f"copies {words}")
     if profile.select("transfer"):
         yield _in_other_ways(profile)
-    with contextlib.suppress(ValueError):  # none that says from where to where
+    with contextlib.suppress(ValueError):  # no copies between GPUs
         yield _between_gpus(profile)
     if any(one.measured for one in claims(profile)):
         yield _said(profile)

@@ -9,7 +9,7 @@ import attrs
 
 from ..values.checks import printable
 
-PATIENCE_S = 20.0  # for a program, loopback or two ranks to answer: it only bounds a hang
+PATIENCE_S = 20.0  # timeout for a program, loopback or two ranks; it only bounds a hang
 
 
 @attrs.frozen

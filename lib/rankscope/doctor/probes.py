@@ -21,7 +21,7 @@ from .diagnosis import PATIENCE_S, Check, Missing, output_of
 
 # ---- Python, torch, packages
 
-# of Python what CI runs, of torch from what pyproject.toml allows to what constraints.txt names
+# Python: versions in CI; torch: from pyproject.toml to constraints.txt
 TESTED_PYTHON, TESTED_TORCH = ("3.11", "3.13"), ("2.6", "2.13")
 
 
@@ -123,7 +123,7 @@ def venv() -> str:
 # ---- the machine
 
 SHARED_MEMORY = Path("/dev/shm")
-ENOUGH_SHARED_BYTES = 256 * 2**20  # a container has 64 MiB by default, which some batches of a few workers fill
+ENOUGH_SHARED_BYTES = 256 * 2**20  # a container has 64 MiB by default, too little for a few workers
 
 
 def cores() -> str:

@@ -18,7 +18,7 @@ from ..values.checks import one_line
 
 FOLDER = Path(__file__).parent / "published"
 PREFIX = "bank:"
-SICK = "sick: "  # what the notes of a source begin with where nobody should expect these figures
+SICK = "sick: "  # first word of the notes of a machine whose figures nobody should expect
 
 
 class _Head(msgspec.Struct):

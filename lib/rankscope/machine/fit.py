@@ -19,7 +19,7 @@ MOST_PIECES, LEAST_A_PIECE = 3, 3
 _LEAST_NOISE = 0.005  # share of a time: smaller differences are not resolved and need no piece
 _HUBER = 1.345  # multiple of the noise: residuals above it are outliers and weigh less
 _ROUNDS, _DRAWS, _SEED = 50, 400, 0
-_MOSTLY = 0.5  # of a time
+_MOSTLY = 0.5  # share of a time
 
 Times = NDArray[np.float64]
 
@@ -145,7 +145,7 @@ def _noise(sizes: Times, seconds: Times) -> float:
     share = (sizes[2:] - sizes[1:-1]) / (sizes[2:] - sizes[:-2])
     before_s, after_s = share * seconds[:-2], (1 - share) * seconds[2:]
     off_s = np.abs(before_s + after_s - seconds[1:-1])
-    off = off_s / np.sqrt(seconds[1:-1] ** 2 + before_s**2 + after_s**2)  # all three are off
+    off = off_s / np.sqrt(seconds[1:-1] ** 2 + before_s**2 + after_s**2)  # all three sizes have noise
     line = _lines(sizes, seconds[None], _LEAST_NOISE)[0]
     off_line = np.sort(np.abs((line[0] + sizes * line[1]) / seconds - 1))[2:]  # two lie on the line
     return max(min(float(np.percentile(off, 30)) / 0.385, 1.4826 * float(np.median(off_line))), _LEAST_NOISE)
@@ -163,7 +163,7 @@ def _lines(sizes: Times, seconds: Times, noise: float, chosen: NDArray[np.bool_]
         x, y, z = 1 / fitted_s, sizes / fitted_s, seconds / fitted_s
         xx, xy, yy, xz, yz = ((weight * one).sum(-1) for one in (x * x, x * y, y * y, x * z, y * z))
         least = xx * yy - xy * xy
-        alike = least <= 1e-12 * xx * yy  # sizes that rounding hardly distinguishes
+        alike = least <= 1e-12 * xx * yy  # sizes too close to separate α from β
         alpha_s, beta = (yy * xz - xy * yz, xx * yz - xy * xz) / np.where(alike, 1.0, least)
         flat, free = alike | (beta <= 0), ~alike & (alpha_s <= 0)
         alpha_s, beta = np.where(flat, xz / xx, alpha_s), np.where(free & ~flat, yz / yy, beta)

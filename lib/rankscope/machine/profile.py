@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "rankscope profile", 1
 EVEN_RANKS = 64
 MOST_RANKS = 256  # in a prediction by algorithm: 1,024 ranks would take half a minute and 2 GiB
-MOST_BYTES, LEAST_S, MOST_S = 1 << 60, 1e-9, 1e6  # of a point
+MOST_BYTES, LEAST_S, MOST_S = 1 << 60, 1e-9, 1e6  # limits of a point
 LEAST_CLEAN = 4  # with fewer clean iterations, all are used
 NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
 EXPERIMENTS = ("too_early", "changed_source", "loader")
 WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *EXPERIMENTS)
 LINKS, PATTERNS = ("inter", "intra"), ("together", "ping_pong")
-NAMED = ("algorithm", "in_place", "link")  # options with columns of their own
+NAMED = ("algorithm", "in_place", "link")  # options that have their own columns
 COLUMNS = (
     "what",
     *NAMED,

@@ -56,7 +56,7 @@ _count = partial(whole, low=1, high=1 << 20)
 _size = partial(whole, low=0, high=1 << 60)
 _GPU: dict[str, Any] = {"name": _text, "memory_bytes": _size, "driver": _text, "cuda": _text, "nccl": _text}
 _SOURCE = dict.fromkeys(("program", "repository", "path", "commit", "licence", "date", "notes"), _text)  # of a log
-FIELDS: dict[str, Any] = {  # what is not stated is not there
+FIELDS: dict[str, Any] = {  # unstated facts have no entry
     "name": _text,
     "date": _date,  # UTC
     "command": _text,
@@ -64,7 +64,7 @@ FIELDS: dict[str, Any] = {  # what is not stated is not there
     "python": _text,
     "torch": _text,
     "backend": _text,
-    "device": _text,  # of the buffers, where the backend does not say it
+    "device": _text,  # of the buffers, if the backend does not imply it
     "num_ranks": _count,
     "num_nodes": _count,
     "ranks_per_node": partial(_items, check=_count),
@@ -75,7 +75,7 @@ FIELDS: dict[str, Any] = {  # what is not stated is not there
     "memory_bytes": _size,
     "gpus": partial(_items, check=partial(mapping, checks=_GPU)),
     "topology": _terminal_text,
-    "environment": _text,  # variables, as in NCCL_P2P_DISABLE=1
+    "environment": _text,  # environment variables, as in NCCL_P2P_DISABLE=1
     "source": partial(mapping, checks=_SOURCE),
 }
 PROTOCOL: dict[str, Any] = {  # how a profile's points were measured
@@ -91,7 +91,7 @@ PROTOCOL: dict[str, Any] = {  # how a profile's points were measured
     "verified": truth,
 }
 _NEEDED = ("name", "backend", "num_ranks")
-# what two runs must have in common for their points to stand side by side
+# fields that must agree for two runs to share a profile
 SAME = (
     "rankscope",
     "torch",
@@ -257,7 +257,7 @@ def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
     lines = []
     for row in rows.splitlines():
         index, generation, lanes, bus = (word.strip() for word in (row.split(",") + [""] * 4)[:4])
-        try:  # the kernel has four digits of the domain, and small letters
+        try:  # the kernel uses four digits of the domain and lower case
             node = (devices / bus[-12:].lower() / "numa_node").read_text().strip()
         except (OSError, ValueError):
             node = ""

@@ -21,9 +21,9 @@ from .fit import LinkFit
 from .link_facts import transfers_of
 from .profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, Profile, busbw_factor
 
-_AS_FAST = 1.05  # as the sentence says
+_AS_FAST = 1.05  # as stated in the sentence
 _FAR_UNDER = 0.5  # of the link's rate
-_MOSTLY_BYTES = 5  # times as long on the wire as in latency: a large size
+_MOSTLY_BYTES = 5  # a size is large if bandwidth time is this multiple of latency
 _FALLS_TO = 0.7  # of the rate at the size before
 _WIDE = 0.25  # of the median
 _FIT_OFF, _PREDICTED_OFF = 0.10, 0.25

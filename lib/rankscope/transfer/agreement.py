@@ -15,8 +15,8 @@ from ..values.frozen import checked, frozen
 from ..values.units import time_words
 
 PHASES = ("load", "copy", "forward", "backward", "optimizer")
-GPU, GPU_COPIES = "GPU", "GPU copies"  # lanes of ours: the stream of the steps, and the one that brings batches
-STREAM = "GPU stream "  # and its number: lanes of the profiler's
+GPU, GPU_COPIES = "GPU", "GPU copies"  # our lanes: the stream of the steps, and that of the copies
+STREAM = "GPU stream "  # plus its number: lanes of the profiler
 H2D = "h2d"  # the kind of the profiler's copies from the host
 TOLERANCE_S = 1e-4
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_FLAT = str | bytes | bytearray | memoryview | range  # sequences that hold no tensors
+_FLAT = str | bytes | bytearray | memoryview | range  # sequences without tensors
 
 
 def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
@@ -37,7 +37,7 @@ def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         made = copy.copy(value)
         for field in dataclasses.fields(value):
-            if hasattr(value, field.name):  # one without a value need not be there
+            if hasattr(value, field.name):  # a field without a value may be missing
                 object.__setattr__(made, field.name, mapped(getattr(value, field.name), move))
         return made
     return value
@@ -122,7 +122,7 @@ def _filled(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
         made = copy.copy(value)
         made.update(items)
         return made
-    except TypeError:  # it cannot be made so
+    except TypeError:  # it cannot be rebuilt with this type
         return items
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 COPY, COMPUTE = "copy", "compute"  # lanes, and kinds of their spans
 _now = time.perf_counter_ns
 _MAX_AHEAD = 64
-_FAR_MS = 10_000.0  # further than this from where it counts from, a time in CUDA's single precision is coarse
+_FAR_MS = 10_000.0  # beyond this, CUDA's single-precision times are too coarse
 
 
 def prefetched(
@@ -95,7 +95,7 @@ class Prefetched(Generic[T]):
         return len(self.loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not there yet
+        if name == "loader":  # not arrived yet
             raise AttributeError(name)
         return getattr(self.loader, name)
 
@@ -107,7 +107,7 @@ def _timed(batches: Iterator[T], recorder: Recorder, numbers: Iterator[int]) -> 
         except StopIteration:
             return
         item, start_ns = next(numbers), _now()
-        yield batch.pop()  # and hold it no longer
+        yield batch.pop()  # and drop the reference
         recorder.add(COMPUTE, COMPUTE, item, start_ns, _now())
 
 
@@ -116,7 +116,7 @@ class _Slot:
     """A slot of the ring: pinned buffers, and the last copy made from them."""
 
     buffers: list[torch.Tensor] = field(default_factory=list)
-    sources: list[Any] = field(default_factory=list)  # what the copy reads, which must live until it has ended
+    sources: list[Any] = field(default_factory=list)  # the copy's source, which must live until the copy has ended
     item: int = -1
     begun: Any = None
     done: Any = None
@@ -128,7 +128,7 @@ class _Arrival:
 
     item: int
     batch: Any = None
-    riders: list[Any] = field(default_factory=list)  # what of it the copy stream brings
+    riders: list[Any] = field(default_factory=list)  # the part that the copy stream copies
     done: Any = None
     error: Exception | None = None
 
@@ -141,7 +141,7 @@ class _Ahead:
     ) -> None:
         self._batches, self._cuda, self._num_ahead, self._numbers = batches, cuda, num_ahead, numbers
         self._arrivals: deque[_Arrival] = deque()
-        self._ring = deque(_Slot() for _ in range(num_ahead + 1))  # the one used longest ago first
+        self._ring = deque(_Slot() for _ in range(num_ahead + 1))  # least recently used first
         self._steps: deque[tuple[int, Any, Any]] = deque()
         self._recorder, self._timed = recorder, recorder is not None
         self._clock: Callable[[Any], int] | None = None
@@ -159,7 +159,7 @@ class _Ahead:
                 if not self._arrivals:
                     return
                 item, begun, batch = self._receive()
-                yield batch.pop()  # and hold it no longer
+                yield batch.pop()  # and drop the reference
                 self._steps.append((item, begun, self._cuda.mark(self._timed)))
         finally:
             self._finish()
@@ -189,7 +189,7 @@ class _Ahead:
             slot.begun = self._cuda.mark(True) if self._timed else None
             try:
                 there = [self._cuda.copy(leaf) if rides else leaf for rides, leaf in ready]
-            finally:  # also where one has failed: those before it go on
+            finally:  # even after an error: earlier batches continue
                 slot.done = self._cuda.mark(self._timed)
         arrived, riders = iter(there), [leaf for (rides, _), leaf in zip(ready, there, strict=True) if rides]
         return _Arrival(slot.item, mapped(batch, lambda _: next(arrived)), riders, slot.done)
@@ -225,7 +225,7 @@ class _Ahead:
             if arrival.error is not None:
                 raise arrival.error
         finally:
-            error, arrival.error = arrival.error, None  # which has this frame: a cycle
+            error, arrival.error = arrival.error, None  # it refers to this frame: a cycle
             del error
         self._cuda.wait_for(arrival.done)
         for tensor in tensors(arrival.riders):
@@ -283,7 +283,7 @@ class Cuda:
 
     def pinned(self, num_bytes: int) -> torch.Tensor:
         """Return a pinned buffer from torch's pool."""
-        with torch.inference_mode(False):  # a tensor made inside cannot be written to outside
+        with torch.inference_mode(False):  # a tensor created inside cannot be written outside
             return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
     def copy(self, source: Any) -> Any:
@@ -292,7 +292,7 @@ class Cuda:
 
     def mark(self, timed: bool) -> torch.cuda.Event:
         """Return an event that completes when the current stream has finished all work enqueued so far."""
-        # blocking: who waits for it leaves the core to others
+        # blocking: a waiting host yields its core
         event = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self.device))
         return event

@@ -19,7 +19,7 @@ from ..values.checks import number, of_type, whole
 
 Words = NDArray[np.uint64]
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_DRAWS = 5  # an image's: area, shape, row, column, flip
+_DRAWS = 5  # draws per image: area, shape, row, column, flip
 _LEAST_AREA, _WIDEST = 0.08, 4 / 3
 
 
@@ -79,7 +79,7 @@ def _places(first: torch.Tensor, length: torch.Tensor, num: int, side: int) -> t
     """The positions of `num` pixels spread over each crop, along the image's side: -1 to 1, as in `grid_sample`."""
     centre = torch.arange(num, device=first.device) + 0.5
     place = (centre * (length[:, None] / num) - 0.5).clamp_(min=0)
-    pixel = first[:, None] + torch.minimum(place, length[:, None] - 1.0)  # nothing beyond the crop is looked at
+    pixel = first[:, None] + torch.minimum(place, length[:, None] - 1.0)  # nothing outside the crop is read
     return (2 * pixel + 1) / side - 1
 
 
@@ -108,7 +108,7 @@ def _check(images: Any, crops: Any) -> None:
     if crops.dtype != torch.int64 or crops.shape != (len(images), 5):
         given = f"{crops.dtype} of shape {tuple(crops.shape)}"
         raise ValueError(f"crops must be int64 of shape ({len(images)}, 5), as random_crops gives them, got {given}")
-    if crops.device.type == "cpu":  # asking a GPU would make the host wait for it
+    if crops.device.type == "cpu":  # checking on a GPU would make the host wait
         first, length, sides = crops[:, :2], crops[:, 2:4], torch.tensor(images.shape[1:3])
         outside = ((first < 0) | (length < 1) | (first + length > sides)).any(1)
         if outside.any():

@@ -23,7 +23,7 @@ from .batches import leaves, mapped
 from .prefetch import COPY, Cuda, Prefetched, prefetched
 
 _now = time.perf_counter_ns
-_NUM_READINGS = 5  # of the profiler's clock, before the steps and after them
+_NUM_READINGS = 5  # readings of the profiler's clock before and after the steps
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 _NONE = object()
 PREFIX = "rankscope: "
@@ -102,7 +102,7 @@ class _Run:
         activities = wanted & supported_activities()  # type: ignore[no-untyped-call]
         with contextlib.ExitStack() as ends:
             if not self.cuda and _LOG_LEVEL not in os.environ:
-                os.environ[_LOG_LEVEL] = "6"  # else the profiler reports each start and stop on stderr
+                os.environ[_LOG_LEVEL] = "6"  # otherwise the profiler logs each start and stop on stderr
                 ends.callback(os.environ.pop, _LOG_LEVEL, None)
             profiler = ends.enter_context(profile(activities=activities, acc_events=True))
             self._read_clock()
@@ -144,7 +144,7 @@ class _Run:
             with self._phase("copy", item, self.cuda):
                 inputs, targets = mapped((inputs, targets), lambda leaf: leaf.to(self.device, non_blocking=True))
             if self.cuda and all(map(operator.is_, leaves((inputs, targets)), leaves(tuple(batch)))):
-                self.events.pop()  # nothing was there to be copied
+                self.events.pop()  # nothing had to be copied
         with self._phase("forward", item, self.cuda):
             value = self.loss(self.module(inputs), targets)
         with self._phase("backward", item, self.cuda):
@@ -195,7 +195,7 @@ def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tup
     and the third. Together these ranges bound how far the trace's clock is ahead. Raises RuntimeError if the trace does
     not have as many of these ranges as there are readings, ValueError if it cannot be read.
     """
-    spans, names = (Timeline.from_chrome_trace(path, kind) for kind in ("category", "name"))  # the same, in one order
+    spans, names = (Timeline.from_chrome_trace(path, kind) for kind in ("category", "name"))  # same spans, same order
     sort, words = (np.array(one.kinds, dtype=object)[one.kind] for one in (spans, names))
     ranges = np.flatnonzero(sort == "user_annotation")
     ranges = ranges[np.argsort(spans.start_s[ranges], kind="stable")]

@@ -27,8 +27,8 @@ from ..values.frozen import checked, evolve, frozen
 from ..workers.launch import launch
 from .model import LANE, Counts, Prediction, batches_by_rank, predict, steps_by_rank
 
-Losses = Callable[[Tensor, Tensor], Tensor]  # of outputs and targets: a loss for each sample
-# by name: how it is handled, and whether Join divides by all ranks
+Losses = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> a loss per sample
+# by name: the handling, and whether Join divides by all ranks
 WAYS_TO_HANDLE = {
     "drop": ("drop", True),
     "pad": ("pad", True),
@@ -270,7 +270,7 @@ class _Seen(NamedTuple):
 def _measure(task: Task, ways: list[tuple[str, bool]], timeout_s: float) -> list[UnevenRun]:
     own = batches_by_rank(task.epoch)
     for handling, _ in ways:
-        steps_by_rank(own, handling)  # says what is wrong before ranks are started
+        steps_by_rank(own, handling)  # raises errors before ranks are started
     recorders = [Recorder() for _ in ways]
     by_rank = launch(_train_all, len(own), (task, ways, recorders), timeout_s=timeout_s)
     runs = []

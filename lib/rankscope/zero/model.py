@@ -478,7 +478,7 @@ def partition(sizes: Sequence[int], num_ranks: int) -> tuple[tuple[int, ...], ..
 
 
 _ALGORITHM = {"allreduce": "ring", "reduce_scatter": "ring", "allgather": "ring", "broadcast": "binomial"}
-_TIMES = {"allreduce": 2}  # how often (N-1)/N of the bytes passes a rank; once where nothing else is said
+_TIMES = {"allreduce": 2}  # how often a rank sends (N-1)/N of the bytes; default once
 
 
 class Exchange(NamedTuple):
@@ -527,7 +527,7 @@ class ZeroTraffic:
         total_s = 0.0
         for one in self.exchanges:
             form = (one.collective, _ALGORITHM[one.collective], self.num_ranks)
-            latency_s = float(closed_form(*form, 0, link))  # which every call pays
+            latency_s = float(closed_form(*form, 0, link))  # paid by every call
             total_s += float(closed_form(*form, one.num_bytes, link)) + (one.num_calls - 1) * latency_s
         return total_s
 

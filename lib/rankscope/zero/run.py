@@ -37,7 +37,7 @@ _CALLS = {
     "c10d::_allgather_base_": ("allgather", 0),
     "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
 }
-_BATCH, _MOST_RANKS = 48, 16  # of a resumed training: a batch that 1, 2, 3, 4, 6, … ranks share evenly
+_BATCH, _MOST_RANKS = 48, 16  # batch of the resume test: 1, 2, 3, 4, 6, … ranks divide it evenly
 
 
 # ---- memory
@@ -90,7 +90,7 @@ def measure(
     if not chosen:
         raise ValueError("ways must be at least one, got none")
     model = make_model()
-    for way in chosen:  # says what is wrong before ranks are started
+    for way in chosen:  # raises errors before ranks are started
         memory(model, num_ranks, way, recipe, optimizer)
     args = chosen, make_model, batch, recipe, optimizer, num_steps
     by_rank = launch(_measure_all, num_ranks, args, backend=backend, timeout_s=timeout_s)
@@ -186,7 +186,7 @@ def _wrapped(module: nn.Module, way: str, recipe: str) -> nn.Module:
     outer = nn.Sequential(module)  # a root that has no parameters: older torch never drops the root's after forward
     for _, one in [*layers(module), ("", module), ("", outer)]:
         fully_shard(one, reshard_after_forward=WAYS[way].stage == 3, mp_policy=policy)
-        if hasattr(one, "set_force_sum_reduction_for_comms"):  # from torch 2.8 on; older Gloo cannot average
+        if hasattr(one, "set_force_sum_reduction_for_comms"):  # since torch 2.8; older Gloo cannot average
             one.set_force_sum_reduction_for_comms(True)
     return outer
 

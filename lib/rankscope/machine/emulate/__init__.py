@@ -34,9 +34,9 @@ _COMMAND_S = 10.0
 # How long a packet is on the wire. The switch takes 9000 bytes at 100 Mbit/s; a shaper lets two packets go free.
 _SWITCHED_S, _SHAPED_S = 0.72e-3, 0.36e-3
 _QUEUE = 20_000  # packets
-_UNSENT = 4  # packets of a connection in a shaper, so that others do not wait behind all that it has to send
-_BUFFER_BYTES = 2**28  # of a shaper: more than all connections of a host have under way
-# no slow start, no pause after a silence, no guesses that a packet is lost: none ever is
+_UNSENT = 4  # packets of one connection in a shaper, so that it does not block the others
+_BUFFER_BYTES = 2**28  # shaper buffer: more than all connections of a host have in flight
+# no slow start, no idle restart, no spurious loss detection: nothing is ever lost
 _SETTINGS = {
     "ipv4/tcp_congestion_control": "reno",
     "ipv4/tcp_slow_start_after_idle": "0",

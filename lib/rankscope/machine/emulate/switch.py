@@ -17,10 +17,10 @@ import signal
 import sys
 import time
 
-PRIORITY = 50  # real-time: above whatever measures
+PRIORITY = 50  # real-time priority, above that of the measuring ranks
 MOST_BYTES = 65536
-_AT_ONCE = 64  # packets read from a host before the others have their turn
-_AHEAD_S = 0.001  # a host with more than that under way is not listened to
+_AT_ONCE = 64  # packets read from a host before the next host's turn
+_AHEAD_S = 0.001  # a host with more bytes in flight is not read
 _BARE = 120  # longer packets carry data
 
 
@@ -29,9 +29,9 @@ class Switch:
 
     def __init__(self, tuns: list[int], bytes_per_s: float, latency_s: float) -> None:
         self._tuns, self._bytes_per_s, self._latency_s = tuns, bytes_per_s, latency_s
-        self._left, self._came = [0.0] * len(tuns), [0.0] * len(tuns)  # when a host's last packet has gone out, and in
-        self._travelling: list[tuple[float, int, int, bytes]] = []  # by when they come if nothing is in their way
-        self._waiting: list[tuple[float, int, int, bytes]] = []  # by when they get in, after others
+        self._left, self._came = [0.0] * len(tuns), [0.0] * len(tuns)  # when its last packet has left, and arrived
+        self._travelling: list[tuple[float, int, int, bytes]] = []  # by arrival time on an idle network
+        self._waiting: list[tuple[float, int, int, bytes]] = []  # by delivery time, after queueing
         self._count = 0
 
     def run(self, owner: int) -> None:
@@ -75,7 +75,7 @@ class Switch:
             heapq.heappush(waiting, (self._came[to], number, to, packet))
         while waiting and waiting[0][0] <= now:
             _, _, to, packet = heapq.heappop(waiting)
-            with contextlib.suppress(OSError):  # the host is going
+            with contextlib.suppress(OSError):  # the host is being removed
                 os.write(self._tuns[to], packet)
 
 
@@ -111,9 +111,9 @@ def main(owner_pid: int, bytes_per_s: float, latency_s: float, tuns: list[int], 
     inodes = {os.fstat(descriptor).st_ino for descriptor in namespaces}
     owner = os.pidfd_open(owner_pid)
     if tuns:
-        with contextlib.suppress(OSError):  # not allowed: on with what there is
+        with contextlib.suppress(OSError):  # not allowed: continue without
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(PRIORITY))
-    gc.disable()  # nothing here makes cycles
+    gc.disable()  # no reference cycles here
     if os.getppid() == owner_pid:
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -11,7 +11,7 @@ from ..profile import NATIVE, Profile, busbw_factor
 from .log import COLLECTIVE, GB, MOST_CARDS, NATIVE_OUT, ROUNDING, TYPE_BYTES, Log, Times, between, half_unit
 
 _IN_PLACE = NATIVE_OUT | {"in_place": True}
-_OSU = {  # words of a title: what is timed, and whether its size is one rank's share
+_OSU = {  # by the name in a title: the collective, and whether the size is one rank's share
     "all-to-all personalized": ("all_to_all", True),
     **{name: (name, name == "allgather") for name in ("allreduce", "allgather", "reduce_scatter", "broadcast")},
     **{name: (name, name != "reduce") for name in ("scatter", "gather", "reduce")},
@@ -49,7 +49,7 @@ def pairs(log: Log) -> list[Profile]:
         fits = name in COLLECTIVE and gpus.isdigit() and 0 < int(gpus) <= MOST_CARDS and size.isdigit()
         log.check(fits, line, f"no collective, GPUs and size: {name}, {gpus}, {size}")
         what, printed = COLLECTIVE[name], log.number(line, time, 1e-9)
-        is_rounded = printed >= 1e7  # to two digits, as in 1.8e+07
+        is_rounded = printed >= 1e7  # printed with two digits, as in 1.8e+07
         off = 0.05 * 10 ** math.floor(math.log10(printed)) if is_rounded else half_unit(time.removesuffix(".0"))
         scale = GB / (1.0 if what == "together" else busbw_factor(what, 2 * int(gpus)))
         rate, rate_off = log.number(line, bus, 1e-9) * scale, half_unit(bus) * scale
@@ -82,7 +82,7 @@ def _osu_table(log: Log, start: int, end: int) -> Profile:
     named = re.search(r"pairs: (\d+)", text)
     run = above if re.search(r"srun|mpirun|mpiexec", above) else ""
     nodes, each, ranks = (int(found[1]) if (found := re.search(how, run)) else 0 for how in _RUN)
-    nodes = nodes if "srun" in run else 0  # of mpirun, -N is another thing
+    nodes = nodes if "srun" in run else 0  # -N of mpirun means something else
     pairs, times = int(named[1]) if named else 1, Times(log)
     log.check(pairs, start, "there must be a pair of ranks")
     number = log.num_ranks or ranks or nodes * each
@@ -158,7 +158,7 @@ def _bench_trials(log: Log, times: Times) -> int:
     labels = {int(text.strip()[:-1]) for text in log.lines if re.fullmatch(r"\s*\d{1,7}:\s*", text)}
     number, end, size = len(labels), len(log.lines), 0.0
     log.check(labels == set(range(number)), end, f"trials are missing: of ranks there are {sorted(labels)[:20]}")
-    waiting: dict[str, list[tuple[int, float, float]]] = {"duration": [], "busbw": []}  # for what fits them below
+    waiting: dict[str, list[tuple[int, float, float]]] = {"duration": [], "busbw": []}  # for the check below
 
     def settle(line: int, kind: str, figure: float) -> None:
         fits = [one for one in waiting[kind] if abs(one[1] - figure) <= one[2] * ROUNDING]
@@ -174,7 +174,7 @@ def _bench_trials(log: Log, times: Times) -> int:
             size = value
         elif found[1] == "duration":
             waiting["duration"].append((line, value, half_unit(found[2])))
-        elif found[1] == "algo throughput":  # in bits, of those sent and those received
+        elif found[1] == "algo throughput":  # in bits, of the bytes sent and received
             seconds = 2 * 8 * size * GB / value
             settle(line, "duration", seconds)
             waiting["busbw"].append((line, value * (number - 1) / number / 1e9, 1e-4))

@@ -16,7 +16,7 @@ from .log import COLLECTIVE, GB, TYPE_BYTES, Log, Times, Where, between, half_un
 _SUM_NOTE = "of both ways at once the log has the sum, of which half is one way's"
 _MEMCPY = re.compile(r"(host_to_device|device_to_host|device_to_device)(_bidirectional)?_memcpy(_read|_write)?_(ce|sm)")
 
-Cells = Mapping[tuple[int, int], tuple[Where, str]]  # of a matrix by row and column: where it stands, what is printed
+Cells = Mapping[tuple[int, int], tuple[Where, str]]  # matrix cells by (row, column): line and printed value
 
 
 def _route(src: Any, dst: Any) -> tuple[str, str, dict[str, Any]]:
@@ -47,7 +47,7 @@ def _matrix(log: Log, line: int, square: bool) -> tuple[Cells, int]:
 
 def nvbandwidth(log: Log) -> list[Profile]:
     """nvbandwidth, text or JSON: GB/s per GPU or between GPUs; it does not print the size of its buffers."""
-    tests: dict[str, tuple[str, Cells, Any]] = {}  # what is said of it, its matrix and the sum of that
+    tests: dict[str, tuple[str, Cells, Any]] = {}  # its description, its matrix, and the printed sum
     if log.text.lstrip().startswith("{"):
         try:
             found = log.json()["nvbandwidth"]
@@ -247,7 +247,7 @@ def pageable_pinned(log: Log) -> list[Profile]:
             fits = low - 1e-3 <= gain <= high + 1e-3
             log.check(fits, line, f"a gain of {gain:g} is not {pinned:g} GB/s over {plain:g}")
         for (way, method), rate in zip(ways, rates, strict=False):
-            if is_text and not rate:  # less than can be printed
+            if is_text and not rate:  # rounded to zero
                 unread += 1
             else:
                 times.copy(line, way, method, rate * GB, int(size))

@@ -29,7 +29,7 @@ TYPE_BYTES = {
 }
 NATIVE_OUT = {"algorithm": NATIVE, "in_place": False}
 MOST_CARDS = 4096
-ROUNDING = 1 + 1e-9  # of floats that are compared
+ROUNDING = 1 + 1e-9  # tolerance when comparing floats
 _TOPOLOGY = re.compile(r"^\S*[ \t]*GPU0[ \t].*(?:\n\s*(?:GPU|NIC|mlx)\S*\s.*)+", re.MULTILINE)  # nvidia-smi topo -m
 _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
 _HALVES = [0.5 * 10.0**-digits for digits in range(400)]

@@ -19,7 +19,7 @@ _RANK = re.compile(r"Rank +(\d+) (?:Group +\d+ )?Pid +\d+ on +(\S+) +device +\d+
 _NAME = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _FOOT = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
 _CELL = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?|N/A")
-_KIND = re.compile(r"[a-z]*|-?\d+")  # an operation, or the number of a root
+_KIND = re.compile(r"[a-z]*|-?\d+")  # an operation, or the rank of a root
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)([^\s;,]+)")
 _WAY = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
 _SUMS = ("sum", "prod", "max", "min", "avg", "mulsum", "all")
@@ -91,7 +91,7 @@ def nccl_tests(log: Log) -> list[Profile]:
 def _text(log: Log) -> list[Table]:
     tables, ranks, name, first = list[Table](), list[Rank](), "", 0
     table: Table | None = None
-    pending: tuple[int, re.Match[str], str] | None = None  # a row that goes on below NCCL's lines
+    pending: tuple[int, re.Match[str], str] | None = None  # a row that continues below lines of NCCL
     for line, text in enumerate(log.lines, 1):
         if "NCCL " in text and (info := _INFO.search(text)):
             text = text[: info.start()]
@@ -117,7 +117,7 @@ def _text(log: Log) -> list[Table]:
                 log.fail(line, f"its cells are not those of the columns: {row[0].strip()[:80]!r}")
             table.rows.append(Row(line, row[1], row[2], row[3], cells))
         elif "Rank" in text and (found := _RANK.search(text)):
-            if found[1] == "0" and ranks and ranks[0].number == 0:  # of a run before, which printed no table
+            if found[1] == "0" and ranks and ranks[0].number == 0:  # from a previous run, which printed no table
                 ranks = []
             ranks.append(Rank(int(found[1]), found[2], printable(found[3].strip())))
         elif is_header:
@@ -221,7 +221,7 @@ def _halves(log: Log, table: Table) -> list[Half]:
             least, most = max(least, rate - rate_off), min(most, rate + rate_off)
             if least > most * ROUNDING:
                 log.fail(row.line, f"{alg} GB/s is not {row.num_bytes} bytes in {time} µs")
-            if "e" in time and rate > 0:  # of two digits, as in 1.8e+07: what algbw leaves of it
+            if "e" in time and rate > 0:  # printed with two digits, as in 1.8e+07: narrowed by algbw
                 seconds = between(seconds, off, size, rate, rate_off) or seconds
             found.append(Half(row, at > table.halves[0], seconds, least, most, busbw, half_unit(bus) * GB))
     log.check(found, table.header, "the table has no times")

@@ -17,9 +17,9 @@ from ...values.units import bytes_words
 from ..profile import NATIVE, TRANSFERS, Key, Profile
 
 MEASURED = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
-ITEM_BYTES = 4  # of float32
-SEGMENT_BYTES = 2**19  # small enough to be added up in cache, large enough to be worth a message
-MOST_SEGMENTS = 256  # more of them gain nothing, and take long to plan
+ITEM_BYTES = 4  # bytes of a float32
+SEGMENT_BYTES = 2**19  # fits into cache for the sum, and is worth a message
+MOST_SEGMENTS = 256  # more gain nothing and take long to plan
 MOST_BYTES = 2**40
 MOST_LINK_BYTES, MOST_MEMORY_BYTES = 2**24, 2**26
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
@@ -27,7 +27,7 @@ ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
 NUM_PIECES, LEAST_PIECE_BYTES = 256, 4096
 Name = TypeVar("Name", bound=Hashable)
 Sample = TypeVar("Sample")
-IN_A_ROW = 3  # iterations of a method that count each time it takes its turn
+IN_A_ROW = 3  # counted iterations per turn of a method
 
 
 def _sizes(name: str, value: Any) -> tuple[int, ...]:
@@ -167,7 +167,7 @@ def keys_of(
     for collective in protocol.collectives:
         for size in sizes:
             keys = collective_keys(collective, size, ranks_per_node, algorithms, protocol.in_place)
-            if size * (4 + len(keys)) > free_bytes / 2:  # each method has scratch of its own
+            if size * (4 + len(keys)) > free_bytes / 2:  # each method has its own scratch memory
                 left_out.add(size)
             else:
                 found += keys
@@ -179,7 +179,7 @@ def keys_of(
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
     """Return the messages between ranks, within and between nodes if possible, and sums and copies in memory."""
     links = [*(["intra"] if max(ranks_per_node) > 1 else []), *(["inter"] if len(ranks_per_node) > 1 else [])]
-    sizes = powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES)))  # enough of them to be fitted
+    sizes = powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES)))  # enough sizes for a fit
     messages = [key_of(what, size, link=link) for size in sizes for what in ("ping_pong", "together") for link in links]
     sizes = powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4)
     return messages + [key_of(what, size) for size in sizes for what in ("add", "copy")]
@@ -266,8 +266,8 @@ def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
 
 # ---- how long it may take: a rough guess from what has been measured, for deadlines and for the time left
 
-LAUNCH_S = 8.0  # no launch measures more, as far as can be known: all that is lost where a run is interrupted
-OVERHEAD_S = 0.005  # of an iteration, mostly for the agreement on its start
+LAUNCH_S = 8.0  # estimated limit per launch: what an interrupted run loses
+OVERHEAD_S = 0.005  # per iteration, mostly to agree on its start
 UNKNOWN_BYTES_PER_S = 20e6
 MEMORY_BYTES_PER_S, TRANSFER_BYTES_PER_S = 1e9, 4e9
 

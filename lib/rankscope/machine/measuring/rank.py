@@ -21,8 +21,8 @@ from .plan import ITEM_BYTES, Protocol, node_sizes
 from .timing import Ranks, Task, go_first, measure_all, network_id
 from .transfers import Cuda, measure_loader, measure_traps, most_bytes, transfer_points
 
-EXCHANGES, CHAIN_BYTES = 8, 2**20  # one after the other in an iteration, so many or so many bytes of them, but two
-CALLS, CALL_BYTES = 256, 2**22  # sums or copies in an iteration, likewise, but one
+EXCHANGES, CHAIN_BYTES = 8, 2**20  # messages in sequence per iteration: this many or this many bytes, at least two
+CALLS, CALL_BYTES = 256, 2**22  # sums or copies per iteration, likewise, at least one
 
 
 def survey(device: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def survey(device: str) -> dict[str, Any]:
     return {
         **of_machine(),
         "nodes": nodes,
-        "free_bytes": -int(ranks.slowest([-float(free)])[0]),  # the least of all ranks
+        "free_bytes": -int(ranks.slowest([-float(free)])[0]),  # the minimum over all ranks
         "transfer_bytes": most_bytes(Cuda(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0,
         "clock_offset_s": ranks.slowest([ranks.clock_offset_s])[0],
     }
@@ -209,7 +209,7 @@ def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> Task:
 
 # ---- collectives
 
-PATTERN = 61  # random numbers from 1 on, so that whatever is misplaced shows; sums stay exact in float32 for 700 ranks
+PATTERN = 61  # random, from 1: misplaced elements show; sums stay exact in float32 for 700 ranks
 Run = Callable[[Tensor], Tensor]
 
 
@@ -272,7 +272,7 @@ def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
     name, in_place = chosen.pop("algorithm"), chosen.pop("in_place")
     if name == NATIVE:
         run = _native(collective, buffers, ranks)
-    else:  # what returns None are collectives that are not measured
+    else:  # only collectives that are not measured return None
         run = executor(build(collective, name, ranks.size, **chosen), buffers.given, ranks.group)  # type: ignore[assignment]
     if in_place or collective != "allreduce":
         return run

@@ -31,11 +31,11 @@ from .plan import (
 )
 
 BACKENDS = ("gloo", "nccl", "mpi")
-DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first by default
+DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first is the default
 CPU_SIZES, NCCL_SIZES = powers_of_two(2**10, 2**26), powers_of_two(2**10, 2**30)
 LEAST_TRANSFER_BYTES, MOST_TRANSFER_BYTES = 2**12, 2**30
-PATIENCE_S, LENIENCE = 60.0, 10.0  # what a launch may take, and so many times what was expected
-MOST_S = 1e6  # that `launch` waits at all
+PATIENCE_S, LENIENCE = 60.0, 10.0  # time limit of a launch, plus this many times the expected time
+MOST_S = 1e6  # the longest that `launch` can wait
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -203,7 +203,7 @@ class _Run:
         self.report, self.start = report, start
         self.through_host = (device, backend) == ("cuda", "gloo")
         self.profile: Profile
-        self._stamp: tuple[int, int] | None = None  # of the file as this run left it
+        self._stamp: tuple[int, int] | None = None  # the stamp of the file as this run left it
         self._writes = writes(backend)
         self.lock = contextlib.ExitStack()
 
@@ -235,7 +235,7 @@ class _Run:
             "backend": self.backend,
             "network": about["network"] or ("loopback" if len(sizes) == 1 else f"between {len(sizes)} nodes"),
         }
-        if self.through_host:  # elsewhere the backend says where buffers are
+        if self.through_host:  # otherwise the backend implies the device
             provenance["device"] = self.device
         how = {
             "warm_up": protocol.warm_up,
@@ -272,7 +272,7 @@ class _Run:
         keys, left_out = keys_of(self.protocol, sizes, ranks_per_node, found["free_bytes"], self.through_host)
         copies = self._copies(found) if self.protocol.transfers else []
         keys += copies
-        ratio = 1.0  # of what the last launch took to what was expected
+        ratio = 1.0  # actual / expected time of the last launch
         while missing := self._missing(keys):
             known = missing[0][0] not in ("ping_pong", "together")
             left_s = ratio * guess_s(missing, self.profile, self.protocol) if known else None

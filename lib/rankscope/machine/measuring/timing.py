@@ -18,13 +18,13 @@ from torch import Tensor
 from ...collectives.wire.group import TAGS, backend_of, group_of, takes_batches
 from .plan import Name, Protocol
 
-AWAKE_S = 0.001  # how long before the start a rank stops sleeping: a core that sleeps takes its time to wake up
-REST_S, MOST_REST_S = 0.001, 0.005  # after an iteration, so that no rank takes a core while others still finish
-AGREEMENTS = 12  # from which the time of one is estimated
-ROUND_TRIPS = 20  # from which the offset of a clock is estimated
+AWAKE_S = 0.001  # a rank stops sleeping this long before the start: a sleeping core wakes slowly
+REST_S, MOST_REST_S = 0.001, 0.005  # pause after an iteration, so that no rank takes a core while others finish
+AGREEMENTS = 12  # number of agreements, to estimate the time of one
+ROUND_TRIPS = 20  # number of answers, to estimate the offset of a clock
 PRIORITY = 10
 
-Timings = tuple[tuple[float, ...], tuple[bool, ...]]  # seconds, and which of them are clean
+Timings = tuple[tuple[float, ...], tuple[bool, ...]]  # seconds, and which iterations are clean
 
 
 def nothing() -> None:
@@ -65,7 +65,7 @@ class Ranks:
         self.group = group_of(group)
         self.device = torch.device(device)
         self.rank, self.size = self.group.rank(), self.group.size()
-        self._control = self.group  # over which ranks agree: one on Gloo where the one that is measured has GPUs only
+        self._control = self.group  # for agreements: a Gloo group if the measured group supports only GPUs
         if takes_batches(backend_of(self.group, torch.empty(0, device=self.device))):
             everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
             self._control = dist.new_group(everyone, backend="gloo")

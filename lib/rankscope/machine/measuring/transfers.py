@@ -20,10 +20,10 @@ from ..provenance import free_bytes
 from .plan import ITEM_BYTES, ON_THE_FLY, Protocol
 from .timing import nothing, stolen_ticks
 
-HOST_COPIES, DEVICE_COPIES = 6, 4  # of a size, that exist at a time
+HOST_COPIES, DEVICE_COPIES = 6, 4  # buffers of one size that exist at the same time
 BLOCKING = ("pageable", "pinned")
-MOST_BYTES = 2**32  # elements, which are counted through, have 32 bits
-DTYPE = torch.int32  # of ITEM_BYTES
+MOST_BYTES = 2**32  # elements are numbered with 32 bits
+DTYPE = torch.int32  # elements of ITEM_BYTES
 Pairs = Sequence[tuple[Tensor, Tensor]]  # where to, where from
 
 
@@ -224,7 +224,7 @@ def move_of(key: Key, buffers: Buffers) -> Move:
 
     if what == "pin" or method in ON_THE_FLY:
         for made in (buffers.target(gpu), buffers.source("pageable"), buffers.source(gpu)):
-            assert made.numel()  # made before anything is timed
+            assert made.numel()  # allocated before anything is timed
         return Move(pin_and_copy if method else lambda: [device.pin(buffers.source("pageable"))], before=prepare)
     host = str(method).removesuffix("_non_blocking")
     ends = {"h2d": (host, gpu), "d2h": (gpu, host), "d2d": (gpu, gpu), "p2p": (chosen.get("src"), chosen.get("dst"))}
@@ -289,8 +289,8 @@ def timed(move: Move, device: Cuda) -> Sample:
 
 # ---- experiments: a target that is read, and a source that is changed, too early
 
-NUM_BYTES = 2**28  # long enough on its way for the end of it to be reached first
-LOOKED_AT = 2**14  # elements, the last: a copy brings them last
+NUM_BYTES = 2**28  # takes so long that the host reaches its end first
+LOOKED_AT = 2**14  # the last elements, which a copy delivers last
 TRIES = 5
 METHODS = ("pinned_non_blocking", "pageable_non_blocking")
 
@@ -363,7 +363,7 @@ def _copied_s(device: Cuda, target: Tensor, source: Tensor, then: Callable[[], o
 
 BATCH_SIZE, NUM_BATCHES, SAMPLE_BYTES = 32, 40, 2**18
 EPOCHS, WORKERS = 5, (0, 2)
-SHARED, BATCHES_SHARED = Path("/dev/shm"), 32  # workers' batches lie there
+SHARED, BATCHES_SHARED = Path("/dev/shm"), 32  # holds the batches of workers
 TIMEOUT_S = 60.0
 MATRIX, PRODUCTS = 4096, 4
 
