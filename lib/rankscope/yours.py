@@ -1,7 +1,7 @@
-"""The input of notebook 14: copy this file next to it, put your own code in, and name the copy in the notebook.
+"""What notebook 14 looks at: copy this file next to it, put your own things in, and name the copy there.
 
-Each function returns one object of yours and is called without arguments, except `loss`. The file is imported as a
-module, in this process and in the ranks, so nothing in it needs a ``__main__`` guard.
+Each function gives one thing of yours, and is called without arguments, except `loss`. It is imported as a module, in
+this process and in the ranks, so that nothing in it needs a ``__main__`` guard.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .collectives import Schedule
 
 
 def samplers() -> tuple[list[Iterable[int]], int]:
-    """Return one sampler per rank, and the number of samples in the dataset."""
+    """Return one sampler a rank, and how many samples the dataset has."""
     size, num_ranks = 50, 4
     samples: Any = range(size)
     return [DistributedSampler(samples, num_ranks, rank) for rank in range(num_ranks)], size
 
 
 def loader() -> DataLoader[Any]:
-    """Return the loader that a rank trains with."""
+    """Return the loader that a rank trains from."""
     return DataLoader(TensorDataset(torch.ones(256, 64, 64)), batch_size=16, num_workers=1)
 
 
@@ -39,11 +39,11 @@ def schedule() -> Schedule:
 
 
 def module() -> nn.Module:
-    """Return the model, before it is wrapped in DistributedDataParallel."""
+    """Return the model, as it is before DistributedDataParallel."""
     return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.ReLU())))
 
 
 def loss(module: nn.Module, rank: int, number: int) -> Tensor:
-    """Return the loss of a micro-batch, given its number; load or create the micro-batch here."""
+    """Return the loss of a micro-batch, by its number, which is found or made here."""
     value: Tensor = module(torch.ones(64, 512)).square().mean()
     return value
