@@ -70,7 +70,7 @@ def test_the_ranking_is_in_order_and_breaks_what_is_far_off() -> None:
     assert [label for _, label in drawing.y_ticks] == ["swing", "ring", "flat"]
     assert np.allclose(found.width, [1, 2, 4])  # [µs], broken at four times the fastest
     assert drawing.x_label == "time [µs]"
-    assert keys_of(drawing) == ["lower bound", "your choice", "// the bar is longer"]
+    assert keys_of(drawing) == ["lower bound", "your choice", "// longer than drawn"]
     assert drawing.rules == (0.5,)
     assert words_of(drawing) == ["1", "2", "1,000"]
     breaks = [(one.y0.tolist(), one.y1.tolist(), one.color) for one in drawing.lines]
@@ -85,7 +85,7 @@ def test_the_ranking_is_in_order_and_breaks_what_is_far_off() -> None:
     assert words_of(ticked) == ["1", "2, measured 3"]
     assert ticked.lines[0].x0 * 1e-6 == pytest.approx([2e-6])  # where the longest bar ends
     assert ticked.lines[1].y0 == pytest.approx([1.95])  # and it says that it is further
-    assert keys_of(ticked) == ["measured", "// the bar is longer"]
+    assert keys_of(ticked) == ["measured", "// longer than drawn"]
 
 
 # ---- lines

@@ -131,7 +131,7 @@ def draw_ranking(
         Key("lower bound", INK, line="solid"): bound_s,
         Key("your choice", PAPER, edge=INK): framed,
         Key("measured", INK): ticks,
-        Key("// the bar is longer", PAPER, line="none"): beyond,
+        Key("// longer than drawn", PAPER, line="none"): beyond,
     }
     return Drawing(
         title=title or (f"{names[0]} is the fastest" if longest else "none takes any time"),

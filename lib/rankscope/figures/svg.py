@@ -35,7 +35,7 @@ def to_svg(drawing: Drawing, over: str = "") -> str:
         f'<svg class="rankscope" xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
         f'viewBox="0 0 {width:g} {height:g}" style="max-width:100%;height:auto" {_FONT} fill="{INK}">'
         f"<title>{escape(drawing.title)}</title><defs>{_DEFS}</defs>"
-        f'<rect width="{width:g}" height="{height:g}" fill="{PAPER}"/>'
+        f'<rect width="{width:g}" height="{height:g}" rx="6" fill="{PAPER}"/>'
         f'<text x="{left:g}" y="20" font-size="14" font-weight="bold">{escape(drawing.title)}</text>'
         f'<g class="marks" transform="translate({left:g} {_TOP})">{marks(drawing)}{over}</g>'
     ]
