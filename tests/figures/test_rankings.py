@@ -151,4 +151,6 @@ def test_measurements_are_markers_with_their_spread() -> None:
     assert ring.get_linestyle() == "None"
     assert ring.get_marker() != swing.get_marker()
     assert below(ax) == ["measured: median, from least to most"]
+    alone = figures.costs(SIZES, {"swing": TIMES["swing"]}, measured={"flat": (SIZES, TIMES["ring"])})
+    assert set(named(alone)) >= {"swing", "flat"}  # what was measured only is named, too
     assert ax.get_legend() is None  # nothing lies on the data

@@ -200,7 +200,8 @@ def queue_fill(
         ax.fill_between(x, ground, height, step="post", color=color, linewidth=0, alpha=0.8, label=name)
         for level, width in ((ground, 0.8), (ground + (capacity or 0), 0.8 * (capacity is not None))):
             ax.axhline(level, color=GREY, linewidth=width, zorder=0)
-        ax.annotate(name, (0, ground + tall), (0, 3), ("axes fraction", "data"), "offset points", fontsize=LABEL_PT)
+        coords = ("axes fraction", "data"), "offset points"
+        as_text(ax.annotate(name, (0, ground + tall), (0, 3), *coords, fontsize=LABEL_PT))
         ticks |= {ground: "0", ground + tall: f"{tall}"}
     ax.set_yticks(list(ticks), list(ticks.values()))
     ax.set_ylim(-0.05 * tall, 1.4 * tall * len(fills))
@@ -408,6 +409,7 @@ def costs(
     for name, (x, y) in points.items():
         low, middle, high = (found(y, axis=1) / scale for found in (np.min, np.median, np.max))
         markers(ax, name, styles[name], x, low, middle, high)
+        ends.setdefault(name, (float(middle[-1]), styles[name]))
     if points:
         explain(ax, {"measured: median, from least to most": {"marker": "o", "linestyle": "none"}})
     first, changes = lowest(sizes, np.stack(list(lines.values())) / scale)
