@@ -32,7 +32,9 @@ MAX_IGNORED_SHARE = 0.15
 MAX_MEDIAN_LINES = 5
 MAX_CELL_LINES = 15
 MAX_FUNCTION_LINES = 10
-WORDS = range(600, 3_001)
+WORDS = range(600, 2_001)
+FIRST_CELLS = 3  # one of these code cells shows a picture
+LEAST_LINKS = 3
 
 # What makes nbval compare nothing: its tags, and its comments for the same.
 UNCOMPARED_TAGS = {"nbval-ignore-output", "nbval-skip"}
@@ -81,6 +83,24 @@ def title(nb: Notebook) -> Iterator[str]:
     heading = first.split("\n")[0]
     if not (heading.startswith("# ") and "?" in heading):
         yield "does not begin with a title that asks a question"
+    if not re.search(r"\b\d+ minutes\b", first):
+        yield "does not say under its title how many minutes it takes"
+
+
+def opening(nb: Notebook) -> Iterator[str]:
+    if not any(is_picture(output) for cell in code_cells(nb)[:FIRST_CELLS] for output in cell["outputs"]):
+        yield f"shows no picture in its first {FIRST_CELLS} code cells"
+
+
+def links(nb: Notebook) -> Iterator[str]:
+    count = sum(cell["source"].count("](https://") for cell in nb["cells"] if cell["cell_type"] == "markdown")
+    if count < LEAST_LINKS:
+        yield f"links {count} sources, not {LEAST_LINKS}"
+
+
+def exercises(nb: Notebook) -> Iterator[str]:
+    if not any(re.search(r"\bscore\(", cell["source"]) for cell in code_cells(nb)):
+        yield "has no exercise that builds something and shows its score"
 
 
 def words(nb: Notebook) -> Iterator[str]:
@@ -158,7 +178,7 @@ def size(nb: Notebook) -> Iterator[str]:
 
 
 def problems(nb: Notebook) -> list[str]:
-    rules = (form, title, words, counts, comparison, code, results, size)
+    rules = (form, title, opening, words, links, exercises, counts, comparison, code, results, size)
     return [problem for rule in rules for problem in rule(nb)]
 
 
@@ -194,10 +214,16 @@ def printed(text: str, name: str = "stdout") -> dict[str, Any]:
     return {"output_type": "stream", "name": name, "text": text}
 
 
-def notebook(*cells: Cell, first: str = "# Who reads what?", num_words: int = 1_500) -> Notebook:
+SOURCE = "[a](https://example.org) "
+
+
+def notebook(
+    *cells: Cell, first: str = "# Who reads what?\n*5 minutes*", num_words: int = 1_500, link: str = SOURCE
+) -> Notebook:
     """A notebook that keeps to the rules, with these cells put in."""
-    filler = [code_cell("1 + 1") for _ in range(12)]
-    nb = {"cells": [markdown_cell(first), markdown_cell("word " * num_words), *cells, *filler]}
+    text = markdown_cell("word " * num_words + link * LEAST_LINKS)
+    filler = [code_cell("2 + 2", shown(image_jpeg="a")), code_cell("1  # score(1)"), *[code_cell("1 + 1")] * 10]
+    nb = {"cells": [markdown_cell(first), text, *cells, *filler]}
     return normalise({**nb, "metadata": METADATA})
 
 
@@ -206,6 +232,14 @@ WIDGET_WITH_PICTURE = {
     "metadata": {},
     "data": {"text/plain": WIDGET_TEXT, "image/svg+xml": "<svg/>"},
 }
+
+
+def without(source: str) -> Notebook:
+    """A good notebook whose cells with this source do nothing."""
+    nb = notebook()
+    for cell in nb["cells"]:
+        cell["source"] = cell["source"].replace(source, "pass")
+    return nb
 
 
 def test_a_good_notebook_has_no_problems() -> None:
@@ -228,8 +262,12 @@ ERROR = {"output_type": "error", "ename": "ValueError", "evalue": "no", "traceba
         (notebook(first="Who reads what?"), "title that asks"),
         (notebook(first="# Who reads what"), "title that asks"),
         (notebook(first="# Samplers\nWhy?"), "title that asks"),
+        (notebook(first="# Why?\nA minute."), "how many minutes"),
+        (notebook(*[code_cell("x")] * 3), "no picture in its first 3"),
+        (notebook(link=""), "links 0 sources, not 3"),
+        (without("score(1)"), "no exercise that builds"),
         (notebook(num_words=500), "words"),
-        (notebook(num_words=3_100), "words"),
+        (notebook(num_words=2_100), "words"),
         (notebook(*[code_cell("x", tags=("nbval-ignore-output",))] * 3), "nobody compares"),
         (notebook(*[code_cell("# NBVAL_IGNORE_OUTPUT\nx")] * 3), "nobody compares"),
         (notebook(*[code_cell("x", tags=("nbval-skip",))] * 3), "nobody compares"),
