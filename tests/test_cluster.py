@@ -34,6 +34,7 @@ WRONG = {
     "num_nodes must be a whole number of at least 1, got 0": lambda: Cluster(0, 2, FAST, SLOW),
     "gpus_per_node must be a whole number of at least 1, got 2.0": lambda: Cluster(2, 2.0, FAST, SLOW),
     "num_ranks must be a whole number of at least 1, got True": lambda: Cluster.uniform(True, FAST),
+    "switch_adds must be True or False, got 1": lambda: Cluster(2, 2, FAST, SLOW, switch_adds=1),
     "ports must be a whole number of at least 1, got 0": lambda: Cluster(2, 2, FAST, SLOW, ports=0),
     "num_bytes must be a finite number of at least 0, got -1": lambda: FAST.seconds(-1),
 }
@@ -87,6 +88,8 @@ def test_who_is_joined_to_whom_by_what() -> None:
         (Cluster(2, 4, FAST, FAST, shared_nic=True), False),
         (Cluster(8, 1, FAST, SLOW, shared_nic=True), True),
         (Cluster(2, 4, FAST, FAST, overrides={(0, 1): SLOW}), False),
+        (Cluster(1, 8, FAST, FAST, switch_adds=True), False),
+        (Cluster(8, 1, FAST, FAST, switch_adds=True), True),  # no two ranks at a switch
     ],
 )
 def test_whether_all_are_joined_alike(cluster: Cluster, uniform: bool) -> None:

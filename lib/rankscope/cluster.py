@@ -61,6 +61,14 @@ class Cluster:
     formulas that ignore incast. With `shared_nic` the ranks of a node share one `inter` link out and one in: messages
     pass it one at a time, but their latencies overlap.
 
+    With `switch_adds` the switch of a node adds what several ranks send into the same run of chunks of one rank in one
+    step: it arrives once, already added, and costs no gamma. What one rank copies to several leaves it once. The own
+    share of the rank that takes a sum, and its own copy of what it sends out, cross its link, too, as NVLink's
+    multimem.ld_reduce and multimem.st do. In a step in which that happens, and in which no message leaves its node,
+    there are no ports: a message ends alpha_s + bytes / bytes_per_s after the latest start of those merged with it, the
+    bytes being all that cross the sender's link outwards or the receiver's inwards, whichever are more. All other steps
+    are as without such a switch.
+
     Raises ValueError for numbers out of range and for overrides between ranks that do not exist.
 
     >>> Cluster(2, 4, Link(2e-6, 300e9), Link(6e-6, 50e9)).num_ranks
@@ -75,6 +83,7 @@ class Cluster:
     ports: int | None = checked(optional, whole, 1, default=1)
     shared_nic: bool = checked(truth, default=False)
     overrides: Mapping[tuple[int, int], Link] = checked(_links_of_pairs, factory=dict, hash=False)
+    switch_adds: bool = checked(truth, default=False)
 
     def __attrs_post_init__(self) -> None:
         for src, dst in self.overrides:
@@ -92,10 +101,14 @@ class Cluster:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all pairs of ranks have the same link."""
+        """Whether all pairs of ranks have the same link, and no switch adds for some of them."""
         inside, outside = self.gpus_per_node > 1, self.num_nodes > 1
         links = {self.intra} if not outside else {self.inter} if not inside else {self.intra, self.inter}
-        return len(links) == 1 and not self.overrides and not (self.shared_nic and inside and outside)
+        return (
+            len(links) == 1
+            and not self.overrides
+            and not (inside and (self.switch_adds or (self.shared_nic and outside)))
+        )
 
     @property
     def quickest(self) -> Link:

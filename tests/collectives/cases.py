@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build
+from rankscope.collectives.builders import IN_SWITCH, builders_of
 
 RANKS = [*range(1, 34), 64, 100]
-NAMES = [(collective, name) for collective, builders in ALGORITHMS.items() for name in builders]
+NAMES = [(collective, name) for collective in ALGORITHMS for name in builders_of(collective)]
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 WITH_COUNTS = [
     *((collective, name) for collective in ("scatter", "gather") for name in ALGORITHMS[collective]),
@@ -36,9 +38,9 @@ def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, An
         yield from ({"shape": shape} for shape in shapes(num_ranks, 2))
     if name == "torus_3d":
         yield from ({"shape": shape} for shape in shapes(num_ranks, 3))
-    if name == "hierarchical_ring":
+    if name in ("hierarchical_ring", "nvls_tree"):
         yield from ({"gpus_per_node": size} for _, size in shapes(num_ranks, 2))
-    if name in ("segmented_ring", "double_binary_tree", "chain"):
+    if name in ("segmented_ring", "double_binary_tree", "chain", "nvls", "nvls_tree"):
         yield from ({"num_segments": segments} for segments in (1, 2, 3, 7))
     if name == "pat":
         yield from ({"most_chunks": most} for most in (1, 2, 3, 8))
@@ -49,6 +51,13 @@ def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, An
     if (collective, name) in WITH_COUNTS:
         some = [rank * 5 % 4 for rank in range(num_ranks)]  # 0, 1, 2, 3, 0, …
         yield from ({"counts": counts} for counts in (some, some[::-1], [0] * num_ranks))
+
+
+def cluster_of(collective: str, name: str, num_ranks: int, link: Link, gamma: float) -> Cluster:
+    """All ranks joined alike: in one node whose switch adds, for the algorithms that are made for one."""
+    if name in IN_SWITCH.get(collective, {}):
+        return Cluster(1, num_ranks, link, link, gamma, switch_adds=True)
+    return Cluster.uniform(num_ranks, link, gamma)
 
 
 def schedules(num_ranks: int) -> Iterator[Schedule]:

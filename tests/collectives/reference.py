@@ -6,7 +6,7 @@ ready at the same time is known to be, and goes in the order of the step.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from fractions import Fraction
 
 from rankscope.cluster import Cluster
@@ -30,13 +30,57 @@ def reference(schedule: Schedule, num_bytes: float, cluster: Cluster) -> tuple[f
             messages[src, dst] = sent + here, to_add + here * reduce
         enter = [max(a, b) for a, b in zip(ended, added[0], strict=True)]
         adder = list(added[-1])
-        played = _play(messages, enter, adder, cards, cluster)
+        rows = [
+            (src, dst, (reduce, dst if reduce else src, chunk, count), sum(sizes[chunk : chunk + count], Fraction()))
+            for src, dst, chunk, count, reduce in zip(*(column.tolist() for column in step), strict=True)
+        ]
+        if cluster.switch_adds and all(len({rank // cluster.gpus_per_node for rank in pair}) == 1 for pair in messages):
+            merged = {run for run, times in Counter(run for _, _, run, _ in rows).items() if times > 1}
+        else:
+            merged = set()
+        if merged:
+            played = _in_switch(rows, merged, enter, adder, cluster)
+        else:
+            played = _play(messages, enter, adder, cards, cluster)
         ended = list(enter)
         for (src, dst), (start, end, done) in played.items():
             ended[src], ended[dst] = max(ended[src], end), max(ended[dst], end)
             told.append((number, src, dst, start, end, done))
         added = [*added[1:], adder]
     return float(max([*ended, *added[-1]])), told
+
+
+def _in_switch(rows, merged, enter, adder, cluster):  # type: ignore[no-untyped-def]
+    """A step in which the switch adds or copies the runs `merged`: what crosses each link is counted one by one."""
+    out, into = defaultdict(Fraction), defaultdict(Fraction)
+    for src, dst, run, size in rows:
+        if run not in merged:
+            out[src] += size
+            into[dst] += size
+        elif run[0]:
+            out[src] += size
+        else:
+            into[dst] += size
+    for run in merged:  # once at the rank that takes the sum or gives the copies, and its own share the other way
+        size = next(size for _, _, other, size in rows if other == run)
+        out[run[1]] += size
+        into[run[1]] += size
+    start = {(src, dst): max(enter[src], enter[dst]) for src, dst, _, _ in rows}
+    end, to_add = {}, dict.fromkeys(start, Fraction())
+    for src, dst, run, size in rows:
+        to_add[src, dst] += size * (run[0] and run not in merged)
+    for pair in start:
+        mine = {run for src, dst, run, _ in rows if (src, dst) == pair and run in merged}
+        last = max([start[pair], *(start[src, dst] for src, dst, run, _ in rows if run in mine)])
+        link = cluster.overrides.get(pair, cluster.intra)
+        wire = max(out[pair[0]], into[pair[1]]) * Fraction(link.beta_s_per_byte)
+        end[pair] = last + Fraction(link.alpha_s) + wire
+    done = dict(end)
+    for pair in sorted(start, key=lambda pair: end[pair]):
+        if to_add[pair] and cluster.gamma_s_per_byte:
+            adding = to_add[pair] * Fraction(cluster.gamma_s_per_byte)
+            done[pair] = adder[pair[1]] = max(end[pair], adder[pair[1]]) + adding
+    return {pair: (start[pair], end[pair], done[pair]) for pair in start}
 
 
 def _play(messages, enter, adder, cards, cluster):  # type: ignore[no-untyped-def]

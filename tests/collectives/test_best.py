@@ -91,7 +91,8 @@ def test_nothing_beats_the_bound(
 ) -> None:
     pairs = [(a, b) for a in range(nodes * gpus) for b in range(nodes * gpus) if a != b]
     own = data.draw(st.dictionaries(st.sampled_from(pairs), LINKS)) if pairs else {}
-    cluster = Cluster(nodes, gpus, intra, inter, data.draw(st.sampled_from([0.0, 1e-11])), ports, shared, own)
+    gamma, switch = data.draw(st.sampled_from([0.0, 1e-11])), data.draw(st.booleans())
+    cluster = Cluster(nodes, gpus, intra, inter, gamma, ports, shared, own, switch)
     collective = data.draw(st.sampled_from(list(ALGORITHMS)))
     for size in (0.0, 1e3, 1e7):
         found = best(size, cluster, collective)
@@ -106,6 +107,18 @@ def test_the_bound_knows_slow_links_between_nodes() -> None:
     assert best(8.0, cards).bound_s == pytest.approx(10e-6)  # one message out of a node reaches all four
     assert best(1e9, shared, "all_to_all").bound_s == pytest.approx(8 * 3 / 4 * 1e9 / 25e9)
     assert best(1e9, Cluster(1, 8, fast, slow)).bound_s == pytest.approx(2 * 7 / 8 * 1e9 / 300e9)
+
+
+def test_a_switch_that_adds_has_algorithms_of_its_own() -> None:
+    link, names = Link(1e-6, 450e9), set(ALGORITHMS["allreduce"])
+    for nodes, name in ((1, "nvls"), (2, "nvls_tree")):
+        found = best(1e9, Cluster(nodes, 8, link, link, switch_adds=True))
+        assert {candidate.algorithm for candidate in found.candidates} == names | {name}
+    assert best(1e9, Cluster(1, 8, link, link, switch_adds=True)).algorithm == "nvls"
+    assert best(1e9, Cluster(1, 2, link, link, switch_adds=True)).algorithm != "nvls"  # two have nothing to merge
+    assert {candidate.algorithm for candidate in best(1e9, Cluster(1, 8, link, link)).candidates} == names
+    with pytest.raises(ValueError, match="algorithm of allreduce must be one of"):
+        best(1e9, Cluster(1, 8, link, link), algorithms=["nvls"])
 
 
 def test_a_builder_in_anothers_place_is_costed_as_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build, closed_form, lower_bounds, simulate
+from rankscope.collectives.builders.rings import nodes_of
 from rankscope.collectives.cost import FORMS, Bounds
 
-from .cases import NAMES, RANKS
+from .cases import NAMES, RANKS, cluster_of
 
 POWERS = {1, 2, 4, 8, 16, 32, 64}
 # those whose form is stated for powers of two only
@@ -30,7 +31,7 @@ MODELS = [(1.0, 2.0, 0.25), (3e-6, 12.5e9, 4e-11), (0.0, 1.0, 0.0), (1e-3, math.
 
 
 def equal(collective: str, name: str, n: int, link: Link, gamma: float, **options: object) -> None:
-    cluster = Cluster.uniform(n, link, gamma)
+    cluster = cluster_of(collective, name, n, link, gamma)
     simulated = simulate(build(collective, name, n, **options), 1000.0, cluster, detail="ranks").makespan_s
     stated = closed_form(collective, name, n, 1000.0, link, gamma, **options)
     assert simulated == pytest.approx(stated, rel=1e-9, abs=1e-15), (collective, name, n, options)
@@ -39,6 +40,8 @@ def equal(collective: str, name: str, n: int, link: Link, gamma: float, **option
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_simulation_equals_closed_form(collective: str, name: str) -> None:
     ranks = [n for n in RANKS if n in POWERS or (collective, name) not in POWERS_ONLY]
+    if name == "nvls_tree":
+        ranks = [n for n in ranks if nodes_of(n, None)[0] in POWERS]
     for n, (alpha_s, bytes_per_s, gamma) in itertools.product(ranks, MODELS):
         equal(collective, name, n, Link(alpha_s, bytes_per_s), gamma)
 
@@ -59,12 +62,27 @@ def test_options_are_in_the_forms(model: tuple[float, float, float]) -> None:
     for n, most in itertools.product((2, 3, 8, 13, 32), (1, 2, 3, 8, 100)):
         for collective in ("allgather", "reduce_scatter"):
             equal(collective, "pat", n, link, gamma, most_chunks=most)
+    for n, segments in itertools.product((2, 3, 8, 13), (1, 2, 3, 16)):
+        equal("allreduce", "nvls", n, link, gamma, num_segments=segments)
     for shape in ((1, 12), (2, 6), (3, 4), (4, 3), (12, 1)):
         equal("allreduce", "torus_2d", 12, link, gamma, shape=shape)
         equal("allreduce", "mesh_2d", 12, link, gamma, shape=shape)
         equal("allreduce", "hierarchical_ring", 12, link, gamma, gpus_per_node=shape[1])
     for cube in ((2, 3, 4), (4, 3, 2), (1, 24, 1), (24, 1, 1)):
         equal("allreduce", "torus_3d", 24, link, gamma, shape=cube)
+
+
+@pytest.mark.parametrize(("nodes", "gpus"), [(1, 8), (2, 3), (4, 2), (8, 8), (8, 1)])
+def test_a_switch_in_each_node(nodes: int, gpus: int) -> None:
+    intra, inter = Link(2e-6, 300e9), Link(7e-6, 25e9)
+    for gamma, segments in itertools.product((0.0, 3e-11), (1, 3, 8)):
+        cluster = Cluster(nodes, gpus, intra, inter, gamma, switch_adds=True)
+        options = {"gpus_per_node": gpus, "num_segments": segments}
+        simulated = simulate(build("allreduce", "nvls_tree", nodes * gpus, **options), 1e8, cluster).makespan_s
+        stated = closed_form("allreduce", "nvls_tree", nodes * gpus, 1e8, inter, gamma, intra, **options)
+        assert simulated == pytest.approx(stated, rel=1e-9)
+    with pytest.raises(ValueError, match="no closed form is stated for 3 nodes, not a power of two"):
+        closed_form("allreduce", "nvls_tree", 12, 1e8, inter, gpus_per_node=4)
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 4), (4, 2), (3, 5), (8, 8), (1, 8), (8, 1)])
@@ -110,6 +128,8 @@ def test_nothing_simulated_beats_the_bounds() -> None:
         (("allreduce", 1, 100.0, Link(2.0, 4.0), 0.5), Bounds(0.0, 0.0, 0.0)),
         (("allreduce", 9, 72.0, Link(2.0, 4.0), 0.0, 2), Bounds(4.0, 16.0, 0.0)),  # with 2 ports 2 rounds to know of 9
         (("allreduce", 9, 72.0, Link(2.0, 4.0), 0.0, None), Bounds(2.0, 0.0, 0.0)),
+        (("allreduce", 9, 72.0, Link(2.0, 4.0), 1.0, 1, True), Bounds(2.0, 18.0, 0.0)),
+        (("allgather", 9, 72.0, Link(2.0, 4.0), 0.0, 1, True), Bounds(2.0, 16.0, 0.0)),
     ],
 )
 def test_bounds_by_hand(asked: tuple[Any, ...], bounds: Bounds) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate
+from rankscope.collectives.builders import builders_of
 from rankscope.collectives.schedule import Phase
 from rankscope.collectives.simulate import MOST_MESSAGES
 
@@ -26,7 +27,9 @@ def clusters(draw: st.DrawFn) -> Cluster:
     pairs = st.tuples(ranks, ranks).filter(lambda pair: pair[0] != pair[1])
     overrides = draw(st.dictionaries(pairs, LINKS, max_size=3)) if nodes * gpus > 1 else {}
     gamma, ports = draw(st.sampled_from([0.0, 0.25, 3.0])), draw(st.sampled_from([1, 1, 2, 3, 5, None]))
-    return Cluster(nodes, gpus, draw(LINKS), draw(LINKS), gamma, ports, draw(st.booleans()), overrides)
+    return Cluster(
+        nodes, gpus, draw(LINKS), draw(LINKS), gamma, ports, draw(st.booleans()), overrides, draw(st.booleans())
+    )
 
 
 @st.composite
@@ -75,7 +78,7 @@ def test_any_steps_on_any_cluster(data: st.DataObject) -> None:
 def test_real_schedules_on_any_cluster(data: st.DataObject) -> None:
     cluster = data.draw(clusters())
     collective = data.draw(st.sampled_from(sorted(ALGORITHMS)))
-    name = data.draw(st.sampled_from(sorted(ALGORITHMS[collective])))
+    name = data.draw(st.sampled_from(sorted(builders_of(collective))))
     try:
         schedule = build(collective, name, cluster.num_ranks)
     except ValueError:
@@ -177,6 +180,32 @@ def test_a_shared_card_is_a_switch() -> None:
     for shared, seconds in ((False, 1 + 3), (True, 1 + 4 * 3)):
         cluster = Cluster(2, 4, Link(0.1, 1e9), Link(1.0, 2.0), shared_nic=shared)
         assert simulate(schedule, 6.0, cluster).makespan_s == seconds
+
+
+def test_a_switch_that_adds() -> None:
+    """Up to the root once, already added, and down to all at once: 2(α + Sβ), where links alone take (N-1) times that.
+
+    A ring has nothing to merge. The bytes that NVLS puts on a link are S(1 + 1/N) in the long run.
+    """
+    link, links = Link(1.0, 2.0), Cluster(1, 5, Link(1.0, 2.0), Link(1.0, 2.0), 0.5)
+    switch = Cluster(1, 5, link, link, 0.5, switch_adds=True)
+    assert simulate(build("allreduce", "flat", 5), 6.0, switch).makespan_s == 2 * (1 + 3)
+    ring = build("allreduce", "ring", 5)
+    assert simulate(ring, 6.0, switch).makespan_s == simulate(ring, 6.0, links).makespan_s
+    free = Cluster(1, 8, Link(0.0, 2.0), link, switch_adds=True)
+    times = [simulate(build("allreduce", "nvls", 8, num_segments=m), 1e3, free).makespan_s for m in (1, 4, 512)]
+    assert times == pytest.approx([1e3, 1e3 / 8 * (2 + 3 * 9 / 8), 1e3 / 1024 * (2 + 511 * 9 / 8)])
+
+
+def test_messages_that_are_merged_wait_for_the_last_of_them() -> None:
+    """Rank 3 is late, so the sum of ranks 1 to 3 is; the copy from 4 to 5 is not."""
+    steps = [Step.of([4], [3], 1, 1, False), Step.of([1, 2, 3, 4], [0, 0, 0, 5], [0, 0, 0, 1], 1, [True] * 3 + [False])]
+    schedule = Schedule.of_steps(steps, collective="allreduce", algorithm="any", num_ranks=6, num_chunks=2)
+    spans = simulate(schedule, 4.0, Cluster(1, 6, Link(1.0, 1.0), Link(1.0, 1.0), 9.0, switch_adds=True))
+    ends = {span.rank: (span.start_s, span.stop_s) for span in spans.select(kind="send", item=1)}
+    assert ends == {1: (0.0, 6.0), 2: (0.0, 6.0), 3: (3.0, 6.0), 4: (3.0, 6.0)}
+    apart = Cluster(2, 3, Link(1.0, 1.0), Link(1.0, 1.0), switch_adds=True)  # 3 is on another node: nothing is merged
+    assert simulate(schedule, 4.0, apart).makespan_s > 6.0
 
 
 def test_what_the_spans_say() -> None:

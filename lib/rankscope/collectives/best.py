@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..cluster import Cluster
 from ..values.checks import number, of_type, one_of, whole
-from .builders import ALGORITHMS, build, is_shipped
+from .builders import ALGORITHMS, IN_SWITCH, build, is_shipped
 from .builders.rings import shape_of
 from .cost import NoClosedForm, closed_form, lower_bounds
 from .schedule import MOST_RANKS
@@ -63,7 +63,8 @@ def best(
 
     Where all links are alike and a closed form is stated, it decides; else `simulate` does. Shapes follow the cluster's
     nodes, numbers of segments the size. Of equal times the algorithm registered first comes first. An algorithm that
-    does not exist for this number of ranks is left out. Builders other than rankscope's are verified, and simulated.
+    does not exist for this number of ranks is left out. "nvls", within a node, and "nvls_tree", over nodes, take part
+    where the cluster's switch adds. Builders other than rankscope's are verified, and simulated.
 
     Raises ValueError for an unknown collective or algorithm, where none of those named exists for so many ranks, and
     for a builder that makes something else than it should.
@@ -74,11 +75,13 @@ def best(
     """
     size = number("num_bytes", num_bytes, 0)
     one_of("collective", collective, tuple(ALGORITHMS))
+    whole("num_ranks of cluster", of_type("cluster", cluster, Cluster).num_ranks, 1, MOST_RANKS)
     known = tuple(ALGORITHMS[collective])
+    if cluster.switch_adds:
+        known = tuple(dict.fromkeys((*known, *IN_SWITCH.get(collective, ()))))
     if isinstance(algorithms, str) or not (algorithms is None or isinstance(algorithms, Iterable)):
         raise ValueError(f"algorithms must be names of algorithms of {collective}, got {algorithms!r}")
     names = known if algorithms is None else [one_of(f"algorithm of {collective}", name, known) for name in algorithms]
-    whole("num_ranks of cluster", of_type("cluster", cluster, Cluster).num_ranks, 1, MOST_RANKS)
     found = [_candidate(collective, name, size, cluster) for name in known if name in names]
     ranked: list[Candidate] = []
     for candidate in filter(None, found):
@@ -97,7 +100,8 @@ def _bound_s(collective: str, num_bytes: float, cluster: Cluster) -> float:
     A node counts as one rank whose links out work in parallel, or take turns where they share a card.
     """
     ports, per_node = cluster.ports, cluster.gpus_per_node
-    ranks = lower_bounds(collective, cluster.num_ranks, num_bytes, cluster.quickest, cluster.gamma_s_per_byte, ports)
+    model = cluster.quickest, cluster.gamma_s_per_byte, ports, cluster.switch_adds
+    ranks = lower_bounds(collective, cluster.num_ranks, num_bytes, *model)
     if cluster.overrides or 1 in (cluster.num_nodes, per_node):
         return float(ranks.seconds)
     out = None if ports is None else ports * per_node
@@ -110,6 +114,8 @@ def _bound_s(collective: str, num_bytes: float, cluster: Cluster) -> float:
 def _candidate(collective: str, name: str, num_bytes: float, cluster: Cluster) -> Candidate | None:
     """The fastest of an algorithm's options, None where it does not exist for so many ranks."""
     tried, ours = [], is_shipped(collective, name)
+    if ours and name == ("nvls" if cluster.num_nodes > 1 else "nvls_tree"):
+        return None
     for options in _options(collective, name, num_bytes, cluster) if ours else [{}]:
         try:
             schedule = build(collective, name, cluster.num_ranks, **options)
@@ -141,6 +147,8 @@ def _options(collective: str, name: str, num_bytes: float, cluster: Cluster) -> 
         # least (2m + 2log₂N - 3)(2α + S/(2m)·(2β + γ)) over m
         deep = 2 * (n - 1).bit_length() - 3 if n > 3 else 0  # up to three ranks nothing is passed on
         return _segments(deep * num_bytes * (2 * beta + cluster.gamma_s_per_byte), 8 * link.alpha_s, stated)
+    if name == "nvls":
+        return _segments((1 - 1 / n) * num_bytes * beta, link.alpha_s, stated)
     if (collective, name) == ("broadcast", "chain"):
         return _segments((n - 2) * num_bytes * beta, link.alpha_s, stated)  # least (N - 2 + m)(α + S/m·β)
     if (collective, name) == ("allreduce", "segmented_ring"):
@@ -152,6 +160,9 @@ def _options(collective: str, name: str, num_bytes: float, cluster: Cluster) -> 
             return [{"shape": (*shape_of(nodes, None, 2), gpus)}]
         if name == "hierarchical_ring":
             return [{"gpus_per_node": gpus}]
+        if name == "nvls_tree":
+            segments = _segments((nodes - 1).bit_length() * num_bytes / gpus * beta, link.alpha_s, stated)
+            return [{"gpus_per_node": gpus, **more} for more in segments]
     return [{}]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..cluster import Link
-from ..values.checks import number, of_type, one_of, whole
+from ..values.checks import number, of_type, one_of, truth, whole
 from .builders.exchange import pat_steps
 from .builders.rings import nodes_of, shape_of
 from .schedule import ROOTED
@@ -148,6 +148,27 @@ def _double_binary_tree(t: Terms, num_segments: int = 8) -> Any:
     return t.send(t.num_bytes / (2 * m), steps, adding=True) + t.send(t.num_bytes / (2 * m), steps)
 
 
+def _nvls(t: Terms, num_segments: int = 4) -> Any:
+    """(m+1)α + (2 + (m-1)(1+1/N))·S/m·β where the switch adds: a segment in, m-1 in and out, one out.
+
+    It adds for three ranks and more. Two send each other half a segment: (m+1)α + Sβ + S/2·γ.
+    """
+    n, m = t.num_ranks, whole("num_segments", num_segments, 1)
+    if n < 3:
+        return 0 if n == 1 else (m + 1) * t.link.alpha_s + t.move(0.5, 2)
+    return (m + 1) * t.link.alpha_s + (2 + (m - 1) * (1 + 1 / n)) * t.num_bytes / m * t.link.beta_s_per_byte
+
+
+def _nvls_tree(t: Terms, gpus_per_node: int | None = None, num_segments: int = 8) -> Any:
+    """`nvls` of one segment in a node, and between its two steps the double binary tree over 2^k nodes, of S/g."""
+    nodes, g = nodes_of(t.num_ranks, gpus_per_node)
+    if nodes & (nodes - 1):
+        raise NoClosedForm(f"no closed form is stated for {nodes} nodes, not a power of two: use simulate")
+    inside = _nvls(t._replace(num_ranks=g, link=t.inner), 1)
+    over = t._replace(num_ranks=nodes, num_bytes=t.num_bytes / g)
+    return inside + _double_binary_tree(over, num_segments=num_segments)
+
+
 def _halves(t: Terms) -> Any:
     """⌈log₂N⌉ messages that make up (N-1)/N of the buffer."""
     return t.log * t.link.alpha_s + t.rest * t.num_bytes * t.link.beta_s_per_byte
@@ -191,6 +212,8 @@ FORMS: dict[str, dict[str, Callable[..., Any]]] = {
         "double_binary_tree": _double_binary_tree,
         "bidirectional_ring": _ring,  # with one port it is the ring; with two, half
         "swing": _halving_doubling,  # where all pairs are joined alike
+        "nvls": _nvls,
+        "nvls_tree": _nvls_tree,
     },
     "broadcast": {
         "flat": lambda t: t.send(t.num_bytes, t.num_ranks - 1),
@@ -235,7 +258,8 @@ def closed_form(
 
     `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder. `inner` is
     the link within a node, for the algorithms that distinguish nodes: the ranks of a node are those along the last axis
-    of a torus or mesh, or the `gpus_per_node` of the hierarchical ring.
+    of a torus or mesh, or the `gpus_per_node` of the hierarchical ring. Those of "nvls" and "nvls_tree" are for nodes
+    whose switch adds (`Cluster.switch_adds`), all others for links alone.
 
     Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, where none is stated for so many
     ranks; `simulate` has no such limit.
@@ -282,11 +306,14 @@ def lower_bounds(
     link: Link,
     gamma_s_per_byte: float = 0.0,
     ports: int | None = 1,
+    switch_adds: bool = False,
 ) -> Bounds:
     """Return the lower bounds for point-to-point messages, after Chan and others (2007).
 
     With p ports what depends on all ranks takes ⌈log₍ₚ₊₁₎N⌉ messages in a row. Some rank must bring out, or take in,
     so many bytes over its p ports: 2(N-1)/N·S for allreduce, S for broadcast and reduce, (N-1)/N·S for the others.
+
+    Where `switch_adds`, one message may carry the sum of all: a single α, no adding, and for allreduce S each way.
 
     Raises ValueError for an unknown collective and for numbers out of range.
 
@@ -303,7 +330,9 @@ def lower_bounds(
     many = n if ports is None else whole("ports", ports, 1)
     adds = share if collective in ("allreduce", "reduce", "reduce_scatter") else 0.0
     moves = moved.get(collective, share)
-    rounds = next(k for k in range(64) if (many + 1) ** k >= n)
+    if truth("switch_adds", switch_adds):
+        moves, adds = min(moves, 1.0), 0.0
+    rounds = next(k for k in range(64) if ((n if switch_adds else many) + 1) ** k >= n)
     bandwidth_s = moves * size * link.beta_s_per_byte / (math.inf if ports is None else many)
     return Bounds(rounds * link.alpha_s, bandwidth_s, adds * size * gamma)
 

@@ -31,8 +31,8 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     port at both. The messages of a rank get its ports in the order of the step, each the first that is free. A message
     holds its ports for alpha_s + bytes / bytes_per_s, the receiver's until it is added up. A receiver adds one message
     after the other, as they arrive. A shared network card serves the messages of earlier steps first, and those of one
-    step in the order in which they are ready, or of the step where they are ready at once. The schedule is not checked
-    here: use `verify`.
+    step in the order in which they are ready, or of the step where they are ready at once. What a switch that adds does
+    stands in `Cluster`. The schedule is not checked here: use `verify`.
 
     Lanes and kinds are "send", "receive" and "reduce" ("send 1", … for further ports), items are steps. `detail` is
     "messages", or "ranks" for a single span per rank, from 0 to its end; None means messages up to `MOST_MESSAGES`.
@@ -92,6 +92,9 @@ class _Run:
     def _phase(self, routes: Routes, shares: Seconds | None, chunk_bytes: float, first: int) -> None:
         alpha_s, beta = self.cluster.costs(routes.src, routes.dst)
         alike = self.records is None and not self.cluster.shared_nic and shares is None
+        meets = self.cluster.switch_adds and routes.meets
+        meets = meets and np.array_equal(self.cluster.node(routes.src), self.cluster.node(routes.dst))
+        alike = alike and not meets  # what meets in the switch depends on the chunks
         shift: Callable[[Seconds], Seconds] | None = None
         for nth in range(routes.num_steps):
             if nth == 0 or shares is not None:
@@ -100,8 +103,12 @@ class _Run:
             if nth == 0 and alike and self.schedule.lag == 1 and routes.shift is not None:
                 shift = _shifting(routes.shift, costs_s, adding_s)
             before_s = self._state() if alike and nth & (nth + 1) == 0 else None
+            merged = routes.merged(shares, chunk_bytes, nth, self.schedule.num_ranks) if meets else None
             if shift is not None:
                 self.ready_s = shift(self.ready_s)
+            elif merged is not None:
+                crossing_s, adding = alpha_s + merged.crossing * beta, merged.added * self.cluster.gamma_s_per_byte
+                self._step(routes, alpha_s, crossing_s, adding, first + nth, merged)
             else:
                 self._step(routes, alpha_s, costs_s, adding_s, first + nth)
             if before_s is not None:
@@ -117,9 +124,19 @@ class _Run:
         """All that the next step depends on, a row a time: with a lag of 1 no rank goes on before it has added up."""
         return np.array([self.ready_s, *self.added_s]) if self.schedule.lag > 1 else self.ready_s[None]
 
-    def _step(self, routes: Routes, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds, number: int) -> None:
+    def _step(
+        self,
+        routes: Routes,
+        alpha_s: Seconds,
+        costs_s: Seconds,
+        adding_s: Seconds,
+        number: int,
+        merged: Merged | None = None,
+    ) -> None:
         enter_s = np.maximum(self.ready_s, self.added_s[0])
-        if routes.num_ports or (self.cluster.shared_nic and len(routes.levels) > 1):
+        if merged is not None:
+            sent = self._in_switch(routes, enter_s, costs_s, adding_s, merged)
+        elif routes.num_ports or (self.cluster.shared_nic and len(routes.levels) > 1):
             sent = self._queued(routes, enter_s, alpha_s, costs_s, adding_s)
         else:
             sent = self._by_level(routes, enter_s, alpha_s, costs_s, adding_s)
@@ -138,7 +155,6 @@ class _Run:
         """A message waits for the one port at each end; a receiver's is free once it has added what came."""
         added_s = self.added_s[-1].copy()
         start_s, end_s, done_s = (np.zeros(routes.num_messages + 1) for _ in range(3))  # the last entry: no message
-        adds = bool(adding_s.any())
         for level in routes.levels:
             src, dst = routes.src[level], routes.dst[level]
             start = np.maximum(enter_s[src], enter_s[dst])
@@ -148,12 +164,19 @@ class _Run:
             end = start + costs_s[level]
             if self.cluster.shared_nic:
                 self._pass_cards(src, dst, start, end, (costs_s - alpha_s)[level], alpha_s[level])
-            start_s[level], end_s[level], done_s[level] = start, end, end
-            for turn in _one_each(dst, end) if adds else ():  # a rank adds one after the other, as they arrive
-                turn = turn[adding_s[level][turn] > 0]
-                added_s[dst[turn]] = np.maximum(end[turn], added_s[dst[turn]]) + adding_s[level][turn]
-                done_s[level[turn]] = added_s[dst[turn]]
+            start_s[level], end_s[level] = start, end
+            done_s[level] = _add_up(dst, end, adding_s[level], added_s)
         return Sent(start_s[:-1], end_s[:-1], done_s[:-1], routes.send_port, routes.receive_port)
+
+    def _in_switch(self, routes: Routes, enter_s: Seconds, costs_s: Seconds, adding_s: Seconds, merged: Merged) -> Sent:
+        """All messages of a rank share its link; those that the switch merges wait for the last one's start."""
+        start_s = np.maximum(enter_s[routes.src], enter_s[routes.dst])
+        latest_s, end_s = np.zeros(merged.group.max() + 1), start_s.copy()
+        np.maximum.at(latest_s, merged.group, start_s[merged.message])
+        np.maximum.at(end_s, merged.message, latest_s[merged.group])
+        end_s += costs_s
+        done_s = _add_up(routes.dst, end_s, adding_s, self.added_s[-1].copy())
+        return Sent(start_s, end_s, done_s, turns(routes.src), turns(routes.dst))
 
     def _queued(self, routes: Routes, enter_s: Seconds, alpha_s: Seconds, costs_s: Seconds, adding_s: Seconds) -> Sent:
         """The step as events in the order of time, where ports, cards and adders are waited for."""
@@ -281,6 +304,20 @@ def _shifting(shape: tuple[int, ...], costs_s: Seconds, adding_s: Seconds) -> Ca
     return step
 
 
+class Merged(NamedTuple):
+    """What a switch that adds makes of a step.
+
+    `crossing` are the bytes that cross the sender's link outwards or the receiver's inwards, whichever are more, for
+    each message; `added` those that its receiver still adds up. ``message[i]`` takes part in the sum, or in the copying
+    to several, ``group[i]``.
+    """
+
+    crossing: Seconds
+    added: Seconds
+    message: Ints
+    group: Ints
+
+
 class Routes:
     """The messages of each step of a phase: all transfers from one rank to one other are one message.
 
@@ -305,21 +342,48 @@ class Routes:
         self.num_ports = ports if ports and 1 < ports < most else 0
         self.levels = self._levels()
         self.shift = _shift(num_ranks, self.src, self.dst)
+        self.meets = most > 1  # at a rank: only there may a switch merge messages
 
     def bytes_of(self, shares: Seconds | None, num_bytes: float, number: int) -> tuple[Seconds, Seconds]:
         """Return the bytes of each message in this step, and how many of them are added up.
 
         `shares[c]` are the bytes of all chunks before c, or None where all chunks are of one size.
         """
-        phase = self._phase
-        if shares is None:
-            rows = phase.num_chunks * num_bytes
-        else:
-            step = phase.step(number)
-            rows = shares[step.chunk + step.num_chunks] - shares[step.chunk]
+        phase, rows = self._phase, self._row_bytes(shares, num_bytes, number)
         sent: Seconds = np.bincount(self.message, rows, self.num_messages).astype(float)
         added: Seconds = np.bincount(self.message, rows * phase.reduce, self.num_messages).astype(float)
         return sent, added
+
+    def _row_bytes(self, shares: Seconds | None, num_bytes: float, number: int) -> Seconds:
+        if shares is None:
+            return np.asarray(self._phase.num_chunks * num_bytes)
+        step = self._phase.step(number)
+        return np.asarray(shares[step.chunk + step.num_chunks] - shares[step.chunk])
+
+    def merged(self, shares: Seconds | None, num_bytes: float, number: int, num_ranks: int) -> Merged | None:
+        """Return what a switch that adds makes of this step, None where it has nothing to merge.
+
+        It adds what several ranks send into the same run of chunks of one rank, and copies what one rank sends to
+        several; `hub` is that one rank.
+        """
+        step, rows = self._phase.step(number), self._row_bytes(shares, num_bytes, number)
+        inwards = step.reduce.astype(np.int64)
+        hub, rim = np.where(step.reduce, step.dst, step.src), np.where(step.reduce, step.src, step.dst)
+        keys = np.array([hub, inwards, step.chunk, step.num_chunks])
+        order = np.lexsort(keys)
+        group = np.empty_like(order)
+        group[order] = np.cumsum((np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)) - 1
+        several, first = np.bincount(group)[group] > 1, turns(group) == 0
+        if not several.any():
+            return None
+        own = several & first
+        crossing = np.zeros((2, num_ranks))  # outwards and inwards
+        np.add.at(crossing, (1 - inwards, rim), rows)
+        np.add.at(crossing, (inwards[first], hub[first]), rows[first])
+        np.add.at(crossing, (1 - inwards[own], hub[own]), rows[own])  # the hub's own share, or its own copy
+        added = np.bincount(self.message, rows * (step.reduce & ~several), self.num_messages)
+        most = np.maximum(crossing[0, self.src], crossing[1, self.dst])
+        return Merged(most, added.astype(float), self.message[several], group[several])
 
     def _levels(self) -> list[Ints]:
         if not self.num_messages:
@@ -375,6 +439,15 @@ def _shift(num_ranks: int, src: Ints, dst: Ints) -> tuple[int, int, int] | None:
     wraps = ranks // inner % along == along - 1
     same = np.array_equal(dst, ranks + np.where(wraps, -(along - 1) * inner, inner))
     return (num_ranks // (along * inner), along, inner) if same else None
+
+
+def _add_up(dst: Ints, end_s: Seconds, adding_s: Seconds, added_s: Seconds) -> Seconds:
+    """When each message is added up: a rank adds one after the other, as they arrive; `added_s` is when it is free."""
+    done_s = end_s.copy()
+    for turn in _one_each(dst, end_s) if adding_s.any() else ():
+        turn = turn[adding_s[turn] > 0]
+        done_s[turn] = added_s[dst[turn]] = np.maximum(end_s[turn], added_s[dst[turn]]) + adding_s[turn]
+    return done_s
 
 
 def _one_each(place: Ints, time_s: Seconds) -> list[Ints]:

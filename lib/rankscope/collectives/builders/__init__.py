@@ -9,7 +9,7 @@ from typing import Any
 
 from ...values.checks import one_of
 from ..schedule import COLLECTIVES, Schedule
-from . import double_tree, exchange, halving, rings, rooted
+from . import double_tree, exchange, halving, rings, rooted, switch
 
 Builder = Callable[..., Schedule]
 
@@ -61,18 +61,30 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
 }
 
 
-SHIPPED = {collective: dict(builders) for collective, builders in ALGORITHMS.items()}
+# Only for a cluster whose switch adds: `build` knows them, and `best` tries them there.
+IN_SWITCH: dict[str, dict[str, Builder]] = {"allreduce": {"nvls": switch.nvls, "nvls_tree": switch.nvls_tree}}
+
+
+def builders_of(collective: str) -> dict[str, Builder]:
+    """Return the builders of a collective by name: those of `ALGORITHMS`, and those for a switch that adds."""
+    return {**ALGORITHMS[collective], **IN_SWITCH.get(collective, {}), **ALGORITHMS[collective]}  # yours go first
+
+
+SHIPPED = {collective: builders_of(collective) for collective in ALGORITHMS}
 
 
 def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
     """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; the latest of rankscope's own are kept.
 
+    An allreduce may be "nvls" or "nvls_tree", too, for a cluster whose switch adds (`Cluster.switch_adds`).
+
     Raises ValueError for a name that is not there, naming those that are, for an option that the builder does not take,
     and for what it refuses.
     """
     one_of("collective", collective, tuple(c for c in COLLECTIVES if c in ALGORITHMS))
-    one_of(f"algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
-    builder = ALGORITHMS[collective][algorithm]
+    known = builders_of(collective)
+    one_of(f"algorithm of {collective}", algorithm, tuple(known))
+    builder = known[algorithm]
     kept = is_shipped(collective, algorithm) and all(map(_is_plain, (num_ranks, *options.values())))
     try:
         return _kept(builder, num_ranks, **options) if kept else builder(num_ranks, **options)
@@ -85,7 +97,7 @@ def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Sc
 
 def is_shipped(collective: str, algorithm: str) -> bool:
     """Return whether this is rankscope's own, and not one that somebody has put in its place."""
-    return ALGORITHMS[collective][algorithm] is SHIPPED.get(collective, {}).get(algorithm)
+    return builders_of(collective)[algorithm] is SHIPPED.get(collective, {}).get(algorithm)
 
 
 @lru_cache(maxsize=128)

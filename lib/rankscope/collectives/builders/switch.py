@@ -1,0 +1,78 @@
+"""Allreduce over a switch that adds (`Cluster.switch_adds`): NCCL's NVLS within a node, NVLSTree over several.
+
+What the switch does: multimem.ld_reduce and multimem.st in NVIDIA's PTX ISA,
+https://docs.nvidia.com/cuda/parallel-thread-execution/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...values.checks import whole
+from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
+from .double_tree import double_binary_tree
+from .rings import nodes_of
+
+MOST_IN_NODE = 1 << 10  # all pairs of them send to each other
+
+
+def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
+    """Each rank owns a chunk in N of every segment: all ranks send to the owners, and the owners send the sums to all.
+
+    A segment is added up in the step in which the one before it goes out: `num_segments` + 1 steps. For a switch that
+    adds, where a segment then crosses each link little more than once. On other clusters it is as slow as it looks:
+    N-1 messages at each port. Raises ValueError for more than 1,024 ranks.
+    """
+    n, segments = whole("num_ranks", num_ranks, 1, MOST_RANKS), whole("num_segments", num_segments, 1, MOST_SEGMENTS)
+
+    whole("num_ranks of nvls", n, 1, MOST_IN_NODE)
+
+    def phases() -> Iterator[Phase]:
+        src, dst = _pairs(1, n)
+        both, adds = np.r_[src, src], np.repeat([True, False], src.size)
+
+        def chunk(step: int) -> Ints:
+            return np.concatenate((dst + (step + 1) * n, src + step * n))
+
+        if n > 1:
+            yield Phase(src, dst, dst, 1, True)
+            yield Phase(both, np.r_[dst, dst], chunk, 1, adds, segments - 1)
+            yield Phase(src, dst, src + (segments - 1) * n)
+
+    return Schedule("allreduce", "nvls", n, n * segments, phases, ports=max(1, n - 1))
+
+
+def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: int = 8) -> Schedule:
+    """Add up in each node to the owners of a share, then over the nodes, and send out in each node.
+
+    Over the nodes each owner's share goes up and down the double binary tree of `num_segments`, with the owners of the
+    same share in the other nodes. The three parts follow one another; NCCL overlaps them. `gpus_per_node` is as in
+    `hierarchical_ring`.
+    """
+    n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    nodes, g = nodes_of(n, gpus_per_node)
+    whole("gpus_per_node of nvls_tree", g, 1, MOST_IN_NODE)
+    trees, local = double_binary_tree(nodes, num_segments), np.arange(g)
+    share = trees.num_chunks
+
+    def phases() -> Iterator[Phase]:
+        src, dst = _pairs(nodes, g)
+        if g > 1:
+            yield Phase(src, dst, dst % g * share, share, True)
+        for step in trees.steps():
+            leaves, enters = (np.add.outer(local, ranks * g).ravel() for ranks in (step.src, step.dst))
+            chunk = np.add.outer(local * share, step.chunk).ravel()
+            yield Phase(leaves, enters, chunk, 1, np.tile(step.reduce, g))
+        if g > 1:
+            yield Phase(src, dst, src % g * share, share)
+
+    return Schedule("allreduce", "nvls_tree", n, g * share, phases, ports=max(1, g - 1))
+
+
+def _pairs(nodes: int, gpus_per_node: int) -> tuple[Ints, Ints]:
+    """All pairs of two ranks of a node."""
+    src, dst = np.nonzero(~np.eye(gpus_per_node, dtype=bool))
+    first = np.arange(nodes)[:, None] * gpus_per_node
+    return (first + src).ravel(), (first + dst).ravel()
