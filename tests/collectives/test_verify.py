@@ -85,6 +85,7 @@ def _allreduce(name: str, n: int, log: int, whole: int, power: int, folded: int)
         steps, messages = (
             _allreduce("double_binary_tree", nodes, (nodes - 1).bit_length(), 0, 0, 0) if nodes > 1 else (0, 0)
         )
+        steps, messages = max(0, steps - 4 * 4), messages // 2  # four segments, not eight
         return steps + 2 * (size > 1), size * messages + 2 * nodes * size * (size - 1)
     unfold = 2 * (folded > 0)
     return {

@@ -159,7 +159,7 @@ def _nvls(t: Terms, num_segments: int = 4) -> Any:
     return (m + 1) * t.link.alpha_s + (2 + (m - 1) * (1 + 1 / n)) * t.num_bytes / m * t.link.beta_s_per_byte
 
 
-def _nvls_tree(t: Terms, gpus_per_node: int | None = None, num_segments: int = 8) -> Any:
+def _nvls_tree(t: Terms, gpus_per_node: int | None = None, num_segments: int = 4) -> Any:
     """`nvls` of one segment in a node, and between its two steps the double binary tree over 2^k nodes, of S/g."""
     nodes, g = nodes_of(t.num_ranks, gpus_per_node)
     if nodes & (nodes - 1):

@@ -44,7 +44,7 @@ def nvls(num_ranks: int, num_segments: int = 4) -> Schedule:
     return Schedule("allreduce", "nvls", n, n * segments, phases, ports=max(1, n - 1))
 
 
-def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: int = 8) -> Schedule:
+def nvls_tree(num_ranks: int, gpus_per_node: int | None = None, num_segments: int = 4) -> Schedule:
     """Add up in each node to the owners of a share, then over the nodes, and send out in each node.
 
     Over the nodes each owner's share goes up and down the double binary tree of `num_segments`, with the owners of the
