@@ -35,7 +35,8 @@ def reference(schedule: Schedule, num_bytes: float, cluster: Cluster) -> tuple[f
             for src, dst, chunk, count, reduce in zip(*(column.tolist() for column in step), strict=True)
         ]
         if cluster.switch_adds and all(len({rank // cluster.gpus_per_node for rank in pair}) == 1 for pair in messages):
-            merged = {run for run, times in Counter(run for _, _, run, _ in rows).items() if times > 1}
+            others = {(dst, run) if not run[0] else (src, run) for src, dst, run, _ in rows}
+            merged = {run for run, ranks in Counter(run for _, run in others).items() if ranks > 1}
         else:
             merged = set()
         if merged:

@@ -373,7 +373,10 @@ class Routes:
         order = np.lexsort(keys)
         group = np.empty_like(order)
         group[order] = np.cumsum((np.diff(keys[:, order], prepend=-1) != 0).any(axis=0)) - 1
-        several, first = np.bincount(group)[group] > 1, turns(group) == 0
+        first = turns(group) == 0
+        one = np.empty_like(rim)
+        one[group[first]] = rim[first]  # a rank of each group, which is of several if another is in it
+        several = np.bincount(group, rim != one[group])[group] > 0
         if not several.any():
             return None
         own = several & first
