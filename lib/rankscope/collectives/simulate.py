@@ -379,10 +379,10 @@ class Routes:
         several = np.bincount(group, rim != one[group])[group] > 0
         if not several.any():
             return None
-        own = several & first
+        own, once = several & first, first | ~several
         crossing = np.zeros((2, num_ranks))  # outwards and inwards
         np.add.at(crossing, (1 - inwards, rim), rows)
-        np.add.at(crossing, (inwards[first], hub[first]), rows[first])
+        np.add.at(crossing, (inwards[once], hub[once]), rows[once])
         np.add.at(crossing, (1 - inwards[own], hub[own]), rows[own])  # the hub's own share, or its own copy
         added = np.bincount(self.message, rows * (step.reduce & ~several), self.num_messages)
         most = np.maximum(crossing[0, self.src], crossing[1, self.dst])
