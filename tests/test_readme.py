@@ -18,6 +18,7 @@ from rankscope.machine import Profile, verdict
 from rankscope.sampling import assign
 
 ROOT = Path(__file__).parents[1]
+AGAIN = "write it again: PYTHONPATH=site python -m tests.test_readme"
 PICTURE = ROOT / "notebooks" / "pictures" / "who_reads_what.svg"
 BOX = PICTURE.with_name("gpu_box.svg")
 PLAYING = PICTURE.with_name("ring_playing.svg")
@@ -36,12 +37,12 @@ def playing() -> str:
 
 
 def test_the_picture_that_plays_is_the_one_that_is_drawn_today() -> None:
-    assert PLAYING.read_text(encoding="utf-8") == playing(), "write it anew: python -m tests.test_readme"
+    assert PLAYING.read_text(encoding="utf-8") == playing(), AGAIN
     assert PLAYING.stat().st_size <= MOST_BYTES
 
 
 def test_the_picture_of_a_gpu_box_is_the_one_that_is_drawn_today() -> None:
-    assert BOX.read_text(encoding="utf-8") == gpu_box.picture(), "write it anew: python -m tests.test_readme"
+    assert BOX.read_text(encoding="utf-8") == gpu_box.picture(), AGAIN
     assert "14 GB/s against 188" in (ROOT / "README.md").read_text(encoding="utf-8")
     found = verdict(Profile.load(f"bank:{gpu_box.SHOWN}"))[0]
     assert "reaches 13.6 GB/s" in found
@@ -53,7 +54,7 @@ def dead_links(text: str) -> list[str]:
 
 
 def test_the_picture_is_the_one_that_is_drawn_today() -> None:
-    assert PICTURE.read_text(encoding="utf-8") == picture(), "write it anew: python -m tests.test_readme"
+    assert PICTURE.read_text(encoding="utf-8") == picture(), AGAIN
 
 
 def test_links_lead_somewhere() -> None:
