@@ -31,12 +31,14 @@ VALUES = {
     "--num-bytes": "1KiB 64KiB 1MiB 64MiB 1TiB 1 3 2KiB 1.5MiB 1e9 9999999TiB -1KiB",
     "--collective": "allreduce broadcast allgather reduce_scatter all_to_all reduce Allreduce",
     "--algorithm": "ring flat recursive_doubling native double_binary_tree torus_2d hierarchical",
-    "--output": f"out.json out.json.gz . /dev/null none/x.json fifo loop / {'x' * 300} a\x1b[1m.json",
+    "--output": f"out.json out.json.gz out.svg . /dev/null none/x.json fifo loop / {'x' * 300} a\x1b[1m.json",
     "--num-ranks": "2 1 0 -2 257 1000000000 2.5",
     "--backend": "gloo nccl mpi GLOO",
     "--device": "cpu cuda cuda:99",
     "--collectives": "allreduce allreduce,broadcast all_to_all gather",
     "--place": "in out both none",
+    "--against": "ring flat recursive_doubling rung",
+    "--seconds": "1 12 0 -1 1e9 nan",
     "--algorithms": "native native,ring ring,ring rung",
     "--sizes": "1KiB 4,8 1KiB:4KiB 4:1 1:4KiB 3 0 : 9EiB",
     "--iterations": "1 3 0 -1 10001 1e3",
@@ -49,6 +51,7 @@ AROUND = "COLUMNS=0 COLUMNS=-1 COLUMNS=x COLUMNS=99999 TERM=dumb TERM= LANG=C LA
 AROUND += "HOME=/nonexistent FORCE_COLOR=1 NO_COLOR=1 RANK=x RANK=-1 RANK=5 TMPDIR=/nonexistent"
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "trace": 25, "import": 15, "nccl": 10}
+OFTEN["play"] = 5
 assert OFTEN.keys() == COMMANDS.keys()
 AS_PROCESS = ("profile", "doctor")
 
@@ -80,7 +83,8 @@ def _words(name: str, chance: Random, paths: Sequence[str]) -> list[str]:
         is_option = parameter.param_type_name == "option"
         often = 0.3 if name == "profile" and parameter.opts[-1] != "--num-bytes" else 0.5
         if not is_option:
-            words += [left.pop()] * (chance.random() < 0.96)
+            word = chance.choice(VALUES["--algorithm"].split()) if name == "play" else left.pop()
+            words += [word] * (chance.random() < 0.96)
         elif parameter.is_flag:
             words += [chance.choice([*parameter.opts, *parameter.secondary_opts])] * (chance.random() < 0.2)
         elif chance.random() < (0.93 if parameter.required else often):

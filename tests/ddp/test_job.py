@@ -153,7 +153,7 @@ def test_the_notebook_draws_and_says_what_the_benchmark_finds(monkeypatch: pytes
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     monkeypatch.chdir(notebook.parent)
     names: dict[str, Any] = {}
-    for cell in cells[:6]:
+    for cell in cells[:7]:
         exec("".join(cell["source"]), names)
     drawn = [bar for ax in names["axes"] for bar in ax.patches]
     held = abci.several()

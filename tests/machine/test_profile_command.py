@@ -144,7 +144,7 @@ def test_what_is_no_protocol_and_no_report_is_refused(tmp_path: Path) -> None:
         (["--place", "there"], "--place must be one of 'in', 'out', 'both', got 'there'"),
         (["--num-ranks", "1"], "num_ranks must be a whole number from 2 to 256, got 1"),
         (["--budget", "-1"], "budget_s must be a finite number above 0.0 and of at most 3600, got -1.0"),
-        (["--emulate", "fast"], "--emulate must be a rate and a latency like 100Mbit/s,5ms"),
+        (["--emulate", "fast"], "--emulate must be a rate and a latency, as in 100Mbit/s,5ms"),
         (["--emulate", "1Gbit/s", "--backend", "mpi"], "backend='mpi' needs a torch that was built with MPI"),
         (["--sizes"], "requires an argument"),
     ],
@@ -478,7 +478,8 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert first == "0 of 16 points: ping_pong (intra), 256 B\n"
     assert (
-        said == "rankscope: interrupted; 0 of 16 points are in machine.json, and the same command goes on from there\n"
+        said
+        == "rankscope: interrupted; 0 of 16 points are in machine.json, and the same command continues from there\n"
     )
     assert Profile.load(tmp_path / "machine.json").points == ()
 
@@ -486,7 +487,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sign", "said"),
     [
-        (["profile", *SMALL[:-2], "--iterations", "10000", "--budget", "600"], b" points", b"goes on from there"),
+        (["profile", *SMALL[:-2], "--iterations", "10000", "--budget", "600"], b" points", b"continues from there"),
         (["doctor"], b"\x1b[?25l", b"rankscope: interrupted"),
     ],
 )

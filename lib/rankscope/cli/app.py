@@ -69,7 +69,7 @@ def import_(
         typer.Option("-o", "--output", help="Write everything that was read to this file, as one machine's profile."),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option(help="The program that wrote them. [default: recognised from the text]")
+        str | None, typer.Option(help="The program that wrote them. Default: recognised from the text.")
     ] = None,
     num_ranks: Annotated[int | None, typer.Option(help="The number of ranks, if the log does not state it.")] = None,
 ) -> None:
@@ -88,7 +88,7 @@ def import_(
 @app.command()
 def nccl(
     box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
-    nodes: Annotated[int | None, typer.Option(help="Number of nodes. [default: 1, or what the log states]")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: 1, or what the log states.")] = None,
     version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
     collective: Collective = "allreduce",
     num_bytes: Sizes = None,
@@ -133,7 +133,7 @@ def predict(
     path: ProfilePath,
     collective: Collective = "allreduce",
     algorithm: Annotated[
-        list[str] | None, typer.Option(help="Name of an algorithm. Repeat for more. [default: all]")
+        list[str] | None, typer.Option(help="Name of an algorithm. Repeat for more. Default: all.")
     ] = None,
     num_bytes: Sizes = None,
 ) -> None:
@@ -188,10 +188,10 @@ def play(
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; it ends in .svg or .gif.")],
     against: Annotated[str | None, typer.Option(help="A second algorithm, which races the first.")] = None,
     collective: Collective = "allreduce",
-    num_ranks: Annotated[int | None, typer.Option(help="Number of ranks. [default: 4, or that of the profile]")] = None,
+    num_ranks: Annotated[int | None, typer.Option(help="Number of ranks. Default: 4, or that of the profile.")] = None,
     num_bytes: Annotated[str, typer.Option(help="Bytes of the whole buffer, as in 64KiB.")] = "1MiB",
     profile: Annotated[
-        str | None, typer.Option(help="A profile or bank:NAME with the links. [default: 5 µs and 25 GB/s everywhere]")
+        str | None, typer.Option(help="A profile or bank:NAME with the links. Default: 5 µs and 25 GB/s everywhere.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="How long it plays.")] = 12.0,
 ) -> None:

@@ -31,10 +31,10 @@ def profile(
     output: Annotated[
         Path, Option("-o", "--output", help="The file to write. If it exists, measuring continues where it stopped.")
     ] = _OUTPUT,
-    name: Annotated[str, Option(help="Name of the profile. [default: the file's name]")] = "",
-    num_ranks: Annotated[int | None, Option(help="Number of ranks. [default: one per GPU with nccl, else 4]")] = None,
+    name: Annotated[str, Option(help="Name of the profile. Default: the file's name.")] = "",
+    num_ranks: Annotated[int | None, Option(help="Number of ranks. Default: one per GPU with nccl, else 4.")] = None,
     backend: Annotated[
-        str | None, Option(help="gloo, nccl or mpi. [default: nccl with two GPUs or more, else gloo]")
+        str | None, Option(help="gloo, nccl or mpi. Default: nccl with two GPUs or more, else gloo.")
     ] = None,
     device: Annotated[
         str | None, Option(help="Where buffers lie, cpu or cuda. nccl needs cuda; gloo takes both.")
@@ -42,7 +42,7 @@ def profile(
     collectives: Annotated[str, Option(help="Names, separated by commas.")] = "allreduce",
     place: Annotated[str, Option(help="allreduce in place, out of place or both: in, out, both.")] = "in",
     algorithms: Annotated[
-        str | None, Option(help="Names, separated by commas; native is the backend's own. [default: all]")
+        str | None, Option(help="Names, separated by commas; native is the backend's own. Default: all.")
     ] = None,
     sizes: Annotated[str | None, Option(help="As in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")] = None,
     iterations: Annotated[int, Option(help="Most iterations per point.")] = 60,
