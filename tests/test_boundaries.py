@@ -42,6 +42,7 @@ RUNNERS = {
     "rankscope.data_parallel.run": "torch",
     "rankscope.gradients": "torch",
     "rankscope.ddp.followed": "torch",
+    "rankscope.diagnose.watch": "torch",
     "rankscope.ddp.run": "torch",
     "rankscope.zero.run": "torch",
     "rankscope.uneven.run": "torch",
@@ -57,6 +58,7 @@ RUNNERS = {
 }
 
 TOPICS = {"ddp", "nccl", "gradients", "data_parallel", "zero", "uneven", "parameter_server", "pipeline_parallel"}
+TOPICS |= {"diagnose"}
 FLOORS = [
     {"values"},
     {"timeline", "cluster", "workers", "ranks"},
@@ -73,8 +75,9 @@ ACQUAINTED = {("pipeline", "sampling"), ("transfer", "pipeline"), ("parts", "sam
 ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
 NO_PROCESS_GROUP = {"figures", "explorers"}
 MOST_NAMES = 15  # that a room offers
-# the last: machine.bank, explorers.boxes, player, data_parallel; nccl, three; exercises.score; audits, three
-MOST_NAMES_IN_ALL = 166
+# the last: machine.bank, explorers.boxes, player, data_parallel; nccl, three; exercises.score; audits, three;
+# diagnose, five: read_traces, diagnose, read_dumps, explain_hang, watch
+MOST_NAMES_IN_ALL = 171
 
 
 def modules(root: Path) -> dict[str, Path]:

@@ -53,7 +53,7 @@ class Span(NamedTuple):
     stop_s: float
 
 
-def _column(name: str, values: ArrayLike) -> NDArray[Any]:
+def column(name: str, values: ArrayLike) -> NDArray[Any]:
     """A read-only column of the right type that nobody else can write to; it is copied only where somebody could."""
     given = np.asarray(values)
     wanted = np.float64 if name.endswith("_s") else np.int64
@@ -77,7 +77,7 @@ def _listed(name: str, wanted: Any) -> list[Any]:
     return [wanted] if isinstance(wanted, str) or is_scalar(wanted) else several(name, wanted)
 
 
-def _words(name: str, words: Iterable[str]) -> tuple[str, ...]:
+def words(name: str, words: Iterable[str]) -> tuple[str, ...]:
     return tuple(of_type(name, word, str) for word in words)
 
 
@@ -96,14 +96,14 @@ class Timeline:
         "nccl",
     )
 
-    rank: NDArray[np.int64] = checked(_column)
-    lane: NDArray[np.int64] = checked(_column)
-    kind: NDArray[np.int64] = checked(_column)
-    item: NDArray[np.int64] = checked(_column)
-    start_s: Times = checked(_column)
-    stop_s: Times = checked(_column)
-    lanes: tuple[str, ...] = checked(_words)
-    kinds: tuple[str, ...] = checked(_words)
+    rank: NDArray[np.int64] = checked(column)
+    lane: NDArray[np.int64] = checked(column)
+    kind: NDArray[np.int64] = checked(column)
+    item: NDArray[np.int64] = checked(column)
+    start_s: Times = checked(column)
+    stop_s: Times = checked(column)
+    lanes: tuple[str, ...] = checked(words)
+    kinds: tuple[str, ...] = checked(words)
 
     def __attrs_post_init__(self) -> None:
         lengths = {name: getattr(self, name).size for name in _COLUMNS}
@@ -486,12 +486,12 @@ def _given_name(event: _Event) -> str:
 def _kind(event: _Event) -> str:
     """The category of an event, its name where it has none; of NCCL's kernels the collective that they work on."""
     if str(event.cat).lower() == "kernel":  # older profilers write "Kernel"
-        return _collective(str(event.name))
+        return collective(str(event.name))
     return str(event.cat or event.name)
 
 
 @lru_cache(maxsize=4096)
-def _collective(name: str) -> str:
+def collective(name: str) -> str:
     """What a kernel of this name works on: "ncclDevKernel_AllReduce_Sum_f32_RING_LL" on "allreduce"."""
     plain = name.partition("(")[0].lower().replace("_", "")
     words = Timeline.COMMUNICATION if plain.startswith("nccl") else ()

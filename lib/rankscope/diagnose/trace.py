@@ -1,0 +1,672 @@
+"""`Trace`: what torch.profiler recorded of one rank, in the words that a diagnosis needs; read from Kineto's files.
+
+Only the events that matter are kept, as columns: steps, the phases of a step, kernels and copies by stream, and each
+collective with its launch. Names are those that `torch.profiler` writes
+(https://github.com/pytorch/pytorch/blob/main/torch/csrc/profiler/) and Kineto gives to kernels of NCCL
+(https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp).
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import queue
+import re
+import zlib
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from ..timeline.events import TraceFile
+from ..timeline.timeline import Timeline, Times, collective, column, words
+from ..values.checks import count_of, of_type, several, whole
+from ..values.frozen import checked, frozen
+from ..values.storage import StorageError
+from ..workers.crew import Crew, Worker
+from ..workers.host import num_cores
+from ..workers.worker import answer
+
+Ints = NDArray[np.int64]
+
+MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
+_IN_PARALLEL_BYTES = 8 << 20  # of files together; fewer are read before another process is there
+_LATEST_US = 2.0**63  # no clock counts further than 64 bits
+_DETAILED = ("nccl", "runtime", "launch", "gloo", "comms", "label", "sizes")  # roles whose arguments are read
+_MOST_NAMES = 1 << 16  # that are remembered
+
+_PHASES = (  # names of ranges on the CPU, as they begin, and what they are called here
+    ("ProfilerStep#", "step"),
+    ("enumerate(DataLoader)#", "loader"),
+    ("DistributedDataParallel.forward", "forward"),
+    ("FullyShardedDataParallel.forward", "forward"),
+    ("Optimizer.zero_grad#", "zero_grad"),
+    ("Optimizer.step#", "optimizer"),
+)
+_COLLECTIVES = ("reducescatter", "allreduce", "allgather", "alltoall", "broadcast", "barrier", "gather", "scatter")
+_COPIES = {"htod": "h2d", "dtoh": "d2h", "dtod": "d2d", "ptop": "p2p"}
+_ITEM_BYTES = {"double": 8, "long": 8, "half": 2, "bfloat16": 2, "short": 2, "float": 4, "int": 4} | dict.fromkeys(
+    ("byte", "char", "bool", "unsignedchar", "signedchar", "float8e4m3fn", "float8e5m2"), 1
+)
+
+
+@frozen(eq=False)
+class Calls:
+    """A rank's collectives in the order of their launch; `group` and `kind` are places in `groups` and `kinds`.
+
+    A kind is a word of `Timeline.COMMUNICATION`, or "barrier", "gather" or "scatter"; the group is "" where the trace
+    does not say it. `num_bytes` is what the rank puts in, -1 where the trace does not say. `launch_s` is when the CPU
+    asked for it, nan where the trace does not show that; `start_s` and `stop_s` are those of NCCL's kernel, or of
+    Gloo's work, nan where it did not end within the trace.
+    """
+
+    group: Ints = checked(column)
+    kind: Ints = checked(column)
+    num_bytes: Ints = checked(column)
+    launch_s: Times = checked(column)
+    start_s: Times = checked(column)
+    stop_s: Times = checked(column)
+    groups: tuple[str, ...] = checked(words)
+    kinds: tuple[str, ...] = checked(words)
+
+    def __len__(self) -> int:
+        return self.kind.size
+
+
+@frozen(eq=False)
+class Trace:
+    """What one rank did: spans and collectives, both in seconds from the first event of this trace.
+
+    Lanes of `timeline` and their kinds:
+
+    - "main", the thread that runs the steps: "step" (item: its number), "loader", "forward", "zero_grad", "optimizer",
+      "launch" (of a collective; item: its place in `calls`, -1 for none), "unpack" (gradients leave a bucket), "range:
+      NAME", "cuda_runtime" and "cuda_sync" (calls of CUDA, and those that wait for it)
+    - "backward": "backward", and within it a "gradient" each (item: its place in `gradient_bytes`)
+    - "stream 7": "kernel", "memset", "memcpy h2d", "d2h", "d2d" or "p2p" (item: its bytes), and the collectives
+    - "gloo": collectives on the CPU (item: place in `calls`, as on streams); "thread 12": as "main"
+
+    `num_others` counts, by category, the events that are not kept.
+    """
+
+    rank: int = checked(whole, 0)
+    timeline: Timeline = checked(of_type, Timeline)
+    calls: Calls = checked(of_type, Calls)
+    num_others: Mapping[str, int] = checked(of_type, dict, factory=dict)
+    source: str = checked(of_type, str, default="")
+    gradient_bytes: Ints = checked(column, factory=lambda: np.zeros(0, np.int64))
+    group_ranks: Mapping[str, tuple[int, ...]] = checked(of_type, dict, factory=dict)  # as far as the trace says
+
+
+def read_traces(
+    folder_or_files: Any, *, ranks: Iterable[int] | None = None, report: Callable[[str], object] = lambda line: None
+) -> tuple[Trace, ...]:
+    """Read the traces of a job's ranks, by rank: a folder with a .json or .json.gz per rank, a file, or several files.
+
+    A rank is the one that `distributedInfo` names, else the one in the file's name ("rank3.json"). With `ranks`, only
+    these are read. `report` is called with a line whenever a file was read. Files are read a piece at a time, and by as
+    many processes as there are cores.
+
+    Raises ValueError, naming the file, for what is no trace of a profiler, is cut short or has more than 4 GiB of text,
+    for two files of one rank, for files of jobs of different sizes and for a folder without a trace; OSError where a
+    file cannot be opened.
+    """
+    paths = _paths(folder_or_files)
+    if ranks is not None:
+        wanted = {whole("ranks", rank, 0) for rank in several("ranks", ranks)}
+        paths = [path for path in paths if _rank_of(path, len(paths)) in wanted]
+        if not paths:
+            raise ValueError(f"there is no trace of ranks {sorted(wanted)}")
+    known: dict[int, str] = {}
+    sizes: dict[int, str] = {}
+    found = []
+    for trace, num_ranks in _read_all(paths, report):
+        if trace.rank in known:
+            raise ValueError(f"{known[trace.rank]} and {trace.source} are both of rank {trace.rank}")
+        known[trace.rank] = trace.source
+        sizes.setdefault(num_ranks or next(iter(sizes), 0), trace.source)
+        found.append(trace)
+    if len(sizes) > 1:
+        jobs = " and ".join(f"{name} is of a job of {count_of(size, 'rank')}" for size, name in sizes.items() if size)
+        raise ValueError(f"traces must be of one job: {jobs}")
+    return tuple(sorted(found, key=lambda trace: trace.rank))
+
+
+def _paths(given: Any) -> list[Path]:
+    if not isinstance(given, str | os.PathLike):
+        paths = [Path(one) for one in several("folder_or_files", given, "files")]
+    elif Path(given).is_dir():
+        paths = sorted(path for path in Path(given).iterdir() if path.name.endswith((".json", ".json.gz")))
+    else:
+        paths = [Path(given)]
+    if not paths:
+        raise ValueError(f"{given} has no trace: a trace is a file whose name ends in .json or .json.gz")
+    return paths
+
+
+def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[tuple[Trace, int]]:
+    """Each file's trace, and the number of ranks of its job, 0 where it does not say."""
+    num_workers = min(len(paths), num_cores())
+    if num_workers == 1 or sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES:
+        return [_reported(report, path, _read(path, len(paths))) for path in paths]
+    with Crew(__name__, in_memory=False) as crew, ThreadPoolExecutor(num_workers) as pool:
+        labels = [f"trace reader {number}" for number in range(num_workers)]
+        workers = crew.start(crew.pack(partial(answer, partial(_read_safely, len(paths)))), labels)
+        free = queue.SimpleQueue[Worker]()
+        for worker in workers:
+            worker.ready()
+            free.put(worker)
+
+        def ask(path: Path) -> Any:
+            worker = free.get()
+            try:
+                found, *_ = worker.ask(path)
+            finally:
+                free.put(worker)
+            if isinstance(found, str):
+                raise StorageError(path, found)
+            return _reported(report, path, found)
+
+        return list(pool.map(ask, paths))
+
+
+def _reported(report: Callable[[str], object], path: Path, found: Any) -> Any:
+    report(f"read {path.name}")
+    return found
+
+
+def _read_safely(num_files: int, path: Path) -> tuple[Trace, int] | str:
+    try:
+        return _read(path, num_files)
+    except StorageError as error:
+        return str(error).removeprefix(f"{path}: ")
+
+
+class _Args(
+    msgspec.Struct,
+    gc=False,
+    rename={"name": "Collective name", "num_in": "In msg nelems", "group": "Process Group Name"}
+    | {"dims": "Input Dims", "types": "Input type"},
+):
+    """Of an event's arguments those that are read."""
+
+    name: Any = None
+    num_in: Any = None
+    dtype: Any = None
+    group: Any = None
+    dims: Any = None
+    types: Any = None
+    bytes: Any = None
+    correlation: Any = None
+
+
+class _Event(msgspec.Struct, gc=False):
+    """Of an event the fields that are read."""
+
+    ph: str | int | float | None = None
+    name: str | int | float | None = None
+    cat: str | int | float | None = None
+    pid: str | int | float | None = None
+    tid: str | int | float | None = None
+    ts: str | int | float | None = None
+    dur: str | int | float | None = None
+    args: _Args | list[Any] | str | int | float | bool | None = None
+
+
+class _Role(NamedTuple):
+    """What an event is for: "other", "span", "evaluate", "unpack", "sizes" (of a gradient), "launch", "gloo",
+    "kernel", "nccl", "runtime", "comms" or "label" (of a call of NCCL). `kind` is its category where it is not kept."""
+
+    role: str
+    kind: str
+    item: int = -1
+
+
+def _role(phase: Any, category: Any, name: Any) -> _Role:
+    category, name = str(category or phase), str(name)
+    where = category.lower()
+    if phase != "X":
+        return _Role("other", "metadata" if phase == "M" else category)
+    if where == "kernel":
+        kind = collective(name)
+        return _Role("kernel" if kind == "kernel" else "nccl", kind)
+    if where in ("gpu_memcpy", "memcpy"):
+        way = name.lower().removeprefix("memcpy").strip()[:4]
+        return _Role("kernel", f"memcpy {_COPIES[way]}") if way in _COPIES else _Role("kernel", "memcpy")
+    if where in ("gpu_memset", "memset"):
+        return _Role("kernel", "memset")
+    if where in ("cuda_runtime", "cuda_driver", "runtime"):
+        return _Role("runtime", "cuda_sync" if "Synchronize" in name else "cuda_runtime")
+    if where not in ("user_annotation", "cpu_op", "operator"):
+        return _Role("other", category)
+    return _role_of_range(category, name)
+
+
+def _role_of_range(category: str, name: str) -> _Role:
+    for begin, kind in _PHASES:
+        if name.startswith(begin):
+            number = name[len(begin) :]
+            return _Role("span", kind, int(number) if kind == "step" and number.isdecimal() else -1)
+    library, _, plain = name.partition("::" if name.startswith("c10d::") else ":")
+    if library == "c10d":
+        return _Role("launch", _kind(plain))
+    if library == "gloo":
+        return _Role("gloo", _kind(plain))
+    if name == "record_param_comms":
+        return _Role("comms", "nccl")
+    if library == "nccl":
+        return _Role("label", _kind(plain))
+    if name.startswith("autograd::engine::evaluate_function"):
+        return _Role("evaluate", "gradient" if name.endswith("AccumulateGrad") else "backward")
+    if name == "torch::autograd::AccumulateGrad":
+        return _Role("sizes", "gradient")
+    if name == "torch.distributed.ddp.reducer::copy_bucket_to_grad":
+        return _Role("unpack", "unpack")
+    return _Role("span", f"range: {name}") if category == "user_annotation" else _Role("other", category)
+
+
+def _kind(name: str) -> str:
+    """The collective that a name speaks of: "_allgather_base_" of "allgather", "nccl" where it speaks of none."""
+    plain = re.sub("[^a-z]", "", str(name).lower())
+    word = next((word for word in _COLLECTIVES if word in plain), "")
+    if not word:
+        word = "reduce" if "reduce" in plain else "send_recv" if re.search("send|recv", plain) else "nccl"
+    return "reduce_scatter" if word == "reducescatter" else "alltoall" if "alltoa" in plain else word
+
+
+def _size(args: _Args) -> tuple[int, int]:
+    """The elements that a rank puts in, and the bytes of one; -1 for unknown, 0 for elements of a list of tensors."""
+    if isinstance(args.num_in, int):
+        return args.num_in, _item_bytes(args.dtype)
+    if isinstance(args.dims, list) and isinstance(args.types, list):
+        for dims, kind in zip(args.dims, args.types, strict=False):
+            if kind == "TensorList" and isinstance(dims, list):
+                return sum(map(_num_elements, dims)), 0
+            if kind not in ("", "Scalar", "ScalarList"):
+                return _num_elements(dims), _item_bytes(kind)
+    return -1, -1
+
+
+def _num_elements(dims: Any) -> int:
+    is_shape = isinstance(dims, list) and all(isinstance(one, int) and one >= 0 for one in dims)
+    return min(math.prod(dims), 2**40) if is_shape else -1
+
+
+def _item_bytes(dtype: Any) -> int:
+    plain = re.sub("[^a-z0-9]", "", str(dtype).lower().removeprefix("c10::"))
+    return _ITEM_BYTES.get(plain.removesuffix("int") or plain, -1)
+
+
+class _Places(dict[Any, int]):
+    """A place for each different value, in the order in which they come."""
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = len(self)
+        return self[value]
+
+
+class _Roles(dict[Any, int]):
+    """The place of the role of each (phase, category, name), for so many of them as memory allows."""
+
+    def __init__(self) -> None:
+        self.places = _Places()
+
+    def __missing__(self, key: tuple[Any, Any, Any]) -> int:
+        if len(self) > _MOST_NAMES:
+            self.clear()
+        self[key] = self.places[_role(*key)]
+        return self[key]
+
+
+def _read(path: Path, num_files: int) -> tuple[Trace, int]:
+    """The trace of a file, and the number of ranks of its job, 0 where it does not say."""
+    file = TraceFile[Any](path, _Event | list[Any] | str | int | float | bool | None, MOST_TRACE_BYTES)
+    try:
+        reader = _Reader()
+        for entries in file.pieces():
+            reader.take(entries)
+        return reader.trace(_rank(path, file.fields, num_files), path.name, file.fields)
+    except (RecursionError, MemoryError) as error:
+        deep = isinstance(error, RecursionError)
+        problem = "nested too deeply" if deep else "there is not enough memory to read it"
+        raise StorageError(path, f"not a readable trace: {problem}") from error
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise StorageError(path, f"not a readable trace: {error}") from error
+
+
+def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
+    info = fields.get("distributedInfo")
+    return info if isinstance(info, dict) else {}
+
+
+def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
+    named = _info(fields).get("rank")
+    in_name = re.search(r"rank[-_ ]?(\d{1,9})(?!\d)", path.name) or re.match(r"(\d{1,9})\.", path.name)
+    if named is None and in_name:
+        return int(in_name[1])
+    if named is None and num_files > 1:
+        raise ValueError("neither its distributedInfo nor its name says which rank it is of")
+    return 0 if named is None else whole("distributedInfo's rank", named, 0, 2**31 - 1)
+
+
+def _rank_of(path: Path, num_files: int) -> int:
+    """The rank, from the first events' piece of the file alone where it stands there."""
+    file = TraceFile[Any](path, Any, MOST_TRACE_BYTES)
+    try:
+        for _ in file.pieces():
+            if file.fields:
+                break
+        return _rank(path, file.fields, num_files)
+    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as error:
+        raise StorageError(path, f"not a readable trace: {error}") from error
+
+
+class _Reader:
+    """Turns the events of a trace into columns, a piece after the other."""
+
+    def __init__(self) -> None:
+        self._roles, self._threads = _Roles(), _Places()
+        self._begun = defaultdict[Any, list[_Event]](list)  # the B events of each thread that have no E yet
+        self._num_others = Counter[str]()
+        self._pieces = list[tuple[NDArray[Any], ...]]()
+        self._num_kept = 0
+        self._sizes = dict[
+            int, tuple[int, int, str, str]
+        ]()  # of what communicates: elements, bytes of one, group, kind
+
+    def take(self, entries: list[Any]) -> None:
+        events = [one for one in entries if type(one) is _Event and one.ph != "B" and one.ph != "E"]
+        if len(events) < len(entries):
+            events += self._paired(entries)
+        codes = np.array([self._roles[one.ph, one.cat, one.name] for one in events], np.int64)
+        roles = list(self._roles.places)
+        kept = np.array([role.role != "other" for role in roles], bool)[codes]
+        for code, count in zip(*(found.tolist() for found in np.unique(codes[~kept], return_counts=True)), strict=True):
+            self._num_others[roles[code].kind] += count
+        events, codes = [events[place] for place in np.flatnonzero(kept).tolist()], codes[kept]
+        start_us, length_us = _floats([one.ts for one in events]), _floats([one.dur for one in events])
+        good = (np.abs(start_us) <= _LATEST_US) & (length_us >= 0) & (length_us <= _LATEST_US)
+        if not good.all():
+            self._num_others["unreadable"] += int((~good).sum())
+            events = [events[place] for place in np.flatnonzero(good).tolist()]
+            codes, start_us, length_us = codes[good], start_us[good], length_us[good]
+        threads = np.array([self._threads[one.pid, one.tid] for one in events], np.int64)
+        numbers = np.full(len(events), -1)
+        detailed = np.array([role.role in _DETAILED or role.kind.startswith("memcpy") for role in roles], bool)[codes]
+        for place in np.flatnonzero(detailed).tolist():
+            args, role = events[place].args, roles[codes[place]]
+            if isinstance(args, _Args):
+                number = args.correlation if role.role in ("nccl", "runtime") else args.bytes
+                if isinstance(number, int) and 0 <= number < 2**63:
+                    numbers[place] = number
+                if role.role not in ("runtime", "kernel"):
+                    kind = _kind(str(args.name)) if args.name is not None else role.kind
+                    group = "" if args.group is None else str(args.group)
+                    self._sizes[self._num_kept + place] = *_size(args), group, kind
+        self._num_kept += len(events)
+        self._pieces.append((codes.astype(np.int32), threads.astype(np.int32), start_us, length_us, numbers))
+
+    def _paired(self, entries: list[Any]) -> list[_Event]:
+        """Events made of pairs of B and E."""
+        done = []
+        for one in entries:
+            if type(one) is not _Event:
+                self._num_others["unreadable"] += 1
+            elif one.ph == "B":
+                self._begun[one.pid, one.tid].append(one)
+            elif one.ph == "E" and (begun := self._begun[one.pid, one.tid]):
+                first = begun.pop()
+                stop_us, start_us = _floats([one.ts, first.ts])
+                first.ph, first.dur = "X", stop_us - start_us
+                done.append(first)
+            elif one.ph == "E":
+                self._num_others["unreadable"] += 1
+        return done
+
+    def trace(self, rank: int, source: str, fields: Mapping[str, Any]) -> tuple[Trace, int]:
+        """The trace, and the number of ranks of its job, 0 where it does not say."""
+        self._num_others["unreadable"] += sum(map(len, self._begun.values()))
+        if not self._num_kept:
+            raise ValueError("it has no event of a step, of a GPU or of a collective")
+        code, thread, start_us, length_us, number = map(np.concatenate, zip(*self._pieces, strict=True))
+        # the first start is taken off before scaling: absolute times have no bits to spare
+        start_us -= start_us.min()
+        self._known = list(self._roles.places)
+        self._events = _Events(code, thread, start_us / 1e6, (start_us + length_us) / 1e6, number, np.arange(code.size))
+        group_ranks = _group_ranks(fields)
+        calls, call_of = self._calls(tuple(group_ranks))
+        gradients = self._of("evaluate", "gradient")
+        gradient_bytes = np.full(gradients.place.size, -1)
+        operators = self._of("sizes")
+        for place, gradient in zip(operators.place.tolist(), _around(gradients, operators).tolist(), strict=True):
+            if gradient >= 0 and place in self._sizes:
+                num, item_bytes, *_ = self._sizes[place]
+                gradient_bytes[gradient] = num * item_bytes if num >= 0 and item_bytes > 0 else -1
+        timeline = self._timeline(rank, calls, call_of, gradients)
+        others = {name: count for name, count in sorted(self._num_others.items()) if count}
+        num_ranks = _info(fields).get("world_size")
+        trace = Trace(rank, timeline, calls, others, source, gradient_bytes, group_ranks)
+        return trace, num_ranks if isinstance(num_ranks, int) else 0
+
+    def _of(self, role: str, *kinds: str) -> _Events:
+        """The events of a role, and of one of these kinds where some are given, in the order of their starts."""
+        chosen = [one.role == role and (not kinds or one.kind in kinds) for one in self._known]
+        places = np.flatnonzero(np.array(chosen, bool)[self._events.code])
+        return self._events.take(places[np.argsort(self._events.start_s[places], kind="stable")])
+
+    def _timeline(self, rank: int, calls: Calls, call_of: Ints, gradients: _Events) -> Timeline:
+        roles, threads, events = self._known, list(self._threads), self._events
+        steps = self._of("span", *dict(_PHASES).values())
+        of_main = self._of("span", "step") if "step" in {role.kind for role in roles} else steps
+        main = int(np.bincount(of_main.thread).argmax()) if of_main.place.size else -1
+        steps = steps.take(steps.thread == main)
+        item = np.array([role.item for role in roles])[events.code]
+        is_copy = np.array([role.kind.startswith("memcpy") for role in roles])[events.code]
+        item = np.where(is_copy, events.number, np.where(call_of >= 0, call_of, item))
+        item[gradients.place] = np.arange(gradients.place.size)
+        backward = _hulls(self._of("evaluate"), steps.start_s)
+        ends = np.concatenate([steps.start_s, self._of("gloo").stop_s])
+        unpack = _hulls(self._of("unpack"), np.sort(ends))
+
+        # lanes: a number for each (kind of lane, thread) that has a span
+        cpu, gpu, gloo, back = range(4)
+        lane_of = {"kernel": gpu, "nccl": gpu, "gloo": gloo, "evaluate": back}
+        sides = np.array([lane_of.get(role.role, cpu) for role in roles])
+        drawn = np.array([role.role not in ("comms", "label", "sizes", "evaluate", "unpack") for role in roles])[
+            events.code
+        ]
+        drawn[gradients.place] = True
+        rows = events.take(np.flatnonzero(drawn))
+        side = np.concatenate([sides[rows.code], np.full(backward.place.size, back), np.full(unpack.place.size, cpu)])
+        threads_of = np.concatenate([rows.thread, backward.thread, unpack.thread])
+        pairs, lane = np.unique(np.stack([side, np.where(side >= gloo, 0, threads_of)]), axis=1, return_inverse=True)
+        names = []
+        for where, thread in pairs.T.tolist():
+            pid, tid = threads[thread]
+            name = ("main" if thread == main else f"thread {tid}", f"stream {tid}", "gloo", "backward")[where]
+            names.append(name if name not in names else f"{name} of {pid}")
+
+        kinds = _Places()
+        kind_of = np.array([kinds["launch" if role.role == "launch" else role.kind] for role in roles])
+        worked = np.array([role.role in ("nccl", "gloo") for role in roles])[rows.code]
+        own = kind_of[rows.code]
+        own[worked] = np.array([kinds[word] for word in calls.kinds], np.int64)[calls.kind[call_of[rows.place[worked]]]]
+        kind = np.concatenate(
+            [own]
+            + [np.full(hulls.place.size, kinds[word]) for word, hulls in (("backward", backward), ("unpack", unpack))]
+        )
+        items = np.concatenate([item[rows.place], np.full(backward.place.size + unpack.place.size, -1)])
+        start_s, stop_s = (
+            np.concatenate([getattr(part, name) for part in (rows, backward, unpack)]) for name in ("start_s", "stop_s")
+        )
+        order = np.argsort(start_s, kind="stable")
+        used, kind = np.unique(kind, return_inverse=True)
+        columns: list[Any] = [one.ravel()[order] for one in (lane, kind, items, start_s, stop_s)]
+        columns += [tuple(names), tuple(np.array(list(kinds))[used].tolist())]
+        return Timeline(np.full(order.size, rank), *columns)
+
+    def _calls(self, groups: tuple[str, ...]) -> tuple[Calls, Ints]:
+        """The collectives, and for each event the place of the one that it is of, or -1."""
+        launches, found = self._of("launch"), list[_Call]()
+        kernels, ranges = self._of("nccl"), (self._of("comms"), self._of("label"), launches)
+        started = _started(kernels, self._of("runtime"))
+        around = [_around(spans, started) for spans in ranges]
+        for row, kernel in enumerate(kernels.place.tolist()):
+            inside = [spans.place[one[row]] for spans, one in zip(ranges, around, strict=True) if one[row] >= 0]
+            found.append(self._call(kernel, inside, float(started.start_s[row])))
+        # Gloo: what is launched on one thread waits in a line for two others
+        is_nccl = np.zeros(launches.place.size, bool)
+        for spans in (started, *ranges[:2]):
+            within = _around(launches, spans)
+            is_nccl[within[within >= 0]] = True
+        launches, gloo = launches.take(np.flatnonzero(~is_nccl)), self._of("gloo")
+        group_of = self._gloo_groups(gloo, launches, groups)
+        launch_of = self._launches_of(gloo, launches)
+        for row, work in enumerate(gloo.place.tolist()):
+            inside = [launches.place[launch_of[row]]] if launch_of[row] >= 0 else []
+            launch_s = float(launches.start_s[launch_of[row]]) if inside else math.nan
+            found.append(self._call(work, inside, launch_s)._replace(group=group_of[row]))
+        for row in sorted({*range(launches.place.size)} - {*launch_of.tolist()}) if not kernels.place.size else ():
+            call = self._call(int(launches.place[row]), [], float(launches.start_s[row]))
+            group = groups[0] if len(groups) == 1 else ""
+            found.append(call._replace(group=group, num_bytes=-1, start_s=math.nan, stop_s=math.nan))
+
+        found.sort(key=lambda call: call.start_s if math.isnan(call.launch_s) else call.launch_s)
+        call_of = np.full(self._num_kept, -1)
+        for number, call in enumerate(found):
+            call_of[call.places] = number
+        known_groups, kinds = _Places(), _Places()
+        columns: list[Any] = [
+            np.array([known_groups[call.group] for call in found], np.int64),
+            np.array([kinds[call.kind] for call in found], np.int64),
+            np.array([call.num_bytes for call in found], np.int64),
+            *(np.array([getattr(call, name) for call in found], float) for name in ("launch_s", "start_s", "stop_s")),
+            *(tuple(known_groups), tuple(kinds)),
+        ]
+        return Calls(*columns), call_of
+
+    def _call(self, place: int, inside: list[int], launch_s: float) -> _Call:
+        """The call that is worked on here and was launched inside these, with what any of them says of it."""
+        places = [place, *inside]
+        said = [self._sizes[one] for one in places if one in self._sizes]
+        kinds = [kind for *_, kind in said] + [self._known[self._events.code[one]].kind for one in places]
+        kind = next((kind for kind in kinds if kind not in ("nccl", "send_recv")), kinds[-1] if said else kinds[0])
+        group = next((group for *_, group, _ in said if group), "")
+        num_bytes = next((num * size for num, size, *_ in said if num >= 0 and size > 0), -1)
+        times = float(self._events.start_s[place]), float(self._events.stop_s[place])
+        return _Call(group, kind, num_bytes, launch_s, *times, places)
+
+    def _launches_of(self, gloo: _Events, launches: _Events) -> Ints:
+        """For each piece of Gloo's work its launch, or -1: those of a kind are worked on in their order."""
+        launch_of = np.full(gloo.place.size, -1)
+        for with_size in (True, False):
+
+            def key(events: _Events, row: int, with_size: bool = with_size) -> tuple[str, int]:
+                num = self._sizes.get(int(events.place[row]), (-1,))[0]
+                return self._known[events.code[row]].kind, num if with_size else -1
+
+            waiting = defaultdict[Any, deque[int]](deque)
+            for row in sorted({*range(launches.place.size)} - {*launch_of.tolist()}):
+                waiting[key(launches, row)].append(row)
+            for row in np.flatnonzero(launch_of < 0).tolist():
+                line = waiting[key(gloo, row)]
+                if line and launches.start_s[line[0]] <= gloo.start_s[row]:
+                    launch_of[row] = line.popleft()
+        return launch_of
+
+    def _gloo_groups(self, gloo: _Events, launches: _Events, groups: tuple[str, ...]) -> list[str]:
+        """The group of each piece of Gloo's work: a group has two threads, started when it was made. "" if unclear."""
+        threads = list(self._threads)
+        if len(groups) == 1:
+            return [groups[0]] * gloo.place.size
+        own = {threads[one][1] for one in np.setdiff1d(gloo.thread, launches.thread).tolist()}
+        if len(own) != 2 * len(groups) or not all(isinstance(tid, int) for tid in own):
+            return [""] * gloo.place.size
+        named = {tid: groups[place // 2] for place, tid in enumerate(sorted(own))}
+        return [named.get(threads[one][1], "") for one in gloo.thread.tolist()]
+
+
+class _Call(NamedTuple):
+    group: str
+    kind: str
+    num_bytes: int
+    launch_s: float
+    start_s: float
+    stop_s: float
+    places: list[int]  # of the events that are of it
+
+
+class _Events(NamedTuple):
+    """Columns of events: places of role and thread, times, correlation or bytes, and the place among all kept."""
+
+    code: Ints
+    thread: Ints
+    start_s: Times
+    stop_s: Times
+    number: Ints
+    place: Ints
+
+    def take(self, chosen: NDArray[Any]) -> _Events:
+        return _Events(*(one[chosen] for one in self))
+
+
+def _started(kernels: _Events, runtime: _Events) -> _Events:
+    """For each kernel the call of CUDA that started it: its start is nan where there is none."""
+    runtime = runtime.take(np.argsort(runtime.number, kind="stable"))
+    runtime = runtime.take(np.flatnonzero(runtime.number >= 0))
+    place = np.searchsorted(runtime.number, kernels.number)
+    known = np.append(runtime.number, -2)[place] == kernels.number
+    start_s, thread = np.append(runtime.start_s, np.nan)[place], np.append(runtime.thread, -1)[place]
+    return kernels._replace(start_s=np.where(known, start_s, np.nan), thread=np.where(known, thread, -1))
+
+
+def _around(spans: _Events, inner: _Events) -> Ints:
+    """For each inner event the span of its thread in which it starts, as a row of `spans`, or -1."""
+    found = np.full(inner.place.size, -1)
+    for thread in np.unique(inner.thread).tolist():
+        mine, asked = np.flatnonzero(spans.thread == thread), np.flatnonzero(inner.thread == thread)
+        row = np.searchsorted(spans.start_s[mine], inner.start_s[asked], "right") - 1
+        if mine.size:
+            inside = (row >= 0) & (inner.start_s[asked] <= spans.stop_s[mine][row])
+            found[asked] = np.where(inside, mine[row], -1)
+    return found
+
+
+def _hulls(events: _Events, cuts_s: Times) -> _Events:
+    """One event from the start of the first to the end of the last, for those between the same cuts."""
+    group = np.searchsorted(cuts_s, events.start_s, "right")
+    firsts = np.flatnonzero(np.diff(group, prepend=-1))
+    stops_s = np.maximum.reduceat(events.stop_s, firsts) if firsts.size else events.stop_s
+    return events.take(firsts)._replace(stop_s=stops_s)
+
+
+def _group_ranks(fields: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The ranks of each group that the trace describes, in the order in which the groups were made."""
+    config, found = _info(fields).get("pg_config"), {}
+    for one in config if isinstance(config, list) else ():
+        name, ranks = (one.get("pg_name"), one.get("ranks")) if isinstance(one, dict) else (None, None)
+        if isinstance(ranks, list) and all(isinstance(rank, int) and 0 <= rank < 2**31 for rank in ranks):
+            found[str(name)] = tuple(ranks)
+    return found
+
+
+def _floats(values: list[Any]) -> Times:
+    """As numbers, nan where one is none."""
+    try:
+        return np.array(values, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_float(value) for value in values])
+
+
+def _float(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

@@ -1,0 +1,144 @@
+"""`TraceFile`: the events of a Chrome trace, decoded in pieces, so that a file of gigabytes takes the memory of one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Generic, TypeVar
+
+import msgspec
+
+Entry = TypeVar("Entry")
+
+_PIECE_BYTES = 4 << 20  # of text, decoded at once
+_MOST_CUTS, _MOST_BRACES = 8, 1000  # at which a piece is tried to end before more is read
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb"\}\s*,\s*$")  # of what stands before an event: the end of the one before it
+_BOM = b"\xef\xbb\xbf"
+
+
+class TraceFile(Generic[Entry]):
+    """A trace on disk, gzipped or not, whose events are decoded as `entry`, a type for msgspec.
+
+    `fields` holds the other fields of the file's object, those after the events only once all pieces were taken.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], entry: Any, most_bytes: int) -> None:
+        self._path, self._most_bytes = path, most_bytes
+        self._entries = list[entry]
+        self._decoder = msgspec.json.Decoder(self._entries)
+        self.fields: dict[str, Any] = {}
+        self.num_bytes = 0  # of text that were read
+
+    def pieces(self) -> Iterator[list[Entry]]:
+        """Yield the events, some thousands at a time, in their order.
+
+        A cut is right where what stands before it is a list once it is closed, whatever its strings hold. Raises
+        ValueError for what is no trace, for one that is cut short and for more than `most_bytes` of text, before
+        memory is taken for it; OSError and EOFError for what cannot be read, and RecursionError.
+        """
+        with open(self._path, "rb", opener=_without_waiting) as raw:
+            found = os.fstat(raw.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError("it is not a file")
+            if found.st_size > self._most_bytes:
+                raise ValueError(f"it has more than {self._most_bytes} bytes")
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            with gzip.open(raw) if packed else raw as file:
+                yield from self._cut(file)  # type: ignore[arg-type]
+
+    def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
+        text, size = self._read(file, b"", _PIECE_BYTES).removeprefix(_BOM), _PIECE_BYTES
+        if not text.strip():
+            raise ValueError("it is empty")
+        opening, at_end = self._opened(text), False
+        while opening is None and not at_end:  # what comes before the events is long
+            more = self._read(file, text, size)
+            at_end, text, size = len(more) == len(text), more, 2 * size
+            opening = self._opened(text)
+        head, text = (b"", text) if opening is None else (text[:opening], text[opening:])
+        size = _PIECE_BYTES
+        while opening is not None and not at_end:
+            for place in _cuts(text):
+                try:
+                    events = self._events(b"[" + text[:place] + b"]")
+                except ValueError:
+                    continue
+                yield events
+                text, size = text[place:].lstrip()[1:], _PIECE_BYTES
+                break
+            more = self._read(file, text, size)
+            at_end, text, size = len(more) == len(text), more, 2 * size
+        if head.lstrip()[:1] == b"[":
+            yield self._events(b"[" + text)
+        else:
+            yield self._last(b'{"traceEvents":[' + text if opening is not None else text)
+
+    def _opened(self, text: bytes) -> int | None:
+        """Where the list of events begins, None where it does not; keeps the fields before it."""
+        if text.lstrip()[:1] == b"[":
+            return text.index(b"[") + 1
+        for found in _LIST.finditer(text):
+            try:
+                fields = _decoded(text[: found.end()] + b"]}", dict[str, Any])
+            except ValueError:  # within a string, or deeper
+                continue
+            self.fields.update(fields)
+            return found.end()
+        return None
+
+    def _last(self, text: bytes) -> list[Entry]:
+        """The events before the end of the file's object, and the fields after them."""
+        events: list[Entry]
+        try:
+            found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+            events = self._decoder.decode(found.pop("traceEvents"))
+            fields: Any = {name: msgspec.json.decode(one) for name, one in found.items()}
+        except (msgspec.DecodeError, KeyError):
+            fields = json.loads(text)
+            if not isinstance(fields, dict) or "traceEvents" not in fields:
+                raise ValueError("it has no traceEvents") from None
+            events = msgspec.convert(fields.pop("traceEvents"), self._entries)
+        self.fields.update(fields)
+        return events
+
+    def _events(self, text: bytes) -> list[Entry]:
+        return _decoded(text, self._entries)  # type: ignore[no-any-return]
+
+    def _read(self, file: BinaryIO, text: bytes, size: int) -> bytes:
+        pieces = [text]
+        while size and (piece := file.read(min(size, _PIECE_BYTES))):
+            pieces.append(piece)
+            size -= len(piece)
+            self.num_bytes += len(piece)
+            if self.num_bytes > self._most_bytes:
+                raise ValueError(f"it has more than {self._most_bytes} bytes unpacked")
+        return b"".join(pieces)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # that of a FIFO waits for no writer
+
+
+def _cuts(text: bytes) -> Iterator[int]:
+    """Where events seem to end, the last first; what strings hold is not looked at."""
+    place, num_cuts = len(text), 0
+    for _ in range(_MOST_BRACES):
+        place = text.rfind(b"{", 0, place)
+        if place <= 0 or num_cuts == _MOST_CUTS:
+            return
+        if found := _BETWEEN.search(text, max(0, place - 64), place):
+            num_cuts += 1
+            yield found.start() + 1
+
+
+def _decoded(text: bytes, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError:  # Python's own reader also takes NaN, which some profilers write
+        return msgspec.convert(json.loads(text), kind)
