@@ -21,8 +21,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 
 _EACH = "rank|step|batch|node|GPU|second|host|worker|micro-batch|trainer|epoch|message"
 _COUNTED = (
-    r"\d+|one|two|three|four|eight|batch(?:es)?|samples?|bytes|GPU"
-    r"s|cards?|messages?|ranks?|workers|items|images?|steps|ms|µs"
+    r"\d+|one|two|three|four|eight|batch(?:es)?|samples?|bytes|GPUs|cards?|messages?|ranks?|workers|items|images?"
+    r"|steps|ms|µs"
 )
 BANNED = {
     "per": rf"\b(?:{_COUNTED}) an? (?:{_EACH})\b(?! (?:may|can|must|has|sends|holds|does)\b)",
@@ -65,13 +65,11 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     elif path.suffix == ".ipynb":
         for number, cell in enumerate(json.loads(text)["cells"]):
             source = "".join(cell["source"])
-            yield from ((number, part) for part in ([source] if cell["cell_type"] == "markdown" else strings(source)))
+            is_text = cell["cell_type"] == "markdown"
+            parts = [(0, source)] if is_text else strings_of(re.sub(r"^[%!].*$", "", source, flags=re.M))
+            yield from ((number, part) for _, part in parts)
     else:
         yield from strings_of(text)
-
-
-def strings(source: str) -> list[str]:
-    return [text for _, text in strings_of(re.sub(r"^[%!].*$", "", source, flags=re.M))]
 
 
 def strings_of(source: str) -> Iterator[tuple[int, str]]:

@@ -357,7 +357,7 @@ class StepAudit:
         check_findings(self.findings, STEP_KINDS, allow)
 
     def __str__(self) -> str:
-        lines = [f"  {one.kind.replace('_', ' ')}: {one.message}" for one in self.findings]
+        lines = [finding.line for finding in self.findings]
         return "\n".join(
             [
                 f"{count_of(len(self.ranks), 'rank')}, {self.num_allreduces:g} synchronised",

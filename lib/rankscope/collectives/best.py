@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ..cluster import Cluster
 from ..values.checks import number, of_type, one_of, whole
-from .builders import ALGORITHMS, IN_SWITCH, build, is_shipped
+from .builders import ALGORITHMS, build, builders_of, is_shipped
 from .builders.rings import shape_of
 from .cost import NoClosedForm, closed_form, lower_bounds
 from .schedule import MOST_RANKS
@@ -76,9 +76,7 @@ def best(
     size = number("num_bytes", num_bytes, 0)
     one_of("collective", collective, tuple(ALGORITHMS))
     whole("num_ranks of cluster", of_type("cluster", cluster, Cluster).num_ranks, 1, MOST_RANKS)
-    known = tuple(ALGORITHMS[collective])
-    if cluster.switch_adds:
-        known = tuple(dict.fromkeys((*known, *IN_SWITCH.get(collective, ()))))
+    known = tuple(builders_of(collective) if cluster.switch_adds else ALGORITHMS[collective])
     if isinstance(algorithms, str) or not (algorithms is None or isinstance(algorithms, Iterable)):
         raise ValueError(f"algorithms must be names of algorithms of {collective}, got {algorithms!r}")
     names = known if algorithms is None else [one_of(f"algorithm of {collective}", name, known) for name in algorithms]

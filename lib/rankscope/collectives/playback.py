@@ -13,7 +13,7 @@ from ..values.checks import number, of_type, whole
 from .best import best
 from .builders import build
 from .schedule import MOVES, Ints, Schedule, Step
-from .simulate import Seconds, simulate
+from .simulate import Seconds, messages, simulate
 from .verify import verify
 
 _MOST_SEGMENTS = 4
@@ -142,11 +142,7 @@ def _messages(num_ranks: int, step: Step) -> tuple[Ints, Ints, Ints, Ints, Step]
     """Sender, receiver and whether anything is added, of each message of a step in the order of their first transfers;
     the message of each row; and the rows, one for each chunk."""
     rows = step.by_chunk()
-    _, first, place = np.unique(rows.src * num_ranks + rows.dst, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    nth = np.empty_like(order)
-    nth[order] = np.arange(order.size)
-    message, first = nth[place], first[order]
+    message, first = messages(num_ranks, rows.src, rows.dst)
     adds = np.bincount(message, rows.reduce, first.size).astype(np.int64)
     return rows.src[first], rows.dst[first], adds, message, rows
 

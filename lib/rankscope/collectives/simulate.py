@@ -318,6 +318,15 @@ class Merged(NamedTuple):
     group: Ints
 
 
+def messages(num_ranks: int, src: Ints, dst: Ints) -> tuple[Ints, Ints]:
+    """Return the message of each transfer, and the first transfer of each message, which are in the order of those."""
+    _, first, place = np.unique(src * num_ranks + dst, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    number = np.empty_like(order)
+    number[order] = np.arange(order.size)
+    return number[place], first[order]
+
+
 class Routes:
     """The messages of each step of a phase: all transfers from one rank to one other are one message.
 
@@ -328,13 +337,9 @@ class Routes:
     """
 
     def __init__(self, num_ranks: int, phase: Phase, ports: int | None) -> None:
-        _, rows, place = np.unique(phase.src * num_ranks + phase.dst, return_index=True, return_inverse=True)
-        order = np.argsort(rows, kind="stable")  # messages in the order of their first transfers
-        rank_of = np.empty_like(order)
-        rank_of[order] = np.arange(order.size)
-        self.message = rank_of[place]  # of each transfer
-        self.src, self.dst = phase.src[rows[order]], phase.dst[rows[order]]
-        self.num_messages, self.num_steps = order.size, phase.num_steps
+        self.message, first = messages(num_ranks, phase.src, phase.dst)
+        self.src, self.dst = phase.src[first], phase.dst[first]
+        self.num_messages, self.num_steps = first.size, phase.num_steps
         self._phase = phase
         self.send_port, self.after_send = _on_ports(self.src, ports)
         self.receive_port, self.after_receive = _on_ports(self.dst, ports)

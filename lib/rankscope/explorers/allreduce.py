@@ -10,7 +10,7 @@ from typing import Any
 from ..cluster import Cluster, Link
 from ..collectives import ALGORITHMS, Schedule, ScheduleError, best, build, simulate, verify
 from ..collectives.best import Best
-from ..collectives.builders import IN_SWITCH, SHIPPED
+from ..collectives.builders import is_shipped
 from ..collectives.verify import Verified
 from ..figures.marks import Drawing
 from ..figures.rankings import draw_ranking
@@ -69,7 +69,7 @@ def ranked(now: Now) -> Best:
 def _ranked(num_bytes: int, where: Cluster, _builders: tuple[tuple[str, Any], ...]) -> Best:
     with suppress(ScheduleError):
         return best(num_bytes, where)
-    own = [name for name in SHIPPED["allreduce"] if name not in IN_SWITCH["allreduce"]]
+    own = [name for name in _ALGORITHMS if is_shipped("allreduce", name)]
     return best(num_bytes, where, algorithms=own)  # one of yours is wrong: its own report says how
 
 
@@ -165,15 +165,21 @@ def most(now: Now) -> dict[str, int]:
     return {}
 
 
-def without_effect(now: Now) -> dict[str, str]:
-    """Links that nothing is sent over, segments that an algorithm does not have, and steps that are not drawn."""
+def without_links(now: Now) -> dict[str, str]:
+    """Return the settings of links that the cluster does not have, each with the reason."""
     found: dict[str, str] = {}
     if now.num_nodes == 1:
         found |= dict.fromkeys(("inter_us", "inter_gb_per_s", "shared_nic"), "there is one node")
     if now.gpus_per_node == 1:
         found |= dict.fromkeys(("intra_us", "intra_gb_per_s"), "there is one GPU per node")
-        if now.num_nodes > 1 and _seen(now) == _seen(now._replace(shared_nic=not now.shared_nic)):
-            found["shared_nic"] = "no GPU here sends two messages at once"
+    return found
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Links that nothing is sent over, segments that an algorithm does not have, and steps that are not drawn."""
+    found = without_links(now)
+    if now.gpus_per_node == 1 < now.num_nodes and _seen(now) == _seen(now._replace(shared_nic=not now.shared_nic)):
+        found["shared_nic"] = "no GPU here sends two messages at once"
     if now.num_nodes == now.gpus_per_node == 1:
         found["gamma_ps"] = "one rank has nothing to add up"
     if "num_segments" not in _best_options(now):

@@ -122,6 +122,12 @@ class Setting(NamedTuple):
         return text
 
 
+def jitter(default: int, what: str) -> Setting:
+    """Return the setting of how much the times of something vary."""
+    hint = f"standard deviation of {what}, in per cent of the mean"
+    return Setting("jitter", default, Steps((0, 10, 20, 30, 40, 50, 75, 100, 150, 200)), "jitter [%]", hint)
+
+
 class Explorer:
     """A table of settings, and what is shown of them: pictures, each with a name, and the lines of a report.
 

@@ -11,19 +11,13 @@ from ..parts.simulate import simulate, simulated_idle_share
 from ..pipeline import Lognormal
 from ..timeline import Timeline
 from ..values.checks import count_of
-from .panel import Explorer, Now, Setting, Steps, shows
+from .panel import Explorer, Now, Setting, Steps, jitter, shows
 
 SETTINGS = (
     Setting("load_ms", 160, Steps((*range(0, 200, 20), *range(200, 601, 50))), "loading a part [ms]"),
     Setting("step_ms", 50, Steps((1, 2, 5, *range(10, 101, 10))), "step [ms]"),
     Setting("steps_per_part", 4, range(1, 13), "steps per part"),
-    Setting(
-        "jitter",
-        100,
-        Steps((0, 10, 20, 30, 40, 50, 75, 100, 150, 200)),
-        "jitter [%]",
-        "standard deviation of loading, in per cent of the mean",
-    ),
+    jitter(100, "loading"),
     Setting("num_trainers", 4, range(1, 17), "trainers"),
     Setting("queue_size", 0, range(9), "queue length", "0 loads a part when it is needed"),
     Setting("num_loaders", 1, range(1, 5), "loaders"),

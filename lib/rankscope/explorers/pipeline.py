@@ -9,7 +9,7 @@ from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..pipeline import Lognormal, Pipeline, Stage, simulate
 from ..timeline import Timeline
-from .panel import Explorer, Now, Setting, Steps, shows
+from .panel import Explorer, Now, Setting, jitter, shows
 
 SETTINGS = (
     Setting("read_ms", 4, range(61), "reading [ms]"),
@@ -18,13 +18,7 @@ SETTINGS = (
     Setting("train_ms", 12, range(61), "training [ms]"),
     Setting("num_workers", 2, range(1, 9), "decoders"),
     Setting("capacity", 2, range(1, 17), "queue length"),
-    Setting(
-        "jitter",
-        50,
-        Steps((0, 10, 20, 30, 40, 50, 75, 100, 150, 200)),
-        "jitter [%]",
-        "standard deviation of reading and decoding, in per cent of the mean",
-    ),
+    jitter(50, "reading and decoding"),
     Setting("num_ranks", 1, range(1, 5), "ranks"),
     Setting("seed", 0, range(21), "seed"),
     Setting("ordered", True, (False, True), "in order"),

@@ -20,7 +20,7 @@ from ..values.checks import count_of, printable
 from ..values.storage import PathLike
 from ..values.units import bytes_words, time_words
 from .allreduce import SETTINGS as OF_CLUSTERS
-from .allreduce import cluster, num_bytes
+from .allreduce import cluster, num_bytes, without_links
 from .panel import MOST_SVG_BYTES, Explorer, Now, Panel, Setting, shows
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
@@ -140,11 +140,7 @@ def report(now: Now) -> list[str]:
 
 def without_effect(now: Now) -> dict[str, str]:
     """Links that nothing is sent over, sums that nobody makes, and everything where one rank is alone."""
-    found: dict[str, str] = {}
-    if now.num_nodes == 1:
-        found |= dict.fromkeys(("inter_us", "inter_gb_per_s", "shared_nic"), "there is one node")
-    if now.gpus_per_node == 1:
-        found |= dict.fromkeys(("intra_us", "intra_gb_per_s"), "there is one GPU per node")
+    found = without_links(now)
     if now.num_nodes == now.gpus_per_node == 1:
         return found | dict.fromkeys(("moment", "gamma_ps"), "one rank has nobody to send to")
     try:

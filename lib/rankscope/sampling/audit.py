@@ -36,6 +36,11 @@ class Finding(NamedTuple):
     kind: str
     message: str
 
+    @property
+    def line(self) -> str:
+        """A line of a report."""
+        return f"  {self.kind.replace('_', ' ')}: {self.message}"
+
 
 def check_findings(findings: Iterable[Finding], kinds: tuple[str, ...], allow: Iterable[str]) -> None:
     """Raise AuditError unless every finding is of one of the `kinds` that are allowed; ValueError for other kinds."""
@@ -136,7 +141,7 @@ class Audit:
         over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"
         reads = count_of(sum(epoch.num_reads for epoch in self.epochs), "read")
         head = f"{count_of(self.size, 'sample')}, {over}: {reads}"
-        lines = [f"  {f.kind.replace('_', ' ')}: {f.message}" for f in self.findings]
+        lines = [finding.line for finding in self.findings]
         return "\n".join([head, *(lines or ["  every sample read exactly once an epoch"])])
 
 

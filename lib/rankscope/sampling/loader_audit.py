@@ -65,7 +65,7 @@ class LoaderAudit:
     def __str__(self) -> str:
         count = len(self.batch_sizes)
         batches = f"{count} batch{'es' if count != 1 else ''}"
-        lines = [f"  {f.kind.replace('_', ' ')}: {f.message}" for f in self.findings]
+        lines = [finding.line for finding in self.findings]
         return "\n".join([f"{batches}, {sum(self.batch_sizes)} samples", *(lines or ["  nothing found"])])
 
 
@@ -114,7 +114,7 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
             if worker is not None:
                 draws.setdefault((number, worker), numbers)
     samples: Any = loader.dataset
-    num_samples = len([() for _ in samples]) if iterable else len(dataset)
+    num_samples = sum(1 for _ in samples) if iterable else len(dataset)
     return LoaderAudit(tuple(size for _, size, _ in epochs[0]), num_samples, loader.num_workers, draws)
 
 

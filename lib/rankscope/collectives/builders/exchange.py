@@ -91,7 +91,7 @@ def pat_steps(num_ranks: int, most_chunks: int | None) -> list[tuple[Ints, int]]
 
     def walk(roots: Ints, span: int) -> None:
         """Bring the chunk from these places to all that are less than `span` after one of them."""
-        for distance in (1 << k for k in reversed(range(span.bit_length() - 1))):
+        for distance in reversed(_distances(span)):
             steps.append((roots, distance))
             if 2 * roots.size <= most:  # the places reached can send in the same messages
                 roots = np.r_[roots, roots + distance]
