@@ -1,7 +1,9 @@
-"""Traces of a real job in; the late rank, its cause and what it costs out."""
+"""Traces or flight-recorder dumps of a real job in; the rank that holds it up and the cause out."""
 
 from __future__ import annotations
 
+from .dumps import read_dumps
+from .hangs import explain_hang
 from .trace import read_traces
 
-__all__ = ["read_traces"]
+__all__ = ["explain_hang", "read_dumps", "read_traces"]

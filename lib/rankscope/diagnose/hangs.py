@@ -1,0 +1,326 @@
+"""`explain_hang`: which rank did not come to which collective, or came with another one, from flight-recorder dumps.
+
+The calls of each group are compared number by number. The first number at which ranks are missing or differ is where
+the group stops. A rank that is missing because it waits in another group is a consequence of what stops that group.
+Point-to-point calls and the sizes of alltoall are not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import attrs
+
+from ..values.checks import count_of
+from ..values.frozen import each
+from ..values.units import time_words
+from .dumps import Call, Dump
+from .join import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}
+_ADVICE = {
+    "missing": "See its log and its stack (py-spy dump): a slow batch, an evaluation, an error, the end of its loop.",
+    "left out": "See the branch that leads there: a condition that differs between ranks, an exception that is caught.",
+    "late": "See its log: what it did since its last call took longer than the timeout.",
+    "dead": "It ended or was killed before it wrote one, or the file is not here: see its log, and dmesg.",
+    "group": "Call the groups in the same order on all ranks.",
+    "stuck": "The code of the ranks agrees: look at the network, the GPUs, and what runs before on their streams.",
+}
+
+
+class Culprit(NamedTuple):
+    """A rank, and what it did at the `call`-th collective of a group."""
+
+    rank: int
+    cause: str
+    group: str
+    call: int
+
+
+class Finding(NamedTuple):
+    """Why a group stops at its `call`-th collective: the cause, the ranks to look at, those that came, a verdict."""
+
+    cause: str
+    ranks: tuple[int, ...]
+    group: str
+    call: int
+    came: tuple[int, ...]
+    words: str
+
+
+@attrs.frozen(eq=False)
+class Group:
+    """A process group: its ranks, and of those that left a dump their collectives by number."""
+
+    name: str
+    ranks: tuple[int, ...]
+    calls: dict[int, dict[int, list[Call]]]
+
+    def last_calls(self, until: int | None = None, most: int = 6) -> list[int]:
+        """Return the numbers of at most so many calls: those up to the one after `until`, or the last ones."""
+        numbers = sorted(set().union(*self.calls.values()))
+        end = len(numbers) if until is None else sum(number <= until + 1 for number in numbers)
+        return numbers[max(0, end - most) : end]
+
+    def first(self, number: int) -> Call:
+        """Return the call of the rank that came first."""
+        return min((at[number][0] for at in self.calls.values() if number in at), key=lambda call: call.created_s)
+
+    def what(self, rank: int, number: int) -> tuple[Any, ...]:
+        return tuple(call.what for call in self.calls[rank].get(number, ()))
+
+
+@attrs.frozen(eq=False)
+class Hang:
+    """What `explain_hang` found: the causes, by time; what follows from them, in sentences; and what it compared."""
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    groups: tuple[Group, ...]
+
+    @property
+    def culprits(self) -> list[Culprit]:
+        """The ranks to look at, by finding; empty where no rank differs from the others."""
+        return [Culprit(rank, one.cause, one.group, one.call) for one in self.findings for rank in one.ranks]
+
+    def __str__(self) -> str:
+        num_calls = count_of(sum(len(calls) for group in self.groups for calls in group.calls.values()), "call")
+        fine = f"No hang: in {num_calls} of {count_of(len(self.groups), 'group')} no rank is missing or differs."
+        return "\n".join([*([one.words for one in self.findings] or [fine]), *self.notes])
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per call and rank: the last calls of the groups with a finding, or of all where there is none.
+
+        `after_s` is the time since the first rank made the call. A rank that did not make it has empty words there.
+        """
+        import pandas as pd
+
+        rows = []
+        for group in self.groups:
+            found = [one for one in self.findings if one.group == group.name]
+            for number in group.last_calls(found[0].call if found else None) if found or not self.findings else []:
+                for rank in group.ranks:
+                    cause = next((one.cause for one in found if one.call == number and rank in one.ranks), "")
+                    for call in group.calls.get(rank, {}).get(number, [None]):
+                        after_s = call and call.created_s - group.first(number).created_s
+                        words = (call.label, call.state, call.where) if call else ("", "", "")
+                        rows.append((group.name, number, rank, *words, after_s, cause))
+        columns = ["group", "call", "rank", "what", "state", "where", "after_s", "cause"]
+        return pd.DataFrame(rows, columns=columns).astype({"after_s": float})
+
+
+@attrs.frozen(eq=False)
+class _Stop:
+    """Where a group stops: the ranks that came, did not, came with another call, too late, stand behind, left no dump.
+
+    `waits` says of ranks that did not come where they wait.
+    """
+
+    group: Group
+    number: int
+    came: list[int]
+    absent: list[int]
+    odd: list[int]
+    late: list[int]
+    behind: list[int]
+    dead: list[int]
+    waits: dict[int, _Stop] = attrs.field(factory=dict)
+
+    def call(self, rank: int) -> Call:
+        return self.group.calls[rank][self.number][0]
+
+    @property
+    def made(self) -> Call:
+        return self.group.first(self.number)
+
+    def __str__(self) -> str:
+        return f"call {self.number} of {self.group.name}"
+
+
+def explain_hang(dumps: Sequence[Dump]) -> Hang:
+    """Explain why a job hangs, from what `read_dumps` gives: print the result, or take its `culprits`.
+
+    The causes: "missing" (the rank did not come to the call), "left out" (it made the next one), "late" (it came after
+    the timeout of the others), "collective", "size" (in elements), "dtype" (it made another call than the others),
+    "group" (it waits in another group, and that one for this), "dead" (it left no dump), and "stuck" (all came, and its
+    call stands behind that of the others). Of two ranks that differ, the one that breaks with its own earlier steps is
+    named, and both where there are none. Raises ValueError for anything but dumps.
+
+    >>> print(explain_hang([]))
+    No hang: in 0 calls of 0 groups no rank is missing or differs.
+    """
+    of_rank = {dump.rank: dump for dump in each("dumps", dumps, Dump)}
+    groups = _groups(of_rank)
+    stops = [stop for group in groups if (stop := _stop(group, of_rank))]
+    stops.sort(key=lambda stop: stop.group.first(stop.number).created_s)
+    for stop in stops:
+        for rank in stop.absent:
+            if others := [other for other in stops if other is not stop and rank in other.came]:
+                stop.waits[rank] = others[0]
+        for other in [*stop.waits.values()]:  # who is missing there as well is missing there first
+            both = {*stop.absent, *stop.dead} & {*other.absent, *other.dead}
+            stop.waits.update(dict.fromkeys(both, other))
+    reached = own = [one for one in stops if one.odd or {*one.absent, *one.dead} - {*one.waits} or not one.absent]
+    while more := [one for one in stops if one not in reached and any(at in reached for at in one.waits.values())]:
+        reached = reached + more
+    found = _circle([stop for stop in stops if stop not in reached], of_rank)
+    for stop in own:
+        for cause, ranks, *words in _causes(stop, of_rank):
+            if not ranks or {*ranks} - {rank for one in found for rank in one.ranks if one.cause == cause}:
+                found.append(_finding(cause, ranks, stop, words))
+    notes = [
+        f"So {listed('rank', stop.came)} cannot end {stop}: {listed('rank', stop.absent)} did not come."
+        for stop in reached
+        if stop.absent and all(one.group != stop.group.name for one in found)
+    ]
+    num_peers = sum(call.is_peer for dump in of_rank.values() for call in dump.calls)
+    notes += [f"{count_of(num_peers, 'point-to-point call')} not compared."] * bool(num_peers)
+    return Hang(tuple(found), tuple(notes), groups)
+
+
+def _finding(cause: str, ranks: Iterable[int], stop: _Stop, words: list[str]) -> Finding:
+    lines = "\n  ".join([*words, _ADVICE[cause]] if cause in _ADVICE else words)
+    return Finding(cause, tuple(ranks), stop.group.name, stop.number, tuple(stop.came), lines)
+
+
+def _groups(of_rank: dict[int, Dump]) -> tuple[Group, ...]:
+    num_ranks = max((max(dump.num_ranks, rank + 1) for rank, dump in of_rank.items()), default=0)
+    found: dict[Any, dict[int, dict[int, list[Call]]]] = {}  # by name, description and ranks
+    for rank, dump in of_rank.items():
+        for call in dump.calls:
+            if not call.is_peer:
+                calls = found.setdefault((call.group, *dump.groups[call.group]), {}).setdefault(rank, {})
+                calls.setdefault(call.number, []).append(call)
+    words = [f"group {name}" if desc in ("", "undefined") else desc for name, desc, _ in found]
+    groups = []
+    for word, ((name, desc, ranks), of_group) in zip(words, found.items(), strict=True):
+        if not ranks:  # those without a dump may belong to it
+            unknown = range(num_ranks) if desc == "default_pg" else {*range(num_ranks)} - {*of_rank}
+            ranks = tuple(sorted({*of_group, *unknown}))
+        names = [key[0] for key, other in zip(found, words, strict=True) if other == word]
+        label = f"{word} ({name})" if names.count(name) == 1 else f"{word} of {listed('rank', ranks)}"
+        calls_by_rank = {rank: of_group.get(rank, {}) for rank in ranks if rank in of_rank}
+        groups.append(Group(word if len(names) == 1 else label, ranks, calls_by_rank))
+    return tuple(groups)
+
+
+def _stop(group: Group, of_rank: dict[int, Dump]) -> _Stop | None:
+    dead = [rank for rank in group.ranks if rank not in of_rank]
+    stop = None
+    for number in sorted(set().union(*group.calls.values())):
+        came = [rank for rank, calls in group.calls.items() if number in calls]
+        first = group.first(number)
+        absent = [
+            rank
+            for rank, calls in group.calls.items()
+            if number not in calls and not _is_forgotten(of_rank[rank], calls, number, first.created_s)
+        ]
+        odd = _odd(group, number, came, of_rank)
+        after_s = {rank: group.calls[rank][number][0].created_s - first.created_s for rank in came}
+        late = [rank for rank in came if first.timeout_s and after_s[rank] >= first.timeout_s]
+        progress = {rank: min(_PROGRESS.get(call.state, 0) for call in group.calls[rank][number]) for rank in came}
+        least, most = min(progress.values()), max(progress.values())
+        behind = [rank for rank in came if progress[rank] == least < most]
+        stop = _Stop(group, number, came, absent, odd, late, behind, dead)
+        if absent or odd or late or least < _PROGRESS["ended"]:
+            return stop
+    return stop if dead else None
+
+
+def _is_forgotten(dump: Dump, calls: dict[int, Any], number: int, created_s: float) -> bool:
+    """Whether the ring buffer of the rank may have lost that call."""
+    return not dump.is_whole and (number < min(calls) if calls else created_s < dump.calls[0].created_s)
+
+
+def _odd(group: Group, number: int, came: list[int], of_rank: dict[int, Dump]) -> list[int]:
+    """The ranks whose call differs from that of most; of equal parties, those that break with their earlier steps."""
+    parties: dict[Any, list[int]] = {}
+    for rank in came:
+        parties.setdefault(group.what(rank, number), []).append(rank)
+    weights = {what: len(ranks) for what, ranks in parties.items()}
+    if len(parties) > 1 and len({*weights.values()}) == 1:
+        heads = {what: ranks[0] for what, ranks in parties.items()}
+        weights = {what: _habit(of_rank[rank], group.calls[rank][number][0]) for what, rank in heads.items()}
+    best = [what for what in parties if weights[what] == max(weights.values())]
+    return [rank for rank in came if len(best) > 1 or rank not in parties[best[0]]]
+
+
+def _habit(dump: Dump, call: Call) -> int:
+    """How many calls before it, at most 3, also came before an earlier call like it; -1 where there was none."""
+    made = [(one.group, one.what) for one in dump.calls]
+    end = next(place for place, one in enumerate(dump.calls) if one is call) + 1
+    for length in range(min(4, end), 0, -1):
+        if any(made[at : at + length] == made[end - length : end] for at in range(end - length)):
+            return length - 1
+    return -1
+
+
+def _circle(stops: list[_Stop], of_rank: dict[int, Dump]) -> list[Finding]:
+    """Groups that wait for each other: odd is who breaks with its earlier steps, or who most of a group wait for."""
+    if not stops:
+        return []
+
+    def weight(stop: _Stop) -> tuple[int, float]:
+        habits = [_habit(of_rank[rank], at.call(rank)) for rank, at in stop.waits.items() if rank in at.came]
+        return -min(habits), len(stop.came) / len(stop.group.ranks)
+
+    odd = [stop for stop in stops if weight(stop) == max(map(weight, stops))]
+    ranks = sorted({rank for stop in odd for rank in stop.absent})
+    words = [f"{listed('Rank', ranks)} came to another group than {odd[0]}, and the groups wait for each other."]
+    words += [
+        f"{listed('Rank', stop.came)} made {stop}, {stop.made}, without {listed('rank', stop.absent)}."
+        for stop in stops
+    ]
+    return [_finding("group", ranks, odd[0], words)]
+
+
+def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[tuple[Any, ...]]:
+    """Yield what is wrong at a stop by itself: the cause, the ranks, sentences."""
+    group, number, first = stop.group, stop.number, stop.group.first(stop.number)
+    if stop.odd:
+        usual = [rank for rank in stop.came if rank not in stop.odd]
+        what = group.what(stop.odd[0], number)
+        rest = usual or [rank for rank in stop.odd if group.what(rank, number) != what]
+        one, other = stop.call(stop.odd[0]), stop.call(rest[0])
+        same = (one.inputs[0], one.outputs[0]) == (other.inputs[0], other.outputs[0])
+        cause = "collective" if one.collective != other.collective else "dtype" if same else "size"
+        sides = f"Rank {stop.odd[0]} called {one}, {listed('rank', rest)} {other}."
+        if not usual:
+            yield cause, stop.odd, f"{listed('Rank', stop.odd)} disagree on the {cause} of {stop}.", sides
+        elif _is_next(group, number, rest[0], what):
+            yield "left out", stop.odd, f"{listed('Rank', stop.odd)} left out {stop}, and made the next one.", sides
+        else:
+            yield cause, stop.odd, f"{listed('Rank', stop.odd)} made {stop} with another {cause}.", sides
+    if missing := [rank for rank in stop.absent if rank not in stop.waits]:
+        words = [
+            f"{listed('Rank', missing)} did not come to {stop}.",
+            f"{listed('Rank', stop.came)} made it: {stop.made}.",
+        ]
+        for rank in missing[:4]:
+            for last in of_rank[rank].calls[-1:]:
+                after_s = last.created_s - first.created_s
+                when = f"{time_words(abs(after_s))} {'after' if after_s > 0 else 'before'} the first of them"
+                words.append(f"The last call of rank {rank}, {when}: {last}.")
+        yield "missing", missing, *words
+    elif stop.late and not stop.odd:
+        after = time_words(max(stop.call(rank).created_s for rank in stop.late) - first.created_s)
+        words = [f"{listed('Rank', stop.late)} came to {stop} {after} after the first rank, and too late."]
+        yield "late", stop.late, *words, f"The timeout of {stop.made} is {time_words(first.timeout_s or 0)}."
+    if dead := [rank for rank in stop.dead if rank not in stop.waits]:
+        words = [f"{listed('Rank', dead)} left no dump, and the others stop at {stop}."]
+        yield "dead", dead, *words, f"{listed('Rank', stop.came)} made it: {stop.made}."
+    if not (stop.odd or stop.absent or stop.late or stop.dead):
+        where = f"{listed('rank', stop.behind)} stands behind the others" if stop.behind else "it has ended on none"
+        yield "stuck", stop.behind, f"All ranks made {stop}, and {where}.", f"They called {stop.made}."
+
+
+def _is_next(group: Group, number: int, rank: int, what: tuple[Any, ...]) -> bool:
+    """Whether a call comes after the `number`-th one on that rank, or came after one like it before."""
+    like = group.what(rank, number)
+    return any(
+        at <= number and group.what(rank, at) == like and group.what(rank, at + 1) == what for at in group.calls[rank]
+    )

@@ -1,0 +1,280 @@
+"""`explain_hang`: the rank, the cause, the group and the call are named, from real dumps of Gloo and from made ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.diagnose import explain_hang, read_dumps
+from rankscope.diagnose.hangs import Culprit, Hang
+from rankscope.figures.hangs import draw_hang
+from rankscope.figures.svg import to_svg
+from rankscope.values.storage import StorageError
+
+from .hang_jobs import Case, run_cases
+from .made_dumps import CAUSES, SICK, Job, Made, healthy, sick, write
+
+CALL = 3 * SICK + 2  # the second allreduce of the fourth step
+
+
+def explained(folder: Path, job: Job, part: Sequence[int] = (), **more: Any) -> Hang:
+    groups = {"0": range(len(job))} | ({"1": part} if part else {})
+    return explain_hang(read_dumps(write(folder, job, groups, **more)))
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+@pytest.mark.parametrize("cause", CAUSES)
+def test_each_cause_on_each_rank(tmp_path: Path, cause: str, num_ranks: int) -> None:
+    for rank in range(num_ranks):
+        part = (rank, (rank + 1) % num_ranks) if cause == "group" else ()
+        job = sick(cause, num_ranks, rank, part)
+        hang = explained(tmp_path / str(rank), job, part, without=[rank] if cause == "dead" else [])
+        assert hang.culprits[0] == Culprit(rank, cause, "default_pg", CALL), str(hang)
+        assert str(hang).startswith(f"Rank {rank} "), str(hang)
+
+
+@pytest.mark.parametrize("part", [(), (0, 1)])
+def test_a_healthy_job_has_no_culprit(tmp_path: Path, part: tuple[int, ...]) -> None:
+    hang = explained(tmp_path, healthy(4, part), part)
+    assert not hang.culprits
+    assert not hang.findings
+    calls = 4 * 15 + 10 if part else 4 * 15
+    assert (
+        str(hang) == f"No hang: in {calls} calls of {'2 groups' if part else '1 group'} no rank is missing or differs."
+    )
+
+
+def test_with_a_ring_buffer_that_has_lost_the_start(tmp_path: Path) -> None:
+    """Calls that one rank has forgotten and others have not are not missing."""
+    for rank in range(3):
+        job = sick("missing", 3, rank)
+        hang = explained(tmp_path / str(rank), job, keep=6)
+        assert hang.culprits == [Culprit(rank, "missing", "default_pg", CALL)]
+    assert not explained(tmp_path / "fine", healthy(3), keep=2).culprits
+
+
+def test_a_rank_that_waits_elsewhere_is_no_culprit(tmp_path: Path) -> None:
+    """Rank 2 is missing in a group of ranks 1 and 2; rank 1 waits there, so ranks 0 and 3 wait for it elsewhere."""
+    job = healthy(4, (1, 2))
+    for rank, calls in job.items():
+        at = next(place for place, call in enumerate(calls) if call.at_s == 10.0 + SICK) + 3
+        job[rank] = calls[: at + (rank != 2)]
+    hang = explained(tmp_path, job, (1, 2))
+    assert hang.culprits == [Culprit(2, "missing", "part", SICK + 1)]
+    assert hang.notes == ("So ranks 0 and 3 cannot end call 13 of default_pg: ranks 1 and 2 did not come.",)
+
+
+def test_two_that_differ_without_a_past_are_both_named(tmp_path: Path) -> None:
+    job = {0: [Made("0", sizes=(4,), at_s=1.0)], 1: [Made("0", sizes=(5,), at_s=1.0)]}
+    hang = explained(tmp_path, job)
+    assert hang.culprits == [Culprit(0, "size", "default_pg", 1), Culprit(1, "size", "default_pg", 1)]
+    assert str(hang).startswith("Ranks 0 and 1 disagree on the size of call 1 of default_pg.")
+
+
+def test_all_came_and_the_call_does_not_end(tmp_path: Path) -> None:
+    job = healthy(3)
+    for calls in job.values():
+        calls[-1] = calls[-1]._replace(more={"state": "started", "retired": False})
+    hang = explained(tmp_path / "all", job)
+    assert [(one.cause, one.ranks, one.call) for one in hang.findings] == [("stuck", (), 15)]
+    assert not hang.culprits
+    job[1][-1] = job[1][-1]._replace(more={"state": "scheduled", "retired": False})
+    assert explained(tmp_path / "one", job).culprits == [Culprit(1, "stuck", "default_pg", 15)]
+
+
+def test_calls_whose_sizes_may_differ(tmp_path: Path) -> None:
+    """Only one rank scatters, only one gathers, alltoall is uneven, and a matrix has as many elements as its rows."""
+    made = {"scatter": "input_sizes", "gather": "output_sizes", "all_to_all": "input_sizes"}
+    job = {
+        rank: [Made("0", kind, at_s=1.0, more={key: [[rank + 1]]}) for kind, key in made.items()]
+        + [Made("0", sizes=(4,) if rank else (2, 2), at_s=1.0)]
+        for rank in range(2)
+    }
+    assert not explained(tmp_path, job).culprits
+
+
+def test_point_to_point_calls_are_counted_and_coalesced_ones_compared(tmp_path: Path) -> None:
+    job = healthy(2)
+    for rank, calls in job.items():
+        calls.append(Made("0", "send 0->1" if rank == 0 else "recv 1<-0", at_s=20.0, more={"is_p2p": True}))
+        together = {"collective_seq_id": 40}
+        calls += [
+            Made("0", "all_gather", (8,), at_s=21.0, more=together),
+            Made("0", "coalesced", at_s=21.0, more=together),
+        ]
+    hang = explained(tmp_path / "fine", job)
+    assert not hang.culprits
+    assert hang.notes == ("2 point-to-point calls not compared.",)
+    del job[1][-2]
+    assert explained(tmp_path / "odd", job).culprits[0][1:] == ("collective", "default_pg", 40)
+
+
+def test_groups_of_one_description_have_different_names(tmp_path: Path) -> None:
+    job = healthy(4)
+    for rank, calls in job.items():
+        calls.append(Made("5" if rank < 2 else "6", at_s=20.0))
+    job[3].pop()
+    groups = {"0": range(4), "5": (0, 1), "6": (2, 3)}
+    hang = explain_hang(read_dumps(write(tmp_path, job, groups)))
+    assert hang.culprits == [Culprit(3, "missing", "mesh_tp (6)", 1)]
+
+
+def test_the_table_and_the_drawing(tmp_path: Path) -> None:
+    hang = explained(tmp_path, sick("missing", 3, 1))
+    frame = hang.to_frame()
+    assert frame.columns.tolist() == ["group", "call", "rank", "what", "state", "where", "after_s", "cause"]
+    missing = frame[frame.cause == "missing"]
+    assert missing[["call", "rank", "what"]].values.tolist() == [[CALL, 1, ""]]
+    assert missing.after_s.isna().all()
+    assert set(frame.what) >= {"all_reduce [32] Float", "broadcast [8] Float"}
+    assert "train.py:13 in step" in set(frame["where"])
+    drawing = draw_hang(hang)
+    cells, column = drawing.rects[0], [label for _, label in drawing.x_ticks].index(str(CALL))
+    hatched = np.flatnonzero(cells.hatched)
+    assert list(zip(cells.x[hatched], cells.y[hatched], strict=True)) == [(column, 1)]
+    assert drawing.title == f"Rank 1 did not come to call {CALL} of default_pg"
+    assert "did not come" in to_svg(drawing)
+    with pytest.raises(ValueError, match="finding must be the place of one of 0 findings, got 0"):
+        draw_hang(explain_hang([]))
+
+
+def test_the_drawing_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> None:
+    job = {rank: [Made("0", at_s=1.0)] for rank in range(99)}
+    job[70] = []
+    drawing = draw_hang(explained(tmp_path, job))
+    assert len(drawing.y_ticks) == 16
+    assert "70" in {label for _, label in drawing.y_ticks}
+    assert drawing.y_label == "rank (16 of 99 shown)"
+
+
+# ---- reading
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_no_pickle_is_executed(tmp_path: Path, protocol: int) -> None:
+    made, dump = tmp_path / "made", tmp_path / "trace_0"
+    dump.write_bytes(pickle.dumps({"version": "2.10", "entries": Evil(made)}, protocol))
+    with pytest.raises(StorageError, match=r"trace_0: .* asks for (posix|nt)\.system.* nothing was executed"):
+        read_dumps(dump)
+    assert not made.exists()
+    pickle.loads(dump.read_bytes())  # which Python's own does
+    assert made.exists()
+
+
+def test_what_a_pickle_may_not_cost(tmp_path: Path) -> None:
+    """Neither memory for a memo of 2³² places, nor the stack for a key of tuples in tuples."""
+    deep = b"\x80\x02}" + b"N" + b"N\x86" * 10**5 + b"K\x00s."
+    deeper = b"\x80\x02})" + b"\x85" * 10**5 + b"K\x00s."
+    memo = b"\x80\x02}r\xff\xff\xff\xff."
+    longer = b"\x80\x02X\xff\xff\xff\x7fabc."
+    for place, raw in enumerate((deep, deeper, memo, longer, b"\x80", b"\x80\x02.", b"\x80\x02e.", b"\x80\x02h\x07.")):
+        path = tmp_path / f"trace_{place}"
+        path.write_bytes(raw)
+        with pytest.raises(StorageError, match=f"trace_{place}: not a readable flight-recorder dump"):
+            read_dumps(path)
+
+
+def test_damaged_dumps_are_refused_or_read(tmp_path: Path) -> None:
+    """Never another error, and never a crash in what follows."""
+    draw = random.Random(21)
+    files = sorted(write(tmp_path, sick("size", 2, 1)).iterdir())
+    whole = [path.read_bytes() for path in files]
+    num_refused = 0
+    for trial in range(120):
+        raw = bytearray(whole[trial % 2])
+        for _ in range(draw.choice((1, 1, 3, 30))):
+            raw[draw.randrange(len(raw))] = draw.randrange(256)
+        files[trial % 2].write_bytes(raw[: draw.randrange(len(raw))] if trial % 5 == 0 else raw)
+        try:
+            str(explain_hang(read_dumps(tmp_path)))
+        except ValueError:
+            num_refused += 1
+        files[trial % 2].write_bytes(whole[trial % 2])
+    assert 30 < num_refused < 120
+
+
+def test_folders_that_are_not_one_job(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there must be dumps, files whose names end in the number of a rank"):
+        read_dumps(tmp_path)
+    write(tmp_path, healthy(2))
+    (tmp_path / "train.log").write_text("not read")
+    assert [dump.rank for dump in read_dumps(tmp_path)] == [0, 1]
+    (tmp_path / "trace_rank_1.json").write_bytes((tmp_path / "trace_rank_1").read_bytes())
+    with pytest.raises(
+        ValueError, match=r"trace_rank_1.json and trace_rank_1 are both of rank 1: give one dump per rank"
+    ):
+        read_dumps(tmp_path)
+    other = write(tmp_path / "other", healthy(3))
+    with pytest.raises(ValueError, match="trace_rank_0 is of a job of 2 ranks and trace_rank_2 is of a job of 3 ranks"):
+        read_dumps([tmp_path / "trace_rank_0", other / "trace_rank_2"])
+    with pytest.raises(StorageError, match="must be a whole number from 0 to 1, got 2"):
+        read_dumps([other / "trace_rank_2"], num_ranks=2)
+    with pytest.raises(StorageError, match="its name must end in the number of its rank"):
+        read_dumps(tmp_path / "train.log")
+    with pytest.raises(FileNotFoundError):
+        read_dumps(tmp_path / "none_0")
+
+
+@pytest.mark.parametrize(
+    ("dump", "message"),
+    [
+        ({"version": "1.4", "entries": []}, "version must be 2.x, of torch 2.4 or later, got '1.4'"),
+        ({"entries": []}, "missing required field `version`"),
+        ({"version": "2.1", "entries": [{}]}, "missing required field"),
+        ({"version": "2.1", "pg_config": {"0": {"ranks": "[0, x]"}}}, "JSON is malformed"),
+        ([], "Expected `object`, got `array`"),
+    ],
+)
+def test_what_is_no_dump(tmp_path: Path, dump: Any, message: str) -> None:
+    for place, raw in enumerate((json.dumps(dump).encode(), pickle.dumps(dump))):
+        path = tmp_path / f"trace_{place}"
+        path.write_bytes(raw)
+        with pytest.raises(StorageError) as error:
+            read_dumps(path)
+        assert message in str(error.value)
+
+
+def test_names_of_others_are_text(tmp_path: Path) -> None:
+    job = sick("missing", 2, 1)
+    for calls in job.values():
+        calls[:] = [
+            call._replace(kind="\x1b[31m\n<b>", more={"process_group": ["0", "\x1b]0;x\x07"]}) for call in calls
+        ]
+    text = str(explained(tmp_path, job))
+    assert "\x1b" not in text
+    assert "\\x1b[31m" in text
+
+
+# ---- real ranks
+
+
+@pytest.mark.slow
+def test_real_ranks_that_hang(tmp_path: Path) -> None:
+    """Their dumps say less: neither the ranks of a group, nor how a call ended."""
+    cases = [
+        Case("missing", 3, 1),
+        Case("left out", 3, 2, (1, 2), True),
+        Case("late", 3, 0),
+        Case("group", 3, 1, (0, 1)),
+    ]
+    for case, folder in zip(cases, run_cases(tmp_path, cases), strict=True):
+        for kind in ("gloo", "stated"):
+            hang = explain_hang(read_dumps(folder / kind))
+            assert hang.culprits[0] == Culprit(case.rank, case.cause, case.group, case.call), f"{case}, {kind}: {hang}"
+        assert "hang_jobs.py" in str(hang)
