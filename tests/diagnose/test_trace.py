@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
+import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import numpy as np
 import pytest
 
 from rankscope.diagnose import read_traces
-from rankscope.diagnose.trace import Trace
+from rankscope.diagnose.trace import Trace, gpu_times
 
 INFO = {"backend": "gloo", "rank": 1, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
 
@@ -114,3 +117,129 @@ def test_a_call_that_never_ended(tmp_path: Path) -> None:
     assert len(trace.calls) == 2
     assert trace.calls.launch_s[1] == pytest.approx(43e-6)
     assert math.isnan(trace.calls.stop_s[1])
+
+
+# ---- GPUs
+
+
+def gpu(name: str, ts: float, dur: float, stream: int, cat: str = "kernel", **args: Any) -> dict[str, Any]:
+    return event(name, ts, dur, cat, stream, **args) | {"pid": 0}
+
+
+NCCL = {"Collective name": "allreduce", "In msg nelems": 50, "dtype": "Float", "Process Group Name": "3"}
+
+
+def gpu_step() -> list[dict[str, Any]]:
+    """Forward, backward on another thread, and a collective whose size only the CPU's side says."""
+    alltoall = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    sizes = {"Input Dims": [[6], []], "Input type": ["c10::Half", ""]}
+    return [
+        event("ProfilerStep#4", 0, 100),
+        event("DistributedDataParallel.forward", 10, 20),
+        event("cudaLaunchKernel", 12, 1, "cuda_runtime", correlation=1),
+        event("cudaMemcpyAsync", 14, 1, "cuda_runtime", correlation=2),
+        event("cudaLaunchKernel", 32, 1, "cuda_runtime", correlation=3),
+        event("cudaStreamSynchronize", 90, 5, "cuda_runtime", correlation=9),
+        event(EVALUATE + "MmBackward0", 40, 10, "cpu_op", 8),
+        event("cudaLaunchKernel", 41, 1, "cuda_runtime", 8, correlation=4),
+        event("c10d::allreduce_", 43, 2, "cpu_op", 8),
+        event("cudaLaunchKernelExC", 44, 1, "cuda_runtime", 8, correlation=5),
+        event("c10d::alltoall_base_", 60, 5, "cpu_op"),
+        event("record_param_comms", 61, 3, "cpu_op", **{"Collective name": "all_to_allv", "Process Group Name": "7"}),
+        event("nccl:all_to_all", 61.5, 2, **sizes),
+        event("cudaLaunchKernelExC", 62, 1, "cuda_runtime", correlation=6),
+        gpu("gemm", 20, 10, 7, correlation=1),
+        gpu("Memcpy HtoD (Pageable -> Device)", 25, 15, 9, "gpu_memcpy", correlation=2, bytes=4096),
+        gpu("gemm", 45, 5, 7, correlation=3),
+        gpu("gemm", 60, 20, 7, correlation=4),
+        gpu("Memset (Device)", 85, 5, 7, "gpu_memset"),
+        gpu("ncclDevKernel_AllReduce_Sum_f32_RING_LL(…)", 70, 30, 20, correlation=5, **NCCL),
+        gpu(alltoall, 105, 5, 20, correlation=6),
+        gpu("nccl:all_reduce", 70, 30, 20, "gpu_user_annotation"),
+    ]
+
+
+def test_a_step_on_a_gpu(tmp_path: Path) -> None:
+    trace = read(tmp_path, gpu_step(), backend="nccl")
+    assert spans(trace, "gpu") == [
+        ("forward", 4, 20, 40),
+        ("host", 4, 45, 50),
+        ("backward", 4, 60, 80),
+    ]
+    assert spans(trace, "stream 9") == [("memcpy h2d", 4096, 25, 40)]
+    assert spans(trace, "stream 20") == [("allreduce", 0, 70, 100), ("alltoall", 1, 105, 110)]
+    assert spans(trace, "thread 8") == [
+        ("cuda_runtime", -1, 41, 42),
+        ("launch", 0, 43, 45),
+        ("cuda_runtime", -1, 44, 45),
+    ]
+    assert [one for one in spans(trace, "main") if one[0] in ("launch", "cuda_sync")] == [
+        ("launch", 1, 60, 65),
+        ("cuda_sync", -1, 90, 95),
+    ]
+    calls = trace.calls
+    assert (calls.groups, calls.kinds, calls.num_bytes.tolist()) == (("3", "7"), ("allreduce", "alltoall"), [200, 12])
+    np.testing.assert_allclose(calls.launch_s, [44e-6, 62e-6])
+    assert trace.num_others == {"gpu_user_annotation": 1}
+
+
+def counted(*intervals: list[tuple[int, int]]) -> int:
+    """Microseconds in which one of each runs, one by one."""
+    return sum(all(any(a <= at < b for a, b in one) for one in intervals) for at in range(500))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_times_of_a_gpu_are_what_counting_gives(tmp_path: Path, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    lanes: dict[str, list[tuple[int, int]]] = {
+        "gemm": [],
+        "ncclDevKernel_Broadcast_RING_LL": [],
+        "Memset (Unknown)": [],
+    }
+    events = []
+    for place, (name, mine) in enumerate(lanes.items()):
+        for start, length in zip(draw.integers(0, 400, 20).tolist(), draw.integers(0, 20, 20).tolist(), strict=True):
+            mine.append((start, start + length))
+            events.append(gpu(name, start, length, place % 2, "gpu_memset" if place == 2 else "kernel"))
+    compute, communication, _ = lanes.values()
+    everything = [one for mine in lanes.values() for one in mine]
+    total = max(b for _, b in everything) - min(a for a, _ in everything)
+    busy = counted(everything)
+    expected = (total, busy, total - busy, counted(compute), counted(communication), counted(compute, communication))
+    np.testing.assert_allclose(gpu_times(read(tmp_path, events)), np.array(expected) / 1e6, atol=1e-12)
+
+
+def test_a_trace_of_a_cpu_has_no_times_of_a_gpu(tmp_path: Path) -> None:
+    assert gpu_times(read(tmp_path, gloo_step())) == (0, 0, 0, 0, 0, 0)
+
+
+TRACES = sorted((Path(__file__).parents[2] / "../shared/measurements/traces").glob("*.json.gz"))
+HTA = os.environ.get("RANKSCOPE_HTA", "")  # an interpreter that has HolisticTraceAnalysis 0.5.0
+ASK = """
+import json, sys, warnings, logging
+warnings.simplefilter("ignore"); logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+found = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="/", include_last_profiler_step=True)
+(times,) = found.get_temporal_breakdown(visualize=False).to_dict("records")
+(overlap,) = found.get_comm_comp_overlap(visualize=False).to_dict("records")
+print(json.dumps(times | overlap))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not TRACES or not HTA, reason="no published traces, or RANKSCOPE_HTA names no interpreter with HTA")
+@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name.split("-")[1])
+def test_hta_finds_the_same_times_in_published_traces(path: Path) -> None:
+    environment = os.environ | {"HTA_DISABLE_NS_ROUNDING": "1"}
+    command = [HTA, "-c", ASK, str(path)]
+    theirs = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    (trace,) = read_traces(path)
+    ours = gpu_times(trace)
+    waits = "cuda_sync" in trace.num_others  # HTA takes these for kernels, so that its first and last are others
+    close = partial(pytest.approx, rel=0.01 if waits else 1e-6)
+    assert theirs["kernel_time(us)"] == close(ours.total_s * 1e6)
+    assert theirs["idle_time(us)"] == close(ours.idle_s * 1e6)
+    assert theirs["compute_time(us)"] == close(ours.compute_s * 1e6)
+    if ours.communication_s:
+        ratio = 100 * ours.overlap_s / ours.communication_s
+        assert theirs["comp_comm_overlap_pctg"] == pytest.approx(ratio, abs=0.006)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..timeline.events import TraceFile
-from ..timeline.timeline import Timeline, Times, collective, column, words
+from ..timeline.timeline import Span, Timeline, Times, collective, column, intersect, merge, words
 from ..values.checks import count_of, of_type, several, whole
 from ..values.frozen import checked, frozen
 from ..values.storage import StorageError
@@ -39,7 +39,8 @@ Ints = NDArray[np.int64]
 MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
 _IN_PARALLEL_BYTES = 8 << 20  # of files together; fewer are read before another process is there
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
-_DETAILED = ("nccl", "runtime", "launch", "gloo", "comms", "label", "sizes")  # roles whose arguments are read
+_DETAILED = ("nccl", "launch", "gloo", "comms", "label", "sizes")  # roles whose arguments are read
+_TIMES = ("start_s", "stop_s")
 _MOST_NAMES = 1 << 16  # that are remembered
 
 _PHASES = (  # names of ranges on the CPU, as they begin, and what they are called here
@@ -90,6 +91,8 @@ class Trace:
       "launch" (of a collective; item: its place in `calls`, -1 for none), "unpack" (gradients leave a bucket), "range:
       NAME", "cuda_runtime" and "cuda_sync" (calls of CUDA, and those that wait for it)
     - "backward": "backward", and within it a "gradient" each (item: its place in `gradient_bytes`)
+    - "gpu": "loader", "forward", "zero_grad", "backward", "optimizer" and, for what was launched between these, "host":
+      from the start of the first to the end of the last kernel or copy that the CPU launched there (item: the step)
     - "stream 7": "kernel", "memset", "memcpy h2d", "d2h", "d2d" or "p2p" (item: its bytes), and the collectives
     - "gloo": collectives on the CPU (item: place in `calls`, as on streams); "thread 12": as "main"
 
@@ -103,6 +106,38 @@ class Trace:
     source: str = checked(of_type, str, default="")
     gradient_bytes: Ints = checked(column, factory=lambda: np.zeros(0, np.int64))
     group_ranks: Mapping[str, tuple[int, ...]] = checked(of_type, dict, factory=dict)  # as far as the trace says
+
+
+class GpuTimes(NamedTuple):
+    """Seconds of a rank's GPU, as `gpu_times` says."""
+
+    total_s: float
+    busy_s: float
+    idle_s: float
+    compute_s: float
+    communication_s: float
+    overlap_s: float
+
+
+def gpu_times(trace: Trace) -> GpuTimes:
+    """Return how long a rank's GPU worked, and on what, over all its streams; all 0 where the trace has no GPU.
+
+    The total runs from the start of the first to the end of the last kernel, copy or collective; `busy_s` is the time
+    in which at least one runs. `compute_s` is that of kernels, `communication_s` that of collectives, and `overlap_s`
+    that in which both run. These are the definitions of Holistic Trace Analysis 0.5.0
+    (https://github.com/facebookresearch/HolisticTraceAnalysis), whose idle time is `idle_s`, whose compute time is
+    `compute_s`, and whose overlap is ``overlap_s / communication_s``. It differs in four things: it rounds the times of
+    newer traces to microseconds (HTA_DISABLE_NS_ROUNDING=1 stops that); it takes waits for an event ("Stream Wait
+    Event") for kernels; without `include_last_profiler_step` it leaves out the last step; and where there are several
+    steps it leaves out what was launched after the last one.
+    """
+    streams = trace.timeline.select(lane=[lane for lane in trace.timeline.lanes if lane.startswith("stream ")])
+    compute = streams.select(kind="kernel")
+    communication = streams.select(kind=(*Timeline.COMMUNICATION, "barrier", "gather", "scatter"))
+    both = intersect(*(merge(one.start_s, one.stop_s) for one in (compute, communication)))
+    busy_s, total_s = streams.busy_s, streams.makespan_s
+    overlap_s = float((both[1] - both[0]).sum())
+    return GpuTimes(total_s, busy_s, total_s - busy_s, compute.busy_s, communication.busy_s, overlap_s)
 
 
 def read_traces(
@@ -283,8 +318,10 @@ def _kind(name: str) -> str:
 
 def _size(args: _Args) -> tuple[int, int]:
     """The elements that a rank puts in, and the bytes of one; -1 for unknown, 0 for elements of a list of tensors."""
+    if isinstance(args.bytes, int):
+        return min(args.bytes, 2**50), 1
     if isinstance(args.num_in, int):
-        return args.num_in, _item_bytes(args.dtype)
+        return min(args.num_in, 2**40), _item_bytes(args.dtype)
     if isinstance(args.dims, list) and isinstance(args.types, list):
         for dims, kind in zip(args.dims, args.types, strict=False):
             if kind == "TensorList" and isinstance(dims, list):
@@ -292,6 +329,11 @@ def _size(args: _Args) -> tuple[int, int]:
             if kind not in ("", "Scalar", "ScalarList"):
                 return _num_elements(dims), _item_bytes(kind)
     return -1, -1
+
+
+def _correlation(args: Any) -> int:
+    number = args.correlation if isinstance(args, _Args) else None
+    return number if isinstance(number, int) and 0 <= number < 2**63 else -1
 
 
 def _num_elements(dims: Any) -> int:
@@ -399,17 +441,14 @@ class _Reader:
             codes, start_us, length_us = codes[good], start_us[good], length_us[good]
         threads = np.array([self._threads[one.pid, one.tid] for one in events], np.int64)
         numbers = np.full(len(events), -1)
+        launched = np.array([role.role in ("kernel", "nccl", "runtime") for role in roles], bool)[codes]
+        numbers[launched] = [_correlation(events[place].args) for place in np.flatnonzero(launched).tolist()]
         detailed = np.array([role.role in _DETAILED or role.kind.startswith("memcpy") for role in roles], bool)[codes]
         for place in np.flatnonzero(detailed).tolist():
             args, role = events[place].args, roles[codes[place]]
             if isinstance(args, _Args):
-                number = args.correlation if role.role in ("nccl", "runtime") else args.bytes
-                if isinstance(number, int) and 0 <= number < 2**63:
-                    numbers[place] = number
-                if role.role not in ("runtime", "kernel"):
-                    kind = _kind(str(args.name)) if args.name is not None else role.kind
-                    group = "" if args.group is None else str(args.group)
-                    self._sizes[self._num_kept + place] = *_size(args), group, kind
+                kind = _kind(str(args.name)) if args.name is not None else role.kind
+                self._sizes[self._num_kept + place] = *_size(args), str(args.group or ""), kind
         self._num_kept += len(events)
         self._pieces.append((codes.astype(np.int32), threads.astype(np.int32), start_us, length_us, numbers))
 
@@ -468,49 +507,65 @@ class _Reader:
         main = int(np.bincount(of_main.thread).argmax()) if of_main.place.size else -1
         steps = steps.take(steps.thread == main)
         item = np.array([role.item for role in roles])[events.code]
-        is_copy = np.array([role.kind.startswith("memcpy") for role in roles])[events.code]
-        item = np.where(is_copy, events.number, np.where(call_of >= 0, call_of, item))
+        item = np.where(call_of >= 0, call_of, item)
         item[gradients.place] = np.arange(gradients.place.size)
-        backward = _hulls(self._of("evaluate"), steps.start_s)
-        ends = np.concatenate([steps.start_s, self._of("gloo").stop_s])
-        unpack = _hulls(self._of("unpack"), np.sort(ends))
-
-        # lanes: a number for each (kind of lane, thread) that has a span
-        cpu, gpu, gloo, back = range(4)
+        for place, (num, item_bytes, *_) in self._sizes.items():
+            if roles[events.code[place]].role == "kernel":  # a copy
+                item[place] = num * item_bytes if num >= 0 else -1
+        cpu, gpu, gloo, back = range(4)  # kinds of lanes
         lane_of = {"kernel": gpu, "nccl": gpu, "gloo": gloo, "evaluate": back}
         sides = np.array([lane_of.get(role.role, cpu) for role in roles])
-        drawn = np.array([role.role not in ("comms", "label", "sizes", "evaluate", "unpack") for role in roles])[
-            events.code
-        ]
-        drawn[gradients.place] = True
-        rows = events.take(np.flatnonzero(drawn))
-        side = np.concatenate([sides[rows.code], np.full(backward.place.size, back), np.full(unpack.place.size, cpu)])
-        threads_of = np.concatenate([rows.thread, backward.thread, unpack.thread])
-        pairs, lane = np.unique(np.stack([side, np.where(side >= gloo, 0, threads_of)]), axis=1, return_inverse=True)
-        names = []
-        for where, thread in pairs.T.tolist():
+        drawn = np.array([role.role not in ("comms", "label", "sizes", "evaluate", "unpack") for role in roles])
+        is_drawn = drawn[events.code]
+        is_drawn[gradients.place] = True
+        rows = events.take(np.flatnonzero(is_drawn))
+        side = sides[rows.code]
+        places, lane = np.unique(side * len(threads) + np.where(side >= gloo, 0, rows.thread), return_inverse=True)
+        lanes = list[str]()
+        for where, thread in (divmod(place, len(threads)) for place in places.tolist()):
             pid, tid = threads[thread]
             name = ("main" if thread == main else f"thread {tid}", f"stream {tid}", "gloo", "backward")[where]
-            names.append(name if name not in names else f"{name} of {pid}")
-
-        kinds = _Places()
-        kind_of = np.array([kinds["launch" if role.role == "launch" else role.kind] for role in roles])
-        worked = np.array([role.role in ("nccl", "gloo") for role in roles])[rows.code]
-        own = kind_of[rows.code]
-        own[worked] = np.array([kinds[word] for word in calls.kinds], np.int64)[calls.kind[call_of[rows.place[worked]]]]
-        kind = np.concatenate(
-            [own]
-            + [np.full(hulls.place.size, kinds[word]) for word, hulls in (("backward", backward), ("unpack", unpack))]
-        )
-        items = np.concatenate([item[rows.place], np.full(backward.place.size + unpack.place.size, -1)])
-        start_s, stop_s = (
-            np.concatenate([getattr(part, name) for part in (rows, backward, unpack)]) for name in ("start_s", "stop_s")
-        )
-        order = np.argsort(start_s, kind="stable")
+            lanes.append(name if name not in lanes else f"{name} of {pid}")
+        words_of = _Places()
+        kind_of = np.array([words_of["launch" if role.role == "launch" else role.kind] for role in roles])
+        kind, is_call = kind_of[rows.code], np.array([role.role in ("nccl", "gloo") for role in roles])[rows.code]
+        call_kinds = np.array([words_of[word] for word in calls.kinds], np.int64)
+        kind[is_call] = call_kinds[calls.kind[call_of[rows.place[is_call]]]]
         used, kind = np.unique(kind, return_inverse=True)
-        columns: list[Any] = [one.ravel()[order] for one in (lane, kind, items, start_s, stop_s)]
-        columns += [tuple(names), tuple(np.array(list(kinds))[used].tolist())]
-        return Timeline(np.full(order.size, rank), *columns)
+        kinds = [list(words_of)[place] for place in used]
+        columns: list[Any] = [lane, kind, item[rows.place], rows.start_s, rows.stop_s, tuple(lanes), tuple(kinds)]
+
+        backward = _hulls(self._of("evaluate"), steps.start_s)
+        ends_s = np.sort(np.concatenate([steps.start_s, self._of("gloo").stop_s]))
+        hulls = [("backward", "backward", -1, *times) for times in zip(backward.start_s, backward.stop_s, strict=True)]
+        for thread, *times in zip(*_hulls(self._of("unpack"), ends_s)[1:4], strict=True):
+            hulls.append(("main" if thread == main else f"thread {threads[thread][1]}", "unpack", -1, *times))
+        hulls += [("gpu", *one) for one in self._gpu_phases(steps, backward)]
+        spans = Timeline.of(Span(rank, *hull) for hull in hulls)
+        timeline = Timeline.concat([Timeline(np.full(rows.place.size, rank), *columns), spans])
+        return timeline.take(np.argsort(timeline.start_s, kind="stable"))
+
+    def _gpu_phases(self, ranges: _Events, backward: _Events) -> list[tuple[str, int, float, float]]:
+        """For each range on the CPU, and each gap between two, its kind, its step, and from when to when the GPU works
+        on what was launched there; collectives wait for others, and are left out."""
+        is_step = np.array([self._known[code].kind == "step" for code in ranges.code.tolist()], bool)
+        steps, phases = ranges.take(is_step), ranges.take(~is_step)
+        words = [self._known[code].kind for code in phases.code.tolist()] + ["backward"] * backward.place.size
+        start_s, stop_s = (np.concatenate([getattr(phases, name), getattr(backward, name)]) for name in _TIMES)
+        order = np.argsort(start_s, kind="stable")
+        started = _started(self._of("kernel"), self._of("runtime"))
+        started = started.take(np.flatnonzero(np.isfinite(started.start_s)))
+        step, in_step = _within(started.start_s, steps.start_s, steps.stop_s)
+        phase, in_phase = _within(started.start_s, start_s[order], stop_s[order])
+        key = np.where(in_step, (step * (len(words) + 1) + phase + 1) * 2 + in_phase, -1)
+        found, by_key = [], np.argsort(key, kind="stable")
+        for rows in np.split(by_key, np.flatnonzero(np.diff(key[by_key])) + 1):
+            if rows.size and in_step[rows[0]]:
+                word = words[order[phase[rows[0]]]] if in_phase[rows[0]] else "host"
+                work = self._events.take(started.place[rows])
+                number = self._known[steps.code[step[rows[0]]]].item
+                found.append((word, number, float(work.start_s.min()), float(work.stop_s.max())))
+        return found
 
     def _calls(self, groups: tuple[str, ...]) -> tuple[Calls, Ints]:
         """The collectives, and for each event the place of the one that it is of, or -1."""
@@ -627,15 +682,19 @@ def _started(kernels: _Events, runtime: _Events) -> _Events:
     return kernels._replace(start_s=np.where(known, start_s, np.nan), thread=np.where(known, thread, -1))
 
 
+def _within(at_s: Times, start_s: Times, stop_s: Times) -> tuple[Ints, NDArray[np.bool_]]:
+    """For each time the last interval that starts before it, -1 for none, and whether it is within that."""
+    row = np.searchsorted(start_s, at_s, "right") - 1
+    return row, (row >= 0) & (at_s <= np.append(stop_s, -np.inf)[row])
+
+
 def _around(spans: _Events, inner: _Events) -> Ints:
     """For each inner event the span of its thread in which it starts, as a row of `spans`, or -1."""
     found = np.full(inner.place.size, -1)
     for thread in np.unique(inner.thread).tolist():
         mine, asked = np.flatnonzero(spans.thread == thread), np.flatnonzero(inner.thread == thread)
-        row = np.searchsorted(spans.start_s[mine], inner.start_s[asked], "right") - 1
-        if mine.size:
-            inside = (row >= 0) & (inner.start_s[asked] <= spans.stop_s[mine][row])
-            found[asked] = np.where(inside, mine[row], -1)
+        row, inside = _within(inner.start_s[asked], spans.start_s[mine], spans.stop_s[mine])
+        found[asked[inside]] = mine[row[inside]]
     return found
 
 
