@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from rankscope.values.frozen import ReadOnly
 
 STEPS, SICK = 5, 3  # steps, and the one in which something is wrong
+CALL = 3 * SICK + 2  # the second allreduce of that step
 TIMEOUT_S = 600.0
 _DESCRIPTIONS = {"0": "default_pg", "1": "part"}
 CAUSES = ("missing", "left out", "late", "collective", "size", "dtype", "group", "dead")
@@ -73,8 +74,9 @@ def write(
     groups: dict[str, Sequence[int]] | None = None,
     keep: int = 10**9,
     without: Collection[int] = (),
+    as_json: bool = False,
 ) -> Path:
-    """Write a dump per rank, of its last `keep` calls, half of them as pickles, except those of `without`."""
+    """Write a dump per rank, of its last `keep` calls, half of them as pickles unless `as_json`; none for `without`."""
     groups = groups or {"0": range(max(job) + 1)}
     folder.mkdir(parents=True, exist_ok=True)
     ran = {name: _num_ran([[c for c in job.get(r, []) if c.group == name] for r in groups[name]]) for name in groups}
@@ -116,7 +118,9 @@ def write(
             if rank in ranks
         }
         dump = {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries[-keep:]}
-        as_bytes: Callable[[Any], bytes] = pickle.dumps if rank % 2 else lambda one: json.dumps(one).encode()
+        as_bytes: Callable[[Any], bytes] = (
+            pickle.dumps if rank % 2 and not as_json else lambda one: json.dumps(one).encode()
+        )
         (folder / f"trace_rank_{rank}").write_bytes(as_bytes(dump))
     return folder
 

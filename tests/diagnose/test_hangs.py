@@ -19,10 +19,9 @@ from rankscope.figures.hangs import draw_hang
 from rankscope.figures.svg import to_svg
 from rankscope.values.storage import StorageError
 
+from .fr_trace import Answer, compared, fr_trace
 from .hang_jobs import Case, run_cases
-from .made_dumps import CAUSES, SICK, Job, Made, healthy, sick, write
-
-CALL = 3 * SICK + 2  # the second allreduce of the fourth step
+from .made_dumps import CALL, CAUSES, SICK, Job, Made, healthy, sick, write
 
 
 def explained(folder: Path, job: Job, part: Sequence[int] = (), **more: Any) -> Hang:
@@ -278,3 +277,17 @@ def test_real_ranks_that_hang(tmp_path: Path) -> None:
             hang = explain_hang(read_dumps(folder / kind))
             assert hang.culprits[0] == Culprit(case.rank, case.cause, case.group, case.call), f"{case}, {kind}: {hang}"
         assert "hang_jobs.py" in str(hang)
+
+
+@pytest.mark.slow
+def test_torchs_own_program_agrees_where_it_has_an_answer(tmp_path: Path) -> None:
+    groups = {"0": range(3), "1": (1, 2)}
+    folders = [write(tmp_path / cause, sick(cause, 3, 2, (1, 2)), groups, as_json=True) for cause in CAUSES[:-1]]
+    said = dict(zip(CAUSES, fr_trace(folders), strict=False))
+    for cause, folder in zip(CAUSES, folders, strict=False):
+        words = compared(explain_hang(read_dumps(folder)), said[cause], range(3))
+        assert words.partition(":")[0] == ("no answer" if cause == "late" else "agrees"), f"{cause}: {words}"
+    wrong = explained(tmp_path / "wrong", sick("missing", 3, 1))
+    assert compared(wrong, said["missing"], range(3)).startswith("DIFFERS")
+    assert compared(wrong, said["size"], range(3)).startswith("DIFFERS")
+    assert compared(wrong, [Answer("default_pg", CALL + 1, "missing", (1,))], range(3)).startswith("DIFFERS")
