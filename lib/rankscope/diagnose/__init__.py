@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .diagnosis import diagnose
 from .dumps import read_dumps
 from .hangs import explain_hang
 from .trace import read_traces
 
-__all__ = ["explain_hang", "read_dumps", "read_traces"]
+__all__ = ["diagnose", "explain_hang", "read_dumps", "read_traces"]

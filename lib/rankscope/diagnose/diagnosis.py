@@ -1,0 +1,464 @@
+"""Who is late and why: `diagnose` names the rank that the others wait for, the phase that it is slow in, and the cost.
+
+The longest backward does not name it. A late rank makes all others wait inside their collectives, most of which end
+inside backward, so that durations look alike on all ranks. What differs is a rank's own time: its time without what it
+waits. A window from the end of one step's last gradient collective to that of the next one is as long on all ranks,
+since a collective ends everywhere at once: no clocks are compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..timeline.timeline import Intervals, Timeline, merge
+from ..values.checks import count_of, of_type, several
+from ..values.frozen import frozen
+from .join import join, listed
+from .trace import Ints, Trace
+
+Seconds = NDArray[np.float64]
+
+PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")
+_HOST = PHASES.index("host")  # what no span covers
+_NONE = np.zeros(0), np.zeros(0)
+_LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.1, 0.6  # see `culprits_of`
+_SECOND = 0.4  # of what the first cause costs
+_LARGE, _ALIKE = 0.05, 0.4  # phases of this share of a step count; a starved rank stretches each by this share of all
+_WORDS = {
+    "loader": "its loader takes",
+    "h2d": "its copies to the GPU take",
+    "zero_grad": "its zero_grad takes",
+    "forward": "its forward takes",
+    "backward": "its backward takes",
+    "optimizer": "its optimizer takes",
+    "host": "Python between the phases takes",
+}
+_HINTS = {
+    "loader": "Look at its storage, and give its DataLoader more workers.",
+    "h2d": "Look at its PCIe link, and at whether its batches lie in pinned memory.",
+    "zero_grad": "Look for other work on its device.",
+    "forward": "Look for longer samples, other input shapes or a slower device there.",
+    "backward": "Look for longer samples, other input shapes or a slower device there.",
+    "optimizer": "Look for parameters or states that only this rank has.",
+    "host": "Look for logging, checkpoints, .item() and garbage collection on this rank.",
+    "starved": "Look for other processes on its cores or its GPU.",
+}
+
+
+class OwnTimes(NamedTuple):
+    """What one rank did in each of its windows, a row per step, in seconds.
+
+    `phase_s` has a column for each of `PHASES`: own time, in which the rank waited for nobody. `exposed_s` is
+    communication that no work of the rank covers, `hidden_s` what work covers, `idle_s` own time in which its GPU did
+    nothing (0 without one), `starved_s` what the host waited for a core, where that was recorded.
+
+    The `call_` columns have an entry for each of the trace's calls: the row of its step, or -1; the place in `PHASES`
+    where it was launched; whether it reduces gradients; the seconds from its arrival to its end, and those of them
+    that are exposed.
+    """
+
+    steps: Ints
+    window_s: Seconds
+    phase_s: Seconds
+    exposed_s: Seconds
+    hidden_s: Seconds
+    idle_s: Seconds
+    starved_s: Seconds
+    call_row: Ints
+    call_phase: Ints
+    call_of_gradients: NDArray[np.bool_]
+    call_s: Seconds
+    call_exposed_s: Seconds
+
+
+def own_times(trace: Trace) -> OwnTimes:
+    """Return what a rank did in each window, from its trace alone.
+
+    On the CPU a rank waits from the launch of its last gradient collective to the end of all, and in every other
+    collective from launch to end, or until it goes on with another phase. On a GPU it waits while collectives run and
+    nothing else does. Raises ValueError for a trace without steps.
+    """
+    spans, calls = trace.timeline, trace.calls
+    main = spans.select(lane="main")
+    steps = main.select(kind="step")
+    steps = steps.take(np.argsort(steps.start_s, kind="stable"))
+    if not len(steps):
+        raise ValueError(
+            f"{trace.source} has no steps: give torch.profiler.profile a schedule, and call its step() after each step"
+        )
+    hosts = {kind: _merged(main, kind) for kind in PHASES}
+    hosts["backward"] = _merged(spans, "backward", "unpack")
+    streams = spans.select(lane=[lane for lane in spans.lanes if lane.startswith("stream ")])
+    work = streams.select(kind=[kind for kind in streams.kinds if kind not in calls.kinds])
+    on_gpu = len(work) > 0
+    busy, kernels, copies = _merged(work, *work.kinds), _merged(work, "kernel"), _merged(work, "memcpy h2d")
+    on_device = {kind: _merged(spans.select(lane="gpu"), kind) for kind in PHASES}
+
+    # calls, and the windows that they end
+    launch_s = np.where(np.isfinite(calls.launch_s), calls.launch_s, calls.start_s)
+    arrive_s = calls.start_s if on_gpu else launch_s  # what Gloo calls its start is when one of its threads is free
+    ended = np.isfinite(arrive_s) & np.isfinite(calls.stop_s)
+    of_gradients = ended
+    for kinds in (("gradient",), ("backward",)):
+        inside = ended & _inside(launch_s, _merged(spans, *kinds))
+        if inside.any():
+            of_gradients = inside
+            break
+    step = np.searchsorted(steps.start_s, launch_s, side="right") - 1
+    last_s, end_s = np.full(len(steps), np.nan), np.full(len(steps), np.nan)
+    chosen = of_gradients & (step >= 0)
+    np.fmax.at(last_s, step[chosen], arrive_s[chosen])
+    np.fmax.at(end_s, step[chosen], calls.stop_s[chosen])
+    if not chosen.any():
+        end_s = steps.stop_s
+    begin_s = np.append(np.nan, end_s[:-1])
+    if np.isfinite(end_s).sum() == 1:  # there is no end before it
+        begin_s = np.where(np.isfinite(end_s), steps.start_s, np.nan)
+    rows = np.flatnonzero(np.isfinite(begin_s) & np.isfinite(end_s))
+    begin_s, end_s, last_s = begin_s[rows], end_s[rows], last_s[rows]
+
+    # what the rank does in each piece of time between two edges of any span
+    goes_on_s = np.sort(np.concatenate([starts for starts, _ in hosts.values()]))
+    goes_on_s = np.append(goes_on_s, np.inf)[np.searchsorted(goes_on_s, arrive_s, side="right")]
+    blocking = ended & ~of_gradients
+    blocked = merge(arrive_s[blocking], np.minimum(calls.stop_s, goes_on_s)[blocking])
+    at_end = merge(last_s, end_s) if chosen.any() else _NONE
+    any_call = merge(arrive_s[ended], calls.stop_s[ended])
+    every = [*hosts.values(), *on_device.values(), busy, kernels, copies, blocked, at_end, any_call]
+    time_s = np.unique(np.concatenate([begin_s, end_s, *(times for pair in every for times in pair)]))
+    middle_s, length_s = (time_s[:-1] + time_s[1:]) / 2, np.diff(time_s)
+    working, in_call = _inside(middle_s, busy), _inside(middle_s, any_call)
+    phase = np.full(middle_s.size, _HOST)
+    for place, kind in enumerate(PHASES):
+        phase[_inside(middle_s, hosts[kind])] = place
+    for place, kind in enumerate(PHASES):
+        phase[working & _inside(middle_s, on_device[kind])] = place
+    phase[_inside(middle_s, copies) & ~_inside(middle_s, kernels)] = PHASES.index("h2d")
+    if on_gpu:
+        waits = in_call & ~working
+    else:
+        waits = _inside(middle_s, at_end) & ~_inside(middle_s, hosts["backward"]) | _inside(middle_s, blocked)
+
+    row = np.searchsorted(begin_s, middle_s, side="right") - 1
+    row = np.where((row >= 0) & (middle_s < np.append(end_s, -np.inf)[row]), row, rows.size)
+
+    def summed(chosen: NDArray[np.bool_], column: Any = 0, num_columns: int = 1) -> Seconds:
+        place, size = (row * num_columns + column)[chosen], (rows.size + 1) * num_columns
+        totals: Seconds = np.bincount(place, length_s[chosen], size).astype(float)  # whole numbers where none is chosen
+        return totals.reshape(-1, num_columns)[:-1]
+
+    waited_s = np.append(0.0, np.cumsum(length_s * waits))  # up to each of time_s
+    order = np.argsort(np.where(ended, calls.stop_s, np.inf), kind="stable")
+    before_s = np.empty(len(calls))
+    before_s[order] = np.append(-np.inf, calls.stop_s[order][:-1])  # one call is exposed at a time: the next to end
+    since_s = np.fmax(arrive_s, before_s)
+    call_exposed_s = np.interp(calls.stop_s, time_s, waited_s) - np.interp(since_s, time_s, waited_s)
+    place_of = np.append(np.full(len(steps), -1), -1)
+    place_of[rows] = np.arange(rows.size)
+    launched = np.searchsorted(time_s, launch_s, side="right") - 1
+    in_order = np.clip(launched, 0, max(phase.size - 1, 0))
+    starved = spans.select(kind="starved")
+    starved_of = {
+        item: stop - start for item, start, stop in zip(starved.item, starved.start_s, starved.stop_s, strict=True)
+    }
+    return OwnTimes(
+        steps=steps.item[rows],
+        window_s=end_s - begin_s,
+        phase_s=summed(~waits, phase, len(PHASES)),
+        exposed_s=summed(waits)[:, 0],
+        hidden_s=summed(in_call & ~waits)[:, 0],
+        idle_s=summed(~waits & ~working & on_gpu)[:, 0],
+        starved_s=np.array([starved_of.get(item, 0.0) for item in steps.item[rows]]),
+        call_row=np.where(ended, place_of[step], -1),
+        call_phase=phase[in_order] if phase.size else np.zeros(len(calls), np.int64),
+        call_of_gradients=of_gradients,
+        call_s=np.where(ended, calls.stop_s - arrive_s, np.nan),
+        call_exposed_s=np.where(ended, call_exposed_s, np.nan),
+    )
+
+
+# ---- the rule
+
+
+class Culprit(NamedTuple):
+    """A rank that the others wait for, the phase that it loses its time in, and what that costs per step, in seconds.
+
+    The cause is one of `PHASES`, or "starved" where all of them take longer alike: the rank has too little of its core.
+    """
+
+    rank: int
+    cause: str
+    cost_s: float
+
+
+def culprits_of(
+    ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_s: Seconds | None = None
+) -> list[Culprit]:
+    """Return the culprits, the most expensive first; none where ranks are balanced.
+
+    `window_s` and `starved_s` have a row per step and a column per rank, `phase_s` a last axis for `PHASES` too; see
+    `own_times`. In each step the rank with the most own time is late, by what that is more than the median of the
+    others'. A rank is a culprit if what it is late in all steps but its worst is, per step, more than `_LEAST_S` and
+    `_LEAST_SHARE` of a step, and `_HELD` of what all ranks are late. Its causes are the phase that takes longest in
+    comparison with the others, and any that takes `_SECOND` of that; the cost is what the last rank would arrive
+    earlier if they took as long as on the others. Then the next culprit is looked for without this one.
+    """
+    found, left_s = list[Culprit](), phase_s.astype(float)
+    step_s = float(np.median(window_s)) if window_s.size else 0.0
+    while len(ranks) > 1 and len(left_s) and len(found) < len(ranks):
+        own_s = left_s.sum(axis=2)
+        last = own_s.argmax(axis=1)
+        is_last = last[:, None] == np.arange(len(ranks))
+        lost_s = np.where(is_last, np.maximum(own_s - _of_others(own_s), 0), 0)
+        steady_s = lost_s.sum(axis=0) - (lost_s.max(axis=0) if len(lost_s) > 1 else 0)
+        place, num_steps = int(steady_s.argmax()), max(len(lost_s) - 1, 1)
+        least_s = max(_LEAST_S, _LEAST_SHARE * step_s) * num_steps
+        if steady_s[place] <= least_s or steady_s[place] < _HELD * steady_s.sum():
+            break
+        usual_s = _of_others(left_s)[:, place]
+        rows = lost_s[:, place] > 0
+        starved = 0.0
+        if starved_s is not None:
+            starved = float((starved_s - _of_others(starved_s))[rows, place].sum())
+        for cause, columns in _causes(left_s[rows, place].sum(axis=0), usual_s[rows].sum(axis=0), starved):
+            freed_s = own_s[:, place] - np.maximum(left_s[:, place] - usual_s, 0)[:, columns].sum(axis=1)
+            then_s = np.where(np.arange(len(ranks)) == place, freed_s[:, None], own_s)
+            found.append(Culprit(int(ranks[place]), cause, float((own_s.max(axis=1) - then_s.max(axis=1)).mean())))
+        left_s[:, place] = np.minimum(left_s[:, place], usual_s)
+    return sorted(found, key=lambda one: -one.cost_s)
+
+
+def _of_others(values: Seconds) -> Seconds:
+    """For each rank, on axis 1, the median of the other ranks."""
+    return np.stack([np.median(np.delete(values, place, axis=1), axis=1) for place in range(values.shape[1])], axis=1)
+
+
+def _causes(mine_s: Seconds, usual_s: Seconds, starved_s: float) -> list[tuple[str, list[int]]]:
+    """Why a rank took this long in the steps in which it is late, and which phases each cause makes longer."""
+    excess_s = np.maximum(mine_s - usual_s, 0)
+    large = usual_s > _LARGE * usual_s.sum()
+    alike = excess_s[large] * usual_s.sum() > _ALIKE * excess_s.sum() * usual_s[large]
+    if starved_s > excess_s.sum() / 2 or (large.sum() > 1 and alike.all()):
+        return [("starved", [*range(len(PHASES))])]
+    return [(PHASES[place], [place]) for place in np.flatnonzero(excess_s >= _SECOND * excess_s.max()).tolist()]
+
+
+# ---- the job
+
+
+class Bucket(NamedTuple):
+    """A collective that comes in each step, and what it costs: seconds per step, the mean over ranks.
+
+    `last_rank` is the one that it waits for most often, by `late_s` in the median; None with one rank.
+    """
+
+    name: str
+    kind: str
+    group: str
+    num_bytes: int  # -1 where the traces do not say
+    exposed_s: float
+    hidden_s: float
+    last_rank: int | None
+    late_s: float
+
+
+@frozen(eq=False)
+class JobDiagnosis:
+    """What makes a job's steps as long as they are. ``str()`` says it in words.
+
+    `window_s`, `waiting_s` (exposed communication), `covered_s` (hidden communication) and `idle_s` (the GPU works on
+    nothing, as the host is late) have a row per step of `steps` and a column per rank of `ranks`; `phase_s` has a last
+    axis for `PHASES`. `problems` are sentences on what does not fit together.
+    """
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+    window_s: Seconds
+    phase_s: Seconds
+    waiting_s: Seconds
+    covered_s: Seconds
+    idle_s: Seconds
+    culprits: list[Culprit]
+    buckets: tuple[Bucket, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def step_s(self) -> float:
+        """The mean seconds of a step."""
+        return _mean(self.window_s)
+
+    @property
+    def exposed_s(self) -> float:
+        """Seconds per step in which a rank only communicates, waiting for late ranks included: the mean over ranks."""
+        return _mean(self.waiting_s)
+
+    @property
+    def hidden_s(self) -> float:
+        """Seconds per step in which a rank works and communicates at once: the mean over ranks."""
+        return _mean(self.covered_s)
+
+    @property
+    def late_s(self) -> Seconds:
+        """How much more own time than the median of the others each rank has in each step."""
+        own_s = self.phase_s.sum(axis=2)
+        return own_s - _of_others(own_s) if len(self.ranks) > 1 else np.zeros(own_s.shape)
+
+    def __repr__(self) -> str:
+        return f"<JobDiagnosis: {count_of(len(self.ranks), 'rank')}, {count_of(len(self.steps), 'step')}>"
+
+    def __str__(self) -> str:
+        return "\n".join([*self.problems, *self._verdict(), *self._communication()])
+
+    def _verdict(self) -> list[str]:
+        if len(self.ranks) == 1:
+            return ["One rank only: who is late needs the traces of all ranks."]
+        if not self.culprits:
+            return [] if not self.steps else ["No rank makes the others wait: the job is balanced."]
+        lines = []
+        for rank, cause, cost_s in self.culprits:
+            place = self.ranks.index(rank)
+            late_s = self.late_s[:, place]
+            rows = late_s > late_s.max() / 2
+            when = "in each step" if rows.mean() > 0.7 else f"in {rows.sum()} of {len(rows)} steps"
+            own_s, usual_s = self.phase_s[rows, place].mean(axis=0), _of_others(self.phase_s)[rows, place].mean(axis=0)
+            if cause == "starved":
+                times = own_s.sum() / max(usual_s.sum(), 1e-9)
+                why = (
+                    f"all it does takes {times:.1f} times as long as on the others, as if it had too little of its core"
+                )
+            else:
+                column = PHASES.index(cause)
+                why = f"{_WORDS[cause]} {_ms(own_s[column])}, on the others {_ms(usual_s[column])}"
+            late = f"Rank {rank} arrives {_ms(float(late_s[rows].mean()))} late {when}: {why}."
+            share = cost_s / self.step_s
+            lines.append(f"{late} This costs {_ms(cost_s)} per step, {share:.0%} of it. {_HINTS[cause]}")
+        return lines
+
+    def _communication(self) -> list[str]:
+        if not self.steps:
+            return []
+        step = f"A step takes {_ms(self.step_s)}"
+        if not self.buckets:
+            return [f"{step}. The traces hold no collective."]
+        share = self.exposed_s / self.step_s
+        said = (
+            f"{step}; {_ms(self.exposed_s)} of it ({share:.0%}) is exposed communication, waiting for others included"
+        )
+        return [f"{said}; {_ms(self.hidden_s)} of communication is hidden."]
+
+    def to_frame(self) -> Any:
+        """Return a pandas DataFrame with a row per step and rank: seconds by phase, and what is said of them above."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {
+            "step": np.repeat(np.array(self.steps, np.int64), len(self.ranks)),
+            "rank": np.tile(np.array(self.ranks, np.int64), len(self.steps)),
+            "window_s": self.window_s.ravel(),
+            "own_s": self.phase_s.sum(axis=2).ravel(),
+        }
+        columns |= {f"{kind}_s": self.phase_s[:, :, place].ravel() for place, kind in enumerate(PHASES)}
+        for name, values in (("exposed_s", self.waiting_s), ("hidden_s", self.covered_s), ("idle_s", self.idle_s)):
+            columns[name] = values.ravel()
+        return pd.DataFrame(columns | {"late_s": self.late_s.ravel()})
+
+
+def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
+    """Return whose late arrival the ranks of a job wait for, why, and what it costs; see `culprits_of` for the rule.
+
+    `traces` are what `read_traces` returns, of all ranks. The steps are those that all ranks recorded, without the
+    first: a step counts from the last gradient collective of the step before. Raises ValueError for no traces, two of
+    one rank, and a trace without steps.
+    """
+    traces = sorted((of_type("a trace", one, Trace) for one in several("traces", traces)), key=lambda one: one.rank)
+    ranks = tuple(trace.rank for trace in traces)
+    if not ranks or len(set(ranks)) < len(ranks):
+        raise ValueError(f"traces must be of different ranks, at least one, got those of ranks {list(ranks)}")
+    problems = [f"{words[0].upper()}{words[1:]}." for words in join(traces).problems]
+    size = max((len(members) for trace in traces for members in trace.group_ranks.values()), default=0)
+    if missing := sorted(set(range(size)) - set(ranks)):
+        problems.append(f"The job has {size} ranks; there is no trace of {listed('rank', missing)}.")
+    owns = [own_times(trace) for trace in traces]
+    steps = sorted(set.intersection(*(set(own.steps.tolist()) for own in owns)))
+    rows = [[own.steps.tolist().index(number) for number in steps] for own in owns]
+    if not steps:
+        problems.append("The ranks recorded no step in common that ends with a collective.")
+    elif any(len(own.steps) > len(steps) for own in owns):
+        problems.append(f"Only {count_of(len(steps), 'step')} were recorded by all ranks; others are left out.")
+
+    def stacked(name: str) -> Seconds:
+        return np.stack([getattr(own, name)[chosen] for own, chosen in zip(owns, rows, strict=True)], axis=1)
+
+    window_s, phase_s = stacked("window_s"), stacked("phase_s")
+    return JobDiagnosis(
+        ranks=ranks,
+        steps=tuple(steps),
+        window_s=window_s,
+        phase_s=phase_s,
+        waiting_s=stacked("exposed_s"),
+        covered_s=stacked("hidden_s"),
+        idle_s=stacked("idle_s"),
+        culprits=culprits_of(ranks, window_s, phase_s, stacked("starved_s")),
+        buckets=_buckets(traces, owns, steps),
+        problems=tuple(problems),
+    )
+
+
+def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[Bucket, ...]:
+    """The collectives of these steps, by where they are launched, kind, group and number there in the step."""
+    sharded = any("reduce_scatter" in trace.calls.kinds for trace in traces)
+    found: dict[Any, list[tuple[int, int, float, float, int]]] = defaultdict(list)
+    for trace, own in zip(traces, owns, strict=True):
+        calls, counts = trace.calls, Counter[Any]()
+        for place in np.flatnonzero(own.call_row >= 0).tolist():
+            number = int(own.steps[own.call_row[place]])
+            kind, group = calls.kinds[calls.kind[place]], calls.groups[calls.group[place]]
+            key = PHASES[own.call_phase[place]], kind, group, bool(own.call_of_gradients[place])
+            if number in steps:
+                took_s = float(own.call_s[place]), float(own.call_exposed_s[place])
+                found[*key, counts[key, number]].append((trace.rank, number, *took_s, int(calls.num_bytes[place])))
+                counts[key, number] += 1
+    buckets = []
+    for (phase, kind, group, of_gradients, order), seen in found.items():
+        ranks, numbers, call_s, exposed_s, num_bytes = map(np.array, zip(*seen, strict=True))
+        share = len(steps) * len(traces)
+        last = Counter[int]()
+        late_s = []
+        for number in steps:
+            here = numbers == number
+            if len(traces) > 1 and here.sum() == len(traces):
+                last[int(ranks[here][call_s[here].argmin()])] += 1
+                late_s.append(float(np.median(call_s[here]) - call_s[here].min()))
+        where = "between phases" if phase == "host" else f"in {phase}"
+        name = f"{kind} {order} {where}"
+        if sharded and kind in ("allgather", "reduce_scatter"):
+            name = f"FSDP {name}"
+        elif of_gradients and phase == "backward" and kind == "allreduce":
+            name = f"DDP bucket {order}"
+        cost = float(exposed_s.sum()) / share, float((call_s - exposed_s).sum()) / share
+        usual = Counter(num_bytes.tolist()).most_common(1)[0][0]
+        latest = last.most_common(1)[0][0] if last else None
+        buckets.append(Bucket(name, kind, group, usual, *cost, latest, float(np.median(late_s)) if late_s else 0.0))
+    return tuple(buckets)
+
+
+def _mean(values: Seconds) -> float:
+    return float(values.mean()) if values.size else 0.0
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _merged(spans: Timeline, *kinds: str) -> Intervals:
+    chosen = spans.select(kind=kinds)
+    return merge(chosen.start_s, chosen.stop_s)
+
+
+def _inside(times_s: Seconds, intervals: Intervals) -> NDArray[np.bool_]:
+    starts, stops = intervals
+    return np.asarray(times_s <= np.append(stops, -np.inf)[np.searchsorted(starts, times_s, side="right") - 1])
