@@ -42,7 +42,7 @@ RUNNERS = {
     "rankscope.data_parallel.run": "torch",
     "rankscope.gradients": "torch",
     "rankscope.ddp.followed": "torch",
-    "rankscope.diagnose.live": "torch",
+    "rankscope.diagnose.watch": "torch",
     "rankscope.ddp.run": "torch",
     "rankscope.zero.run": "torch",
     "rankscope.uneven.run": "torch",
@@ -76,8 +76,8 @@ ONLY = {"matplotlib": "figures", "ipywidgets": "explorers"}
 NO_PROCESS_GROUP = {"figures", "explorers"}
 MOST_NAMES = 15  # that a room offers
 # the last: machine.bank, explorers.boxes, player, data_parallel; nccl, three; exercises.score; audits, three;
-# diagnose, five: read_traces, diagnose, read_dumps, explain_hang, watch
-MOST_NAMES_IN_ALL = 171
+# diagnose, six: read_traces, diagnose, what_if, read_dumps, explain_hang, watch
+MOST_NAMES_IN_ALL = 172
 
 
 def modules(root: Path) -> dict[str, Path]:

@@ -19,7 +19,9 @@ from typing import Any
 from typer.main import get_command
 
 from rankscope.cli import app, main
+from rankscope.ddp import LocalStep
 
+from ..diagnose.made_traces import write_traces
 from . import damage
 from .files import PROFILES, ROOT, STORED
 from .kills import marked
@@ -44,6 +46,7 @@ VALUES = {
     "--iterations": "1 3 0 -1 10001 1e3",
     "--budget": "0.01 0 -1 1e9 5e-324",
     "--emulate": "1Gbit/s 100Mbit/s,1ms fast 0Gbit/s 9e9Gbit/s 1Gbit/s,-1ms 1Gbit/s,1e9s 999999999Gbit/s",
+    "--perfetto": "out.json out.json.gz . /dev/null none/x.json fifo",
     "--name": "machine $\\frac$",
 }
 CHEAP = "--num-ranks 2 --sizes 1KiB --algorithms native --iterations 1 --budget 0.01 --no-transfers"
@@ -51,19 +54,24 @@ AROUND = "COLUMNS=0 COLUMNS=-1 COLUMNS=x COLUMNS=99999 TERM=dumb TERM= LANG=C LA
 AROUND += "HOME=/nonexistent FORCE_COLOR=1 NO_COLOR=1 RANK=x RANK=-1 RANK=5 TMPDIR=/nonexistent"
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "trace": 25, "import": 15, "nccl": 10}
-OFTEN["play"] = 5
+OFTEN |= {"play": 5, "diagnose": 15}
 assert OFTEN.keys() == COMMANDS.keys()
 AS_PROCESS = ("profile", "doctor")
 
 
 def prepare(folder: Path) -> Callable[[Random, Path], Case]:
     profiles = (STORED / "profile.v1.json", *PROFILES.glob("*_ranks.json"))
+    traces = write_traces(folder, LocalStep.modelled([1 << 18] * 4, backward_s=0.02), lambda num_bytes: 1e-3)
+    recorded = [path.read_bytes() for path in sorted(traces.glob("rank*.json"))]
 
     def make(chance: Random, work: Path) -> Case:
         os.mkfifo(work / "fifo")
         (work / "loop").symlink_to("loop")
         name = chance.choices([*OFTEN, ""], [*OFTEN.values(), 3])[0] or chance.choice(ODD)
-        words = [name, *_words(name, chance, [_path(chance, work, profiles) for _ in range(3)])]
+        given = [_path(chance, work, profiles) for _ in range(3)]
+        if name == "diagnose" and chance.random() < 0.8:
+            given.append(_traces(chance, work / "traces", recorded))
+        words = [name, *_words(name, chance, given)]
         alone = name in AS_PROCESS or chance.random() < 0.03
         around = dict(one.split("=") for one in AROUND.split() if chance.random() < 0.08)
         how = " ".join(map(shlex.quote, words))[:300] + (f" with {around}" if alone and around else "")
@@ -110,6 +118,16 @@ def _path(chance: Random, work: Path, profiles: Sequence[Path]) -> str:
         place.write_bytes(damage.bytes_of(good.read_bytes(), chance))
         return place.name
     return str(damage.no_file(place, chance.choice(damage.NO_FILES))) if way < 0.95 else chance.choice(ODD)
+
+
+def _traces(chance: Random, folder: Path, recorded: Sequence[bytes]) -> str:
+    """A folder of traces, some of which are spoilt, missing or of another rank."""
+    folder.mkdir()
+    for rank, raw in enumerate(recorded):
+        name = f"rank{rank}.json" if chance.random() < 0.9 else chance.choice(["a.json", f"{rank}.pkl", "b.json.gz"])
+        spoil = chance.choice([damage.bytes_of, lambda raw, chance: damage.json_file(raw, chance, False)])
+        (folder / name).write_bytes(raw if chance.random() < 0.6 else spoil(raw, chance))
+    return str(folder)
 
 
 def judge(words: Sequence[str], code: int, out: str, err: str) -> None:

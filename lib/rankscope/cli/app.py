@@ -12,6 +12,7 @@ import typer
 
 from ..values.checks import one_line, printable
 from ..workers.errors import MachineError
+from .diagnose import diagnose
 from .doctor import doctor
 from .profile import profile
 
@@ -24,6 +25,7 @@ app = typer.Typer(
 
 app.command()(profile)
 app.command()(doctor)
+app.command()(diagnose)
 
 ProfilePath = Annotated[
     Path,
@@ -170,13 +172,14 @@ def trace(
     """Write when each rank would send, receive and add, as a trace for Perfetto and chrome://tracing."""
     from ..machine import Profile
     from ..values.checks import count_of
+    from ..values.storage import check_file
     from ..values.units import bytes_words, time_words
     from . import tables
 
     profile = Profile.load(path)
     (size,) = _sizes([num_bytes])
     timeline = tables.predicted(profile, collective, algorithm, size)
-    _check_file(output)
+    check_file("--output", output)
     timeline.to_chrome_trace(output)
     what = f"{collective} by {algorithm} of {bytes_words(size)}, {count_of(len(timeline), 'span')}"
     tables.show([f"{printable(str(output))}: {what}, {time_words(timeline.makespan_s)}"])
@@ -200,12 +203,13 @@ def play(
     from ..collectives.playback import playback_of
     from ..figures.player import finishes, save_play
     from ..machine import Profile
+    from ..values.storage import check_file
     from . import tables
 
     (size,) = _sizes([num_bytes])
     where = Profile.load(profile).cluster(num_ranks) if profile else None
     where = where or Cluster.uniform(4 if num_ranks is None else num_ranks, Link(5e-6, 25e9))
-    _check_file(output)
+    check_file("--output", output)
     plays = [playback_of(collective, name, size, where) for name in (algorithm, against) if name is not None]
     save_play(plays, output, seconds)
     tables.show([f"{printable(str(output))}: {finishes(plays)}"])
@@ -247,12 +251,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = str(error.format_message())
     print(f"rankscope: {one_line(' '.join(message.split()))}", file=sys.stderr)
     return 2
-
-
-def _check_file(output: Path) -> None:
-    """Refuse a path that is a folder or a device, which a file must not replace."""
-    if output.exists() and not output.is_file():
-        raise ValueError(f"--output must be a file, got {str(output)!r}")
 
 
 def _sizes(texts: Sequence[str] | None) -> list[int]:

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..values.lazy import lazy
 from .diagnosis import diagnose
 from .dumps import read_dumps
 from .hangs import explain_hang
 from .trace import read_traces
+from .what_if import what_if
 
-if TYPE_CHECKING:
-    from .live import watch
-
-__all__ = ["diagnose", "explain_hang", "read_dumps", "read_traces", "watch"]
-
-__getattr__, __dir__ = lazy(__name__, {"watch": "live"})
+__all__ = ["diagnose", "explain_hang", "read_dumps", "read_traces", "what_if"]

@@ -13,7 +13,7 @@ import math
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, overload
@@ -297,10 +297,12 @@ class Timeline:
             place = int(wrong.argmax())
             raise TimelineError(f"spans overlap on one lane: {work[order[place]]} and {work[order[place + 1]]}")
 
-    def to_chrome_trace(self, path: str | os.PathLike[str]) -> Path:
+    def to_chrome_trace(self, path: str | os.PathLike[str], marks: Iterable[Mapping[str, Any]] = ()) -> Path:
         """Write a trace that chrome://tracing and Perfetto open, gzipped where the name ends in .gz; return its path.
 
-        It is written whole or not at all, an event a line. Read again, it is the same to the bit.
+        It is written whole or not at all, an event a line. Read again, it is the same to the bit. `marks` are further
+        events, such as flows: their `pid` is a rank, their `tid` the place of a lane in `rank_lanes`, their `ts` in
+        microseconds. Reading leaves them out.
         """
         lanes = self.rank_lanes()
         events: list[dict[str, Any]] = [
@@ -319,6 +321,7 @@ class Timeline:
             times = {"ts": span.start_s * 1e6, "dur": (span.stop_s - span.start_s) * 1e6}
             args = {"item": span.item, "start_s": span.start_s, "stop_s": span.stop_s}
             events.append({"ph": "X", "name": name, "cat": span.kind, **place, **times, "args": args})
+        events += map(dict, marks)
         head = json.dumps({"format": _FORMAT, "version": _VERSION, "lanes": self.lanes, "kinds": self.kinds})
         body = ",\n".join(map(json.dumps, events))
         content = f'{{"displayTimeUnit": "ms", "otherData": {head}, "traceEvents": [\n{body}\n]}}\n'.encode()

@@ -185,6 +185,12 @@ def read_arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
     return found
 
 
+def check_file(name: str, path: PathLike) -> None:
+    """Refuse a path, given as `name`, of a folder or a device, which a file must not replace."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError(f"{name} must be a file, got {os.fspath(path)!r}")
+
+
 def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Path:
     """Let `write` fill a new file next to `path`, then put it in the place of `path` in one step.
 

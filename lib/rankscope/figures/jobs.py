@@ -1,0 +1,236 @@
+"""A recorded job drawn, on one page: own time by phase, who was late in which step, which bucket was waited for.
+
+The page is one HTML file that asks nobody for anything and runs no script. Its drawings are narrow, so that they can be
+read on a phone; only the timeline scrolls there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+import attrs
+import numpy as np
+
+from ..diagnose.diagnosis import PHASES, JobDiagnosis
+from ..diagnose.hangs import Hang
+from ..diagnose.join import Joined
+from ..diagnose.trace import Trace
+from ..diagnose.what_if import WhatIf
+from ..timeline import Span, Timeline
+from ..timeline.timeline import merge
+from ..values.checks import printable
+from ..values.units import round_ticks, time_unit, time_words
+from .hangs import draw_hang
+from .marks import Drawing, FloatArray, Key, Lines, Rects, whole_ticks
+from .palette import FAINT, INK, PAPER, WORK, diverging
+from .svg import to_svg
+from .timelines import draw_timeline
+
+_WIDE_PX, _ROW_PX, _TALL_PX = 270.0, 20.0, 480.0
+_MOST_COLUMNS, _MOST_ROWS, _MOST_TIMELINES = 60, 32, 8
+_MOSTLY = 0.95  # of cells are within the scale; those beyond it have its last colour
+_EARLY_LATE = (("early by", -1.0), ("late by", 1.0))
+_PIXELS = 860  # of a timeline's width: spans that are nearer to each other are drawn as one
+
+
+def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
+    """Draw the mean own time of each rank in a step, by phase; a line is the median of the others.
+
+    Own time is without what the rank waits for others. Of many ranks, those with the most of it are shown.
+    """
+    mean_s = diagnosis.phase_s.mean(axis=0)  # ranks by phases
+    own_s = mean_s.sum(axis=1)
+    rows = _largest(own_s, _MOST_ROWS)
+    scale, unit = time_unit(float(own_s.max()))
+    width = 1.02 * float(own_s.max()) / scale or 1.0
+    stop, length, top = np.cumsum(mean_s[rows], axis=1) / scale, mean_s[rows] / scale, np.arange(len(rows))
+    shown = [place for place in range(len(PHASES)) if (mean_s[:, place] > 0).any()]
+    hues = {PHASES[place]: WORK[PHASES[place]][0] for place in shown}
+    bars = tuple(
+        Rects(stop[:, place] - length[:, place], top + 0.14, hue, width=length[:, place], height=0.72)
+        for place, hue in zip(shown, hues.values(), strict=True)
+    )
+    keys, lines = [Key(phase, hue) for phase, hue in hues.items()], []
+    if len(own_s) > 1:
+        others = np.array([np.median(np.delete(own_s, row)) for row in rows]) / scale
+        lines = [Lines(others, top, others, top + 1, color, width_px=wide) for color, wide in ((PAPER, 4), (INK, 2))]
+        keys.append(Key("the others' median", INK, line="solid"))
+    names = [f"rank {diagnosis.ranks[row]}" for row in rows]
+    return _drawing(f"own time per step [{unit}]", width, names, bars, keys, lines=tuple(lines))
+
+
+def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
+    """Draw how much more own time than the median of the others each rank has, a column per step.
+
+    Late ranks are orange, early ones blue. Of many steps several share a column; of many ranks the latest are shown.
+    """
+    groups = np.array_split(np.arange(len(diagnosis.steps)), min(len(diagnosis.steps), _MOST_COLUMNS))
+    late_s = np.stack([diagnosis.late_s[group].mean(axis=0) for group in groups], axis=1)  # ranks by columns
+    rows, most_s = _largest(late_s.mean(axis=1), _MOST_ROWS), float(np.quantile(np.abs(late_s), _MOSTLY)) or 1.0
+    scale, unit = time_unit(most_s)
+    top, left = np.indices((len(rows), len(groups)))
+    cells = Rects(left, top, diverging(late_s[rows] / most_s), edge=FAINT)
+    drawing = _drawing(
+        "step",
+        float(len(groups)),
+        [f"rank {diagnosis.ranks[row]}" for row in rows],
+        (cells,),
+        [Key(f"{words} {most_s / scale:.3g} {unit}", diverging([share])[0]) for words, share in _EARLY_LATE],
+    )
+    ticks = whole_ticks(len(groups), 6)
+    return attrs.evolve(
+        drawing, x_ticks=tuple((place, str(diagnosis.steps[groups[int(place)][0]])) for place, _ in ticks)
+    )
+
+
+def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
+    """Draw how long ranks wait for each bucket per step, and how much of its communication computing hides."""
+    buckets = diagnosis.buckets
+    exposed_s, hidden_s = (
+        np.maximum([getattr(one, name) for one in buckets], 0.0) for name in ("exposed_s", "hidden_s")
+    )
+    rows = _largest(exposed_s + hidden_s, _MOST_ROWS)
+    longest_s = float((exposed_s + hidden_s).max(initial=0.0))
+    scale, unit = time_unit(longest_s)
+    hue, top = WORK["allreduce"][0], np.arange(len(rows)) + 0.14
+    bars = (
+        Rects(0.0, top, hue, width=exposed_s[rows] / scale, height=0.72),
+        Rects(exposed_s[rows] / scale, top, hue, width=hidden_s[rows] / scale, height=0.72, hatched=True),
+    )
+    keys = [Key("waited for", hue), Key("hidden by computing", hue, hatched=True)]
+    names = [buckets[row].name for row in rows]
+    return _drawing(f"per step [{unit}]", longest_s / scale or 1.0, names, bars, keys)
+
+
+def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> Drawing:
+    """Draw the step of median length of all ranks on one clock; a line is where the latest starts its last collective.
+
+    Of many ranks, the latest are shown.
+    """
+    order = np.argsort(diagnosis.window_s.mean(axis=1), kind="stable")
+    place = int(order[(order.size - 1) // 2])
+    rows = _largest(diagnosis.late_s.mean(axis=0), _MOST_TIMELINES)
+    kinds = {*PHASES, "unpack", "kernel", *Timeline.COMMUNICATION}
+    shown = [traces[row].timeline.shifted(float(np.nan_to_num(joined.offset_s[row]))) for row in rows]
+    steps = [timeline.select(kind="step", item=diagnosis.steps[place]) for timeline in shown]
+    window = min(one.begin_s for one in steps), max(one.end_s for one in steps)
+    parts = []
+    for timeline in shown:
+        lanes = [lane for lane in timeline.lanes if lane != "gpu"]
+        chosen = [kind for kind in timeline.kinds if kind in kinds or kind.startswith("memcpy")]
+        parts.append(_coarse(timeline.select(lane=lanes, kind=chosen, between_s=window)))
+    spans = Timeline.concat(parts).named(("main", "backward"), ())
+    latest = rows[int(diagnosis.late_s[place, rows].argmax())]
+    late = shown[rows.index(latest)]
+    backward = late.select(kind="backward", between_s=window)
+    arrived = list(late.select(kind="launch", between_s=(backward.begin_s, backward.end_s)))
+    drawing = draw_timeline(spans, " ")
+    if not arrived or len(traces) == 1:
+        return drawing
+    at = (arrived[-1].start_s - spans.begin_s) / time_unit(spans.makespan_s)[0]
+    key = Key(f"rank {diagnosis.ranks[latest]} starts its last collective", INK, line="solid")
+    return attrs.evolve(drawing, rules=(at,), legend=(*drawing.legend, key))
+
+
+def _coarse(timeline: Timeline) -> Timeline:
+    """The same, with spans of a kind that are less than a pixel from each other as one."""
+    spans, pixel_s = list[Span](), timeline.makespan_s / _PIXELS
+    for rank, lane in timeline.rank_lanes():
+        for kind in timeline.kinds:
+            own = timeline.select(rank=rank, lane=lane, kind=kind)
+            starts_s, stops_s = merge(own.start_s, own.stop_s + pixel_s)
+            both = zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True)
+            spans += [Span(rank, lane, kind, -1, start_s, max(stop_s, start_s)) for start_s, stop_s in both]
+    return Timeline.of(spans)
+
+
+def _largest(weights: FloatArray, most: int) -> list[int]:
+    """The places of at most so many of the largest, in their order."""
+    return sorted(np.argsort(-weights, kind="stable")[:most].tolist())
+
+
+def _drawing(
+    x_label: str,
+    width: float,
+    names: Sequence[str],
+    rects: tuple[Rects, ...],
+    keys: Sequence[Key],
+    lines: tuple[Lines, ...] = (),
+) -> Drawing:
+    return Drawing(
+        title="",
+        x_label=x_label,
+        y_label="",
+        width=width,
+        height=len(names),
+        size_px=(_WIDE_PX, min(max(_ROW_PX * len(names), 2 * _ROW_PX), _TALL_PX)),
+        rects=rects,
+        lines=lines,
+        x_ticks=round_ticks(width)[::2],
+        y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
+        legend=tuple(keys),
+    )
+
+
+# ---- the page
+
+_STYLE = f"""
+body {{ font: 16px/1.5 "DejaVu Sans", Verdana, sans-serif; color: {INK}; background: {PAPER};
+  max-width: 68rem; margin: 0 auto; padding: 1rem; }}
+h1 {{ font-size: 1.3rem; }} h2 {{ font-size: 1rem; margin: 0 0 -.8rem; position: relative; }}
+p:first-of-type {{ font-weight: bold; }}
+.parts {{ display: grid; gap: 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }}
+.wide {{ grid-column: 1 / -1; overflow-x: auto; }} .wide svg {{ min-width: 860px; }}
+svg {{ width: 100%; height: auto; }} p {{ margin: .5rem 0; }}
+table {{ border-collapse: collapse; margin-top: 1rem; }}
+td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }}
+td.number {{ text-align: right; white-space: nowrap; }} tr {{ border-top: 1px solid {FAINT}; }}
+"""
+
+
+def job_page(
+    name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis, answers: WhatIf | None
+) -> str:
+    """Return the HTML of a page on a job: the verdict, its drawings, and what changes would give."""
+    parts = []
+    if diagnosis.steps:
+        parts += [
+            ("", "Own time of each rank, without waiting for others", to_svg(draw_phases(diagnosis))),
+            ("", "Own time compared with the others' median, step by step", to_svg(draw_lateness(diagnosis))),
+            (
+                "wide",
+                "The step of median length, all ranks on one clock",
+                to_svg(draw_step(traces, joined, diagnosis)),
+            ),
+        ]
+    if diagnosis.buckets:
+        parts.append(("", "Communication per step", to_svg(draw_communication(diagnosis))))
+    if answers is not None:
+        cells = "".join(
+            f'<tr><td>{escape(one.what)}</td><td class="number">{time_words(one.step_s)}</td>'
+            f'<td class="number">{f"{-one.saved:+.1%}" if one.saved else ""}</td></tr>'
+            for one in answers.answers
+        )
+        head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
+        caption = f"What if? A step takes {time_words(answers.step_s)} in the median"
+        parts.append(("", caption, f"<table>{head}{cells}</table>"))
+    return _page(name, str(diagnosis), parts)
+
+
+def hang_page(name: str, hang: Hang) -> str:
+    """Return the HTML of a page on a job that hangs: what was found, and each finding drawn."""
+    drawn = [to_svg(draw_hang(hang, place)) for place in range(len(hang.findings))]
+    return _page(name, str(hang), [("wide", "", svg) for svg in drawn])
+
+
+def _page(name: str, verdict: str, parts: Sequence[tuple[str, str, str]]) -> str:
+    lines = "".join(f"<p>{escape(printable(line))}</p>" for line in verdict.splitlines())
+    body = "".join(f'<section class="{kind}"><h2>{escape(title)}</h2>{what}</section>' for kind, title, what in parts)
+    title = escape(printable(name))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title}</title><style>{_STYLE}</style></head>"
+        f'<body><h1>{title}</h1>{lines}<div class="parts">{body}</div></body></html>\n'
+    )

@@ -1,0 +1,175 @@
+"""What a diagnosis is shown as: the page, the trace for Perfetto, and the command that writes both."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rankscope.cli import app, main
+from rankscope.ddp import LocalStep
+from rankscope.diagnose import diagnose, read_traces
+from rankscope.diagnose.join import join
+from rankscope.diagnose.perfetto import to_perfetto
+from rankscope.diagnose.what_if import what_if
+from rankscope.figures.jobs import draw_communication, draw_lateness, draw_phases, draw_step, job_page
+from rankscope.figures.svg import to_svg
+from rankscope.timeline import Timeline
+
+from ..figures.readable import svg_problems
+from .made_dumps import sick, write
+from .made_traces import write_traces
+
+LAYERS = LocalStep.modelled([1 << 20, 1 << 16] * 6, backward_s=0.03, forward_s=0.012)
+LATE_S = (0.0, 0.0, 0.05, 0.0)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("job")
+    return write_traces(made, LAYERS, lambda num_bytes: 0.0005 + num_bytes / 400e6, late_s=LATE_S, cap_mb=2.0)
+
+
+def output(*words: str) -> str:
+    done = CliRunner().invoke(app, ["diagnose", *words], prog_name="rankscope", env={"COLUMNS": "80"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_arrows_start_and_end_inside_slices_and_the_file_is_read_again(folder: Path, tmp_path: Path) -> None:
+    traces = read_traces(folder)
+    path = to_perfetto(tmp_path / "job.json", traces, join(traces), diagnose(traces))
+    assert len(Timeline.from_chrome_trace(path)) == sum(len(trace.timeline) for trace in traces)
+    events = json.loads(path.read_text())["traceEvents"]
+    slices = [one for one in events if one["ph"] == "X"]
+    flows = {phase: {one["id"]: one for one in events if one["ph"] == phase} for phase in "sf"}
+    assert flows["s"].keys() == flows["f"].keys()
+    assert len(flows["s"]) == 3 * 6  # three ranks wait, in each step
+    for number, start in flows["s"].items():
+        found = []
+        for one in (start, flows["f"][number]):
+            around = [
+                piece["cat"]
+                for piece in slices
+                if (piece["pid"], piece["tid"]) == (one["pid"], one["tid"])
+                and piece["ts"] <= one["ts"] <= piece["ts"] + piece["dur"]
+            ]
+            found.append(around)
+        assert "launch" in found[0]
+        assert found[1] == ["allreduce"]
+        assert start["pid"] == 2 != flows["f"][number]["pid"]
+        assert start["ts"] <= flows["f"][number]["ts"]
+    words = [one["name"] for one in events if one["ph"] == "i"]
+    assert any(re.fullmatch(r"rank 2: loader costs \S+ ms per step", one) for one in words)
+
+
+def test_a_job_in_which_nobody_is_late_has_no_arrows(tmp_path: Path) -> None:
+    traces = read_traces(write_traces(tmp_path, LAYERS, lambda num_bytes: num_bytes / 400e6))
+    path = to_perfetto(tmp_path / "job.json.gz", traces, join(traces), diagnose(traces))
+    assert path.read_bytes()[:2] == b"\x1f\x8b"
+    plain = to_perfetto(tmp_path / "job.out", traces, join(traces), diagnose(traces)).read_text()
+    assert not {one["ph"] for one in json.loads(plain)["traceEvents"]} & {"s", "f", "i"}
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(folder: Path) -> None:
+    traces = read_traces(folder)
+    found = diagnose(traces)
+    page = job_page("<b>job</b>", traces, join(traces), found, what_if(traces, found))
+    assert page.count("<svg") == 4
+    assert "&lt;b&gt;job&lt;/b&gt;" in page
+    assert "<b>" not in page
+    assert not re.search(r"<script|<link|src=|@import|url\((?!#)|href=", page)
+    assert set(re.findall(r"https?://[^\"' <]+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert "rank 2 as fast as the others (loader)" in page
+    assert str(found).splitlines()[0] in page
+
+
+def test_drawings_are_readable_and_say_who_is_late(folder: Path) -> None:
+    traces = read_traces(folder)
+    found = diagnose(traces)
+    drawings = draw_phases(found), draw_lateness(found), draw_communication(found)
+    for drawing in drawings:
+        svg = to_svg(drawing)
+        assert not svg_problems(svg)
+        assert float(re.findall(r'width="([\d.]+)"', svg)[0]) <= 500
+    assert "rank 2 starts its last collective" in to_svg(draw_step(traces, join(traces), found))
+    late = drawings[1].rects[0]
+    assert {late.fill[place] for place in range(len(late.fill)) if late.y[place] == 2} == {"#a34700"}
+
+
+def test_the_command_says_who_is_late_and_writes_what_it_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    page, trace = tmp_path / "page.html", tmp_path / "job.json.gz"
+    shown = output(str(folder), "-o", str(page), "--perfetto", str(trace))
+    assert shown.startswith("Rank 2 arrives 50 ms late in each step: its loader takes")
+    assert re.search(r"^ +2 +52 ms .* 50 ms *$", shown, re.MULTILINE)
+    assert re.search(r"^rank 2 as fast as the others \(loader\) .*ms +-\d", shown, re.MULTILINE)
+    assert max(map(len, shown.split("\nwrote")[0].splitlines())) <= 80
+    assert page.read_text().startswith("<!doctype html>")
+    assert Timeline.from_chrome_trace(trace).makespan_s > 0
+
+
+def test_json_has_what_it_promises_in_seconds_and_bytes(folder: Path) -> None:
+    found = json.loads(output(str(folder), "--json"))
+    (culprit,) = found["culprits"]
+    assert (culprit["rank"], culprit["cause"]) == (2, "loader")
+    assert culprit["cost_s"] == pytest.approx(0.05, rel=0.1)
+    assert found["ranks"] == [0, 1, 2, 3]
+    assert found["steps"] == [1, 2, 3, 4, 5]
+    assert found["step_s"] > found["exposed_s"] > 0 < found["hidden_s"]
+    assert found["phases"][2]["loader_s"] == pytest.approx(0.052)
+    assert found["buckets"][0]["num_bytes"] > 1 << 20
+    assert {"what", "step_s", "saved"} == set(found["what_if"][0])
+    assert found["findings"][0].startswith("Rank 2 arrives")
+
+
+def test_dumps_of_a_hang_name_the_rank_that_did_not_come(tmp_path: Path) -> None:
+    (tmp_path / "dumps").mkdir()
+    write(tmp_path / "dumps", sick("missing", 4, 2))
+    page = tmp_path / "page.html"
+    shown = output(str(tmp_path / "dumps"), "-o", str(page))
+    assert "rank 2" in shown.lower()
+    found = json.loads(output(str(tmp_path / "dumps"), "--json"))
+    assert [one["rank"] for one in found["culprits"]] == [2]
+    assert found["ranks"] == [0, 1, 2, 3]
+    assert found["findings"]
+    assert page.read_text().count("<svg") == len(found["findings"])
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "says"),
+    [
+        ({}, [], "has no trace: a trace is a file whose name ends in .json or .json.gz"),
+        ({"rank0.json": "{"}, [], "rank0.json"),
+        ({"rank0.json": '{"traceEvents": []}'}, ["-o", "."], "--output must be a file, got '.'"),
+        (
+            {"rank0.json": '{"version": "2.10", "entries": []}'},
+            ["--perfetto", "x"],
+            "--perfetto is for traces, and these are",
+        ),
+        (None, [], "No such file or directory"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    files: dict[str, str] | None,
+    words: list[str],
+    says: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = tmp_path / "given"
+    if files is not None:
+        given.mkdir()
+        for name, text in files.items():
+            (given / name).write_text(text)
+    assert main(["diagnose", str(given), *words]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("rankscope: ")
+    assert says in err
+    assert err.count("\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["given"] * (files is not None)
