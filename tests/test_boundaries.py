@@ -42,7 +42,7 @@ RUNNERS = {
     "rankscope.data_parallel.run": "torch",
     "rankscope.gradients": "torch",
     "rankscope.ddp.followed": "torch",
-    "rankscope.diagnose.watch": "torch",
+    "rankscope.diagnose.live": "torch",
     "rankscope.ddp.run": "torch",
     "rankscope.zero.run": "torch",
     "rankscope.uneven.run": "torch",

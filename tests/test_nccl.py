@@ -87,17 +87,22 @@ BY_HAND = [  # GPU, GPUs a node, nodes, version; collective, algorithm, protocol
     ("h100", 8, 1, (2, 29), "allgather", "ring", "simple", 8.4 + 7 * 3.4, 360 * 8 / 7),
     ("h100", 8, 1, (2, 29), "broadcast", "ring", "simple", 8.4 + 3.4, 360),
     ("h100", 8, 2, (2, 29), "broadcast", "ring", "simple", 8.4 + 16 * 4.0, 384),
-    ("h100", 8, 1, (2, 29), "allreduce", "tree", "ll", 6.8 + 14 * 0.6, 0.92 * 360 / 3.8 * 0.85 / 2),
-    ("h100", 8, 1, (2, 29), "allreduce", "tree", "ll128", 14 + 14 * 1.25, 0.92 * 360 * 7 / 9 * 0.85 / 2),
+    ("h100", 8, 1, (2, 29), "allreduce", "tree", "ll", 6.8 + 14 * 0.6, 0.92 * 360 / 3.8 / 2),
+    ("h100", 8, 1, (2, 29), "allreduce", "tree", "ll128", 14 + 14 * 1.25, 0.92 * 360 * 7 / 9 / 2),
     ("h100", 8, 1, (2, 29), "allreduce", "nvls", "simple", 25, 8 * 40 * 0.85 * 7 / 8 * 2 * 8 / 14),
     ("h100", 8, 1, (2, 27), "allreduce", "nvls", "simple", 25, 8 * 40 * 5 / 6),
+    ("h100", 8, 1, (2, 27), "allgather", "nvls", "simple", 25, 8 * 40),
+    ("b200", 8, 1, (2, 30), "allreduce", "nvls", "simple", 25, 8 * 90 * 8 / 14),  # the switch's 90, not 80 × 0.74 × 7/4
+    ("b200", 8, 1, (2, 29, 2), "allreduce", "ring", "ll128", 14 + 14 * 1.9, 16 * 34.5 * 8 / 14),
+    ("h100", 8, 3, (2, 22), "allreduce", "ring", "simple", 8.4 + 40 * 3.4 + 6 * 14, 8 * 48 * 24 / 46),
+    ("h100", 8, 3, (2, 23), "allreduce", "ring", "simple", 8.4 + 42 * 3.4 + 4 * 14, 8 * 48 * 24 / 46),
     ("h100", 8, 1, (2, 20), "allreduce", "nvls", "simple", 23, 8 * 40 * 5 / 6),
     ("h100", 8, 1, (2, 20), "allreduce", "ring", "ll", 6.6 + 14 * 0.6, 87.7 * 8 / 14),
-    ("h100", 8, 1, (2, 20), "allreduce", "tree", "simple", 14 * 28, 0.92 * 360 * 0.85 / 2),
+    ("h100", 8, 1, (2, 20), "allreduce", "tree", "simple", 14 * 28, 0.92 * 360 / 2),
     ("a100", 8, 1, (2, 20), "allreduce", "ring", "ll", 6.6 + 14 * 0.6, 240 / 4 * 8 / 14),
     ("a100", 8, 1, (2, 20), "allgather", "ring", "ll", 6.6 + 7 * 0.6, 240 / 3 * 8 / 7),
     ("h100", 8, 2, (2, 29), "allreduce", "nvls_tree", "simple", 25 + 2 * 20.9, 8 * 57.7 * 16 / 30),
-    ("h100", 1, 4, (2, 29), "allgather", "pat", "simple", 8 + 2 * 14 / 3.5 + 2.8 * 4, 0.75 * 48 * 4 / 3),
+    ("h100", 1, 4, (2, 29), "allgather", "pat", "simple", 8 + 2 * 14 / 3.5 + 2.8 * 4, 0.75 * 2 * 24),
     ("h100", 1, 2, (2, 21), "allgather", "ring", "ll128", 14 + 8.5, 0.7 * 48 * 2),
     ("h100", 1, 2, (2, 23), "allgather", "ring", "ll128", 14 + 8.5, 0.92 * 48 * 2),
     ("b200", 2, 1, (2, 28, 9), "allreduce", "ring", "ll", 6.6 + 2 * 0.6, 282),
@@ -148,8 +153,8 @@ def test_small_messages_use_few_channels(size: int, protocol: str, channels: int
 # ---- choices
 
 
-@pytest.mark.parametrize(("version", "least"), [((2, 27), 5), ((2, 29), 5)])
-def test_h200_takes_nvls_from_5_gpus_on(version: tuple[int, int], least: int) -> None:
+@pytest.mark.parametrize(("version", "least"), [((2, 27), 5), ((2, 29), 6)])  # before 2.28, and from there on
+def test_h200_takes_nvls_from_5_or_6_gpus_on(version: tuple[int, int], least: int) -> None:
     taken = [
         n
         for n in range(2, 9)
@@ -424,7 +429,7 @@ def test_a_quicker_choice_is_found_where_the_measurement_says_so() -> None:
                 if collective == what and int(low) <= size <= int(high):
                     assert model.times_s(what, *pair, np.array([float(size)]))[0] < tuner.LEAST_GAIN * seconds
         assert not any(row.split(",")[2] == str(1 << 30) for row in rows)
-    worse = model._with(graphs={"ring": nccl.Graph(24, 15, 15), "nvls": nccl.Graph(8, 60, 60)})  # NVLS from 1 MiB on
+    worse = model._with(graphs={"ring": nccl.Graph(12, 30, 30), "nvls": nccl.Graph(8, 60, 90)})  # NVLS from 1 MiB on
     at = int(worse.table([1 << 20]).query("is_chosen and collective == 'allreduce'").num_bytes.iloc[0])
     assert worse.choose("allreduce", at).algorithm == "nvls"
     (row,) = tuner.tuner_csv(

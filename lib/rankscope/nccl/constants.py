@@ -1,7 +1,7 @@
 """The constants of NCCL's model, by version, and those of the terms that it lacks.
 
-They are facts read from NCCL v2.30.7, src/graph/tuning.cc, and from the tags before it (Apache-2.0): latencies in µs,
-bandwidths in GB/s (10⁹ bytes), in the order LL, LL128, Simple.
+They are facts read from NCCL v2.30.7, src/graph/tuning.cc and src/enqueue.cc, and from the tags before it
+(Apache-2.0): latencies in µs, bandwidths in GB/s (10⁹ bytes), in the order LL, LL128, Simple.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Era(NamedTuple):
     is_nvls_by_steps: bool = True  # otherwise 5/6 of the graph
     is_ll_half: bool = True  # otherwise a ring's LL is a third or a quarter of Simple
     ll128_alone: float = 0.92  # a ring's LL128 with one GPU per node, of Simple
-    without_ll128: str = ""  # the generation that does not use it
+    is_hop_more: bool = False  # an allreduce's ring counts two hops between nodes more than it has
+    least_traffic: int = 32768  # bytes a channel moves before NCCL adds another; 0 where it does not look
 
 
 _HOP_14 = {**HOP, "net": {**HOP["net"], "nvls_tree": (0, 0, 14)}}
@@ -109,19 +110,21 @@ ERAS = (
         is_nvls_by_steps=False,
         is_ll_half=False,
         ll128_alone=0.7,
+        is_hop_more=True,
+        least_traffic=0,
     ),
-    Era((2, 21, 0), {"HOP": _HOP_14, **_RING_28}, False, True, 0.7),
-    Era((2, 23, 0), {"HOP": _HOP_14, **_RING_28}, False),
-    Era((2, 28, 0), {**_B_28, **_RING_28}),
-    # Where LL128 would be chosen, public curves of 2.29.2 on Blackwell are as if it were off; the reason is not known.
-    Era((2, 29, 2), {**_B_28, **_blackwell_ring(34.5, 34.6, 34.5)}, without_ll128="blackwell"),
+    Era((2, 21, 0), {"HOP": _HOP_14, **_RING_28}, False, True, 0.7, True, 0),
+    Era((2, 22, 0), {"HOP": _HOP_14, **_RING_28}, False, True, 0.7, True, 16384),
+    Era((2, 23, 0), {"HOP": _HOP_14, **_RING_28}, False, least_traffic=16384),
+    Era((2, 28, 0), {**_B_28, **_RING_28}, least_traffic=16384),
+    Era((2, 29, 2), {**_B_28, **_blackwell_ring(34.5, 34.6, 34.5)}),
     Era((2, 29, 7), _B_28),
     Era((2, 30, 3)),
 )
 
 
 class Gpu(NamedTuple):
-    """A GPU by its data sheet, and the ring that NCCL finds among those of one node: channels, and GB/s of each."""
+    """A GPU by its data sheet, and the ring that NCCL's log prints for one node: channels, and GB/s of each."""
 
     generation: str
     wire: float  # GB/s to the others of the node, one way, as NCCL counts its links (topo.h)
@@ -131,16 +134,16 @@ class Gpu(NamedTuple):
 
 
 GPUS = {
-    "v100": Gpu("volta", 120, (12, 10), 12.5),
-    "a100": Gpu("ampere", 240, (24, 10), 25),
-    "h100": Gpu("hopper", 370.8, (24, 15), 50),
-    "h200": Gpu("hopper", 370.8, (24, 15), 50),
-    "b200": Gpu("blackwell", 721.8, (32, 22.5), 50),
-    "b300": Gpu("blackwell", 721.8, (32, 22.5), 100),
-    "gb200": Gpu("blackwell", 721.8, (32, 22.5), 50),
-    "gb300": Gpu("blackwell", 721.8, (32, 22.5), 100),
-    "l40s": Gpu("ampere", 24, (2, 12), 25, "pcie"),
-    "rtx_pro_6000": Gpu("blackwell", 48, (4, 12), 50, "pcie"),
+    "v100": Gpu("volta", 120, (6, 20), 12.5),
+    "a100": Gpu("ampere", 240, (12, 20), 25),
+    "h100": Gpu("hopper", 370.8, (12, 30), 50),
+    "h200": Gpu("hopper", 370.8, (12, 30), 50),
+    "b200": Gpu("blackwell", 721.8, (16, 45), 50),
+    "b300": Gpu("blackwell", 721.8, (16, 45), 100),
+    "gb200": Gpu("blackwell", 721.8, (16, 45), 50),
+    "gb300": Gpu("blackwell", 721.8, (16, 45), 100),
+    "l40s": Gpu("ampere", 24, (1, 24), 25, "pcie"),
+    "rtx_pro_6000": Gpu("blackwell", 48, (2, 24), 50, "pcie"),
 }
 
 

@@ -155,7 +155,7 @@ class Model:
         if not expected:
             raise ValueError(f"collective must be one with a bandwidth in NCCL's log, got {collective!r}")
         algorithm, protocol = min(expected, key=lambda pair: expected[pair])
-        channels = self._channels(algorithm, protocol, sizes)
+        channels = self._channels(collective, algorithm, protocol, sizes)
         terms = self._terms_us(collective, algorithm, protocol, sizes)
         named = ReadOnly({name: float(one[0]) * 1e-6 for name, one in terms.items()})
         nccl_s = expected[algorithm, protocol] * 1e-6
@@ -186,8 +186,7 @@ class Model:
             return f"{algorithm} has Simple only"
         if protocol == "ll128" and about.link != "nvlink":
             return "LL128 needs NVLink"
-        is_off = protocol == "ll128" and about.generation == self._era.without_ll128
-        return f"LL128 is not used on {about.generation} by this version" if is_off else ""
+        return ""
 
     def latency_us(self, collective: str, algorithm: str, protocol: str) -> float:
         """Return NCCL's latency, as its log prints it."""
@@ -206,7 +205,7 @@ class Model:
                     return float(start + intra)
                 hw = hop[GPUS[self.gpu].link]["tree"][place] if protocol == "simple" else intra
                 return float(start + _num_steps(collective, ranks) * hw)
-            between = 0 if n == 1 else 2 * (n - 1) if collective == "allreduce" else n - 1
+            between = 0 if n == 1 else 2 * (n - 1 + self._era.is_hop_more) if collective == "allreduce" else n - 1
             inter = max(hop["net"]["tree" if ppn == 1 else "ring"][place], overhead)
             return float(start + (_num_steps(collective, ranks) - between) * intra + between * inter)
         inter = max(hop["net"].get(algorithm, (0, 0, 0))[place], overhead)
@@ -246,19 +245,20 @@ class Model:
                 bus = min(bus * (7 / 9 if n == 1 else 120 / 128), channels * table["CHANNEL_TREE_LL128"])
             return float(bus * (0.85 if graph.is_plain_tree else 1) / 2)
         if algorithm == "pat":
-            return 0.75 * bus * ratio
+            return 0.75 * bus
         inter = graph.inter if n <= 2 else graph.inter / 2
+        is_reduced = collective == "allreduce"  # only then NCCL turns a bus's rate into that of the buffer
         if not era.is_nvls_by_steps:
-            return channels * (min(graph.intra, inter) if n > 1 else graph.intra) * 5 / 6
-        share = 2 if collective == "allreduce" else (ppn - 1) / ppn
+            rate = min(graph.intra, inter) if n > 1 else graph.intra
+            return channels * rate * (5 / 6 if is_reduced else 1)
+        share = 2 if is_reduced else (ppn - 1) / ppn
         rate = graph.intra * NVLS_EFFICIENCY[generation] * (channels - 1) / channels * share
-        if n > 1:
-            rate = min(rate, graph.inter * (2 if n <= 2 else 1), table["CHANNEL_NVLS_TREE"])
-        return channels * rate * ratio
+        rate = min(rate, graph.inter * (2 if n == 2 else 1), table["CHANNEL_NVLS_TREE"] if n > 1 else math.inf)
+        return channels * rate * (ratio if is_reduced else 1)
 
     def graph(self, algorithm: str) -> Graph:
         """Return the paths of an algorithm: those given, or those that NCCL is expected to find."""
-        like = {"nvls_tree": "nvls", "pat": "ring", "collnet_direct": "ring", "collnet_chain": "ring"}.get(
+        like = {"nvls_tree": "nvls", "pat": "tree", "collnet_direct": "ring", "collnet_chain": "ring"}.get(
             algorithm, algorithm
         )
         return self.graphs.get(like) or self._expected_graphs[like]
@@ -266,11 +266,14 @@ class Model:
     @cached_property
     def _expected_graphs(self) -> dict[str, Graph]:
         about, ppn = GPUS[self.gpu], self.gpus_per_node
-        fits = about.wire / ppn if ppn > 1 else about.wire
-        heads = next((speed for speed in NVLS_SPEEDS.get(about.generation, ()) if speed <= fits), fits)
+        fits = about.wire / (ppn + 1)  # each GPU is the head of one path, and a member of all
+        speeds = NVLS_SPEEDS.get(about.generation, (about.wire,))
+        heads = next((speed for speed in speeds if speed <= fits), fits)
         if self.num_nodes == 1:
-            ring = Graph(*about.ring, about.ring[1])
-            return {"ring": ring, "tree": ring, "nvls": Graph(min(ppn, MOST_CHANNELS // 2), heads, heads)}
+            channels, rate = about.ring
+            tree = Graph(channels, 2 * rate if ppn == 2 else rate, rate, is_plain_tree=False)
+            nvls = Graph(min(ppn, MOST_CHANNELS // 2), heads, speeds[0])
+            return {"ring": Graph(channels, rate, rate), "tree": tree, "nvls": nvls}
         nic = min((self.nic_bytes_per_s or about.nic * 1e9) / 1e9, about.wire)
         speed = next((one for one in SPEEDS if one <= nic), nic)
         channels, halved = self.nics or ppn, 1
@@ -282,6 +285,14 @@ class Model:
             "tree": Graph(channels, max(speed, 48), speed / halved),
             "nvls": Graph(channels, min(heads, speed), speed / halved),
         }
+
+    @property
+    def num_channels(self) -> int:
+        """How many channels collectives have on this cluster: NCCL doubles those of the paths that it found."""
+        ring = self.graph("ring")
+        found = min(2 * min(ring.num_channels, self.graph("tree").num_channels), MOST_CHANNELS)
+        is_few = self.num_nodes > 1 and found < 16 and ring.intra > 45
+        return 2 * found if is_few and GPUS[self.gpu].generation in ("hopper", "blackwell") else found
 
     @cached_property
     def _era(self) -> Era:
@@ -306,7 +317,7 @@ class Model:
             factors = CORRECTION[PROTOCOLS.index(protocol)][np.minimum(octave, CORRECTION.shape[1] - 1)]
             rates = rates * np.where(inside, factors, 1)
         if (collective, algorithm, protocol) == ("allreduce", "ring", "simple") and self.num_nodes > 1:
-            full = sizes / (self.graph("ring").num_channels * self.num_ranks) >= 64
+            full = sizes / (self.num_channels * self.num_ranks) >= 64
             late = late * np.where(full, PLATEAU[GPUS[self.gpu].generation], 1)
         return np.asarray(late + sizes / (1000 * rates))
 
@@ -317,13 +328,22 @@ class Model:
         named = self._terms_us(collective, algorithm, protocol, sizes)
         return np.asarray(sum(named.values())) * 1e-6
 
-    def _channels(self, algorithm: str, protocol: str, sizes: Floats) -> Floats:
-        """How many channels NCCL uses: fewer where a thread would have too few bytes."""
-        most, generation = self.graph(algorithm).num_channels, GPUS[self.gpu].generation
+    def _channels(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
+        """How many channels NCCL uses: no more than give a thread enough bytes, and a channel enough traffic."""
         if algorithm.startswith("nvls"):
-            return np.full(sizes.shape, float(NVLS_CHANNELS.get(generation, most)))
-        ranks = self.num_ranks if (algorithm, protocol) == ("ring", "ll") else 1
-        return np.clip(sizes // (THREADS[protocol] * THRESHOLD[protocol] * ranks), 1, most)
+            most = np.full(sizes.shape, NVLS_CHANNELS.get(GPUS[self.gpu].generation, self.num_channels))
+        else:
+            ranks = self.num_ranks if (algorithm, protocol) == ("ring", "ll") else 1
+            most = np.clip(sizes // (THREADS[protocol] * THRESHOLD[protocol] * ranks), 1, self.num_channels)
+        if not (least := self._era.least_traffic):
+            return most
+        is_split = collective in ("allgather", "reduce_scatter")
+        own = np.ceil(sizes / self.num_ranks) if is_split else sizes  # what a rank brings, or keeps
+        a_byte = {"allreduce": 2, "broadcast": 1, "reduce": 1}.get(collective, self.num_ranks)
+        a_byte *= 4 if protocol == "ll" else 1
+        cell = 16 * math.ceil(math.ceil(least / a_byte) / 16)
+        cells, of_channel = np.ceil(own / cell), np.maximum(own * a_byte // most, least)
+        return np.asarray(np.minimum(np.ceil(cells / np.ceil(of_channel / (cell * a_byte))), most))
 
     def _terms_us(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
         """The named terms of the time, in µs."""
@@ -348,8 +368,8 @@ class Model:
         if protocol == "simple":  # in the long run it reaches what NCCL itself expects of the paths
             wire = graph.num_channels * graph.intra
         share = {"ll": 0.5, "ll128": terms.ll128_share, "simple": 1.0}[protocol]
-        piece = sizes / self.num_ranks / self._channels("ring", protocol, sizes)  # a rank's, on a channel
-        step = piece / (share * 1000 * wire / graph.num_channels)
+        piece = sizes / self.num_ranks / self._channels(collective, "ring", protocol, sizes)  # a rank's, on a channel
+        step = piece / (share * 1000 * wire / self.num_channels)
         found = {"hops": np.full(sizes.shape, steps * terms.hop_us), "bytes": steps * step}
         if protocol == "ll":
             found["tail"] = terms.ll_tail * step
@@ -364,7 +384,7 @@ class Model:
         return found | ({"copy": terms.copy * step} if collective == "allgather" else {})
 
     def _nvls_us(self, terms: Terms, collective: str, sizes: Floats) -> dict[str, Floats]:
-        about, together = GPUS[self.gpu], self._channels("nvls", "simple", sizes) * self.gpus_per_node
+        about, together = GPUS[self.gpu], self._channels(collective, "nvls", "simple", sizes) * self.gpus_per_node
         chunk = np.full(sizes.shape, float(MULTICAST_CHUNK))
         for rounds, least in MULTICAST_CHUNKS:
             chunk = np.where(sizes < rounds * together * chunk, np.minimum(chunk, least), chunk)
@@ -425,9 +445,7 @@ class Model:
             for pair in _PAIRS:
                 what = (collective, *pair, wanted)
                 why = self.why_not(*what[:3])
-                known = (
-                    nothing if why else (self._channels(*what[1:]), 1e-6 * self._nccl_us(*what), self.times_s(*what))
-                )
+                known = nothing if why else (self._channels(*what), 1e-6 * self._nccl_us(*what), self.times_s(*what))
                 block.append((*what[:3], why, *known))
             least = np.argmin(np.nan_to_num(np.array([row[5] for row in block]), nan=np.inf), axis=0)
             rows += [(*row, (least == place) & (row[3] == "")) for place, row in enumerate(block)]

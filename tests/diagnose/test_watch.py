@@ -1,0 +1,343 @@
+"""Training loops on real ranks, watched: nothing of theirs changes, and the late one is named."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import optimizer as optimizers
+
+import rankscope
+from rankscope.diagnose import diagnose, watch
+from rankscope.diagnose import live as watching
+from rankscope.diagnose.live import Step, _in_ns
+from rankscope.ranks import RankError, launch
+
+_DELAY_S = 0.06
+
+
+class Net(nn.Module):
+    """Two layers, and an embedding whose gradient may be sparse."""
+
+    def __init__(
+        self, sparse: bool = False, norm: bool = False, late: Callable[[str], None] = lambda phase: None
+    ) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(50, 16, sparse=sparse)
+        self.first, self.second = nn.Linear(16, 64), nn.Linear(64, 3)
+        self.norm = nn.BatchNorm1d(64) if norm else nn.Identity()
+        self.late = late
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        self.late("forward")
+        hidden = self.norm(torch.tanh(self.first(self.words(tokens))))
+        if hidden.requires_grad:
+            hidden.register_hook(lambda gradient: self.late("backward"))
+        found: Tensor = self.second(hidden)
+        return found
+
+
+def batches(number: int, seed: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, 50, (8,), generator=generator) for _ in range(number)]
+
+
+def in_ranks(fn: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
+    return launch(fn, num_ranks, args, timeout_s=120)
+
+
+# ---- what a watch may not change
+
+
+def gradients(watched: bool, options: dict[str, Any], sparse: bool, hook: Any = None) -> list[list[float]]:
+    """All gradients of three steps on this rank; the watch opens after the first step, and closes before the last."""
+    model = DistributedDataParallel(Net(sparse), bucket_cap_mb=0.002, **options)
+    if hook is not None:
+        model.register_comm_hook(None, hook)
+    optimizer, found = torch.optim.SGD(model.parameters(), 0.1), []
+
+    def step(tokens: Tensor) -> None:
+        optimizer.zero_grad()
+        model(tokens).square().mean().backward()
+        found.extend(one.grad.to_dense().flatten().tolist() for one in model.parameters() if one.grad is not None)
+        optimizer.step()
+
+    first, *middle, last = batches(4, dist.get_rank())
+    step(first)
+    with watch(model, middle) if watched else nullcontext() as opened:
+        for tokens in opened.loader if opened else middle:
+            step(tokens)
+    step(last)
+    return found
+
+
+def both_ways(*args: Any) -> bool:
+    return gradients(True, *args) == gradients(False, *args)
+
+
+def all_settings() -> list[bool]:
+    views = {"gradient_as_bucket_view": True}
+    return [
+        both_ways({}, False),
+        both_ways(views, False),
+        both_ways({}, True),
+        both_ways({}, False, fp16_compress_hook),
+    ]
+
+
+def test_gradients_are_those_of_ddp_to_the_bit_also_where_a_third_is_rounded() -> None:
+    assert in_ranks(all_settings, 3) == [[True] * 4] * 3
+
+
+def test_a_wrong_average_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def divided(group: Any, bucket: Any) -> Any:
+        work: Any = dist.all_reduce(bucket.buffer().div_(group.size()), group=group, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    def compare() -> bool:
+        watching._average = divided
+        return both_ways({}, False)
+
+    monkeypatch.setattr(watching, "_average", watching._average)
+    assert in_ranks(compare, 3) == [False] * 3
+
+
+def traces_left(model: Any) -> list[int]:
+    """What a watch has to take back: hooks, and methods that are not torch's own."""
+    hooks = [model._forward_pre_hooks, model._forward_hooks, model.module._forward_pre_hooks]
+    hooks += [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]  # type: ignore[list-item]
+    methods = [getattr(dist.ProcessGroup, name) for name in watching._KINDS] + [torch.optim.Optimizer.zero_grad]
+    return [len(one) for one in hooks] + [sum("live" in str(getattr(one, "__code__", "")) for one in methods)]
+
+
+def _fail(model: DistributedDataParallel) -> None:
+    with watch(model, batches(4)) as watched:
+        for _ in watched.loader:
+            raise KeyError("the user's own")
+
+
+def open_and_close() -> dict[str, Any]:
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    found: dict[str, Any] = {"before": traces_left(model)}
+    with watch(model, batches(4), keep=2) as watched:
+        found["open"] = traces_left(model)
+        for tokens in watched.loader:
+            model(tokens).mean().backward()
+            optimizer.step()
+    found["after"], found["steps"] = traces_left(model), len(watched.trace.timeline.select(kind="step"))
+    with pytest.raises(KeyError, match="the user's own"):
+        _fail(model)
+    found["after an error"] = traces_left(model)
+    for tokens in watched.loader:  # goes on, unwatched
+        model(tokens).mean().backward()
+    found["later"] = len(watched.trace.timeline.select(kind="step"))
+    found["hooks"] = len(model._comm_hooks)
+    return found
+
+
+def test_nothing_is_left_behind_also_after_an_error() -> None:
+    for found in in_ranks(open_and_close, 2):
+        assert found["open"] != found["before"]
+        assert found["before"] == found["after"] == found["after an error"] == [0] * 6
+        assert (found["steps"], found["later"], found["hooks"]) == (2, 2, 1)
+
+
+# ---- what it sees
+
+
+def late_job(causes: list[str], num_steps: int) -> list[tuple[list[Any], list[str]]]:
+    """The culprits by the traces of each job, and the lines, on rank 0; rank 1 is late."""
+    torch.set_num_threads(1)
+    return [_late(cause, num_steps) for cause in causes]
+
+
+def _late(cause: str, num_steps: int) -> tuple[list[Any], list[str]]:
+    def late(phase: str) -> None:
+        if phase == cause and dist.get_rank() == 1:
+            time.sleep(_DELAY_S)
+
+    class Slow(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            late("optimizer")
+            super().step(closure)
+
+    def loader() -> Iterator[Tensor]:
+        for tokens in batches(num_steps):
+            late("loader")
+            yield tokens
+
+    lines: list[str] = []
+    model = DistributedDataParallel(Net(norm=True, late=late))
+    optimizer = Slow(model.parameters(), 0.1)
+    with watch(model, loader(), every=4, report=lines.append) as watched:
+        for tokens in watched.loader:
+            optimizer.zero_grad()
+            loss = model(tokens).square().mean()
+            loss.backward()
+            optimizer.step()
+            dist.all_reduce(loss.detach())  # as of a metric: others wait here for a late optimizer
+    assert len(watched.timeline) == len(watched.trace.timeline)
+    return diagnose(watched.traces).culprits, lines
+
+
+def test_the_late_rank_and_its_cause_are_named_as_the_job_runs_and_by_its_traces() -> None:
+    causes = ["loader", "forward", "backward", "optimizer"]
+    by_rank = in_ranks(late_job, 3, causes, 14)
+    for cause, (culprits, lines) in zip(causes, by_rank[0], strict=True):
+        assert tuple(culprits[0][:2]) == (1, cause)
+        assert culprits[0].cost_s > _DELAY_S / 2
+        assert lines[0].startswith(f"steps 1 to 4: rank 1 is late, because of its {cause}: ")
+        assert lines[1].startswith("steps 5 to 8: rank 1")
+    assert all(lines == [] for job in by_rank[1:] for _, lines in job)  # only the first rank speaks
+
+
+def one_rank() -> tuple[list[str], Any]:
+    """Micro-batches under no_sync, of which two are one step."""
+    lines: list[str] = []
+    model = DistributedDataParallel(Net())
+    with watch(model, batches(10), every=2, report=lines.append) as watched:
+        assert len(watched.loader) == 10
+        with pytest.raises(RuntimeError, match="once the watch is closed"):
+            _ = watched.traces
+        for place, tokens in enumerate(watched.loader):
+            with nullcontext() if place % 2 else model.no_sync():
+                model(tokens).mean().backward()
+    (trace,) = watched.traces
+    return lines, trace
+
+
+def test_micro_batches_belong_to_the_step_that_reduces_their_gradients() -> None:
+    ((lines, trace),) = in_ranks(one_rank, 1)
+    assert [line.partition(",")[0] for line in lines] == ["steps 1 to 2: balanced", "steps 3 to 4: balanced"]
+    counts = {kind: len(trace.timeline.select(kind=kind)) for kind in ("step", "loader", "forward", "backward")}
+    assert counts == {"step": 5, "loader": 10, "forward": 10, "backward": 10}
+    parameters = sum(one.nbytes for one in Net().parameters())
+    assert (trace.source, trace.calls.num_bytes.tolist()) == ("watch", [parameters] * 5)
+    steps = trace.timeline.select(lane="main", kind="step")
+    assert (steps.item == np.arange(5)).all()
+    assert (trace.calls.launch_s <= trace.calls.stop_s).all()
+
+
+# ---- ranks that differ, and ranks that die
+
+
+def unequal() -> list[int]:
+    model = DistributedDataParallel(Net())
+    with watch(model, batches(4 + 3 * dist.get_rank()), every=2, report=lambda line: None) as watched, model.join():
+        for tokens in watched.loader:
+            model(tokens).mean().backward()
+    return [len(trace.timeline.select(kind="step")) for trace in watched.traces]
+
+
+def test_ranks_with_different_numbers_of_steps_end() -> None:
+    assert in_ranks(unequal, 2) == [[4, 7], [4, 7]]
+
+
+def dies() -> None:
+    model = DistributedDataParallel(Net())
+    with watch(model, batches(9), every=2, report=lambda line: None) as watched:
+        for place, tokens in enumerate(watched.loader):
+            if dist.get_rank() == 1 and place == 5:
+                os._exit(3)
+            model(tokens).mean().backward()
+
+
+def test_a_rank_that_dies_leaves_nobody_in_the_watch() -> None:
+    with pytest.raises(RankError, match="rank 1"):
+        in_ranks(dies, 2)
+
+
+def missing() -> list[int]:
+    watching._WAIT_S = 0.2
+    model = DistributedDataParallel(Net())
+    watched = watch(model, batches(3))
+    if dist.get_rank() == 0:
+        with watched:
+            pass
+        with pytest.warns(UserWarning, match=r"no traces of ranks \[1\]"):
+            return [trace.rank for trace in watched.traces]
+    return []
+
+
+def test_traces_come_without_those_of_ranks_that_have_not_left_their_watch() -> None:
+    assert in_ranks(missing, 2)[0] == [0]
+
+
+# ---- on a GPU stamps are events
+
+
+class Event:
+    def __init__(self, at_ms: float, past: bool = True) -> None:
+        self.at_ms, self.past = at_ms, past
+
+    def query(self) -> bool:
+        return self.past
+
+    def elapsed_time(self, other: Event) -> float:
+        return other.at_ms - self.at_ms
+
+
+def test_events_become_nanoseconds_from_step_to_step() -> None:
+    marks = [("main", "forward", Event(12), Event(13))]
+    calls = [["0", "allreduce", 8, Event(14), Event(16)], ["0", "allreduce", 8, Event(15), Event(99, past=False)]]
+    begin = Event(11)
+    step, origin = _in_ns(Step(4, begin, Event(17), marks, calls, [1, 2]), Event(10), 500)
+    assert step[:3] == (4, 1_000_500, 7_000_500)
+    assert step.marks == [("main", "forward", 2_000_500, 3_000_500)]
+    assert [call[3:] for call in step.calls] == [[4_000_500, 6_000_500], [5_000_500, None]]
+    assert origin == (begin, 1_000_500)
+
+
+# ---- bad input
+
+
+@contextmanager
+def refused(match: str) -> Iterator[None]:
+    with pytest.raises(ValueError, match=match):
+        yield
+
+
+def bad_input() -> None:
+    model = DistributedDataParallel(Net())
+    with refused("model must be a DistributedDataParallel, got Net"):
+        watch(Net(), [])  # type: ignore[arg-type]
+    with refused("loader must be an Iterable, got 3"):
+        watch(model, 3)  # type: ignore[arg-type]
+    with refused("every must be a whole number from 2 to 1000000, got 1"):
+        watch(model, [], every=1)
+    model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    before = traces_left(model)
+    with refused("no built-in communication hook"), watch(model, []):
+        pass
+    assert traces_left(model) == before
+    other = DistributedDataParallel(Net())
+    with (
+        refused("divide_by_initial_world_size"),
+        watch(other, batches(2)) as watched,
+        other.join(divide_by_initial_world_size=False),
+    ):
+        for tokens in watched.loader:
+            other(tokens)
+
+
+def test_it_is_also_called_from_the_package() -> None:
+    assert rankscope.watch is watch is rankscope.diagnose.watch
+    assert "watch" in dir(rankscope)
+    with pytest.raises(AttributeError, match="no attribute 'watches'"):
+        _ = rankscope.watches
+
+
+def test_bad_input_is_refused_in_a_sentence() -> None:
+    in_ranks(bad_input, 1)
