@@ -68,6 +68,20 @@ def sick(cause: str, num_ranks: int, rank: int, part: Sequence[int] = ()) -> Job
     return job
 
 
+def blocking(job: Job, groups: Mapping[str, Sequence[int]]) -> Job:
+    """Cut the calls that hosts would not come to if each call blocked its host until all ranks of its group made it."""
+    done = dict.fromkeys(job, 0)
+    moved = True
+    while moved:
+        moved = False
+        for name, ranks in groups.items():
+            calls = [job[rank][done[rank]] for rank in ranks if done[rank] < len(job[rank])]
+            if len(calls) == len(ranks) and {call[:4] for call in calls} == {calls[0][:4]} and calls[0].group == name:
+                done |= {rank: done[rank] + 1 for rank in ranks}
+                moved = True
+    return {rank: calls[: done[rank] + 1] for rank, calls in job.items()}
+
+
 def write(
     folder: Path,
     job: Job,

@@ -21,7 +21,7 @@ from rankscope.values.storage import StorageError
 
 from .fr_trace import Answer, compared, fr_trace
 from .hang_jobs import Case, run_cases
-from .made_dumps import CALL, CAUSES, SICK, Job, Made, healthy, sick, write
+from .made_dumps import CALL, CAUSES, SICK, Job, Made, blocking, healthy, sick, write
 
 
 def explained(folder: Path, job: Job, part: Sequence[int] = (), **more: Any) -> Hang:
@@ -152,6 +152,35 @@ def test_the_drawing_of_many_ranks_shows_those_to_look_at(tmp_path: Path) -> Non
     assert len(drawing.y_ticks) == 16
     assert "70" in {label for _, label in drawing.y_ticks}
     assert drawing.y_label == "rank (16 of 99 shown)"
+
+
+def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:
+    """Each call blocks its host, so most of what the dumps show only follows from what one rank did."""
+    draw, num_hung = random.Random(21), 0
+    for trial in range(80):
+        num_ranks = draw.randint(2, 5)
+        parts = {name: sorted(draw.sample(range(num_ranks), draw.randint(2, num_ranks))) for name in "156"}
+        groups = {"0": range(num_ranks)} | parts
+        kinds = ("all_reduce", "broadcast")
+        step = [(draw.choice("0156"), draw.choice(kinds), (draw.randint(1, 3),)) for _ in range(draw.randint(2, 7))]
+        rank, cause = draw.randrange(num_ranks), draw.choice(("missing", "left out", "size", "order"))
+        job = {
+            r: [Made(*one, at_s=1.0 + at) for at, one in enumerate(step * 4) if r in groups[one[0]]]
+            for r in groups["0"]
+        }
+        calls = job[rank]
+        at = len(calls) // 2 + draw.randrange(len(calls) // 4 or 1)
+        if len(calls) < 8 or calls[at][:3] == calls[at + 1][:3]:
+            continue
+        changed = {"missing": [], "left out": calls[at + 1 :], "order": [calls[at + 1], calls[at], *calls[at + 2 :]]}
+        calls[at:] = changed.get(cause, [calls[at]._replace(sizes=(9,)), *calls[at + 1 :]])
+        hung = blocking(job, groups)
+        if hung == job:  # the change did no harm
+            continue
+        hang = explain_hang(read_dumps(write(tmp_path / str(trial), hung, groups)))
+        assert {one.rank for one in hang.culprits} == {rank}, f"{trial}, {cause}: {hang}"
+        num_hung += 1
+    assert num_hung > 30
 
 
 # ---- reading

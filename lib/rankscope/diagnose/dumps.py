@@ -70,15 +70,14 @@ class Call(NamedTuple):
         both = ((tuple(map(math.prod, sizes)), types) for sizes, types in (self.inputs, self.outputs))
         return self.collective, *(one for one, counts in zip(both, free, strict=True) if counts)
 
-    @property
-    def label(self) -> str:
-        sizes, types = self.inputs if self.inputs[0] else self.outputs
-        shown = [" ".join([str(list(size)), *types[place : place + 1]]) for place, size in enumerate(sizes[:2])]
+    def label(self, types: bool = True) -> str:
+        sizes, names = self.inputs if self.inputs[0] else self.outputs
+        shown = [" ".join([str(list(size)), *names[at : at + 1] * types]) for at, size in enumerate(sizes[:2])]
         more = [f"{len(sizes) - 2} more"] * (len(sizes) > 2)
         return " ".join([self.collective, " and ".join([*shown, *more])]).rstrip()
 
     def __str__(self) -> str:
-        return f"{self.label} at {self.where}" if self.where else self.label
+        return f"{self.label()} at {self.where}" if self.where else self.label()
 
 
 @frozen(eq=False)
@@ -134,8 +133,9 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     """Return the flight-recorder dumps of a job, pickles or JSON, by rank.
 
     Give the files, or a folder, of which those are read whose names end in a number, or in a number and .json or .pkl.
-    That number is the rank. `num_ranks` is the job's number of ranks, for dumps that do not state it, as Gloo's. No
-    pickle is executed: only containers, texts and numbers are decoded.
+    That number is the rank. `num_ranks` is the job's number of ranks, for dumps that do not state it, as most of Gloo:
+    without it nobody misses a last rank that left no dump. No pickle is executed: only containers, texts and numbers
+    are decoded, 10,000 calls per second or so.
 
     Raises StorageError, which names the file, for one that is no dump, is damaged, holds code, or has more than 64 MiB;
     ValueError for no dumps, two of one rank, and dumps of jobs of different sizes.

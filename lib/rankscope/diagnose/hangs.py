@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}
 _ADVICE = {
     "missing": "See its log and its stack (py-spy dump): a slow batch, an evaluation, an error, the end of its loop.",
-    "left out": "See the branch that leads there: a condition that differs between ranks, an exception that is caught.",
+    "left out": "It made the one that comes next on the others: look for a condition that differs, or a caught error.",
     "late": "See its log: what it did since its last call took longer than the timeout.",
     "dead": "It ended or was killed before it wrote one, or the file is not here: see its log, and dmesg.",
     "group": "Call the groups in the same order on all ranks.",
@@ -107,7 +107,7 @@ class Hang:
                     cause = next((one.cause for one in found if one.call == number and rank in one.ranks), "")
                     for call in group.calls.get(rank, {}).get(number, [None]):
                         after_s = call and call.created_s - group.first(number).created_s
-                        words = (call.label, call.state, call.where) if call else ("", "", "")
+                        words = (call.label(), call.state, call.where) if call else ("", "", "")
                         rows.append((group.name, number, rank, *words, after_s, cause))
         columns = ["group", "call", "rank", "what", "state", "where", "after_s", "cause"]
         return pd.DataFrame(rows, columns=columns).astype({"after_s": float})
@@ -161,9 +161,11 @@ def explain_hang(dumps: Sequence[Dump]) -> Hang:
         for rank in stop.absent:
             if others := [other for other in stops if other is not stop and rank in other.came]:
                 stop.waits[rank] = others[0]
+    for place, stop in enumerate(stops):
         for other in [*stop.waits.values()]:  # who is missing there as well is missing there first
-            both = {*stop.absent, *stop.dead} & {*other.absent, *other.dead}
-            stop.waits.update(dict.fromkeys(both, other))
+            if stop not in other.waits.values() or other in stops[:place]:
+                for rank in {*stop.absent, *stop.dead} & {*other.absent, *other.dead}:
+                    stop.waits.setdefault(rank, other)
     reached = own = [one for one in stops if one.odd or {*one.absent, *one.dead} - {*one.waits} or not one.absent]
     while more := [one for one in stops if one not in reached and any(at in reached for at in one.waits.values())]:
         reached = reached + more
@@ -266,7 +268,7 @@ def _circle(stops: list[_Stop], of_rank: dict[int, Dump]) -> list[Finding]:
 
     def weight(stop: _Stop) -> tuple[int, float]:
         habits = [_habit(of_rank[rank], at.call(rank)) for rank, at in stop.waits.items() if rank in at.came]
-        return -min(habits), len(stop.came) / len(stop.group.ranks)
+        return -min(habits, default=0), len(stop.came) / len(stop.group.ranks)
 
     odd = [stop for stop in stops if weight(stop) == max(map(weight, stops))]
     ranks = sorted({rank for stop in odd for rank in stop.absent})
@@ -292,7 +294,7 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[tuple[Any, ...]]:
         if not usual:
             yield cause, stop.odd, f"{listed('Rank', stop.odd)} disagree on the {cause} of {stop}.", sides
         elif _is_next(group, number, rest[0], what):
-            yield "left out", stop.odd, f"{listed('Rank', stop.odd)} left out {stop}, and made the next one.", sides
+            yield "left out", stop.odd, f"{listed('Rank', stop.odd)} seems to have left out {stop}.", sides
         else:
             yield cause, stop.odd, f"{listed('Rank', stop.odd)} made {stop} with another {cause}.", sides
     if missing := [rank for rank in stop.absent if rank not in stop.waits]:
@@ -304,7 +306,7 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[tuple[Any, ...]]:
             for last in of_rank[rank].calls[-1:]:
                 after_s = last.created_s - first.created_s
                 when = f"{time_words(abs(after_s))} {'after' if after_s > 0 else 'before'} the first of them"
-                words.append(f"The last call of rank {rank}, {when}: {last}.")
+                words.append(f"The last call of rank {rank}, {when}: {last}, {last.state}.")
         yield "missing", missing, *words
     elif stop.late and not stop.odd:
         after = time_words(max(stop.call(rank).created_s for rank in stop.late) - first.created_s)

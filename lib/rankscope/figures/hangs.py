@@ -9,7 +9,7 @@ from ..values.checks import of_type
 from .marks import Drawing, Key, Rects, numbers_on
 from .palette import ALARM, CATEGORIES, EMPTY, FAINT, PAPER
 
-_MOST_RANKS, _MOST_LETTERS = 16, 28
+_MOST_RANKS, _MOST_LETTERS = 16, 24
 _LETTER_PX, _ROW_PX = 6.6, 26.0
 _ODD, _OPEN = CATEGORIES[1], CATEGORIES[4]
 _ABSENT = ("did not come", "no dump")
@@ -34,7 +34,8 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
             hatched.append(call is None and number == found.call)
             blamed = number == found.call and rank in found.ranks
             fills.append((_ODD if blamed else _OPEN if number >= found.call else EMPTY) if call else PAPER)
-            label = call.label if call else "" if number != found.call else _ABSENT[rank not in group.calls]
+            absent = _ABSENT[rank not in group.calls] if number == found.call else ""
+            label = call.label(types=found.cause == "dtype") if call else absent
             labels.append(label if len(label) <= _MOST_LETTERS else f"{label[: _MOST_LETTERS - 1]}…")
     y, x = np.divmod(np.arange(len(labels)), len(numbers))
     cells = Rects(x, y, fills, hatched=hatched)
