@@ -6,6 +6,7 @@ import gzip
 import json
 import math
 import os
+import pickle
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rankscope.diagnose import read_traces
 from rankscope.diagnose.trace import Trace, gpu_times
+from rankscope.values.frozen import evolve
+from rankscope.values.storage import StorageError
 
 INFO = {"backend": "gloo", "rank": 1, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
 
@@ -243,3 +248,187 @@ def test_hta_finds_the_same_times_in_published_traces(path: Path) -> None:
     if ours.communication_s:
         ratio = 100 * ours.overlap_s / ours.communication_s
         assert theirs["comp_comm_overlap_pctg"] == pytest.approx(ratio, abs=0.006)
+
+
+# ---- damage, and what is odd
+
+
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.timeline.events._PIECE_BYTES", 100)
+
+
+SAMPLE = [*gloo_step(), *gpu_step(), event('a "quoted" }, { name', 97, 1), event("user", 98, 1, nested=[{"a": 1}, {}])]
+
+
+def same(one: Trace, other: Trace) -> bool:
+    return list(one.timeline) == list(other.timeline) and one.num_others == other.num_others
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_pieces_give_what_the_whole_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indent: int | None) -> None:
+    trace = {"note": ['"traceEvents": [', {"traceEvents": [1]}], "traceEvents": SAMPLE, "after": [{}, {"a": "}, {"}]}
+    path = tmp_path / "rank1.json"
+    path.write_text(json.dumps(trace, indent=indent))
+    (whole,) = read_traces(path)
+    for size in (1, 10, 100, 333, 1000, 5000):
+        monkeypatch.setattr("rankscope.timeline.events._PIECE_BYTES", size)
+        (pieced,) = read_traces(path)
+        assert same(whole, pieced)
+        path.with_name("list.json").write_text(json.dumps(SAMPLE, indent=indent))
+        (bare,) = read_traces(path.with_name("list.json"))
+        assert same(evolve(bare, rank=1, timeline=whole.timeline), whole)
+        assert len(bare.timeline) == len(whole.timeline)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_a_file_that_is_cut_anywhere_is_one_clear_error(tmp_path: Path) -> None:
+    content = written(tmp_path, SAMPLE).read_bytes()
+    packed = gzip.compress(content)
+    for name, raw in (("rank1.json", content), ("rank1.json.gz", packed)):
+        for length in [*range(0, len(raw), 37), len(raw) - 1]:
+            (tmp_path / name).write_bytes(raw[:length])
+            with pytest.raises(StorageError, match=rf"^\S+{name}: not a readable trace: ") as caught:
+                read_traces(tmp_path / name)
+            assert len(str(caught.value)) < 500
+
+
+@pytest.mark.usefixtures("small_pieces")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@given(place=st.integers(0, 10**6), byte=st.integers(0, 255), length=st.integers(1, 8), packed=st.booleans())
+def test_a_damaged_file_is_read_or_one_clear_error(
+    tmp_path: Path, place: int, byte: int, length: int, packed: bool
+) -> None:
+    content = json.dumps({"distributedInfo": INFO, "traceEvents": SAMPLE}).encode()
+    raw = bytearray(gzip.compress(content) if packed else content)
+    place %= len(raw)
+    raw[place : place + length] = bytes([byte]) * length
+    path = tmp_path / "rank1.json"
+    path.write_bytes(raw)
+    problem = f"{path}: not a readable trace: "
+    try:
+        read_traces(path)
+    except StorageError as error:
+        problem = str(error)
+    assert problem.startswith(f"{path}: not a readable trace: ")
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"dur": -1},
+        {"dur": None},
+        {"ts": "soon"},
+        {"ts": math.nan},
+        {"ts": -math.inf},
+        {"dur": 1e300},
+        {"ts": 10**400},
+        {"ph": "B"},
+        {"ph": "E"},
+    ],
+    ids=str,
+)
+def test_odd_events_are_counted(tmp_path: Path, odd: dict[str, Any]) -> None:
+    trace = read(tmp_path, [*gloo_step(), event("my range", 1, 1) | odd, 3, "event", None, []])
+    assert trace.num_others["unreadable"] == 5
+    assert len(spans(trace, "main")) == 10
+
+
+@pytest.mark.parametrize("args", [None, 3, [], {"correlation": "1", "bytes": -1, "Input Dims": 3, "dtype": []}])
+def test_odd_arguments_are_not_said(tmp_path: Path, args: Any) -> None:
+    trace = read(tmp_path, [one | {"args": args} for one in [*gpu_step(), *gloo_step()]])
+    assert (trace.calls.num_bytes == -1).all()
+    assert (trace.gradient_bytes == -1).all()
+
+
+def test_pairs_of_b_and_e_are_ranges(tmp_path: Path) -> None:
+    pairs = []
+    for one in gloo_step():
+        pairs += [one | {"ph": "B", "dur": None}, one | {"ph": "E", "ts": one["ts"] + one["dur"], "name": None}]
+    pairs.sort(key=lambda one: one["ts"])
+    trace, expected = read(tmp_path, pairs), read(tmp_path, gloo_step())
+    assert same(trace, expected)
+
+
+@pytest.mark.parametrize("events", [gloo_step(), gpu_step()], ids=["gloo", "gpu"])
+def test_events_come_in_any_order(tmp_path: Path, events: list[dict[str, Any]]) -> None:
+    mixed = [events[place] for place in np.random.default_rng(0).permutation(len(events))]
+    trace, expected = read(tmp_path, mixed), read(tmp_path, events)
+    assert sorted(trace.timeline) == sorted(expected.timeline)
+    for name in ("num_bytes", "launch_s", "start_s", "stop_s"):
+        np.testing.assert_array_equal(getattr(trace.calls, name), getattr(expected.calls, name))
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks", "sizes", "message"),
+    [
+        (["a.json", "b.json"], [0, 0], [2, 2], r"^a\.json and b\.json are both of rank 0$"),
+        (["a.json", "b.json"], [0, 1], [2, 4], r"a\.json is of a job of 2 ranks and b\.json is of a job of 4 ranks"),
+        (["a.json", "rank1.json"], [None, None], [None, None], r"a\.json: .* which rank it is of$"),
+        ([], [], [], r" has no trace: a trace is a file whose name ends in \.json or \.json\.gz$"),
+        (["a.json", "b.json"], [0, -1], [2, 2], r"b\.json: .*distributedInfo's rank must be a whole number from 0"),
+    ],
+)
+def test_files_that_are_not_of_one_job(
+    tmp_path: Path, names: list[str], ranks: list[Any], sizes: list[Any], message: str
+) -> None:
+    for name, rank, size in zip(names, ranks, sizes, strict=True):
+        written(tmp_path, gloo_step(), name, rank=rank, world_size=size)
+    with pytest.raises(ValueError, match=message):
+        read_traces(tmp_path)
+
+
+def test_ranks_that_the_names_say(tmp_path: Path) -> None:
+    for name in ("rank_7.json", "worker-rank3.1700.pt.trace.json", "5.json"):
+        written(tmp_path, gloo_step(), name, rank=None)
+    assert [trace.rank for trace in read_traces(tmp_path)] == [3, 5, 7]
+    assert [trace.rank for trace in read_traces(tmp_path, ranks=[5, 7, 9])] == [5, 7]
+    with pytest.raises(ValueError, match=r"there is no trace of ranks \[1, 2\]$"):
+        read_traces(tmp_path, ranks=[2, 1])
+
+
+@pytest.mark.parametrize("content", ["[]", "null", '{"events": []}', '{"traceEvents": {}}', "[" * 100_000, "[1, 2]"])
+def test_what_is_no_trace_is_one_clear_error(tmp_path: Path, content: str) -> None:
+    (tmp_path / "rank1.json").write_text(content)
+    with pytest.raises(StorageError, match=r"rank1\.json: not a readable trace: "):
+        read_traces(tmp_path)
+
+
+def test_a_trace_is_unpacked_up_to_the_limit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.diagnose.trace.MOST_TRACE_BYTES", 2**20)
+    for name in ("rank1.json", "rank1.json.gz"):
+        path = written(tmp_path, [event("x" * 2**20, 0, 1)], name)
+        with pytest.raises(StorageError, match="it has more than 1048576 bytes"):
+            read_traces(path)
+
+
+def test_a_large_file_that_is_damaged_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.timeline.events._PIECE_BYTES", 1000)
+    monkeypatch.setattr("rankscope.timeline.events._MOST_EVENT_BYTES", 10_000)
+    content = written(tmp_path, gloo_step() * 100).read_bytes()
+    (tmp_path / "rank1.json").write_bytes(content[:100_000] + b"#" + content[100_000:])
+    with pytest.raises(StorageError, match=r"no event ends in \d{5} bytes before byte 1[12]\d{4}$"):
+        read_traces(tmp_path)
+
+
+def test_several_processes_read_as_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(3):
+        written(tmp_path, SAMPLE, f"{rank}.json.gz", rank=rank, world_size=3)
+    alone = read_traces(tmp_path)
+    monkeypatch.setattr("rankscope.diagnose.trace._IN_PARALLEL_BYTES", 0)
+    monkeypatch.setattr("rankscope.diagnose.trace.num_cores", lambda: 2)
+    lines: list[str] = []
+    together = read_traces(tmp_path, report=lines.append)
+    assert all(same(one, other) for one, other in zip(alone, together, strict=True))
+    assert sorted(lines) == ["read 0.json.gz", "read 1.json.gz", "read 2.json.gz"]
+    (tmp_path / "1.json.gz").write_bytes(b"{")
+    with pytest.raises(StorageError, match=r"1\.json\.gz: not a readable trace: "):
+        read_traces(tmp_path)
+
+
+def test_a_trace_travels_between_processes(tmp_path: Path) -> None:
+    trace = read(tmp_path, SAMPLE)
+    again = pickle.loads(pickle.dumps(trace))
+    assert same(trace, again)
+    with pytest.raises(AttributeError):
+        trace.rank = 3  # type: ignore[misc]

@@ -467,11 +467,11 @@ def test_odd_events_are_skipped_and_counted(tmp_path, odd):
 
 
 def test_a_trace_that_is_too_large_for_the_machine_is_one_clear_error(tmp_path, monkeypatch):
-    def too_large(raw):
+    def too_large(raw, kind):
         raise MemoryError
 
     path = Timeline.of(some_spans(2)).to_chrome_trace(tmp_path / "run.json")
-    monkeypatch.setattr("rankscope.timeline.timeline._decoded", too_large)
+    monkeypatch.setattr("rankscope.timeline.events._decoded", too_large)
     with pytest.raises(ValueError, match=r"run\.json: not a readable trace: there is not enough memory to read it$"):
         Timeline.from_chrome_trace(path)
 

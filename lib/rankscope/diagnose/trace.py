@@ -8,12 +8,10 @@ collective with its launch. Names are those that `torch.profiler` writes
 
 from __future__ import annotations
 
-import gzip
 import math
 import os
 import queue
 import re
-import zlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +23,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline.events import TraceFile
+from ..timeline.events import TraceFile, readable
 from ..timeline.timeline import Span, Timeline, Times, collective, column, intersect, merge, words
 from ..values.checks import count_of, of_type, several, whole
 from ..values.frozen import checked, frozen
@@ -370,17 +368,11 @@ class _Roles(dict[Any, int]):
 def _read(path: Path, num_files: int) -> tuple[Trace, int]:
     """The trace of a file, and the number of ranks of its job, 0 where it does not say."""
     file = TraceFile[Any](path, _Event | list[Any] | str | int | float | bool | None, MOST_TRACE_BYTES)
-    try:
+    with readable(path):
         reader = _Reader()
         for entries in file.pieces():
             reader.take(entries)
         return reader.trace(_rank(path, file.fields, num_files), path.name, file.fields)
-    except (RecursionError, MemoryError) as error:
-        deep = isinstance(error, RecursionError)
-        problem = "nested too deeply" if deep else "there is not enough memory to read it"
-        raise StorageError(path, f"not a readable trace: {problem}") from error
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise StorageError(path, f"not a readable trace: {error}") from error
 
 
 def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -401,13 +393,11 @@ def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
 def _rank_of(path: Path, num_files: int) -> int:
     """The rank, from the first events' piece of the file alone where it stands there."""
     file = TraceFile[Any](path, Any, MOST_TRACE_BYTES)
-    try:
+    with readable(path):
         for _ in file.pieces():
             if file.fields:
                 break
         return _rank(path, file.fields, num_files)
-    except (ValueError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as error:
-        raise StorageError(path, f"not a readable trace: {error}") from error
 
 
 class _Reader:

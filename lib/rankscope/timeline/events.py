@@ -6,16 +6,20 @@ import gzip
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
+from ..values.storage import StorageError, open_file
+
 Entry = TypeVar("Entry")
 
 _PIECE_BYTES = 4 << 20  # of text, decoded at once
-_MOST_CUTS, _MOST_BRACES = 8, 1000  # at which a piece is tried to end before more is read
+_MOST_EVENT_BYTES = 1 << 26  # so much text must hold the end of an event
+_MOST_CUTS, _MOST_BRACES = 8, 1000  # places that are tried, or looked at, before more is read
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*$")  # of what stands before an event: the end of the one before it
 _BOM = b"\xef\xbb\xbf"
@@ -41,12 +45,7 @@ class TraceFile(Generic[Entry]):
         ValueError for what is no trace, for one that is cut short and for more than `most_bytes` of text, before
         memory is taken for it; OSError and EOFError for what cannot be read, and RecursionError.
         """
-        with open(self._path, "rb", opener=_without_waiting) as raw:
-            found = os.fstat(raw.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise ValueError("it is not a file")
-            if found.st_size > self._most_bytes:
-                raise ValueError(f"it has more than {self._most_bytes} bytes")
+        with open_file(self._path, self._most_bytes) as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             with gzip.open(raw) if packed else raw as file:
@@ -83,7 +82,7 @@ class TraceFile(Generic[Entry]):
         """Where the list of events begins, None where it does not; keeps the fields before it."""
         if text.lstrip()[:1] == b"[":
             return text.index(b"[") + 1
-        for found in _LIST.finditer(text):
+        for found in islice(_LIST.finditer(text), _MOST_CUTS):
             try:
                 fields = _decoded(text[: found.end()] + b"]}", dict[str, Any])
             except ValueError:  # within a string, or deeper
@@ -111,6 +110,10 @@ class TraceFile(Generic[Entry]):
         return _decoded(text, self._entries)  # type: ignore[no-any-return]
 
     def _read(self, file: BinaryIO, text: bytes, size: int) -> bytes:
+        if len(text) > _MOST_EVENT_BYTES:
+            raise ValueError(
+                f"it is damaged, or no trace: no event ends in {len(text)} bytes before byte {self.num_bytes}"
+            )
         pieces = [text]
         while size and (piece := file.read(min(size, _PIECE_BYTES))):
             pieces.append(piece)
@@ -121,8 +124,20 @@ class TraceFile(Generic[Entry]):
         return b"".join(pieces)
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # that of a FIFO waits for no writer
+@contextmanager
+def readable(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Let whatever a damaged trace raises be a StorageError; an OSError stays one."""
+    try:
+        yield
+    except (RecursionError, MemoryError) as error:
+        deep = isinstance(error, RecursionError)
+        problem = "nested too deeply" if deep else "there is not enough memory to read it"
+        raise StorageError(path, f"not a readable trace: {problem}") from error
+    except Exception as error:  # a damaged file can fail in many ways
+        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile):
+            raise
+        kind = "" if type(error) is ValueError else f"{type(error).__name__}: "
+        raise StorageError(path, f"not a readable trace: {kind}{error}") from error
 
 
 def _cuts(text: bytes) -> Iterator[int]:

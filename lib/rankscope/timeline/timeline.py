@@ -7,7 +7,6 @@ a process there, a lane a thread, a kind a category. Traces of others, torch.pro
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import math
 import os
@@ -24,7 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..values.checks import count_of, is_scalar, number, of_type, one_of, several, whole
 from ..values.frozen import checked, evolve, frozen
-from ..values.storage import StorageError, read_bytes, write_atomically
+from ..values.storage import StorageError, write_atomically
+from .events import TraceFile, readable
 
 Times = NDArray[np.float64]
 Intervals = tuple[Times, Times]  # starts and stops
@@ -34,8 +34,7 @@ _NO_WORK = (*WAITS, "gpu_user_annotation", "cuda_sync")  # and a profiler's labe
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
 _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 _FORMAT, _VERSION = "rankscope.timeline", 1
-_PIECE_BYTES = 1 << 20  # unpacked at once
-_MOST_TRACE_BYTES = 1 << 29  # unpacked: some 4 million events, which take about 4 GiB to read
+_MOST_TRACE_BYTES = 1 << 29  # unpacked: some 4 million events, which take about 3 GiB to read
 
 
 class TimelineError(ValueError):
@@ -344,23 +343,14 @@ class Timeline:
         event that can be read, and OSError where it cannot be opened.
         """
         one_of("kind", kind, ("category", "name"))
-        try:
-            raw = read_bytes(path, _MOST_TRACE_BYTES)
-        except ValueError as error:
-            raise StorageError(path, f"not a readable trace: {error}") from error
-        try:
-            trace = _decoded(unpacked(raw) if raw[:2] == b"\x1f\x8b" else raw)
-            head = trace.otherData
+        file = TraceFile[_Entry](path, _Entry, _MOST_TRACE_BYTES)
+        with readable(path):
+            events = [event for piece in file.pieces() for event in piece]
+            head = file.fields.get("otherData")
             if not isinstance(head, dict) or head.get("format") != _FORMAT:
-                timeline, skipped = _foreign(trace, kind)
+                timeline, skipped = _foreign(events, file.fields.get("distributedInfo"), kind)
             else:
-                timeline, skipped = _own(trace, head), ""
-        except (RecursionError, MemoryError) as error:
-            deep = isinstance(error, RecursionError)
-            problem = "nested too deeply" if deep else "there is not enough memory to read it"
-            raise StorageError(path, f"not a readable trace: {problem}") from error
-        except Exception as error:  # a damaged file can fail in many ways
-            raise StorageError(path, f"not a readable trace: {type(error).__name__}: {error}") from error
+                timeline, skipped = _own(events, head), ""
         if skipped:
             warnings.warn(str(StorageError(path, skipped)), stacklevel=2)
         return timeline
@@ -391,39 +381,10 @@ class _Event(msgspec.Struct, gc=False):
 _Entry = _Event | list[Any] | str | int | float | bool | None  # an event, or what is none and is skipped
 
 
-class _Trace(msgspec.Struct):
-    traceEvents: list[_Entry]
-    otherData: Any = None
-    distributedInfo: Any = None
-
-
-_decoder = msgspec.json.Decoder(_Trace | list[_Entry])
-
-
-def unpacked(raw: bytes) -> bytes:
-    """Return what was gzipped; raises ValueError for more than a trace may have, OSError or EOFError for no gzip."""
-    pieces, num_bytes = list[bytes](), 0
-    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
-        while piece := file.read(_PIECE_BYTES):
-            pieces.append(piece)
-            num_bytes += len(piece)
-            if num_bytes > _MOST_TRACE_BYTES:
-                raise ValueError(f"it has more than {_MOST_TRACE_BYTES} bytes unpacked")
-    return b"".join(pieces)
-
-
-def _decoded(raw: bytes) -> _Trace:
-    try:
-        trace = _decoder.decode(raw)
-    except msgspec.DecodeError:  # Python's own reader also takes NaN, which some profilers write
-        trace = msgspec.convert(json.loads(raw), _Trace | list[_Entry])
-    return trace if isinstance(trace, _Trace) else _Trace(trace)  # the format allows the bare list of events
-
-
-def _own(trace: _Trace, head: dict[str, Any]) -> Timeline:
+def _own(entries: list[_Entry], head: dict[str, Any]) -> Timeline:
     if head.get("version") != _VERSION:
         raise ValueError(f"version {head.get('version')!r}, this library reads version {_VERSION}")
-    events = [of_type("an event", one, _Event) for one in trace.traceEvents]
+    events = [of_type("an event", one, _Event) for one in entries]
     lanes = {(one.pid, one.tid): _given_name(one) for one in events if one.name == "thread_name"}
     spans = []
     for one in events:
@@ -433,16 +394,15 @@ def _own(trace: _Trace, head: dict[str, Any]) -> Timeline:
     return Timeline.of(spans).named(*([str(name) for name in head.get(column, [])] for column in ("lanes", "kinds")))
 
 
-def _foreign(trace: _Trace, kind: str) -> tuple[Timeline, str]:
+def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str]:
     """The timeline, and in words how many events were skipped; no words where none were."""
-    info = trace.distributedInfo
     named = info.get("rank") if isinstance(info, dict) else None
     rank = 0 if named is None else whole("distributedInfo's rank", named, 0, 2**31 - 1)
     names: dict[tuple[Any, Any], str] = {}
     begun: dict[tuple[Any, Any], list[_Event]] = {}  # the B events of each thread that have no E yet
     events, threads, start_us, length_us = list[_Event](), list[tuple[Any, Any]](), list[float](), list[float]()
     odd: list[_Entry] = []
-    for one in trace.traceEvents:
+    for one in entries:
         try:
             event = of_type("an event", one, _Event)
             thread = 0 if event.pid is None else event.pid, event.tid
@@ -464,7 +424,7 @@ def _foreign(trace: _Trace, kind: str) -> tuple[Timeline, str]:
         except (ValueError, TypeError, OverflowError, IndexError):
             odd.append(one)
     odd += [event for left in begun.values() for event in left]
-    total = count_of(len(trace.traceEvents), "event")
+    total = count_of(len(entries), "event")
     skipped = f"skipped {len(odd)} of {total}, the first: {odd[0]!r:.200}" if odd else ""
     if odd and not events:
         raise ValueError(f"no event that can be read; {skipped}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import math
 import os
@@ -143,18 +144,35 @@ def rebuild(kind: type[Value], name: str, fields: Any) -> Value:
 
 def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
     """Return all of a regular file; ValueError for a longer, an empty or another kind of file, OSError for none."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # that of a FIFO waits for no writer
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise ValueError("it is not a file")
-    with os.fdopen(descriptor, "rb") as file:
-        raw = file.read(found.st_size + 1) if found.st_size <= most_bytes else b""  # takes memory for as much
-    if found.st_size > most_bytes or len(raw) > most_bytes:
+    with open_file(path, most_bytes) as file:
+        raw = file.read(os.fstat(file.fileno()).st_size + 1)  # takes memory for as much
+    if len(raw) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")
     if not raw.strip():
         raise ValueError("it is empty")
     return raw
+
+
+def open_file(path: PathLike, most_bytes: int) -> BinaryIO:
+    """Open a regular file; ValueError for a longer or another kind of file, OSError for none."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # that of a FIFO waits for no writer
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > most_bytes:
+        os.close(descriptor)
+        raise ValueError(f"it has more than {most_bytes} bytes" if stat.S_ISREG(found.st_mode) else "it is not a file")
+    return os.fdopen(descriptor, "rb")
+
+
+def unpacked(raw: bytes, most_bytes: int) -> bytes:
+    """Return what was gzipped; raises ValueError for more than `most_bytes`, OSError or EOFError for no gzip."""
+    pieces, num_bytes = list[bytes](), 0
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+        while piece := file.read(1 << 20):
+            pieces.append(piece)
+            num_bytes += len(piece)
+            if num_bytes > most_bytes:
+                raise ValueError(f"it has more than {most_bytes} bytes unpacked")
+    return b"".join(pieces)
 
 
 def read_arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ...timeline.timeline import unpacked
 from ...values.checks import count_of, printable
-from ...values.storage import StorageError, read_bytes
+from ...values.storage import StorageError, read_bytes, unpacked
 from ..profile import NATIVE, Point, Profile
 from ..provenance import topology
 
+_MOST_BYTES = 1 << 29  # of a log, unpacked
 GB = 10**9  # bytes assumed for a copy of unstated size: its time is computed from the printed rate
 _NAMES = ("allreduce", "allgather", "all_to_all", "reduce_scatter", "broadcast", "reduce", "scatter", "gather")
 COLLECTIVE = dict(zip(_NAMES, _NAMES, strict=True)) | {"all_reduce": "allreduce", "all_gather": "allgather"}
@@ -45,7 +45,7 @@ class Log:
         self.name = printable(Path(path).name.split(".")[0])
         try:
             raw = read_bytes(path)
-            self.raw = unpacked(raw) if raw[:2] == b"\x1f\x8b" else raw
+            self.raw = unpacked(raw, _MOST_BYTES) if raw[:2] == b"\x1f\x8b" else raw
         except (ValueError, EOFError) as error:
             raise StorageError(path, str(error)) from error
         text = self.raw.decode("utf-8", "replace")
