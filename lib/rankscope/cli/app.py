@@ -97,6 +97,11 @@ def nccl(
     log: Annotated[
         Path | None, typer.Option(help="A log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING.")
     ] = None,
+    topo: Annotated[
+        Path | None,
+        typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write a drawing of --topo, an SVG.")] = None,
     profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
     tuner_csv: Annotated[
         Path | None,
@@ -112,10 +117,16 @@ def nccl(
     from ..values.checks import count_of
     from ..values.storage import write_atomically
     from . import tables
-    from .nccl import SIZES, box_of, choices
+    from .nccl import SIZES, box_of, choices, of_topology
 
     gpu, gpus_per_node = box_of(box)
     more: dict[str, Any] = {"gpus_per_node": gpus_per_node} | ({} if nodes is None else {"num_nodes": nodes})
+    if picture is not None and topo is None:
+        raise ValueError("--picture needs --topo, the topology that it draws")
+    if topo is not None:
+        found = of_topology(topo, gpu, gpus_per_node, picture)
+        tables.show(found.words)
+        more |= found.more
     model = Model.from_log(log, gpu, **more) if log else Model(**{"gpu": gpu, "version": version, **more})
     measured = None if profile is None else Profile.load(profile)
     if tuner_csv is not None and measured is None:

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from .constants import GPUS, Graph
 from .model import Model
+from .topology import read_topology
 
-__all__ = ["GPUS", "Graph", "Model"]
+__all__ = ["GPUS", "Graph", "Model", "read_topology"]
