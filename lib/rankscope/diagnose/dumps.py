@@ -186,24 +186,34 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
             size = size or len(ranks)
     rank = whole("the rank, the number at the end of its name,", int(numbered[1]), 0, size - 1 if size else None)
     entries = sorted(file.entries, key=lambda entry: entry.record_id)
-    return Dump(rank, tuple(map(_call, entries)), groups, size, not entries or entries[0].record_id <= 0, path.name)
+    same: dict[Any, Any] = {}  # what calls have in common is kept once
+    return Dump(
+        rank,
+        tuple(_call(entry, same) for entry in entries),
+        groups,
+        size,
+        not entries or entries[0].record_id <= 0,
+        path.name,
+    )
 
 
-def _call(entry: _Entry) -> Call:
+def _call(entry: _Entry, same: dict[Any, Any]) -> Call:
     backend, _, name = entry.profiling_name.partition(":")
     ended = entry.retired and entry.state == "scheduled" and backend == "gloo"
     own = next((one for one in entry.frames if not _LIBRARY.search(one.filename)), None)
+    where = one_line(f"{Path(own.filename).name}:{own.line} in {own.name}") if own else ""
+    inputs, outputs = (entry.input_sizes, entry.input_dtypes), (entry.output_sizes, entry.output_dtypes)
     return Call(
         group=entry.process_group[0],
         number=entry.collective_seq_id,
         collective=one_line(name or backend),
-        inputs=(entry.input_sizes, entry.input_dtypes),
-        outputs=(entry.output_sizes, entry.output_dtypes),
+        inputs=same.setdefault(inputs, inputs),
+        outputs=same.setdefault(outputs, outputs),
         state="ended" if ended else one_line(entry.state),
         created_s=entry.time_created_ns / 1e9,
         timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1e3,
         is_peer=entry.is_p2p or name.split(" ")[0] in ("send", "recv"),
-        where=one_line(f"{Path(own.filename).name}:{own.line} in {own.name}") if own else "",
+        where=same.setdefault(where, where),
     )
 
 

@@ -272,7 +272,7 @@ def _circle(stops: list[_Stop], of_rank: dict[int, Dump]) -> list[Finding]:
 
     odd = [stop for stop in stops if weight(stop) == max(map(weight, stops))]
     ranks = sorted({rank for stop in odd for rank in stop.absent})
-    words = [f"{listed('Rank', ranks)} came to another group than {odd[0]}, and the groups wait for each other."]
+    words = [f"{listed('Rank', ranks)} came to another group than {odd[0]}.", "The groups wait for each other:"]
     words += [
         f"{listed('Rank', stop.came)} made {stop}, {stop.made}, without {listed('rank', stop.absent)}."
         for stop in stops
