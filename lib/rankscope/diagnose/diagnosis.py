@@ -26,9 +26,9 @@ Seconds = NDArray[np.float64]
 PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")
 _HOST = PHASES.index("host")  # what no span covers
 _NONE = np.zeros(0), np.zeros(0)
-_LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.1, 0.6  # see `culprits_of`
+_LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.12, 0.6  # see `culprits_of`
 _SECOND = 0.4  # of what the first cause costs
-_LARGE, _ALIKE = 0.05, 0.4  # phases of this share of a step count; a starved rank stretches each by this share of all
+_ALIKE, _ALL = 0.4, 0.8  # a starved rank stretches phases of most of a step, each by this share of what it is late
 _WORDS = {
     "loader": "its loader takes",
     "h2d": "its copies to the GPU take",
@@ -114,10 +114,10 @@ def own_times(trace: Trace) -> OwnTimes:
     chosen = of_gradients & (step >= 0)
     np.fmax.at(last_s, step[chosen], arrive_s[chosen])
     np.fmax.at(end_s, step[chosen], calls.stop_s[chosen])
-    if not chosen.any():
-        end_s = steps.stop_s
     begin_s = np.append(np.nan, end_s[:-1])
-    if np.isfinite(end_s).sum() == 1:  # there is no end before it
+    if not chosen.any():
+        begin_s, end_s = steps.start_s, steps.stop_s
+    elif np.isfinite(end_s).sum() == 1:  # there is no end before it
         begin_s = np.where(np.isfinite(end_s), steps.start_s, np.nan)
     rows = np.flatnonzero(np.isfinite(begin_s) & np.isfinite(end_s))
     begin_s, end_s, last_s = begin_s[rows], end_s[rows], last_s[rows]
@@ -160,8 +160,8 @@ def own_times(trace: Trace) -> OwnTimes:
     call_exposed_s = np.interp(calls.stop_s, time_s, waited_s) - np.interp(since_s, time_s, waited_s)
     place_of = np.append(np.full(len(steps), -1), -1)
     place_of[rows] = np.arange(rows.size)
-    launched = np.searchsorted(time_s, launch_s, side="right") - 1
-    in_order = np.clip(launched, 0, max(phase.size - 1, 0))
+    launched = np.append(phase, _HOST)[np.searchsorted(time_s, launch_s, side="right") - 1]
+    launched[_inside(launch_s, hosts["backward"])] = PHASES.index("backward")
     starved = spans.select(kind="starved")
     starved_of = {
         item: stop - start for item, start, stop in zip(starved.item, starved.start_s, starved.stop_s, strict=True)
@@ -175,7 +175,7 @@ def own_times(trace: Trace) -> OwnTimes:
         idle_s=summed(~waits & ~working & on_gpu)[:, 0],
         starved_s=np.array([starved_of.get(item, 0.0) for item in steps.item[rows]]),
         call_row=np.where(ended, place_of[step], -1),
-        call_phase=phase[in_order] if phase.size else np.zeros(len(calls), np.int64),
+        call_phase=launched,
         call_of_gradients=of_gradients,
         call_s=np.where(ended, calls.stop_s - arrive_s, np.nan),
         call_exposed_s=np.where(ended, call_exposed_s, np.nan),
@@ -241,9 +241,9 @@ def _of_others(values: Seconds) -> Seconds:
 def _causes(mine_s: Seconds, usual_s: Seconds, starved_s: float) -> list[tuple[str, list[int]]]:
     """Why a rank took this long in the steps in which it is late, and which phases each cause makes longer."""
     excess_s = np.maximum(mine_s - usual_s, 0)
-    large = usual_s > _LARGE * usual_s.sum()
-    alike = excess_s[large] * usual_s.sum() > _ALIKE * excess_s.sum() * usual_s[large]
-    if starved_s > excess_s.sum() / 2 or (large.sum() > 1 and alike.all()):
+    alike = excess_s * usual_s.sum() > _ALIKE * excess_s.sum() * usual_s
+    all_alike = alike.sum() > 2 and usual_s[alike].sum() > _ALL * usual_s.sum()
+    if starved_s > excess_s.sum() / 2 or all_alike:
         return [("starved", [*range(len(PHASES))])]
     return [(PHASES[place], [place]) for place in np.flatnonzero(excess_s >= _SECOND * excess_s.max()).tolist()]
 

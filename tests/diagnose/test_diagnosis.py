@@ -1,0 +1,296 @@
+"""`diagnose` on jobs made by code, of which every late rank and cause is known, and on real ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.diagnose import diagnose, read_traces
+from rankscope.diagnose.diagnosis import PHASES, culprits_of, own_times
+from rankscope.diagnose.trace import Calls, Trace
+from rankscope.timeline import Span, Timeline
+from rankscope.values.frozen import evolve
+from tests.diagnose.jobs import CAUSES, Job, run_jobs
+
+USUAL_S = {"loader": 0.004, "host": 0.002, "forward": 0.012, "backward": 0.018, "optimizer": 0.004}
+STEPS, RANKS, WIRE_S = 10, 4, 0.001
+BUCKETS = (1000, 4000)  # bytes; the first is launched in the middle of backward
+
+
+def phases(num_ranks: int = RANKS, steps: int = STEPS, **late: Any) -> dict[str, Any]:
+    """Seconds by step and rank of each phase; `late` adds to a phase."""
+    random = np.random.default_rng(0)
+    usual = {name: mean * random.uniform(0.95, 1.05, (steps, num_ranks)) for name, mean in USUAL_S.items()}
+    return {name: seconds + late.get(name, 0.0) for name, seconds in usual.items()}
+
+
+def on_rank(rank: int, delay_s: float = 0.06, every: int = 1, num_ranks: int = RANKS) -> Any:
+    """A delay on one rank, in every so manieth step."""
+    delays_s = np.zeros((STEPS, num_ranks))
+    delays_s[::every, rank] = delay_s
+    return delays_s
+
+
+class Made:
+    """A rank of a job that is made up: its spans, its calls, and the time up to which it has come."""
+
+    def __init__(self, rank: int, clock_s: float) -> None:
+        self.rank, self.now_s, self.spans, self.calls = rank, clock_s, list[Span](), list[Any]()
+
+    def span(self, kind: str, seconds: float, lane: str = "main", item: int = -1) -> None:
+        self.spans.append(Span(self.rank, lane, kind, item, self.now_s, self.now_s + seconds))
+        self.now_s += seconds
+
+    def trace(self) -> Trace:
+        kinds, groups = ("allreduce", "broadcast"), ("0",)
+        columns = list(zip(*self.calls, strict=True)) or [()] * 5
+        kind = np.array([kinds.index(one) for one in columns[0]], np.int64)
+        num_bytes = np.array(columns[1], np.int64)
+        times = (np.array(column, float) for column in columns[2:])
+        calls = Calls(np.zeros_like(kind), kind, num_bytes, *times, groups, kinds)
+        return Trace(self.rank, Timeline.of(self.spans), calls, source=f"rank{self.rank}.json")
+
+
+def job(phase_s: dict[str, Any], *, gpu: bool = False, buffers: bool = False, metric: bool = False) -> list[Trace]:
+    """Traces of DDP's ranks, each by a clock of its own: on Gloo, or on GPUs whose hosts wait for them in each step.
+
+    With `buffers` all wait inside forward before it begins, and with `metric` after the optimizer.
+    """
+    num_ranks = phase_s["loader"].shape[1]
+    clocks_s = [100.0 * rank for rank in range(num_ranks)]
+    ranks = [Made(rank, clock_s) for rank, clock_s in enumerate(clocks_s)]
+
+    def together(kind: str, num_bytes: int, launched_s: list[float], after_s: float = 0.0) -> float:
+        """A call that ends on all ranks at once; return when, by the first clock."""
+        end_s = max(after_s, *(own - clock for own, clock in zip(launched_s, clocks_s, strict=True))) + WIRE_S
+        for one, launch_s, clock_s in zip(ranks, launched_s, clocks_s, strict=True):
+            start_s = max(launch_s, after_s + clock_s)
+            one.calls.append((kind, num_bytes, launch_s, start_s, end_s + clock_s))
+            if gpu:
+                one.spans.append(Span(one.rank, "stream 20", kind, len(one.calls) - 1, start_s, end_s + clock_s))
+        return end_s
+
+    def wait(end_s: float) -> None:
+        for one, clock_s in zip(ranks, clocks_s, strict=True):
+            one.now_s = end_s + clock_s
+
+    def work(step: int, kind: str, lane: str) -> None:
+        """The host's span and, on a GPU, a kernel of that length that the host launched."""
+        for one in ranks:
+            begin_s, seconds = one.now_s, phase_s[kind][step, one.rank]
+            one.span(kind, seconds, lane)
+            if gpu:
+                one.spans += [
+                    Span(one.rank, place, name, step, begin_s, one.now_s)
+                    for place, name in (("stream 7", "kernel"), ("gpu", kind))
+                ]
+
+    for step in range(len(phase_s["loader"])):
+        begun_s = [one.now_s for one in ranks]
+        for one in ranks:
+            one.span("loader", phase_s["loader"][step, one.rank])
+            one.now_s += phase_s["host"][step, one.rank]
+        if buffers:
+            for one in ranks:
+                one.span("forward", 2e-6)
+            wait(together("broadcast", 64, [one.now_s - 1e-6 for one in ranks]))
+        work(step, "forward", "main")
+        backward_s = [one.now_s for one in ranks]
+        work(step, "backward", "backward")
+        middle_s = [(one.now_s + first) / 2 for one, first in zip(ranks, backward_s, strict=True)]
+        wait(
+            together("allreduce", BUCKETS[1], [one.now_s for one in ranks], together("allreduce", BUCKETS[0], middle_s))
+        )
+        work(step, "optimizer", "main")
+        if metric:
+            wait(together("allreduce", 4, [one.now_s for one in ranks]))
+        for one, begin_s in zip(ranks, begun_s, strict=True):
+            one.spans.append(Span(one.rank, "main", "step", step, begin_s, one.now_s))
+    return [one.trace() for one in ranks]
+
+
+WAYS = [{}, {"gpu": True}, {"buffers": True}, {"metric": True}, {"buffers": True, "metric": True}]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: "_".join(way) or "plain")
+@pytest.mark.parametrize("cause", CAUSES)
+def test_the_late_rank_and_its_cause_are_named_and_cost_what_their_absence_saves(cause, way):
+    healthy = diagnose(job(phases(), **way))
+    assert healthy.culprits == []
+    assert "balanced" in str(healthy)
+    for rank in range(RANKS):
+        for delay_s in (0.02, 0.06):
+            found = diagnose(job(phases(**{cause: on_rank(rank, delay_s)}), **way))
+            assert [(one.rank, one.cause) for one in found.culprits] == [(rank, cause)]
+            assert found.culprits[0].cost_s == pytest.approx(found.step_s - healthy.step_s, rel=0.1)
+            assert f"Rank {rank} arrives" in str(found)
+
+
+def test_the_longest_backward_would_name_another_rank():
+    traces = job(phases(backward=on_rank(2)))
+    took_s = []
+    for trace in traces:  # what loss.backward() takes: until the last bucket is reduced
+        begins_s = trace.timeline.select(kind="backward").start_s
+        took_s.append(float((trace.calls.stop_s[1::2] - begins_s).mean()))
+    assert max(took_s) < 1.05 * min(took_s)  # the others wait inside theirs
+    assert int(np.argmax(took_s)) != 2
+    assert diagnose(traces).culprits[0][:2] == (2, "backward")
+
+
+def test_every_fourth_step_two_ranks_and_two_culprits():
+    found = diagnose(job(phases(loader=on_rank(3, every=4))))
+    assert found.culprits[0][:2] == (3, "loader")
+    assert "in 2 of 9 steps" in str(found)
+    assert diagnose(job(phases(2, forward=on_rank(1, num_ranks=2)))).culprits[0][:2] == (1, "forward")
+    both = phases(loader=on_rank(0, 0.08), backward=on_rank(2, 0.05))
+    assert [one[:2] for one in diagnose(job(both)).culprits] == [(2, "backward"), (0, "loader")]
+    on_one = phases(loader=on_rank(1, 0.04), forward=on_rank(1, 0.05))
+    assert [one[:2] for one in diagnose(job(on_one)).culprits] == [(1, "forward"), (1, "loader")]
+
+
+def test_one_bad_step_of_a_balanced_job_names_nobody():
+    late_s = np.zeros((STEPS, RANKS))
+    late_s[4, 1] = 0.5
+    assert diagnose(job(phases(host=late_s))).culprits == []
+    late_s[6, 1] = 0.5
+    assert diagnose(job(phases(host=late_s))).culprits[0][:2] == (1, "host")
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_rank_that_is_slow_in_all_it_does_is_starved(gpu):
+    seconds = {name: one.copy() for name, one in phases().items()}
+    for one in seconds.values():
+        one[:, 2] *= 2.5
+    found = diagnose(job(seconds, gpu=gpu))
+    assert [one[:2] for one in found.culprits] == [(2, "starved")]
+    assert "takes 2.5 times as long" in str(found)
+    seconds["forward"][:, 2] = seconds["forward"][:, 1]  # a part that is as fast as on the others
+    assert "starved" not in {one.cause for one in diagnose(job(seconds, gpu=gpu)).culprits}
+
+
+def test_time_without_a_core_is_a_cause_where_it_was_recorded():
+    own_s = np.full((STEPS, RANKS, len(PHASES)), 0.01)
+    own_s[:, 1, PHASES.index("backward")] += 0.05
+    window_s, starved_s = np.full((STEPS, RANKS), 0.12), np.zeros((STEPS, RANKS))
+    assert culprits_of(range(RANKS), window_s, own_s, starved_s)[0].cause == "backward"
+    starved_s[:, 1] = 0.04
+    assert culprits_of(range(RANKS), window_s, own_s, starved_s)[0].cause == "starved"
+    spans = [Span(0, "cpu", "starved", step, 1.0, 1.0 + 0.001 * step) for step in range(STEPS)]
+    trace = job(phases())[0]
+    trace = evolve(trace, timeline=Timeline.concat([trace.timeline, Timeline.of(spans)]))
+    assert own_times(trace).starved_s == pytest.approx(0.001 * np.arange(1, STEPS))
+
+
+def test_copies_to_the_gpu_are_a_cause():
+    traces = job(phases(host=on_rank(1)), gpu=True)
+    loads = traces[1].timeline.select(kind="loader")
+    late = [Span(1, "stream 9", "memcpy h2d", 1 << 20, stop_s, stop_s + 0.06) for stop_s in loads.stop_s]
+    traces[1] = evolve(traces[1], timeline=Timeline.concat([traces[1].timeline, Timeline.of(late)]))
+    assert diagnose(traces).culprits[0][:2] == (1, "h2d")
+
+
+def test_own_time_and_waiting_make_up_each_window():
+    for way in WAYS:
+        found = diagnose(job(phases(forward=on_rank(1)), **way))
+        assert found.phase_s.sum(axis=2) + found.waiting_s == pytest.approx(found.window_s)
+        assert np.ptp(found.window_s, axis=1) == pytest.approx(0, abs=1e-9)
+        frame = found.to_frame()
+        assert len(frame) == (STEPS - 1) * RANKS
+        assert frame.own_s.to_numpy() == pytest.approx(frame[[f"{kind}_s" for kind in PHASES]].sum(axis=1).to_numpy())
+        assert frame.groupby("rank").late_s.mean().idxmax() == 1
+
+
+def test_buckets_are_named_and_share_what_is_exposed():
+    found = diagnose(job(phases(forward=on_rank(1)), buffers=True, metric=True))
+    names = {one.name: one for one in found.buckets}
+    assert list(names) == ["broadcast 0 in forward", "DDP bucket 0", "DDP bucket 1", "allreduce 0 between phases"]
+    assert [names[f"DDP bucket {place}"].num_bytes for place in range(2)] == [*BUCKETS]
+    assert names["DDP bucket 1"].last_rank == 1
+    assert names["DDP bucket 1"].late_s == pytest.approx(0.06, rel=0.1)
+    assert sum(one.exposed_s for one in found.buckets) == pytest.approx(found.exposed_s, rel=0.01)
+    assert found.hidden_s > 0
+
+
+def test_the_collectives_of_fsdp_are_named():
+    traces = job(phases(), buffers=True)
+    kinds = "reduce_scatter", "allgather"
+    sharded = diagnose([evolve(one, calls=evolve(one.calls, kinds=kinds)) for one in traces])
+    names = [one.name for one in sharded.buckets]
+    assert names == ["FSDP allgather 0 in forward", *(f"FSDP reduce_scatter {place} in backward" for place in (0, 1))]
+
+
+def test_traces_that_do_not_fit_say_so_first():
+    traces = job(phases(forward=on_rank(1)))
+    assert "One rank only" in str(diagnose(traces[:1]))
+    assert diagnose(traces[:1]).culprits == []
+    shorter = job(phases(steps=7))[3]
+    found = diagnose([*traces[:3], shorter])
+    assert found.steps == tuple(range(1, 7))
+    assert str(found).startswith("Only 6 steps")
+    assert found.culprits[0][:2] == (1, "forward")
+    whole = [evolve(one, group_ranks={"0": (0, 1, 2, 3)}) for one in traces]
+    assert str(diagnose(whole[:3])).startswith("The job has 4 ranks; there is no trace of rank 3.")
+    calls = traces[2].calls
+    other = evolve(calls, num_bytes=np.where(np.arange(len(calls)) == 4, 5, calls.num_bytes))
+    odd = diagnose([*traces[:2], evolve(traces[2], calls=other), traces[3]])
+    assert str(odd).startswith("Rank 2 made allreduce of 5 bytes where")
+    assert odd.culprits[0][:2] == (1, "forward")
+    for wrong in ([], [traces[0], traces[0]], traces[0]):
+        with pytest.raises(ValueError, match="traces must be"):
+            diagnose(wrong)
+
+
+def test_traces_without_steps_or_collectives():
+    traces = job(phases())
+    spans = traces[1].timeline
+    without = evolve(traces[1], timeline=spans.select(kind=[kind for kind in spans.kinds if kind != "step"]))
+    with pytest.raises(ValueError, match=r"rank1\.json has no steps: give torch\.profiler\.profile a schedule"):
+        diagnose([traces[0], without])
+    alone = diagnose([_silent(one) for one in traces])
+    assert (alone.culprits, alone.exposed_s, len(alone.steps)) == ([], 0.0, STEPS)
+    assert "no collective" in str(alone)
+    assert diagnose(job(phases(steps=1))).steps == (0,)
+
+
+def _silent(trace: Trace) -> Trace:
+    return evolve(trace, calls=Made(trace.rank, 0.0).trace().calls)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.permutations(range(RANKS)), st.sampled_from(CAUSES), st.integers(0, RANKS - 1))
+def test_ranks_have_no_order(order, cause, rank):
+    seconds = phases(**{cause: on_rank(rank)})
+    before = diagnose(job(seconds)).culprits
+    after = diagnose(job({name: one[:, list(order)] for name, one in seconds.items()})).culprits
+    assert [(order[one.rank], one.cause) for one in after] == [one[:2] for one in before] == [(rank, cause)]
+    assert [one.cost_s for one in after] == pytest.approx([one.cost_s for one in before])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(-1e4, 1e4), min_size=RANKS, max_size=RANKS), st.sampled_from(CAUSES))
+def test_clocks_do_not_matter(shifts_s, cause):
+    traces = job(phases(**{cause: on_rank(2)}))
+    moved = []
+    for trace, shift_s in zip(traces, shifts_s, strict=True):
+        times = {name: getattr(trace.calls, name) + shift_s for name in ("launch_s", "start_s", "stop_s")}
+        moved.append(evolve(trace, timeline=trace.timeline.shifted(shift_s), calls=evolve(trace.calls, **times)))
+    before, after = diagnose(traces), diagnose(moved)
+    assert [one[:2] for one in after.culprits] == [one[:2] for one in before.culprits] == [(2, cause)]
+    assert after.phase_s == pytest.approx(before.phase_s, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_a_real_late_rank_is_named(tmp_path):
+    """The delay is ten times a phase, so that a busy machine does not hide it."""
+    late = [Job("forward", 2, 0.2, num_steps=6, batch_norm=True), Job("loader", 1, 0.2, num_steps=6, metric=True)]
+    for ran in run_jobs(tmp_path, late):
+        found = diagnose(read_traces(ran.folder))
+        assert found.culprits[0][:2] == (ran.job.rank, ran.job.cause)
+        assert found.problems == ()
+        assert [one.name for one in found.buckets if one.name.startswith("DDP")] == [
+            f"DDP bucket {n}" for n in range(4)
+        ]
