@@ -15,6 +15,8 @@ from rich.console import Console
 from rankscope import ddp, machine, parts, sampling
 from rankscope.cli import tables
 from rankscope.collectives import Schedule, verify
+from rankscope.diagnose import explain_hang, read_dumps
+from rankscope.figures.hangs import draw_hang
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
 from rankscope.machine.link_facts import recorded
@@ -25,6 +27,7 @@ from rankscope.sampling import Assignment
 from rankscope.timeline import Recorder, Timeline
 from rankscope.transfer.record import read_steps
 
+from ..diagnose import made_dumps
 from . import damage
 from .pool import Case
 
@@ -86,6 +89,13 @@ def _part(path: Path) -> None:
     loaded(load_part, str(path))
 
 
+def _dump(path: Path) -> None:
+    hang = explain_hang(read_dumps(path))
+    str(hang), hang.to_frame()
+    for place in range(len(hang.findings)):
+        to_svg(draw_hang(hang, place))
+
+
 def prepare(folder: Path) -> Callable[[Random, Path], Case]:
     kinds = _kinds(folder)
     names = [name for name in kinds for _ in range(2 if name in ("profile", "trace") else 1)]
@@ -126,6 +136,7 @@ def _kinds(folder: Path) -> Mapping[str, Kind]:
         recorder.add("loader", "read", item, item, item + 1)
     for path in (folder / "recorder").glob("*.spans"):
         path.write_bytes(path.read_bytes()[: 5 * 40])  # 32,763 slots are empty
+    in_json, pickled = sorted(made_dumps.write(folder / "dumps", made_dumps.sick("size", 2, 1)).iterdir())
     profiles = (*stored["profile"], *PROFILES.glob("*_ranks.json"))
     return {
         "profile": Kind(profiles, json(True), _profile),
@@ -141,6 +152,8 @@ def _kinds(folder: Path) -> Mapping[str, Kind]:
         "pipeline": Kind(stored["pipeline"], damage.text_file, _pipeline),
         "DDP run": Kind(stored["ddp_run"], json(True), _run),
         "sweeps": Kind((*stored["cap_sweeps"], PROFILES / "ddp_steps.json"), json(True), _sweeps),
+        "dump": Kind((in_json,), json(False), _dump),
+        "pickled dump": Kind((pickled,), damage.bytes_of, _dump),
         "recorder": Kind((folder / "recorder",), damage.bytes_of, lambda path: Recorder(folder=path).timeline()),
     }
 
