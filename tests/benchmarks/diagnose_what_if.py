@@ -39,6 +39,7 @@ from .ddp_prediction import go_before_others
 CAPS_MB = (1.0, 5.0, 10.0, 50.0, 200.0)
 WARM_UP, STEPS = 2, 10  # in a turn
 ALONE = (WARM_UP + 3, WARM_UP + 7)  # steps that are recorded under no_sync
+UNUSED = [*range(WARM_UP), *ALONE, *(number + 1 for number in ALONE)]  # they and those that follow them
 
 
 def trained(module: nn.Module, loss: Loss, rounds: int, folder: str) -> list[list[float]]:
@@ -65,7 +66,7 @@ def trained(module: nn.Module, loss: Loss, rounds: int, folder: str) -> list[lis
                         loss(ddp, rank, number).backward()
                     optimizer.step()
                     profiler.step()
-            found[-1].append(float(np.median(np.delete(np.diff(ended_s), [*range(WARM_UP), *ALONE]))))
+            found[-1].append(float(np.median(np.delete(np.diff(ended_s), UNUSED))))
     return found
 
 

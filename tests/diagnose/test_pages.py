@@ -79,6 +79,8 @@ def test_the_page_is_one_file_that_asks_for_nothing(folder: Path) -> None:
     found = diagnose(traces)
     page = job_page("<b>job</b>", traces, join(traces), found, what_if(traces, found))
     assert page.count("<svg") == 4
+    alone = diagnose(traces[:1])
+    assert job_page("job", traces[:1], join(traces[:1]), alone, None).count("<svg") == 3  # nobody to compare with
     assert "&lt;b&gt;job&lt;/b&gt;" in page
     assert "<b>" not in page
     assert not re.search(r"<script|<link|src=|@import|url\((?!#)|href=", page)

@@ -68,7 +68,6 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
     groups = np.array_split(np.arange(len(diagnosis.steps)), min(len(diagnosis.steps), _MOST_COLUMNS))
     late_s = np.stack([diagnosis.late_s[group].mean(axis=0) for group in groups], axis=1)  # ranks by columns
     rows, most_s = _largest(late_s.mean(axis=1), _MOST_ROWS), float(np.quantile(np.abs(late_s), _MOSTLY)) or 1.0
-    scale, unit = time_unit(most_s)
     top, left = np.indices((len(rows), len(groups)))
     cells = Rects(left, top, diverging(late_s[rows] / most_s), edge=FAINT)
     drawing = _drawing(
@@ -76,7 +75,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
         float(len(groups)),
         [f"rank {diagnosis.ranks[row]}" for row in rows],
         (cells,),
-        [Key(f"{words} {most_s / scale:.3g} {unit}", diverging([share])[0]) for words, share in _EARLY_LATE],
+        [Key(f"{words} {time_words(most_s)}", diverging([share])[0]) for words, share in _EARLY_LATE],
     )
     ticks = whole_ticks(len(groups), 6)
     return attrs.evolve(
@@ -195,17 +194,13 @@ def job_page(
     """Return the HTML of a page on a job: the verdict, its drawings, and what changes would give."""
     parts = []
     if diagnosis.steps:
-        parts += [
-            ("", "Own time of each rank, without waiting for others", to_svg(draw_phases(diagnosis))),
-            ("", "Own time compared with the others' median, step by step", to_svg(draw_lateness(diagnosis))),
-            (
-                "wide",
-                "The step of median length, all ranks on one clock",
-                to_svg(draw_step(traces, joined, diagnosis)),
-            ),
-        ]
+        parts.append(("", "Own time of each rank, without waiting for others", draw_phases(diagnosis)))
+        if len(diagnosis.ranks) > 1:
+            parts.append(("", "Own time compared with the others' median, step by step", draw_lateness(diagnosis)))
+        parts.append(("wide", "The step of median length, on one clock", draw_step(traces, joined, diagnosis)))
     if diagnosis.buckets:
-        parts.append(("", "Communication per step", to_svg(draw_communication(diagnosis))))
+        parts.append(("", "Communication per step", draw_communication(diagnosis)))
+    drawn = [(kind, title, to_svg(drawing)) for kind, title, drawing in parts]
     if answers is not None:
         cells = "".join(
             f'<tr><td>{escape(one.what)}</td><td class="number">{time_words(one.step_s)}</td>'
@@ -214,8 +209,8 @@ def job_page(
         )
         head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
         caption = f"What if? A step takes {time_words(answers.step_s)} in the median"
-        parts.append(("", caption, f"<table>{head}{cells}</table>"))
-    return _page(name, str(diagnosis), parts)
+        drawn.append(("", caption, f"<table>{head}{cells}</table>"))
+    return _page(name, str(diagnosis), drawn)
 
 
 def hang_page(name: str, hang: Hang) -> str:
