@@ -157,7 +157,9 @@ def test_one_bad_step_of_a_balanced_job_names_nobody():
     late_s[4, 1] = 0.5
     assert diagnose(job(phases(host=late_s))).culprits == []
     late_s[6, 1] = 0.5
-    assert diagnose(job(phases(host=late_s))).culprits[0][:2] == (1, "host")
+    found = diagnose(job(phases(host=late_s)))
+    assert found.culprits[0][:2] == (1, "host")
+    assert "in 2 of 9 steps: Python after its loader takes" in str(found)
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -196,6 +198,7 @@ def test_copies_to_the_gpu_are_a_cause():
 def test_own_time_and_waiting_make_up_each_window():
     for way in WAYS:
         found = diagnose(job(phases(forward=on_rank(1)), **way))
+        assert found.host_s.sum(axis=2) == pytest.approx(found.phase_s[..., PHASES.index("host")])
         assert found.phase_s.sum(axis=2) + found.waiting_s == pytest.approx(found.window_s)
         assert np.ptp(found.window_s, axis=1) == pytest.approx(0, abs=1e-9)
         frame = found.to_frame()

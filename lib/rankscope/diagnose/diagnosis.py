@@ -36,7 +36,7 @@ _WORDS = {
     "forward": "its forward takes",
     "backward": "its backward takes",
     "optimizer": "its optimizer takes",
-    "host": "Python between the phases takes",
+    "host": "Python after its {} takes",
 }
 _HINTS = {
     "loader": "Look at its storage, and give its DataLoader more workers.",
@@ -55,7 +55,8 @@ class OwnTimes(NamedTuple):
 
     `phase_s` has a column for each of `PHASES`: own time, in which the rank waited for nobody. `exposed_s` is
     communication that no work of the rank covers, `hidden_s` what work covers, `idle_s` own time in which its GPU did
-    nothing (0 without one), `starved_s` what the host waited for a core, where that was recorded.
+    nothing (0 without one), `starved_s` what the host waited for a core, where that was recorded. `host_s` is the
+    column "host" of `phase_s` by the phase that began last before.
 
     The `call_` columns have an entry for each of the trace's calls: the row of its step, or -1; the place in `PHASES`
     where it was launched; whether it reduces gradients; the seconds from its arrival to its end, and those of them
@@ -65,6 +66,7 @@ class OwnTimes(NamedTuple):
     steps: Ints
     window_s: Seconds
     phase_s: Seconds
+    host_s: Seconds
     exposed_s: Seconds
     hidden_s: Seconds
     idle_s: Seconds
@@ -123,8 +125,13 @@ def own_times(trace: Trace) -> OwnTimes:
     begin_s, end_s, last_s = begin_s[rows], end_s[rows], last_s[rows]
 
     # what the rank does in each piece of time between two edges of any span
-    goes_on_s = np.sort(np.concatenate([starts for starts, _ in hosts.values()]))
-    goes_on_s = np.append(goes_on_s, np.inf)[np.searchsorted(goes_on_s, arrive_s, side="right")]
+    starts_s = np.concatenate([hosts[kind][0] for kind in PHASES])
+    order = np.argsort(starts_s, kind="stable")
+    starts_s, begun = (
+        starts_s[order],
+        np.repeat(np.arange(len(PHASES)), [hosts[kind][0].size for kind in PHASES])[order],
+    )
+    goes_on_s = np.append(starts_s, np.inf)[np.searchsorted(starts_s, arrive_s, side="right")]
     blocking = ended & ~of_gradients
     blocked = merge(arrive_s[blocking], np.minimum(calls.stop_s, goes_on_s)[blocking])
     at_end = merge(last_s, end_s) if chosen.any() else _NONE
@@ -144,6 +151,7 @@ def own_times(trace: Trace) -> OwnTimes:
     else:
         waits = _inside(middle_s, at_end) & ~_inside(middle_s, hosts["backward"]) | _inside(middle_s, blocked)
 
+    before = np.append(begun, _HOST)[np.searchsorted(starts_s, middle_s, side="right") - 1]
     row = np.searchsorted(begin_s, middle_s, side="right") - 1
     row = np.where((row >= 0) & (middle_s < np.append(end_s, -np.inf)[row]), row, rows.size)
 
@@ -170,6 +178,7 @@ def own_times(trace: Trace) -> OwnTimes:
         steps=steps.item[rows],
         window_s=end_s - begin_s,
         phase_s=summed(~waits, phase, len(PHASES)),
+        host_s=summed((phase == _HOST) & ~waits, before, len(PHASES)),
         exposed_s=summed(waits)[:, 0],
         hidden_s=summed(in_call & ~waits)[:, 0],
         idle_s=summed(~waits & ~working & on_gpu)[:, 0],
@@ -273,13 +282,15 @@ class JobDiagnosis:
 
     `window_s`, `waiting_s` (exposed communication), `covered_s` (hidden communication) and `idle_s` (the GPU works on
     nothing, as the host is late) have a row per step of `steps` and a column per rank of `ranks`; `phase_s` has a last
-    axis for `PHASES`. `problems` are sentences on what does not fit together.
+    axis for `PHASES`, and so has `host_s`, the time of "host" by the phase before it. `problems` are sentences on what
+    does not fit together.
     """
 
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     window_s: Seconds
     phase_s: Seconds
+    host_s: Seconds
     waiting_s: Seconds
     covered_s: Seconds
     idle_s: Seconds
@@ -333,7 +344,9 @@ class JobDiagnosis:
                 )
             else:
                 column = PHASES.index(cause)
-                why = f"{_WORDS[cause]} {_ms(own_s[column])}, on the others {_ms(usual_s[column])}"
+                after = (self.host_s - _of_others(self.host_s))[rows, place].sum(axis=0).argmax()
+                takes = _WORDS[cause].format(PHASES[after])
+                why = f"{takes} {_ms(own_s[column])}, on the others {_ms(usual_s[column])}"
             late = f"Rank {rank} arrives {_ms(float(late_s[rows].mean()))} late {when}: {why}."
             share = cost_s / self.step_s
             lines.append(f"{late} This costs {_ms(cost_s)} per step, {share:.0%} of it. {_HINTS[cause]}")
@@ -399,6 +412,7 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         steps=tuple(steps),
         window_s=window_s,
         phase_s=phase_s,
+        host_s=stacked("host_s"),
         waiting_s=stacked("exposed_s"),
         covered_s=stacked("hidden_s"),
         idle_s=stacked("idle_s"),
