@@ -37,6 +37,7 @@ _FREE, _BUSY = 0.1, 0.9  # shares of a gradient's time in which allreduces run
 _SAMPLES = 3
 _LEAST_SHARE, _MOST_SLOWED = 0.1, 8.0
 _WORTH = 0.01  # of a step: smaller than what the model can resolve
+_OF_RANKS = ("loader_s", "begin_s", "ready_s")
 _FASTER = 2  # times as fast as the link is
 
 
@@ -170,7 +171,9 @@ def _seen(traces: Sequence[Trace]) -> _Seen:
     common = alike.most_common(1)[0][0]
     num, unknown = len(common[0]), np.full(len(common[0]), np.nan)
     steps = [[rows[number] for rows in ranks] for number, found in shapes.items() if found == {common}]
-    loader_s, begin_s = (np.array([[getattr(row, name) for row in step] for step in steps]) for name in _TIMES)
+    loader_s, begin_s, ready_s = (
+        np.array([[getattr(row, name) for row in step] for step in steps]) for name in _OF_RANKS
+    )
     calls_s = np.array([np.max([row.calls_s for row in step], axis=0) for step in steps])
     return _Seen(
         np.array(common[0], dtype=np.int64),
@@ -178,13 +181,10 @@ def _seen(traces: Sequence[Trace]) -> _Seen:
         np.array([np.mean([row.step_s for row in step]) for step in steps]),
         loader_s,
         begin_s,
-        np.array([[row.ready_s for row in step] for step in steps]),
+        ready_s,
         (calls_s[:, 0], np.maximum(calls_s[:, 0], calls_s[:, 1])),
         np.array([np.median([one for one in found if one.size == num] or [unknown], axis=0) for found in alone]),
     )
-
-
-_TIMES = ("loader_s", "begin_s")
 
 
 def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds]]:
@@ -197,7 +197,8 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds]]:
     gradients = gradients.take(np.argsort(gradients.stop_s, kind="stable"))
     on_gpu = any(lane.startswith("stream") for _, lane in spans.select(kind=Timeline.COMMUNICATION).rank_lanes())
     asked_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
-    summing = np.isfinite(calls.start_s + calls.stop_s) & (calls.kind == _place(calls.kinds, "allreduce"))
+    sums = [place for place, kind in enumerate(calls.kinds) if kind == "allreduce"]
+    summing = np.isfinite(calls.start_s + calls.stop_s) & np.isin(calls.kind, sums)
     rows, alone, before_s = dict[int, _Row](), list[Seconds](), None
     steps = spans.select(kind="step")
     for place in np.argsort(steps.start_s).tolist():
@@ -232,10 +233,6 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds]]:
             )
         before_s = stop_s
     return rows, alone
-
-
-def _place(words: Sequence[str], word: str) -> int:
-    return words.index(word) if word in words else -1
 
 
 # ---- what it says about the model
