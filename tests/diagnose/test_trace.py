@@ -124,6 +124,25 @@ def test_a_call_that_never_ended(tmp_path: Path) -> None:
     assert math.isnan(trace.calls.stop_s[1])
 
 
+def test_a_step_of_fsdp_has_a_forward_and_gloos_reduce_scatter_is_an_allreduce(tmp_path: Path) -> None:
+    events = [
+        event("ProfilerStep#3", 0, 100),
+        event("FSDP::root_pre_forward", 5, 2),
+        event("FSDP::pre_forward (layer 0)", 8, 2),
+        event("FSDP::all_gather (layer 0)", 9, 1),
+        event("FSDP::post_forward (layer 0)", 20, 4),
+        event(EVALUATE + "MmBackward0", 30, 20, "cpu_op"),
+        event("FSDP::pre_forward (layer 0)", 35, 2),
+        sized("c10d::_reduce_scatter_base_", 45, 2, 30),
+        sized("gloo:all_reduce", 46, 9, 60, "user_annotation", 8),
+        event("Optimizer.step#SGD.step", 60, 10),
+    ]
+    trace = read(tmp_path, events)
+    assert [one for one in spans(trace, "main") if one[0] == "forward"] == [("forward", -1, 5, 24)]
+    assert spans(trace, "gloo") == [("reduce_scatter", 0, 46, 55)]
+    assert trace.calls.num_bytes.tolist() == [240]
+
+
 # ---- GPUs
 
 
@@ -339,6 +358,19 @@ def test_odd_arguments_are_not_said(tmp_path: Path, args: Any) -> None:
     trace = read(tmp_path, [one | {"args": args} for one in [*gpu_step(), *gloo_step()]])
     assert (trace.calls.num_bytes == -1).all()
     assert (trace.gradient_bytes == -1).all()
+
+
+def test_nan_as_some_profilers_write_it(tmp_path: Path) -> None:
+    trace = read(tmp_path, [*gloo_step(), event("my range", 1, 1, occupancy=math.nan)])
+    assert len(spans(trace, "main")) == 11
+    assert trace.calls.num_bytes.tolist() == [200, 100]
+
+
+def test_the_rank_stands_after_the_events(tmp_path: Path) -> None:
+    for rank in (4, 6):
+        trace = {"schemaVersion": 1, "traceEvents": gloo_step(), "distributedInfo": {"rank": rank}}
+        (tmp_path / f"{'ab'[rank == 6]}.json").write_text(json.dumps(trace))
+    assert [trace.source for trace in read_traces(tmp_path, ranks=[6])] == ["b.json"]
 
 
 def test_pairs_of_b_and_e_are_ranges(tmp_path: Path) -> None:

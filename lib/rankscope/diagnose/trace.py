@@ -85,9 +85,10 @@ class Trace:
 
     Lanes of `timeline` and their kinds:
 
-    - "main", the thread that runs the steps: "step" (item: its number), "loader", "forward", "zero_grad", "optimizer",
-      "launch" (of a collective; item: its place in `calls`, -1 for none), "unpack" (gradients leave a bucket), "range:
-      NAME", "cuda_runtime" and "cuda_sync" (calls of CUDA, and those that wait for it)
+    - "main", the thread that runs the steps: "step" (item: its number), "loader", "forward" (DDP's, or from the
+      first to the last range of FSDP's), "zero_grad", "optimizer", "launch" of a collective (item: its place in
+      `calls`, -1 for none), "unpack" (gradients leave a bucket), "range: NAME", and CUDA's calls: "cuda_runtime", and
+      "cuda_sync" for those that wait
     - "backward": "backward", and within it a "gradient" each (item: its place in `gradient_bytes`)
     - "gpu": "loader", "forward", "zero_grad", "backward", "optimizer" and, for what was launched between these, "host":
       from the start of the first to the end of the last kernel or copy that the CPU launched there (item: the step)
@@ -391,11 +392,11 @@ def _rank(path: Path, fields: Mapping[str, Any], num_files: int) -> int:
 
 
 def _rank_of(path: Path, num_files: int) -> int:
-    """The rank, from the first events' piece of the file alone where it stands there."""
+    """The rank, from the beginning of the file alone where it stands there."""
     file = TraceFile[Any](path, Any, MOST_TRACE_BYTES)
     with readable(path):
         for _ in file.pieces():
-            if file.fields:
+            if "distributedInfo" in file.fields:
                 break
         return _rank(path, file.fields, num_files)
 
@@ -409,9 +410,8 @@ class _Reader:
         self._num_others = Counter[str]()
         self._pieces = list[tuple[NDArray[Any], ...]]()
         self._num_kept = 0
-        self._sizes = dict[
-            int, tuple[int, int, str, str]
-        ]()  # of what communicates: elements, bytes of one, group, kind
+        # of what communicates or is copied: its elements, the bytes of one, its group and kind
+        self._sizes = dict[int, tuple[int, int, str, str]]()
 
     def take(self, entries: list[Any]) -> None:
         events = [one for one in entries if type(one) is _Event and one.ph != "B" and one.ph != "E"]
@@ -527,10 +527,17 @@ class _Reader:
 
         backward = _hulls(self._of("evaluate"), steps.start_s)
         ends_s = np.sort(np.concatenate([steps.start_s, self._of("gloo").stop_s]))
+        parts = self._of("span", *(role.kind for role in roles if role.kind.startswith("range: FSDP::")))
+        in_forward = [role.kind.partition(" (")[0].endswith("_forward") for role in roles]
+        in_backward = _within(parts.start_s, backward.start_s, backward.stop_s)[1]  # a forward done again
+        parts = parts.take(np.array(in_forward, bool)[parts.code] & ~in_backward & (parts.thread == main))
+        forward = _hulls(parts, np.sort(np.concatenate([steps.start_s, backward.stop_s])))
+        both: list[Any] = [np.concatenate(pair) for pair in zip(steps, forward, strict=True)]
         hulls = [("backward", "backward", -1, *times) for times in zip(backward.start_s, backward.stop_s, strict=True)]
+        hulls += [("main", "forward", -1, *times) for times in zip(forward.start_s, forward.stop_s, strict=True)]
         for thread, *times in zip(*_hulls(self._of("unpack"), ends_s)[1:4], strict=True):
             hulls.append(("main" if thread == main else f"thread {threads[thread][1]}", "unpack", -1, *times))
-        hulls += [("gpu", *one) for one in self._gpu_phases(steps, backward)]
+        hulls += [("gpu", *one) for one in self._gpu_phases(_Events(*both), backward)]
         spans = Timeline.of(Span(rank, *hull) for hull in hulls)
         timeline = Timeline.concat([Timeline(np.full(rows.place.size, rank), *columns), spans])
         return timeline.take(np.argsort(timeline.start_s, kind="stable"))
@@ -540,7 +547,8 @@ class _Reader:
         on what was launched there; collectives wait for others, and are left out."""
         is_step = np.array([self._known[code].kind == "step" for code in ranges.code.tolist()], bool)
         steps, phases = ranges.take(is_step), ranges.take(~is_step)
-        words = [self._known[code].kind for code in phases.code.tolist()] + ["backward"] * backward.place.size
+        kinds = [self._known[code].kind for code in phases.code.tolist()]
+        words = ["forward" if kind.startswith("range") else kind for kind in kinds] + ["backward"] * backward.place.size
         start_s, stop_s = (np.concatenate([getattr(phases, name), getattr(backward, name)]) for name in _TIMES)
         order = np.argsort(start_s, kind="stable")
         started = _started(self._of("kernel"), self._of("runtime"))
@@ -575,9 +583,11 @@ class _Reader:
         group_of = self._gloo_groups(gloo, launches, groups)
         launch_of = self._launches_of(gloo, launches)
         for row, work in enumerate(gloo.place.tolist()):
-            inside = [launches.place[launch_of[row]]] if launch_of[row] >= 0 else []
-            launch_s = float(launches.start_s[launch_of[row]]) if inside else math.nan
-            found.append(self._call(work, inside, launch_s)._replace(group=group_of[row]))
+            call = self._call(work, [], math.nan)._replace(group=group_of[row])
+            if (launch := int(launch_of[row])) >= 0:
+                kind, launch_s = self._known[launches.code[launch]].kind, float(launches.start_s[launch])
+                call = call._replace(kind=kind, launch_s=launch_s, places=[work, int(launches.place[launch])])
+            found.append(call)
         for row in sorted({*range(launches.place.size)} - {*launch_of.tolist()}) if not kernels.place.size else ():
             call = self._call(int(launches.place[row]), [], float(launches.start_s[row]))
             group = groups[0] if len(groups) == 1 else ""
@@ -611,17 +621,21 @@ class _Reader:
     def _launches_of(self, gloo: _Events, launches: _Events) -> Ints:
         """For each piece of Gloo's work its launch, or -1: those of a kind are worked on in their order."""
         launch_of = np.full(gloo.place.size, -1)
-        for with_size in (True, False):
+        for with_size, kinds in (
+            (True, {}),
+            (False, {}),
+            (False, {"reduce_scatter": "allreduce"}),
+        ):  # Gloo has no other
 
-            def key(events: _Events, row: int, with_size: bool = with_size) -> tuple[str, int]:
-                num = self._sizes.get(int(events.place[row]), (-1,))[0]
-                return self._known[events.code[row]].kind, num if with_size else -1
+            def key(events: _Events, row: int, with_size: bool, kinds: dict[str, str]) -> tuple[str, int]:
+                kind, num = self._known[events.code[row]].kind, self._sizes.get(int(events.place[row]), (-1,))[0]
+                return kinds.get(kind, kind), num if with_size else -1
 
             waiting = defaultdict[Any, deque[int]](deque)
             for row in sorted({*range(launches.place.size)} - {*launch_of.tolist()}):
-                waiting[key(launches, row)].append(row)
+                waiting[key(launches, row, with_size, kinds)].append(row)
             for row in np.flatnonzero(launch_of < 0).tolist():
-                line = waiting[key(gloo, row)]
+                line = waiting[key(gloo, row, with_size, kinds)]
                 if line and launches.start_s[line[0]] <= gloo.start_s[row]:
                     launch_of[row] = line.popleft()
         return launch_of

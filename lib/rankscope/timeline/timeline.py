@@ -34,7 +34,7 @@ _NO_WORK = (*WAITS, "gpu_user_annotation", "cuda_sync")  # and a profiler's labe
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
 _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 _FORMAT, _VERSION = "rankscope.timeline", 1
-_MOST_TRACE_BYTES = 1 << 29  # unpacked: some 4 million events, which take about 3 GiB to read
+_MOST_TRACE_BYTES = 1 << 29  # unpacked: some 4 million events, which take about 1.3 GiB to read
 
 
 class TimelineError(ValueError):
