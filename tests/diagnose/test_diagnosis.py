@@ -147,7 +147,10 @@ def test_every_fourth_step_two_ranks_and_two_culprits():
     assert "in 2 of 9 steps" in str(found)
     assert diagnose(job(phases(2, forward=on_rank(1, num_ranks=2)))).culprits[0][:2] == (1, "forward")
     both = phases(loader=on_rank(0, 0.08), backward=on_rank(2, 0.05))
-    assert [one[:2] for one in diagnose(job(both)).culprits] == [(2, "backward"), (0, "loader")]
+    found = diagnose(job(both))
+    assert [one[:2] for one in found.culprits] == [(0, "loader"), (2, "backward")]
+    saved_s = [found.step_s - diagnose(job(phases(**one))).step_s for one in ({"backward": on_rank(2, 0.05)}, {})]
+    assert np.cumsum([one.cost_s for one in found.culprits]) == pytest.approx(saved_s, rel=0.05)
     on_one = phases(loader=on_rank(1, 0.04), forward=on_rank(1, 0.05))
     assert [one[:2] for one in diagnose(job(on_one)).culprits] == [(1, "forward"), (1, "loader")]
 

@@ -208,21 +208,20 @@ class Culprit(NamedTuple):
 def culprits_of(
     ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_s: Seconds | None = None
 ) -> list[Culprit]:
-    """Return the culprits, the most expensive first; none where ranks are balanced.
+    """Return the culprits in the order in which to mend them, the latest rank first; none where ranks are balanced.
 
     `window_s` and `starved_s` have a row per step and a column per rank, `phase_s` a last axis for `PHASES` too; see
     `own_times`. In each step the rank with the most own time is late, by what that is more than the median of the
     others'. A rank is a culprit if what it is late in all steps but its worst is, per step, more than `_LEAST_S` and
     `_LEAST_SHARE` of a step, and `_HELD` of what all ranks are late. Its causes are the phase that takes longest in
-    comparison with the others, and any that takes `_SECOND` of that; the cost is what the last rank would arrive
-    earlier if they took as long as on the others. Then the next culprit is looked for without this one.
+    comparison with the others, and any that takes `_SECOND` of that. The cost is what the last rank would arrive
+    earlier if that took as long as on the others, once those before it in the list are mended: costs add up.
     """
     found, left_s = list[Culprit](), phase_s.astype(float)
     step_s = float(np.median(window_s)) if window_s.size else 0.0
     while len(ranks) > 1 and len(left_s) and len(found) < len(ranks):
         own_s = left_s.sum(axis=2)
-        last = own_s.argmax(axis=1)
-        is_last = last[:, None] == np.arange(len(ranks))
+        is_last = own_s.argmax(axis=1)[:, None] == np.arange(len(ranks))
         lost_s = np.where(is_last, np.maximum(own_s - _of_others(own_s), 0), 0)
         steady_s = lost_s.sum(axis=0) - (lost_s.max(axis=0) if len(lost_s) > 1 else 0)
         place, num_steps = int(steady_s.argmax()), max(len(lost_s) - 1, 1)
@@ -235,11 +234,12 @@ def culprits_of(
         if starved_s is not None:
             starved = float((starved_s - _of_others(starved_s))[rows, place].sum())
         for cause, columns in _causes(left_s[rows, place].sum(axis=0), usual_s[rows].sum(axis=0), starved):
-            freed_s = own_s[:, place] - np.maximum(left_s[:, place] - usual_s, 0)[:, columns].sum(axis=1)
-            then_s = np.where(np.arange(len(ranks)) == place, freed_s[:, None], own_s)
-            found.append(Culprit(int(ranks[place]), cause, float((own_s.max(axis=1) - then_s.max(axis=1)).mean())))
+            before_s = left_s.sum(axis=2).max(axis=1)
+            left_s[:, place, columns] = np.minimum(left_s[:, place, columns], usual_s[:, columns])
+            cost_s = float((before_s - left_s.sum(axis=2).max(axis=1)).mean())
+            found.append(Culprit(int(ranks[place]), cause, cost_s))
         left_s[:, place] = np.minimum(left_s[:, place], usual_s)
-    return sorted(found, key=lambda one: -one.cost_s)
+    return found
 
 
 def _of_others(values: Seconds) -> Seconds:
@@ -254,7 +254,8 @@ def _causes(mine_s: Seconds, usual_s: Seconds, starved_s: float) -> list[tuple[s
     all_alike = alike.sum() > 2 and usual_s[alike].sum() > _ALL * usual_s.sum()
     if starved_s > excess_s.sum() / 2 or all_alike:
         return [("starved", [*range(len(PHASES))])]
-    return [(PHASES[place], [place]) for place in np.flatnonzero(excess_s >= _SECOND * excess_s.max()).tolist()]
+    largest_first = np.argsort(-excess_s, kind="stable").tolist()
+    return [(PHASES[place], [place]) for place in largest_first if excess_s[place] >= _SECOND * excess_s.max()]
 
 
 # ---- the job
