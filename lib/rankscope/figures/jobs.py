@@ -29,7 +29,7 @@ from .timelines import draw_timeline
 
 _WIDE_PX, _ROW_PX, _TALL_PX = 270.0, 20.0, 480.0
 _MOST_COLUMNS, _MOST_ROWS, _MOST_TIMELINES = 60, 32, 8
-_MOSTLY = 0.95  # of cells are within the scale; those beyond it have its last colour
+_MOSTLY, _LEAST_LATE = 0.95, 0.02  # the scale holds so many cells, and is at least such a share of a step
 _EARLY_LATE = (("early by", -1.0), ("late by", 1.0))
 _PIXELS = 860  # of a timeline's width: spans that are nearer to each other are drawn as one
 
@@ -67,7 +67,9 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
     """
     groups = np.array_split(np.arange(len(diagnosis.steps)), min(len(diagnosis.steps), _MOST_COLUMNS))
     late_s = np.stack([diagnosis.late_s[group].mean(axis=0) for group in groups], axis=1)  # ranks by columns
-    rows, most_s = _largest(late_s.mean(axis=1), _MOST_ROWS), float(np.quantile(np.abs(late_s), _MOSTLY)) or 1.0
+    rows = _largest(late_s.mean(axis=1), _MOST_ROWS)
+    usual_s = float(np.median(np.abs(late_s), axis=1).max())  # of the rank that is furthest off
+    most_s = max(usual_s, float(np.quantile(np.abs(late_s), _MOSTLY)), _LEAST_LATE * diagnosis.step_s)
     top, left = np.indices((len(rows), len(groups)))
     cells = Rects(left, top, diverging(late_s[rows] / most_s), edge=FAINT)
     drawing = _drawing(
