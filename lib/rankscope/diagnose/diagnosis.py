@@ -29,15 +29,7 @@ _NONE = np.zeros(0), np.zeros(0)
 _LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.12, 0.6  # see `culprits_of`
 _SECOND = 0.4  # of what the first cause costs
 _ALIKE, _ALL = 0.4, 0.8  # a starved rank stretches phases of most of a step, each by this share of what it is late
-_WORDS = {
-    "loader": "its loader takes",
-    "h2d": "its copies to the GPU take",
-    "zero_grad": "its zero_grad takes",
-    "forward": "its forward takes",
-    "backward": "its backward takes",
-    "optimizer": "its optimizer takes",
-    "host": "Python after its {} takes",
-}
+_WORDS = {"h2d": "its copies to the GPU take", "host": "Python after its {after} takes"}  # others: its … takes
 _HINTS = {
     "loader": "Look at its storage, and give its DataLoader more workers.",
     "h2d": "Look at its PCIe link, and at whether its batches lie in pinned memory.",
@@ -346,7 +338,7 @@ class JobDiagnosis:
             else:
                 column = PHASES.index(cause)
                 after = (self.host_s - _of_others(self.host_s))[rows, place].sum(axis=0).argmax()
-                takes = _WORDS[cause].format(PHASES[after])
+                takes = _WORDS.get(cause, f"its {cause} takes").format(after=PHASES[after])
                 why = f"{takes} {_ms(own_s[column])}, on the others {_ms(usual_s[column])}"
             late = f"Rank {rank} arrives {_ms(float(late_s[rows].mean()))} late {when}: {why}."
             share = cost_s / self.step_s
