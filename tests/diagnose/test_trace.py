@@ -427,7 +427,7 @@ def test_what_is_no_trace_is_one_clear_error(tmp_path: Path, content: str) -> No
 
 
 def test_a_trace_is_unpacked_up_to_the_limit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.diagnose.trace.MOST_TRACE_BYTES", 2**20)
+    monkeypatch.setattr("rankscope.diagnose.kineto.MOST_TRACE_BYTES", 2**20)
     for name in ("rank1.json", "rank1.json.gz"):
         path = written(tmp_path, [event("x" * 2**20, 0, 1)], name)
         with pytest.raises(StorageError, match="it has more than 1048576 bytes"):
@@ -447,8 +447,8 @@ def test_several_processes_read_as_one_does(tmp_path: Path, monkeypatch: pytest.
     for rank in range(3):
         written(tmp_path, SAMPLE, f"{rank}.json.gz", rank=rank, world_size=3)
     alone = read_traces(tmp_path)
-    monkeypatch.setattr("rankscope.diagnose.trace._IN_PARALLEL_BYTES", 0)
-    monkeypatch.setattr("rankscope.diagnose.trace.num_cores", lambda: 2)
+    monkeypatch.setattr("rankscope.diagnose.kineto._IN_PARALLEL_BYTES", 0)
+    monkeypatch.setattr("rankscope.diagnose.kineto.num_cores", lambda: 2)
     lines: list[str] = []
     together = read_traces(tmp_path, report=lines.append)
     assert all(same(one, other) for one, other in zip(alone, together, strict=True))

@@ -8,7 +8,7 @@ from ..values.lazy import lazy
 from .diagnosis import diagnose
 from .dumps import read_dumps
 from .hangs import explain_hang
-from .trace import read_traces
+from .kineto import read_traces
 from .what_if import what_if
 
 if TYPE_CHECKING:
