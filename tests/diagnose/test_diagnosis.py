@@ -55,10 +55,13 @@ class Made:
         return Trace(self.rank, Timeline.of(self.spans), calls, source=f"rank{self.rank}.json")
 
 
-def job(phase_s: dict[str, Any], *, gpu: bool = False, buffers: bool = False, metric: bool = False) -> list[Trace]:
+def job(
+    phase_s: dict[str, Any], *, gpu: bool = False, buffers: bool = False, metric: bool = False, by_hand: bool = False
+) -> list[Trace]:
     """Traces of DDP's ranks, each by a clock of its own: on Gloo, or on GPUs whose hosts wait for them in each step.
 
-    With `buffers` all wait inside forward before it begins, and with `metric` after the optimizer.
+    With `buffers` all wait inside forward before it begins, and with `metric` after the optimizer. Without DDP,
+    `by_hand`, one allreduce after the other follows backward.
     """
     num_ranks = phase_s["loader"].shape[1]
     clocks_s = [100.0 * rank for rank in range(num_ranks)]
@@ -101,10 +104,15 @@ def job(phase_s: dict[str, Any], *, gpu: bool = False, buffers: bool = False, me
         work(step, "forward", "main")
         backward_s = [one.now_s for one in ranks]
         work(step, "backward", "backward")
-        middle_s = [(one.now_s + first) / 2 for one, first in zip(ranks, backward_s, strict=True)]
-        wait(
-            together("allreduce", BUCKETS[1], [one.now_s for one in ranks], together("allreduce", BUCKETS[0], middle_s))
-        )
+        if by_hand:
+            for num_bytes in BUCKETS:
+                for one in ranks:
+                    one.now_s += 1e-6
+                wait(together("allreduce", num_bytes, [one.now_s for one in ranks]))
+        else:
+            middle_s = [(one.now_s + first) / 2 for one, first in zip(ranks, backward_s, strict=True)]
+            first_s = together("allreduce", BUCKETS[0], middle_s)
+            wait(together("allreduce", BUCKETS[1], [one.now_s for one in ranks], first_s))
         work(step, "optimizer", "main")
         if metric:
             wait(together("allreduce", 4, [one.now_s for one in ranks]))
@@ -113,7 +121,7 @@ def job(phase_s: dict[str, Any], *, gpu: bool = False, buffers: bool = False, me
     return [one.trace() for one in ranks]
 
 
-WAYS = [{}, {"gpu": True}, {"buffers": True}, {"metric": True}, {"buffers": True, "metric": True}]
+WAYS = [{}, {"gpu": True}, {"buffers": True}, {"metric": True}, {"buffers": True, "metric": True}, {"by_hand": True}]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "_".join(way) or "plain")

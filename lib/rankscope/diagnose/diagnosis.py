@@ -97,15 +97,13 @@ def own_times(trace: Trace) -> OwnTimes:
     launch_s = np.where(np.isfinite(calls.launch_s), calls.launch_s, calls.start_s)
     arrive_s = calls.start_s if on_gpu else launch_s  # what Gloo calls its start is when one of its threads is free
     ended = np.isfinite(arrive_s) & np.isfinite(calls.stop_s)
-    of_gradients = ended
-    for kinds in (("gradient",), ("backward",)):
-        inside = ended & _inside(launch_s, _merged(spans, *kinds))
-        if inside.any():
-            of_gradients = inside
-            break
+    of_gradients = np.zeros(len(calls), bool)  # DDP waits for all of these at once, at the end
+    for kind in ("gradient", "backward"):
+        if not of_gradients.any():
+            of_gradients = ended & _inside(launch_s, _merged(spans, kind))
     step = np.searchsorted(steps.start_s, launch_s, side="right") - 1
     last_s, end_s = np.full(len(steps), np.nan), np.full(len(steps), np.nan)
-    chosen = of_gradients & (step >= 0)
+    chosen = (of_gradients if of_gradients.any() else ended) & (step >= 0)
     np.fmax.at(last_s, step[chosen], arrive_s[chosen])
     np.fmax.at(end_s, step[chosen], calls.stop_s[chosen])
     begin_s = np.append(np.nan, end_s[:-1])
