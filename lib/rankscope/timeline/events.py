@@ -99,7 +99,7 @@ class TraceFile(Generic[Entry]):
             events = self._decoder.decode(found.pop("traceEvents"))
             fields: Any = {name: msgspec.json.decode(one) for name, one in found.items()}
         except (msgspec.DecodeError, KeyError):
-            fields = json.loads(text)
+            fields = _loaded(text)
             if not isinstance(fields, dict) or "traceEvents" not in fields:
                 raise ValueError("it has no traceEvents") from None
             events = msgspec.convert(fields.pop("traceEvents"), self._entries)
@@ -156,4 +156,12 @@ def _decoded(text: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError:  # Python's own reader also takes NaN, which some profilers write
-        return msgspec.convert(json.loads(text), kind)
+        return msgspec.convert(_loaded(text), kind)
+
+
+def _loaded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else error.reason
+        raise ValueError(f"it is cut short or damaged ({reason})") from error
