@@ -142,6 +142,9 @@ WRONG = {
     "19.1": [1024, 40, 16, 0, 26, "few", True, None],
     "19.2": [0.25, 1, 100, 2, "many", None],
     "19.3": [3, None, print, lambda ddp, inputs, targets: nn.functional.mse_loss(ddp(inputs), targets).backward()],
+    "20.1": [0, 2, 3, 4, "many", None],
+    "20.2": [64, 68, 60.5, 0, "many", None],
+    "20.3": [3, None, lambda own_s: None, lambda own_s: (0, 2)],
 }
 ODD = {
     "huge": 10**400,

@@ -27,6 +27,7 @@ from ..zero import model as zero
 from .kinds import Score, amount, built, exactly, fewest, judged, nearly
 from .scores import (
     bucket_score,
+    culprit_score,
     pipeline_score,
     sampler_score,
     schedule_score,
@@ -788,3 +789,44 @@ def token_of_a_short_rank() -> float:
 def one_synchronisation(answer: Any) -> Score:
     """A step of two micro-batches that synchronises its gradients once and leaves those of the whole batch."""
     return step_score(answer, 2)
+
+
+# ---- 20: slow or stuck
+
+_BACKWARD_MS, _WAIT_MS = (73, 70, 72, 71), (66, 2, 65, 64)  # of ranks 0 to 3
+
+
+@exactly(
+    "20.1",
+    "the others do not wait for rank {}",
+    means={
+        0: "that rank has the longest backward, but nearly all of it is waiting",
+        2: "nearly all of its backward is waiting",
+        3: "nearly all of its backward is waiting",
+    },
+)
+def late_rank() -> int:
+    """Which of four ranks is late, by how long each takes for its backward and how much of that it waits."""
+    return int(np.argmin(_WAIT_MS))
+
+
+@nearly(
+    "20.2",
+    "the step does not get {} ms shorter",
+    unit="ms",
+    means={
+        64: "the question asked for rank 1 as fast as the others: they wait 64 ms or more, and rank 1 waits too",
+        68: "rank 1 would still compute as long as the others do",
+    },
+)
+def saved_ms() -> float:
+    """How much shorter the step is once the late rank computes as long as the others."""
+    own_ms = np.subtract(_BACKWARD_MS, _WAIT_MS)
+    late = int(own_ms.argmax())
+    return float(own_ms[late] - np.median(np.delete(own_ms, late)))
+
+
+@built("20.3")
+def names_culprits(answer: Any) -> Score:
+    """A function that names the late rank and phase of made jobs, and nobody in healthy ones."""
+    return culprit_score(answer)

@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import ddp
 from ..cluster import Cluster
 from ..collectives import ALGORITHMS, Schedule, best, build, simulate, verify
@@ -19,7 +21,7 @@ from ..pipeline_parallel import PipelineSchedule, simulated_bubble
 from ..pipeline_parallel import build as build_pipeline
 from ..pipeline_parallel import verify as verify_pipeline
 from ..sampling import Assignment, assign, audit
-from ..values.checks import number, of_type, several, whole
+from ..values.checks import count_of, number, of_type, several, whole
 from ..values.units import three_digits, time_words
 from ..zero import partition
 from .kinds import Score, amount
@@ -256,3 +258,34 @@ def _too_much(seconds: float, goal_s: float, at_most: float) -> str | None:
         return None
     goal = f"at most {at_most:g} times" if at_most > 1 else "the same time"
     return f"it takes {seconds / goal_s:.2f} times as long as the best; the goal is {goal}"
+
+
+def culprit_score(mine: Callable[[Any], Any]) -> Score:
+    """Return how many of 30 made jobs ``mine(own_s)`` names right: (rank, phase), or None for a healthy one.
+
+    `own_s` are seconds of a rank's own work, steps by 4 ranks by 5 phases. In 24 jobs a phase of one rank takes 60 ms
+    longer, in each step or in every fourth.
+    """
+    if not callable(mine):
+        raise ValueError(f"a function of own_s was expected, got {mine!r}")
+    usual_s = np.array([0.004, 0.012, 0.018, 0.004, 0.002])  # loader, forward, backward, optimizer, host
+    random, right, by_longest, accused = np.random.default_rng(0), 0, 0, 0
+    for place in range(30):
+        own_s, culprit = usual_s * random.uniform(0.9, 1.1, (12, 4, 5)), None
+        if place % 5:
+            culprit = int(random.integers(4)), int(random.integers(5))
+            own_s[:: random.choice([1, 4]), *culprit] += 0.06
+        total_s = own_s.sum(axis=2)
+        waiting_s = total_s.max(axis=1, keepdims=True) - total_s
+        by_longest += culprit == (int((own_s[:, :, 2] + waiting_s).mean(axis=0).argmax()), 2)
+        answer = mine(own_s.copy())
+        if answer is not None:
+            answer = tuple(whole("a rank and a phase", one, 0, 4) for one in several("what mine returns", answer))
+        right += answer == culprit
+        accused += culprit is None and answer is not None
+    rows = {
+        "yours": (f"{right} of 30", f"{accused} of 6"),
+        "longest backward": (f"{by_longest} of 30", "6 of 6"),  # it always blames somebody
+    }
+    wrong = None if right == 30 else f"{count_of(30 - right, 'job')} of 30 named wrongly"
+    return Score(("named right", "healthy jobs accused"), rows, wrong)
