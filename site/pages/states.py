@@ -127,6 +127,14 @@ GRIDS: dict[str, Axes] = {
         "view": ALL,
         "message": ("64 KiB", "1 MiB", "64 MiB"),
     },
+    "nccl": {
+        "gpu": ("a100", "h100", "b200", "l40s"),
+        "gpus_per_node": (2, 4, 8),
+        "num_nodes": (1, 2, 4, 16),
+        "collective": ("allreduce", "allgather"),
+        "nvls": ALL,
+        "message": ("64 KiB", "1 MiB", "64 MiB"),
+    },
     "pipeline_parallel": {
         "schedule": ALL,
         "num_ranks": (2, 4, 6),

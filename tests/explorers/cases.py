@@ -66,6 +66,7 @@ CASES = {
     "uneven": Case("uneven", start={"handling": "join"}),
     "boxes": Case("boxes"),
     "boxes of yours": Case("boxes", ({"mine": Profile.load("bank:dgx_h100_8")},)),
+    "nccl": Case("nccl", start={"num_nodes": 4, "collective": "allgather"}),
     "pipeline_parallel": Case("pipeline_parallel", start={"schedule": "interleaved_1f1b", "link": "1 GB/s, 50 µs"}),
     "data_parallel": Case("data_parallel"),
 }

@@ -31,6 +31,7 @@ from rankscope.figures.player import animated, draw_play
 from rankscope.figures.svg import to_svg
 from rankscope.machine import Profile
 from rankscope.machine.link_facts import METHODS
+from rankscope.nccl import Model
 from rankscope.parts import idle_share
 from rankscope.pipeline import simulate as simulate_pipeline
 from rankscope.pipeline_parallel import bubble_share, traffic
@@ -39,7 +40,7 @@ from rankscope.pipeline_parallel import simulate as simulate_schedule
 from rankscope.sampling import assign
 from rankscope.transfer import overlap_share
 from rankscope.transfer import simulate as simulate_loop
-from rankscope.values.units import time_words
+from rankscope.values.units import bytes_words, time_words
 from rankscope.zero.model import memory as zero_memory
 
 from ..machine.made import links, point, profile
@@ -60,6 +61,7 @@ from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, repo
     UNEVEN,
     BOXES,
     BOXES_OF_YOURS,
+    NCCL,
     SCHEDULES,
     REPLICAS,
 ) = (case.made() for case in CASES.values())
@@ -632,3 +634,27 @@ def test_data_parallel_draws_both_steps_of_each_gpu() -> None:
     drawn = REPLICAS.pictures["picture"](now)
     assert len(drawn.y_ticks) == 3 * 4
     assert drawn.title.startswith("ResNet-50 on 3 GPUs: a step takes 36.3 ms with DataParallel (DP), ")
+
+
+# ---- nccl
+
+
+@pytest.mark.parametrize("size", [2**10, 2**20, 2**30])
+def test_nccl_says_what_the_model_chooses(size: int) -> None:
+    choice = Model("a100", 8, 4, (2, 27), nics=4).choose("allreduce", size)
+    now = {"gpu": "a100", "num_nodes": 4, "version": "2.27", "nics": 4, "message": bytes_words(size)}
+    first, second, *_ = report(NCCL, **now)
+    assert first.startswith(f"{now['message']}: {choice.algorithm} {choice.protocol} on {choice.channels:.0f} of ")
+    assert second.startswith(f"NCCL expects {time_words(choice.nccl_s)}; ")
+    assert NCCL.pictures["picture"](NCCL.at(**now)).title.endswith(
+        f"{choice.algorithm} {choice.protocol} at {now['message']}"
+    )
+
+
+def test_nccl_names_public_machines_and_what_nvls_saves() -> None:
+    lines = report(NCCL, message="1 GiB")
+    assert lines[0].startswith("1 GiB: nvls simple")
+    assert {"aws_p5_8: 4.26 ms", "dgx_h100_8: 4.02 ms"} < set(lines)
+    assert report(NCCL, message="1 GiB", nvls=False)[0].startswith("1 GiB: ring simple")
+    assert NCCL.without_effect(NCCL.at(gpu="a100"))["nvls"]
+    assert "nics" not in NCCL.without_effect(NCCL.at(num_nodes=2))

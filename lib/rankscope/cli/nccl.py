@@ -11,11 +11,9 @@ from typing import Any, NamedTuple
 from rich.console import RenderableType
 from rich.text import Text
 
-from ..machine import Profile
-from ..machine.bank import PREFIX, is_sick, provenances
-from ..machine.expected import gpu_of
 from ..machine.fit import LEAST_SIZES
 from ..nccl import GPUS, Model, read_topology
+from ..nccl.public import public
 from ..values.checks import count_of
 from ..values.storage import write_atomically
 from ..values.units import bytes_words, time_words
@@ -61,18 +59,6 @@ def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> Fo
     words = [f"{'; '.join(links)}; {count_of(box.nics, 'network card')} {each}", *box.notes]
     more: dict[str, Any] = {"nics": box.nics} if box.nics else {}
     return Found(words, more | ({"nic_bytes_per_s": box.nic_gb_per_s * 1e9} if box.nic_gb_per_s else {}))
-
-
-def public(model: Model) -> dict[str, Profile]:
-    """The bank machines with the same GPU, number of GPUs and number of nodes, by name."""
-    words = model.gpu.upper().replace("_", " ")
-    return {
-        name: Profile.load(PREFIX + name)
-        for name, about in provenances().items()
-        if f"{gpu_of(about)} ".startswith(f"{words} ")
-        and (about["num_ranks"], about.get("num_nodes")) == (model.num_ranks, model.num_nodes)
-        and not is_sick(about)
-    }
 
 
 def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iterator[RenderableType]:

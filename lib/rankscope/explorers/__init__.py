@@ -8,6 +8,7 @@ from .catalogue import gallery
 from .data_parallel import data_parallel
 from .ddp import ddp
 from .machine import machine
+from .nccl import nccl
 from .parts import parts
 from .pipeline import pipeline
 from .pipeline_parallel import pipeline_parallel
@@ -24,6 +25,7 @@ __all__ = [
     "ddp",
     "gallery",
     "machine",
+    "nccl",
     "parts",
     "pipeline",
     "pipeline_parallel",

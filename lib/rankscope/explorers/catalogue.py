@@ -16,6 +16,7 @@ from .boxes import boxes
 from .data_parallel import data_parallel
 from .ddp import ddp
 from .machine import by_name, machine
+from .nccl import nccl
 from .panel import Panel, Pictured
 from .parts import parts
 from .pipeline import pipeline
@@ -57,6 +58,7 @@ CATALOGUE = (
     Entry(uneven, "Ranks that run out of batches", "12_uneven_inputs"),
     Entry(pipeline_parallel, "Pipelines and their bubbles", "18_pipelines"),
     Entry(boxes, "Collectives measured on GPU boxes", "15_measured_gpu_boxes"),
+    Entry(nccl, "What NCCL chooses, and what it takes", "17_nccls_choice"),
 )
 _ENTRIES = {entry.name: entry for entry in CATALOGUE}
 

@@ -431,6 +431,16 @@ class Model:
         found = read_log(path, gpu)
         return cls(**{**found, **more})
 
+    def compared(self, collective: str, sizes: Sequence[int] = SIZES) -> dict[tuple[str, str], tuple[Floats, ...]]:
+        """Return what NCCL compares: channels, the seconds it expects and those of a machine, each by size.
+
+        Keys are algorithm and protocol. Raises ValueError for sizes below 1 and another collective.
+        """
+        one_of("collective", collective, COLLECTIVES)
+        wanted = np.array([whole("size", one, 1, 1 << 50) for one in several("sizes", sizes)], float)
+        takes = [(collective, *pair, wanted) for pair in _PAIRS if not self.why_not(collective, *pair)]
+        return {one[1:3]: (self._channels(*one), 1e-6 * self._nccl_us(*one), self.times_s(*one)) for one in takes}
+
     def table(self, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
         """Return every collective, algorithm, protocol and size as a DataFrame, and which of them NCCL chooses.
 
@@ -438,22 +448,18 @@ class Model:
         """
         import pandas as pd
 
-        wanted = np.array([whole("size", one, 1, 1 << 50) for one in several("sizes", sizes)], float)
+        wanted = np.array([whole("size", one, 1, 1 << 50) for one in several("sizes", sizes)], np.int64)
         nothing, rows = (np.full(wanted.shape, np.nan),) * 3, []
         for collective in COLLECTIVES:
-            block = []
-            for pair in _PAIRS:
-                what = (collective, *pair, wanted)
-                why = self.why_not(*what[:3])
-                known = nothing if why else (self._channels(*what), 1e-6 * self._nccl_us(*what), self.times_s(*what))
-                block.append((*what[:3], why, *known))
+            known = self.compared(collective, wanted.tolist())
+            block = [(collective, *pair, self.why_not(collective, *pair), *known.get(pair, nothing)) for pair in _PAIRS]
             least = np.argmin(np.nan_to_num(np.array([row[5] for row in block]), nan=np.inf), axis=0)
             rows += [(*row, (least == place) & (row[3] == "")) for place, row in enumerate(block)]
         *words, channels, nccl_s, time_s, is_chosen = zip(*rows, strict=True)
         names = ("collective", "algorithm", "protocol", "why_not")
         found = {name: np.repeat(np.array(one, object), len(wanted)) for name, one in zip(names, words, strict=True)}
         figures = {"channels": channels, "nccl_s": nccl_s, "time_s": time_s, "is_chosen": is_chosen}
-        found |= {"num_bytes": np.tile(wanted.astype(np.int64), len(rows))}
+        found |= {"num_bytes": np.tile(wanted, len(rows))}
         found |= {name: np.concatenate(one) for name, one in figures.items()}
         return pd.DataFrame(found)
 
