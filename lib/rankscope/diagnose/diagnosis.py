@@ -26,9 +26,9 @@ Seconds = NDArray[np.float64]
 PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")
 _HOST = PHASES.index("host")  # what no span covers
 _NONE = np.zeros(0), np.zeros(0)
-_LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.12, 0.6  # see `culprits_of`
+_LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.15, 0.6  # see `culprits_of`
 _SECOND = 0.4  # of what the first cause costs
-_ALIKE, _ALL = 0.4, 0.8  # a starved rank stretches phases of most of a step, each by this share of what it is late
+_ALIKE, _ALL = 0.6, 0.8  # a starved rank stretches phases of most of a step, each by this share of what it is late
 _WORDS = {"h2d": "its copies to the GPU take", "host": "Python after its {after} takes"}  # others: its … takes
 _HINTS = {
     "loader": "Look at its storage, and give its DataLoader more workers.",
@@ -204,8 +204,9 @@ def culprits_of(
     `own_times`. In each step the rank with the most own time is late, by what that is more than the median of the
     others'. A rank is a culprit if what it is late in all steps but its worst is, per step, more than `_LEAST_S` and
     `_LEAST_SHARE` of a step, and `_HELD` of what all ranks are late. Its causes are the phase that takes longest in
-    comparison with the others, and any that takes `_SECOND` of that. The cost is what the last rank would arrive
-    earlier if that took as long as on the others, once those before it in the list are mended: costs add up.
+    comparison with the others, in the median of the steps in which it is very late, and any that takes `_SECOND` of
+    that. The cost is what the last rank would arrive earlier if that took as long as on the others, once those before
+    it in the list are mended: costs add up.
     """
     found, left_s = list[Culprit](), phase_s.astype(float)
     step_s = float(np.median(window_s)) if window_s.size else 0.0
@@ -219,11 +220,12 @@ def culprits_of(
         if steady_s[place] <= least_s or steady_s[place] < _HELD * steady_s.sum():
             break
         usual_s = _of_others(left_s)[:, place]
-        rows = lost_s[:, place] > 0
+        rows = lost_s[:, place] >= np.quantile(lost_s[lost_s[:, place] > 0, place], 0.75) / 2
         starved = 0.0
         if starved_s is not None:
             starved = float((starved_s - _of_others(starved_s))[rows, place].sum())
-        for cause, columns in _causes(left_s[rows, place].sum(axis=0), usual_s[rows].sum(axis=0), starved):
+        excess_s = np.maximum(np.median(left_s[rows, place] - usual_s[rows], axis=0), 0)
+        for cause, columns in _causes(excess_s, usual_s[rows].mean(axis=0), starved / rows.sum()):
             before_s = left_s.sum(axis=2).max(axis=1)
             left_s[:, place, columns] = np.minimum(left_s[:, place, columns], usual_s[:, columns])
             cost_s = float((before_s - left_s.sum(axis=2).max(axis=1)).mean())
@@ -237,15 +239,14 @@ def _of_others(values: Seconds) -> Seconds:
     return np.stack([np.median(np.delete(values, place, axis=1), axis=1) for place in range(values.shape[1])], axis=1)
 
 
-def _causes(mine_s: Seconds, usual_s: Seconds, starved_s: float) -> list[tuple[str, list[int]]]:
-    """Why a rank took this long in the steps in which it is late, and which phases each cause makes longer."""
-    excess_s = np.maximum(mine_s - usual_s, 0)
+def _causes(excess_s: Seconds, usual_s: Seconds, starved_s: float) -> list[tuple[str, list[int]]]:
+    """Why a rank takes so much longer in each phase than what is usual, and which phases each cause makes longer."""
     alike = excess_s * usual_s.sum() > _ALIKE * excess_s.sum() * usual_s
     all_alike = alike.sum() > 2 and usual_s[alike].sum() > _ALL * usual_s.sum()
     if starved_s > excess_s.sum() / 2 or all_alike:
         return [("starved", [*range(len(PHASES))])]
     largest_first = np.argsort(-excess_s, kind="stable").tolist()
-    return [(PHASES[place], [place]) for place in largest_first if excess_s[place] >= _SECOND * excess_s.max()]
+    return [(PHASES[place], [place]) for place in largest_first if excess_s[place] > _SECOND * excess_s.max()]
 
 
 # ---- the job
