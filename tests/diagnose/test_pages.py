@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -140,15 +141,29 @@ def test_dumps_of_a_hang_name_the_rank_that_did_not_come(tmp_path: Path) -> None
     assert page.read_text().count("<svg") == len(found["findings"])
 
 
+def test_a_folder_with_more_than_traces(folder: Path, tmp_path: Path) -> None:
+    given = shutil.copytree(folder, tmp_path / "job")
+    alone = output(str(given), "--json")
+    for name in ("all.json", "all.json.gz"):  # written twice: ours may be replaced
+        for _ in range(2):
+            output(str(given), "--perfetto", str(given / name))
+    assert output(str(given), "--json") == alone
+    write(given, sick("missing", 2, 1))
+    assert "left out 2 flight-recorder dumps: give dumps alone" in output(str(given), "--json")
+
+
 @pytest.mark.parametrize(
     ("files", "words", "says"),
     [
-        ({}, [], "has no trace: a trace is a file whose name ends in .json or .json.gz"),
+        ({}, [], "nor a dump, one whose name ends in the rank"),
         ({"rank0.json": "{"}, [], "rank0.json"),
         ({"rank0.json": '{"traceEvents": []}'}, ["-o", "."], "--output must be a file, got '.'"),
+        ({"rank0.json": '{"traceEvents": []}'}, ["-o", "a.json"], "--output must end in .html, got 'a.json'"),
+        ({"rank0.json": '{"traceEvents": []}'}, ["--perfetto", "a"], "--perfetto must end in .json or .json.gz"),
+        ({"rank0.json": '{"traceEvents": []}'}, ["--perfetto", "given/rank0.json"], "--perfetto must be a new file"),
         (
             {"rank0.json": '{"version": "2.10", "entries": []}'},
-            ["--perfetto", "x"],
+            ["--perfetto", "x.json"],
             "--perfetto is for traces, and these are",
         ),
         (None, [], "No such file or directory"),

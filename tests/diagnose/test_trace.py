@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rankscope.diagnose import read_traces
+from rankscope.diagnose import read_dumps, read_traces
 from rankscope.diagnose.trace import Trace, gpu_times
 from rankscope.values.frozen import evolve
 from rankscope.values.storage import StorageError
@@ -310,7 +310,7 @@ def test_a_file_that_is_cut_anywhere_is_one_clear_error(tmp_path: Path) -> None:
             with pytest.raises(StorageError, match=rf"^\S+{name}: not a readable trace: ") as caught:
                 read_traces(tmp_path / name)
             if length and name == "rank1.json":
-                assert "it is cut short or damaged (" in str(caught.value)
+                assert "it ends in the middle (" in str(caught.value)
             assert len(str(caught.value)) < 500
 
 
@@ -399,7 +399,7 @@ def test_events_come_in_any_order(tmp_path: Path, events: list[dict[str, Any]]) 
         (["a.json", "b.json"], [0, 0], [2, 2], r"^a\.json and b\.json are both of rank 0$"),
         (["a.json", "b.json"], [0, 1], [2, 4], r"a\.json is of a job of 2 ranks and b\.json is of a job of 4 ranks"),
         (["a.json", "rank1.json"], [None, None], [None, None], r"a\.json: .* which rank it is of$"),
-        ([], [], [], r" has no trace: a trace is a file whose name ends in \.json or \.json\.gz$"),
+        ([], [], [], r" has no trace, a file .* in \.json or \.json\.gz, nor a dump, one whose name ends in the rank$"),
         (["a.json", "b.json"], [0, -1], [2, 2], r"b\.json: .*distributedInfo's rank must be a whole number from 0"),
     ],
 )
@@ -426,6 +426,25 @@ def test_what_is_no_trace_is_one_clear_error(tmp_path: Path, content: str) -> No
     (tmp_path / "rank1.json").write_text(content)
     with pytest.raises(StorageError, match=r"rank1\.json: not a readable trace: "):
         read_traces(tmp_path)
+
+
+def test_an_error_says_what_the_file_is_instead(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_bytes(b"\x89PNG\r\n")
+    with pytest.raises(StorageError, match=r"rank0\.json: not a readable trace: it is not JSON$"):
+        read_traces(tmp_path)
+    (tmp_path / "rank0.json").write_text("{}")
+    with pytest.raises(StorageError, match="no traceEvents: move it away if it is no trace$"):
+        read_traces(tmp_path)
+    (tmp_path / "rank0.json").write_text('{"version": "2.10", "entries": []}')
+    with pytest.raises(ValueError, match="has no trace, but flight-recorder dumps: give them to read_dumps$"):
+        read_traces(tmp_path)
+    with pytest.raises(ValueError, match="must be a list of files, or a folder, got 5$"):
+        read_traces(5)
+    written(tmp_path, gloo_step(), "rank0.json", rank=0)
+    with pytest.raises(StorageError, match="it is a trace: rankscope.diagnose.read_traces reads it$"):
+        read_dumps(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_dumps(tmp_path / "nope")
 
 
 def test_a_trace_is_unpacked_up_to_the_limit_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -15,13 +14,12 @@ from rich.console import RenderableType
 from rich.text import Text
 from typer import Option
 
-from ..values.checks import printable
+from ..values.checks import count_of, printable
 
 if TYPE_CHECKING:
     from ..diagnose.diagnosis import JobDiagnosis
     from ..diagnose.what_if import WhatIf
 
-_DUMP = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|nccl_version|comm_lib_version)"')
 _SILENT_S = 2.0
 _MOST_ROWS, _LEAST_SHARE = 16, 0.01  # of a table: rows, and of the own time a phase that has a column
 
@@ -42,13 +40,19 @@ def diagnose(
     to a collective, or came with another one. --json prints culprits, findings, ranks, steps, step_s, exposed_s,
     hidden_s, phases, buckets and what_if; of dumps culprits, findings, notes and ranks.
     """
+    from ..diagnose.kineto import files_in
     from ..values.storage import check_file, write_atomically
     from .tables import show
 
-    for option, path in (("--output", output), ("--perfetto", perfetto)):
+    given, dumps_left_out = files_in(folder)
+    for option, path, endings in (("--output", output, (".html",)), ("--perfetto", perfetto, (".json", ".json.gz"))):
         if path is not None:
             check_file(option, path)
-    if _has_dumps(folder):
+            if not path.name.endswith(endings):
+                raise ValueError(f"{option} must end in {' or '.join(endings)}, got {str(path)!r}")
+            if path.exists() and any(path.samefile(one) for one in (*given, *dumps_left_out)):
+                raise ValueError(f"{option} must be a new file, and {path} is one of those to read")
+    if dumps_left_out and not given:
         if perfetto is not None:
             raise ValueError("--perfetto is for traces, and these are flight-recorder dumps")
         from ..diagnose import explain_hang, read_dumps
@@ -76,6 +80,8 @@ def diagnose(
         if time.monotonic() - begin_s > _SILENT_S and sys.stderr.isatty():
             print(line, file=sys.stderr)
 
+    if dumps_left_out:
+        print(f"left out {count_of(len(dumps_left_out), 'flight-recorder dump')}: give dumps alone", file=sys.stderr)
     traces = room.read_traces(folder, report=report)
     found, answers, why_not = room.diagnose(traces), None, ""
     try:
@@ -97,16 +103,6 @@ def diagnose(
     else:
         show(_tables(found, answers, why_not))
         show(Text(f"wrote {printable(str(path))}") for path in written)
-
-
-def _has_dumps(folder: Path) -> bool:
-    """Whether the first files there are flight-recorder dumps, by how they begin."""
-    given = sorted(folder.iterdir()) if folder.is_dir() else [folder]
-    for path in [path for path in given if path.is_file()][:4]:
-        with open(path, "rb") as file:
-            if _DUMP.match(file.read(64)):
-                return True
-    return False
 
 
 def _fields(found: JobDiagnosis, answers: WhatIf | None) -> dict[str, Any]:

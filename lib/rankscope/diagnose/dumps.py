@@ -31,6 +31,7 @@ from ..values.frozen import frozen, optional
 from ..values.storage import PathLike, StorageError, read_bytes
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
+_HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|nccl_version|comm_lib_version)"')
 _LIBRARY = re.compile(r"site-packages|dist-packages|[/\\]torch[/\\]|[/\\]lib[/\\]python3|^<frozen|\.(cpp|so|hpp|h|cc)$")
 
 _DAMAGE = (
@@ -129,6 +130,12 @@ class _File(msgspec.Struct):
     pg_config: dict[str, _Group] = {}
 
 
+def is_dump(path: Path) -> bool:
+    """Whether a file begins as a flight-recorder dump does."""
+    with open(path, "rb") as file:
+        return _HEAD.match(file.read(64)) is not None
+
+
 def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int | None = None) -> tuple[Dump, ...]:
     """Return the flight-recorder dumps of a job, pickles or JSON, by rank.
 
@@ -167,9 +174,11 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
 
 
 def _read(path: Path, num_ranks: int | None) -> Dump:
+    raw = read_bytes(path)
     if not (numbered := _RANK.search(path.name)):
         raise ValueError("its name must end in the number of its rank")
-    raw = read_bytes(path)
+    if b'"traceEvents"' in raw:
+        raise ValueError("it is a trace: rankscope.diagnose.read_traces reads it")
     is_pickle = raw[0] == 0x80
     file = msgspec.convert(_Plain(io.BytesIO(raw)).load(), _File) if is_pickle else msgspec.json.decode(raw, type=_File)
     if not file.version.startswith("2."):

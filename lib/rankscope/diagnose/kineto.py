@@ -23,13 +23,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..timeline.events import TraceFile, readable
+from ..timeline.events import TraceFile, is_ours, readable
 from ..timeline.timeline import Span, Timeline, Times, collective
 from ..values.checks import count_of, several, whole
 from ..values.storage import StorageError
 from ..workers.crew import Crew, Worker
 from ..workers.host import num_cores
 from ..workers.worker import answer
+from .dumps import is_dump
 from .trace import Calls, Ints, Trace
 
 MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
@@ -77,7 +78,14 @@ def read_traces(
     for two files of one rank, for files of jobs of different sizes and for a folder without a trace; OSError where a
     file cannot be opened.
     """
-    paths = _paths(folder_or_files)
+    paths, dumps = files_in(folder_or_files)
+    if not paths:
+        known = (
+            "no trace, but flight-recorder dumps: give them to read_dumps"
+            if dumps
+            else ("no trace, a file whose name ends in .json or .json.gz, nor a dump, one whose name ends in the rank")
+        )
+        raise ValueError(f"{folder_or_files} has {known}")
     if ranks is not None:
         wanted = {whole("ranks", rank, 0) for rank in several("ranks", ranks)}
         paths = [path for path in paths if _rank_of(path, len(paths)) in wanted]
@@ -98,16 +106,18 @@ def read_traces(
     return tuple(sorted(found, key=lambda trace: trace.rank))
 
 
-def _paths(given: Any) -> list[Path]:
-    if not isinstance(given, str | os.PathLike):
-        paths = [Path(one) for one in several("folder_or_files", given, "files")]
-    elif Path(given).is_dir():
-        paths = sorted(path for path in Path(given).iterdir() if path.name.endswith((".json", ".json.gz")))
+def files_in(folder_or_files: Any) -> tuple[list[Path], list[Path]]:
+    """The traces there, and the flight-recorder dumps; of a folder without what this package wrote itself."""
+    if isinstance(folder_or_files, str | os.PathLike):
+        given = Path(folder_or_files)
+        inside = sorted(path for path in given.iterdir() if path.is_file()) if given.is_dir() else [given]
     else:
-        paths = [Path(given)]
-    if not paths:
-        raise ValueError(f"{given} has no trace: a trace is a file whose name ends in .json or .json.gz")
-    return paths
+        given, inside = None, [Path(one) for one in several("folder_or_files", folder_or_files, "files, or a folder")]
+    dumps = [path for path in inside if is_dump(path)]
+    traces = [path for path in inside if path not in dumps]
+    if given and given.is_dir():
+        traces = [path for path in traces if path.name.endswith((".json", ".json.gz")) and not is_ours(path)]
+    return traces, dumps
 
 
 def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[tuple[Trace, int]]:

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -23,6 +24,7 @@ _MOST_CUTS, _MOST_BRACES = 8, 1000  # places that are tried, or looked at, befor
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*$")  # of what stands before an event: the end of the one before it
 _BOM = b"\xef\xbb\xbf"
+_OURS = b'{"displayTimeUnit": "ms", "otherData": {"format": "rankscope.timeline"'
 
 
 class TraceFile(Generic[Entry]):
@@ -101,7 +103,7 @@ class TraceFile(Generic[Entry]):
         except (msgspec.DecodeError, KeyError):
             fields = _loaded(text)
             if not isinstance(fields, dict) or "traceEvents" not in fields:
-                raise ValueError("it has no traceEvents") from None
+                raise ValueError("it has no traceEvents: move it away if it is no trace") from None
             events = msgspec.convert(fields.pop("traceEvents"), self._entries)
         self.fields.update(fields)
         return events
@@ -140,6 +142,18 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
         raise StorageError(path, f"not a readable trace: {kind}{error}") from error
 
 
+def is_ours(path: str | os.PathLike[str]) -> bool:
+    """Whether `Timeline.to_chrome_trace` wrote this file, by how it begins."""
+    with open(path, "rb") as raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        try:
+            with gzip.open(raw) if packed else raw as file:
+                return bool(file.read(len(_OURS)) == _OURS)
+        except (gzip.BadGzipFile, EOFError, zlib.error):
+            return False
+
+
 def _cuts(text: bytes) -> Iterator[int]:
     """Where events seem to end, the last first; what strings hold is not looked at."""
     place, num_cuts = len(text), 0
@@ -163,5 +177,11 @@ def _loaded(text: bytes) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else error.reason
-        raise ValueError(f"it is cut short or damaged ({reason})") from error
+        if text.lstrip()[:1] not in (b"{", b"["):
+            raise ValueError("it is not JSON") from error
+        if isinstance(error, UnicodeDecodeError):
+            cut, reason = error.reason == "unexpected end of data", error.reason
+        else:
+            cut = error.pos > len(error.doc.rstrip()) - 10 or error.msg.startswith("Unterminated")
+            reason = error.msg
+        raise ValueError(f"it ends in the middle ({reason})" if cut else f"it is damaged ({reason})") from error
