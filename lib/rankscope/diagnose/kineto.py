@@ -80,12 +80,12 @@ def read_traces(
     """
     paths, dumps = files_in(folder_or_files)
     if not paths:
-        known = (
+        instead = (
             "no trace, but flight-recorder dumps: give them to read_dumps"
             if dumps
             else ("no trace, a file whose name ends in .json or .json.gz, nor a dump, one whose name ends in the rank")
         )
-        raise ValueError(f"{folder_or_files} has {known}")
+        raise ValueError(f"{folder_or_files} has {instead}")
     if ranks is not None:
         wanted = {whole("ranks", rank, 0) for rank in several("ranks", ranks)}
         paths = [path for path in paths if _rank_of(path, len(paths)) in wanted]
