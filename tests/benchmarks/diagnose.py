@@ -22,7 +22,7 @@ import numpy as np
 from rankscope.diagnose import diagnose, read_traces
 from tests.diagnose.jobs import CAUSES, Job, run_jobs
 
-FIRST_SEED = 100
+FIRST_SEED = 200
 RIGHT_BAR, FALSE_BAR, COST_BAR = 0.95, 0.02, 0.1
 _STEPS = 10
 _DELAYS_S = (0.02, 0.06)

@@ -27,6 +27,7 @@ PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "hos
 _HOST = PHASES.index("host")  # what no span covers
 _NONE = np.zeros(0), np.zeros(0)
 _LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.15, 0.6  # see `culprits_of`
+_ODD_SHARE, _ODD_NOISE, _NOISE = 0.2, 2.0, 0.9  # late in a step: of it, and times this quantile of the other ranks
 _SECOND = 0.4  # of what the first cause costs
 _ALIKE, _ALL = 0.6, 0.8  # a starved rank stretches phases of most of a step, each by this share of what it is late
 _WORDS = {"h2d": "its copies to the GPU take", "host": "Python after its {after} takes"}  # others: its … takes
@@ -51,8 +52,8 @@ class OwnTimes(NamedTuple):
     column "host" of `phase_s` by the phase that began last before.
 
     The `call_` columns have an entry for each of the trace's calls: the row of its step, or -1; the place in `PHASES`
-    where it was launched; whether it reduces gradients; the seconds from its arrival to its end, and those of them
-    that are exposed.
+    where it was launched; whether it reduces gradients; the seconds from its arrival to its end; and of those in which
+    it is the next to end, and queues behind no other call, what is exposed and what is hidden.
     """
 
     steps: Ints
@@ -68,6 +69,7 @@ class OwnTimes(NamedTuple):
     call_of_gradients: NDArray[np.bool_]
     call_s: Seconds
     call_exposed_s: Seconds
+    call_hidden_s: Seconds
 
 
 def own_times(trace: Trace) -> OwnTimes:
@@ -153,7 +155,7 @@ def own_times(trace: Trace) -> OwnTimes:
     waited_s = np.append(0.0, np.cumsum(length_s * waits))  # up to each of time_s
     order = np.argsort(np.where(ended, calls.stop_s, np.inf), kind="stable")
     before_s = np.empty(len(calls))
-    before_s[order] = np.append(-np.inf, calls.stop_s[order][:-1])  # one call is exposed at a time: the next to end
+    before_s[order] = np.append(-np.inf, calls.stop_s[order][:-1])  # one call counts at a time: the next to end
     since_s = np.fmax(arrive_s, before_s)
     call_exposed_s = np.interp(calls.stop_s, time_s, waited_s) - np.interp(since_s, time_s, waited_s)
     place_of = np.append(np.full(len(steps), -1), -1)
@@ -178,6 +180,7 @@ def own_times(trace: Trace) -> OwnTimes:
         call_of_gradients=of_gradients,
         call_s=np.where(ended, calls.stop_s - arrive_s, np.nan),
         call_exposed_s=np.where(ended, call_exposed_s, np.nan),
+        call_hidden_s=np.where(ended, calls.stop_s - since_s - call_exposed_s, np.nan),
     )
 
 
@@ -255,7 +258,8 @@ def _causes(excess_s: Seconds, usual_s: Seconds, starved_s: float) -> list[tuple
 class Bucket(NamedTuple):
     """A collective that comes in each step, and what it costs: seconds per step, the mean over ranks.
 
-    `last_rank` is the one that it waits for most often, by `late_s` in the median; None with one rank.
+    Time in which it queues behind another call is neither exposed nor hidden. `last_rank` is the one that it waits for
+    most often, by `late_s` in the median; None with one rank.
     """
 
     name: str
@@ -274,8 +278,8 @@ class JobDiagnosis:
 
     `window_s`, `waiting_s` (exposed communication), `covered_s` (hidden communication) and `idle_s` (the GPU works on
     nothing, as the host is late) have a row per step of `steps` and a column per rank of `ranks`; `phase_s` has a last
-    axis for `PHASES`, and so has `host_s`, the time of "host" by the phase before it. `problems` are sentences on what
-    does not fit together.
+    axis for `PHASES`, and so has `host_s`, the time of "host" by the phase before it. `missing` are ranks of the job
+    without a trace. `problems` are sentences on what does not fit together.
     """
 
     ranks: tuple[int, ...]
@@ -289,6 +293,7 @@ class JobDiagnosis:
     culprits: list[Culprit]
     buckets: tuple[Bucket, ...]
     problems: tuple[str, ...]
+    missing: tuple[int, ...] = ()
 
     @property
     def step_s(self) -> float:
@@ -318,36 +323,67 @@ class JobDiagnosis:
         return "\n".join([*self.problems, *self._verdict(), *self._communication()])
 
     def _verdict(self) -> list[str]:
-        if len(self.ranks) == 1:
-            return ["One rank only: who is late needs the traces of all ranks."]
-        if not self.culprits:
-            return [] if not self.steps else ["No rank makes the others wait: the job is balanced."]
         lines = []
-        for rank, cause, cost_s in self.culprits:
-            place = self.ranks.index(rank)
-            late_s = self.late_s[:, place]
-            rows = late_s > late_s.max() / 2
-            when = "in each step" if rows.mean() > 0.7 else f"in {rows.sum()} of {len(rows)} steps"
-            own_s, usual_s = self.phase_s[rows, place].mean(axis=0), _of_others(self.phase_s)[rows, place].mean(axis=0)
-            if cause == "starved":
-                times = own_s.sum() / max(usual_s.sum(), 1e-9)
-                why = (
-                    f"all it does takes {times:.1f} times as long as on the others, as if it had too little of its core"
-                )
-            else:
-                column = PHASES.index(cause)
-                after = (self.host_s - _of_others(self.host_s))[rows, place].sum(axis=0).argmax()
-                takes = _WORDS.get(cause, f"its {cause} takes").format(after=PHASES[after])
-                why = f"{takes} {_ms(own_s[column])}, on the others {_ms(usual_s[column])}"
-            late = f"Rank {rank} arrives {_ms(float(late_s[rows].mean()))} late {when}: {why}."
-            share = cost_s / self.step_s
-            lines.append(f"{late} This costs {_ms(cost_s)} per step, {share:.0%} of it. {_HINTS[cause]}")
-        return lines
+        of_last_s = float(self.waiting_s.min(axis=1).mean()) if self.missing and self.steps else 0.0
+        if of_last_s > _LEAST_SHARE * self.step_s:
+            they, late = listed("Rank", self.ranks), listed("rank", self.missing)
+            wait, are = "waits" if len(self.ranks) == 1 else "wait", "s are" if len(self.missing) > 1 else " is"
+            lines.append(f"{they} {wait} {_ms(self.exposed_s)} per step, perhaps for {late}, whose trace{are} missing.")
+        if len(self.ranks) == 1:
+            return [*lines, "One rank only: who is late needs the traces of all ranks."]
+        if self.culprits:
+            return lines + [self._said_of(one) for one in self.culprits]
+        return lines + self._no_culprit() if self.steps else []
+
+    def _said_of(self, culprit: Culprit) -> str:
+        rank, cause, cost_s = culprit
+        place = self.ranks.index(rank)
+        late_s = self.late_s[:, place]
+        rows = late_s > np.sort(late_s)[-2:][0] / 2  # the largest may be of one bad step
+        when, there = f"in {rows.sum()} of {len(rows)} steps", " in these"
+        if rows.mean() > 0.7:
+            rows[:], when, there = True, "in each step", ""
+        own_s = self.phase_s[rows].mean(axis=0)
+        usual_s, own_s = _of_others(own_s[None])[0, place], own_s[place]
+        if cause == "starved":
+            times = own_s.sum() / max(usual_s.sum(), 1e-9)
+            why = f"all it does takes {times:.1f} times as long as on the others, as if it had too little of its core"
+        else:
+            column = PHASES.index(cause)
+            why = (
+                f"{self._takes(place, column, rows)} {_ms(own_s[column])}{there}, on the others {_ms(usual_s[column])}"
+            )
+        late = f"Rank {rank} arrives {_ms(float(late_s[rows].mean()))} late {when}: {why}."
+        return f"{late} This costs {_ms(cost_s)} per step, {cost_s / self.step_s:.0%} of it. {_HINTS[cause]}"
+
+    def _takes(self, place: int, column: int, rows: NDArray[np.bool_]) -> str:
+        after = (self.host_s - _of_others(self.host_s))[rows, place].sum(axis=0).argmax()
+        return _WORDS.get(PHASES[column], f"its {PHASES[column]} takes").format(after=PHASES[after])
+
+    def _no_culprit(self) -> list[str]:
+        """What is said where nobody is named: who is late in some steps, or that nobody is."""
+        late_s, odd = self.late_s, list[str]()
+        last = self.phase_s.sum(axis=2).argmax(axis=1)
+        for place, rank in enumerate(self.ranks):
+            noise_s = float(np.quantile(np.abs(np.delete(late_s, place, axis=1)), _NOISE))
+            least_s = max(_LEAST_S, _ODD_SHARE * float(np.median(self.window_s)), _ODD_NOISE * noise_s)
+            rows = (late_s[:, place] > least_s) & (last == place)
+            if rows.sum() > 1:
+                excess_s = (self.phase_s - _of_others(self.phase_s))[rows, place].mean(axis=0)
+                why = self._takes(place, int(excess_s.argmax()), rows).removesuffix(" takes").removesuffix(" take")
+                mean = _ms(float(late_s[rows, place].mean()))
+                odd.append(f"Rank {rank} is late in {rows.sum()} of {len(rows)} steps, by {mean} ({why})")
+        if odd:
+            first = "No rank makes the others wait in most steps."
+            return [" ".join([first, *(f"{one}, which is not steady enough to be named." for one in odd)])]
+        noise = _ms(float(np.quantile(np.abs(late_s), _NOISE)))
+        first = "None of these ranks" if self.missing else "The job is balanced: no rank"
+        return [f"{first} stands out above the noise: nine of ten times a rank is less than {noise} late or early."]
 
     def _communication(self) -> list[str]:
         if not self.steps:
             return []
-        step = f"A step takes {_ms(self.step_s)}"
+        step = f"A step takes {_ms(self.step_s)} in the mean"
         if not self.buckets:
             return [f"{step}. The traces hold no collective."]
         share = self.exposed_s / self.step_s
@@ -385,7 +421,8 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         raise ValueError(f"traces must be of different ranks, at least one, got those of ranks {list(ranks)}")
     problems = [f"{words[0].upper()}{words[1:]}." for words in join(traces).problems]
     size = max((len(members) for trace in traces for members in trace.group_ranks.values()), default=0)
-    if missing := sorted(set(range(size)) - set(ranks)):
+    missing = tuple(sorted(set(range(size)) - set(ranks)))
+    if missing:
         problems.append(f"The job has {size} ranks; there is no trace of {listed('rank', missing)}.")
     owns = [own_times(trace) for trace in traces]
     steps = sorted(set.intersection(*(set(own.steps.tolist()) for own in owns)))
@@ -411,13 +448,14 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         culprits=culprits_of(ranks, window_s, phase_s, stacked("starved_s")),
         buckets=_buckets(traces, owns, steps),
         problems=tuple(problems),
+        missing=missing,
     )
 
 
 def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[Bucket, ...]:
     """The collectives of these steps, by where they are launched, kind, group and number there in the step."""
     sharded = any("reduce_scatter" in trace.calls.kinds for trace in traces)
-    found: dict[Any, list[tuple[int, int, float, float, int]]] = defaultdict(list)
+    found = defaultdict[Any, list[tuple[float, ...]]](list)
     for trace, own in zip(traces, owns, strict=True):
         calls, counts = trace.calls, Counter[Any]()
         for place in np.flatnonzero(own.call_row >= 0).tolist():
@@ -425,12 +463,12 @@ def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[
             kind, group = calls.kinds[calls.kind[place]], calls.groups[calls.group[place]]
             key = PHASES[own.call_phase[place]], kind, group, bool(own.call_of_gradients[place])
             if number in steps:
-                took_s = float(own.call_s[place]), float(own.call_exposed_s[place])
+                took_s = tuple(float(one[place]) for one in (own.call_s, own.call_exposed_s, own.call_hidden_s))
                 found[*key, counts[key, number]].append((trace.rank, number, *took_s, int(calls.num_bytes[place])))
                 counts[key, number] += 1
     buckets = []
     for (phase, kind, group, of_gradients, order), seen in found.items():
-        ranks, numbers, call_s, exposed_s, num_bytes = map(np.array, zip(*seen, strict=True))
+        ranks, numbers, call_s, exposed_s, hidden_s, num_bytes = map(np.array, zip(*seen, strict=True))
         share = len(steps) * len(traces)
         last = Counter[int]()
         late_s = []
@@ -445,7 +483,7 @@ def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[
             name = f"FSDP {name}"
         elif of_gradients and phase == "backward" and kind == "allreduce":
             name = f"DDP bucket {order}"
-        cost = float(exposed_s.sum()) / share, float((call_s - exposed_s).sum()) / share
+        cost = float(exposed_s.sum()) / share, float(hidden_s.sum()) / share
         usual = Counter(num_bytes.tolist()).most_common(1)[0][0]
         latest = last.most_common(1)[0][0] if last else None
         buckets.append(Bucket(name, kind, group, usual, *cost, latest, float(np.median(late_s)) if late_s else 0.0))
