@@ -68,14 +68,24 @@ def test_a_rank_that_waits_elsewhere_is_no_culprit(tmp_path: Path) -> None:
         job[rank] = calls[: at + (rank != 2)]
     hang = explained(tmp_path, job, (1, 2))
     assert hang.culprits == [Culprit(2, "missing", "part", SICK + 1)]
-    assert hang.notes == ("So ranks 0 and 3 cannot end call 13 of default_pg: ranks 1 and 2 did not come.",)
+    assert hang.notes == (
+        "So ranks 0 and 3 cannot end collective 13 of the default group: ranks 1 and 2 did not come.",
+    )
+
+
+def test_words_of_a_dump_that_is_not_there_and_of_a_time_that_is_short(tmp_path: Path) -> None:
+    hang = explained(tmp_path / "dead", sick("dead", 4, 1), without=[1, 2])
+    assert "Ranks 1 and 2 left no dump" in str(hang)
+    assert "They ended or were killed" in str(hang)
+    job = {0: [Made("0", at_s=1.0), Made("0", at_s=2.0)], 1: [Made("0", at_s=2.0 - 1e-6)]}
+    assert "The last call of rank 1, 1 µs before the first of them" in str(explained(tmp_path / "short", job))
 
 
 def test_two_that_differ_without_a_past_are_both_named(tmp_path: Path) -> None:
     job = {0: [Made("0", sizes=(4,), at_s=1.0)], 1: [Made("0", sizes=(5,), at_s=1.0)]}
     hang = explained(tmp_path, job)
     assert hang.culprits == [Culprit(0, "size", "default_pg", 1), Culprit(1, "size", "default_pg", 1)]
-    assert str(hang).startswith("Ranks 0 and 1 disagree on the size of call 1 of default_pg.")
+    assert str(hang).startswith("Ranks 0 and 1 disagree on the size of collective 1 of the default group.")
 
 
 def test_all_came_and_the_call_does_not_end(tmp_path: Path) -> None:
@@ -139,7 +149,7 @@ def test_the_table_and_the_drawing(tmp_path: Path) -> None:
     cells, column = drawing.rects[0], [label for _, label in drawing.x_ticks].index(str(CALL))
     hatched = np.flatnonzero(cells.hatched)
     assert list(zip(cells.x[hatched], cells.y[hatched], strict=True)) == [(column, 1)]
-    assert drawing.title == f"Rank 1 did not come to call {CALL} of default_pg"
+    assert drawing.title == f"Rank 1 did not come to collective {CALL} of the default group"
     assert "did not come" in to_svg(drawing)
     with pytest.raises(ValueError, match="finding must be the place of one of 0 findings, got 0"):
         draw_hang(explain_hang([]))

@@ -7,6 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
+import attrs
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -124,7 +126,7 @@ def test_json_has_what_it_promises_in_seconds_and_bytes(folder: Path) -> None:
     assert found["step_s"] > found["exposed_s"] > 0 < found["hidden_s"]
     assert found["phases"][2]["loader_s"] == pytest.approx(0.052)
     assert found["buckets"][0]["num_bytes"] > 1 << 20
-    assert {"what", "step_s", "saved"} == set(found["what_if"][0])
+    assert {"what", "step_s", "saved_share"} == set(found["what_if"][0])
     assert found["findings"][0].startswith("Rank 2 arrives")
 
 
@@ -139,6 +141,25 @@ def test_dumps_of_a_hang_name_the_rank_that_did_not_come(tmp_path: Path) -> None
     assert found["ranks"] == [0, 1, 2, 3]
     assert found["findings"]
     assert page.read_text().count("<svg") == len(found["findings"])
+
+
+def test_arrows_of_clocks_that_are_off_do_not_end_before_they_start(folder: Path, tmp_path: Path) -> None:
+    traces = read_traces(folder)
+    joined = join(traces)
+    off = attrs.evolve(joined, offset_s=joined.offset_s + np.array([0, 0, 0.2, 0]))
+    path = to_perfetto(tmp_path / "job.json", traces, off, diagnose(traces))
+    events = json.loads(path.read_text())["traceEvents"]
+    flows = {phase: {one["id"]: one["ts"] for one in events if one["ph"] == phase} for phase in "sf"}
+    assert flows["s"]
+    assert all(at <= flows["f"][number] for number, at in flows["s"].items())
+
+
+def test_without_a_trace_nobody_is_drawn_as_the_latest(folder: Path) -> None:
+    traces = [trace for trace in read_traces(folder) if trace.rank != 2]
+    traces = [attrs.evolve(trace, group_ranks={"0": (0, 1, 2, 3)}) for trace in traces]
+    drawn = to_svg(draw_step(traces, join(traces), diagnose(traces)))
+    assert "no trace of rank 2" in drawn
+    assert "starts its last collective" not in drawn
 
 
 def test_a_folder_with_more_than_traces(folder: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_a_late_rank_is_no_slow_network_and_is_taken_out(tmp_path: Path) -> None
     faster, bound = answers["a link 2 times as fast"], answers["allreduces that take no time (lower bound)"]
     assert bound.step_s < faster.step_s < found.step_s
     assert bound.step_s == pytest.approx(LAYERS.forward_s + 0.03 + OPTIMIZER_S + LAYERS.backward_s, rel=1e-4)
-    assert found.to_frame().saved.tolist() == [one.saved for one in found.answers]
+    assert found.to_frame().saved_share.tolist() == [one.saved_share for one in found.answers]
     assert "ms (" in str(found)
 
 

@@ -130,6 +130,7 @@ def _fields(found: JobDiagnosis, answers: WhatIf | None) -> dict[str, Any]:
 def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterator[RenderableType]:
     """The verdict in words, each rank's own time by phase, each bucket's communication, and what changes would give."""
     from ..diagnose.diagnosis import PHASES
+    from ..figures.jobs import EXPOSED
     from ..values.units import bytes_words, time_words
     from .tables import table_of
 
@@ -139,8 +140,8 @@ def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterat
         mean_s, late_s = found.phase_s.mean(axis=0), found.late_s.mean(axis=0)
         waited_s = found.waiting_s.mean(axis=0)
         shown = [place for place in range(len(PHASES)) if mean_s[:, place].sum() > _LEAST_SHARE * mean_s.sum()]
-        table = table_of("Time of each rank per step", "rank", *(PHASES[one] for one in shown), "waits", "late")
-        table.caption = "late: own time, without waiting, more than the median of the others"
+        table = table_of("Time of each rank per step", "rank", *(PHASES[one] for one in shown), "exposed", "late")
+        table.caption = f"exposed: {EXPOSED}; late: own time, without that, more than the median of the others"
         for row in sorted(sorted(range(len(found.ranks)), key=lambda row: -late_s[row])[:_MOST_ROWS]):
             times = [time_words(mean_s[row, one]) for one in shown]
             late = time_words(late_s[row]) if late_s[row] > 0 else ""
@@ -148,7 +149,9 @@ def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterat
         yield table
     if found.buckets:
         table = table_of("Communication per step", "what", "size", "exposed", "hidden", "last")
-        table.caption = "the mean over ranks; last: the rank that most often came last"
+        table.caption = (
+            "the mean over ranks; hidden: under work or another bucket; last: the rank that most often came last"
+        )
         for one in sorted(found.buckets, key=lambda one: -one.exposed_s)[:_MOST_ROWS]:
             size = bytes_words(one.num_bytes) if one.num_bytes >= 0 else ""
             last = "" if one.last_rank is None else str(one.last_rank)
@@ -162,7 +165,10 @@ def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterat
     if answers is None:
         yield Text(f"\nNo what-if: {printable(why_not)}")
         return
-    table = table_of(f"What if? A step takes {time_words(answers.step_s)} in the median", "what", "a step takes", "")
+    median = f"{time_words(answers.step_s)} in the median (mean {time_words(found.step_s)})"
+    table = table_of(f"What if? A step takes {median}", "what", "a step takes", "")
     for answer in answers.answers:
-        table.add_row(answer.what, time_words(answer.step_s), f"{-answer.saved:+.1%}" if answer.saved else "")
+        table.add_row(
+            answer.what, time_words(answer.step_s), f"{-answer.saved_share:+.1%}" if answer.saved_share else ""
+        )
     yield table

@@ -26,7 +26,7 @@ _ADVICE = {
     "missing": "See its log and its stack (py-spy dump): a slow batch, an evaluation, an error, the end of its loop.",
     "left out": "It made the one that comes next on the others: look for a condition that differs, or a caught error.",
     "late": "See its log: what it did since its last call took longer than the timeout.",
-    "dead": "It ended or was killed before it wrote one, or the file is not here: see its log, and dmesg.",
+    "dead": "{who} ended or {was} killed before writing one, or the file is not here: see the log, and dmesg.",
     "group": "Call the groups in the same order on all ranks.",
     "stuck": "The code of the ranks agrees: look at the network, the GPUs, and what runs before on their streams.",
 }
@@ -138,7 +138,8 @@ class _Stop:
         return self.group.first(self.number)
 
     def __str__(self) -> str:
-        return f"call {self.number} of {self.group.name}"
+        name = "the default group" if self.group.name == "default_pg" else self.group.name
+        return f"collective {self.number} of {name}"
 
 
 def explain_hang(dumps: Sequence[Dump]) -> Hang:
@@ -185,8 +186,9 @@ def explain_hang(dumps: Sequence[Dump]) -> Hang:
 
 
 def _finding(cause: str, ranks: Iterable[int], stop: _Stop, words: list[str]) -> Finding:
-    lines = "\n  ".join([*words, _ADVICE[cause]] if cause in _ADVICE else words)
-    return Finding(cause, tuple(ranks), stop.group.name, stop.number, tuple(stop.came), lines)
+    who, was = ("It", "was") if len(ranks := tuple(ranks)) == 1 else ("They", "were")
+    lines = "\n  ".join([*words, _ADVICE[cause].format(who=who, was=was)] if cause in _ADVICE else words)
+    return Finding(cause, ranks, stop.group.name, stop.number, tuple(stop.came), lines)
 
 
 def _groups(of_rank: dict[int, Dump]) -> tuple[Group, ...]:
@@ -305,7 +307,8 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[tuple[Any, ...]]:
         for rank in missing[:4]:
             for last in of_rank[rank].calls[-1:]:
                 after_s = last.created_s - first.created_s
-                when = f"{time_words(abs(after_s))} {'after' if after_s > 0 else 'before'} the first of them"
+                apart = "1 µs" if abs(after_s) < 2e-6 else time_words(abs(after_s))  # finer the clock is not
+                when = f"{apart} {'after' if after_s > 0 else 'before'} the first of them"
                 words.append(f"The last call of rank {rank}, {when}: {last}, {last.state}.")
         yield "missing", missing, *words
     elif stop.late and not stop.odd:

@@ -14,6 +14,7 @@ from .diagnosis import JobDiagnosis
 from .join import Joined
 from .trace import Trace
 
+_EDGE_S = 1e-6
 _LATE = 0.05  # of a step: an arrival that others wait longer for gets arrows
 
 
@@ -52,8 +53,10 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
         for row, place in enumerate(places):
             waiting = slices[row][1].get(place)
             if row != late and waiting and waiting.start_s < came[late].start_s:
-                mark("s", words, came[late], at_s, id=len(marks))
-                mark("f", words, waiting, _inside(waiting, at_s), id=len(marks) - 1, bp="e")
+                reached_s = _inside(waiting, at_s)
+                left_s = min(at_s, reached_s)  # by the error of the clocks it may have ended before the late rank came
+                mark("s", words, came[late], left_s, id=len(marks))
+                mark("f", words, waiting, reached_s, id=len(marks) - 1, bp="e")
     for rank, cause, cost_s in diagnosis.culprits:
         steps = spans.select(rank=rank, kind="step")
         for step_span in steps[:1]:
@@ -74,5 +77,5 @@ def _slices(trace: Trace, offset_s: float) -> tuple[dict[int, Span], dict[int, S
 
 def _inside(span: Span, at_s: float) -> float:
     """The time nearest to this one that is not at an edge of the span."""
-    margin_s = (span.stop_s - span.start_s) / 10
+    margin_s = min((span.stop_s - span.start_s) / 10, _EDGE_S)
     return min(max(at_s, span.start_s + margin_s), span.stop_s - margin_s)

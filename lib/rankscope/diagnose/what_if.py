@@ -46,7 +46,7 @@ class Answer(NamedTuple):
 
     what: str
     step_s: float
-    saved: float
+    saved_share: float
 
 
 @frozen(eq=False)
@@ -67,14 +67,14 @@ class WhatIf:
     answers: tuple[Answer, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each answer: what, step_s, saved."""
+        """Return a row for each answer: what, step_s, saved_share."""
         import pandas as pd
 
         return pd.DataFrame(self.answers, columns=Answer._fields)
 
     def __str__(self) -> str:
-        rows = [f"  {time_words(one.step_s)} ({-one.saved:+.1%}) with {one.what}" for one in self.answers]
-        return "\n".join([f"a step takes {time_words(self.step_s)}; it would take", *rows])
+        rows = [f"  {time_words(one.step_s)} ({-one.saved_share:+.1%}) with {one.what}" for one in self.answers]
+        return "\n".join([f"a step takes {time_words(self.step_s)} in the median; it would take", *rows])
 
 
 def what_if(
@@ -113,7 +113,7 @@ def what_if(
         buckets = f"{count_of(best.num_buckets, 'bucket')} instead of {seen.num_bytes.size}"
         changes = [(f"{cap}, {buckets}", best.step_s)]
     else:
-        changes = [("any other bucket_cap_mb: none saves 1 %", step_s)]
+        changes = [("its bucket_cap_mb: no other saves 1 % or more", step_s)]
     changes += [(f"a link {_FASTER} times as fast", model_s(_FASTER) + missed_s)]
     changes += [("allreduces that take no time (lower bound)", local.forward_s + local.backward_s + missed_s)]
     if seen.loader_s.any():

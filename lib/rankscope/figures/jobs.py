@@ -14,7 +14,7 @@ import numpy as np
 
 from ..diagnose.diagnosis import PHASES, JobDiagnosis
 from ..diagnose.hangs import Hang
-from ..diagnose.join import Joined
+from ..diagnose.join import Joined, listed
 from ..diagnose.trace import Trace
 from ..diagnose.what_if import WhatIf
 from ..timeline import Span, Timeline
@@ -23,19 +23,20 @@ from ..values.checks import printable
 from ..values.units import round_ticks, time_unit, time_words
 from .hangs import draw_hang
 from .marks import Drawing, FloatArray, Key, Lines, Rects, whole_ticks
-from .palette import FAINT, INK, PAPER, WORK, diverging
+from .palette import ALARM, FAINT, INK, PAPER, WORK, diverging
 from .svg import to_svg
 from .timelines import draw_timeline
 
 _WIDE_PX, _ROW_PX, _TALL_PX = 270.0, 20.0, 480.0
 _MOST_COLUMNS, _MOST_ROWS, _MOST_TIMELINES = 60, 32, 8
 _MOSTLY, _LEAST_LATE = 0.95, 0.02  # the scale holds so many cells, and is at least such a share of a step
+EXPOSED = "the rank only waits or communicates"
 _EARLY_LATE = (("early by", -1.0), ("late by", 1.0))
 _PIXELS = 860  # of a timeline's width: spans that are nearer to each other are drawn as one
 
 
 def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
-    """Draw the mean own time of each rank in a step, by phase; a line is the median of the others.
+    """Draw the mean own time of each rank in a step, by phase; a line is the median of all ranks.
 
     Own time is without what the rank waits for others. Of many ranks, those with the most of it are shown.
     """
@@ -53,9 +54,9 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     )
     keys, lines = [Key(phase, hue) for phase, hue in hues.items()], []
     if len(own_s) > 1:
-        others = np.array([np.median(np.delete(own_s, row)) for row in rows]) / scale
-        lines = [Lines(others, top, others, top + 1, color, width_px=wide) for color, wide in ((PAPER, 4), (INK, 2))]
-        keys.append(Key("the others' median", INK, line="solid"))
+        at = [float(np.median(own_s)) / scale]
+        lines = [Lines(at, [0], at, [len(rows)], color, width_px=wide) for color, wide in ((PAPER, 4), (INK, 2))]
+        keys.append(Key("the median of all ranks", INK, line="solid"))
     names = [f"rank {diagnosis.ranks[row]}" for row in rows]
     return _drawing(f"own time per step [{unit}]", width, names, bars, keys, lines=tuple(lines))
 
@@ -71,13 +72,14 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
     usual_s = float(np.median(np.abs(late_s), axis=1).max())  # of the rank that is furthest off
     most_s = max(usual_s, float(np.quantile(np.abs(late_s), _MOSTLY)), _LEAST_LATE * diagnosis.step_s)
     top, left = np.indices((len(rows), len(groups)))
+    more = " or more" if np.abs(late_s[rows]).max() > most_s else ""
     cells = Rects(left, top, diverging(late_s[rows] / most_s), edge=FAINT)
     drawing = _drawing(
         "step",
         float(len(groups)),
         [f"rank {diagnosis.ranks[row]}" for row in rows],
         (cells,),
-        [Key(f"{words} {time_words(most_s)}", diverging([share])[0]) for words, share in _EARLY_LATE],
+        [Key(f"{words} {time_words(most_s)}{more}", diverging([share])[0]) for words, share in _EARLY_LATE],
     )
     ticks = whole_ticks(len(groups), 6)
     return attrs.evolve(
@@ -86,7 +88,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
 
 
 def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
-    """Draw how long ranks wait for each bucket per step, and how much of its communication computing hides."""
+    """Draw how much of each bucket's communication per step is exposed, and how much hidden."""
     buckets = diagnosis.buckets
     exposed_s, hidden_s = (
         np.maximum([getattr(one, name) for one in buckets], 0.0) for name in ("exposed_s", "hidden_s")
@@ -99,7 +101,7 @@ def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
         Rects(0.0, top, hue, width=exposed_s[rows] / scale, height=0.72),
         Rects(exposed_s[rows] / scale, top, hue, width=hidden_s[rows] / scale, height=0.72, hatched=True),
     )
-    keys = [Key("waited for", hue), Key("hidden by computing", hue, hatched=True)]
+    keys = [Key("exposed", hue), Key("hidden: under work or another bucket", hue, hatched=True)]
     names = [buckets[row].name for row in rows]
     return _drawing(f"per step [{unit}]", longest_s / scale or 1.0, names, bars, keys)
 
@@ -107,7 +109,7 @@ def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
 def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> Drawing:
     """Draw the step of median length of all ranks on one clock; a line is where the latest starts its last collective.
 
-    Of many ranks, the latest are shown.
+    Of many ranks, the latest are shown. Without the traces of some ranks nobody is called the latest.
     """
     order = np.argsort(diagnosis.window_s.mean(axis=1), kind="stable")
     place = int(order[(order.size - 1) // 2])
@@ -127,6 +129,10 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     backward = late.select(kind="backward", between_s=window)
     arrived = list(late.select(kind="launch", between_s=(backward.begin_s, backward.end_s)))
     drawing = draw_timeline(spans, " ")
+    members = {rank for trace in traces for ranks in trace.group_ranks.values() for rank in ranks}
+    if missing := sorted(members - {*diagnosis.ranks}):
+        key = Key(f"no trace of {listed('rank', missing)}", PAPER, line="none")
+        return attrs.evolve(drawing, legend=(*drawing.legend, key))
     if not arrived or len(traces) == 1:
         return drawing
     at = (arrived[-1].start_s - spans.begin_s) / time_unit(spans.makespan_s)[0]
@@ -183,6 +189,8 @@ h1 {{ font-size: 1.3rem; }} h2 {{ font-size: 1rem; margin: 0 0 -.8rem; position:
 p:first-of-type {{ font-weight: bold; }}
 .parts {{ display: grid; gap: 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }}
 .wide {{ grid-column: 1 / -1; overflow-x: auto; }} .wide svg {{ min-width: 860px; }}
+@media (max-width: 900px) {{ .wide::before {{ content: "wider than this screen: scroll it to the right \2192";
+  display: block; position: sticky; left: 0; width: max-content; color: {ALARM}; }} }}
 svg {{ width: 100%; height: auto; }} p {{ margin: .5rem 0; }}
 table {{ border-collapse: collapse; margin-top: 1rem; }}
 td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }}
@@ -201,16 +209,17 @@ def job_page(
             parts.append(("", "Own time compared with the others' median, step by step", draw_lateness(diagnosis)))
         parts.append(("wide", "The step of median length, on one clock", draw_step(traces, joined, diagnosis)))
     if diagnosis.buckets:
-        parts.append(("", "Communication per step", draw_communication(diagnosis)))
+        parts.append(("", f"Communication per step. Exposed: {EXPOSED}", draw_communication(diagnosis)))
     drawn = [(kind, title, to_svg(drawing)) for kind, title, drawing in parts]
     if answers is not None:
         cells = "".join(
             f'<tr><td>{escape(one.what)}</td><td class="number">{time_words(one.step_s)}</td>'
-            f'<td class="number">{f"{-one.saved:+.1%}" if one.saved else ""}</td></tr>'
+            f'<td class="number">{f"{-one.saved_share:+.1%}" if one.saved_share else ""}</td></tr>'
             for one in answers.answers
         )
         head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
-        caption = f"What if? A step takes {time_words(answers.step_s)} in the median"
+        median = f"{time_words(answers.step_s)} in the median (mean {time_words(diagnosis.step_s)})"
+        caption = f"What if? A step takes {median}"
         drawn.append(("", caption, f"<table>{head}{cells}</table>"))
     return _page(name, str(diagnosis), drawn)
 
