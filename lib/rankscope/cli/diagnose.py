@@ -149,9 +149,7 @@ def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterat
         yield table
     if found.buckets:
         table = table_of("Communication per step", "what", "size", "exposed", "hidden", "last")
-        table.caption = (
-            "the mean over ranks; hidden: under work or another bucket; last: the rank that most often came last"
-        )
+        table.caption = "the mean over ranks; hidden: under work; last: the rank that most often came last"
         for one in sorted(found.buckets, key=lambda one: -one.exposed_s)[:_MOST_ROWS]:
             size = bytes_words(one.num_bytes) if one.num_bytes >= 0 else ""
             last = "" if one.last_rank is None else str(one.last_rank)

@@ -101,7 +101,7 @@ def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
         Rects(0.0, top, hue, width=exposed_s[rows] / scale, height=0.72),
         Rects(exposed_s[rows] / scale, top, hue, width=hidden_s[rows] / scale, height=0.72, hatched=True),
     )
-    keys = [Key("exposed", hue), Key("hidden: under work or another bucket", hue, hatched=True)]
+    keys = [Key("exposed", hue), Key("hidden under work", hue, hatched=True)]
     names = [buckets[row].name for row in rows]
     return _drawing(f"per step [{unit}]", longest_s / scale or 1.0, names, bars, keys)
 
@@ -129,9 +129,8 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     backward = late.select(kind="backward", between_s=window)
     arrived = list(late.select(kind="launch", between_s=(backward.begin_s, backward.end_s)))
     drawing = draw_timeline(spans, " ")
-    members = {rank for trace in traces for ranks in trace.group_ranks.values() for rank in ranks}
-    if missing := sorted(members - {*diagnosis.ranks}):
-        key = Key(f"no trace of {listed('rank', missing)}", PAPER, line="none")
+    if diagnosis.missing:
+        key = Key(f"no trace of {listed('rank', diagnosis.missing)}", PAPER, line="none")
         return attrs.evolve(drawing, legend=(*drawing.legend, key))
     if not arrived or len(traces) == 1:
         return drawing
@@ -189,7 +188,7 @@ h1 {{ font-size: 1.3rem; }} h2 {{ font-size: 1rem; margin: 0 0 -.8rem; position:
 p:first-of-type {{ font-weight: bold; }}
 .parts {{ display: grid; gap: 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }}
 .wide {{ grid-column: 1 / -1; overflow-x: auto; }} .wide svg {{ min-width: 860px; }}
-@media (max-width: 900px) {{ .wide::before {{ content: "wider than this screen: scroll it to the right \2192";
+@media (max-width: 900px) {{ .wide::before {{ content: "Scroll it to the right for more.";
   display: block; position: sticky; left: 0; width: max-content; color: {ALARM}; }} }}
 svg {{ width: 100%; height: auto; }} p {{ margin: .5rem 0; }}
 table {{ border-collapse: collapse; margin-top: 1rem; }}
