@@ -285,7 +285,7 @@ def culprit_score(mine: Callable[[Any], Any]) -> Score:
         accused += culprit is None and answer is not None
     rows = {
         "yours": (f"{right} of 30", f"{accused} of 6"),
-        "longest backward": (f"{by_longest} of 30", "6 of 6"),  # it always blames somebody
+        "longest backward, waiting included": (f"{by_longest} of 30", "6 of 6"),  # it always blames somebody
     }
     wrong = None if right == 30 else f"{count_of(30 - right, 'job')} of 30 named wrongly"
     return Score(("named right", "healthy jobs accused"), rows, wrong)
