@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from rankscope.cli import app, main
 from rankscope.ddp import LocalStep
 from rankscope.diagnose import diagnose, read_traces
+from rankscope.diagnose.diagnosis import PHASES
 from rankscope.diagnose.join import join
 from rankscope.diagnose.perfetto import to_perfetto
 from rankscope.diagnose.what_if import what_if
@@ -103,6 +104,15 @@ def test_drawings_are_readable_and_say_who_is_late(folder: Path) -> None:
     assert "rank 2 starts its last collective" in to_svg(draw_step(traces, join(traces), found))
     late = drawings[1].rects[0]
     assert {late.fill[place] for place in range(len(late.fill)) if late.y[place] == 2} == {"#a34700"}
+
+
+def test_the_legend_names_what_can_be_seen(folder: Path) -> None:
+    found = diagnose(read_traces(folder))
+    phase_s = found.phase_s.copy()
+    phase_s[:, :, PHASES.index("zero_grad")], phase_s[:, :, PHASES.index("h2d")] = 1e-6, 1e-2
+    keys = {key.label for key in draw_phases(attrs.evolve(found, phase_s=phase_s)).legend}
+    assert "h2d" in keys
+    assert "zero_grad" not in keys
 
 
 def test_the_command_says_who_is_late_and_writes_what_it_is_asked_for(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The script of notebook 20, as a reader starts it."""
+"""The script of notebook 20 and the README's recording, as a reader starts them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "notebooks" / "scripts" / "slow_job.py"
+from rankscope.diagnose import diagnose, read_traces
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "notebooks" / "scripts" / "slow_job.py"
+_BEFORE = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+loader = torch.utils.data.DataLoader(torch.ones({num_steps}, 8))
+train = lambda batch: model(batch).sum().backward()
+"""
 
 
 @pytest.mark.slow
@@ -29,3 +39,24 @@ def test_under_torchrun_it_names_the_slow_rank_as_it_runs_and_afterwards() -> No
     first, *_ = lines = run.stdout.splitlines()
     assert first.startswith("steps 1 to 8: rank 2 is late, because of its forward: ")
     assert any("its forward takes" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_what_the_readme_records_can_be_diagnosed(tmp_path: Path) -> None:
+    recording = (ROOT / "README.md").read_text(encoding="utf-8").partition("### Slow or stuck job")[2].split("```")[1]
+    code = recording.removeprefix("python")
+    assert "19 steps or more" in (ROOT / "README.md").read_text(encoding="utf-8")
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    for num_steps, num_recorded in ((19, 12), (6, 0)):
+        folder = tmp_path / str(num_steps)
+        folder.mkdir()
+        command = [sys.executable, "-c", _BEFORE.format(num_steps=num_steps) + code]
+        run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+        assert run.returncode == 0, run.stderr
+        if num_recorded:
+            (trace,) = read_traces(folder / "traces")
+            assert trace.rank == 0
+            assert len(trace.timeline.select(kind="step")) == num_recorded
+            assert len(diagnose([trace]).steps) == num_recorded - 1
+        else:
+            assert not list((folder / "traces").iterdir())

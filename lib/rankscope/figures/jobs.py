@@ -46,7 +46,7 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     scale, unit = time_unit(float(own_s.max()))
     width = 1.02 * float(own_s.max()) / scale or 1.0
     stop, length, top = np.cumsum(mean_s[rows], axis=1) / scale, mean_s[rows] / scale, np.arange(len(rows))
-    shown = [place for place in range(len(PHASES)) if (mean_s[:, place] > 0).any()]
+    shown = [place for place in range(len(PHASES)) if (length[:, place] * _WIDE_PX > width).any()]  # wider than a pixel
     hues = {PHASES[place]: WORK[PHASES[place]][0] for place in shown}
     bars = tuple(
         Rects(stop[:, place] - length[:, place], top + 0.14, hue, width=length[:, place], height=0.72)
@@ -188,7 +188,7 @@ h1 {{ font-size: 1.3rem; }} h2 {{ font-size: 1rem; margin: 0 0 -.8rem; position:
 p:first-of-type {{ font-weight: bold; }}
 .parts {{ display: grid; gap: 2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }}
 .wide {{ grid-column: 1 / -1; overflow-x: auto; }} .wide svg {{ min-width: 860px; }}
-@media (max-width: 900px) {{ .wide::before {{ content: "Scroll it to the right for more.";
+@media (max-width: 900px) {{ .wide::before {{ content: "The next drawing scrolls to the right.";
   display: block; position: sticky; left: 0; width: max-content; color: {ALARM}; }} }}
 svg {{ width: 100%; height: auto; }} p {{ margin: .5rem 0; }}
 table {{ border-collapse: collapse; margin-top: 1rem; }}
