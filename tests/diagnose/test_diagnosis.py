@@ -282,6 +282,15 @@ def test_buckets_are_named_and_share_what_is_exposed():
     assert sum(one.hidden_s for one in found.buckets) == pytest.approx(found.hidden_s, rel=0.01)
 
 
+def test_the_second_culprit_of_two_ranks_is_late_once_the_first_is_mended():
+    seconds = phases(2, loader=on_rank(0, 0.08, num_ranks=2), backward=on_rank(1, 0.05, num_ranks=2))
+    found = diagnose(job(seconds))
+    first, second, _ = str(found).splitlines()
+    assert [one[:2] for one in found.culprits] == [(0, "loader"), (1, "backward")]
+    assert first.startswith("Rank 0 arrives")
+    assert second.startswith("Rank 1 would be the next that is late: its backward takes 68")
+
+
 def test_a_bucket_that_queues_behind_another_is_not_hidden_by_that():
     traces = job(phases(forward=on_rank(1)))
     queued = []

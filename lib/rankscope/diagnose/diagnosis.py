@@ -341,7 +341,7 @@ class JobDiagnosis:
         late_s = self.late_s[:, place]
         rows = late_s > np.sort(late_s)[-2:][0] / 2  # the largest may be of one bad step
         when, there = f"in {rows.sum()} of {len(rows)} steps", " in these"
-        if rows.mean() > 0.7:
+        if rows.mean() > 0.7 or not rows.any():
             rows[:], when, there = True, "in each step", ""
         own_s = self.phase_s[rows].mean(axis=0)
         usual_s, own_s = _of_others(own_s[None])[0, place], own_s[place]
@@ -353,8 +353,10 @@ class JobDiagnosis:
             why = (
                 f"{self._takes(place, column, rows)} {_ms(own_s[column])}{there}, on the others {_ms(usual_s[column])}"
             )
-        late = f"Rank {rank} arrives {_ms(float(late_s[rows].mean()))} late {when}: {why}."
-        return f"{late} This costs {_ms(cost_s)} per step, {cost_s / self.step_s:.0%} of it. {_HINTS[cause]}"
+        mean_s = float(late_s[rows].mean())  # not positive where a rank that is named before it is later in all steps
+        arrives = f"arrives {_ms(mean_s)} late {when}" if mean_s > 0 else "would be the next that is late"
+        costs = f"This costs {_ms(cost_s)} per step, {cost_s / self.step_s:.0%} of it."
+        return f"Rank {rank} {arrives}: {why}. {costs} {_HINTS[cause]}"
 
     def _takes(self, place: int, column: int, rows: NDArray[np.bool_]) -> str:
         after = (self.host_s - _of_others(self.host_s))[rows, place].sum(axis=0).argmax()
