@@ -76,7 +76,7 @@ def test_a_rank_that_waits_elsewhere_is_no_culprit(tmp_path: Path) -> None:
 def test_words_of_a_dump_that_is_not_there_and_of_a_time_that_is_short(tmp_path: Path) -> None:
     hang = explained(tmp_path / "dead", sick("dead", 4, 1), without=[1, 2])
     assert "Ranks 1 and 2 left no dump" in str(hang)
-    assert "They ended or were killed" in str(hang)
+    assert "Ranks 1 and 2 ended or were killed" in str(hang)
     job = {0: [Made("0", at_s=1.0), Made("0", at_s=2.0)], 1: [Made("0", at_s=2.0 - 1e-6)]}
     assert "The last call of rank 1, 1 µs before the first of them" in str(explained(tmp_path / "short", job))
 
@@ -150,6 +150,7 @@ def test_the_table_and_the_drawing(tmp_path: Path) -> None:
     hatched = np.flatnonzero(cells.hatched)
     assert list(zip(cells.x[hatched], cells.y[hatched], strict=True)) == [(column, 1)]
     assert drawing.title == f"Rank 1 did not come to collective {CALL} of the default group"
+    assert drawing.x_label == "collective of the default group, by number"
     assert "did not come" in to_svg(drawing)
     with pytest.raises(ValueError, match="finding must be the place of one of 0 findings, got 0"):
         draw_hang(explain_hang([]))

@@ -52,6 +52,10 @@ class Finding(NamedTuple):
     words: str
 
 
+def group_words(name: str) -> str:
+    return "the default group" if name == "default_pg" else name
+
+
 @attrs.frozen(eq=False)
 class Group:
     """A process group: its ranks, and of those that left a dump their collectives by number."""
@@ -138,8 +142,7 @@ class _Stop:
         return self.group.first(self.number)
 
     def __str__(self) -> str:
-        name = "the default group" if self.group.name == "default_pg" else self.group.name
-        return f"collective {self.number} of {name}"
+        return f"collective {self.number} of {group_words(self.group.name)}"
 
 
 def explain_hang(dumps: Sequence[Dump]) -> Hang:
@@ -186,7 +189,7 @@ def explain_hang(dumps: Sequence[Dump]) -> Hang:
 
 
 def _finding(cause: str, ranks: Iterable[int], stop: _Stop, words: list[str]) -> Finding:
-    who, was = ("It", "was") if len(ranks := tuple(ranks)) == 1 else ("They", "were")
+    who, was = listed("Rank", ranks := tuple(ranks)), "was" if len(ranks) == 1 else "were"
     lines = "\n  ".join([*words, _ADVICE[cause].format(who=who, was=was)] if cause in _ADVICE else words)
     return Finding(cause, ranks, stop.group.name, stop.number, tuple(stop.came), lines)
 

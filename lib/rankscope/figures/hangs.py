@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..diagnose.hangs import Hang
+from ..diagnose.hangs import Hang, group_words
 from ..values.checks import of_type
 from .marks import Drawing, Key, Rects, numbers_on
 from .palette import ALARM, CATEGORIES, EMPTY, FAINT, PAPER
@@ -44,7 +44,7 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
     shown = f" ({len(ranks)} of {len(group.ranks)} shown)" if len(ranks) < len(group.ranks) else ""
     return Drawing(
         title=title or found.words.partition("\n")[0].removesuffix("."),
-        x_label=f"call of {found.group}, by number",
+        x_label=f"collective of {group_words(found.group)}, by number",
         y_label=f"rank{shown}",
         width=len(numbers),
         height=len(ranks),

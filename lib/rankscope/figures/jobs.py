@@ -231,7 +231,10 @@ def hang_page(name: str, hang: Hang) -> str:
 
 def _page(name: str, verdict: str, parts: Sequence[tuple[str, str, str]]) -> str:
     lines = "".join(f"<p>{escape(printable(line))}</p>" for line in verdict.splitlines())
-    body = "".join(f'<section class="{kind}"><h2>{escape(title)}</h2>{what}</section>' for kind, title, what in parts)
+    body = "".join(
+        f'<section class="{kind}">{title and f"<h2>{escape(title)}</h2>"}{what}</section>'
+        for kind, title, what in parts
+    )
     title = escape(printable(name))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
