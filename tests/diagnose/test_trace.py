@@ -106,6 +106,17 @@ def test_a_step_on_gloo(tmp_path: Path) -> None:
     np.testing.assert_allclose(calls.stop_s, [60e-6, 70e-6])
 
 
+def test_a_wait_between_two_buckets_is_no_unpacking_though_its_end_is_recorded_late(tmp_path: Path) -> None:
+    copy = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+    work = sized("gloo:all_reduce", 60, 1000, 25, "user_annotation", 9)  # ends at 1060, after the copy has begun
+    events = [event("ProfilerStep#3", 0, 1100), event(copy, 61, 1, "cpu_op"), event(copy, 62, 2, "cpu_op"), work]
+    trace = read(tmp_path, [*events, event(copy, 1058, 1, "cpu_op"), event("Optimizer.step#SGD.step", 1070, 10)])
+    assert [one for one in spans(trace, "main") if one[0] == "unpack"] == [
+        ("unpack", -1, 61, 64),
+        ("unpack", -1, 1058, 1059),
+    ]
+
+
 def test_a_folder_of_ranks_is_read_by_rank_packed_or_not(tmp_path: Path) -> None:
     for rank, name in ((1, "b.pt.trace.json.gz"), (0, "c.json")):
         written(tmp_path, gloo_step(), name, rank=rank)

@@ -36,6 +36,7 @@ from .trace import Calls, Ints, Trace
 MOST_TRACE_BYTES = 4 << 30  # of text in a file, unpacked
 _IN_PARALLEL_BYTES = 8 << 20  # of files together; fewer are read before another process is there
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
+_PAUSE_S = 1e-4  # between copies out of buckets: the rank waits in it
 _MOST_NAMES = 1 << 16  # that are remembered
 _TIMES = ("start_s", "stop_s")
 
@@ -445,7 +446,9 @@ class _Reader:
         columns: list[Any] = [lane, kind, item[rows.place], rows.start_s, rows.stop_s, tuple(lanes), tuple(kinds)]
 
         backward = _hulls(self._of("evaluate"), steps.start_s)
-        ends_s = np.sort(np.concatenate([steps.start_s, self._of("gloo").stop_s]))
+        unpack = self._of("unpack")
+        paused = unpack.start_s[1:] - unpack.stop_s[:-1] > _PAUSE_S  # what a wait ends with may stand before its end
+        ends_s = np.sort(np.concatenate([steps.start_s, self._of("gloo").stop_s, unpack.start_s[1:][paused]]))
         parts = self._of("span", *(role.kind for role in roles if role.kind.startswith("range: FSDP::")))
         in_forward = [role.kind.partition(" (")[0].endswith("_forward") for role in roles]
         in_backward = _within(parts.start_s, backward.start_s, backward.stop_s)[1]  # a forward done again
@@ -454,7 +457,7 @@ class _Reader:
         both: list[Any] = [np.concatenate(pair) for pair in zip(steps, forward, strict=True)]
         hulls = [("backward", "backward", -1, *times) for times in zip(backward.start_s, backward.stop_s, strict=True)]
         hulls += [("main", "forward", -1, *times) for times in zip(forward.start_s, forward.stop_s, strict=True)]
-        for thread, *times in zip(*_hulls(self._of("unpack"), ends_s)[1:4], strict=True):
+        for thread, *times in zip(*_hulls(unpack, ends_s)[1:4], strict=True):
             hulls.append(("main" if thread == main else f"thread {threads[thread][1]}", "unpack", -1, *times))
         hulls += [("gpu", *one) for one in self._gpu_phases(_Events(*both), backward)]
         spans = Timeline.of(Span(rank, *hull) for hull in hulls)
