@@ -46,6 +46,12 @@ def event(name: str, cat: str, tid: int, ts: float, dur: float, **args: Any) -> 
     return {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
+def flow(correlation: int, ts: float) -> Iterator[dict[str, Any]]:
+    """The arrow from a launch to its kernel."""
+    for phase in "sf":
+        yield {"ph": phase, "id": correlation, "pid": 4242, "tid": 4242, "ts": ts, "cat": "ac2g", "name": "ac2g"}
+
+
 def step(number: int, correlation: int) -> Iterator[dict[str, Any]]:
     """A step of 100 ms: LAYERS layers of 4 kernels, and an allreduce every 10 layers that overlaps with them."""
     start = 4529275270954.0 + number * 100_000
@@ -68,16 +74,7 @@ def step(number: int, correlation: int) -> Iterator[dict[str, Any]]:
             yield event("cudaLaunchKernel", "cuda_runtime", 4242, at + 40.25, 8.5, **launch)
             name = f"ampere_sgemm_128x{64 + part}_tn(float const*, float const*, float*, int, int, int)"
             yield event(name, "kernel", 7, at + 60.75, 330.5, correlation=correlation, **kernel_args)
-            for phase in "sf":
-                yield {
-                    "ph": phase,
-                    "id": correlation,
-                    "pid": 4242,
-                    "tid": 4242,
-                    "ts": at,
-                    "cat": "ac2g",
-                    "name": "ac2g",
-                }
+            yield from flow(correlation, at)
         if layer % 10 == 9:
             at, correlation = start + 10 + layer * 1900, correlation + 1
             yield event("c10d::allreduce_", "cpu_op", 4242, at + 300, 60.5, **shapes)
@@ -88,16 +85,7 @@ def step(number: int, correlation: int) -> Iterator[dict[str, Any]]:
             yield event("cudaLaunchKernelExC", "cuda_runtime", 4242, at + 320, 9.5, **launch)
             name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
             yield event(name, "kernel", 20, at + 345.5, 3000.25, correlation=correlation, **(kernel_args | nccl))
-            for phase in "sf":
-                yield {
-                    "ph": phase,
-                    "id": correlation,
-                    "pid": 4242,
-                    "tid": 4242,
-                    "ts": at,
-                    "cat": "ac2g",
-                    "name": "ac2g",
-                }
+            yield from flow(correlation, at)
 
 
 def write(path: Path, rank: int, num_events: int) -> int:

@@ -72,7 +72,6 @@ def diagnose(
             write_atomically(output, lambda file: file.write(hung))
         return
     from .. import diagnose as room
-    from ..diagnose.join import join
 
     begin_s = time.monotonic()
 
@@ -92,12 +91,12 @@ def diagnose(
     if output is not None:
         from ..figures.jobs import job_page
 
-        page = job_page(folder.resolve().name, traces, join(traces), found, answers).encode()
+        page = job_page(folder.resolve().name, traces, found.joined, found, answers).encode()
         written.append(write_atomically(output, lambda file: file.write(page)))
     if perfetto is not None:
         from ..diagnose.perfetto import to_perfetto
 
-        written.append(to_perfetto(perfetto, traces, join(traces), found))
+        written.append(to_perfetto(perfetto, traces, found.joined, found))
     if as_json:
         print(json.dumps(_fields(found, answers), allow_nan=False))
     else:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..timeline.timeline import Intervals, Timeline, merge
 from ..values.checks import count_of, of_type, several
 from ..values.frozen import frozen
-from .join import join, listed
+from .join import Joined, join, listed
 from .trace import Ints, Trace
 
 Seconds = NDArray[np.float64]
@@ -279,7 +279,8 @@ class JobDiagnosis:
     `window_s`, `waiting_s` (exposed communication), `covered_s` (hidden communication) and `idle_s` (the GPU works on
     nothing, as the host is late) have a row per step of `steps` and a column per rank of `ranks`; `phase_s` has a last
     axis for `PHASES`, and so has `host_s`, the time of "host" by the phase before it. `missing` are ranks of the job
-    without a trace. `problems` are sentences on what does not fit together.
+    without a trace. `problems` are sentences on what does not fit together. `joined` has the calls, matched over the
+    ranks, and their clocks.
     """
 
     ranks: tuple[int, ...]
@@ -293,7 +294,8 @@ class JobDiagnosis:
     culprits: list[Culprit]
     buckets: tuple[Bucket, ...]
     problems: tuple[str, ...]
-    missing: tuple[int, ...] = ()
+    missing: tuple[int, ...]
+    joined: Joined
 
     @property
     def step_s(self) -> float:
@@ -421,7 +423,8 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
     ranks = tuple(trace.rank for trace in traces)
     if not ranks or len(set(ranks)) < len(ranks):
         raise ValueError(f"traces must be of different ranks, at least one, got those of ranks {list(ranks)}")
-    problems = [f"{words[0].upper()}{words[1:]}." for words in join(traces).problems]
+    joined = join(traces)
+    problems = [f"{words[0].upper()}{words[1:]}." for words in joined.problems]
     size = max((len(members) for trace in traces for members in trace.group_ranks.values()), default=0)
     missing = tuple(sorted(set(range(size)) - set(ranks)))
     if missing:
@@ -451,6 +454,7 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         buckets=_buckets(traces, owns, steps),
         problems=tuple(problems),
         missing=missing,
+        joined=joined,
     )
 
 
