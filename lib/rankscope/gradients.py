@@ -6,15 +6,13 @@ finds. The `check` of a result raises DemoError unless DDP did what it is known 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
-import os
 import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -29,9 +27,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from .sampling.audit import Finding, check_findings
-from .values.checks import count_of, number, of_type, truth, whole
-from .values.frozen import checked, frozen
+from .sampling.audit import Finding, Findings
+from .values.checks import count_of, function, number, of_type, truth, whole
+from .values.frozen import checked, frozen, optional
 from .workers.launch import launch
 from .zero.run import storages
 
@@ -74,13 +72,6 @@ def _trainable(name: str, value: Any) -> nn.Module:
     return value  # type: ignore[no-any-return]
 
 
-def loss_function(name: str, value: Any) -> LossFn:
-    """Return the value if it can be called."""
-    if not callable(value):
-        raise ValueError(f"{name} must be a function of outputs and targets, got {value!r}")
-    return value  # type: ignore[no-any-return]
-
-
 @frozen(eq=False)
 class Work:
     """What is trained: a module, a whole batch, and ``loss_fn(outputs, targets)``, as a rule a mean over the samples.
@@ -95,7 +86,7 @@ class Work:
     module: nn.Module = checked(_trainable)
     inputs: Tensor = checked(_samples)
     targets: Tensor = checked(_samples)
-    loss_fn: LossFn = checked(loss_function)
+    loss_fn: LossFn = checked(function, "of outputs and targets")
 
     def __attrs_post_init__(self) -> None:
         if len(self.inputs) != len(self.targets):
@@ -268,8 +259,6 @@ def _train(module: nn.Module, work: Work, num_steps: int, learning_rate: float) 
 
 # ---- an audit of anyone's step
 
-STEP_KINDS = ("unused", "ranks_differ", "not_the_whole_batch", "buffers_differ")
-
 
 def differing(module: nn.Module) -> list[str]:
     """Return the names of parameters and buffers that are not the same, to the bit, on all ranks; call it on each.
@@ -308,13 +297,14 @@ class _Audited(NamedTuple):
 
 
 @attrs.frozen(eq=False)
-class StepAudit:
+class StepAudit(Findings):
     """The gradients of a step under DDP, by rank, and that of one process with the whole batch.
 
     `unused` are the parameters that each rank leaves without a gradient, `buffers` those that differ between ranks
     after the step. `num_allreduces` says how often all gradients were synchronised. ``str()`` is the report.
     """
 
+    KINDS = ("unused", "ranks_differ", "not_the_whole_batch", "buffers_differ")
     ranks: tuple[Vector, ...]
     single: Vector
     rounding: float
@@ -352,18 +342,9 @@ class StepAudit:
             found.append(Finding("buffers_differ", f"{says}; only rank 0's are kept"))
         return tuple(found)
 
-    def check(self, allow: Iterable[str] = ()) -> None:
-        """Raise AuditError unless every finding's kind is one of STEP_KINDS that is allowed."""
-        check_findings(self.findings, STEP_KINDS, allow)
-
     def __str__(self) -> str:
-        lines = [finding.line for finding in self.findings]
-        return "\n".join(
-            [
-                f"{count_of(len(self.ranks), 'rank')}, {self.num_allreduces:g} synchronised",
-                *(lines or ["  as one process"]),
-            ]
-        )
+        head = f"{count_of(len(self.ranks), 'rank')}, {self.num_allreduces:g} synchronised"
+        return self.report(head, "as one process")
 
 
 def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> StepAudit:
@@ -383,8 +364,7 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
       not the whole batch: gradients are 0.5 times those of one process: is the loss a sum? DDP takes means
     """
     _divided(work, num_ranks)
-    if step is not None and not callable(step):
-        raise ValueError(f"step must be a function of ddp, inputs and targets, got {step!r}")
+    optional("step", step, function, "of ddp, inputs and targets")
     work = Work(copy.deepcopy(work.module), work.inputs, work.targets, work.loss_fn)
     for one in work.module.modules():
         if isinstance(one, nn.modules.dropout._DropoutNd):
@@ -468,13 +448,9 @@ class NoSync:
     right: Vector
     rounding: float
 
-    def difference(self, placement: str) -> float:
-        """Return how far a rank is from the right gradient at most, as a share of the largest entry."""
-        return max(apart(one, self.right) for one in self.placements[placement].after_both)
-
     def is_right(self, placement: str) -> bool:
         """Return whether all ranks have the right gradient."""
-        return self.difference(placement) <= self.rounding
+        return all(apart(one, self.right) <= self.rounding for one in self.placements[placement].after_both)
 
     def check(self) -> None:
         """Raise DemoError unless each placement is right or wrong, and allreduces as often, as it is known to."""
@@ -647,31 +623,17 @@ def _take_two_steps(module: _Branches, inputs: Tensor, find_unused: bool, folder
     group = dist.new_group(timeout=timedelta(seconds=_GROUP_S))
     ddp = DistributedDataParallel(module, process_group=group, find_unused_parameters=find_unused)
     progress, patience_s = _Progress(), float("inf") if find_unused else _PATIENCE_S
-    with _without_warnings() if find_unused else nullcontext():
-        thread = threading.Thread(target=progress.take, args=(ddp, inputs[rank], _USED[rank]), daemon=True)
-        thread.start()
-        given_up_s = float("inf")
-        while thread.is_alive() and time.monotonic() < given_up_s:
-            thread.join(0.02)
-            if given_up_s == float("inf") and any(folder.iterdir()) and progress.doing.startswith("backward"):
-                given_up_s = time.monotonic() + patience_s
-        if not thread.is_alive():
-            (folder / str(rank)).touch()
+    thread = threading.Thread(target=progress.take, args=(ddp, inputs[rank], _USED[rank]), daemon=True)
+    thread.start()
+    given_up_s = float("inf")
+    while thread.is_alive() and time.monotonic() < given_up_s:
+        thread.join(0.02)
+        if given_up_s == float("inf") and any(folder.iterdir()) and progress.doing.startswith("backward"):
+            given_up_s = time.monotonic() + patience_s
+    if not thread.is_alive():
+        (folder / str(rank)).touch()
     unused = tuple(name for name, _ in module.named_parameters() if name.split(".")[0] not in _USED[rank])
     return RankStory(rank, unused, progress.doing, progress.error, progress.gradient)
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Hide what torch's C++ part prints: a warning that the search finds nothing on rank 0, which uses all."""
-    before = os.dup(2)
-    with open(os.devnull, "wb") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
 
 
 # ---- a graph that never changes, and one that does

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.sampling import Assignment, AuditError, DistributedSampler, assign, audit
-from rankscope.sampling.audit import KINDS
+from rankscope.sampling.audit import Audit
 
 
 def kinds(report):
@@ -65,7 +65,7 @@ def test_a_planted_fault_is_found(change, kind):
     with pytest.raises(AuditError):
         report.check()
     with pytest.raises(AuditError):
-        report.check(allow=set(KINDS) - kinds(report))
+        report.check(allow=set(Audit.KINDS) - kinds(report))
     report.check(allow=kinds(report))
 
 

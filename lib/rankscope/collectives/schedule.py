@@ -12,7 +12,7 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import count_of, number, one_line, one_of, whole
+from ..values.checks import count_of, function, number, one_line, one_of, whole
 from ..values.frozen import checked, each, frozen, optional
 
 Ints = NDArray[np.int64]
@@ -125,12 +125,6 @@ def _name(field: str, value: Any) -> str:
     return value
 
 
-def _function(field: str, value: Any) -> Callable[[], Iterable[Phase]]:
-    if not callable(value):
-        raise ValueError(f"{field} must be a function that returns them, got {value!r}")
-    return value  # type: ignore[no-any-return]
-
-
 @attrs.frozen(eq=False)
 class Traffic:
     """Of one collective: `link_bytes[src, dst]`, how many messages there are, and each rank's `peak_buffer_bytes`.
@@ -168,7 +162,7 @@ class Schedule:
     algorithm: str = checked(_name)
     num_ranks: int = checked(whole, 1, MOST_RANKS)
     num_chunks: int = checked(whole, 1, MOST_CHUNKS)
-    phases: Callable[[], Iterable[Phase]] = checked(_function)
+    phases: Callable[[], Iterable[Phase]] = checked(function, "that returns them")
     root: int = checked(whole, default=0)
     ports: int = checked(whole, 1, default=1)
     lag: int = checked(whole, 1, MOST_LAG, default=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import attrs
 import numpy as np
@@ -13,17 +13,6 @@ from numpy.typing import NDArray
 from ..values.checks import count_of, of_type, several
 from .assignment import Assignment
 from .permutation import IntArray
-
-KINDS = (
-    "out_of_range",
-    "nothing_read",
-    "duplicates",
-    "overlap",
-    "dropped",
-    "never_seen",
-    "unbalanced",
-    "repeated_order",
-)
 
 
 class AuditError(ValueError):
@@ -36,21 +25,35 @@ class Finding(NamedTuple):
     kind: str
     message: str
 
+
+class Findings:
+    """What every audit does with its findings, which are of some of its `KINDS`."""
+
+    KINDS: ClassVar[tuple[str, ...]]
+
     @property
-    def line(self) -> str:
-        """A line of a report."""
-        return f"  {self.kind.replace('_', ' ')}: {self.message}"
+    def findings(self) -> tuple[Finding, ...]:
+        """Everything that was found."""
+        raise NotImplementedError
 
+    def not_allowed(self, allow: Iterable[str] = ()) -> list[Finding]:
+        """Return the findings of kinds that are not allowed. Raises ValueError for a kind that does not exist."""
+        allowed = several("allow", allow, "kinds of findings")
+        unknown = [kind for kind in allowed if kind not in self.KINDS]
+        if unknown:
+            raise ValueError(f"allow takes kinds out of {', '.join(self.KINDS)}, got {', '.join(map(str, unknown))}")
+        return [finding for finding in self.findings if finding.kind not in allowed]
 
-def check_findings(findings: Iterable[Finding], kinds: tuple[str, ...], allow: Iterable[str]) -> None:
-    """Raise AuditError unless every finding is of one of the `kinds` that are allowed; ValueError for other kinds."""
-    allowed = several("allow", allow, "kinds of findings")
-    unknown = [kind for kind in allowed if kind not in kinds]
-    if unknown:
-        raise ValueError(f"allow takes kinds out of {', '.join(kinds)}, got {', '.join(map(str, unknown))}")
-    found = [finding.message for finding in findings if finding.kind not in allowed]
-    if found:
-        raise AuditError("; ".join(found))
+    def check(self, allow: Iterable[str] = ()) -> None:
+        """Raise AuditError unless every finding's kind is allowed; ValueError for a kind that does not exist."""
+        found = [finding.message for finding in self.not_allowed(allow)]
+        if found:
+            raise AuditError("; ".join(found))
+
+    def report(self, head: str, nothing: str) -> str:
+        """Return a line of what was audited, and one for each finding, or one that says that there is none."""
+        lines = [f"  {one.kind.replace('_', ' ')}: {one.message}" for one in self.findings]
+        return "\n".join([head, *(lines or [f"  {nothing}"])])
 
 
 @attrs.frozen(eq=False)
@@ -74,13 +77,23 @@ class EpochAudit:
 
 
 @attrs.frozen(eq=False)
-class Audit:
+class Audit(Findings):
     """What `audit` found; ``str()`` is the report, `check` raises, `findings` is what both are made from.
 
     `never_seen` are the indices that no rank read in any of the epochs. `repeated_orders` pairs places in the run
     of epochs that read in exactly the same order on every rank, unless the sampler is known not to shuffle.
     """
 
+    KINDS = (
+        "out_of_range",
+        "nothing_read",
+        "duplicates",
+        "overlap",
+        "dropped",
+        "never_seen",
+        "unbalanced",
+        "repeated_order",
+    )
     size: int
     num_ranks: int
     epochs: tuple[EpochAudit, ...]
@@ -131,18 +144,13 @@ class Audit:
             (uneven.longest - uneven.shortest, f"ranks read {lengths}"),
             (len(self.repeated_orders), _repetition(self)),
         )
-        return tuple(Finding(kind, says) for kind, (present, says) in zip(KINDS, found, strict=True) if present)
-
-    def check(self, allow: Iterable[str] = ()) -> None:
-        """Raise AuditError unless every finding's kind is allowed."""
-        check_findings(self.findings, KINDS, allow)
+        return tuple(Finding(kind, says) for kind, (present, says) in zip(self.KINDS, found, strict=True) if present)
 
     def __str__(self) -> str:
         over = f"{count_of(self.num_ranks, 'rank')}, {count_of(len(self.epochs), 'epoch')}"
         reads = count_of(sum(epoch.num_reads for epoch in self.epochs), "read")
         head = f"{count_of(self.size, 'sample')}, {over}: {reads}"
-        lines = [finding.line for finding in self.findings]
-        return "\n".join([head, *(lines or ["  every sample read exactly once an epoch"])])
+        return self.report(head, "every sample read exactly once an epoch")
 
 
 def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:

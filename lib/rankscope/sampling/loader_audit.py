@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterable
 from typing import Any
 
 import attrs
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from ..values.checks import count_of, of_type
-from .audit import Finding, check_findings
+from .audit import Finding, Findings
 
-KINDS = ("nothing_read", "short_last_batch", "read_by_each_worker", "same_random", "repeated_random")
 _EPOCHS = 2
 _GENERATORS = ("NumPy", "random", "torch")
 
 
 @attrs.frozen(eq=False)
-class LoaderAudit:
+class LoaderAudit(Findings):
     """What `audit_loader` found; ``str()`` is the report, `check` raises.
 
     `batch_sizes` are the samples of each batch of an epoch, `num_samples` those that the dataset has. `draws` holds the
     first number that a worker draws in an epoch from NumPy, random and torch, by (epoch, worker).
     """
 
+    KINDS = ("nothing_read", "short_last_batch", "read_by_each_worker", "same_random", "repeated_random")
     batch_sizes: tuple[int, ...]
     num_samples: int
     num_workers: int
@@ -58,15 +57,10 @@ class LoaderAudit:
                 found.append(Finding("repeated_random", says))
         return tuple(found)
 
-    def check(self, allow: Iterable[str] = ()) -> None:
-        """Raise AuditError unless every finding's kind is allowed; ValueError for a kind that does not exist."""
-        check_findings(self.findings, KINDS, allow)
-
     def __str__(self) -> str:
         count = len(self.batch_sizes)
         batches = f"{count} batch{'es' if count != 1 else ''}"
-        lines = [finding.line for finding in self.findings]
-        return "\n".join([f"{batches}, {sum(self.batch_sizes)} samples", *(lines or ["  nothing found"])])
+        return self.report(f"{batches}, {sum(self.batch_sizes)} samples", "nothing found")
 
 
 def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
@@ -88,7 +82,7 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     """
     of_type("loader", loader, DataLoader)
     iterable = isinstance(loader.dataset, IterableDataset)
-    dataset: Any = loader.dataset if iterable else _Indices(len(loader.dataset))  # type: ignore[arg-type]
+    dataset: Any = loader.dataset if iterable else range(len(loader.dataset))  # type: ignore[arg-type]
     options: dict[str, Any] = {"batch_sampler": loader.batch_sampler}
     if iterable:
         options = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
@@ -116,19 +110,6 @@ def audit_loader(loader: DataLoader[Any]) -> LoaderAudit:
     samples: Any = loader.dataset
     num_samples = sum(1 for _ in samples) if iterable else len(dataset)
     return LoaderAudit(tuple(size for _, size, _ in epochs[0]), num_samples, loader.num_workers, draws)
-
-
-class _Indices(Dataset[int]):
-    """As long as another dataset, and of its indices."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 class _Draw:

@@ -19,10 +19,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..gradients import Vector, gradient_alone, gradient_of, loss_function, rounding_of
+from ..gradients import Vector, gradient_alone, gradient_of, rounding_of
 from ..sampling import Assignment, audit
 from ..timeline import Recorder, Span, Timeline
-from ..values.checks import number, truth
+from ..values.checks import function, number, truth
 from ..values.frozen import checked, evolve, frozen
 from ..workers.launch import launch
 from .model import LANE, Counts, Prediction, batches_by_rank, predict, steps_by_rank
@@ -231,7 +231,7 @@ class Task:
     inputs: Tensor = checked(Tensor)
     targets: Tensor = checked(Tensor)
     epoch: Assignment = checked(Assignment)
-    losses_fn: Losses = checked(loss_function)
+    losses_fn: Losses = checked(function, "of outputs and targets")
     step_s: float = checked(number, 0, 60, default=0.0)
     hang_s: float = checked(number, 0.1, 15, default=1.0)
 

@@ -110,6 +110,18 @@ def of_type(name: str, value: Any, kind: type[Kind]) -> Kind:
     raise ValueError(f"{name} must be {article} {kind.__name__}, got {value!r}")
 
 
+def function(name: str, value: Any, what: str = "") -> Any:
+    """Return `value` if it can be called; `what` says of what it is a function, or what it returns.
+
+    >>> function("step", 3, "of inputs and targets")
+    Traceback (most recent call last):
+    ValueError: step must be a function of inputs and targets, got 3
+    """
+    if callable(value):
+        return value
+    raise ValueError(f"{name} must be a function{what and f' {what}'}, got {value!r}")
+
+
 def several(name: str, values: Any, what: str = "") -> list[Any]:
     """Return the values as a list; ValueError for what cannot be iterated over, and for a text or a mapping, which can.
 

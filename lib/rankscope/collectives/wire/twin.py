@@ -14,8 +14,8 @@ import numpy as np
 
 from ...cluster import Cluster, Link
 from ...timeline import Span, Timeline
-from ...values.checks import number, of_type, one_of, truth
-from ...values.frozen import evolve
+from ...values.checks import function, number, of_type, one_of, truth
+from ...values.frozen import evolve, optional
 from ...values.garbage import no_collection
 from ..schedule import RUNS_IN, Schedule
 from .plan import LANE, Alike, Plan, Post, Transfer, Wait, alike, plans
@@ -58,8 +58,7 @@ def simulate_executor(
     of_type("schedule", schedule, Schedule)
     if schedule.num_ranks != of_type("cluster", cluster, Cluster).num_ranks:
         raise ValueError(f"cluster must have the schedule's {schedule.num_ranks} ranks, got {cluster.num_ranks}")
-    if link_at is not None and not callable(link_at):
-        raise ValueError(f"link_at must be a function of src, dst and num_bytes, got {link_at!r}")
+    optional("link_at", link_at, function, "of src, dst and num_bytes")
     one_of("detail", detail, ("messages", "ranks"))
     parts = schedule.num_ranks if schedule.collective in RUNS_IN else 1
     num_elements, rest = divmod(number("num_bytes", num_bytes, 0), ELEMENT_BYTES * parts)
