@@ -35,6 +35,8 @@ READY := .venv/ready-$(notdir $(PYTHON))-torch-$(KIND)
 # What runs unattended neither reads nor writes the settings in the user's home.
 VAR := $(CURDIR)/.venv/var
 unexport MPLBACKEND
+# Tests start hundreds of Python processes. With this set, each would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 test check notebooks bench dashboard site: export MPLCONFIGDIR = $(VAR)/matplotlib
 test check notebooks bench dashboard site: export IPYTHONDIR = $(VAR)/ipython
 test check notebooks bench dashboard site: export JUPYTER_CONFIG_DIR = $(VAR)/jupyter/config
