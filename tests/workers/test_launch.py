@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankscope import transfer
+from rankscope.cluster import Cluster
 from rankscope.ranks import RankError, launch
 from rankscope.timeline import Recorder, Timeline
 from rankscope.workers import crew, host
@@ -77,6 +79,18 @@ def test_ranks_are_forked_from_one_process_that_has_torch_already():
     found = launch(here, 2) + launch(here, 8)
     assert [parent for parent, _ in found] == [server_pid()] * 10
     assert all(places == found[0][1] for _, places in found), "who imports a module has it elsewhere"
+
+
+def test_ranks_are_forked_with_what_they_are_sent_of_this_library():
+    """A function as an argument, a module that the function uses; each rank would import it anew."""
+
+    def imported_here(_):
+        __import__("rankscope.zero")
+        mine = set(map(id, gc.get_objects()))  # without what the server froze before it forked
+        names = Cluster.__module__, transfer.__name__, "rankscope.zero"
+        return [name for name in names if id(vars(sys.modules[name])) in mine]
+
+    assert launch(imported_here, 2, [Cluster.uniform]) == [["rankscope.zero"]] * 2
 
 
 def test_large_results_tensors_and_classes():
@@ -517,6 +531,8 @@ def test_a_cell_of_a_notebook_launches_its_own_functions(tmp_path):
 JOINED = """
 import os
 from tests.workers import functions
+from rankscope import transfer
+from rankscope.cluster import Cluster
 from rankscope.ranks import RankError, launch
 first = launch(functions.total, None, (10,))
 second = launch(functions.rank, int(os.environ["WORLD_SIZE"]))

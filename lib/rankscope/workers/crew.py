@@ -301,7 +301,8 @@ class Crew:
         """Write down what workers will do, and return its name for `start`. Raises what pickling it raises."""
         self._num_packed += 1
         name = f"work{self._num_packed}"
-        pickling.write(self.folder / name, work)
+        needed = pickling.write(self.folder / name, work)  # imported once by the server, not by each worker
+        self._modules = " ".join([self._modules, *sorted(needed)])
         return name
 
     def start(

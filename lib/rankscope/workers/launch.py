@@ -33,7 +33,7 @@ from .rank import Failure, Rank, Returned, Unable
 from .worker import Refused
 
 Result = TypeVar("Result")
-MODULES = f"torch torch.distributed torch._dynamo {Rank.__module__}"  # DDP imports _dynamo, for 1.5 s
+MODULES = "torch torch.distributed torch._dynamo"  # DDP imports _dynamo, for 1.5 s
 _BACKENDS = ("gloo", "nccl", "mpi")
 _GRACE_S = 0.1  # whether an error came from another rank's death is known by then
 _CAUSE_S = 1.0  # for the rank that failed before the one which lost its peer

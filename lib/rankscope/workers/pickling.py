@@ -11,7 +11,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -33,25 +33,43 @@ except ImportError:
 
 
 PROTOCOL = 5  # arrays go out of band, or straight from where they lie
+_OURS = f"{__package__.partition('.')[0]}."
 
 
 class Pickler(_Base):  # type: ignore[misc]
-    """Pickles CPU tensors as arrays: torch's own way copies them four times, and sends all that a slice is cut from."""
+    """Pickles CPU tensors as arrays: torch's own way copies them four times, and sends all that a slice is cut from.
+
+    `modules` are those of this library that whoever loads the pickle will import.
+    """
+
+    def __init__(self, file: Any, **options: Any) -> None:
+        super().__init__(file, **options)
+        self.modules = set[str]()
 
     def reducer_override(self, value: Any) -> Any:
         torch = sys.modules.get("torch")
         if torch is not None and type(value) is torch.Tensor and _is_plain(value, torch):
             octets = value.contiguous().view(-1).view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
             return _tensor, (octets, str(value.dtype).removeprefix("torch."), tuple(value.shape))
-        if isinstance(value, type | FunctionType) and not (value.__module__ or "").startswith(("numpy", "torch")):
-            return super().reducer_override(value)
+        if isinstance(value, ModuleType):
+            self._note(value.__name__)
+        elif isinstance(value, type | FunctionType):
+            self._note(module := value.__module__ or "")
+            if not module.startswith(("numpy", "torch")):
+                return super().reducer_override(value)
         return NotImplemented
 
+    def _note(self, module: str) -> None:
+        if module.startswith(_OURS):
+            self.modules.add(module)
 
-def write(path: Path, value: Any) -> None:
-    """Write a value to a file."""
+
+def write(path: Path, value: Any) -> set[str]:
+    """Write a value to a file, and return the modules of this library that whoever reads it will import."""
     with open(path, "wb") as file:
-        Pickler(file, protocol=PROTOCOL).dump(value)
+        pickler = Pickler(file, protocol=PROTOCOL)
+        pickler.dump(value)
+    return pickler.modules
 
 
 def read(path: Path) -> Any:
