@@ -429,7 +429,8 @@ def test_a_quicker_choice_is_found_where_the_measurement_says_so() -> None:
                 if collective == what and int(low) <= size <= int(high):
                     assert model.times_s(what, *pair, np.array([float(size)]))[0] < tuner.LEAST_GAIN * seconds
         assert not any(row.split(",")[2] == str(1 << 30) for row in rows)
-    worse = model._with(graphs={"ring": nccl.Graph(12, 30, 30), "nvls": nccl.Graph(8, 60, 90)})  # NVLS from 1 MiB on
+    graphs = {"ring": nccl.Graph(12, 30, 30), "nvls": nccl.Graph(8, 60, 90)}  # NVLS from 1 MiB on
+    worse = attrs.evolve(model, graphs=graphs)
     at = int(worse.table([1 << 20]).query("is_chosen and collective == 'allreduce'").num_bytes.iloc[0])
     assert worse.choose("allreduce", at).algorithm == "nvls"
     (row,) = tuner.tuner_csv(

@@ -42,8 +42,6 @@ def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, An
         yield from ({"gpus_per_node": size} for _, size in shapes(num_ranks, 2))
     if name in ("segmented_ring", "double_binary_tree", "chain", "nvls", "nvls_tree"):
         yield from ({"num_segments": segments} for segments in (1, 2, 3, 7))
-    if name == "pat":
-        yield from ({"most_chunks": most} for most in (1, 2, 3, 8))
     if collective in ROOTED:
         yield from ({"root": root} for root in range(1, num_ranks))
     if (collective, name) == ("all_to_all", "pairwise"):

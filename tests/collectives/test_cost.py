@@ -59,9 +59,6 @@ def test_options_are_in_the_forms(model: tuple[float, float, float]) -> None:
         equal("allreduce", "segmented_ring", n, link, gamma, num_segments=segments)
     for n, segments in itertools.product((2, 4, 8, 32), (1, 2, 3, 5, 16)):
         equal("allreduce", "double_binary_tree", n, link, gamma, num_segments=segments)
-    for n, most in itertools.product((2, 3, 8, 13, 32), (1, 2, 3, 8, 100)):
-        for collective in ("allgather", "reduce_scatter"):
-            equal(collective, "pat", n, link, gamma, most_chunks=most)
     for n, segments in itertools.product((2, 3, 8, 13), (1, 2, 3, 16)):
         equal("allreduce", "nvls", n, link, gamma, num_segments=segments)
     for shape in ((1, 12), (2, 6), (3, 4), (4, 3), (12, 1)):

@@ -19,7 +19,6 @@ from numpy.typing import ArrayLike
 
 from ..cluster import Link
 from ..values.checks import number, of_type, one_of, truth, whole
-from .builders.exchange import pat_steps
 from .builders.rings import nodes_of, shape_of
 from .schedule import ROOTED
 
@@ -174,16 +173,15 @@ def _halves(t: Terms) -> Any:
     return t.log * t.link.alpha_s + t.rest * t.num_bytes * t.link.beta_s_per_byte
 
 
+def _added_halves(t: Terms) -> Any:
+    """The same, with what comes added up."""
+    return t.log * t.link.alpha_s + t.move(t.rest, 1)
+
+
 def _all_to_all_bruck(t: Terms) -> Any:
     """⌈log₂N⌉ messages; the k-th carries the blocks whose distance has bit k: S/2 where N is a power of two."""
     blocks = [sum(away >> k & 1 for away in range(t.num_ranks)) for k in range(t.log)]
     return sum(t.send(t.num_bytes * count / t.num_ranks) for count in blocks)
-
-
-def _pat(t: Terms, most_chunks: int | None = None, adding: bool = False) -> Any:
-    """As many messages as PAT has steps, ⌈log₂N⌉ without a limit, that make up (N-1)/N of the buffer."""
-    per_byte_s = t.link.beta_s_per_byte + adding * t.gamma
-    return len(pat_steps(t.num_ranks, most_chunks)) * t.link.alpha_s + t.rest * t.num_bytes * per_byte_s
 
 
 def _chain(t: Terms, num_segments: int = 8) -> Any:
@@ -228,13 +226,13 @@ FORMS: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "scatter": {"flat": _parts, "binomial": _power_of_two(_halves)},
     "gather": {"flat": _parts, "binomial": _power_of_two(_halves)},
-    "allgather": {"ring": _parts, "recursive_doubling": _power_of_two(_halves), "bruck": _halves, "pat": _pat},
+    "allgather": {"ring": _parts, "recursive_doubling": _power_of_two(_halves), "bruck": _halves, "pat": _halves},
     "reduce_scatter": {
         "ring": lambda t: _parts(t, adding=True),
         "pairwise": lambda t: _parts(t, adding=True),
-        "recursive_halving": _power_of_two(lambda t: t.log * t.link.alpha_s + t.move(t.rest, 1)),
-        "bruck": lambda t: t.log * t.link.alpha_s + t.move(t.rest, 1),
-        "pat": lambda t, most_chunks=None: _pat(t, most_chunks, adding=True),
+        "recursive_halving": _power_of_two(_added_halves),
+        "bruck": _added_halves,
+        "pat": _added_halves,
     },
     "all_to_all": {"pairwise": _parts, "bruck": _all_to_all_bruck},
     "barrier": {"dissemination": lambda t: t.log * t.link.alpha_s},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +10,7 @@ from ..cluster import Cluster
 from ..values.checks import number, of_type, whole
 from .best import best
 from .builders import build
-from .schedule import MOVES, Ints, Schedule, Step
+from .schedule import MOVES, Ints, Schedule
 from .simulate import Seconds, messages, simulate
 from .verify import verify
 
@@ -92,37 +90,39 @@ def playback(schedule: Schedule, num_bytes: float, cluster: Cluster) -> Playback
     cells = schedule.num_ranks * schedule.num_chunks
     if cells > MOST_CELLS:
         raise ValueError(f"a player shows at most {MOST_CELLS} chunks, ranks × chunks, got {cells}: take fewer ranks")
-    steps = []
-    sent = 0
-    for step in schedule.steps():
-        steps.append(_messages(schedule.num_ranks, step))
-        sent += steps[-1][0].size
-        if sent > MOST_MESSAGES:
-            raise ValueError(f"a player shows at most {MOST_MESSAGES} messages, got more: take fewer ranks or segments")
-    verify(schedule)
+    if (sent := verify(schedule).num_messages) > MOST_MESSAGES:
+        raise ValueError(f"a player shows at most {MOST_MESSAGES} messages, got {sent}: take fewer ranks or segments")
     timeline = simulate(schedule, num_bytes, cluster, detail="messages")
-    columns = [(src, dst, src * 0 + nth, reduce) for nth, (src, dst, reduce, *_) in enumerate(steps)]
-    src, dst, step_of, reduce = _joined(columns, 4)
-    out = timeline.select(kind="send")
-    done_s = timeline.select(kind="receive").stop_s.copy()
-    firsts = np.cumsum([0, *(one[0].size for one in steps)])
-    rows = [(place + first, rows) for first, (*_, place, rows) in zip(firsts.tolist(), steps, strict=False)]
-    message = np.concatenate([np.empty(0, dtype=np.int64), *(place for place, _ in rows)])
-    chunk, adds = _joined([(step.chunk, step.reduce) for _, step in rows], 2)
-    sizes = schedule.chunk_bytes(num_bytes)[chunk] * adds
-    adding = timeline.select(kind="reduce")
+    message, step, src, dst, chunk, adds, carries = _sent(schedule)
+    start_s, end_s = timeline.select(kind="send").start_s, timeline.select(kind="send").stop_s
+    done_s, adding = timeline.select(kind="receive").stop_s.copy(), timeline.select(kind="reduce")
     if len(adding):
-        done_s[np.bincount(message, sizes, src.size) > 0] = adding.stop_s
-    carries = _carried(schedule, [step for _, step in rows])
-    order = np.lexsort((step_of[message], done_s[message]))
-    message, chunk, carries, adds = message[order], chunk[order], carries[order], adds[order]
+        done_s[np.bincount(message, schedule.chunk_bytes(num_bytes)[chunk] * adds) > 0] = adding.stop_s
+    _, first = np.unique(message, return_index=True)
+    of_messages = src[first], dst[first], step[first], np.bincount(message, adds) > 0, start_s, end_s, done_s
+    order = np.lexsort((step, done_s[message]))
+    message, dst, chunk, adds, carries = (column[order] for column in (message, dst, chunk, adds, carries))
     leaves, now = np.empty_like(carries), schedule.given().astype(np.int64)
     for row, (to, which, added, shares) in enumerate(
-        zip(dst[message].tolist(), chunk.tolist(), adds.tolist(), carries.tolist(), strict=True)
+        zip(dst.tolist(), chunk.tolist(), adds.tolist(), carries.tolist(), strict=True)
     ):
         now[to, which] = leaves[row] = shares + now[to, which] * added
-    of_messages = src, dst, step_of, reduce > 0, out.start_s, out.stop_s, done_s
     return Playback(schedule, float(num_bytes), cluster.gpus_per_node, *of_messages, message, chunk, carries, leaves)
+
+
+def _sent(schedule: Schedule) -> Ints:
+    """Columns with a row per chunk of a message: message, step, sender, receiver, chunk, whether it is added, and how
+    many shares it has when it is sent: all transfers of a step read what was there before."""
+    now, columns, num_messages = schedule.given().astype(np.int64), [np.empty((7, 0), dtype=np.int64)], 0
+    for nth, step in enumerate(schedule.steps()):
+        src, dst, chunk, _, reduce = step.by_chunk()
+        message, first = messages(schedule.num_ranks, src, dst)
+        shares = now[src, chunk]
+        columns.append(np.array([num_messages + message, np.full_like(src, nth), src, dst, chunk, reduce, shares]))
+        num_messages += first.size
+        now[dst[~reduce], chunk[~reduce]] = shares[~reduce]
+        np.add.at(now, (dst[reduce], chunk[reduce]), shares[reduce])
+    return np.concatenate(columns, axis=1)
 
 
 def playback_of(collective: str, algorithm: str, num_bytes: float, cluster: Cluster) -> Playback:
@@ -136,29 +136,3 @@ def playback_of(collective: str, algorithm: str, num_bytes: float, cluster: Clus
     if "num_segments" in options:
         options["num_segments"] = min(options["num_segments"], _MOST_SEGMENTS)
     return playback(build(collective, algorithm, cluster.num_ranks, **options), num_bytes, cluster)
-
-
-def _messages(num_ranks: int, step: Step) -> tuple[Ints, Ints, Ints, Ints, Step]:
-    """Sender, receiver and whether anything is added, of each message of a step in the order of their first transfers;
-    the message of each row; and the rows, one for each chunk."""
-    rows = step.by_chunk()
-    message, first = messages(num_ranks, rows.src, rows.dst)
-    adds = np.bincount(message, rows.reduce, first.size).astype(np.int64)
-    return rows.src[first], rows.dst[first], adds, message, rows
-
-
-def _carried(schedule: Schedule, steps: list[Step]) -> Ints:
-    """How many shares the chunk of each row has when it is sent: all transfers of a step read what was there before."""
-    now, found = schedule.given().astype(np.int64), [np.empty(0, dtype=np.int64)]
-    for rows in steps:
-        sent, kept = now[rows.src, rows.chunk], ~rows.reduce
-        found.append(sent)
-        now[rows.dst[kept], rows.chunk[kept]] = sent[kept]
-        np.add.at(now, (rows.dst[rows.reduce], rows.chunk[rows.reduce]), sent[rows.reduce])
-    return np.concatenate(found)
-
-
-def _joined(columns: list[tuple[Any, ...]], count: int) -> list[Ints]:
-    """Columns of whole numbers, one below the other."""
-    empty = np.empty(0, dtype=np.int64)
-    return [np.concatenate([empty, *(row[place] for row in columns)]).astype(np.int64) for place in range(count)]

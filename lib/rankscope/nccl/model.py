@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..values.checks import number, of_type, one_of, several, whole
-from ..values.frozen import ReadOnly, checked, fields_of, frozen, mapping, optional
+from ..values.frozen import ReadOnly, checked, evolve, frozen, mapping, optional
 from .constants import (
     ALGORITHMS,
     COLLECTIVES,
@@ -122,9 +122,6 @@ class Model:
         if self.num_ranks < 2:
             raise ValueError("gpus_per_node must be at least 2 on one node, got 1")
 
-    def _with(self, **fields: Any) -> Model:
-        return Model(**(fields_of(self) | fields))
-
     @property
     def num_ranks(self) -> int:
         return self.gpus_per_node * self.num_nodes
@@ -221,7 +218,7 @@ class Model:
             return self.printed[collective, algorithm, protocol][1]
         n, ppn, ranks = self.num_nodes, self.gpus_per_node, self.num_ranks
         graph, era, generation = self.graph(algorithm), self._era, GPUS[self.gpu].generation
-        column, channels = min(n - 1, 2) if n <= 2 else 2, graph.num_channels
+        column, channels = min(n - 1, 2), graph.num_channels
         table = {
             name: rows[generation][column] for name, rows in self._constants.items() if name not in ("BASE", "HOP")
         }
@@ -306,11 +303,8 @@ class Model:
         return [pair for pair in _PAIRS if not self.why_not(collective, *pair)]
 
     def _nccl_us(self, collective: str, algorithm: str, protocol: str, sizes: Floats) -> Floats:
-        latency, rate = (
-            self.latency_us(collective, algorithm, protocol),
-            self.bandwidth(collective, algorithm, protocol),
-        )
-        late, rates = np.full(sizes.shape, latency), np.full(sizes.shape, rate)
+        late = np.full(sizes.shape, self.latency_us(collective, algorithm, protocol))
+        rates = np.full(sizes.shape, self.bandwidth(collective, algorithm, protocol))
         if algorithm == "tree":
             octave = np.log2(np.maximum(sizes / 64, 1)).astype(int)
             inside = (octave < CORRECTION.shape[1]) & (sizes >= 64)
@@ -407,17 +401,17 @@ class Model:
         terms = self.terms or TERMS[GPUS[self.gpu].generation]
         if fewer is None:
             what, size, reading = _smallest(profile, ("allreduce", "allgather", "reduce_scatter"))
-            missing = reading - self._with(floor_s=0.0).choose(what, size).time_s
+            missing = reading - evolve(self, floor_s=0.0).choose(what, size).time_s
             if missing >= 0:
-                return self._with(floor_s=reading)
+                return evolve(self, floor_s=reading)
             launch = max(terms.launch_us + missing * 1e6, 0.0)
-            return self._with(floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
+            return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch))
         if self.num_nodes > 1 or not 2 <= fewer.num_ranks < profile.num_ranks:
             raise ValueError(f"fewer must be of 2 to {self.num_ranks - 1} ranks of one node, got {fewer.num_ranks}")
         (_, _, many_s), (_, _, few_s) = (_smallest(one, ("allgather",)) for one in (profile, fewer))
         hop = max((many_s - few_s) * 1e6 / (profile.num_ranks - fewer.num_ranks), 0.01)
         launch = max(few_s * 1e6 - (fewer.num_ranks - 1) * hop, 0.0)
-        return self._with(floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
+        return evolve(self, floor_s=0.0, terms=attrs.evolve(terms, launch_us=launch, hop_us=hop))
 
     @classmethod
     def from_log(cls, path: str | os.PathLike[str], gpu: str | None = None, **more: Any) -> Model:
@@ -438,7 +432,7 @@ class Model:
         """
         one_of("collective", collective, COLLECTIVES)
         wanted = np.array([whole("size", one, 1, 1 << 50) for one in several("sizes", sizes)], float)
-        takes = [(collective, *pair, wanted) for pair in _PAIRS if not self.why_not(collective, *pair)]
+        takes = [(collective, *pair, wanted) for pair in self._eligible(collective)]
         return {one[1:3]: (self._channels(*one), 1e-6 * self._nccl_us(*one), self.times_s(*one)) for one in takes}
 
     def table(self, sizes: Sequence[int] = SIZES) -> pd.DataFrame:
@@ -478,6 +472,5 @@ _PAIRS = tuple((algorithm, protocol) for algorithm in ALGORITHMS for protocol in
 
 
 def _num_steps(collective: str, num_ranks: int) -> int:
-    return {"allreduce": 2 * (num_ranks - 1), "allgather": num_ranks - 1, "reduce_scatter": num_ranks - 1}.get(
-        collective, num_ranks
-    )
+    once = num_ranks - 1
+    return {"allreduce": 2 * once, "allgather": once, "reduce_scatter": once}.get(collective, num_ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,14 +43,9 @@ def tuner_csv(model: Model, profile: Profile) -> str:
             own_s, best = float(rows[rows.is_chosen].time_s.iloc[0]), known.loc[known.time_s.idxmin()]
             if abs(own_s / took_s - 1) < 1 - LEAST_GAIN and best.time_s < LEAST_GAIN * took_s:
                 better[size] = best.algorithm, best.protocol
-        for size, choice in better.items():
-            if better.get(max((one for one in sizes if one < size), default=0)) == choice:
-                continue  # goes on from the size before
-            last = size
-            for one in sizes[sizes.index(size) :]:
-                if better.get(one) != choice:
-                    break
-                last = one
-            nodes = f"-1,{model.num_nodes},{model.num_ranks},-1,-1"
-            lines.append(f"{collective},{size},{last},{','.join(choice)},{nodes}")
+        for choice, group in groupby(sizes, better.get):
+            if choice:
+                run = list(group)
+                nodes = f"-1,{model.num_nodes},{model.num_ranks},-1,-1"
+                lines.append(f"{collective},{run[0]},{run[-1]},{','.join(choice)},{nodes}")
     return "\n".join(lines) + "\n"

@@ -8,8 +8,7 @@ import re
 _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s"))
 _DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
-_BYTES = ("B", "KiB", "MiB", "GiB", "TiB")
-_BINARY = tuple((1024.0**power, unit) for power, unit in enumerate(_BYTES))
+_BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 _SCALES = {  # of each unit: what it is a unit of, and its size
     **{unit: ("time", scale) for scale, unit in (*_SECONDS, (1e-6, "us"))},
     **{unit: ("bytes", scale) for scale, unit in (*_DECIMAL, *_BINARY)},
@@ -36,8 +35,7 @@ def time_words(seconds: float) -> str:
     >>> time_words(0.0123456), time_words(0)
     ('12.3 ms', '0 s')
     """
-    scale, unit = time_unit(seconds)
-    return f"{three_digits(seconds / scale)} {unit}"
+    return _in_words(seconds, time_unit(seconds))
 
 
 def bytes_unit(num_bytes: float) -> tuple[float, str]:
@@ -46,8 +44,7 @@ def bytes_unit(num_bytes: float) -> tuple[float, str]:
     >>> bytes_unit(1024), bytes_unit(0)
     ((1024.0, 'KiB'), (1.0, 'B'))
     """
-    power = min(len(_BYTES) - 1, int(math.log2(num_bytes) // 10)) if num_bytes >= 1 else 0
-    return 1024.0**power, _BYTES[power]
+    return _largest(_BINARY, num_bytes)
 
 
 def bytes_words(num_bytes: float) -> str:
@@ -56,8 +53,7 @@ def bytes_words(num_bytes: float) -> str:
     >>> bytes_words(65536), bytes_words(1.5 * 2**30)
     ('64 KiB', '1.5 GiB')
     """
-    scale, unit = bytes_unit(num_bytes)
-    return f"{three_digits(num_bytes / scale)} {unit}"
+    return _in_words(num_bytes, bytes_unit(num_bytes))
 
 
 def parse_bytes(name: str, text: str) -> int:
@@ -70,7 +66,7 @@ def parse_bytes(name: str, text: str) -> int:
     ValueError: sizes must be bytes like 512, 64KiB or 1.5MiB, got '3 apples'
     """
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(B|KiB|MiB|GiB|TiB)?", text.strip())
-    scaled = float(found[1]) * 1024.0 ** _BYTES.index(found[2] or "B") if found else 0.5
+    scaled = float(found[1]) * _SCALES[found[2] or "B"][1] if found else 0.5
     if not scaled.is_integer():
         raise ValueError(f"{name} must be bytes like 512, 64KiB or 1.5MiB, got {text!r}")
     return int(scaled)
@@ -116,8 +112,7 @@ def rate_words(bytes_per_s: float) -> str:
     >>> rate_words(12.5e6), rate_words(450e9)
     ('12.5 MB/s', '450 GB/s')
     """
-    scale, unit = rate_unit(bytes_per_s)
-    return f"{three_digits(bytes_per_s / scale)} {unit}"
+    return _in_words(bytes_per_s, rate_unit(bytes_per_s))
 
 
 def decimal_unit(num_bytes: float) -> tuple[float, str]:
@@ -127,6 +122,11 @@ def decimal_unit(num_bytes: float) -> tuple[float, str]:
     ((1000000000.0, 'GB'), (1.0, 'B'))
     """
     return _largest(_DECIMAL, num_bytes)
+
+
+def _in_words(value: float, unit: tuple[float, str]) -> str:
+    scale, name = unit
+    return f"{three_digits(value / scale)} {name}"
 
 
 def _largest(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
@@ -139,8 +139,7 @@ def decimal_words(num_bytes: float) -> str:
     >>> decimal_words(31.40625e9), decimal_words(938e6)
     ('31.4 GB', '938 MB')
     """
-    scale, unit = decimal_unit(num_bytes)
-    return f"{three_digits(num_bytes / scale)} {unit}"
+    return _in_words(num_bytes, decimal_unit(num_bytes))
 
 
 def three_digits(value: float) -> str:

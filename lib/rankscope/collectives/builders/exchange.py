@@ -17,7 +17,7 @@ from ...values.frozen import each
 from ..schedule import MOST_RANKS, Ints, Phase, Schedule
 from .halving import halves
 from .rings import once_round
-from .rooted import weights_of, wrapping
+from .rooted import backwards, weights_of, wrapping
 
 
 def allgather_ring(num_ranks: int, *, counts: Sequence[int] | None = None) -> Schedule:
@@ -58,49 +58,22 @@ def allgather_bruck(num_ranks: int) -> Schedule:
     return Schedule("allgather", "bruck", n, n, phases)
 
 
-def allgather_pat(num_ranks: int, *, most_chunks: int | None = None) -> Schedule:
-    """NCCL's PAT: each chunk goes down a binomial tree, far ranks first, and messages carry chunks of many trees.
+def allgather_pat(num_ranks: int) -> Schedule:
+    """NCCL's PAT without a limit to its buffers: each chunk goes down a binomial tree, far ranks first.
 
-    With `most_chunks`, the most that a message carries, it takes more than ⌈log₂N⌉ steps, and each rank needs room for
-    fewer chunks at a time: trees are cut into that many parts, which are walked in parallel, depth first. Any N.
-
-    >>> [allgather_pat(16, most_chunks=most).num_steps for most in (8, 4, 2, 1)]
-    [4, 5, 8, 15]
+    Messages carry chunks of many trees, so that it takes ⌈log₂N⌉ steps, any N.
     """
     n, ranks = _ranks(num_ranks)
-    steps = pat_steps(n, most_chunks)
 
     def phases() -> Iterator[Phase]:
-        for sender, distance in steps:
-            src, at = np.tile(ranks, sender.size), np.repeat(sender, n)
-            yield Phase(src, (src + distance) % n, (src - at) % n)
+        senders = np.zeros(1, dtype=np.int64)  # who has a chunk, counted from the rank that it comes from
+        for distance in reversed(_distances(n)):
+            at = senders[senders + distance < n]
+            src = np.tile(ranks, at.size)
+            yield Phase(src, (src + distance) % n, (src - np.repeat(at, n)) % n)
+            senders = np.r_[senders, senders + distance]
 
     return Schedule("allgather", "pat", n, n, phases)
-
-
-def pat_steps(num_ranks: int, most_chunks: int | None) -> list[tuple[Ints, int]]:
-    """Return for each step of PAT the places in a chunk's tree that send, and how far they send.
-
-    The tree of chunk c has rank c + p at place p; the same places send in the trees of all chunks at once.
-
-    >>> [(senders.tolist(), distance) for senders, distance in pat_steps(6, None)]
-    [([0], 4), ([0], 2), ([0, 4, 2], 1)]
-    """
-    most = num_ranks if most_chunks is None else whole("most_chunks", most_chunks, 1)
-    steps: list[tuple[Ints, int]] = []
-
-    def walk(roots: Ints, span: int) -> None:
-        """Bring the chunk from these places to all that are less than `span` after one of them."""
-        for distance in reversed(_distances(span)):
-            steps.append((roots, distance))
-            if 2 * roots.size <= most:  # the places reached can send in the same messages
-                roots = np.r_[roots, roots + distance]
-            else:
-                walk(roots + distance, distance)
-
-    walk(np.zeros(1, dtype=np.int64), 1 << (num_ranks - 1).bit_length())
-    kept = ((senders[senders + distance < num_ranks], distance) for senders, distance in steps)
-    return [(senders, distance) for senders, distance in kept if senders.size]
 
 
 def reduce_scatter_ring(num_ranks: int) -> Schedule:
@@ -115,41 +88,18 @@ def reduce_scatter_recursive_halving(num_ranks: int) -> Schedule:
 
     Raises ValueError where N is no power of two.
     """
-    n, ranks = _power_of_two(num_ranks, "recursive_halving")
-
-    def phases() -> Iterator[Phase]:
-        for peer, given, _, size in halves(n, nearest_first=False):
-            yield Phase(ranks, peer, given, size, True)
-
-    return Schedule("reduce_scatter", "recursive_halving", n, n, phases)
+    n, _ = _power_of_two(num_ranks, "recursive_halving")
+    return _reduce_scatter("recursive_halving", allgather_recursive_doubling(n))
 
 
 def reduce_scatter_bruck(num_ranks: int) -> Schedule:
     """Bruck's allgather backwards: sums of many chunks go far first, ⌈log₂N⌉ steps, any N."""
-    n, ranks = _ranks(num_ranks)
-
-    def phases() -> Iterator[Phase]:
-        for distance in reversed(_distances(n)):
-            after = (ranks + distance) % n
-            yield wrapping(ranks, after, after, min(distance, n - distance), n, reduce=True)
-
-    return Schedule("reduce_scatter", "bruck", n, n, phases)
+    return _reduce_scatter("bruck", allgather_bruck(num_ranks))
 
 
-def reduce_scatter_pat(num_ranks: int, *, most_chunks: int | None = None) -> Schedule:
-    """NCCL's PAT: its allgather backwards, so that sums go up the trees and near ranks come first; any N.
-
-    `most_chunks` is as of `allgather_pat`.
-    """
-    n, ranks = _ranks(num_ranks)
-    steps = pat_steps(n, most_chunks)
-
-    def phases() -> Iterator[Phase]:
-        for parent, distance in reversed(steps):
-            dst, at = np.tile(ranks, parent.size), np.repeat(parent, n)
-            yield Phase((dst + distance) % n, dst, (dst - at) % n, 1, True)
-
-    return Schedule("reduce_scatter", "pat", n, n, phases)
+def reduce_scatter_pat(num_ranks: int) -> Schedule:
+    """NCCL's PAT: its allgather backwards, so that sums go up the trees and near ranks come first; any N."""
+    return _reduce_scatter("pat", allgather_pat(num_ranks))
 
 
 def reduce_scatter_pairwise(num_ranks: int) -> Schedule:
@@ -213,6 +163,12 @@ def barrier_dissemination(num_ranks: int) -> Schedule:
             yield Phase(ranks, (ranks + distance) % n, 0, 1, True)
 
     return Schedule("barrier", "dissemination", n, 1, phases)
+
+
+def _reduce_scatter(algorithm: str, allgather: Schedule) -> Schedule:
+    """The allgather backwards, in which what it copies is added up."""
+    n = allgather.num_ranks
+    return Schedule("reduce_scatter", algorithm, n, n, lambda: backwards(allgather.phases(), reduce=True))
 
 
 def _ranks(num_ranks: int) -> tuple[int, Ints]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...values.checks import several, whole
 from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
-from .rooted import to_leaders
+from .rooted import backwards, to_leaders
 
 
 def ring(num_ranks: int) -> Schedule:
@@ -73,10 +73,10 @@ def hierarchical_ring(num_ranks: int, gpus_per_node: int | None = None) -> Sched
 
     def phases() -> Iterator[Phase]:
         k = leaders.size
-        yield from to_leaders(n, g, k, reduce=True)
+        yield from to_leaders(n, g, k)
         for start, reduce in ((0, True), (1, False)):
             yield once_round(leaders, np.roll(leaders, -1), np.arange(k), k, start=start, reduce=reduce)
-        yield from to_leaders(n, g, k, reduce=False)
+        yield from backwards(to_leaders(n, g, k))
 
     return Schedule("allreduce", "hierarchical_ring", n, leaders.size, phases)
 

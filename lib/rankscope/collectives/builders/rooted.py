@@ -7,8 +7,7 @@ operations in MPICH.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -36,8 +35,8 @@ def binomial_tree(num_ranks: int) -> Schedule:
     n = whole("num_ranks", num_ranks, 1, MOST_RANKS)
 
     def phases() -> Iterator[Phase]:
-        yield from to_leaders(n, n, 1, reduce=True)
-        yield from to_leaders(n, n, 1, reduce=False)
+        yield from to_leaders(n, n, 1)
+        yield from backwards(to_leaders(n, n, 1))
 
     return Schedule("allreduce", "binomial_tree", n, 1, phases)
 
@@ -50,7 +49,7 @@ def broadcast_flat(num_ranks: int, *, root: int = 0) -> Schedule:
 def broadcast_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
     """The buffer goes down a binomial tree: ⌈log₂N⌉ steps, in each of which twice as many ranks have it."""
     n, root = _ranks(num_ranks, root)
-    return Schedule("broadcast", "binomial", n, 1, lambda: to_leaders(n, n, 1, reduce=False, root=root), root)
+    return Schedule("broadcast", "binomial", n, 1, lambda: backwards(to_leaders(n, n, 1, root)), root)
 
 
 def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
@@ -64,7 +63,7 @@ def broadcast_scatter_allgather(num_ranks: int, *, root: int = 0) -> Schedule:
     stop = n - subtree
 
     def phases() -> Iterator[Phase]:
-        yield from _subtrees(n, root, down=True)
+        yield from backwards(_subtrees(n, root))
         # Round the ring: in step s a rank is sent the chunk of the rank s + 1 before it. The chunks of its own subtree
         # would come last, so it leaves the round that many steps earlier.
         start = 0
@@ -101,7 +100,7 @@ def reduce_flat(num_ranks: int, *, root: int = 0) -> Schedule:
 def reduce_binomial(num_ranks: int, *, root: int = 0) -> Schedule:
     """Sums go up a binomial tree: ⌈log₂N⌉ steps of the whole buffer."""
     n, root = _ranks(num_ranks, root)
-    return Schedule("reduce", "binomial", n, 1, lambda: to_leaders(n, n, 1, reduce=True, root=root), root)
+    return Schedule("reduce", "binomial", n, 1, lambda: to_leaders(n, n, 1, root), root)
 
 
 def scatter_flat(num_ranks: int, *, root: int = 0, counts: Sequence[int] | None = None) -> Schedule:
@@ -156,8 +155,8 @@ def _flat(collective: str, num_ranks: int, root: int, counts: Sequence[int] | No
 def _binomial(collective: str, num_ranks: int, root: int, counts: Sequence[int] | None) -> Schedule:
     """Down, or up, a binomial tree: the chunks of the child and of all places below it."""
     n, root = _ranks(num_ranks, root)
-    phases = partial(_subtrees, n, root, collective == "scatter")
-    return Schedule(collective, "binomial", n, n, phases, root, weights=weights_of(n, counts))
+    way = backwards if collective == "scatter" else iter
+    return Schedule(collective, "binomial", n, n, lambda: way(_subtrees(n, root)), root, weights=weights_of(n, counts))
 
 
 def weights_of(num_ranks: int, counts: Sequence[int] | None) -> tuple[int, ...] | None:
@@ -188,26 +187,35 @@ def levels(num_ranks: int, group: int) -> list[tuple[Ints, int]]:
     return [(np.flatnonzero(place % (2 * mask) == mask), mask) for mask in masks]
 
 
-def to_leaders(num_ranks: int, group: int, num_chunks: int, reduce: bool, root: int = 0) -> Iterator[Phase]:
-    """Whole buffers up binomial trees to the first rank of each group of ranks, or down from it where not `reduce`.
+def to_leaders(num_ranks: int, group: int, num_chunks: int, root: int = 0) -> Iterator[Phase]:
+    """Sums of whole buffers go up binomial trees to the first rank of each group of ranks.
 
-    Up: in step k every odd multiple of 2^k, counted within its group, sends to the even one below. Where there is only
-    one group, it may count from another `root`.
+    In step k every odd multiple of 2^k, counted within its group, sends to the even one below. Where there is only one
+    group, it may count from another `root`.
     """
-    steps = levels(num_ranks, group)
-    for child, distance in steps if reduce else reversed(steps):
-        leaf, parent = (child + root) % num_ranks, (child - distance + root) % num_ranks
-        src, dst = (leaf, parent) if reduce else (parent, leaf)
-        yield Phase(src, dst, 0, num_chunks, reduce)
+    for child, distance in levels(num_ranks, group):
+        yield Phase((child + root) % num_ranks, (child - distance + root) % num_ranks, 0, num_chunks, True)
 
 
-def _subtrees(n: int, root: int, down: bool) -> Iterator[Phase]:
-    """In each step a parent passes its child the chunks of it and of all places below it, or gets them."""
-    steps = levels(n, n)
-    for child, distance in reversed(steps) if down else steps:
-        leaf, parent = (child + root) % n, (child - distance + root) % n
-        src, dst = (parent, leaf) if down else (leaf, parent)
-        yield wrapping(src, dst, leaf, np.minimum(distance, n - child), n)
+def _subtrees(n: int, root: int) -> Iterator[Phase]:
+    """Up a binomial tree: in each step a child passes its parent the chunks of it and of all places below it."""
+    for child, distance in levels(n, n):
+        leaf = (child + root) % n
+        yield wrapping(leaf, (child - distance + root) % n, leaf, np.minimum(distance, n - child), n)
+
+
+def backwards(phases: Iterable[Phase], reduce: bool = False) -> Iterator[Phase]:
+    """The same steps, of one phase each, in the opposite order and the other way, by sender.
+
+    What comes is added up where `reduce`, and else copied.
+
+    >>> [(phase.src.tolist(), phase.dst.tolist()) for phase in backwards(to_leaders(4, 4, 1))]
+    [([0], [2]), ([0, 2], [1, 3])]
+    """
+    for phase in reversed(list(phases)):
+        by_sender = np.argsort(phase.dst, kind="stable")
+        dst, src, chunk, num_chunks, _ = (column[by_sender] for column in phase.step(0))
+        yield Phase(src, dst, chunk, num_chunks, reduce)
 
 
 def wrapping(
