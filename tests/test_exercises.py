@@ -330,10 +330,9 @@ def test_a_sampler_is_scored_by_its_audit() -> None:
 def test_a_schedule_is_scored_once_it_is_verified() -> None:
     cluster = Cluster.uniform(4, Link(1e-6, 1e9))
     tree = build("allreduce", "binomial_tree", 4)
-    shown = schedule_score(tree, "allreduce", cluster, 1000, at_most=2.5)
+    shown = schedule_score(tree, "allreduce", cluster, 1000)
     assert [row.split()[0] for row in str(shown).splitlines()[1:]] == ["yours", "recursive_doubling", "ring", "lower"]
-    assert shown.wrong is None
-    assert schedule_score(tree, "allreduce", cluster, 1000).wrong is not None
+    assert shown.wrong is not None
     assert schedule_score(build("allreduce", "ring", 4), "allreduce", cluster, 1e9).wrong is None
     with pytest.raises(ScheduleError):
         schedule_score("allreduce mine ranks=4 chunks=1\n0: 0>1:0+", "allreduce", cluster, 1000)

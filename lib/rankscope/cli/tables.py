@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -307,6 +307,7 @@ def _what(row: Any) -> str:
 
 # ---- copies to and from a GPU
 
+Columns = dict[str, tuple[Callable[[float], str], str, dict[str, Any]]]  # by name: in which words, and which points
 _PLAIN = {"pieces": 1, "both": False}
 _METHODS = {
     "pageable": "pageable",
@@ -316,13 +317,13 @@ _METHODS = {
     "cached": "pin_on_the_fly_cached",
 }
 _PINNED = {"direction": "h2d", "method": "pinned_non_blocking", **_PLAIN}
-_OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "to GPU": ("transfer", _PINNED),
-    "both ways": ("transfer", _PINNED | {"both": True}),
-    "in pieces": ("transfer", _PINNED | {"pieces": NUM_PIECES}),
-    "on GPU": ("transfer", {"direction": "d2d"}),
-    "pin": ("pin", {"cached": False}),
-    "cached": ("pin", {"cached": True}),
+_OTHERS: Columns = {
+    "to GPU": (time_words, "transfer", _PINNED),
+    "both ways": (time_words, "transfer", _PINNED | {"both": True}),
+    "in pieces": (time_words, "transfer", _PINNED | {"pieces": NUM_PIECES}),
+    "on GPU": (time_words, "transfer", {"direction": "d2d"}),
+    "pin": (time_words, "pin", {"cached": False}),
+    "cached": (time_words, "pin", {"cached": True}),
 }
 
 
@@ -331,36 +332,31 @@ def copies_tables(profile: Profile) -> Iterator[Table]:
 
     Yields nothing for a profile without copies.
     """
-    for direction, words in (("h2d", "to the GPU"), ("d2h", "to the host")):
-        if profile.select("transfer", direction=direction):
-            yield _by_method(profile, direction, f"copies {words}")
-    if profile.select("transfer"):
-        yield _in_other_ways(profile)
+    methods = "call: how long a non_blocking copy kept the host busy; on the fly: pinned for this copy"
+    ways = f"from pinned memory; both ways at once; in {NUM_PIECES} pieces; pin: the host's time of pin_memory()"
+    yield from _copies(profile, "copies to the GPU", _methods("h2d"), methods, direction="h2d")
+    yield from _copies(profile, "copies to the host", _methods("d2h"), methods, direction="d2h")
+    yield from _copies(profile, "copies in other ways", _OTHERS, ways)
     with contextlib.suppress(ValueError):  # no copies between GPUs
         yield _between_gpus(profile)
     if any(one.measured for one in claims(profile)):
         yield _said(profile)
 
 
-def _by_method(profile: Profile, direction: str, title: str) -> Table:
-    table = table_of(title, "size", *_METHODS, "call")
-    table.caption = "call: how long a non_blocking copy kept the host busy; on the fly: pinned for this copy"
-    for size in _sizes(profile, "transfer", direction=direction):
-        ways = [_PINNED | {"direction": direction, "method": method} for method in _METHODS.values()]
-        row = [_median(profile, size, "transfer", way, rate=True) for way in ways]
-        held = _median(profile, size, "transfer_host", _PINNED | {"direction": direction})
-        table.add_row(bytes_words(size), *row, held)
-    return table
+def _methods(direction: str) -> Columns:
+    pinned = _PINNED | {"direction": direction}
+    found: Columns = {name: (rate_words, "transfer", pinned | {"method": way}) for name, way in _METHODS.items()}
+    return found | {"call": (time_words, "transfer_host", pinned)}
 
 
-def _in_other_ways(profile: Profile) -> Table:
-    table = table_of("copies in other ways", "size", *_OTHERS)
-    table.caption = (
-        f"from pinned memory; both ways at once; in {NUM_PIECES} pieces; pin: the host's time of pin_memory()"
-    )
-    for size in _sizes(profile, "transfer"):
-        table.add_row(bytes_words(size), *(_median(profile, size, *wanted) for wanted in _OTHERS.values()))
-    return table
+def _copies(profile: Profile, title: str, columns: Columns, caption: str, **copied: Any) -> Iterator[Table]:
+    """Yield a table by size, a column for each kind of copies; nothing where there are no copies at all."""
+    sizes = sorted({point.num_bytes for point in profile.select("transfer", **copied)})
+    table = table_of(title, "size", *columns)
+    table.caption = caption
+    for size in sizes:
+        table.add_row(bytes_words(size), *(_median(profile, size, *column) for column in columns.values()))
+    yield from [table] * bool(sizes)
 
 
 def _between_gpus(profile: Profile) -> Table:
@@ -381,13 +377,11 @@ def _said(profile: Profile) -> Table:
     return table
 
 
-def _sizes(profile: Profile, what: str, **options: Any) -> list[int]:
-    return sorted({point.num_bytes for point in profile.select(what, **options)})
-
-
-def _median(profile: Profile, num_bytes: int, what: str, options: Mapping[str, Any], rate: bool = False) -> str:
+def _median(
+    profile: Profile, num_bytes: int, in_words: Callable[[float], str], what: str, options: Mapping[str, Any]
+) -> str:
     """The median of the matching point, as time or rate; "" if there is none."""
-    found: tuple[Point, ...] = profile.select(what, num_bytes, **options)
+    found = profile.select(what, num_bytes, **options)
     if not found:
         return ""
-    return rate_words(num_bytes / found[0].median_s) if rate else time_words(found[0].median_s)
+    return in_words(num_bytes / found[0].median_s if in_words is rate_words else found[0].median_s)

@@ -86,7 +86,6 @@ def buckets_of_layers(answer: Any) -> Score:
     2,
     1797,
     "ranks",
-    steadily=False,
     means={1797: "the question asked for the largest number", 599: "the question asked for the largest below 1,797"},
 )
 def no_padding(ranks: int) -> str | None:
@@ -124,7 +123,7 @@ def never_seen(answer: Any) -> str | None:
     return None if set(answer) == right else f"50 epochs also miss {left}"
 
 
-@fewest("02.2", 1, 1000, "ranks", steadily=False)
+@fewest("02.2", 1, 1000, "ranks")
 def smallest_world(ranks: int) -> str | None:
     """The smallest world size at which libtorch's random sampler leaves a dataset of 5 samples."""
     outside = audit(assign(5, ranks, sampler="libtorch_random")).out_of_range

@@ -20,10 +20,10 @@ import attrs
 from ..values.checks import number, one_line, one_of
 from ..values.units import parse_amount
 
-Check = Callable[[Any], str | None]  # what is wrong with an answer, None where nothing is
-EXERCISES: dict[str, Check] = {}
+Judge = Callable[[Any], Any]  # of an answer: its Score, or what is wrong with it, None where nothing is
+EXERCISES: dict[str, Judge] = {}
 READINGS: dict[str, Mapping[float, str]] = {}  # of each exercise: what wrong numbers would be right for
-SCORES: dict[str, Callable[[Any], Score]] = {}
+SCORES: list[str] = []  # the exercises that build something
 _ROUNDING = 1e-9
 
 
@@ -74,12 +74,10 @@ def check(exercise: str, answer: Any = ...) -> None:
     if answer is ...:
         print(f"{exercise}: not answered yet")
         return
-    if exercise in SCORES:
-        shown = score(exercise, answer)
-        print(shown)
-        wrong = shown.wrong
-    else:
-        wrong = _asked(exercise, EXERCISES[exercise], answer)
+    wrong = _judged(exercise, answer)
+    if isinstance(wrong, Score):
+        print(wrong)
+        wrong = wrong.wrong
     if wrong:
         raise WrongAnswer(one_line(f"{exercise}: {wrong}"))
     print(f"{exercise}: right")
@@ -97,13 +95,13 @@ def score(exercise: str, answer: Any) -> Score:
     lower bound               40 µs
     """
     one_of("exercise that builds something", exercise, tuple(SCORES))
-    found: Score = _asked(exercise, SCORES[exercise], answer)
+    found: Score = _judged(exercise, answer)
     return found
 
 
-def _asked(exercise: str, judge: Callable[[Any], Any], answer: Any) -> Any:
+def _judged(exercise: str, answer: Any) -> Any:
     try:
-        return judge(answer.tolist() if hasattr(answer, "tolist") else answer)  # numpy's and torch's too
+        return EXERCISES[exercise](answer.tolist() if hasattr(answer, "tolist") else answer)  # numpy's and torch's too
     except ValueError as error:  # what the library says of an answer that it does not take
         raise WrongAnswer(one_line(f"{exercise}: {error}")) from None
 
@@ -124,24 +122,15 @@ def amount(answer: Any, unit: str = "") -> float:
     return number(f"the answer{unit and f' in {unit}'}", answer)
 
 
-def judged(name: str) -> Callable[[Check], Check]:
+def judged(name: str) -> Callable[[Judge], None]:
     """An exercise whose function says what is wrong with an answer."""
-
-    def register(judge: Check) -> Check:
-        EXERCISES[name] = judge
-        return judge
-
-    return register
+    return lambda judge: EXERCISES.update({name: judge})
 
 
-def built(name: str) -> Callable[[Callable[[Any], Score]], None]:
+def built(name: str) -> Callable[[Judge], None]:
     """An exercise whose function returns the `Score` of what the reader built; see `scores` for those that exist."""
-
-    def register(scored: Callable[[Any], Score]) -> None:
-        SCORES[name] = scored
-        EXERCISES[name] = lambda answer: scored(answer).wrong
-
-    return register
+    SCORES.append(name)
+    return judged(name)
 
 
 def exactly(
@@ -178,12 +167,9 @@ def nearly(
 
 
 def fewest(
-    name: str, low: int, high: int, what: str, steadily: bool = True, means: Mapping[float, str] | None = None
+    name: str, low: int, high: int, what: str, means: Mapping[float, str] | None = None
 ) -> Callable[[Callable[[int], str | None]], None]:
-    """An exercise that asks for the smallest number of which the function finds nothing wrong.
-
-    Where a smaller number may do and the next larger one not, `steadily` is False, and all smaller ones are tried.
-    """
+    """An exercise that asks for the smallest number of which the function finds nothing wrong."""
 
     READINGS[name] = means or {}
 
@@ -196,9 +182,9 @@ def fewest(
                 return reading
             if wrong := lacks(int(given)):
                 return wrong
-            smaller = range(max(low, int(given) - 1) if steadily else low, int(given))
-            enough = next((number for number in smaller if not lacks(number)), None)
-            return None if enough is None else f"{answer} is enough, but a smaller number is enough, too"
+            if all(lacks(smaller) for smaller in range(low, int(given))):
+                return None
+            return f"{answer} is enough, but a smaller number is enough, too"
 
         EXERCISES[name] = judge
 

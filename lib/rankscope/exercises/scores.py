@@ -60,12 +60,10 @@ def sampler_score(
     return Score(("read twice", "left out", "uneven by", "repeated orders"), rows, wrong or None)
 
 
-def schedule_score(
-    mine: Schedule | str, collective: str, cluster: Cluster, num_bytes: float, at_most: float = 1.0
-) -> Score:
+def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_bytes: float) -> Score:
     """Return the time of a schedule, once it is verified, next to a ring's, the best algorithm's and the lower bound.
 
-    `mine` is a Schedule or its text. `at_most` is a multiple of the best's time.
+    `mine` is a Schedule or its text. It solves the exercise if it takes as long as the best.
     """
     schedule = Schedule.from_text(mine) if isinstance(mine, str) else of_type("a schedule", mine, Schedule)
     made = schedule.collective, schedule.num_ranks, schedule.root, schedule.ports
@@ -84,31 +82,26 @@ def schedule_score(
         took_s[row] = simulate(one, num_bytes, cluster, detail="ranks").makespan_s
         rows[row] = str(one.num_steps), time_words(took_s[row]), _times(took_s[row], ranked.bound_s)
     rows["lower bound"] = "", time_words(ranked.bound_s), ""
-    return Score(("steps", "time", "× bound"), rows, _too_much(took_s["yours"], took_s[name], at_most))
+    return Score(("steps", "time", "× bound"), rows, _too_much(took_s["yours"], took_s[name]))
 
 
-def bucket_score(mine: Any, local: ddp.LocalStep, cost: Cost, at_most: float = 1.01) -> Score:
+def bucket_score(mine: Any, local: ddp.LocalStep, cost: Cost) -> Score:
     """Return the predicted step with a bucket cap in MiB, or with buckets as lists of parameters' places in `local`.
 
-    It stands next to DDP's default and the recommended cap; `at_most` is a multiple of the recommended one's step.
+    It stands next to DDP's default and the recommended cap; it may take 1 % longer than the latter.
     """
     found = ddp.recommend(local, cost)
-    options: dict[str, dict[str, Any]] = {
-        "yours": {},
-        "DDP's default": {},
-        "recommended": {"bucket_cap_mb": found.bucket_cap_mb},
-    }
-    if isinstance(mine, list | tuple):
-        options["yours"] = {"buckets": mine}
-    else:
-        options["yours"] = {"bucket_cap_mb": number("the cap in MiB", amount(mine, "MiB"), 0)}
+    yours = {"buckets": mine}
+    if not isinstance(mine, list | tuple):
+        yours = {"bucket_cap_mb": number("the cap in MiB", amount(mine, "MiB"), 0)}
+    options = {"yours": yours, "DDP's default": {}, "recommended": {"bucket_cap_mb": found.bucket_cap_mb}}
     rows, took_s = {}, {}
     for name, chosen in options.items():
         step = ddp.simulate(local, cost, **chosen)
         took_s[name] = step.makespan_s
         count = str(len(step.select(lane="allreduce")))
         rows[name] = count, time_words(step.makespan_s), time_words(step.select(kind="wait").busy_s)
-    return Score(("buckets", "step", "waits"), rows, _too_much(took_s["yours"], took_s["recommended"], at_most))
+    return Score(("buckets", "step", "waits"), rows, _too_much(took_s["yours"], took_s["recommended"], 1.01))
 
 
 def stage_score(mine: Mapping[str, int], pipeline: Pipeline, at_least_per_s: float) -> Score:
@@ -163,12 +156,8 @@ def share_score(
     fullest = {name: max(sum(sizes[place] for place in one) for one in each) for name, each in compared.items()}
     rows = {name: (f"{most:,}", _times(most, even)) for name, most in fullest.items()}
     goal = fullest["largest first"] if at_most is None else even * at_most
-    wrong = (
-        None
-        if fullest["yours"] <= goal * (1 + 1e-9)
-        else f"the fullest rank has {fullest['yours']:,}, and {goal:,.0f} are possible"
-    )
-    return Score(("fullest rank", "× even share"), rows, wrong)
+    wrong = f"the fullest rank has {fullest['yours']:,}, and {goal:,.0f} are possible"
+    return Score(("fullest rank", "× even share"), rows, wrong if fullest["yours"] > goal * (1 + 1e-9) else None)
 
 
 def pipeline_score(
@@ -206,7 +195,7 @@ def pipeline_score(
     return Score(("bubble", "activations kept"), rows, wrong)
 
 
-def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int, most_synchronised: float = 1) -> Score:
+def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int) -> Score:
     """Return how often a step of so many micro-batches synchronises gradients on real ranks, and whether it is right.
 
     ``mine(ddp, inputs, targets)`` does the forwards and backwards of a rank's 4 samples, with a mean squared error. It
@@ -244,8 +233,8 @@ def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int, most_syn
         right = "right" if not audits[name].findings else "wrong"
         rows[name] = f"{audits[name].num_allreduces:g} times", right
     wrong = "; ".join(finding.message for finding in audits["yours"].findings)
-    if not wrong and audits["yours"].num_allreduces > most_synchronised:
-        wrong = f"gradients are synchronised {rows['yours'][0]}; the goal is at most {most_synchronised:g}"
+    if not wrong and audits["yours"].num_allreduces > 1:
+        wrong = f"gradients are synchronised {rows['yours'][0]}; the goal is at most 1"
     return Score(("synchronised", "gradients"), rows, wrong or None)
 
 
@@ -253,7 +242,7 @@ def _times(value: float, other: float) -> str:
     return f"{value / other:.2f}" if other else ""
 
 
-def _too_much(seconds: float, goal_s: float, at_most: float) -> str | None:
+def _too_much(seconds: float, goal_s: float, at_most: float = 1.0) -> str | None:
     if seconds <= goal_s * at_most * _EQUAL:
         return None
     goal = f"at most {at_most:g} times" if at_most > 1 else "the same time"

@@ -97,19 +97,14 @@ def picture(now: Now) -> Drawing:
         for x, y, color, dashed, px in lines
         if len(x) > 1
     ]
-    bands: list[tuple[int, int, str]] = []
-    words: list[tuple[float, tuple[str, str]]] = []
-    start = 0
-    for pair, rows in groupby(one[:2] for one in chosen):
-        count = len(list(rows))
-        bands.append((start, count, _color(*pair)))
-        if count > 1:
-            words.append((start + count / 2, pair))
-        start += count
-    x, wide, fills = zip(*bands, strict=True)
+    bands = [(pair, len(list(rows))) for pair, rows in groupby(one[:2] for one in chosen)]
+    wide = np.array([count for _, count in bands])
+    left = np.cumsum(wide) - wide
+    fills = [f"{_color(*pair)}26" for pair, _ in bands]
+    roomy = [pair for pair, count in bands if count > 1]
+    middles = (left + wide / 2)[wide > 1]
     channels = Texts(np.arange(len(_SIZES)) + 0.5, _HIGH + 1.1, [f"{one.channels:.0f}" for one in chosen], INK, 10.0)
-    middles = np.array([middle for middle, _ in words])
-    names = [Texts(middles, 0.7 + 0.8 * k, [pair[k] for _, pair in words], INK, 11.0) for k in (0, 1)]
+    names = [Texts(middles, 0.7 + 0.8 * k, [pair[k] for pair in roomy], INK, 11.0) for k in (0, 1)]
     gpus = f"{now.num_nodes} × {now.gpus_per_node}" if now.num_nodes > 1 else f"{now.gpus_per_node}"
     keys = [
         *[Key(f"NCCL expects, {name}", color, line="solid") for name, color in _COLORS.items()],
@@ -126,7 +121,7 @@ def picture(now: Now) -> Drawing:
         _HIGH + _ROWS,
         (560.0, 340.0),
         rects=(
-            Rects(x, 0, [f"{fill}26" for fill in fills], wide, _HIGH),
+            Rects(left, 0, fills, wide, _HIGH),
             Rects([_place(now)], [0], ["#22222218"], 1, _HIGH + _ROWS, edge="none"),
         ),
         lines=tuple(drawn),

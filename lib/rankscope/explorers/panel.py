@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import wraps
 from html import escape
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import ipywidgets as widgets
 
 from ..figures.marks import Drawing
 from ..figures.svg import to_svg
-from ..values.checks import one_line, printable, truth
+from ..values.checks import of_type, one_line, printable, runs, truth, whole
 from ..values.units import bytes_words
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
@@ -46,7 +45,8 @@ class Setting(NamedTuple):
     """A setting and its control, which the default and the choices tell.
 
     A bool is a switch. A `range` of whole numbers and `Steps` are sliders. Any other collection is a list; its values
-    are strings or pairs (label, string), and may change. `hint` says more than the label.
+    are strings or pairs (label, string), and where they may change a function returns it. `hint` says more than the
+    label.
 
     >>> Setting("num_ranks", 4, range(1, 65), "ranks").check(65)
     Traceback (most recent call last):
@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 
     name: str
     default: Any
-    choices: Collection[Any]
+    choices: Collection[Any] | Callable[[], Collection[Any]]
     label: str
     hint: str = ""
 
@@ -65,10 +65,9 @@ class Setting(NamedTuple):
         """Return the value, or raise ValueError if the control does not offer it."""
         if isinstance(self.default, bool):
             return truth(self.name, value)
-        number = not isinstance(value, bool | str) and hasattr(value, "__index__") and getattr(value, "ndim", 0) == 0
-        plain = value.__index__() if number and "bool" not in str(getattr(value, "dtype", "")) else value
-        if isinstance(plain, str | int) and not isinstance(plain, bool) and plain in self.values:
-            return plain
+        with suppress(ValueError):
+            plain = whole(self.name, value) if self.kind is int else of_type(self.name, value, str)
+            return self.values[self.values.index(plain)]
         raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}")
 
     def control(self, value: Any) -> Any:
@@ -95,7 +94,8 @@ class Setting(NamedTuple):
         """
         if isinstance(self.default, bool):
             return ("off", False), ("on", True)
-        return tuple(choice if isinstance(choice, tuple) else (str(choice), choice) for choice in self.choices)
+        choices = self.choices() if callable(self.choices) else self.choices
+        return tuple(choice if isinstance(choice, tuple) else (str(choice), choice) for choice in choices)
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -110,16 +110,7 @@ class Setting(NamedTuple):
         """
         if isinstance(self.default, bool):
             return "False or True"
-        values = self.values
-        if isinstance(self.default, str):
-            return ", ".join(map(repr, values))
-        ends = [True, *(after - before != 1 for before, after in pairwise(values)), True]
-        runs = [value for place, value in enumerate(values) if ends[place] or ends[place + 1]]
-        text = ""
-        for value in runs:
-            joint = " to " if text and value - 1 in values and not ends[values.index(value)] else ", "
-            text += f"{joint}{value}" if text else f"{value}"
-        return text
+        return ", ".join(map(repr, self.values) if self.kind is str else runs(self.values, " to "))
 
 
 def jitter(default: int, what: str) -> Setting:

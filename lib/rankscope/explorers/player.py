@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from html import escape
 from inspect import signature
@@ -29,29 +28,18 @@ _WHEN = ("start_s", "done_s")
 _MOST_STEPS = 100  # of the moment, which is in percent
 
 
-class _Algorithms:
+def _algorithms() -> list[str]:
     """What can be played: an allreduce by its name, others after their collective, your own as soon as it is added."""
-
-    def __init__(self, *others: str) -> None:
-        self.others = others
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self.others
-        for collective in COLLECTIVES:
-            prefix = "" if collective == "allreduce" else f"{collective} "
-            yield from (f"{prefix}{name}" for name in ALGORITHMS[collective])
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __contains__(self, one: object) -> bool:
-        return one in list(iter(self))
+    pairs = [(collective, name) for collective in COLLECTIVES for name in ALGORITHMS[collective]]
+    return [name if collective == "allreduce" else f"{collective} {name}" for collective, name in pairs]
 
 
 _SHARED = {one.name: one for one in OF_CLUSTERS}
 SETTINGS = (
-    Setting("algorithm", "ring", _Algorithms(), "algorithm"),
-    Setting("against", "halving_doubling", _Algorithms("none"), "against", "a second one on the same cluster"),
+    Setting("algorithm", "ring", _algorithms, "algorithm"),
+    Setting(
+        "against", "halving_doubling", lambda: ["none", *_algorithms()], "against", "a second one on the same cluster"
+    ),
     Setting("num_nodes", 1, range(1, 5), "nodes"),
     Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
     _SHARED["message"],
@@ -124,11 +112,12 @@ def report(now: Now) -> list[str]:
     for play in found:
         sent = play.schedule.traffic(play.num_bytes).sent_bytes.max()
         counts = f"{count_of(play.schedule.num_steps, 'step')}, {count_of(play.src.size, 'message')}"
-        name = f"{play.schedule.algorithm} {play.schedule.collective}"
-        lines.append(f"{name}: {counts}; the busiest rank sends {bytes_words(sent)}; {time_words(play.finish_s)}")
+        lines.append(
+            f"{_name(play)}: {counts}; the busiest rank sends {bytes_words(sent)}; {time_words(play.finish_s)}"
+        )
     if len(found) == 2:
         first, second = sorted(found, key=lambda play: play.finish_s)
-        names = [f"{play.schedule.algorithm} {play.schedule.collective}" for play in (first, second)]
+        names = [_name(play) for play in (first, second)]
         ratio = second.finish_s / first.finish_s if first.finish_s else 1.0
         lines.append(
             f"{names[0]} takes as long as {names[1]} here"
@@ -136,6 +125,10 @@ def report(now: Now) -> list[str]:
             else f"{names[0]} is {ratio:.3g} times as fast as {names[1]} here"
         )
     return lines
+
+
+def _name(play: Playback) -> str:
+    return f"{play.schedule.algorithm} {play.schedule.collective}"
 
 
 def without_effect(now: Now) -> dict[str, str]:

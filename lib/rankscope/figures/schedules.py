@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
 from ..timeline.timeline import Timeline
-from ..values.checks import count_of, of_type, whole
+from ..values.checks import count_of, of_type, runs, whole
 from ..values.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
@@ -80,13 +80,7 @@ class Message(NamedTuple):
         >>> Message(0, 1, (1, 3, 5, 7, 9), False).words()
         '5 chunks'
         """
-        runs: list[list[int]] = []
-        for chunk in sorted(self.chunks):
-            if runs and chunk == runs[-1][-1] + 1:
-                runs[-1][1:] = [chunk]
-            else:
-                runs.append([chunk])
-        text = ",".join("–".join(map(str, run)) for run in runs)
+        text = ",".join(runs(sorted(self.chunks), "–"))
         return text if len(text) <= most else f"{len(self.chunks)} chunks"
 
 
