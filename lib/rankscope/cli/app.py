@@ -55,11 +55,9 @@ def show(
     tables.show(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile))
     if picture is not None:
         from ..figures.boxes import draw_beside
-        from ..figures.svg import to_svg
-        from ..values.storage import write_atomically
+        from ..figures.svg import save_svg
 
-        svg = f"{to_svg(draw_beside(profile))}\n".encode()
-        write_atomically(picture, lambda file: file.write(svg))
+        save_svg(draw_beside(profile), picture)
         tables.show([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
 
 
@@ -124,9 +122,9 @@ def nccl(
     if picture is not None and topo is None:
         raise ValueError("--picture needs --topo, the topology that it draws")
     if topo is not None:
-        found = of_topology(topo, gpu, gpus_per_node, picture)
-        tables.show(found.words)
-        more |= found.more
+        words, of_box = of_topology(topo, gpu, gpus_per_node, picture)
+        tables.show(words)
+        more |= of_box
     model = Model.from_log(log, gpu, **more) if log else Model(**{"gpu": gpu, "version": version, **more})
     measured = None if profile is None else Profile.load(profile)
     if tuner_csv is not None and measured is None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -15,7 +15,6 @@ from ..machine.fit import LEAST_SIZES
 from ..nccl import GPUS, Model, read_topology
 from ..nccl.public import public
 from ..values.checks import count_of
-from ..values.storage import write_atomically
 from ..values.units import bytes_words, time_words
 from .tables import table_of
 
@@ -32,15 +31,8 @@ def box_of(text: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
-class Found(NamedTuple):
-    """What a topology says: in words, and as fields of `Model`."""
-
-    words: list[str]
-    more: dict[str, Any]
-
-
-def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> Found:
-    """Read a topology file, draw it if wanted, and say in words what connects its GPUs.
+def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> tuple[list[str], dict[str, Any]]:
+    """Read a topology file, draw it if wanted, and return what connects its GPUs, in words and as fields of `Model`.
 
     Raises ValueError where the file is of another number of GPUs.
     """
@@ -48,17 +40,16 @@ def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> Fo
     if box.num_gpus != num_gpus:
         raise ValueError(f"BOX must be the box of --topo: {gpu}x{box.num_gpus}, got {gpu}x{num_gpus}")
     if picture is not None:
-        from ..figures.svg import to_svg
+        from ..figures.svg import save_svg
         from ..figures.topology import draw_topology
 
-        svg = f"{to_svg(draw_topology(box))}\n".encode()
-        write_atomically(picture, lambda file: file.write(svg))
+        save_svg(draw_topology(box), picture)
     pairs = Counter((box.ways[a][b], box.gb_per_s[a, b]) for a in range(num_gpus) for b in range(a))
     links = (f"{count_of(times, 'pair')} {way}, {rate:.4g} GB/s" for (way, rate), times in pairs.most_common())
     each = "of unstated rate" if box.nic_gb_per_s is None else f"of {box.nic_gb_per_s:.4g} GB/s"
     words = [f"{'; '.join(links)}; {count_of(box.nics, 'network card')} {each}", *box.notes]
     more: dict[str, Any] = {"nics": box.nics} if box.nics else {}
-    return Found(words, more | ({"nic_bytes_per_s": box.nic_gb_per_s * 1e9} if box.nic_gb_per_s else {}))
+    return words, more | ({"nic_bytes_per_s": box.nic_gb_per_s * 1e9} if box.nic_gb_per_s else {})
 
 
 def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iterator[RenderableType]:

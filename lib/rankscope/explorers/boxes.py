@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -12,7 +11,7 @@ from ..figures.marks import Drawing
 from ..machine import Profile, bank
 from ..machine.profile import busbw_factor
 from ..values.units import parse_bytes, rate_words, time_words
-from .machine import by_name
+from .machine import by_name, interpolated
 from .panel import Explorer, Now, Setting, shows, sizes
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "all_to_all")
@@ -72,11 +71,8 @@ class Boxes:
         lines, num_bytes = [], parse_bytes("message", now.message)
         for name, profile in self.chosen(now).items():
             seconds, interval = natives(profile, now.collective).get(num_bytes), ""
-            if seconds is None:
-                with suppress(ValueError, ImportError):  # not measured, at too few sizes, or there is no scipy
-                    curve = profile.curve(now.collective)
-                    low, high = map(time_words, curve.interval_s(num_bytes))
-                    seconds, interval = curve.seconds(num_bytes), f", interpolated ({low} to {high})"
+            if seconds is None and (found := interpolated(profile, now.collective, num_bytes)):
+                seconds, interval = found[0], f", interpolated ({found[1]})"
             said = f"{now.collective} was not measured"
             if seconds is not None:
                 rate = rate_words(busbw_factor(now.collective, profile.num_ranks) * num_bytes / seconds)
@@ -97,12 +93,8 @@ def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     shown = Boxes(profiles or {})
     names = tuple(shown.profiles)
     own = [name for name in profiles or {} if name in names]
-    listed = {
-        one.name: one._replace(choices=names if one.name == "first" else (NONE, *names))
-        for one in SETTINGS
-        if not one.choices
-    }
-    if own:
-        listed["first"] = listed["first"]._replace(default=own[0])
-    settings = [listed.get(one.name, one) for one in SETTINGS]
+    collective, first, second, third, *others = SETTINGS
+    first = first._replace(choices=names, default=own[0] if own else first.default)
+    second, third = (one._replace(choices=(NONE, *names)) for one in (second, third))
+    settings = (collective, first, second, third, *others)
     return Explorer(settings, {"picture": shown.picture}, shown.report, PRESETS, shown.without_effect)

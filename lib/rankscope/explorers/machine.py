@@ -93,17 +93,11 @@ class Machines:
 
         Nothing for another number of ranks.
         """
-        profile, num_bytes = self.profiles[now.profile], self.num_bytes(now)
+        profile = self.profiles[now.profile]
         if point := self.measured(now).get(NATIVE):
             return [f"{profile.backend}'s own: {time_words(point.median_s)}"]
-        with suppress(ValueError, ImportError):  # never measured, at too few sizes, or there is no scipy
-            if now.num_ranks == profile.num_ranks:
-                curve = profile.curve("allreduce")
-                low, high = map(time_words, curve.interval_s(num_bytes))
-                return [
-                    f"{profile.backend}'s own, interpolated: {time_words(curve.seconds(num_bytes))} ({low} to {high})"
-                ]
-        return []
+        found = interpolated(profile, "allreduce", self.num_bytes(now)) if now.num_ranks == profile.num_ranks else None
+        return [f"{profile.backend}'s own, interpolated: {time_words(found[0])} ({found[1]})"] if found else []
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
         cluster, num_bytes = self._cluster(now.profile, now.num_ranks), self.num_bytes(now)
@@ -130,6 +124,17 @@ def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     if not isinstance(profiles, Mapping):
         raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
     return {printable(str(name)): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
+
+
+def interpolated(profile: Profile, collective: str, num_bytes: int) -> tuple[float, str] | None:
+    """Return the seconds of the backend's own collective by its curve, and their 90 % interval in words.
+
+    None where it was never measured, at too few sizes, and without scipy.
+    """
+    with suppress(ValueError, ImportError):
+        curve = profile.curve(collective)
+        return curve.seconds(num_bytes), " to ".join(map(time_words, curve.interval_s(num_bytes)))
+    return None
 
 
 @shows(SETTINGS)

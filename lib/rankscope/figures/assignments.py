@@ -47,12 +47,9 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     below = Rects(np.arange(unread.size), num_ranks + 0.5, PAPER, edge=ALARM)
     texts: list[Texts] = []
     if cell_px >= 6.4 * len(str(max(size - 1, 0))) + 3:
-        for rects, numbers, ink in (
-            (reads, sample[~stray], None),
-            (strays, sample[stray], ALARM),
-            (below, unread, ALARM),
-        ):
-            texts += numbers_on(rects, numbers, ink, size_px)
+        texts += numbers_on(reads, sample[~stray], size_px=size_px)
+        texts += numbers_on(strays, sample[stray], ALARM, size_px)
+        texts += numbers_on(below, unread, ALARM, size_px)
     empty = np.array([one for one, indices in enumerate(assignment.ranks) if size and not indices.size])
     blank = Texts(0.1, empty + 0.5, "reads nothing", ALARM, anchor="start", size_px=size_px)
 
@@ -153,9 +150,9 @@ def draw_label_counts(
     y, x = np.indices(table.shape)
     rects = Rects(x, y, diverging((table - mean) / far))
     cell_px = max(34.0, 420.0 / num_labels)
-    least = count_of(int(table.max()), "sample")
+    keys = zip((low, mean, high), (count_of(low, "sample"), f"mean {mean:.3g}", count_of(high, "sample")), strict=True)
     return Drawing(
-        title=title or f"Each rank reads {table.min()} to {least} of each {label_name}",
+        title=title or f"Each rank reads {table.min()} to {count_of(int(table.max()), 'sample')} of each {label_name}",
         x_label=f"{label_name} [samples read]",
         y_label="rank",
         width=num_labels,
@@ -165,14 +162,7 @@ def draw_label_counts(
         texts=numbers_on(rects, table.ravel()),
         x_ticks=whole_ticks(num_labels, most=num_labels),
         y_ticks=whole_ticks(num_ranks, most=32),
-        legend=tuple(
-            Key(label, diverging((value - mean) / far)[0])
-            for value, label in (
-                (low, count_of(low, "sample")),
-                (mean, f"mean {mean:.3g}"),
-                (high, count_of(high, "sample")),
-            )
-        ),
+        legend=tuple(Key(label, diverging((value - mean) / far)[0]) for value, label in keys),
     )
 
 
@@ -200,16 +190,9 @@ def _reading_title(assignment: Assignment, epoch: EpochAudit) -> str:
     what = f"{count_of(assignment.size, 'sample')} over {over}, epoch {assignment.epoch}"
     if not assignment.size and not epoch.num_reads:
         return f"{what}: nothing to read"
-    odd = [
-        f"{number} {words}"
-        for number, words in (
-            (epoch.num_repeats, "read again"),
-            (epoch.dropped.size, "read by nobody"),
-            (epoch.out_of_range.size, "out of range"),
-        )
-        if number
-    ]
-    return f"{what}: {', '.join(odd) or 'each read exactly once'}"
+    counts = epoch.num_repeats, epoch.dropped.size, epoch.out_of_range.size
+    odd = zip(counts, ("read again", "read by nobody", "out of range"), strict=True)
+    return f"{what}: {', '.join(f'{number} {words}' for number, words in odd if number) or 'each read exactly once'}"
 
 
 def _reading_legend(assignment: Assignment, epoch: EpochAudit, color_by: str, num_shown: int) -> tuple[Key, ...]:

@@ -130,11 +130,10 @@ def _paint_lines(lines: Lines, ax: Axes) -> None:
     width = lines.width_px * _POINTS_PER_PX
     dashes = ["--" if dashed else "-" for dashed in lines.dashed.tolist()]
     if not lines.arrows:
-        ax.add_collection(
-            LineCollection(list(ends), colors=lines.color, linewidths=width, linestyles=dashes, gid="lines")
-        )
+        style: dict[str, Any] = {"colors": lines.color, "linewidths": width, "linestyles": dashes, "gid": "lines"}
+        ax.add_collection(LineCollection(list(ends), **style))
         return
-    style: dict[str, Any] = {"arrowstyle": "-|>,head_length=4,head_width=2", "shrinkA": 0, "shrinkB": 0, "gid": "lines"}
+    style = {"arrowstyle": "-|>,head_length=4,head_width=2", "shrinkA": 0, "shrinkB": 0, "gid": "lines"}
     for ((x0, y0), (x1, y1)), color, dash in zip(ends.tolist(), lines.color, dashes, strict=True):
         ax.add_patch(FancyArrowPatch((x0, y0), (x1, y1), color=color, linestyle=dash, linewidth=width, **style))
 

@@ -47,12 +47,12 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     width = 1.02 * float(own_s.max()) / scale or 1.0
     stop, length, top = np.cumsum(mean_s[rows], axis=1) / scale, mean_s[rows] / scale, np.arange(len(rows))
     shown = [place for place in range(len(PHASES)) if (length[:, place] * _WIDE_PX > width).any()]  # wider than a pixel
-    hues = {PHASES[place]: WORK[PHASES[place]][0] for place in shown}
+    hues = {place: WORK[PHASES[place]][0] for place in shown}
     bars = tuple(
         Rects(stop[:, place] - length[:, place], top + 0.14, hue, width=length[:, place], height=0.72)
-        for place, hue in zip(shown, hues.values(), strict=True)
+        for place, hue in hues.items()
     )
-    keys, lines = [Key(phase, hue) for phase, hue in hues.items()], []
+    keys, lines = [Key(PHASES[place], hue) for place, hue in hues.items()], []
     if len(own_s) > 1:
         at = [float(np.median(own_s)) / scale]
         lines = [Lines(at, [0], at, [len(rows)], color, width_px=wide) for color, wide in ((PAPER, 4), (INK, 2))]
@@ -90,9 +90,7 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
 def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
     """Draw how much of each bucket's communication per step is exposed, and how much hidden."""
     buckets = diagnosis.buckets
-    exposed_s, hidden_s = (
-        np.maximum([getattr(one, name) for one in buckets], 0.0) for name in ("exposed_s", "hidden_s")
-    )
+    exposed_s, hidden_s = np.maximum([(one.exposed_s, one.hidden_s) for one in buckets], 0.0).T
     rows = _largest(exposed_s + hidden_s, _MOST_ROWS)
     longest_s = float((exposed_s + hidden_s).max(initial=0.0))
     scale, unit = time_unit(longest_s)

@@ -474,22 +474,18 @@ def lowest(x: Floats, y: Floats) -> tuple[int, list[Change]]:
     changes: list[Change] = []
     for place in range(x.size - 1):
         left, rise = down[:, place], down[:, place + 1] - down[:, place]
-        part = 0.0
-        while (step := _overtaken(left, rise, leader, part)) is not None:
-            part, leader = step
-            at = across[place] + part * (across[place + 1] - across[place])
-            changes.append(Change(float(np.exp(at)), float(np.exp(left[leader] + part * rise[leader])), leader))
+        for part in _meetings(left, rise):
+            height = left + part * rise
+            together = np.flatnonzero(height <= height.min() + _SAME)
+            after = int(together[rise[together].argmin()])
+            if rise[after] < rise[leader] - _SAME:
+                leader, at = after, across[place] + part * (across[place + 1] - across[place])
+                changes.append(Change(float(np.exp(at)), float(np.exp(height[leader])), leader))
     return first, changes
 
 
-def _overtaken(left: Floats, rise: Floats, leader: int, part: float) -> tuple[float, int] | None:
-    """The next part of the interval in which a line gets below the leader, and which; None if none does."""
-    above = np.maximum(left - left[leader] + part * (rise - rise[leader]), 0)
-    faster = rise[leader] - rise > _SAME
-    if not faster.any():
-        return None
-    wait = np.full(left.size, np.inf)
-    wait[faster] = above[faster] / (rise[leader] - rise[faster])
-    soonest = np.flatnonzero(wait <= wait.min() + _SAME)
-    after = part + float(wait.min())
-    return (after, int(soonest[rise[soonest].argmin()])) if after < 1 - _SAME else None
+def _meetings(left: Floats, rise: Floats) -> list[float]:
+    """Where in an interval two lines meet, as parts of it, and its beginning."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # parallel lines
+        parts = np.subtract.outer(left, left) / -np.subtract.outer(rise, rise)
+    return np.unique([0.0, *parts[(parts > 0) & (parts < 1 - _SAME)]]).tolist()  # type: ignore[no-any-return]

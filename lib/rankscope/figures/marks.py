@@ -195,7 +195,7 @@ def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.00
     return Rects(-more, np.add(rows, 0.04), INK, width=np.add(length, 2 * more), height=0.92, edge=INK)
 
 
-def whole_ticks(count: int, most: int = 12, offset: float = 0.5) -> tuple[tuple[float, str], ...]:
+def whole_ticks(count: int, most: int = 12) -> tuple[tuple[float, str], ...]:
     """Return ticks at the middles of cells 0 … count-1: every 1st, 2nd, 5th, 10th, … so that there are at most `most`.
 
     >>> whole_ticks(4)
@@ -204,7 +204,7 @@ def whole_ticks(count: int, most: int = 12, offset: float = 0.5) -> tuple[tuple[
     ['0', '10', '20', '30', '40', '50', '60']
     """
     step = next(s for power in range(20) for s in (10**power, 2 * 10**power, 5 * 10**power) if count <= s * most)
-    return tuple((place + offset, str(place)) for place in range(0, count, step))
+    return tuple((place + 0.5, str(place)) for place in range(0, count, step))
 
 
 def spread_out(places: Sequence[float], least: float) -> list[float]:

@@ -17,6 +17,7 @@ from ..machine.measuring.plan import LEAST_PIECE_BYTES, NUM_PIECES
 from ..machine.profile import NATIVE, Point, busbw_factor
 from ..machine.verdict import groups
 from ..values.checks import of_type, one_of
+from ..values.frozen import optional
 from ..values.units import bytes_words, rate_unit, rate_words
 from .axes import to_axes
 from .boxes import draw_boxes
@@ -89,9 +90,7 @@ def _busbw(
     sizes = np.array(sorted({size for one in found.values() for size in one.sizes if size}), dtype=float)
     ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(0, top))
     ax.set_ylabel(f"bus bandwidth (busbw) [{unit}]")
-    kinds: dict[str, dict[str, Any]] = {
-        "measured: median and quartiles": {"marker": "D", "linestyle": "none"},
-    }
+    kinds: dict[str, dict[str, Any]] = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}}
     if shown != [NATIVE]:
         kinds["predicted"] = {"linewidth": 1.5}
     if len(found) > len(shown):
@@ -155,11 +154,11 @@ def _residuals(
         look, one = looks(shown)[name], found[name]
         ax.plot(one.sizes, errors[name], color=look.color, linestyle=dash(look), linewidth=1.2, label=name)
         clean = np.array([point.used_s != point.seconds or all(point.clean) for point in one.points])
+        style: dict[str, Any] = {"color": look.color, "marker": look.marker, "linestyle": "none", "clip_on": False}
         for which, fill in ((clean, look.color), (~clean, "none")):
             if which.any():
                 at = np.array([one.sizes, errors[name]])[:, which]
-                style: dict[str, Any] = {"color": look.color, "markerfacecolor": fill, "markersize": 6, "zorder": 3}
-                ax.plot(*at, marker=look.marker, linestyle="none", clip_on=False, **style)
+                ax.plot(*at, markerfacecolor=fill, markersize=6, zorder=3, **style)
         if not clean.all():
             kinds["few iterations in which the host took no time"] = {"marker": "o", "linestyle": "none", "mfc": "none"}
         ends[name] = errors[name][-1], look
@@ -241,18 +240,17 @@ def copies(
         return to_axes(draw_peers(of_type("profile", profile, Profile), title), ax)
     if facts is None and profile is None:
         raise ValueError("facts or profile must be given, got None for both")
-    if facts is not None:
-        of_type("facts", facts, LinkFacts)
-    known = {point.options.get("method") for point in profile.points} if isinstance(profile, Profile) else set()
+    optional("facts", facts, of_type, LinkFacts)
+    optional("profile", profile, of_type, Profile)
+    known = {point.options.get("method") for point in profile.points} if profile else set()
     plain = "pinned" if "pinned" in known and _SHOWN[0] not in known else _SHOWN[0]
     ways, in_rates = _ways(view, plain), view != "pieces"
     least = _SIZES[0] if in_rates else NUM_PIECES * LEAST_PIECE_BYTES
     points: dict[str, list[Point]] = {}
-    if profile is not None:
-        of_type("profile", profile, Profile)
-        found = {name: transfers_of(profile, direction, **way.options) for name, way in ways.items()}
-        kept = {name: [point for point in some if point.num_bytes >= least] for name, some in found.items()}
-        points = {name: some for name, some in kept.items() if some}
+    for name, way in ways.items() if profile else ():
+        found = transfers_of(profile, direction, **way.options)
+        if some := [point for point in found if point.num_bytes >= least]:
+            points[name] = some
     if facts is None and not points:
         raise ValueError(f"profile must have copies by {', '.join(ways)}, as no facts are given, got none")
     measured = {point.num_bytes for some in points.values() for point in some}
@@ -266,12 +264,10 @@ def copies(
         return height
 
     lines: dict[str, Floats] = {}
-    bound = np.empty(0)
-    if facts is not None:
-        for name, way in ways.items():
-            seconds = [facts.seconds(size, direction, **way.options) for size in sizes.tolist()]
-            lines[name] = shown(sizes, np.array(seconds))
-        bound = shown(sizes, sizes / facts.bytes_per_s(direction))
+    for name, way in ways.items() if facts else ():
+        seconds = [facts.seconds(size, direction, **way.options) for size in sizes.tolist()]
+        lines[name] = shown(sizes, np.array(seconds))
+    bound = shown(sizes, sizes / facts.bytes_per_s(direction)) if facts else np.empty(0)
     medians = {name: of_points(some, 50) for name, some in points.items()}
     heights = np.concatenate([*lines.values(), *medians.values()])
     high = max([float(heights.max()), *bound.tolist()])
@@ -293,12 +289,10 @@ def copies(
         half = facts.start_s * facts.bytes_per_s(direction)
         ax.axvline(half, color=INK, linewidth=0.8, linestyle=":", label="n½")
         note(ax, f"n½ = {bytes_words(half)}", (half, high), (4, -2), va="top")
-    kinds: dict[str, dict[str, Any]] = {}
     if lines:
-        kinds["predicted from facts: at best"] = {"linewidth": 1.6}
+        explain(ax, {"predicted from facts: at best": {"linewidth": 1.6}})
     if points:
-        kinds["measured: median and quartiles"] = {"marker": "o", "linestyle": "none"}
-    explain(ax, kinds)
+        explain(ax, {"measured: median and quartiles": {"marker": "o", "linestyle": "none"}})
     drawn = medians | lines
     ends = {name: (float(drawn[name][-1]), way.look) for name, way in ways.items() if name in drawn}
     if bound.size:

@@ -39,9 +39,7 @@ def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = 
     words = np.array([_margin_words(cell.margin) for cell in best])
     wanted = np.full((rows, columns), cell_px >= 32)
     named: list[tuple[int, int, int, str]] = []  # row, first column, cells, name
-    for name, (length, first, at) in _longest_runs(
-        [won[start : start + columns] for start in range(0, len(won), columns)]
-    ).items():
+    for name, (length, first, at) in _longest_runs([[cell.algorithm for cell in cells] for cells in table]).items():
         if length * cell_px >= _LETTER_PX * len(name) + 6:
             named.append((rows - 1 - at, first, length, name))
             wanted[at, first : first + length] = False
@@ -116,11 +114,8 @@ def draw_ranking(
     rows = np.arange(len(names))
     length = np.array([min(seconds[name], longest) for name in names]) / scale
     ends = np.array([max(end, ticks.get(name, 0.0) / scale) for name, end in zip(names, length, strict=True)])
-    words = [
-        f"{seconds[name] / scale:,.4g}"
-        + (f", measured {measured[name] / scale:,.4g}" if measured and name in measured else "")
-        for name in names
-    ]
+    took = {name: f", measured {value / scale:,.4g}" for name, value in (measured or {}).items()}
+    words = [f"{seconds[name] / scale:,.4g}{took.get(name, '')}" for name in names]
     style = looks(names)
     colors, hatched = [style[name].color for name in names], [style[name].dashed for name in names]
     framed = [row for row, name in enumerate(names) if name == chosen]

@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from ..values.storage import PathLike, write_atomically
 from .marks import Drawing, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, hatch_on
 
@@ -43,6 +44,12 @@ def to_svg(drawing: Drawing, over: str = "") -> str:
     parts.append(_axes(drawing, across, down, left))
     parts.append(f'<g class="legend" transform="translate({left:g} {_TOP + high + _BOTTOM - 2:g})">{keys}</g></svg>')
     return "".join(parts)
+
+
+def save_svg(drawing: Drawing, path: PathLike) -> None:
+    """Write the drawing as an SVG, whole or not at all."""
+    svg = f"{to_svg(drawing)}\n".encode()
+    write_atomically(path, lambda file: file.write(svg))
 
 
 def marks(drawing: Drawing) -> str:

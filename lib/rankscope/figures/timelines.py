@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -85,18 +86,18 @@ def _rows(lanes: list[tuple[int, str]]) -> tuple[dict[tuple[int, str], float], l
 
 def _keys(styles: Mapping[str, tuple[str, bool]]) -> tuple[Key, ...]:
     """An entry for each look; the kinds that share one share the entry."""
-    kinds: dict[tuple[str, bool], list[str]] = {}
+    kinds = defaultdict[tuple[str, bool], list[str]](list)
     for kind, look in styles.items():
-        kinds.setdefault(look, []).append("other" if look[0] == OTHER and kind not in WORK else kind)
+        kinds[look].append("other" if look[0] == OTHER and kind not in WORK else kind)
     return tuple(Key(", ".join(dict.fromkeys(names)), hue, hatched=hatched) for (hue, hatched), names in kinds.items())
 
 
 def _words(timeline: Timeline, wide_px: NDArray[np.floating[Any]]) -> NDArray[np.str_]:
     """What is written on each span: of its kind, where its lane has several, and its item what fits."""
     places = list(zip(timeline.rank.tolist(), timeline.lane.tolist(), strict=True))
-    kinds: dict[tuple[int, int], set[int]] = {}
+    kinds = defaultdict[tuple[int, int], set[int]](set)
     for place, kind in zip(places, timeline.kind.tolist(), strict=True):
-        kinds.setdefault(place, set()).add(kind)
+        kinds[place].add(kind)
     words = []
     for place, kind, item, px in zip(places, timeline.kind.tolist(), timeline.item.tolist(), wide_px, strict=True):
         number = "" if item == -1 else str(item)
@@ -111,12 +112,9 @@ def _styles(timeline: Timeline) -> dict[str, tuple[str, bool]]:
     unknown = [kind for kind in present if kind not in WORK]
     taken = {WORK[kind][0] for kind in present if kind in WORK}
     free = [hue for hue in HUES if hue not in taken]
-    if len(unknown) > len(free):
-        seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
-        taking = dict(zip(timeline.kinds, seconds.tolist(), strict=True))
-        longest = set(sorted(unknown, key=lambda kind: -taking[kind])[: len(free)])
-        unknown = [kind for kind in unknown if kind in longest]
-    own = {kind: (hue, False) for kind, hue in zip(unknown, free, strict=False)}
+    seconds = np.bincount(timeline.kind, weights=timeline.stop_s - timeline.start_s, minlength=len(timeline.kinds))
+    longest = sorted(unknown, key=lambda kind: -seconds[timeline.kinds.index(kind)])[: len(free)]
+    own = {kind: (hue, False) for kind, hue in zip(sorted(longest, key=unknown.index), free, strict=False)}
     return {kind: WORK.get(kind) or own.get(kind) or (OTHER, False) for kind in sorted(present, key=WAITS.__contains__)}
 
 
