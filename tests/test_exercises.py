@@ -323,7 +323,7 @@ def test_a_sampler_is_scored_by_its_audit() -> None:
     assert shown.wrong is not None
     assert "read in the same order on every rank" in shown.wrong
     assert sampler_score(stride, 10, 4, allow=["unbalanced", "repeated_order"]).wrong is None
-    with pytest.raises(ValueError, match="a function of size, num_ranks, rank and epoch was expected, got 3"):
+    with pytest.raises(ValueError, match="the answer must be a function of size, num_ranks, rank and epoch, got 3"):
         sampler_score(3, 10, 4)  # type: ignore[arg-type]
 
 
@@ -409,5 +409,5 @@ def test_steps_are_scored_on_real_ranks() -> None:
     assert "gradients are 2 times those of one process" in str(step_score(not_divided, 2).wrong)
     with pytest.raises(ValueError, match=r"2 equal micro-batches were expected, got \[\] samples"):
         step_score(print, 2)
-    with pytest.raises(ValueError, match="a function of ddp, inputs and targets was expected, got 3"):
+    with pytest.raises(ValueError, match="the answer must be a function of ddp, inputs and targets, got 3"):
         step_score(3, 2)  # type: ignore[arg-type]

@@ -176,7 +176,7 @@ def _lines(speaks: bool) -> Show:
         nonlocal last_s
         if speaks and progress.doing and progress.num_points and time.monotonic() - last_s >= _A_LINE_S:
             last_s = time.monotonic()
-            print(f"{_count(progress)}{_left(progress.left_s)}: {progress.doing}", file=sys.stderr, flush=True)
+            print(f"{_state(progress)}: {progress.doing}", file=sys.stderr, flush=True)
 
     return show
 
@@ -193,7 +193,7 @@ def _bar() -> Iterator[Show]:
         task = bar.add_task("", total=None, words="")
 
         def show(progress: Progress) -> None:
-            words = f"{_count(progress)}{_left(progress.left_s)}" if progress.num_points else ""
+            words = _state(progress) if progress.num_points else ""
             total = progress.num_points or None
             bar.update(task, description=progress.doing, total=total, completed=progress.num_done, words=words)
 
@@ -204,10 +204,11 @@ def _count(progress: Progress) -> str:
     return f"{progress.num_done} of {progress.num_points} points"
 
 
-def _left(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    return f", about {max(1, round(seconds / 60))} min left" if seconds >= 90 else f", about {seconds:.0f} s left"
+def _state(progress: Progress) -> str:
+    if (left_s := progress.left_s) is None:
+        return _count(progress)
+    left = f"{max(1, round(left_s / 60))} min" if left_s >= 90 else f"{left_s:.0f} s"
+    return f"{_count(progress)}, about {left} left"
 
 
 def _how_to_continue(seen: list[Progress], output: Path, fresh: bool) -> str:

@@ -21,7 +21,7 @@ from ..pipeline import Pipeline, Stage, simulate
 from ..pipeline_parallel import bubble_share
 from ..sampling import Assignment, assign, audit
 from ..uneven import model as uneven
-from ..values.checks import count_of, number, several, whole
+from ..values.checks import count_of, function, number, several, whole
 from ..values.units import decimal_words
 from ..zero import model as zero
 from .kinds import Score, amount, built, exactly, fewest, judged, nearly
@@ -410,8 +410,7 @@ def least_link(answer: Any) -> str | None:
 @built("10.3")
 def mean_of_all_samples(answer: Any) -> Score:
     """A factor of a rank's loss, by its samples and those of all, with which DDP has the mean over all samples."""
-    if not callable(answer):
-        raise ValueError(f"a function of own and counts was expected, got {answer!r}")
+    function("the answer", answer, "of own and counts")
     factors = {"yours": answer, "none": lambda own, counts: 1, "own": lambda own, counts: own}
     all_counts = [8, 8, 8], [12, 8, 4], [1, 5, 9, 9]
 

@@ -21,7 +21,7 @@ from ..pipeline_parallel import PipelineSchedule, simulated_bubble
 from ..pipeline_parallel import build as build_pipeline
 from ..pipeline_parallel import verify as verify_pipeline
 from ..sampling import Assignment, assign, audit
-from ..values.checks import count_of, number, of_type, several, whole
+from ..values.checks import count_of, function, number, of_type, several, whole
 from ..values.units import three_digits, time_words
 from ..zero import partition
 from .kinds import Score, amount
@@ -40,8 +40,7 @@ def sampler_score(
 
     `allow` names the kinds of findings of `sampling.audit` that the exercise accepts.
     """
-    if not callable(mine):
-        raise ValueError(f"a function of size, num_ranks, rank and epoch was expected, got {mine!r}")
+    function("the answer", mine, "of size, num_ranks, rank and epoch")
     epochs = list(epochs)
 
     def collected(epoch: int) -> Assignment:
@@ -206,8 +205,7 @@ def step_score(mine: Callable[[Any, Any, Any], object], num_micro: int) -> Score
     from ..gradients import Work, audit_step
     from ..ranks import RankError
 
-    if not callable(mine):
-        raise ValueError(f"a function of ddp, inputs and targets was expected, got {mine!r}")
+    function("the answer", mine, "of ddp, inputs and targets")
     mse = torch.nn.functional.mse_loss
     generator = torch.Generator().manual_seed(0)
     inputs, targets = (torch.randn(8, width, dtype=torch.float64, generator=generator) for width in (3, 1))
@@ -255,8 +253,7 @@ def culprit_score(mine: Callable[[Any], Any]) -> Score:
     `own_s` are seconds of a rank's own work, steps by 4 ranks by 5 phases. In 24 jobs a phase of one rank takes 60 ms
     longer, in each step or in every fourth.
     """
-    if not callable(mine):
-        raise ValueError(f"a function of own_s was expected, got {mine!r}")
+    function("the answer", mine, "of own_s")
     usual_s = np.array([0.004, 0.012, 0.018, 0.004, 0.002])  # loader, forward, backward, optimizer, host
     random, right, by_longest, accused = np.random.default_rng(0), 0, 0, 0
     for place in range(30):

@@ -124,11 +124,11 @@ def picture(now: Now) -> Drawing:
             Rects(left, 0, fills, wide, _HIGH),
             Rects([_place(now)], [0], ["#22222218"], 1, _HIGH + _ROWS, edge="none"),
         ),
-        lines=tuple(drawn),
+        lines=drawn,
         texts=(channels, *names),
-        x_ticks=tuple((k + 0.5, bytes_words(_SIZES[k])) for k in range(0, len(_SIZES), 5)),
-        y_ticks=tuple(((high - k) * scale, time_words(10.0**k)) for k in np.arange(low, high + 1)),
-        legend=tuple(keys),
+        x_ticks=[(k + 0.5, bytes_words(_SIZES[k])) for k in range(0, len(_SIZES), 5)],
+        y_ticks=[((high - k) * scale, time_words(10.0**k)) for k in np.arange(low, high + 1)],
+        legend=keys,
     )
 
 

@@ -231,8 +231,10 @@ class Panel(Pictured):
             layout=widgets.Layout(width="auto"),
             style={"description_width": "initial"},
         )
+        starts = {label: explorer.at(**given) for label, given in [*explorer.presets.items(), ("reset", {})]}
         self.presets = [
-            self._button(label, explorer.at(**given)) for label, given in [*explorer.presets.items(), ("reset", {})]
+            self._button(label, explorer.line(to), lambda to=to: self.go(to))  # type: ignore[misc]
+            for label, to in starts.items()
         ]
         above = [widgets.HTML(_STYLE), self._row(self.presets), self._grid(), self.line]
         super().__init__([*above, self.refusal, self.pictures, self.report])
@@ -292,10 +294,9 @@ class Panel(Pictured):
         except ValueError as error:
             self.refusal.value = f"<p>{escape(printable(str(error)))}</p>"
 
-    def _button(self, label: str, to: Now) -> widgets.Button:
-        tooltip = self.explorer.line(to)
+    def _button(self, label: str, tooltip: str, act: Callable[[], None]) -> widgets.Button:
         button = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width="auto"))
-        button.on_click(lambda _: self.go(to))
+        button.on_click(lambda _: act())
         return button
 
     def _row(self, children: Sequence[widgets.Widget]) -> widgets.Box:

@@ -171,18 +171,14 @@ class Player(Panel):
         self.play = widgets.Play(min=0, max=_MOST_STEPS, step=1, interval=150, show_repeat=True, value=moment.value)
         self.linked = widgets.jslink((self.play, "value"), (moment, "value"))
         self.said = widgets.HTML()
-        named = {
-            "step back": ("to where the message before was done", lambda: self.step(-1)),
-            "step": ("to where the next message is done", lambda: self.step(1)),
-            "save as SVG": ("an animation that plays in a browser", lambda: self._save("svg")),
-            "save as GIF": ("this takes some seconds", lambda: self._save("gif")),
-        }
-        self.buttons = {}
-        for label, (tooltip, act) in named.items():
-            button = widgets.Button(description=label, tooltip=tooltip, layout=widgets.Layout(width="auto"))
-            button.on_click(lambda _, act=act: act())
-            self.buttons[label] = button
-        row = self._row([self.play, *self.buttons.values(), self.said])
+        buttons = [
+            self._button("step back", "to where the message before was done", lambda: self.step(-1)),
+            self._button("step", "to where the next message is done", lambda: self.step(1)),
+            self._button("save as SVG", "an animation that plays in a browser", lambda: self._save("svg")),
+            self._button("save as GIF", "this takes some seconds", lambda: self._save("gif")),
+        ]
+        self.buttons = {button.description: button for button in buttons}
+        row = self._row([self.play, *buttons, self.said])
         place = self.children.index(self.line)
         grid = self.children[place - 1]
         grid.children, below = grid.children[:_ABOVE], grid.children[_ABOVE:]  # so that the picture is near its player

@@ -119,11 +119,11 @@ def draw_coverage(epochs: Sequence[Assignment], title: str | None = None) -> Dra
         width=size,
         height=last + 1,
         size_px=(_cell_px(size) * size, 22.0 * (last + 1)),
-        rects=tuple(rects),
-        texts=tuple(texts),
+        rects=rects,
+        texts=texts,
         x_ticks=whole_ticks(size, most=20),
         y_ticks=(*labels, (last + 0.5, "any")),
-        legend=tuple(keys),
+        legend=keys,
     )
 
 
@@ -162,7 +162,7 @@ def draw_label_counts(
         texts=numbers_on(rects, table.ravel()),
         x_ticks=whole_ticks(num_labels, most=num_labels),
         y_ticks=whole_ticks(num_ranks, most=32),
-        legend=tuple(Key(label, diverging((value - mean) / far)[0]) for value, label in keys),
+        legend=[Key(label, diverging((value - mean) / far)[0]) for value, label in keys],
     )
 
 

@@ -104,12 +104,12 @@ def draw_boxes(
         width=wide * (1 + beside_px / _WIDE_PX),
         height=tall,
         size_px=(_WIDE_PX + beside_px, _HIGH_PX),
-        rects=tuple(rects),
+        rects=rects,
         lines=(*(Lines(0, high - tick, wide, high - tick, FAINT, width_px=0.7) for tick, _ in ticks), *drawn),
         texts=(Texts((_NAME + 0.01) * wide, list(at.values()), [lines[place].name for place in at], anchor="start"),),
         rules=(mark,) if 0 <= mark <= wide else (),
-        x_ticks=tuple((power - left, bytes_words(2.0**power)) for power in sizes if power % every == 0),
-        y_ticks=tuple((high - tick, label) for tick, label in ticks),
+        x_ticks=[(power - left, bytes_words(2.0**power)) for power in sizes if power % every == 0],
+        y_ticks=[(high - tick, label) for tick, label in ticks],
         legend=(Key("sick or suspect", INK, line="dashed"),) * any(line.is_sick for line in lines),
     )
 

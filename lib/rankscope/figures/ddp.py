@@ -82,9 +82,9 @@ def draw_buckets(buckets: DDPBuckets, iteration: int | None = None, title: str |
         rects=(pieces,),
         lines=(Lines(at, tops, at, tops + 1.0, INK, dashed=True),),
         texts=(*numbers, ends) if roomy else (),
-        x_ticks=tuple((tick * scale, label) for tick, label in round_ticks(extent / scale)),
+        x_ticks=[(tick * scale, label) for tick, label in round_ticks(extent / scale)],
         y_ticks=whole_ticks(len(shown), most=32),
-        legend=tuple(keys),
+        legend=keys,
     )
 
 
@@ -135,6 +135,6 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
         rects=(frame(framed, ends[framed], width), *bars),
         texts=(Texts(ends + 0.01 * width, y + 0.5, words, anchor="start"),),
         x_ticks=round_ticks(longest / scale) if longest else (),
-        y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
+        y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
         legend=(*keys, *[Key("your cap", PAPER, edge=INK)] * bool(framed)),
     )

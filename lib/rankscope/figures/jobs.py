@@ -172,8 +172,8 @@ def _drawing(
         rects=rects,
         lines=lines,
         x_ticks=round_ticks(width)[::2],
-        y_ticks=tuple((place + 0.5, name) for place, name in enumerate(names)),
-        legend=tuple(keys),
+        y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
+        legend=keys,
     )
 
 

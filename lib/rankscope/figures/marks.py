@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -35,8 +35,12 @@ def _plain_texts(values: Sequence[str] | str) -> Any:
     return plain(values) if isinstance(values, str) else tuple(map(plain, values))
 
 
-def _ticks(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+def _ticks(ticks: Iterable[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
     return tuple((place, plain(label)) for place, label in ticks)
+
+
+def _tuple(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(values)
 
 
 def _strings(values: Sequence[str] | str) -> Any:
@@ -145,14 +149,14 @@ class Drawing:
     width: float
     height: float
     size_px: tuple[float, float]
-    rects: tuple[Rects, ...] = ()
-    lines: tuple[Lines, ...] = ()
-    texts: tuple[Texts, ...] = ()
-    rules: tuple[float, ...] = ()
+    rects: tuple[Rects, ...] = attrs.field(converter=_tuple, default=())
+    lines: tuple[Lines, ...] = attrs.field(converter=_tuple, default=())
+    texts: tuple[Texts, ...] = attrs.field(converter=_tuple, default=())
+    rules: tuple[float, ...] = attrs.field(converter=_tuple, default=())
     rules_to: float | None = None
     x_ticks: tuple[tuple[float, str], ...] = attrs.field(converter=_ticks, default=())
     y_ticks: tuple[tuple[float, str], ...] = attrs.field(converter=_ticks, default=())
-    legend: tuple[Key, ...] = ()
+    legend: tuple[Key, ...] = attrs.field(converter=_tuple, default=())
 
 
 def numbers_on(

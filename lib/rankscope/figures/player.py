@@ -27,16 +27,11 @@ from .schedules import _ADDED, _COPIED
 from .svg import marks, to_svg
 
 Floats = NDArray[np.floating[Any]]
-Moment = dict[str, Any]
 
 _TIME_PX, _GAP_PX, _BETWEEN_PX, _RIGHT_PX = 480.0, 48.0, 24.0, 24.0
 _NAME, _CAPTION, _READ, _CHUNKS, _HEAD = 8.0, 25.0, 43.0, 57.0, 66.0  # lines of text, from the top of a strip
-_CELL_PX, _GRID_PX, _ROWS_PX, _ROW_PX = (
-    44.0,
-    (256.0, 290.0),
-    {1: 300.0, 2: 240.0},
-    (9.0, 38.0),
-)  # with the least and the most
+_CELL_PX, _ROWS_PX = 44.0, {1: 300.0, 2: 240.0}
+_GRID_PX, _ROW_PX = (256.0, 290.0), (9.0, 38.0)  # the least and the most
 _PALE, _QUIET = "#d4d4d4", "#5f5f5f"  # what is still to come; words that say how to read it
 _COLORS = {True: _ADDED, False: _COPIED}  # of messages that are added, and that replace
 _MOST_SHOWN = 2
@@ -366,15 +361,9 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) 
     Raises ValueError for a negative time, and for more than two.
     """
     laid, at_s = strips(plays), number("at_s", at_s, 0)
-    still, moment = _still(laid, title, at_s), _moment(laid, at_s)
-    both: Moment = {name: (*getattr(still, name), *more) for name, more in moment.items()}
+    still = _still(laid, title, at_s)
+    both: dict[str, Any] = {name: [*getattr(still, name), *more] for name, more in _moment(laid, at_s).items()}
     return attrs.evolve(still, **both)
-
-
-def _over(still: Drawing, moment: Moment) -> Drawing:
-    """Only what depends on the moment, in the place of what stands still."""
-    only: Moment = {name: tuple(found) for name, found in moment.items()}
-    return attrs.evolve(still, **only)
 
 
 def _still(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawing:
@@ -389,20 +378,18 @@ def _still(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawing:
         width=width,
         height=height,
         size_px=(width, height),
-        rects=tuple(strip.bars(at_s)[0] for strip in laid),
-        lines=tuple(lines for strip in laid for lines in (strip.rails, strip.lines(at_s)[0])),
-        texts=tuple(texts for strip in laid for texts in strip.fixed),
-        x_ticks=tuple((float(last.x(place * scale)), label) for place, label in round_ticks(last.horizon_s / scale)),
-        y_ticks=tuple(tick for strip in laid for tick in strip.ticks),
+        rects=[strip.bars(at_s)[0] for strip in laid],
+        lines=[lines for strip in laid for lines in (strip.rails, strip.lines(at_s)[0])],
+        texts=[texts for strip in laid for texts in strip.fixed],
+        x_ticks=[(float(last.x(place * scale)), label) for place, label in round_ticks(last.horizon_s / scale)],
+        y_ticks=[tick for strip in laid for tick in strip.ticks],
         legend=_legend(plays),
     )
 
 
-def _moment(laid: Sequence[Strip], at_s: float) -> Moment:
-    """What depends on the moment, over what stands still."""
-    rects: list[Rects] = []
-    lines: list[Lines] = []
-    texts: list[Texts] = []
+def _moment(laid: Sequence[Strip], at_s: float) -> dict[str, Any]:
+    """What depends on the moment, over what stands still: rectangles, lines and texts of a drawing."""
+    rects, lines, texts = list[Rects](), list[Lines](), list[Texts]()
     now = min(at_s, laid[0].horizon_s)
     for strip in laid:
         play = strip.play
@@ -458,7 +445,7 @@ def animated(plays: Sequence[Playback], seconds: float = 12.0, title: str | None
     laid = strips(plays)
     film = _Film(laid[0].horizon_s, number("seconds", seconds, above=0, high=MOST_SECONDS))
     still, ahead = _still(laid, title, -1.0), laid[0].horizon_s * _TELLING
-    bare, paused = _over(still, {"rects": [], "lines": [], "texts": []}), marks(_over(still, _moment(laid, ahead)))
+    bare, paused = attrs.evolve(still, rects=(), lines=(), texts=()), marks(attrs.evolve(still, **_moment(laid, ahead)))
     over = (
         "<style>@media (prefers-reduced-motion: reduce){.playing{display:none!important}"
         ".paused{display:inline!important}}</style>"
@@ -522,7 +509,7 @@ class _Film:
         """All that moves, from the bottom up."""
 
         def painted(*rects: Rects, lines: Sequence[Lines] = (), texts: Sequence[Texts] = ()) -> str:
-            return marks(attrs.evolve(bare, rects=rects, lines=tuple(lines), texts=tuple(texts)))
+            return marks(attrs.evolve(bare, rects=rects, lines=lines, texts=texts))
 
         end_s, left = self.horizon_s, laid[0].left
         past = self.glides("width", 0.0, end_s, "0", f"{_TIME_PX:g}")
@@ -597,11 +584,9 @@ class _Film:
         for (start_s, end_s, done_s, right, down), messages in alike.items():
             rows = np.flatnonzero(np.isin(play.message, messages))
             boxes, words = strip.packets(rows, strip.y(play.src[play.message[rows]]))
-            for where, way in (
-                (painted(*boxes, texts=[words]), f"0 {down:.5g}"),
-                (painted(strip.marks(np.array(messages), start_s)), f"{right:.5g} {down:.5g}"),
-            ):
-                move = self.glides("", start_s, end_s, "0 0", way, moves=True)
+            marked = painted(strip.marks(np.array(messages), start_s))
+            for where, to_right in ((painted(*boxes, texts=[words]), 0.0), (marked, right)):
+                move = self.glides("", start_s, end_s, "0 0", f"{to_right:.5g} {down:.5g}", moves=True)
                 yield self.shown(where, start_s or -1.0, done_s, move)
 
     def _said(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
@@ -639,5 +624,6 @@ def save_play(plays: Sequence[Playback], path: PathLike, seconds: float = 12.0, 
     wide, high = still.size_px
     if (pixels := int((wide + 120) * (high + 140)) * count) > _MOST_PIXELS:
         raise ValueError(f"a GIF's frames have at most {_MOST_PIXELS} pixels in all, got {pixels}: take fewer seconds")
-    frames = [_over(still, _moment(laid, laid[0].horizon_s * place / (count - 1))) for place in range(count)]
+    moments = (_moment(laid, laid[0].horizon_s * place / (count - 1)) for place in range(count))
+    frames = [attrs.evolve(still, **moment) for moment in moments]
     write_atomically(path, to_frames(still, frames, 1000 // _FRAMES_PER_S, int(1000 * _HOLD_S)))

@@ -246,11 +246,9 @@ def copies(
     plain = "pinned" if "pinned" in known and _SHOWN[0] not in known else _SHOWN[0]
     ways, in_rates = _ways(view, plain), view != "pieces"
     least = _SIZES[0] if in_rates else NUM_PIECES * LEAST_PIECE_BYTES
-    points: dict[str, list[Point]] = {}
-    for name, way in ways.items() if profile else ():
-        found = transfers_of(profile, direction, **way.options)
-        if some := [point for point in found if point.num_bytes >= least]:
-            points[name] = some
+    found = {name: transfers_of(profile, direction, **way.options) for name, way in ways.items()} if profile else {}
+    kept = {name: [point for point in some if point.num_bytes >= least] for name, some in found.items()}
+    points = {name: some for name, some in kept.items() if some}
     if facts is None and not points:
         raise ValueError(f"profile must have copies by {', '.join(ways)}, as no facts are given, got none")
     measured = {point.num_bytes for some in points.values() for point in some}
@@ -264,9 +262,10 @@ def copies(
         return height
 
     lines: dict[str, Floats] = {}
-    for name, way in ways.items() if facts else ():
-        seconds = [facts.seconds(size, direction, **way.options) for size in sizes.tolist()]
-        lines[name] = shown(sizes, np.array(seconds))
+    if facts is not None:
+        for name, way in ways.items():
+            seconds = [facts.seconds(size, direction, **way.options) for size in sizes.tolist()]
+            lines[name] = shown(sizes, np.array(seconds))
     bound = shown(sizes, sizes / facts.bytes_per_s(direction)) if facts else np.empty(0)
     medians = {name: of_points(some, 50) for name, some in points.items()}
     heights = np.concatenate([*lines.values(), *medians.values()])

@@ -61,8 +61,8 @@ def draw_winners(found: Mapping[int, Mapping[float, Best]], title: str | None = 
         size_px=(cell_px * columns, _ROW_PX * rows),
         rects=(rects, areas),
         texts=(*numbers_on(rects, words, wanted=wanted.ravel()), *numbers_on(areas, np.array(names, dtype=str))),
-        x_ticks=tuple((place + 0.5, bytes_words(sizes[place])) for place in marked[::every]),
-        y_ticks=tuple((rows - place - 0.5, str(ranks)) for place, ranks in enumerate(found)),
+        x_ticks=[(place + 0.5, bytes_words(sizes[place])) for place in marked[::every]],
+        y_ticks=[(rows - place - 0.5, str(ranks)) for place, ranks in enumerate(found)],
         legend=(
             *keys,
             *[Key("5%: the next best takes 5% longer; =: as long", PAPER, line="none")] * bool(wanted.any()),
@@ -143,8 +143,8 @@ def draw_ranking(
         texts=(Texts(ends + 0.01 * width, rows + 0.5, words, anchor="start"),),
         rules=(bound_s / scale,) if bound_s else (),
         x_ticks=round_ticks(longest / scale) if longest else (),
-        y_ticks=tuple((row + 0.5, name) for row, name in enumerate(names)),
-        legend=tuple(key for key, wanted in keys.items() if wanted),
+        y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
+        legend=[key for key, wanted in keys.items() if wanted],
     )
 
 

@@ -145,8 +145,8 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         rects=rects,
         lines=lines,
         texts=texts,
-        x_ticks=tuple((left + at * cell_px, label) for left in heads for at, label in ticks),
-        y_ticks=tuple((at + _HEAD, label) for at, label in whole_ticks(ranks, most=64)),
+        x_ticks=[(left + at * cell_px, label) for left in heads for at, label in ticks],
+        y_ticks=[(at + _HEAD, label) for at, label in whole_ticks(ranks, most=64)],
         legend=(*_step_legend(ranks, cells, sent), Key(_CELLS[cells], PAPER, line="none")),
     )
 
@@ -288,7 +288,7 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
         texts=_labels(travels, words, _WIDE_PX / width, row_px),
         x_ticks=round_ticks(width),
         y_ticks=whole_ticks(schedule.num_ranks, most=32),
-        legend=tuple(keys),
+        legend=keys,
     )
 
 
@@ -361,5 +361,5 @@ def draw_link_load(link_bytes: ArrayLike, title: str | None = None) -> Drawing:
         texts=numbers if written else (),
         x_ticks=ticks,
         y_ticks=ticks,
-        legend=tuple(keys),
+        legend=keys,
     )

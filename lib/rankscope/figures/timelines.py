@@ -64,7 +64,7 @@ def draw_timeline(timeline: Timeline, title: str | None = None, hatched: Collect
         rects=(rects,),
         texts=(*numbers_on(rects, words, wanted=words != ""), names),
         x_ticks=round_ticks(width),
-        y_ticks=tuple((row + 0.5, f"rank {rank}" if single else lane) for (rank, lane), row in rows.items()),
+        y_ticks=[(row + 0.5, f"rank {rank}" if single else lane) for (rank, lane), row in rows.items()],
         legend=_keys(styles),
     )
 

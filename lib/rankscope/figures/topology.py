@@ -36,8 +36,8 @@ def draw_topology(box: Topology, title: str | None = None) -> Drawing:
         count,
         (side, side),
         rects=(Rects(dst, src, fills),),
-        texts=tuple(texts),
-        x_ticks=tuple(ticks),
-        y_ticks=tuple(ticks),
-        legend=tuple(keys),
+        texts=texts,
+        x_ticks=ticks,
+        y_ticks=ticks,
+        legend=keys,
     )
