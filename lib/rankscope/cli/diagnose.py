@@ -129,7 +129,7 @@ def _fields(found: JobDiagnosis, answers: WhatIf | None) -> dict[str, Any]:
 def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterator[RenderableType]:
     """The verdict in words, each rank's own time by phase, each bucket's communication, and what changes would give."""
     from ..diagnose.diagnosis import PHASES
-    from ..figures.jobs import EXPOSED
+    from ..figures.jobs import EXPOSED, what_if_table
     from ..values.units import bytes_words, time_words
     from .tables import table_of
 
@@ -141,10 +141,10 @@ def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterat
         shown = [place for place in range(len(PHASES)) if mean_s[:, place].sum() > _LEAST_SHARE * mean_s.sum()]
         table = table_of("Time of each rank per step", "rank", *(PHASES[one] for one in shown), "exposed", "late")
         table.caption = f"exposed: {EXPOSED}; late: own time, without that, more than the median of the others"
-        for row in sorted(sorted(range(len(found.ranks)), key=lambda row: -late_s[row])[:_MOST_ROWS]):
-            times = [time_words(mean_s[row, one]) for one in shown]
-            late = time_words(late_s[row]) if late_s[row] > 0 else ""
-            table.add_row(str(found.ranks[row]), *times, time_words(waited_s[row]), late)
+        for place in sorted(sorted(range(len(found.ranks)), key=lambda place: -late_s[place])[:_MOST_ROWS]):
+            times = [time_words(mean_s[place, one]) for one in shown]
+            late = time_words(late_s[place]) if late_s[place] > 0 else ""
+            table.add_row(str(found.ranks[place]), *times, time_words(waited_s[place]), late)
         yield table
     if found.buckets:
         table = table_of("Communication per step", "what", "size", "exposed", "hidden", "last")
@@ -152,20 +152,14 @@ def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterat
         for one in sorted(found.buckets, key=lambda one: -one.exposed_s)[:_MOST_ROWS]:
             size = bytes_words(one.num_bytes) if one.num_bytes >= 0 else ""
             last = "" if one.last_rank is None else str(one.last_rank)
-            table.add_row(
-                printable(one.name),
-                size,
-                *(time_words(max(seconds, 0.0)) for seconds in (one.exposed_s, one.hidden_s)),
-                last,
-            )
+            times = [time_words(max(seconds, 0.0)) for seconds in (one.exposed_s, one.hidden_s)]
+            table.add_row(printable(one.name), size, *times, last)
         yield table
     if answers is None:
         yield Text(f"\nNo what-if: {printable(why_not)}")
         return
-    median = f"{time_words(answers.step_s)} in the median (mean {time_words(found.step_s)})"
-    table = table_of(f"What if? A step takes {median}", "what", "a step takes", "")
-    for answer in answers.answers:
-        table.add_row(
-            answer.what, time_words(answer.step_s), f"{-answer.saved_share:+.1%}" if answer.saved_share else ""
-        )
+    caption, rows = what_if_table(answers, found)
+    table = table_of(caption, "what", "a step takes", "")
+    for row in rows:
+        table.add_row(*row)
     yield table

@@ -531,11 +531,9 @@ _IN_STEP = "r0 r1 w0 w1 r0 r1 w0 w1 r0 r1 w0 w1"
 def _counted(order: Any) -> int:
     """What a counter ends at whose reads and writes come in this order."""
     counter, held, pieces = 0, {}, order.split() if isinstance(order, str) else []
-    for process in "01":
-        if [piece[0] for piece in pieces if piece[1:] == process] != ["r", "w"] * 3:
-            raise ValueError(f"r{process} and w{process} were expected in turn, three times each, got {order!r}")
-    if len(pieces) != 12:
-        raise ValueError(f"6 reads and 6 writes were expected, got {order!r}")
+    by_process = [[piece[0] for piece in pieces if piece[1:] == process] for process in "01"]
+    if len(pieces) != 12 or by_process != [["r", "w"] * 3] * 2:
+        raise ValueError(f"r0 and w0, r1 and w1 were expected in turn, three times each, got {order!r}")
     for piece in pieces:
         if piece[0] == "r":
             held[piece[1]] = counter
@@ -553,9 +551,8 @@ def two_lists(answer: Any) -> str | None:
     lists = several("the answer", answer, "two lists")
     if len(lists) != 2:
         return f"two lists of samples were expected, got {answer!r}"
-    audit(Assignment.collect([several("each list", one, "samples") for one in lists], size=7)).check(
-        allow=["unbalanced"]
-    )
+    samples = [several("each list", one, "samples") for one in lists]
+    audit(Assignment.collect(samples, size=7)).check(allow=["unbalanced"])
     return None
 
 
@@ -656,11 +653,8 @@ def times_as_costly(answer: Any) -> str | None:
     """How many times as costly an allreduce must be to make ResNet-50's step of 330 ms 5 % longer."""
     times = number("the factor", amount(answer), 0)
     longer = ddp.job("ResNet-50", 0.33, lambda num_bytes: times * (1e-4 + num_bytes / 13e9)).step_s.expected / 0.33 - 1
-    return (
-        None
-        if abs(longer - 0.05) < 0.0005
-        else f"an allreduce {times:g} times as costly makes the step {longer:.2%} longer"
-    )
+    wrong = f"an allreduce {times:g} times as costly makes the step {longer:.2%} longer"
+    return None if abs(longer - 0.05) < 0.0005 else wrong
 
 
 @built("16.3")
@@ -710,9 +704,7 @@ def launch_and_hop(answer: Any) -> Score:
     given = several("the answer", answer, "two numbers: the launch and the hop in µs")
     if len(given) != 2:
         raise ValueError(f"two numbers were expected, the launch and the hop in µs, got {answer!r}")
-    launch, hop = (
-        number(name, amount(one, "µs"), 0) for name, one in zip(("the launch", "the hop"), given, strict=True)
-    )
+    launch, hop = (number("the launch and the hop", amount(one, "µs"), 0) for one in given)
     points = [
         (num_ranks, point.median_s * 1e6)
         for num_ranks in (2, 4, 8)

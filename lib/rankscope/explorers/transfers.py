@@ -56,37 +56,32 @@ class Copies:
             self.links = {f"measured: {self.profile.provenance['name']}": facts_of(self.profile), **LINKS}
         self._simulated = lru_cache(maxsize=256)(simulate)
 
+    def measured(self, now: Now) -> Profile | None:
+        """Return the profile where the link is its own."""
+        return None if now.link in LINKS else self.profile
+
     def seconds(self, now: Now, direction: str, method: str) -> float | None:
         """Return the time of a copy, from published figures or as measured; None where it was not measured."""
-        num_bytes = size_of(now)
-        if self.profile and now.link not in LINKS:
-            return between(transfers_of(self.profile, direction, method), num_bytes)
-        return LINKS[now.link].seconds(num_bytes, direction, method)
+        if measured := self.measured(now):
+            return between(transfers_of(measured, direction, method), size_of(now))
+        return LINKS[now.link].seconds(size_of(now), direction, method)
 
     def pinning_s(self, now: Now) -> float:
         """Return the time of pinning a batch, which a thread of the loader does; 0 for a method that needs none."""
-        num_bytes = size_of(now)
         if not now.method.startswith("pinned"):
             return 0.0
-        if self.profile and now.link not in LINKS:
-            pins = sorted(self.profile.select("pin", cached=True), key=lambda point: point.num_bytes)
-            return between(pins, num_bytes) or 0.0
-        return num_bytes / LINKS[now.link].host_copy_bytes_per_s
+        if measured := self.measured(now):
+            pins = sorted(measured.select("pin", cached=True), key=lambda point: point.num_bytes)
+            return between(pins, size_of(now)) or 0.0
+        return size_of(now) / LINKS[now.link].host_copy_bytes_per_s
 
     def loop(self, now: Now, num_batches: int) -> Timeline | None:
         """Return a training loop of batches that are copied so; None where the copy was not measured."""
-        copy_s = self.seconds(now, "h2d", now.method)
+        copy_s, load_s, step_s = self.seconds(now, "h2d", now.method), now.load_ms / 1e3, now.step_ms / 1e3
         if copy_s is None:
             return None
-        return self._simulated(
-            num_batches,
-            now.load_ms / 1e3,
-            copy_s,
-            now.step_ms / 1e3,
-            now.num_workers,
-            now.prefetched,
-            pin_s=self.pinning_s(now),
-        )
+        how = now.num_workers, now.prefetched
+        return self._simulated(num_batches, load_s, copy_s, step_s, *how, pin_s=self.pinning_s(now))
 
     def ranking(self, now: Now) -> Drawing | None:
         """The time of each method, the chosen one framed, and the link's own time."""

@@ -209,16 +209,22 @@ def job_page(
         parts.append(("", f"Communication per step. Exposed: {EXPOSED}", draw_communication(diagnosis)))
     drawn = [(kind, title, to_svg(drawing)) for kind, title, drawing in parts]
     if answers is not None:
+        caption, rows = what_if_table(answers, diagnosis)
         cells = "".join(
-            f'<tr><td>{escape(one.what)}</td><td class="number">{time_words(one.step_s)}</td>'
-            f'<td class="number">{f"{-one.saved_share:+.1%}" if one.saved_share else ""}</td></tr>'
-            for one in answers.answers
+            f'<tr><td>{escape(what)}</td><td class="number">{takes}</td><td class="number">{saved}</td></tr>'
+            for what, takes, saved in rows
         )
         head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
-        median = f"{time_words(answers.step_s)} in the median (mean {time_words(diagnosis.step_s)})"
-        caption = f"What if? A step takes {median}"
         drawn.append(("", caption, f"<table>{head}{cells}</table>"))
     return _page(name, str(diagnosis), drawn)
+
+
+def what_if_table(answers: WhatIf, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
+    """Return a caption and rows in words: a change, what a step then takes, and by how much that is less."""
+    caption = f"{time_words(answers.step_s)} in the median (mean {time_words(diagnosis.step_s)})"
+    saved = [f"{-one.saved_share:+.1%}" if one.saved_share else "" for one in answers.answers]
+    rows = [(one.what, time_words(one.step_s), share) for one, share in zip(answers.answers, saved, strict=True)]
+    return f"What if? A step takes {caption}", rows
 
 
 def hang_page(name: str, hang: Hang) -> str:

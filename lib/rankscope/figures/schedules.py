@@ -118,7 +118,7 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
     cell_px = min(_GRID_PX / chunks, 12.0 + 9.0 * ranks if cells == "stripes" else 40.0)
     wide, height = cell_px * chunks, ranks + _HEAD
     rects, texts = _grid(holdings(schedule, step), cells, cell_px, 0.0, [(m.src, m.chunks) for m in sent])
-    lines: tuple[Lines, ...] = ()
+    lines: list[Lines] = []
     heads = {0.0: "in the end"}
     if transfers:
         right = wide + _STRIP_PX
@@ -128,12 +128,12 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
         after, numbers = _grid(holdings(schedule, step + 1), cells, cell_px, right, framed)
         names = [str(rank) for rank in range(ranks)]  # once more, where the arrows end
         ends = Texts(right - 4.0, np.arange(ranks) + _HEAD + 0.5, names, anchor="end")
-        rects, texts = (*rects, *after), (*texts, *labels, *numbers, ends)
-    texts = (*texts, *(Texts(left, _HEAD * 0.45, [head], anchor="start") for left, head in heads.items()))
+        rects, texts = [*rects, *after], [*texts, *labels, *numbers, ends]
+    texts = [*texts, *(Texts(left, _HEAD * 0.45, [head], anchor="start") for left, head in heads.items())]
     width = max(heads) + wide
-    edges = np.arange(gpus_per_node, ranks, gpus_per_node) + _HEAD if gpus_per_node else np.empty(0)
-    if edges.size:
-        lines = (*lines, Lines(0.0, edges, width, edges, "#8a8a8a", width_px=1.0))
+    if gpus_per_node and gpus_per_node < ranks:
+        edges = np.arange(gpus_per_node, ranks, gpus_per_node) + _HEAD
+        lines = [*lines, Lines(0.0, edges, width, edges, "#8a8a8a", width_px=1.0)]
     ticks = whole_ticks(chunks, most=max(1, int(wide / 18)))
     return Drawing(
         title=title or f"{_name(schedule)}, {_happening(schedule, step, sent)}",
@@ -153,7 +153,7 @@ def _at_step(schedule: Schedule, step: int, gpus_per_node: int | None, title: st
 
 def _grid(
     there: Bools, cells: str, cell_px: float, left: float, framed: list[tuple[int, tuple[int, ...]]]
-) -> tuple[tuple[Rects, ...], tuple[Texts, ...]]:
+) -> tuple[list[Rects], Sequence[Texts]]:
     """The cells of all ranks, with frames round these chunks of these ranks."""
     num_ranks = len(there)
     pad = min(3.0, 0.18 * cell_px)
@@ -172,7 +172,7 @@ def _grid(
         stripe = wide / num_ranks
         at = x[rows, columns] + origin * stripe
         fill = colors[origin].tolist()
-        return (frame, ground, Rects(at, y[rows, columns], fill, width=stripe, height=_TALL)), ()
+        return [frame, ground, Rects(at, y[rows, columns], fill, width=stripe, height=_TALL)], []
     if cells == "shares":
         numbers = there.sum(axis=2)
         shades = ramp(np.sqrt(numbers / num_ranks))  # the first shares make the most difference
@@ -183,20 +183,20 @@ def _grid(
     fill = [shade if full else EMPTY for shade, full in zip(shades, held.tolist(), strict=True)]
     rects = Rects(x, y, fill, width=wide, height=_TALL)
     legible = wide >= 6.4 * len(str(num_ranks)) + 2
-    return (frame, rects), numbers_on(rects, numbers.ravel(), wanted=held & legible)
+    return [frame, rects], numbers_on(rects, numbers.ravel(), wanted=held & legible)
 
 
-def _arrows(sent: list[Message], num_chunks: int, wide: float) -> tuple[tuple[Lines, ...], tuple[Texts, ...]]:
+def _arrows(sent: list[Message], num_chunks: int, wide: float) -> tuple[list[Lines], list[Texts]]:
     """An arrow for each message, from its sender before to its receiver after, and its chunks at the end that has
     fewer arrows."""
     if not sent:
-        return (), ()
+        return [], []
     src, dst, added = np.array([(m.src, m.dst, m.reduce) for m in sent]).T
     x0, x1 = wide + 6.0, wide + _STRIP_PX - 22.0
     y0, y1 = src + _HEAD + 0.5, dst + _HEAD + 0.5
     words = [message.words() for message in sent]
     most_out, most_in = (int(np.bincount(end).max()) for end in (src, dst))
-    texts: tuple[Texts, ...] = ()
+    texts = []
     if num_chunks > 1 and min(most_out, most_in) <= 2:
         room = 6.2 * max(map(len, words)) + 6
         at_tail = most_out <= most_in
@@ -206,8 +206,8 @@ def _arrows(sent: list[Message], num_chunks: int, wide: float) -> tuple[tuple[Li
             x, x0, y0 = x0, x0 + room, y
         else:
             x, x1, y1 = x1 - room + 6, x1 - room, y
-        texts = (Texts(x, np.r_[_HEAD * 0.45, y], ["chunk", *words], anchor="start"),)
-    return (Lines(x0, y0, x1, y1, INK, dashed=added == 0, arrows=True),), texts
+        texts = [Texts(x, np.r_[_HEAD * 0.45, y], ["chunk", *words], anchor="start")]
+    return [Lines(x0, y0, x1, y1, INK, dashed=added == 0, arrows=True)], texts
 
 
 def _spread(place: Ints, other: Ints) -> Floats:

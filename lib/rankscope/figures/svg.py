@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from html import escape
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 
 from ..values.storage import PathLike, write_atomically
-from .marks import Drawing, Key, Lines, Rects, Texts
+from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, hatch_on
 
 _TOP, _RIGHT, _BOTTOM = 34, 14, 44
@@ -66,36 +69,36 @@ def marks(drawing: Drawing) -> str:
     return "".join(parts)
 
 
+def _each(template: str, *columns: Iterable[Any]) -> str:
+    """The template filled in for each row of the columns."""
+    plain = (column.tolist() if isinstance(column, np.ndarray) else column for column in columns)
+    return "".join(map(template.format, *plain))
+
+
+def _joined(looks: Iterable[str], template: str, *columns: FloatArray) -> str:
+    """One path for all shapes of a look."""
+    paths = defaultdict[str, list[str]](list)
+    for look, *row in zip(looks, *(column.tolist() for column in columns), strict=True):
+        paths[look].append(template.format(*row))
+    return "".join(f'<path d="{"".join(found)}" {look}/>' for look, found in paths.items())
+
+
 def _rects(rects: Rects, across: float, down: float) -> str:
-    columns = (rects.x * across, rects.y * down, rects.width * across, rects.height * down)
-    narrow = columns[2] < 4  # an outline would hide these
+    x, y, wide, high = rects.x * across, rects.y * down, rects.width * across, rects.height * down
+    narrow = wide < 4  # an outline would hide these
     outline = 0 if narrow.all() else 1
     bare = np.where(narrow, ' stroke-width="0"' if outline else "", "")
     if rects.joined:
-        rows = zip(*(column.tolist() for column in columns), rects.fill, bare.tolist(), strict=True)
-        shapes = (
-            (f'fill="{fill}"{none}', f"M{x:.5g} {y:.5g}h{w:.5g}v{h:.5g}h-{w:.5g}z") for x, y, w, h, fill, none in rows
-        )
-        return f'<g stroke="{rects.edge}" stroke-width="{outline}">{_joined(shapes)}</g>'
-    boxes = [
-        f'x="{x:.6g}" y="{y:.6g}" width="{w:.6g}" height="{h:.6g}"{none}'
-        for x, y, w, h, none in zip(*(column.tolist() for column in (*columns, bare)), strict=True)
-    ]
-    plain = "".join(f'<rect {box} fill="{fill}"/>' for box, fill in zip(boxes, rects.fill, strict=True))
-    marked = "".join(
-        f'<rect {box} fill="url(#{_HATCHES[hatch_on(fill)]})" stroke="{hatch_on(fill)}"/>'
-        for box, fill, hatched in zip(boxes, rects.fill, rects.hatched.tolist(), strict=True)
-        if hatched
-    )
-    return f'<g stroke="{rects.edge}" stroke-width="{outline}">{plain}{marked}</g>'
-
-
-def _joined(shapes: Iterable[tuple[str, str]]) -> str:
-    """One path for all shapes of a look."""
-    paths: dict[str, list[str]] = {}
-    for look, shape in shapes:
-        paths.setdefault(look, []).append(shape)
-    return "".join(f'<path d="{"".join(found)}" {look}/>' for look, found in paths.items())
+        looks = map('fill="{}"{}'.format, rects.fill, bare.tolist())
+        body = _joined(looks, "M{:.5g} {:.5g}h{:.5g}v{:.5g}h-{:.5g}z", x, y, wide, high, wide)
+    else:
+        box = '<rect x="{:.6g}" y="{:.6g}" width="{:.6g}" height="{:.6g}"{}'
+        body = _each(f'{box} fill="{{}}"/>', x, y, wide, high, bare, rects.fill)
+        marked = np.flatnonzero(rects.hatched)
+        inks = [hatch_on(rects.fill[place]) for place in marked.tolist()]
+        shown = (column[marked] for column in (x, y, wide, high, bare))
+        body += _each(f'{box} fill="url(#{{}})" stroke="{{}}"/>', *shown, map(_HATCHES.__getitem__, inks), inks)
+    return f'<g stroke="{rects.edge}" stroke-width="{outline}">{body}</g>'
 
 
 def _lines(lines: Lines, across: float, down: float) -> str:
@@ -103,37 +106,25 @@ def _lines(lines: Lines, across: float, down: float) -> str:
     length = np.maximum(np.hypot(x1 - x0, y1 - y0), 1e-9)
     ex, ey = (x1 - x0) / length, (y1 - y0) / length
     head = _HEAD_PX if lines.arrows else 0.0  # the line ends where its head begins, lest it blunt the point
-    ends = zip(x0.tolist(), y0.tolist(), (x1 - head * ex).tolist(), (y1 - head * ey).tolist(), strict=True)
-    dashes = (' stroke-dasharray="5 4"' if dashed else "" for dashed in lines.dashed.tolist())
+    bx, by, half = x1 - head * ex, y1 - head * ey, head * 0.45
+    dashes = np.where(lines.dashed, ' stroke-dasharray="5 4"', "")
     if lines.joined:
-        rows = zip(ends, lines.color, dashes, strict=True)
-        shapes = (
-            (f'fill="none" stroke="{color}"{dash}', "M{:.5g} {:.5g}L{:.5g} {:.5g}".format(*end))
-            for end, color, dash in rows
-        )
-        return f'<g class="lines" stroke-width="{lines.width_px:g}">{_joined(shapes)}</g>'
-    body = "".join(
-        f'<line x1="{a:.6g}" y1="{b:.6g}" x2="{c:.6g}" y2="{d:.6g}" stroke="{color}"{dash}/>'
-        for (a, b, c, d), color, dash in zip(ends, lines.color, dashes, strict=True)
-    )
+        looks = map('fill="none" stroke="{}"{}'.format, lines.color, dashes.tolist())
+        body = _joined(looks, "M{:.5g} {:.5g}L{:.5g} {:.5g}", x0, y0, bx, by)
+    else:
+        line = '<line x1="{:.6g}" y1="{:.6g}" x2="{:.6g}" y2="{:.6g}" stroke="{}"{}/>'
+        body = _each(line, x0, y0, bx, by, lines.color, dashes)
     if lines.arrows:
-        bx, by, half = x1 - head * ex, y1 - head * ey, head * 0.45
-        corners = (x1, y1, bx - half * ey, by + half * ex, bx + half * ey, by - half * ex)
-        points = zip(*(corner.tolist() for corner in corners), strict=True)
-        body += "".join(
-            f'<path d="M{a:.6g} {b:.6g}L{c:.6g} {d:.6g}L{e:.6g} {f:.6g}Z" fill="{color}"/>'
-            for (a, b, c, d, e, f), color in zip(points, lines.color, strict=True)
-        )
+        corners = x1, y1, bx - half * ey, by + half * ex, bx + half * ey, by - half * ex
+        point = '<path d="M{:.6g} {:.6g}L{:.6g} {:.6g}L{:.6g} {:.6g}Z" fill="{}"/>'
+        body += _each(point, *corners, lines.color)
     return f'<g class="lines" stroke-width="{lines.width_px:g}">{body}</g>'
 
 
 def _texts(texts: Texts, across: float, down: float) -> str:
-    rows = zip((texts.x * across).tolist(), (texts.y * down).tolist(), texts.text, texts.color, strict=True)
-    halos = [f' stroke="{halo}"' for halo in texts.halo] or [""] * len(texts.text)
-    body = "".join(
-        f'<text x="{x:.6g}" y="{y:.6g}" fill="{color}"{halo}>{escape(text)}</text>'
-        for (x, y, text, color), halo in zip(rows, halos, strict=True)
-    )
+    halos = map(' stroke="{}"'.format, texts.halo) if texts.halo else repeat("")
+    text = '<text x="{:.6g}" y="{:.6g}" fill="{}"{}>{}</text>'
+    body = _each(text, texts.x * across, texts.y * down, texts.color, halos, map(escape, texts.text))
     around = ' stroke-width="4" paint-order="stroke"' if texts.halo else ""
     return (
         f'<g text-anchor="{texts.anchor}" dominant-baseline="central" font-size="{texts.size_px:g}"{around}>{body}</g>'
@@ -142,20 +133,21 @@ def _texts(texts: Texts, across: float, down: float) -> str:
 
 def _axes(drawing: Drawing, across: float, down: float, left: float) -> str:
     wide, high = drawing.size_px
-    parts = [f'<g class="axes" transform="translate({left:g} {_TOP})">']
-    for x, label in drawing.x_ticks:
-        parts.append(f'<text x="{x * across:.6g}" y="{high + 14:g}" text-anchor="middle">{escape(label)}</text>')
-    for y, label in drawing.y_ticks:
-        parts.append(
-            f'<text x="-6" y="{y * down:.6g}" text-anchor="end" dominant-baseline="central">{escape(label)}</text>'
-        )
+    below = "".join(
+        f'<text x="{x * across:.6g}" y="{high + 14:g}" text-anchor="middle">{escape(label)}</text>'
+        for x, label in drawing.x_ticks
+    )
+    beside = "".join(
+        f'<text x="-6" y="{y * down:.6g}" text-anchor="end" dominant-baseline="central">{escape(label)}</text>'
+        for y, label in drawing.y_ticks
+    )
     middle = max(wide / 2, 3.6 * len(drawing.x_label) - left)  # under a narrow picture it begins at the edge
-    parts.append(
+    return (
+        f'<g class="axes" transform="translate({left:g} {_TOP})">{below}{beside}'
         f'<text x="{middle:g}" y="{high + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
         f'<text transform="translate({14 - left:g} {high / 2:g}) rotate(-90)" text-anchor="middle" font-size="12">'
         f"{escape(drawing.y_label)}</text></g>"
     )
-    return "".join(parts)
 
 
 def _legend(keys: tuple[Key, ...], wide: float) -> tuple[str, int]:
