@@ -137,13 +137,13 @@ def _axes(drawing: Drawing, across: float, down: float, left: float) -> str:
         f'<text x="{x * across:.6g}" y="{high + 14:g}" text-anchor="middle">{escape(label)}</text>'
         for x, label in drawing.x_ticks
     )
-    beside = "".join(
+    at_left = "".join(
         f'<text x="-6" y="{y * down:.6g}" text-anchor="end" dominant-baseline="central">{escape(label)}</text>'
         for y, label in drawing.y_ticks
     )
     middle = max(wide / 2, 3.6 * len(drawing.x_label) - left)  # under a narrow picture it begins at the edge
     return (
-        f'<g class="axes" transform="translate({left:g} {_TOP})">{below}{beside}'
+        f'<g class="axes" transform="translate({left:g} {_TOP})">{below}{at_left}'
         f'<text x="{middle:g}" y="{high + 31:g}" text-anchor="middle" font-size="12">{escape(drawing.x_label)}</text>'
         f'<text transform="translate({14 - left:g} {high / 2:g}) rotate(-90)" text-anchor="middle" font-size="12">'
         f"{escape(drawing.y_label)}</text></g>"
