@@ -59,16 +59,16 @@ def test_whatever_a_probe_raises_is_a_diagnosis() -> None:
         raise RuntimeError("line one\nline two")
 
     def gone() -> str:
-        raise Missing("not here", "buy one")
+        raise Missing("not here")
 
-    check = Check("abacus", "sums", fail, apt="abacus beads", otherwise="or fingers")
+    check = Check("abacus", "sums", fail, "apt-get install abacus beads; or fingers")
     asked: list[str] = []
-    broken, absent = examine(asked.append, [check, Check("slide rule", "products", gone, required=True)])
+    broken, absent = examine(asked.append, [check, Check("slide rule", "products", gone, "buy one", required=True)])
     assert (broken.found, broken.detail) == (False, "RuntimeError: line one")
     assert broken.remedy == "apt-get install abacus beads; or fingers"
     assert (absent.detail, absent.remedy, absent.required) == ("not here", "buy one", True)
     assert asked == ["abacus", "slide rule"]
-    assert Check("abacus", "sums", lambda: "10 rows", apt="abacus").diagnosis().remedy == ""
+    assert Check("abacus", "sums", lambda: "10 rows", "apt-get install abacus").diagnosis().remedy == ""
 
 
 def test_every_check_says_what_it_is_for_and_what_to_do() -> None:
@@ -92,7 +92,9 @@ def test_commands_that_are_named_exist() -> None:
 
 def test_packages_are_those_that_ci_installs() -> None:
     wanted = re.findall(r"wanted\+=\(([^)]+)\)", (ROOT / ".ci" / "run").read_text())
-    assert {name for check in CHECKS for name in check.apt.split()} == set(" ".join(wanted).split())
+    named = re.findall(r"apt-get install ([^;]+)", "; ".join(check.remedy for check in CHECKS))
+    without_doctor = {"make", "python3-venv", "fonts-dejavu-core"}  # set rankscope up, or only change how letters look
+    assert set(" ".join(named).split()) | without_doctor == set(" ".join(wanted).split())
 
 
 def test_what_is_tested_is_what_ci_and_the_project_say() -> None:
@@ -108,7 +110,6 @@ def test_what_is_tested_is_what_ci_and_the_project_say() -> None:
 def test_headers_and_browsers_are_those_of_the_tests() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
     assert all(f"have {name}" in ci for name in probes.BROWSERS)
-    assert probes.FONT in ci
     code = (ROOT / "tests" / "sampling" / "libtorch_oracle.py").read_text()
     assert ", ".join(f'"{name}"' for name in probes.COMPILERS) in code
 
@@ -148,7 +149,7 @@ def test_asking_for_priority_leaves_this_process_as_it_was() -> None:
 
 def test_on_an_empty_path_no_program_is_found(only: Callable[..., None]) -> None:
     only()
-    expected = {"C++ compiler": "g++", "SimGrid": "g++", "Open MPI": "mpirun", "Chromium": "chromium", "make": "make"}
+    expected = {"C++ compiler": "g++", "SimGrid": "g++", "Open MPI": "mpirun", "Chromium": "chromium"}
     for name, program in expected.items():
         found = find(name)
         assert not found.found
@@ -164,7 +165,12 @@ HEADER = "echo 'fatal error: {}: No such file' >&2; exit 1"
     ("name", "scripts", "found", "detail"),
     [
         ("C++ compiler", {"g++": HEADER.format("random")}, False, "exit code 1: fatal error: random: No such file"),
-        ("SimGrid", {"g++": HEADER.format("simgrid/version.h")}, False, "no SimGrid headers where g++ looks"),
+        (
+            "SimGrid",
+            {"g++": HEADER.format("simgrid/version.h")},
+            False,
+            "exit code 1: fatal error: simgrid/version.h: No such file",
+        ),
         ("SimGrid", {"g++": "printf '3 36\\n'"}, True, "3.36"),
         (
             "Open MPI",
@@ -199,9 +205,9 @@ def test_programs_that_do_or_do_not_what_they_should(
 
 def test_a_program_that_never_answers_is_given_up(only: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     sleep = shutil.which("sleep")
-    only(make=f"exec {sleep} 600")
+    only(mpirun=f"exec {sleep} 600")
     monkeypatch.setattr("rankscope.doctor.diagnosis.PATIENCE_S", 0.2)
-    assert find("make").detail.endswith("make did not answer within 0.2 s")
+    assert find("Open MPI").detail.endswith("mpirun did not answer within 0.2 s")
 
 
 def test_a_browser_that_is_named(only: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -210,14 +216,6 @@ def test_a_browser_that_is_named(only: Callable[..., None], monkeypatch: pytest.
     assert find("Chromium").detail == "12.3.4.5"
     monkeypatch.setenv("RANKSCOPE_CHROMIUM", "nowhere")
     assert find("Chromium").detail == "RANKSCOPE_CHROMIUM names nowhere, which is no program"
-
-
-def test_fonts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(probes, "FONT_FOLDERS", (str(tmp_path), str(tmp_path / "none")))
-    assert find("fonts").remedy == "apt-get install fonts-dejavu-core"
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "DejaVuSans.ttf").touch()
-    assert find("fonts").found
 
 
 # ---- a Python and a torch that lack something
@@ -309,8 +307,8 @@ def test_gpus_of_a_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the command
 
 PLAIN = (
-    Check("abacus", "sums of all kinds that there are", lambda: "10 rows of beads", apt="abacus"),
-    Check("slide rule", "products", lambda: shutil.which("no such program") or _gone(), otherwise="buy one"),
+    Check("abacus", "sums of all kinds that there are", lambda: "10 rows of beads", "apt-get install abacus"),
+    Check("slide rule", "products", lambda: shutil.which("no such program") or _gone(), "buy one"),
 )
 
 

@@ -28,22 +28,16 @@ class Diagnosis:
 
 
 class Missing(Exception):
-    """Raised by a probe if the thing is missing: why, and a remedy if it differs from that of the check."""
-
-    def __init__(self, detail: str, remedy: str = "") -> None:
-        super().__init__(detail)
-        self.remedy = remedy
+    """Raised by a probe if the thing is missing; it says why."""
 
 
 @attrs.frozen
 class Check:
     """One check of the machine: `probe` returns a detail of what it found, or raises `Missing`.
 
-    `otherwise` is the remedy in words, `apt` the Debian packages to install.
-
     >>> def probe():
     ...     raise Missing("no such program")
-    >>> found = Check("abacus", "sums", probe, apt="abacus").diagnosis()
+    >>> found = Check("abacus", "sums", probe, "apt-get install abacus").diagnosis()
     >>> found.found, found.detail, found.remedy
     (False, 'no such program', 'apt-get install abacus')
     """
@@ -51,25 +45,18 @@ class Check:
     name: str
     used_by: str
     probe: Callable[[], str]
-    otherwise: str = ""
-    apt: str = ""
+    remedy: str = ""
     required: bool = False
-
-    @property
-    def remedy(self) -> str:
-        """What to do if it is missing."""
-        return "; ".join(filter(None, [f"apt-get install {self.apt}" if self.apt else "", self.otherwise]))
 
     def diagnosis(self) -> Diagnosis:
         """Run the probe and return the diagnosis; any exception of the probe is a diagnosis, too."""
         try:
             return Diagnosis(self.name, True, self.probe(), self.used_by, required=self.required)
         except Missing as missing:
-            detail, remedy = str(missing), missing.remedy or self.remedy
+            detail = str(missing)
         except Exception as error:
-            first = (str(error).strip().splitlines() or [""])[0]
-            detail, remedy = f"{type(error).__name__}: {first}".removesuffix(": "), self.remedy
-        return Diagnosis(self.name, False, detail, self.used_by, remedy, self.required)
+            detail = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
+        return Diagnosis(self.name, False, detail, self.used_by, self.remedy, self.required)
 
 
 def output_of(command: list[str], text: str = "") -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import shutil
 import socket
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -102,22 +101,10 @@ def kernel() -> str:
     """The Jupyter kernels that run this Python; `python3` always does if ipykernel is installed."""
     if importlib.util.find_spec("ipykernel") is None:
         raise Missing("no ipykernel in this Python")
-    from jupyter_core.paths import jupyter_path
+    from jupyter_client.kernelspec import KernelSpecManager
 
-    names = ["python3"]
-    for folder in map(Path, jupyter_path("kernels")):
-        for file in sorted(folder.glob("*/kernel.json")):
-            program = (json.loads(file.read_text(encoding="utf-8")).get("argv") or [""])[0]
-            if program == sys.executable:
-                names.append(file.parent.name)
-    return ", ".join(dict.fromkeys(names))
-
-
-def venv() -> str:
-    lacking = [name for name in ("venv", "ensurepip") if importlib.util.find_spec(name) is None]
-    if lacking:
-        raise Missing(f"this Python has no {' and no '.join(lacking)}")
-    return "venv and ensurepip"
+    specs = KernelSpecManager().get_all_specs()
+    return ", ".join(name for name, one in specs.items() if one["spec"]["argv"][:1] == [sys.executable])
 
 
 # ---- the machine
@@ -184,19 +171,11 @@ def emulated_network() -> str:
 
 def real_time() -> str:
     """Request it in a separate thread, so that this process does not keep it."""
-    errors: list[str] = []
-
-    def ask() -> None:
-        try:
-            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-        except (OSError, AttributeError) as error:
-            errors.append(getattr(error, "strerror", None) or "this system has no SCHED_RR")
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    thread.join()
-    if errors:
-        raise Missing(errors[0])
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))).result()
+    except (OSError, AttributeError) as error:
+        raise Missing(getattr(error, "strerror", None) or "this system has no SCHED_RR") from None
     return "SCHED_RR is allowed"
 
 
@@ -205,8 +184,6 @@ def real_time() -> str:
 COMPILERS = ("g++", "c++", "clang++")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 SAMPLERS_HEADER = "include/torch/csrc/api/include/torch/data/samplers/distributed.h"
-FONT = "DejaVuSans.ttf"
-FONT_FOLDERS = ("/usr/share/fonts", "/usr/local/share/fonts", "/Library/Fonts", "~/.local/share/fonts", "~/.fonts")
 
 
 def which(*names: str) -> str:
@@ -227,10 +204,6 @@ def version_in(text: str) -> str:
     return found[0] if found else text.strip().partition("\n")[0]
 
 
-def make() -> str:
-    return version_in(output_of([which("make"), "--version"]))
-
-
 def compiler() -> str:
     """A compiler that accepts a program with a standard header; libtorch's headers come from the wheel."""
     program = which(*filter(None, [os.environ.get("CXX", "")]), *COMPILERS)
@@ -244,12 +217,7 @@ def compiler() -> str:
 
 def simgrid() -> str:
     line = "#include <simgrid/version.h>\nSIMGRID_VERSION_MAJOR SIMGRID_VERSION_MINOR\n"
-    try:
-        seen = output_of([which("g++"), "-E", "-P", "-x", "c++", "-"], line)
-    except Missing as missing:
-        lacks = "simgrid" in str(missing)
-        raise Missing("no SimGrid headers where g++ looks" if lacks else str(missing)) from None
-    return ".".join(seen.split()[-2:])
+    return ".".join(output_of([which("g++"), "-E", "-P", "-x", "c++", "-"], line).split()[-2:])
 
 
 def open_mpi() -> str:
@@ -275,16 +243,9 @@ def browser() -> str:
     return version_in(output_of([find_browser(), "--version"]))
 
 
-def fonts() -> str:
-    folders = [Path(folder).expanduser() for folder in FONT_FOLDERS]
-    if not any(path.name == FONT for folder in folders if folder.is_dir() for path in folder.rglob("*.ttf")):
-        raise Missing(f"no {FONT} among the system's fonts")
-    return "DejaVu Sans"
-
-
 # ---- all checks: what each is used for, and what to install where it is missing
 
-ROOT = "root on Linux"
+ROOT, APT = "root on Linux", "apt-get install"
 
 
 def _installed(name: str) -> str:
@@ -334,17 +295,17 @@ CHECKS = (
         f"{ROOT}, or CAP_SYS_NICE",
     ),
     Check(
-        "emulated network", "`rankscope profile --emulate`, tests on slow networks", emulated_network, ROOT, "iproute2"
+        "emulated network",
+        "`rankscope profile --emulate`, tests on slow networks",
+        emulated_network,
+        f"{APT} iproute2; {ROOT}",
     ),
     Check("notebook packages", "`make lab`, explorers, figures", partial(extra, "notebooks"), _installed("notebooks")),
     Check("Jupyter kernel", "running the notebooks", kernel, "pip install ipykernel"),
     Check("test packages", "`make test`, `make bench`", partial(extra, "test"), _installed("test")),
     Check("site packages", "`make site`", partial(extra, "site"), _installed("site")),
-    Check("make", "`make lab`, `make test`", make, apt="make"),
-    Check("venv", "`make`, which sets up .venv", venv, apt="python3-venv"),
-    Check("C++ compiler", "tests against libtorch's own samplers", compiler, apt="g++"),
-    Check("SimGrid", "tests of the simulator against a peer", simgrid, apt="libsimgrid-dev"),
-    Check("Open MPI", "tests and `make bench` against its allreduces", open_mpi, apt="openmpi-bin libopenmpi-dev"),
-    Check("Chromium", "tests of explorers in a browser", browser, "or name one in RANKSCOPE_CHROMIUM", "chromium"),
-    Check("fonts", "labels of explorers in that browser", fonts, apt="fonts-dejavu-core"),
+    Check("C++ compiler", "tests against libtorch's own samplers", compiler, f"{APT} g++"),
+    Check("SimGrid", "tests of the simulator against a peer", simgrid, f"{APT} libsimgrid-dev"),
+    Check("Open MPI", "tests and `make bench` against its allreduces", open_mpi, f"{APT} openmpi-bin libopenmpi-dev"),
+    Check("Chromium", "tests of explorers in a browser", browser, f"{APT} chromium; or name one in RANKSCOPE_CHROMIUM"),
 )
