@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
-from itertools import product
+from contextlib import suppress
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from ..values.units import bytes_words
 from .bank import found
 from .curve import Curve
 from .fit import LinkFit, fit_link, slope_s_per_byte
-from .provenance import PROTOCOL, checked_provenance
+from .provenance import PROTOCOL, checked_provenance, items
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,20 +41,6 @@ EXPERIMENTS = ("too_early", "changed_source", "loader")
 WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *EXPERIMENTS)
 LINKS, PATTERNS = ("inter", "intra"), ("together", "ping_pong")
 NAMED = ("algorithm", "in_place", "link")  # options that have their own columns
-COLUMNS = (
-    "what",
-    *NAMED,
-    "options",
-    "num_bytes",
-    "median_s",
-    "iqr_s",
-    "p99_s",
-    "num_iterations",
-    "num_clean",
-    "algbw_bytes_per_s",
-    "busbw_bytes_per_s",
-    "predicted_s",
-)
 Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 
 
@@ -205,16 +191,15 @@ def busbw_factor(what: str, num_ranks: int) -> float:
 
 
 def _points(name: str, value: Any) -> tuple[Point, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"{name} must be a list, got {value!r}")
-    keys = [of_type(f"{name}[{place}]", point, Point).key for place, point in enumerate(value)]
-    if len(set(keys)) < len(keys):
-        first = {key: place for place, key in reversed([*enumerate(keys)])}
-        place = next(place for place, key in enumerate(keys) if first[key] < place)
-        options = ", ".join(f"{key}={one}" for key, one in value[place].options.items())
-        what = f"{value[place].what} of {value[place].num_bytes} bytes ({options})"
-        raise ValueError(f"{name}[{place}] must differ from those before, got {what} again")
-    return tuple(value)
+    points = items(name, value, partial(of_type, kind=Point))
+    seen = set[Key]()
+    for place, point in enumerate(points):
+        if point.key in seen:
+            options = ", ".join(f"{key}={one}" for key, one in point.options.items())
+            what = f"{point.what} of {point.num_bytes} bytes ({options})"
+            raise ValueError(f"{name}[{place}] must differ from those before, got {what} again")
+        seen.add(point.key)
+    return points
 
 
 @frozen
@@ -325,26 +310,20 @@ class Profile:
         """
         one_of("where", where, LINKS)
         one_of("how", how, PATTERNS)
-        points, fit = self._fits[where, how]
-        if not points:
-            raise ValueError(f"this profile has no {how} points of link {where!r}")
-        if isinstance(fit, str):
-            raise ValueError(f"{how} points of link {where!r}: {fit}")
-        return fit
-
-    @cached_property
-    def _fits(self) -> dict[tuple[str, str], tuple[tuple[Point, ...], LinkFit | str]]:
-        """The points of each link and pattern, and their fit or the reason why there is none."""
-        found: dict[tuple[str, str], tuple[tuple[Point, ...], LinkFit | str]] = {}
-        for where, how in product(LINKS, PATTERNS):
+        if (where, how) not in self._fits:
             points = self.select(how, link=where)
-            fit: LinkFit | str
+            if not points:
+                raise ValueError(f"this profile has no {how} points of link {where!r}")
             try:
                 fit = fit_link([point.num_bytes for point in points], [point.used_s for point in points])
             except ValueError as error:
-                fit = str(error)
-            found[where, how] = points, fit
-        return found
+                raise ValueError(f"{how} points of link {where!r}: {error}") from error
+            self._fits[where, how] = fit
+        return self._fits[where, how]
+
+    @cached_property
+    def _fits(self) -> dict[tuple[str, str], LinkFit]:
+        return {}
 
     def best_link(self, where: str) -> LinkFit:
         """Return the best available fit of a link: all ranks at once, else ping-pong, else the other link's.
@@ -352,16 +331,18 @@ class Profile:
         Raises ValueError if no link was measured, or none at enough sizes.
         """
         one_of("where", where, LINKS)
-        problems = []
-        for place in sorted(LINKS, key=where.__ne__):
-            for how in PATTERNS:
-                try:
-                    return self.link(place, how)
-                except ValueError as error:
-                    problems += [error] if self._fits[place, how][0] else []  # at too few sizes
-        if problems:
-            raise problems[0]
-        raise ValueError("this profile has no link: neither together nor ping_pong points were measured")
+        measured = [
+            (place, how)
+            for place in sorted(LINKS, key=where.__ne__)
+            for how in PATTERNS
+            if self.select(how, link=place)
+        ]
+        if not measured:
+            raise ValueError("this profile has no link: neither together nor ping_pong points were measured")
+        for place, how in measured:
+            with suppress(ValueError):  # at too few sizes
+                return self.link(place, how)
+        return self.link(*measured[0])
 
     @cached_property
     def gamma_s_per_byte(self) -> float:
@@ -503,17 +484,17 @@ class Profile:
         """
         import pandas as pd
 
-        rows = []
-        for point in self.points:
-            named = (point.options.get(name) for name in NAMED)
-            times_s = point.median_s, point.iqr_s, point.p99_s
-            counts = len(point.seconds), point.num_clean
-            rates = point.algbw_bytes_per_s, point.busbw_bytes_per_s(self.num_ranks)
-            predicted_s = self.model_s.get(point.key, math.nan) if predicted else math.nan
-            words = point.builder_words
-            rows.append((point.what, *named, words, point.num_bytes, *times_s, *counts, *rates, predicted_s))
-        frame = pd.DataFrame(rows, columns=COLUMNS)
-        return frame if predicted else frame.drop(columns="predicted_s")
+        points = self.points
+        frame = pd.DataFrame(_operations(points))
+        for name in ("median_s", "iqr_s", "p99_s"):
+            frame[name] = [getattr(point, name) for point in points]
+        frame["num_iterations"] = [len(point.seconds) for point in points]
+        frame["num_clean"] = [point.num_clean for point in points]
+        frame["algbw_bytes_per_s"] = [point.algbw_bytes_per_s for point in points]
+        frame["busbw_bytes_per_s"] = [point.busbw_bytes_per_s(self.num_ranks) for point in points]
+        if predicted:
+            frame["predicted_s"] = [self.model_s.get(point.key, math.nan) for point in points]
+        return frame
 
 
 def compare(before: Profile, after: Profile) -> pd.DataFrame:
@@ -527,19 +508,21 @@ def compare(before: Profile, after: Profile) -> pd.DataFrame:
 
     one = {point.key: point for point in of_type("before", before, Profile).points}
     other = {point.key: point for point in of_type("after", after, Profile).points}
-    rows = []
-    for key in dict.fromkeys([*one, *other]):
-        old, new = one.get(key), other.get(key)
-        point = old or new
-        assert point is not None
-        named = (point.options.get(name) for name in NAMED)
-        before_s, after_s = (side.median_s if side else math.nan for side in (old, new))
-        beyond_noise = bool(old and new and old.differs(new))
-        only_in = "" if old and new else "before" if old else "after"
-        times_s = before_s, after_s, after_s / before_s
-        rows.append((point.what, *named, point.builder_words, point.num_bytes, *times_s, beyond_noise, only_in))
-    columns = ["what", *NAMED, "options", "num_bytes", "before_s", "after_s", "ratio", "beyond_noise", "only_in"]
-    return pd.DataFrame(rows, columns=columns)
+    keys = list(dict.fromkeys([*one, *other]))
+    frame = pd.DataFrame(_operations([one.get(key) or other[key] for key in keys]))
+    for name, points in (("before_s", one), ("after_s", other)):
+        frame[name] = [points[key].median_s if key in points else math.nan for key in keys]
+    frame["ratio"] = frame.after_s / frame.before_s
+    frame["beyond_noise"] = [key in one and key in other and one[key].differs(other[key]) for key in keys]
+    frame["only_in"] = ["before" if key not in other else "after" if key not in one else "" for key in keys]
+    return frame
+
+
+def _operations(points: Sequence[Point]) -> dict[str, list[Any]]:
+    """The columns of a table that say what was measured."""
+    named = {name: [point.options.get(name) for point in points] for name in NAMED}
+    options, sizes = [point.builder_words for point in points], [point.num_bytes for point in points]
+    return {"what": [point.what for point in points], **named, "options": options, "num_bytes": sizes}
 
 
 def _profile(fields: dict[str, Any]) -> Profile:

@@ -8,16 +8,18 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from .. import __version__
 from ..values.checks import number, truth, whole
 from ..values.frozen import ReadOnly, mapping
 from ..workers.host import num_cores
+
+Value = TypeVar("Value")
 
 _PATIENCE_S = 20.0
 
@@ -46,7 +48,8 @@ def _date(name: str, value: Any) -> str:
     return str(value)
 
 
-def _items(name: str, value: Any, check: Any) -> tuple[Any, ...]:
+def items(name: str, value: Any, check: Callable[[str, Any], Value]) -> tuple[Value, ...]:
+    """Return what the check returns for each item of a list; an error names the item's place."""
     if not isinstance(value, list | tuple):
         raise ValueError(f"{name} must be a list, got {value!r}")
     return tuple(check(f"{name}[{place}]", one) for place, one in enumerate(value))
@@ -67,13 +70,13 @@ FIELDS: dict[str, Any] = {  # unstated facts have no entry
     "device": _text,  # of the buffers, if the backend does not imply it
     "num_ranks": _count,
     "num_nodes": _count,
-    "ranks_per_node": partial(_items, check=_count),
+    "ranks_per_node": partial(items, check=_count),
     "network": _text,
     "system": _text,
     "cpu": _text,
     "num_cores": _count,
     "memory_bytes": _size,
-    "gpus": partial(_items, check=partial(mapping, checks=_GPU)),
+    "gpus": partial(items, check=partial(mapping, checks=_GPU)),
     "topology": _terminal_text,
     "environment": _text,  # environment variables, as in NCCL_P2P_DISABLE=1
     "source": partial(mapping, checks=_SOURCE),

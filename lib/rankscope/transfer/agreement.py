@@ -29,10 +29,8 @@ class DisagreementError(ValueError):
 class PhaseAgreement:
     """One phase in both recordings: our spans, and the profiler's range (or GPU work) for each.
 
-    `later_s` is how much later the profiler's range starts than our span, `shorter_s` how much shorter it is: each the
-    median and the value furthest from 0. `reach_s` is how far a range extends beyond our span at most, 0 if none does.
-    `coverage` is the share of our spans' time that the ranges fill. `unmatched` are the items that one recording lacks
-    or has more than once.
+    `reach_s` is how far a range extends beyond our span at most, 0 if none does. `coverage` is the share of our spans'
+    time that the ranges fill. `unmatched` are the items that one recording lacks or has more than once.
     """
 
     lane: str
@@ -40,8 +38,6 @@ class PhaseAgreement:
     num_ours: int
     num_profiler: int
     unmatched: tuple[int, ...]
-    later_s: tuple[float, float]
-    shorter_s: tuple[float, float]
     reach_s: float
     coverage: float
 
@@ -51,13 +47,8 @@ class PhaseAgreement:
         return self.kind if self.lane == self.kind else f"{self.kind} on lane {self.lane!r}"
 
     def __str__(self) -> str:
-        later, at_worst, shorter, shortest = (
-            f"-{time_words(-seconds)}" if seconds < 0 else time_words(seconds)
-            for seconds in (*self.later_s, *self.shorter_s)
-        )
         counts = f"{count_of(self.num_ours, 'span')} and {count_of(self.num_profiler, 'range')}"
-        times = f"start {later} later (at worst {at_worst}), last {shorter} less ({shortest})"
-        return f"{self.name}: {counts}, which {times} and fill {self.coverage * 100:.1f} %"
+        return f"{self.name}: {counts}, which fill {self.coverage * 100:.1f} % of them"
 
 
 @attrs.frozen
@@ -114,7 +105,7 @@ class RecordedSteps:
         >>> ours = Timeline.of([Span(0, "load", "load", 0, 0.0, 8.0), Span(0, "load", "load", 1, 9.0, 17.0)])
         >>> theirs = Timeline.of([Span(0, "load", "load", 0, 2.0, 8.0), Span(0, "load", "load", 1, 11.0, 17.0)])
         >>> print(RecordedSteps(ours, theirs, 0.0).agreement())
-        load: 2 spans and 2 ranges, which start 2 s later (at worst 2 s), last 2 s less (2 s) and fill 75.0 %
+        load: 2 spans and 2 ranges, which fill 75.0 % of them
         clocks known to 0 s
         >>> RecordedSteps(ours, theirs.shifted(1.0), 0.0).agreement().check()
         Traceback (most recent call last):
@@ -180,14 +171,7 @@ def _phase(
     busy_s: float,
 ) -> PhaseAgreement:
     """The figures of our spans (`mine`) and as many of the profiler's, in the same order."""
-    later_s, earlier_s = theirs[0] - mine.start_s, mine.stop_s - theirs[1]
-    reach_s = float(np.max([0.0, *-later_s, *-earlier_s]))
+    reach_s = float(np.max([0.0, *(mine.start_s - theirs[0]), *(theirs[1] - mine.stop_s)]))
     whole_s = float((mine.stop_s - mine.start_s).sum())
     coverage = busy_s / whole_s if whole_s else 1.0
-    ends = _spread(later_s), _spread(later_s + earlier_s)
-    return PhaseAgreement(lane, kind, len(ours), num_theirs, tuple(unmatched.tolist()), *ends, reach_s, coverage)
-
-
-def _spread(values_s: Times) -> tuple[float, float]:
-    """The median, and the value furthest from 0."""
-    return (float(np.median(values_s)), float(values_s[np.abs(values_s).argmax()])) if values_s.size else (0.0, 0.0)
+    return PhaseAgreement(lane, kind, len(ours), num_theirs, tuple(unmatched.tolist()), reach_s, coverage)

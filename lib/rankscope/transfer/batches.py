@@ -26,12 +26,12 @@ def mapped(value: Any, move: Callable[[Any], Any]) -> Any:
     if isinstance(value, _FLAT):
         return value
     if isinstance(value, Mapping):
-        return _filled(value, {key: mapped(item, move) for key, item in value.items()})
+        return _rebuilt(value, {key: mapped(item, move) for key, item in value.items()}, MutableMapping)
     if isinstance(value, tuple):
         items = [mapped(item, move) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     if isinstance(value, Sequence):
-        return _listed(value, [mapped(item, move) for item in value])
+        return _rebuilt(value, [mapped(item, move) for item in value], MutableSequence)
     if _has(value, "to"):
         return move(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -115,23 +115,13 @@ def _slots(kind: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def _filled(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
+def _rebuilt(value: Any, items: dict[Any, Any] | list[Any], mutable: type) -> Any:
+    """A container of the value's type with these items; just the items if it cannot be rebuilt."""
     try:
-        if not isinstance(value, MutableMapping):
-            return type(value)(items)  # type: ignore[call-arg]
-        made = copy.copy(value)
-        made.update(items)
-        return made
-    except TypeError:  # it cannot be rebuilt with this type
-        return items
-
-
-def _listed(value: Sequence[Any], items: list[Any]) -> Any:
-    try:
-        if not isinstance(value, MutableSequence):
-            return type(value)(items)  # type: ignore[call-arg]
-        made = copy.copy(value)
-        for place, item in enumerate(items):
+        if not isinstance(value, mutable):
+            return type(value)(items)
+        made: Any = copy.copy(value)
+        for place, item in items.items() if isinstance(items, dict) else enumerate(items):
             made[place] = item
         return made
     except TypeError:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.nn.functional import grid_sample
 
 from ..values.checks import number, of_type, whole
+from ..values.frozen import each
 
 Words = NDArray[np.uint64]
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
@@ -34,7 +35,7 @@ def random_crops(indices: ArrayLike, image_px: Sequence[int], *, seed: int = 0, 
     >>> random_crops([7, 8], (32, 48), seed=1).tolist() == random_crops([8, 7], (32, 48), seed=1).flip(0).tolist()
     True
     """
-    height, width = (whole("image_px", side, 1) for side in _pair("image_px", image_px))
+    height, width = _sides("image_px", image_px)
     share, shape, row, column, coin = _uniform(indices, seed, epoch).T
     pixels = (_LEAST_AREA + (1 - _LEAST_AREA) * share) * height * width
     ratio = np.exp((2 * shape - 1) * math.log(_WIDEST))
@@ -63,7 +64,7 @@ def preprocessed(
     [[[[1.0, 0.0]]]]
     """
     _check(images, crops)
-    height, width = (whole("size_px", side, 1) for side in _pair("size_px", size_px))
+    height, width = _sides("size_px", size_px)
     scale, shift = _normalisation(mean, std, images)
     top, left, tall, broad, flipped = crops.to(images.device, non_blocking=True).unbind(1)
     rows, columns = _places(top, tall, height, images.shape[1]), _places(left, broad, width, images.shape[2])
@@ -135,7 +136,8 @@ def _mixed(words: Words) -> Words:
     return words ^ (words >> np.uint64(31))
 
 
-def _pair(name: str, values: Sequence[Any]) -> tuple[Any, Any]:
-    if not isinstance(values, Sequence | np.ndarray) or len(values) != 2:
-        raise ValueError(f"{name} must be two numbers, got {values!r}")
-    return values[0], values[1]
+def _sides(name: str, values: Sequence[int]) -> tuple[int, ...]:
+    sides = each(name, values, whole, 1)
+    if len(sides) != 2:
+        raise ValueError(f"{name} must be height and width, got {values!r}")
+    return sides
