@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 from rankscope.machine import Profile, measure, provenance, verdict
+from rankscope.machine.measuring import transfers
 from rankscope.machine.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys
 from rankscope.machine.measuring.transfers import (
     BATCH_SIZE,
@@ -246,7 +248,7 @@ def test_nothing_wrong_is_timed() -> None:
     [
         ("cpu", "device must be a GPU like 'cuda:0'.*got 'cpu'"),
         ("cuda:99", "device must be .*99"),
-        ("nowhere", "device must be a GPU like 'cuda:0', got 'nowhere'"),
+        ("nowhere", "device must be a GPU like 'cuda:0' that is there, got 'nowhere'"),
     ],
 )
 def test_what_is_no_gpu_is_refused_in_one_sentence(device: str, message: str) -> None:
@@ -292,14 +294,22 @@ def test_the_traps_fit_into_memory() -> None:
 # ---- the loader
 
 
-def test_an_epochs_mean_batch_is_what_its_steps_take() -> None:
+def small_epochs(put: Callable[..., Any], step: Callable[[torch.Tensor], Any], workers: int = 0) -> None:
+    """Let `measure_loader` take 3 batches of 32 samples of 64 bytes, without pin_memory, and this step."""
+    sizes = {"SAMPLE_BYTES": 64, "NUM_BATCHES": 3, "PINS": (False,), "WORKERS": (workers,)}
+    for name, value in {**sizes, "products": lambda device: step}.items():
+        put(transfers, name, value)
+
+
+def test_an_epochs_mean_batch_is_what_its_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
     began: list[float] = []
 
     def step(batch: torch.Tensor) -> None:
         began.append(time.perf_counter())
         time.sleep(0.002)
 
-    (point,) = measure_loader("cpu", 64, 3, (False,), (0,), step)
+    small_epochs(monkeypatch.setattr, step)
+    (point,) = measure_loader("cpu")
     assert (point.what, point.num_bytes) == ("loader", 64 * BATCH_SIZE)
     assert dict(point.options) == {"pin_memory": False, "num_workers": 0}
     epochs = [began[place : place + 3] for place in range(0, len(began), 3)][1:]
@@ -308,9 +318,10 @@ def test_an_epochs_mean_batch_is_what_its_steps_take() -> None:
         assert seconds * 3 >= starts[-1] - starts[0] + 0.002
 
 
-def test_a_batch_with_wrong_data_is_caught() -> None:
+def test_a_batch_with_wrong_data_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_epochs(monkeypatch.setattr, lambda batch: batch.zero_())
     with pytest.raises(RuntimeError, match="batch 0 has wrong data: its last elements sum up to 0, not 496"):
-        measure_loader("cpu", 64, 2, (False,), (0,), lambda batch: batch.zero_())
+        measure_loader("cpu")
 
 
 # ---- in a profile
@@ -365,7 +376,8 @@ def test_a_loaders_workers_run_in_a_launched_rank() -> None:
 
 
 def loads_in_a_rank() -> list[Point]:
-    return measure_loader("cpu", 64, 3, (False,), (2,), lambda batch: batch)
+    small_epochs(setattr, lambda batch: batch, workers=2)  # in a process of its own
+    return measure_loader("cpu")
 
 
 # ---- on a GPU

@@ -156,33 +156,28 @@ def _bench_table(log: Log, times: Times, number: int) -> None:
 def _bench_trials(log: Log, times: Times) -> int:
     """Add the times that each rank printed and return the number of ranks; lines of ranks may be interleaved."""
     labels = {int(text.strip()[:-1]) for text in log.lines if re.fullmatch(r"\s*\d{1,7}:\s*", text)}
-    number, end, size = len(labels), len(log.lines), 0.0
+    number, end = len(labels), len(log.lines)
     log.check(labels == set(range(number)), end, f"trials are missing: of ranks there are {sorted(labels)[:20]}")
-    waiting: dict[str, list[tuple[int, float, float]]] = {"duration": [], "busbw": []}  # for the check below
-
-    def settle(line: int, kind: str, figure: float) -> None:
-        fits = [one for one in waiting[kind] if abs(one[1] - figure) <= one[2] * ROUNDING]
-        log.check(fits, line, f"it does not fit {size:g} GB, {number} ranks and a {kind} above")
-        waiting[kind].remove(fits[0])
-
+    printed: dict[str, list[tuple[float, float, int]]] = {
+        "data size": [],
+        "duration": [],
+        "throughput": [],
+        "busbw": [],
+    }
     for line, text in enumerate(log.lines, 1):
-        if (found := re.search(r"(data size|duration|algo throughput|busbw): ([\d.]+)", text)) is None:
-            continue
-        value = log.number(line, found[2], 1e-9)
-        if found[1] == "data size":
-            log.check(size in (0.0, value), line, f"the trials must be of one size, got {value:g} and {size:g} GB")
-            size = value
-        elif found[1] == "duration":
-            waiting["duration"].append((line, value, half_unit(found[2])))
-        elif found[1] == "algo throughput":  # in bits, of the bytes sent and received
-            seconds = 2 * 8 * size * GB / value
-            settle(line, "duration", seconds)
-            waiting["busbw"].append((line, value * (number - 1) / number / 1e9, 1e-4))
-            times.add(line, "allreduce", round(size * GB), seconds, _IN_PLACE)
-        else:
-            settle(line, "busbw", value)
-    left = [line for some in waiting.values() for line, *_ in some]
-    log.check(not left, min(left, default=end), "a trial of a rank is cut")
-    added = sum(len(seconds) for _, seconds in times.found.values())
-    log.check(not added % number, end, "a trial of a rank is cut")
+        if found := re.search(r"(data size|duration|throughput|busbw): ([\d.]+)", text):
+            printed[found[1]].append((log.number(line, found[2], 1e-9), half_unit(found[2]), line))
+    sizes = {value for value, *_ in printed["data size"]}
+    log.check(len(sizes) == 1, end, f"the trials must be of one size, got {sorted(sizes)} GB")
+    num_bits = 2 * 8 * sizes.pop() * GB  # sent and received
+    log.check(not len(printed["throughput"]) % number, end, "a trial of a rank is cut")
+    rates = sorted(rate for rate, *_ in printed["throughput"])
+    expected = {"duration": [num_bits / rate for rate in reversed(rates)]}
+    expected["busbw"] = [rate * (number - 1) / number / 1e9 for rate in rates]
+    for kind, figures in expected.items():
+        log.check(len(printed[kind]) == len(rates), end, "a trial of a rank is cut")
+        for (value, off, line), figure in zip(sorted(printed[kind]), figures, strict=True):
+            log.check(abs(value - figure) <= off * ROUNDING, line, f"no throughput fits a {kind} of {value:g}")
+    for rate, _, line in printed["throughput"]:
+        times.add(line, "allreduce", round(num_bits / 16), num_bits / rate, _IN_PLACE)
     return number

@@ -42,13 +42,13 @@ class Row(NamedTuple):
 
 
 class Half(NamedTuple):
-    """Half of a row (in or out of place): its time, the range of algbw in bytes/s that fits it, and its busbw."""
+    """Half of a row (in or out of place): its time, and its algbw and busbw in bytes/s with what rounding hides."""
 
     row: Row
     in_place: bool
     seconds: float
-    least: float
-    most: float
+    alg: float
+    alg_off: float
     bus: float
     bus_off: float
 
@@ -203,27 +203,19 @@ def _halves(log: Log, table: Table) -> list[Half]:
     """Check that times and algbw agree within their rounding."""
     found = []
     for row in table.rows:
-        size = float(row.num_bytes)
         for at in table.halves:
             time, alg, bus = row.cells[at : at + 3]
             if time == "N/A":
                 continue
-            try:
-                seconds, rate, busbw = float(time) * 1e-6, float(alg) * GB, float(bus) * GB
-            except ValueError:
-                seconds = rate = busbw = math.nan
-            if not (seconds > 0 and math.isfinite(seconds + rate + busbw)):
-                log.fail(row.line, f"{time}, {alg}, {bus} must be a time and two bandwidths")
-            off, rate_off = half_unit(time) * 1e-6, half_unit(alg) * GB
-            least, most = size / (seconds + off), math.inf if size else 0.0
-            if seconds > off:
-                most = size / (seconds - off)
-            least, most = max(least, rate - rate_off), min(most, rate + rate_off)
-            if least > most * ROUNDING:
+            seconds, off = log.number(row.line, time, 1e-9) * 1e-6, half_unit(time) * 1e-6
+            rate, rate_off = log.number(row.line, alg, 0) * GB, half_unit(alg) * GB
+            fitting = between(seconds, off, float(row.num_bytes), rate, rate_off)
+            if fitting is None:
                 log.fail(row.line, f"{alg} GB/s is not {row.num_bytes} bytes in {time} µs")
             if "e" in time and rate > 0:  # printed with two digits, as in 1.8e+07: narrowed by algbw
-                seconds = between(seconds, off, size, rate, rate_off) or seconds
-            found.append(Half(row, at > table.halves[0], seconds, least, most, busbw, half_unit(bus) * GB))
+                seconds = fitting
+            busbw, bus_off = log.number(row.line, bus, 0) * GB, half_unit(bus) * GB
+            found.append(Half(row, at > table.halves[0], seconds, rate, rate_off, busbw, bus_off))
     log.check(found, table.header, "the table has no times")
     return found
 
@@ -245,8 +237,7 @@ def _num_ranks(log: Log, table: Table, halves: Sequence[Half], what: str, per_co
     def misfit(number: int) -> Half | None:
         share = 1.0 if what == "together" else busbw_factor(what, number)
         for half in halves:
-            low, high = half.bus - half.bus_off, (half.bus + half.bus_off) * ROUNDING
-            if share * half.least > high or low > share * half.most * ROUNDING:
+            if abs(half.bus - share * half.alg) > (half.bus_off + share * half.alg_off) * ROUNDING:
                 return half
         return None
 
@@ -270,9 +261,9 @@ def _num_ranks(log: Log, table: Table, halves: Sequence[Half], what: str, per_co
 
 def _exact_ranks(halves: Sequence[Half]) -> int:
     """Return the number of ranks that the bus bandwidths of an allreduce imply; 0 if several fit."""
-    used = [half for half in halves if half.least > 0]
-    low = max(0.0, *((half.bus - half.bus_off) / half.most for half in used)) / ROUNDING if used else 0.0
-    high = min((half.bus + half.bus_off) / half.least for half in used) * ROUNDING if used else 2.0
+    used = [half for half in halves if half.alg > half.alg_off]
+    low = max([0.0, *((half.bus - half.bus_off) / (half.alg + half.alg_off) for half in used)]) / ROUNDING
+    high = min([2.0, *((half.bus + half.bus_off) / (half.alg - half.alg_off) for half in used)]) * ROUNDING
     if not low <= high < 2:
         return 0
     few, many = max(1, math.ceil(2 / (2 - low) - 1e-9)), math.floor(2 / (2 - high) + 1e-9)

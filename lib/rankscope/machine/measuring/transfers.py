@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from ...values.checks import whole
 from ...values.units import bytes_words
 from ..profile import Key, Point
 from ..provenance import free_bytes
@@ -35,18 +34,13 @@ class Cuda:
     """
 
     def __init__(self, device: str = "cuda:0") -> None:
-        try:
-            found = torch.device(device)
-        except (RuntimeError, TypeError) as error:
-            raise ValueError(f"device must be a GPU like 'cuda:0', got {device!r}") from error
-        self.num_gpus = torch.cuda.device_count()
-        if found.type != "cuda" or not self.num_gpus:
-            why = "" if self.num_gpus else ", but there is none"
-            raise ValueError(f"device must be a GPU like 'cuda:0'{why}, got {device!r}")
-        self.index = whole("device", found.index or 0, 0, self.num_gpus - 1)
-        self._device = torch.device("cuda", self.index)
         stream: Any = torch.cuda.Stream
-        self._lanes = [stream(device=self._device) for _ in range(2)]
+        try:
+            self._device = torch.device(device)
+            self._lanes = [stream(device=self._device) for _ in range(2)]
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+            raise ValueError(f"device must be a GPU like 'cuda:0' that is there, got {device!r}") from error
+        self.index, self.num_gpus = self._device.index or 0, torch.cuda.device_count()
 
     def at(self, gpu: int) -> Cuda:
         """Return the GPU of that number."""
@@ -362,7 +356,7 @@ def _copied_s(device: Cuda, target: Tensor, source: Tensor, then: Callable[[], o
 # ---- epochs of a DataLoader, with pin_memory and without
 
 BATCH_SIZE, NUM_BATCHES, SAMPLE_BYTES = 32, 40, 2**18
-EPOCHS, WORKERS = 5, (0, 2)
+EPOCHS, WORKERS, PINS = 5, (0, 2), (False, True)
 SHARED, BATCHES_SHARED = Path("/dev/shm"), 32  # holds the batches of workers
 TIMEOUT_S = 60.0
 MATRIX, PRODUCTS = 4096, 4
@@ -373,8 +367,8 @@ Step = Callable[[Tensor], object]
 class Samples(Dataset[Tensor]):
     """A dataset that makes samples on demand: sample i is filled with i."""
 
-    def __init__(self, number: int, num_bytes: int) -> None:
-        self._number, self._elements = number, num_bytes // 4
+    def __init__(self, number: int, num_elements: int) -> None:
+        self._number, self._elements, self.num_bytes = number, num_elements, 4 * num_elements
 
     def __len__(self) -> int:
         return self._number
@@ -383,43 +377,35 @@ class Samples(Dataset[Tensor]):
         return torch.full((self._elements,), float(index))
 
 
-def measure_loader(
-    device: str = "cuda:0",
-    sample_bytes: int = SAMPLE_BYTES,
-    num_batches: int = NUM_BATCHES,
-    pins: tuple[bool, ...] = (False, True),
-    workers: tuple[int, ...] = WORKERS,
-    step: Step | None = None,
-) -> list[Point]:
+def measure_loader(device: str = "cuda:0") -> list[Point]:
     """Return a "loader" point (an epoch's mean seconds per batch) per number of workers, with and without pin_memory.
 
     Options: ``num_workers`` and ``pin_memory``; with it the copy is ``.to(device, non_blocking=True)``, without it the
-    copy blocks. `step` is the device's work for each batch, by default some matrix products. Epochs with and without
-    pin_memory take turns; the first of each does not count, because workers start in it. Samples are smaller if there
-    is little shared memory. Raises RuntimeError if a batch has wrong data or does not arrive.
+    copy blocks. Each batch is followed by some work of the device. Epochs with and without pin_memory take turns; the
+    first of each does not count, because workers start in it. Samples are smaller if there is little shared memory.
+    Raises RuntimeError if a batch has wrong data or does not arrive.
     """
+    sample_bytes = SAMPLE_BYTES
     if SHARED.exists():
-        most = shutil.disk_usage(SHARED).free // (BATCHES_SHARED * BATCH_SIZE)
-        sample_bytes = max(4, min(sample_bytes, most) // 4 * 4)
-    step = step or products(device)
-    samples = Samples(num_batches * BATCH_SIZE, sample_bytes)
+        sample_bytes = min(sample_bytes, shutil.disk_usage(SHARED).free // (BATCHES_SHARED * BATCH_SIZE))
+    samples, step = Samples(NUM_BATCHES * BATCH_SIZE, max(1, sample_bytes // 4)), products(device)
     points = []
-    for num_workers in workers:
+    for num_workers in WORKERS:
         kept: Any = {"persistent_workers": True, "timeout": TIMEOUT_S} if num_workers else {}
         loaders = {
-            pin: DataLoader(samples, BATCH_SIZE, num_workers=num_workers, pin_memory=pin, **kept) for pin in pins
+            pin: DataLoader(samples, BATCH_SIZE, num_workers=num_workers, pin_memory=pin, **kept) for pin in PINS
         }
-        found: dict[bool, list[tuple[float, bool]]] = {pin: [] for pin in pins}
+        found: dict[bool, list[tuple[float, bool]]] = {pin: [] for pin in PINS}
         for _ in range(EPOCHS + 1):
             for pin, loader in loaders.items():
                 stolen = stolen_ticks()
-                seconds = epoch_s(loader, device, pin, step) / num_batches
+                seconds = epoch_s(loader, device, pin, step) / NUM_BATCHES
                 found[pin].append((seconds, stolen_ticks() == stolen))
         del loaders, loader
         for pin, runs in found.items():
             seconds_each, clean = zip(*runs[1:], strict=True)
             options = {"pin_memory": pin, "num_workers": num_workers}
-            points.append(Point("loader", sample_bytes * BATCH_SIZE, seconds_each, clean, options))
+            points.append(Point("loader", samples.num_bytes * BATCH_SIZE, seconds_each, clean, options))
     return points
 
 
