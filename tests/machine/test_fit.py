@@ -166,8 +166,8 @@ def test_sizes_held_out_are_not_fitted() -> None:
     ("sizes", "times", "words"),
     [
         (SIZES[:4], [1.0] * 4, r"at least 5 different sizes, got \[256, 512, 1024, 2048\]"),
-        (None, [], "num_bytes must be a list with an entry for each size, got None"),
-        (SIZES, 1.0, "seconds must be a list with an entry for each size, got 1.0"),
+        (None, [], "num_bytes must be a list, got None"),
+        (SIZES, 1.0, "seconds must be a list, got 1.0"),
         (SIZES, [1.0] * 16, "seconds must be for each of 17 sizes, got 16"),
         (SIZES, [1.0] * 16 + [0.0], "seconds must be .* of at least 1e-12 .*, got 0.0"),
         (SIZES, [1.0] * 16 + [[]], "seconds must have a time of each size, got none of 16777216 bytes"),

@@ -34,6 +34,7 @@ NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data
     **dict.fromkeys(("B200", "B300", "GB200", "GB300"), 900e9),
 }
 PCIE = {"L40S": 4, "RTX 4090": 4, "A100 PCIE": 4, "H100 PCIE": 5, "RTX PRO 6000": 5, "RTX 5090": 5}  # generations
+# bytes/s that a GPU can send to the others of its node
 WIRE = NVLINK | {model: pcie_bytes_per_s(generation) for model, generation in PCIE.items()}
 _NO_MODEL = r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\w+ EDITION"
 _FABRIC = (
@@ -100,9 +101,9 @@ class Beside:
         return " and ".join(f"{PREFIX}{name}" if name in provenances() else name for name in self.peers)
 
     @property
-    def wire_bytes_per_s(self) -> float | None:
-        """Bytes/s that a GPU can send to the others of its node; None if unknown or if there are several nodes."""
-        return WIRE.get(self.gpu) if self.profile.num_nodes == 1 else None
+    def has_network(self) -> bool:
+        """Whether there are several nodes."""
+        return (self.profile.num_nodes or 1) > 1
 
     @cached_property
     def rates(self) -> dict[str, dict[int, float]]:
@@ -228,7 +229,7 @@ def p2p_off(box: Beside) -> Iterator[Finding]:
 def plug_in_missing(box: Beside) -> Iterator[Finding]:
     """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too."""
     share, small, _ = box.worst
-    is_seen = _has_network(box) and not box.is_series and share < _SOCKETS and small < _LATE
+    is_seen = box.has_network and not box.is_series and share < _SOCKETS and small < _LATE
     if is_seen or (box.states("NET/Socket") and not share >= LOW):
         words = "Nodes seem to talk through sockets, as without the network's plug-in: see which NCCL_DEBUG=INFO names"
         yield Finding("plug_in_missing", f"{box.figures} {words}.")
@@ -238,7 +239,7 @@ def no_gpudirect(box: Beside) -> Iterator[Finding]:
     """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
     share, small, _ = box.worst
     is_said = box.states("GPU Direct RDMA Disabled|NCCL_NET_GDR_LEVEL=(0|LOC)") and not share >= LOW
-    is_seen = _has_network(box) and not box.is_series and _SOCKETS <= share < LOW and small < _AS_QUICK
+    is_seen = box.has_network and not box.is_series and _SOCKETS <= share < LOW and small < _AS_QUICK
     if (is_said or is_seen) and not any((*plug_in_missing(box), *p2p_off(box))):
         how = "The log says that" if is_said else "It looks as if"
         words = "GPUDirect RDMA is off, so bytes pass through the host's memory: load nvidia-peermem"
@@ -250,7 +251,7 @@ def one_nic(box: Beside) -> Iterator[Finding]:
     share, small, _ = box.worst
     cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
     is_part = share < LOW and abs(share * cards - 1) < _NEAR
-    if _has_network(box) and not box.is_series and is_part and small >= _AS_QUICK:
+    if box.has_network and not box.is_series and is_part and small >= _AS_QUICK:
         words = f"Small sizes are as fast: NCCL seems to use one network card where others use {cards}"
         yield Finding("one_nic", f"{box.figures} {words}. Look at NCCL_IB_HCA and what NCCL_DEBUG=INFO lists.")
 
@@ -309,16 +310,12 @@ def switch_costs(box: Beside) -> Iterator[Finding]:
 
 def switch_adds(box: Beside) -> Iterator[Finding]:
     """The busbw of an allreduce exceeds the link rate; this takes a switch that reduces (NVLS)."""
-    rates, wire = box.rates.get("allreduce", {}), box.wire_bytes_per_s
+    rates, wire = box.rates.get("allreduce", {}), WIRE.get(box.gpu, np.inf)
     size = max(rates, key=rates.__getitem__, default=0)
-    if wire and rates and rates[size] > wire:
+    if box.profile.num_nodes == 1 and rates and rates[size] > wire:
         words = f"busbw is {rate_words(rates[size])}, more than the {rate_words(wire)} of a GPU's links"
         why = "This is expected: the switch reduces (NVLS), so each GPU sends its bytes only once"
         yield Finding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)
-
-
-def _has_network(box: Beside) -> bool:
-    return (box.profile.num_nodes or 1) > 1
 
 
 CAUSES: Sequence[Callable[[Beside], Iterator[Finding]]] = (

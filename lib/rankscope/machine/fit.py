@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Link
-from ..values.checks import count_of, is_scalar, number, whole
+from ..values.checks import count_of, is_scalar, number, several, whole
+from ..values.frozen import each
 from ..values.units import bytes_words, rate_words, time_words
 
 LEAST_SIZES = 5
@@ -118,23 +119,19 @@ def slope_s_per_byte(num_bytes: Sequence[int], seconds: Sequence[Any]) -> float:
 
 def _by_size(num_bytes: Any, seconds: Any, least: int = LEAST_SIZES) -> tuple[Times, list[Times]]:
     """The distinct sizes in ascending order, and the samples of each."""
-    for name, value in (("num_bytes", num_bytes), ("seconds", seconds)):
-        if isinstance(value, str) or not hasattr(value, "__len__"):
-            raise ValueError(f"{name} must be a list with an entry for each size, got {value!r}")
-    if len(num_bytes) != len(seconds):
-        raise ValueError(f"seconds must be for each of {len(num_bytes)} sizes, got {len(seconds)}")
+    sizes, times = several("num_bytes", num_bytes), several("seconds", seconds)
+    if len(sizes) != len(times):
+        raise ValueError(f"seconds must be for each of {len(sizes)} sizes, got {len(times)}")
     found: dict[int, list[float]] = {}
-    for size, times in zip(num_bytes, seconds, strict=True):
-        one = is_scalar(times) or isinstance(times, str) or not hasattr(times, "__iter__")
-        samples = [times] if one else list(times)
-        if not samples:
-            raise ValueError(f"seconds must have a time of each size, got none of {size!r} bytes")
+    for size, samples in zip(sizes, times, strict=True):
         of_size = found.setdefault(whole("num_bytes", size, 0), [])
-        of_size += [number("seconds", one, 1e-12, 1e9) for one in samples]
+        one = is_scalar(samples) or not hasattr(samples, "__len__")
+        of_size += each("seconds", [samples] if one else samples, number, 1e-12, 1e9)
+        if not of_size:
+            raise ValueError(f"seconds must have a time of each size, got none of {size!r} bytes")
     if len(found) < least:
         raise ValueError(f"num_bytes must be at least {least} different sizes, got {sorted(found)}")
-    sizes = sorted(found)
-    return np.array(sizes, dtype=float), [np.array(found[size]) for size in sizes]
+    return np.array(sorted(found), dtype=float), [np.array(found[size]) for size in sorted(found)]
 
 
 def _noise(sizes: Times, seconds: Times) -> float:

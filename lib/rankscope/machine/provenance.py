@@ -94,22 +94,8 @@ PROTOCOL: dict[str, Any] = {  # how a profile's points were measured
     "verified": truth,
 }
 _NEEDED = ("name", "backend", "num_ranks")
-# fields that must agree for two runs to share a profile
-SAME = (
-    "rankscope",
-    "torch",
-    "backend",
-    "device",
-    "num_ranks",
-    "num_nodes",
-    "ranks_per_node",
-    "network",
-    "system",
-    "cpu",
-    "num_cores",
-    "gpus",
-    "topology",
-)
+_FREE = ("name", "date", "command", "python", "memory_bytes", "environment", "source")
+SAME = tuple(name for name in FIELDS if name not in _FREE)  # these must agree for two runs to share a profile
 
 
 def checked_provenance(name: str, value: Any) -> ReadOnly:

@@ -19,16 +19,7 @@ from ...workers.joined import is_joined
 from ...workers.launch import launch
 from ..profile import EXPERIMENTS, Key, Point, Profile
 from ..provenance import FIELDS, difference, of_run
-from .plan import (
-    Protocol,
-    guess_s,
-    keys_of,
-    next_launch,
-    node_sizes,
-    powers_of_two,
-    transfer_keys,
-    words_of,
-)
+from .plan import Protocol, guess_s, keys_of, next_launch, node_sizes, powers_of_two, transfer_keys, words_of
 
 BACKENDS = ("gloo", "nccl", "mpi")
 DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first is the default
@@ -225,7 +216,7 @@ class _Run:
 
     def _new(self, found: Mapping[str, Any], about: Mapping[str, Any]) -> Profile:
         """The profile without points: only its provenance and protocol."""
-        sizes, protocol = node_sizes(found["nodes"]), self.protocol
+        sizes = node_sizes(found["nodes"])
         provenance = {
             **about,
             **{name: value for name, value in found.items() if name in FIELDS},
@@ -238,10 +229,7 @@ class _Run:
         if self.through_host:  # otherwise the backend implies the device
             provenance["device"] = self.device
         how = {
-            "warm_up": protocol.warm_up,
-            "iterations": protocol.iterations,
-            "budget_s": protocol.budget_s,
-            "real_time": protocol.real_time,
+            **{name: getattr(self.protocol, name) for name in ("warm_up", "iterations", "budget_s", "real_time")},
             "dtype": "float32",
             "start": "agreed instant",
             "statistic": "slowest rank of each iteration",
@@ -273,7 +261,8 @@ class _Run:
         copies = self._copies(found) if self.protocol.transfers else []
         keys += copies
         ratio = 1.0  # actual / expected time of the last launch
-        while missing := self._missing(keys):
+        done = {point.key for point in self.profile.points}
+        while missing := [key for key in keys if key not in done]:
             known = missing[0][0] not in ("ping_pong", "together")
             left_s = ratio * guess_s(missing, self.profile, self.protocol) if known else None
             self.report(Progress(len(keys) - len(missing), len(keys), words_of(missing[0]), left_s, left_out))
@@ -284,6 +273,7 @@ class _Run:
             points = self.start(_in_rank, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
             ratio = (time.monotonic() - begin) / expected
             self._keep(points)
+            done |= {point.key for point in points}
         if copies and not all(self.profile.select(what) for what in EXPERIMENTS):
             self.report(Progress(len(keys), len(keys), "experiments on copies", None, left_out))
             self._keep(self.start(_in_rank, ("experiment",), 4 * PATIENCE_S)[0])
@@ -295,10 +285,6 @@ class _Run:
         most = min(max(asked, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, found["transfer_bytes"])
         sizes = powers_of_two(LEAST_TRANSFER_BYTES, most, 4)
         return [key for size in sizes for key in transfer_keys(size, len(found["gpus"]))]
-
-    def _missing(self, keys: Sequence[Key]) -> list[Key]:
-        known = {point.key for point in self.profile.points}
-        return [key for key in keys if key not in known]
 
     def _keep(self, points: Sequence[Point]) -> None:
         """Store points in the file; they count only once stored."""
