@@ -122,17 +122,6 @@ class _Slot:
     done: Any = None
 
 
-@dataclass
-class _Arrival:
-    """A batch that has arrived once `done` has completed, or an error instead of it."""
-
-    item: int
-    batch: Any = None
-    riders: list[Any] = field(default_factory=list)  # the part that the copy stream copies
-    done: Any = None
-    error: Exception | None = None
-
-
 class _Ahead:
     """One iteration: the batches in flight, the ring, and the steps that were enqueued but not waited for."""
 
@@ -140,7 +129,8 @@ class _Ahead:
         self, batches: Iterator[Any], cuda: Cuda, num_ahead: int, recorder: Recorder | None, numbers: Iterator[int]
     ) -> None:
         self._batches, self._cuda, self._num_ahead, self._numbers = batches, cuda, num_ahead, numbers
-        self._arrivals: deque[_Arrival] = deque()
+        self._arrivals: deque[tuple[int, Any, list[Any], Any]] = deque()  # number, batch, what was copied, its event
+        self._error: Exception | None = None  # of the loader or of a copy: raised after the batches before it
         self._ring = deque(_Slot() for _ in range(num_ahead + 1))  # least recently used first
         self._steps: deque[tuple[int, Any, Any]] = deque()
         self._recorder, self._timed = recorder, recorder is not None
@@ -157,6 +147,7 @@ class _Ahead:
                 while more and len(self._arrivals) <= self._num_ahead:
                     more = self._send_next()
                 if not self._arrivals:
+                    self._raise()
                     return
                 item, begun, batch = self._receive()
                 yield batch.pop()  # and drop the reference
@@ -172,14 +163,21 @@ class _Ahead:
                 return False
             while len(self._steps) > self._num_ahead:
                 self._end_step()
-            arrival = self._sent(batch)
+            self._arrivals.append(self._sent(batch))
         except Exception as error:
-            arrival = _Arrival(-1, error=error)
-        self._arrivals.append(arrival)
-        return arrival.error is None
+            self._error = error
+        return self._error is None
 
-    def _sent(self, batch: Any) -> _Arrival:
-        """The batch with device tensors, to which copies are running."""
+    def _raise(self) -> None:
+        """Raise the error that has waited, if there is one."""
+        try:
+            if self._error is not None:
+                raise self._error
+        finally:
+            self._error = None  # its traceback leads here: a cycle
+
+    def _sent(self, batch: Any) -> tuple[int, Any, list[Any], Any]:
+        """The number of a batch, the batch with device tensors, those that are being copied, and their event."""
         slot = self._ring[0]
         self._ring.rotate(-1)
         self._release(slot)
@@ -192,7 +190,7 @@ class _Ahead:
             finally:  # even after an error: earlier batches continue
                 slot.done = self._cuda.mark(self._timed)
         arrived, riders = iter(there), [leaf for (rides, _), leaf in zip(ready, there, strict=True) if rides]
-        return _Arrival(slot.item, mapped(batch, lambda _: next(arrived)), riders, slot.done)
+        return slot.item, mapped(batch, lambda _: next(arrived)), riders, slot.done
 
     def _staged(self, leaf: Any, slot: _Slot) -> tuple[bool, Any]:
         """Whether a leaf uses the copy stream, and the leaf in pinned memory; otherwise the leaf already moved."""
@@ -219,18 +217,12 @@ class _Ahead:
         return room.as_strided(tensor.shape, copied_strides(tensor)).copy_(tensor)
 
     def _receive(self) -> tuple[int, Any, list[Any]]:
-        """The number of the oldest batch, the start of its step, and the batch; or raise its error."""
-        arrival = self._arrivals.popleft()
-        try:
-            if arrival.error is not None:
-                raise arrival.error
-        finally:
-            error, arrival.error = arrival.error, None  # it refers to this frame: a cycle
-            del error
-        self._cuda.wait_for(arrival.done)
-        for tensor in tensors(arrival.riders):
+        """The number of the oldest batch, the start of its step, and the batch."""
+        item, batch, riders, done = self._arrivals.popleft()
+        self._cuda.wait_for(done)
+        for tensor in tensors(riders):
             self._cuda.hand_over(tensor)
-        return arrival.item, self._cuda.mark(True) if self._timed else None, [arrival.batch]
+        return item, self._cuda.mark(True) if self._timed else None, [batch]
 
     def _release(self, slot: _Slot) -> None:
         """Wait for the last copy from a slot, and release its source."""
