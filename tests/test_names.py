@@ -26,7 +26,7 @@ from rankscope import explorers, figures, zero
 from rankscope.cli import main
 from rankscope.cli.doctor import tables
 from rankscope.cli.tables import overview, show
-from rankscope.doctor.diagnosis import Diagnosis
+from rankscope.doctor import Diagnosis
 from rankscope.explorers.panel import Explorer
 from rankscope.figures.assignments import draw_label_counts
 from rankscope.figures.axes import to_axes

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, sync_playwright
 
-from rankscope.doctor import probes, remedy
-from rankscope.doctor.diagnosis import Missing
+from rankscope import doctor
+from rankscope.doctor import Missing, remedy
 
 SETTINGS = {
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},  # cells out of sight are in the page too
@@ -32,7 +32,7 @@ LOAD_MS, RUN_MS, REPAINT_MS = 200_000, 400_000, 60_000
 def find_browser() -> str:
     """The browser to drive; without one the test skips."""
     try:
-        return probes.find_browser()
+        return doctor.find_browser()
     except Missing as missing:
         pytest.skip(f"{missing}: {remedy('Chromium')}")
 

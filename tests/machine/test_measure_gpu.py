@@ -14,7 +14,7 @@ import torch
 
 from rankscope.machine import Profile, Protocol
 from rankscope.machine.verdict import groups
-from rankscope.transfer.agreement import Agreement, DisagreementError
+from rankscope.transfer.record import Agreement, DisagreementError
 
 from ..tools import measure_gpu
 from .gpu_made import Made, copies, put_into_ranks

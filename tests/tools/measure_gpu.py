@@ -34,7 +34,7 @@ from rankscope.machine.measuring.run import Progress  # noqa: E402
 from rankscope.machine.profile import Point  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
 from rankscope.transfer import prefetched, record_steps  # noqa: E402
-from rankscope.transfer.agreement import DisagreementError  # noqa: E402
+from rankscope.transfer.record import DisagreementError  # noqa: E402
 from rankscope.values.units import bytes_words, time_words  # noqa: E402
 
 SIZES = powers_of_two(2**10, 2**30, 4)

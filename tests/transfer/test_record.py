@@ -19,9 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from rankscope.timeline import Span, Timeline
 from rankscope.transfer import prefetched, record, record_steps
-from rankscope.transfer.agreement import PHASES, DisagreementError, RecordedSteps
 from rankscope.transfer.prefetch import Prefetched
-from rankscope.transfer.record import CLOCK, PREFIX, read_steps
+from rankscope.transfer.record import CLOCK, PHASES, PREFIX, DisagreementError, RecordedSteps, read_steps
 
 HOST = "cpu"
 Parts = dict[str, Any]

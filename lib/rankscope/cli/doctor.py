@@ -14,8 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..doctor import examine
-from ..doctor.diagnosis import Diagnosis
+from ..doctor import Diagnosis, examine
 from ..values.checks import count_of
 from .ending import interruptible
 

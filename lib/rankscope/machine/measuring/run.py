@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...values.checks import of_type, one_of, truth, whole
+from ...values.checks import function, of_type, one_of, truth, whole
 from ...workers.host import MOST_RANKS
 from ...workers.interrupts import Interrupts
 from ...workers.joined import is_joined
@@ -83,8 +83,7 @@ def measure(
     ['allreduce']
     """
     chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
-    if not callable(report):
-        raise ValueError(f"report must be a function of a Progress, got {report!r}")
+    function("report", report, "of a Progress")
     backend = default_backend(num_ranks, device, emulate) if backend is None else one_of("backend", backend, BACKENDS)
     device = device_of(device, backend)
     number = num_ranks_of(num_ranks, backend)

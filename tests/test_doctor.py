@@ -21,13 +21,11 @@ import torch
 import torch.distributed as dist
 import yaml
 
-from rankscope import cli
+from rankscope import cli, doctor
 from rankscope.cli import doctor as cli_doctor
-from rankscope.doctor import examine, probes, remedy
-from rankscope.doctor.diagnosis import Check, Diagnosis, Missing
-from rankscope.doctor.probes import CHECKS
+from rankscope.doctor import CHECKS, Check, Diagnosis, Missing, examine, remedy
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 BY_NAME = {check.name: check for check in CHECKS}
 
 
@@ -100,18 +98,18 @@ def test_packages_are_those_that_ci_installs() -> None:
 def test_what_is_tested_is_what_ci_and_the_project_say() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     versions = workflow["jobs"]["test"]["strategy"]["matrix"]["python"]
-    assert (versions[0], versions[-1]) == probes.TESTED_PYTHON
+    assert (versions[0], versions[-1]) == doctor.TESTED_PYTHON
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["requires-python"] == f">={probes.TESTED_PYTHON[0]}"
-    assert f"torch>={probes.TESTED_TORCH[0]}" in project["optional-dependencies"]["torch"]
-    assert f"torch=={probes.TESTED_TORCH[1]}." in (ROOT / "constraints.txt").read_text()
+    assert project["requires-python"] == f">={doctor.TESTED_PYTHON[0]}"
+    assert f"torch>={doctor.TESTED_TORCH[0]}" in project["optional-dependencies"]["torch"]
+    assert f"torch=={doctor.TESTED_TORCH[1]}." in (ROOT / "constraints.txt").read_text()
 
 
 def test_headers_and_browsers_are_those_of_the_tests() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
-    assert all(f"have {name}" in ci for name in probes.BROWSERS)
+    assert all(f"have {name}" in ci for name in doctor.BROWSERS)
     code = (ROOT / "tests" / "sampling" / "libtorch_oracle.py").read_text()
-    assert ", ".join(f'"{name}"' for name in probes.COMPILERS) in code
+    assert ", ".join(f'"{name}"' for name in doctor.COMPILERS) in code
 
 
 # ---- this machine
@@ -206,7 +204,7 @@ def test_programs_that_do_or_do_not_what_they_should(
 def test_a_program_that_never_answers_is_given_up(only: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     sleep = shutil.which("sleep")
     only(mpirun=f"exec {sleep} 600")
-    monkeypatch.setattr("rankscope.doctor.diagnosis.PATIENCE_S", 0.2)
+    monkeypatch.setattr("rankscope.doctor.PATIENCE_S", 0.2)
     assert find("Open MPI").detail.endswith("mpirun did not answer within 0.2 s")
 
 
@@ -271,14 +269,14 @@ def test_packages_of_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shared_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(probes, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=64 * 2**20))
     found = find("shared memory")
     assert (found.found, found.required) == (False, False)
     assert found.detail == f"64 MiB free in {tmp_path}, less than 256 MiB"
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**30))
     assert find("shared memory").detail == f"1 GiB free in {tmp_path}"
-    monkeypatch.setattr(probes, "SHARED_MEMORY", tmp_path / "none")
+    monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path / "none")
     assert find("shared memory").detail.startswith(f"no {tmp_path / 'none'} to write to")
 
 

@@ -1,4 +1,7 @@
-"""Probes of Python, torch, the machine and its programs, and the list of checks that ask them."""
+"""What rankscope, its notebooks and its tests can use on this machine, and what to install for the rest.
+
+Each check tries one thing. One that fails is a diagnosis, never an error.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,85 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from ..values.checks import count_of
-from ..values.units import bytes_words
-from ..workers.host import num_cores
-from .diagnosis import PATIENCE_S, Check, Missing, output_of
+import attrs
+
+from .values.checks import count_of, one_of, printable
+from .values.units import bytes_words
+from .workers.host import num_cores
+
+__all__ = ["examine", "remedy"]
+
+PATIENCE_S = 20.0  # timeout for a program, loopback or two ranks; it only bounds a hang
+
+
+@attrs.frozen
+class Diagnosis:
+    """Whether something was found, its version or why it is missing, its purpose, and the remedy.
+
+    `remedy` is "" if it was found; `required` says that rankscope does not work without it.
+    """
+
+    name: str
+    found: bool
+    detail: str = attrs.field(converter=printable)
+    used_by: str
+    remedy: str = ""
+    required: bool = False
+
+
+class Missing(Exception):
+    """Raised by a probe if the thing is missing; it says why."""
+
+
+@attrs.frozen
+class Check:
+    """One check of the machine: `probe` returns a detail of what it found, or raises `Missing`.
+
+    >>> def probe():
+    ...     raise Missing("no such program")
+    >>> found = Check("abacus", "sums", probe, "apt-get install abacus").diagnosis()
+    >>> found.found, found.detail, found.remedy
+    (False, 'no such program', 'apt-get install abacus')
+    """
+
+    name: str
+    used_by: str
+    probe: Callable[[], str]
+    remedy: str = ""
+    required: bool = False
+
+    def diagnosis(self) -> Diagnosis:
+        """Run the probe and return the diagnosis; any exception of the probe is a diagnosis, too."""
+        try:
+            return Diagnosis(self.name, True, self.probe(), self.used_by, required=self.required)
+        except Missing as missing:
+            detail = str(missing)
+        except Exception as error:
+            detail = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
+        return Diagnosis(self.name, False, detail, self.used_by, self.remedy, self.required)
+
+
+def output_of(command: list[str], text: str = "") -> str:
+    """Return the output of a program, given `text` on its standard input. Raises Missing if it fails or hangs."""
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"{command[0]} did not answer within {PATIENCE_S:g} s") from None
+    except OSError as error:
+        raise Missing(f"{command[0]}: {error.strerror or error}") from None
+    if done.returncode:
+        first = next(iter(done.stderr.strip().splitlines()), "")
+        raise Missing(f"{command[0]} ended with exit code {done.returncode}{': ' * bool(first)}{first}")
+    return done.stdout
+
 
 # ---- Python, torch, packages
 
@@ -61,7 +133,7 @@ def gloo() -> str:
     backend("gloo")
     import torch
 
-    from ..workers.threads import in_threads
+    from .workers.threads import in_threads
 
     def total(rank: int, group: object) -> float:
         tensor = torch.tensor([rank + 1.0])
@@ -136,7 +208,7 @@ def loopback() -> str:
 def gpus() -> str:
     import torch
 
-    from ..machine import provenance
+    from .machine import provenance
 
     if not torch.version.cuda:
         raise Missing(f"torch {torch.__version__} is built for {'ROCm' if torch.version.hip else 'the CPU only'}")
@@ -155,7 +227,7 @@ def gpus() -> str:
 
 def emulated_network() -> str:
     """Create and remove two networks of one host each: through the switch, and through the kernel."""
-    from ..machine.emulate import emulated
+    from .machine.emulate import emulated
 
     works, fails = [], []
     for words, latency_s in (("with a latency", 1e-3), ("without", 0.0)):
@@ -309,3 +381,31 @@ CHECKS = (
     Check("Open MPI", "tests and `make bench` against its allreduces", open_mpi, f"{APT} openmpi-bin libopenmpi-dev"),
     Check("Chromium", "tests of explorers in a browser", browser, f"{APT} chromium; or name one in RANKSCOPE_CHROMIUM"),
 )
+
+
+def examine(
+    report: Callable[[str], object] = lambda name: None, checks: Iterable[Check] = CHECKS
+) -> tuple[Diagnosis, ...]:
+    """Return the diagnosis of each check, in order; `report` is called with the name of each before it starts.
+
+    >>> examine(checks=[Check("abacus", "sums", lambda: "10 rows of beads")])[0].detail
+    '10 rows of beads'
+    """
+    found = []
+    for check in checks:
+        report(check.name)
+        found.append(check.diagnosis())
+    return tuple(found)
+
+
+def remedy(name: str) -> str:
+    """Return what to do if the thing that a check looks for is missing.
+
+    >>> remedy("C++ compiler")
+    'apt-get install g++'
+    >>> remedy("abacus")
+    Traceback (most recent call last):
+    ValueError: name must be one of 'Python', ..., got 'abacus'
+    """
+    names = tuple(check.name for check in CHECKS)
+    return CHECKS[names.index(one_of("name", name, names))].remedy
