@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from ..values.checks import count_of, of_type
@@ -158,28 +159,18 @@ def changed_source_expected(facts: LinkFacts) -> Answer:
     return Answer(True, f"the last of {bytes_words(TRAP_BYTES)} is fetched {copy_s} after the call")
 
 
-def too_early(profile: Profile) -> Answer | None:
-    """Holds if, in every try, some elements read right after the call were wrong."""
-    return _wrong(profile, "too_early")
-
-
-def changed_source(profile: Profile) -> Answer | None:
-    """Holds if, in every try, some elements arrived with the value written to the source after the call."""
-    return _wrong(profile, "changed_source")
-
-
-def _wrong(profile: Profile, what: str) -> Answer | None:
-    said = [(point.options.get("method"), point.options.get("num_wrong"), point) for point in profile.select(what)]
-    points = {str(method): (point, wrong) for method, wrong, point in said if method and isinstance(wrong, int)}
-    if "pinned_non_blocking" not in points:
+def wrong_data(profile: Profile, what: str) -> Answer | None:
+    """Holds if, in every try, some elements of the copy from pinned memory, or to it, were wrong."""
+    found: dict[str, tuple[bool, str]] = {}
+    for point in profile.select(what):
+        method, wrong = str(point.options.get("method", "")), point.options.get("num_wrong")
+        if method and isinstance(wrong, int):
+            elements = f"{wrong} of the last {point.options.get('num_looked_at', '')} elements were wrong"
+            copy = f"in a copy of {bytes_words(point.num_bytes)} that takes {time_words(point.median_s)}"
+            found[method] = wrong > 0, f"{method.removesuffix('_non_blocking')}: {elements}, {copy}"
+    if "pinned_non_blocking" not in found:
         return None
-    words = []
-    for method, (point, wrong) in points.items():
-        looked_at = point.options.get("num_looked_at", "")
-        copy = f"in a copy of {bytes_words(point.num_bytes)} that takes {time_words(point.median_s)}"
-        elements = f"{wrong} of the last {looked_at} elements were wrong"
-        words.append(f"{method.removesuffix('_non_blocking')}: {elements}, {copy}")
-    return Answer(points["pinned_non_blocking"][1] > 0, "; ".join(words))
+    return Answer(found["pinned_non_blocking"][0], "; ".join(words for _, words in found.values()))
 
 
 # ---- DataLoader(pin_memory=True)
@@ -216,10 +207,13 @@ Rules = tuple[Callable[[LinkFacts], Answer], Callable[[Profile], Answer | None]]
 CLAIMS: dict[str, Rules] = {
     "pin_memory().to() is slower than .to() for a tensor that is copied once": (pinning_once_expected, pinning_once),
     "non_blocking=True returns early without pinned memory, too": (pageable_early_expected, pageable_early),
-    "a non_blocking copy to the host that is read too early gives wrong data": (too_early_expected, too_early),
+    "a non_blocking copy to the host that is read too early gives wrong data": (
+        too_early_expected,
+        partial(wrong_data, what="too_early"),
+    ),
     "a pinned source that is changed before the copy has ended arrives changed": (
         changed_source_expected,
-        changed_source,
+        partial(wrong_data, what="changed_source"),
     ),
     "DataLoader(pin_memory=True) makes batches arrive faster": (pinning_loader_expected, pinning_loader),
 }

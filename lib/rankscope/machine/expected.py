@@ -34,7 +34,6 @@ NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data
     **dict.fromkeys(("B200", "B300", "GB200", "GB300"), 900e9),
 }
 PCIE = {"L40S": 4, "RTX 4090": 4, "A100 PCIE": 4, "H100 PCIE": 5, "RTX PRO 6000": 5, "RTX 5090": 5}  # generations
-# bytes/s that a GPU can send to the others of its node
 WIRE = NVLINK | {model: pcie_bytes_per_s(generation) for model, generation in PCIE.items()}
 _NO_MODEL = r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\w+ EDITION"
 _FABRIC = (
@@ -99,6 +98,11 @@ class Beside:
     @property
     def names(self) -> str:
         return " and ".join(f"{PREFIX}{name}" if name in provenances() else name for name in self.peers)
+
+    @property
+    def wire_bytes_per_s(self) -> float | None:
+        """Bytes/s that a GPU can send to the others of its node; None if unknown or if there are several nodes."""
+        return WIRE.get(self.gpu) if self.profile.num_nodes == 1 else None
 
     @property
     def has_network(self) -> bool:
@@ -310,9 +314,9 @@ def switch_costs(box: Beside) -> Iterator[Finding]:
 
 def switch_adds(box: Beside) -> Iterator[Finding]:
     """The busbw of an allreduce exceeds the link rate; this takes a switch that reduces (NVLS)."""
-    rates, wire = box.rates.get("allreduce", {}), WIRE.get(box.gpu, np.inf)
+    rates, wire = box.rates.get("allreduce", {}), box.wire_bytes_per_s
     size = max(rates, key=rates.__getitem__, default=0)
-    if box.profile.num_nodes == 1 and rates and rates[size] > wire:
+    if wire and rates and rates[size] > wire:
         words = f"busbw is {rate_words(rates[size])}, more than the {rate_words(wire)} of a GPU's links"
         why = "This is expected: the switch reduces (NVLS), so each GPU sends its bytes only once"
         yield Finding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)

@@ -272,7 +272,7 @@ class Profile:
         lines = [
             f"{said['name']}: {ranks}, {self.backend}{where}",
             machine,
-            *([f"from {origin}"] if origin else []),
+            origin and f"from {origin}",
             source.get("notes"),
             said.get("environment"),
             ", ".join([said.get("date", "date not stated"), *versions]),
