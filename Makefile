@@ -90,8 +90,9 @@ site: setup ## make static pages of notebooks and API in build/site, which work 
 	@$(PY) site/make_site.py
 
 # Four processes share the test files and the notebooks, whichever is free takes the next: half of the time tests wait for
-# ranks, browsers and timeouts, so two cores have work for four. mypy runs next to them.
-PYTEST := $(PY) -m pytest -n4 --dist loadfile
+# ranks, browsers and timeouts, so two cores have work for four. conftest.py has the longest files begin first; xdist
+# itself would begin with those of the most tests. mypy runs next to them.
+PYTEST := $(PY) -m pytest -n4 --dist loadfile --no-loadscope-reorder
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-startup-timeout=300
 
 test: setup ## everything: lint, types, tests, docstring examples, and each notebook against its stored outputs

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import LONGEST
+
 LIB = Path(__file__).parents[1] / "lib"
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 PACKAGE = "rankscope"
@@ -376,3 +378,7 @@ def test_an_import_from_inside_a_room_is_caught(tmp_path: Path, line: str) -> No
     notebook = tmp_path / "deep.ipynb"
     notebook.write_text(json.dumps({"cells": [{"source": ["from rankscope.zero import memory\n", line]}]}))
     assert len(deep_imports(notebook)) == 1
+
+
+def test_the_files_that_tests_begin_with_are_there() -> None:
+    assert [name for name in LONGEST if not (LIB.parent / name).exists()] == []

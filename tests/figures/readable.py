@@ -37,6 +37,10 @@ class Box(NamedTuple):
     def area(self) -> float:
         return max(self.x1 - self.x0, 0.0) * max(self.y1 - self.y0, 0.0)
 
+    def meets(self, other: Box) -> bool:
+        """Whether the boxes have anything in common."""
+        return self.x0 < other.x1 and other.x0 < self.x1 and self.y0 < other.y1 and other.y0 < self.y1
+
     def shared(self, other: Box) -> float:
         """The share of the smaller box that lies on the other."""
         common = Box("", max(self.x0, other.x0), max(self.y0, other.y0), min(self.x1, other.x1), min(self.y1, other.y1))
@@ -48,7 +52,7 @@ def layout_problems(boxes: list[Box], width: float, height: float) -> Iterator[s
         if min(box.x0, box.y0) < -SLACK_PX or box.x1 > width + SLACK_PX or box.y1 > height + SLACK_PX:
             yield f"{box.text!r} is cut: {tuple(round(v) for v in box[1:])} in {width:.0f} × {height:.0f}"
     for one, other in combinations(boxes, 2):
-        if one.shared(other) > SHARED:
+        if one.meets(other) and one.shared(other) > SHARED:
             yield f"{one.text!r} lies on {other.text!r}"
 
 

@@ -531,8 +531,6 @@ def test_a_cell_of_a_notebook_launches_its_own_functions(tmp_path):
 JOINED = """
 import os
 from tests.workers import functions
-from rankscope import transfer
-from rankscope.cluster import Cluster
 from rankscope.ranks import RankError, launch
 first = launch(functions.total, None, (10,))
 second = launch(functions.rank, int(os.environ["WORLD_SIZE"]))
