@@ -9,13 +9,9 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-import tempfile
-import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
@@ -505,8 +501,7 @@ def _accumulate(work: Work, placement: _Placement) -> tuple[Vector, Vector, int]
 
 
 _USED = (("left", "right"), ("left",))  # branches, by rank
-_PATIENCE_S = 1.0  # with a rank that is still at work once another has ended: it hangs, however long one waits
-_GROUP_S = 30.0  # what a stuck allreduce waits for at most, should the process live so long
+_PATIENCE_S = 1.0  # of an allreduce that would wait for ever
 
 
 class _Branches(nn.Module):
@@ -525,7 +520,7 @@ class _Branches(nn.Module):
 class RankStory:
     """What one rank saw: which parameters its forward left out, and how two steps went.
 
-    `stuck_in` says where it still was when another rank had ended, `error` what torch raised; both are empty if all
+    `stuck_in` says where it waited without end for another rank, `error` what torch raised; both are empty if all
     went well. `gradient` is that after the first step, None if it did not come so far.
     """
 
@@ -584,8 +579,7 @@ def unused_parameters(find_unused: bool) -> Unused:
     """
     truth("find_unused", find_unused)
     inputs, module = _inputs(), _Branches()
-    with tempfile.TemporaryDirectory(prefix="rankscope-") as folder:
-        ranks = _on_ranks(_take_two_steps, len(_USED), module, inputs, find_unused, Path(folder))
+    ranks = _on_ranks(_take_two_steps, len(_USED), module, inputs, find_unused)
     own = (gradient_alone(module, _mean_output, inputs[rank], used) for rank, used in enumerate(_USED))
     return Unused(find_unused, tuple(ranks), tuple(own))
 
@@ -595,45 +589,26 @@ def _inputs() -> Tensor:
     return torch.randn(2, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-@attrs.define
-class _Progress:
-    """How far two steps have come."""
-
-    doing: str = ""
-    error: str = ""
-    gradient: Vector | None = None
-
-    def take(self, ddp: DistributedDataParallel, inputs: Tensor, used: tuple[str, ...]) -> None:
-        try:
-            for step in range(2):
-                self.doing = f"forward of step {step}"
-                loss = ddp(inputs, used).mean()
-                self.doing = f"backward of step {step}"
-                loss.backward()
-                self.gradient = gradient_of(ddp) if step == 0 else self.gradient
-                ddp.zero_grad()
-        except RuntimeError as error:
-            self.error = str(error)
-        self.doing = ""
-
-
-def _take_two_steps(module: _Branches, inputs: Tensor, find_unused: bool, folder: Path) -> RankStory:
-    """Take the steps in a thread, and give up on it some time after the other rank has put a file into the folder."""
-    rank = dist.get_rank()
-    group = dist.new_group(timeout=timedelta(seconds=_GROUP_S))
+def _take_two_steps(module: _Branches, inputs: Tensor, find_unused: bool) -> RankStory:
+    rank, group = dist.get_rank(), dist.new_group()
     ddp = DistributedDataParallel(module, process_group=group, find_unused_parameters=find_unused)
-    progress, patience_s = _Progress(), float("inf") if find_unused else _PATIENCE_S
-    thread = threading.Thread(target=progress.take, args=(ddp, inputs[rank], _USED[rank]), daemon=True)
-    thread.start()
-    given_up_s = float("inf")
-    while thread.is_alive() and time.monotonic() < given_up_s:
-        thread.join(0.02)
-        if given_up_s == float("inf") and any(folder.iterdir()) and progress.doing.startswith("backward"):
-            given_up_s = time.monotonic() + patience_s
-    if not thread.is_alive():
-        (folder / str(rank)).touch()
+    dist.barrier()  # from here on nobody waits for a rank that is only slow
+    if not find_unused:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=_PATIENCE_S), group)
+    doing, error, gradient = "", "", None
+    try:
+        for step in range(2):
+            doing = f"forward of step {step}"
+            loss = ddp(inputs[rank], _USED[rank]).mean()
+            doing = f"backward of step {step}"
+            loss.backward()
+            gradient = gradient_of(ddp) if step == 0 else gradient
+            ddp.zero_grad()
+    except RuntimeError as raised:
+        error = str(raised)
     unused = tuple(name for name, _ in module.named_parameters() if name.split(".")[0] not in _USED[rank])
-    return RankStory(rank, unused, progress.doing, progress.error, progress.gradient)
+    stuck_in, error = (doing, "") if "Timed out" in error else ("", error)
+    return RankStory(rank, unused, stuck_in, error, gradient)
 
 
 # ---- a graph that never changes, and one that does

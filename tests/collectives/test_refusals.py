@@ -144,7 +144,7 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         *(
             (
                 lambda n=n: best(1e6, SIX, algorithms=n),
-                f"algorithms must be names of algorithms of allreduce, got {n!r}",
+                f"algorithms must be a list of algorithms of allreduce, got {n!r}",
             )
             for n in ("ring", 3)
         ),
@@ -152,7 +152,7 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
     "run_local": [
         (lambda: run_local("ring", ZEROS), "schedule must be a Schedule, got 'ring'"),
         *((local(op=op), "op must be one of 'sum', 'avg', 'min', 'max', 'prod', got") for op in ("mean", None, "SUM")),
-        (lambda: run_local(RING, None), "tensors must be 4, one per rank, got None"),
+        (lambda: run_local(RING, None), "tensors must be a list of one per rank, got None"),
         (lambda: run_local(RING, []), "tensors must be 4, one per rank, got 0"),
         (lambda: run_local(RING, [*ZEROS, ZEROS[0]]), "tensors must be 4, one per rank, got 5"),
         (local([0.0] * 8), r"tensors must be torch tensors, got \[0.0, .*\] for rank 3"),

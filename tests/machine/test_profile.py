@@ -205,7 +205,7 @@ def signed(text: str) -> str:
     ("old", "new", "words"),
     [
         ('"what":"together"', '"what":"apart"', r"points\[2\]: what must be one of .*got 'apart'"),
-        ('"what":"together",', "", r"points\[2\] must have a field 'what', and has none"),
+        ('"what":"together",', "", r"points\[2\] must have 'what', and has not"),
         ('"what":"together"', '"mood":1,"what":"together"', r"points\[2\] must hold .*got 'mood'"),
         ('"clean":[1', '"clean":[2', r"points\[0\]: clean must be a whole number from 0 to 1, got 2"),
         ('"name": "made up"', '"name": "a\\u001b[2J"', "name must be a printable string, got 'a.x1b"),

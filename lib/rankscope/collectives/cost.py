@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
-from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from ..cluster import Link
 from ..values.checks import number, of_type, one_of, truth, whole
+from .builders import check_options
 from .builders.rings import nodes_of, shape_of
 from .schedule import ROOTED
 
@@ -271,12 +271,9 @@ def closed_form(
     size = _sizes(num_bytes)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     form = FORMS[collective][algorithm]
-    taken = list(signature(form).parameters)[1:]
     if collective in ROOTED:  # all ranks being joined alike, it does not matter which is the root
         whole("root", options.pop("root", 0), 0, n - 1)
-    for name in options:
-        if name not in taken:
-            raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
+    check_options(collective, algorithm, options, form)
     of_type("link", link, Link)
     inner = link if inner is None else of_type("inner", inner, Link)
     seconds = form(Terms(n, size, link, gamma, inner), **options) + 0 * size

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..values.checks import of_type, one_of
+from ..values.checks import of_type, one_of, several
 from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule
 from .verify import verify
 
@@ -84,9 +84,7 @@ def check_counts(schedule: Schedule, rank: int, num_elements: int) -> None:
 
 def _alike(schedule: Schedule, given: Iterable[Tensor]) -> list[Tensor]:
     """The tensors, if they are one per rank and of one kind."""
-    if not isinstance(given, Iterable):
-        raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {given!r}")
-    tensors = list(given)
+    tensors = several("tensors", given, "one per rank")
     if len(tensors) != schedule.num_ranks:
         raise ValueError(f"tensors must be {schedule.num_ranks}, one per rank, got {len(tensors)}")
     unlike = schedule.weights is not None and schedule.collective in (*RUNS_IN, "all_to_all")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import one_line, whole
+from .frozen import mapping
 
 MOST_BYTES = 1 << 26  # of a stored value
 
@@ -113,13 +114,7 @@ def _checksums(raw: bytes) -> set[str]:
 
 def exactly(name: str, value: Any, known: tuple[str, ...]) -> None:
     """Raise ValueError unless a value is a mapping that holds these fields and no others."""
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{name} must be a mapping of {', '.join(known)}, got {value!r}")
-    for key in (*known, *value):
-        if key not in value:
-            raise ValueError(f"{name} must have a field {key!r}, and has none")
-        if key not in known:
-            raise ValueError(f"{name} must hold {', '.join(known)} and nothing else, got {key!r}")
+    mapping(name, value, dict.fromkeys(known, lambda _, one: one), known)
 
 
 def rebuild(kind: type[Value], name: str, fields: Any) -> Value:
@@ -130,7 +125,7 @@ def rebuild(kind: type[Value], name: str, fields: Any) -> Value:
     >>> from rankscope.cluster import Link
     >>> rebuild(Link, "intra", {"alpha_s": 1e-6})
     Traceback (most recent call last):
-    ValueError: intra must have a field 'bytes_per_s', and has none
+    ValueError: intra must have 'bytes_per_s', and has not
     >>> rebuild(Link, "intra", {"alpha_s": -1, "bytes_per_s": 1e9})
     Traceback (most recent call last):
     ValueError: intra: alpha_s must be a finite number of at least 0, got -1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from inspect import signature
 from typing import Any
@@ -89,10 +89,15 @@ def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Sc
     try:
         return _kept(builder, num_ranks, **options) if kept else builder(num_ranks, **options)
     except TypeError as error:
-        for name in options:
-            if name not in signature(builder).parameters:
-                raise ValueError(f"{algorithm} of {collective} takes no option {name!r}") from error
-        raise
+        check_options(collective, algorithm, options, builder)
+        raise error
+
+
+def check_options(collective: str, algorithm: str, options: Iterable[str], made_by: Callable[..., Any]) -> None:
+    """Raise ValueError for an option that a builder, or a closed form, does not take."""
+    for name in options:
+        if name not in list(signature(made_by).parameters)[1:]:
+            raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
 
 
 def is_shipped(collective: str, algorithm: str) -> bool:

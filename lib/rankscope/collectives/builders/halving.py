@@ -12,6 +12,7 @@ import numpy as np
 
 from ...values.checks import whole
 from ..schedule import MOST_RANKS, Ints, Phase, Schedule
+from .rooted import backwards
 
 
 def recursive_doubling(num_ranks: int) -> Schedule:
@@ -35,11 +36,9 @@ def halving_doubling(num_ranks: int) -> Schedule:
     """
 
     def core(p: int, real: Ints) -> Iterator[Phase]:
-        rounds = list(halves(p))
-        for peer, given, _, size in rounds:
-            yield Phase(real, real[peer], given, size, True)
-        for peer, _, kept, size in reversed(rounds):
-            yield Phase(real, real[peer], kept, size)
+        halving = [Phase(real, real[peer], given, size, True) for peer, given, _, size in halves(p)]
+        yield from halving
+        yield from backwards(halving)
 
     return _folded("allreduce", "halving_doubling", num_ranks, core)
 
@@ -76,12 +75,12 @@ def swing(num_ranks: int) -> Schedule:
         for peer in reversed(peers):
             blocks.append(np.concatenate([blocks[-1], blocks[-1][peer]], axis=1))
         blocks.reverse()
-        back = []
+        inwards = []
         for peer, block in zip(peers, blocks[1:], strict=True):
             src, dst = np.repeat(real, block.shape[1]), np.repeat(real[peer], block.shape[1])
-            yield Phase(src, dst, block[peer].ravel(), 1, True)
-            back.append(Phase(src, dst, block.ravel()))
-        yield from reversed(back)
+            inwards.append(Phase(src, dst, block[peer].ravel(), 1, True))
+        yield from inwards
+        yield from backwards(inwards)
 
     return _folded("allreduce", "swing", num_ranks, core)
 
