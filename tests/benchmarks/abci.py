@@ -95,8 +95,9 @@ def totals() -> list[Held]:
     """The whole jobs, with each one's own first epoch and validation."""
     held = []
     for row, job, start_s in jobs():
-        given = {"start_s": start_s, "validation_s": row["validation_s"], "first_epoch_s": row["first_epoch_s"]}
-        total_s = job.total_s(row["num_epochs"], IMAGES, row["num_ranks"] * row["batch_size"], **given)
+        epoch_s, num_epochs = job.epoch_s(IMAGES, row["num_ranks"] * row["batch_size"], start_s), row["num_epochs"]
+        around_s = row["first_epoch_s"] + num_epochs * row["validation_s"]
+        total_s = Interval(*(around_s + (num_epochs - 1) * one for one in epoch_s))
         held.append(Held(row["gpu"], f"{row['num_nodes']} nodes", total_s, row["total_s"], 0.0))
     return held
 

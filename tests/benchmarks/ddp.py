@@ -20,7 +20,7 @@ from rankscope.ddp import Contention, LocalStep, buckets, recommend, simulate
 from rankscope.ddp import cost as cost_of
 from rankscope.ddp.architectures import ARCHITECTURES
 from rankscope.ddp.recommend import DEFAULT_CAPS_MB
-from rankscope.ddp.step import default_buckets, default_launches, last_backward
+from rankscope.ddp.step import default_buckets, last_backward, launches
 from rankscope.explorers.panel import explorer_of
 from tests.ddp.simpy_reference import reference
 
@@ -53,7 +53,7 @@ def main() -> None:
         return LocalStep.modelled(sizes, backward_s=0.5)
 
     def end_s(local: LocalStep, cap_mb: float | None) -> float:
-        return last_backward(local, default_launches(local, cap_mb), cost, HELD).end_s
+        return last_backward(local, launches(local, default_buckets(local, cap_mb)), cost, HELD).end_s
 
     local, fresh = made(), iter([made() for _ in range(ROUNDS)])
     options: dict[str, Any] = {"contention": HELD}

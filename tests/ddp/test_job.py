@@ -15,7 +15,6 @@ from torch import nn
 from rankscope import ddp
 from rankscope.ddp import LocalStep
 from rankscope.ddp.architectures import architecture_step
-from rankscope.ddp.job import Interval, Job
 from tests.benchmarks import abci
 
 MIB = 1 << 20
@@ -90,17 +89,14 @@ def test_bad_input(change: dict[str, Any], problem: str) -> None:
 # ---- epochs
 
 
-def test_epochs_and_the_whole_job() -> None:
+def test_epochs() -> None:
     job = ddp.job([40 * MIB], 3.0, costs(80))
     assert job.step_s == pytest.approx((3.0, 3.5, 3.5))
     assert job.epoch_s(100, 40, start_s=1.0) == pytest.approx((8.5, 9.75, 9.75))  # two steps and a half
-    assert job.total_s(3, 100, 40, start_s=1.0) == pytest.approx((25.5, 29.25, 29.25))
-    whole = job.total_s(3, 100, 40, start_s=1.0, validation_s=2.0, first_epoch_s=20.0)
-    assert whole == pytest.approx((43.0, 45.5, 45.5))
     with pytest.raises(ValueError, match="samples_per_step must be a whole number of at least 1, got 0"):
         job.epoch_s(100, 0)
     with pytest.raises(ValueError, match="start_s must be a finite number of at least 0, got -1"):
-        job.total_s(3, 100, 40, start_s=-1)
+        job.epoch_s(100, 40, start_s=-1)
 
 
 # ---- ABCI's jobs
@@ -141,11 +137,6 @@ def test_figures_name_their_source() -> None:
     assert len(abci.FIGURES["source"]["commit"]) == 40
     rows = [*abci.FIGURES["steps"]["rows"], *abci.FIGURES["allreduce"]["rows"]]
     assert len({row["path"] for row in rows}) == len(rows) == 22
-
-
-def test_an_interval_is_of_seconds() -> None:
-    with pytest.raises(ValueError, match="step_s must be a finite number of at least 0, got -1"):
-        Job(Interval(-1, 0, 1), 0.0)
 
 
 def test_the_notebook_draws_and_says_what_the_benchmark_finds(monkeypatch: pytest.MonkeyPatch) -> None:

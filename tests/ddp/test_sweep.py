@@ -87,7 +87,7 @@ def test_a_file_is_the_same_again_to_seven_digits(tmp_path: Path) -> None:
         (lambda: cap(1, buckets=3), "buckets must be a list of buckets, got 3"),
         (lambda: cap(1, step_s=0.1), "step_s must be a list, got 0.1"),
         (lambda: cap(1, clean=True), "clean must be a list, got True"),
-        (lambda: cap(1, clean=(True, True)), "clean must say True or False of each of 1 steps, got 2"),
+        (lambda: cap(1, clean=(True, True)), "clean must say True or False of each of 1 iterations, got 2"),
     ],
 )
 def test_bad_input_is_refused(make: Any, message: str) -> None:

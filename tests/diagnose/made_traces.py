@@ -11,7 +11,7 @@ import numpy as np
 
 from rankscope.ddp import LocalStep
 from rankscope.ddp.cost import Cost
-from rankscope.ddp.step import default_launches, last_backward
+from rankscope.ddp.step import default_buckets, last_backward, launches
 
 OPTIMIZER_S, LOADER_S = 0.003, 0.002
 _GRADIENT = "torch::autograd::AccumulateGrad"
@@ -31,7 +31,7 @@ def write_traces(
 
     A step is that of `ddp.simulate`: each allreduce starts when the last rank has come, and ends everywhere at once.
     """
-    launched = default_launches(local, cap_mb)
+    launched = launches(local, default_buckets(local, cap_mb))
     last = last_backward(local, launched, cost)
     begin_s = local.forward_s + max(late_s)  # of the last rank's backward
     for rank, late in enumerate(late_s):

@@ -270,7 +270,9 @@ def buckets(
         0  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 3 … layer 2
         1  2 parameters, 2 MiB          reached its cap of 2 MiB         layer 1 … layer 0
     """
-    specs, caps = parameter_specs(parameters), caps_bytes(bucket_cap_mb)
+    specs = parameter_specs(parameters)
+    mb = (_FIRST_MB, CAP_MB) if bucket_cap_mb is None else (bucket_cap_mb,)  # the last one is that of all others
+    caps = [_bytes("bucket_cap_mb", one) for one in mb]
     static, unused = truth("static_graph", static_graph), truth("find_unused_parameters", find_unused_parameters)
     order = _ready_order(specs, ready_order, may_miss=static or unused)
     if unused and not static:
@@ -278,13 +280,6 @@ def buckets(
         return DDPBuckets(specs, first, first, None)
     first = _in_defined_order(specs, (None,))
     return DDPBuckets(specs, first, tuple(_fill(((n, specs[n]) for n in order), caps)), 2 if static else 1)
-
-
-def caps_bytes(bucket_cap_mb: float | None) -> tuple[int, ...]:
-    """Return the caps of the first, the second, … bucket of a dtype and device; the last one is that of all others."""
-    if bucket_cap_mb is None:
-        return int(_FIRST_MB * _MIB), int(CAP_MB * _MIB)
-    return (_bytes("bucket_cap_mb", bucket_cap_mb),)
 
 
 def _bytes(name: str, megabytes: float) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import attrs
+
 from ..values.checks import number, whole
-from ..values.frozen import checked, frozen, optional
 from .architectures import architecture_step
 from .cost import Cost, Seconds, costs_s
-from .step import LocalStep, default_launches, last_backward
+from .step import LocalStep, default_buckets, last_backward, launches
 
 if TYPE_CHECKING:
     from .buckets import Parameters
@@ -26,19 +27,15 @@ class Interval(NamedTuple):
     high: float
 
 
-def _interval(name: str, value: Interval) -> Interval:
-    return Interval(*(number(name, one, 0) for one in value))
-
-
-@frozen
+@attrs.frozen
 class Job:
-    """A training job: one step, and what epochs and the whole job take. `ddp.job` makes it.
+    """A training job: one step, and what an epoch takes. `ddp.job` makes it.
 
     `allreduce_s` is what the allreduces of one step take, one after the other, whether hidden or not.
     """
 
-    step_s: Interval = checked(_interval)
-    allreduce_s: float = checked(number, 0)
+    step_s: Interval
+    allreduce_s: float
 
     def epoch_s(self, num_samples: int, samples_per_step: int, start_s: float = 0.0) -> Interval:
         """Return the seconds of one epoch of training: `start_s`, then the steps.
@@ -52,27 +49,6 @@ class Job:
         """
         steps = whole("num_samples", num_samples, 1) / whole("samples_per_step", samples_per_step, 1)
         return Interval(*(number("start_s", start_s, 0) + steps * step_s for step_s in self.step_s))
-
-    def total_s(
-        self,
-        num_epochs: int,
-        num_samples: int,
-        samples_per_step: int,
-        *,
-        start_s: float = 0.0,
-        validation_s: float = 0.0,
-        first_epoch_s: float | None = None,
-    ) -> Interval:
-        """Return the seconds of all epochs, each with its validation.
-
-        `first_epoch_s` is the training of the first epoch, which often takes longer, as files are read from a cold
-        disk; None means that it takes as long as the others. Both are inputs: no step and no allreduce predicts them.
-        """
-        epochs, validation_s = whole("num_epochs", num_epochs, 1), number("validation_s", validation_s, 0)
-        first_s = optional("first_epoch_s", first_epoch_s, number, 0)
-        steady = self.epoch_s(num_samples, samples_per_step, start_s)
-        firsts = steady if first_s is None else (first_s,) * 3
-        return Interval(*(f + (epochs - 1) * s + epochs * validation_s for f, s in zip(firsts, steady, strict=True)))
 
 
 def job(
@@ -107,7 +83,7 @@ def job(
     alone_s = local.forward_s + local.backward_s + local.optimizer_s + local.unpack_s
     if not alone_s:
         raise ValueError(f"model must be a step that takes time, got {model!r}")
-    launched = default_launches(local, bucket_cap_mb)
+    launched = launches(local, default_buckets(local, bucket_cap_mb))
     before, after = (costs_s(cost, launched.num_bytes.astype(float)) for cost in (measured_allreduce_s, allreduce_s))
     had_s, has_s = float(before.sum()), float(after.sum())
     if had_s >= step_s:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,30 @@ _FIELDS = ("provenance", "setting", "parameters", "step_s", "clean", "steps")
 _COLUMNS, _NAMES = ("rank", "lane", "kind", "item", "start_s", "stop_s"), ("lanes", "kinds")  # of a timeline
 
 
-def used_s(step_s: tuple[float, ...], clean: tuple[bool, ...]) -> Seconds:
-    """Return the seconds of the iterations that are used; see `used_places`."""
-    return np.array(step_s)[list(used_places(clean))]
+class Iterations:
+    """What `step_s` and `clean` of a value say together: which iterations are used, and what those took."""
+
+    step_s: tuple[float, ...]
+    clean: tuple[bool, ...]
+
+    def __attrs_post_init__(self) -> None:
+        if not self.step_s or len(self.clean) != len(self.step_s):
+            wanted = f"True or False of each of {len(self.step_s)} iterations"
+            raise ValueError(f"clean must say {wanted}, got {len(self.clean)}")
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """The places of the iterations that are used; see `used_places`."""
+        return used_places(self.clean)
+
+    @property
+    def used_s(self) -> Seconds:
+        """The seconds of the iterations that are used."""
+        return np.array(self.step_s)[list(self.used)]
+
+    @property
+    def median_s(self) -> float:
+        return float(np.median(self.used_s))
 
 
 @frozen
@@ -69,7 +89,7 @@ class ObservedStep:
 
 
 @frozen(eq=False)
-class DDPRun:
+class DDPRun(Iterations):
     """Steps of DDP: the seconds of each iteration, those of the slowest rank, and what was observed in it.
 
     `parameters` are those that get gradients, in the order of ``module.parameters()``. `provenance` says where it ran,
@@ -87,9 +107,8 @@ class DDPRun:
     steps: tuple[ObservedStep, ...] = checked(each, ObservedStep, default=())
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         iterations, shape = len(self.step_s), (self.num_ranks, len(self.parameters))
-        if not iterations or len(self.clean) != iterations:
-            raise ValueError(f"clean must say True or False of each of {iterations} iterations, got {len(self.clean)}")
         if len(self.steps) not in (0, iterations):
             raise ValueError(f"steps must be none or {iterations}, one for each iteration, got {len(self.steps)}")
         for step in self.steps:
@@ -106,20 +125,6 @@ class DDPRun:
     @property
     def num_ranks(self) -> int:
         return int(self.provenance["num_ranks"])
-
-    @cached_property
-    def used(self) -> tuple[int, ...]:
-        """The places of the iterations that are used; see `used_places`."""
-        return used_places(self.clean)
-
-    @property
-    def used_s(self) -> Seconds:
-        """The seconds of the iterations that are used."""
-        return used_s(self.step_s, self.clean)
-
-    @property
-    def median_s(self) -> float:
-        return float(np.median(self.used_s))
 
     @property
     def buckets(self) -> Buckets:

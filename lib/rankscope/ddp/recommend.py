@@ -12,7 +12,7 @@ from ..values.checks import count_of, number, of_type, several
 from ..values.units import time_words
 from .buckets import CAP_MB
 from .cost import Cost
-from .step import FREE, Contention, LocalStep, backward_begin_s, default_launches, last_backward
+from .step import FREE, Contention, LocalStep, backward_begin_s, default_buckets, last_backward, launches
 
 DEFAULT_CAPS_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 _WORTH = 0.01  # of a step's time: smaller than what the model can resolve
@@ -112,7 +112,7 @@ def recommend(
     others_s = backward_begin_s(local, accumulation) + local.optimizer_s
 
     def candidate(cap: float | None, cost: Cost = cost) -> Candidate:
-        launched = default_launches(local, cap)
+        launched = launches(local, default_buckets(local, cap))
         last = last_backward(local, launched, cost, contention, overlap)
         return Candidate(cap, len(launched.launch_s), others_s + last.end_s, last.wait_s)
 

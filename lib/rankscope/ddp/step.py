@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..timeline import Span, Timeline
 from ..values.checks import count_of, number, of_type, several, truth, whole
 from ..values.frozen import checked, each, frozen
-from .buckets import Buckets, ParameterSpec, buckets_of, caps_bytes, parameter_specs
+from .buckets import Buckets, ParameterSpec, buckets_of, parameter_specs
 from .buckets import buckets as ddp_buckets
 from .cost import Cost, Seconds, costs_s
 
@@ -111,12 +111,6 @@ class LocalStep:
         return int(self.sizes.sum())
 
     @cached_property
-    def alike(self) -> bool:
-        """Whether any gradients may share a bucket and all get ready: dense, of one dtype, on one device."""
-        keys = {(spec.dtype, spec.device, spec.sparse) for spec in self.parameters}
-        return len(keys) == 1 and not any(sparse for *_, sparse in keys) and not np.isnan(self.ready_s).any()
-
-    @cached_property
     def ready_order(self) -> tuple[int, ...]:
         """The places of parameters in the order in which their gradients get ready, without those that never do."""
         order = np.lexsort((-np.arange(len(self.parameters)), self.ready_s))  # of equals the last comes first
@@ -177,21 +171,6 @@ def launches(local: LocalStep, buckets: Buckets) -> Launches:
     return Launches(np.maximum.accumulate(last_s), np.add.reduceat(local.sizes[places], firsts))
 
 
-def default_launches(local: LocalStep, bucket_cap_mb: float | None = None) -> Launches:
-    """Return the `launches` of the `default_buckets`; fast, without lists of parameters, if all gradients are alike."""
-    if not local.alike:
-        return launches(local, default_buckets(local, bucket_cap_mb))
-    caps = caps_bytes(bucket_cap_mb)
-    order = np.array(local.ready_order)
-    reached = np.cumsum(local.sizes[order])
-    ends, start, held, cap = [], 0, 0, caps[0]
-    while start < order.size:
-        last = min(max(int(np.searchsorted(reached, held + cap)), start), order.size - 1)
-        ends.append(last)
-        start, held, cap = last + 1, int(reached[last]), caps[-1]
-    return Launches(local.ready_s[order][ends], np.diff(reached[ends], prepend=0))
-
-
 # ---- the step
 
 
@@ -229,7 +208,7 @@ def simulate(
     """
     of_type("local", local, LocalStep)
     if buckets is None:
-        launched = default_launches(local, bucket_cap_mb)
+        launched = launches(local, default_buckets(local, bucket_cap_mb))
     elif bucket_cap_mb is None:
         launched = launches(local, buckets_of("buckets", buckets, len(local.parameters)))
     else:

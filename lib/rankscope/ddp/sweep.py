@@ -13,33 +13,20 @@ from ..values.checks import number, truth
 from ..values.frozen import checked, each, frozen, optional
 from .buckets import Buckets, ParameterSpec, buckets_of
 from .cost import CostTable, Seconds
-from .observed import used_s
+from .observed import Iterations
 from .step import Contention, LocalStep, simulate
 
 FORMAT, VERSION = "rankscope cap sweeps", 1
 
 
 @frozen
-class MeasuredCap:
+class MeasuredCap(Iterations):
     """The seconds of each step at one cap (None is DDP's default), which of them were clean, and the buckets."""
 
     bucket_cap_mb: float | None = checked(optional, number, above=0)
     buckets: Buckets = checked(buckets_of)
     step_s: tuple[float, ...] = checked(each, number, above=0)
     clean: tuple[bool, ...] = checked(each, truth)
-
-    def __attrs_post_init__(self) -> None:
-        if not self.step_s or len(self.step_s) != len(self.clean):
-            raise ValueError(f"clean must say True or False of each of {len(self.step_s)} steps, got {len(self.clean)}")
-
-    @property
-    def used_s(self) -> Seconds:
-        """The seconds of the steps that are used; see `used_places`."""
-        return used_s(self.step_s, self.clean)
-
-    @property
-    def median_s(self) -> float:
-        return float(np.median(self.used_s))
 
 
 @frozen(eq=False)
