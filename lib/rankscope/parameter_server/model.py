@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import numpy as np
@@ -108,11 +108,10 @@ def simulate(
     if how == "allreduce":
         ring_s = 2 * (num_workers - 1) * link.seconds(parameter_bytes / num_workers)
         return ServerRun(*sizes, Timeline.of(_ring(seconds, ring_s, update_s, num_batches // num_workers)))
-    events = _Events(how == "synchronous", num_batches, link, parameter_bytes / link.bytes_per_s, seconds, update_s)
-    events.run()
+    served = _Served(how == "synchronous", num_batches, link, parameter_bytes / link.bytes_per_s, seconds, update_s)
     moved = num_batches * parameter_bytes
-    behind = tuple(events.staleness), tuple(events.pushed_by)
-    return ServerRun(*sizes, Timeline.of(events.spans), moved, moved, *behind)
+    behind = tuple(served.staleness), tuple(served.pushed_by)
+    return ServerRun(*sizes, Timeline.of(served.spans), moved, moved, *behind)
 
 
 def _ring(compute_s: tuple[float, ...], ring_s: float, update_s: float, num_steps: int) -> Iterator[Span]:
@@ -148,21 +147,8 @@ def each_worker(name: str, value: float | Sequence[float], num_workers: int) -> 
     return tuple(number(name, one, 0) for one in value)
 
 
-class _Event(NamedTuple):
-    """A worker's message: it arrives at the server's port, has passed it, or is back; events go by time."""
-
-    time_s: float
-    worker: int
-    stage: str
-    version: int = 0
-
-
-class _Events:
-    """Workers and a server until all batches are used up: call `run`, then read what is public.
-
-    A worker's turn is a pull (stages "ask" at the port, "asked" past it, "got" at the worker) and, once it has
-    computed, a push ("push" at the port, "pushed" past it, "taken" once the update that it waits for is done).
-    """
+class _Served:
+    """Workers and a server until all batches are used up: spans, and by whom each gradient was and how far behind."""
 
     def __init__(
         self,
@@ -174,97 +160,76 @@ class _Events:
         update_s: float,
     ) -> None:
         self._synchronous, self._num_workers, self._left = synchronous, len(compute_s), num_batches
-        self._half_s, self._port_s, self._compute_s, self._update_s = link.alpha_s / 2, port_s, compute_s, update_s
+        self._half_s, self._port_s, self._update_s = link.alpha_s / 2, port_s, update_s
         self._free_s = {"in": 0.0, "out": 0.0}  # when each direction of the port is
         self._updates_s: list[float] = []  # when each update was done
-        self._num_arrived = 0  # gradients
-        self._waiting: list[_Event] = []
-        self._begun_s = [0.0] * self._num_workers  # the call that a worker is in
-        self._pulls = [0] * self._num_workers
-        self._events: list[_Event] = []
+        self._waiting: list[int] = []  # workers whose update has not begun
         self.spans: list[Span] = []
         self.staleness: list[int] = []
         self.pushed_by: list[int] = []
-
-    def run(self) -> None:
-        for worker in range(1, self._num_workers + 1):
-            self._call(0.0, worker, "ask", 0)
+        turns = {worker: self._turns(worker, seconds) for worker, seconds in enumerate(compute_s, 1)}
+        self._events = [(0.0, worker) for worker in turns]
         while self._events:
-            event = heapq.heappop(self._events)
-            match event.stage:
-                case "ask":
-                    self._later(self._passes(event, "in", 0.0), event, "asked")
-                case "asked":
-                    self._answer(event)
-                case "got":
-                    done_s = event.time_s + self._compute_s[event.worker - 1]
-                    self._worked(event, "pull", event.time_s)
-                    self.spans.append(Span(event.worker, "work", "compute", event.version, event.time_s, done_s))
-                    self._call(done_s, event.worker, "push", event.version)
-                case "push":
-                    self._later(self._passes(event, "in", self._port_s), event, "pushed")
-                case "pushed":
-                    self._later(self._take(event), event, "taken")
-                case "taken":
-                    there_s = self._passes(event, "out", 0.0) + self._half_s
-                    self._worked(event, "push", there_s)
-                    self._call(there_s, event.worker, "ask", 0)
+            _, worker = heapq.heappop(self._events)
+            then_s = next(turns[worker], None)
+            if then_s is not None:
+                heapq.heappush(self._events, (then_s, worker))
 
-    def _later(self, time_s: float, event: _Event, stage: str) -> None:
-        heapq.heappush(self._events, event._replace(time_s=time_s, stage=stage))
+    def _turns(self, worker: int, compute_s: float) -> Iterator[float | None]:
+        """Pull, compute and push, again and again; yield when it goes on, or None until an update puts it on."""
+        now_s, num_pulls = 0.0, 0
+        while True:
+            begun_s, now_s = now_s, now_s + self._half_s
+            yield now_s  # its question is at the port
+            now_s = self._passes(worker, "in", 0.0, now_s)
+            yield now_s
+            needed = num_pulls if self._synchronous else 0
+            if needed > len(self._updates_s):
+                self._waiting.append(worker)
+                yield None
+            elif needed and self._updates_s[needed - 1] > now_s:
+                yield self._updates_s[needed - 1]
+            if not self._left:
+                return
+            if needed and self._updates_s[needed - 1] > now_s:
+                now_s = self._updates_s[needed - 1]
+                self.spans.append(Span(worker, "work", "wait", -1, begun_s, now_s))
+                begun_s = now_s
+            self._left, num_pulls = self._left - 1, num_pulls + 1
+            version = bisect_right(self._updates_s, now_s)
+            there_s = self._passes(worker, "out", self._port_s, now_s) + self._half_s
+            yield there_s
+            computed_s = there_s + compute_s
+            self.spans.append(Span(worker, "work", "pull", version, begun_s, there_s))
+            self.spans.append(Span(worker, "work", "compute", version, there_s, computed_s))
+            yield computed_s + self._half_s  # its gradient is at the port
+            passed_s = self._passes(worker, "in", self._port_s, computed_s + self._half_s)
+            yield passed_s
+            taken_s = self._take(worker, version, passed_s)
+            yield taken_s
+            now_s = self._passes(worker, "out", 0.0, taken_s) + self._half_s
+            self.spans.append(Span(worker, "work", "push", version, computed_s, now_s))
 
-    def _call(self, now_s: float, worker: int, stage: str, version: int) -> None:
-        self._begun_s[worker - 1] = now_s
-        heapq.heappush(self._events, _Event(now_s + self._half_s, worker, stage, version))
-
-    def _passes(self, event: _Event, way: str, port_s: float) -> float:
-        """When a message that is at the port now has passed it."""
-        start_s = max(event.time_s, self._free_s[way])
+    def _passes(self, worker: int, way: str, port_s: float, now_s: float) -> float:
+        """Return when a message that is at the port now has passed it."""
+        start_s = max(now_s, self._free_s[way])
         self._free_s[way] = start_s + port_s
         if port_s:
             kind = "recv" if way == "in" else "send"
-            self.spans.append(Span(SERVER, way, kind, event.worker, start_s, self._free_s[way]))
+            self.spans.append(Span(SERVER, way, kind, worker, start_s, self._free_s[way]))
         return self._free_s[way]
 
-    def _worked(self, event: _Event, kind: str, until_s: float) -> None:
-        """Record what the worker has done since its call began."""
-        item = -1 if kind == "wait" else event.version
-        self.spans.append(Span(event.worker, "work", kind, item, self._begun_s[event.worker - 1], until_s))
-
-    def _answer(self, event: _Event) -> None:
-        """Answer with the parameters if there is a batch left, once the update that is waited for is done."""
-        needed = self._pulls[event.worker - 1] if self._synchronous else 0
-        if needed > len(self._updates_s):
-            self._waiting.append(event)
-        elif self._left and needed and self._updates_s[needed - 1] > event.time_s:
-            done_s = self._updates_s[needed - 1]
-            self._worked(event, "wait", done_s)
-            self._begun_s[event.worker - 1] = done_s
-            self._later(done_s, event, "asked")
-        elif self._left:
-            self._left -= 1
-            self._pulls[event.worker - 1] += 1
-            version = bisect_right(self._updates_s, event.time_s)
-            there_s = self._passes(event, "out", self._port_s) + self._half_s
-            self._later(there_s, event._replace(version=version), "got")
-
-    def _take(self, event: _Event) -> float:
+    def _take(self, worker: int, version: int, now_s: float) -> float:
         """Take a gradient, and update if it is time to; return when the worker can learn that it was taken."""
-        self.pushed_by.append(event.worker)
-        self.staleness.append(len(self._updates_s) - event.version)
-        self._num_arrived += 1
-        if not self._synchronous:
-            return self._update(event.time_s)
-        if self._num_arrived % self._num_workers == 0:
-            self._update(event.time_s)
-            for one in self._waiting:
-                heapq.heappush(self._events, one)
-            self._waiting.clear()
-        return event.time_s
-
-    def _update(self, now_s: float) -> float:
-        """Update when the last update is done; return when this one is."""
+        self.pushed_by.append(worker)
+        self.staleness.append(len(self._updates_s) - version)
+        if self._synchronous and len(self.pushed_by) % self._num_workers:
+            return now_s
         start_s = max([now_s, *self._updates_s[-1:]])
-        self.spans.append(Span(SERVER, "update", "optimizer", len(self._updates_s), start_s, start_s + self._update_s))
-        self._updates_s.append(start_s + self._update_s)
-        return self._updates_s[-1]
+        done_s = start_s + self._update_s
+        self.spans.append(Span(SERVER, "update", "optimizer", len(self._updates_s), start_s, done_s))
+        self._updates_s.append(done_s)
+        for one in self._waiting:
+            heapq.heappush(self._events, (done_s, one))
+        self._waiting.clear()
+        return now_s if self._synchronous else done_s

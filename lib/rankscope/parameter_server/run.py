@@ -109,7 +109,7 @@ def train(
             name = "the server" if with_server and error.rank == SERVER else f"worker {worker}"
             raise RankError(f"{name}: {error}", error.rank) from error
     spans = recorder.timeline()
-    return ServerRun(*sizes, spans.shifted(-spans.begin_s), **attrs.asdict(ended, recurse=False))
+    return ServerRun(*sizes, spans.shifted(-spans.begin_s), **ended)
 
 
 def _train_alone(work: Work, batches: NDArray[np.int64], rate: float, compute_s: tuple[float, ...]) -> Vector:
@@ -164,6 +164,9 @@ def batches_of(num_samples: int, num_batches: int, batch_size: int, seed: int = 
 # ---- in a rank
 
 
+_Ended = dict[str, Any]  # what a rank knows of a ServerRun's last fields
+
+
 @attrs.frozen
 class _Calls:
     """How the ranks call each other by RPC."""
@@ -207,17 +210,6 @@ class _Task:
         gradients = torch.autograd.grad(loss, list(module.parameters()))
         time.sleep(self.compute_s[worker - 1])
         return parameters_to_vector(gradients)
-
-
-@attrs.frozen(eq=False)
-class _Ended:
-    """What a rank ends with; the counts are the server's, empty elsewhere."""
-
-    parameters: NDArray[np.float64]
-    received_bytes: int = 0
-    sent_bytes: int = 0
-    staleness: tuple[int, ...] = ()
-    pushed_by: tuple[int, ...] = ()
 
 
 class Server:
@@ -265,7 +257,8 @@ class Server:
     def end(self) -> _Ended:
         with self._lock:
             staleness, pushed_by = zip(*self._staleness, strict=True)
-            return _Ended(self._flat.double().numpy(), self._received_bytes, self._sent_bytes, staleness, pushed_by)
+            moved = {"received_bytes": self._received_bytes, "sent_bytes": self._sent_bytes}
+            return {"parameters": self._flat.double().numpy(), "staleness": staleness, "pushed_by": pushed_by, **moved}
 
     def _answer(self, worker: int, ready_ns: int) -> tuple[int, int, int, Tensor | None]:
         if self._num_given >= len(self._task.batches):
@@ -300,7 +293,7 @@ def _serve_or_work(task: _Task, recorder: Recorder) -> _Ended:
         if rank != SERVER:
             _work(task, rank, recorder)
         dist.barrier()
-        return _Ended(np.empty(0)) if _server is None else _server.end()
+        return {} if _server is None else _server.end()
 
 
 def _work(task: _Task, worker: int, recorder: Recorder) -> None:
@@ -339,7 +332,7 @@ def _train_in_ring(task: _Task, recorder: Recorder) -> _Ended:
             dist.all_reduce(gradient)
         with recorder.span("work", "optimizer", step):
             flat.sub_(gradient, alpha=task.learning_rate / num_workers)
-    return _Ended(flat.double().numpy())
+    return {"parameters": flat.double().numpy()}
 
 
 def _train_in_shared_memory(task: _Task, recorder: Recorder) -> _Ended:
@@ -353,7 +346,7 @@ def _train_in_shared_memory(task: _Task, recorder: Recorder) -> _Ended:
         with recorder.span("work", "step", row):
             flat.sub_(task.gradient(module, row, rank + 1), alpha=task.learning_rate)
     dist.barrier()
-    return _Ended(flat.double().numpy())
+    return {"parameters": flat.double().numpy()}
 
 
 def _time_calls(num_bytes: tuple[int, ...], iterations: int, calls: _Calls) -> list[list[float]]:
