@@ -22,10 +22,11 @@ import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset
 from torchdata.nodes import IterableWrapper, Loader, ParallelMapper, Prefetcher
 
-from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, run, simulate
+from rankscope.pipeline import Lognormal, Pipeline, Stage, run, simulate
 from rankscope.workers.crew import Crew
 from rankscope.workers.worker import answer
 
+from ..distributions import Exponential
 from ..pipeline.simpy_reference import reference
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, queue_fill, simulate
+from rankscope.pipeline import Lognormal, Pipeline, Stage, queue_fill, simulate
 from rankscope.timeline import Span, Timeline
+
+from ..distributions import Exponential
 
 
 @pytest.mark.parametrize("ordered", [True, False])

@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 import torch
 
-from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, StageError, run, simulate
+from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
 from rankscope.workers import crew
 
+from ..distributions import Exponential
 from ..processes import NOT_HANGING_S, alive, gone, soon
 from .virtual_time import VirtualTime, run_module
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.pipeline import Exponential, Lognormal, Pipeline, Stage, simulate
+from rankscope.pipeline import Lognormal, Pipeline, Stage, simulate
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Timeline
 
+from ..distributions import Exponential
 from .simpy_reference import Times, reference
 
 

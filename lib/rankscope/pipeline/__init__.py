@@ -13,7 +13,7 @@ from .closest import closest
 from .dataloader_model import Cores, Handover, simulate_dataloader
 from .queue_fill import queue_fill
 from .run import StageError, run
-from .service import Exponential, Lognormal
+from .service import Lognormal
 from .simulate import simulate
 from .stages import Pipeline, Stage
 from .stored_images import StoredImages
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cores",
-    "Exponential",
     "Handover",
     "Lognormal",
     "Pipeline",

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 
 from ..timeline import Timeline
-from ..values.checks import count_of, number, of_type, several, truth, whole
-from ..values.frozen import checked, frozen, optional
+from ..values.checks import count_of, number, of_type, truth, whole
+from ..values.frozen import checked, each, frozen, optional
 from .dataloader_model import Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times
+
+if TYPE_CHECKING:
+    from .dataloader import RecordedLoader
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
 COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s")
@@ -112,12 +115,6 @@ class LoaderProfile:
         return float(self.cpu_s.mean() + self.step_cpu_s.mean()) * self.num_batches / self.num_cores
 
 
-class Recorded(Protocol):
-    """What has a profile: a `RecordedLoader`."""
-
-    def profile(self) -> LoaderProfile: ...
-
-
 @attrs.frozen
 class WhatIf:
     """One setting, the seconds that an epoch is predicted to take, and how many times as fast as recorded that is."""
@@ -163,7 +160,7 @@ class Advice:
 
 
 def advise(
-    recorded: Recorded | LoaderProfile,
+    recorded: RecordedLoader[Any] | LoaderProfile,
     *,
     num_workers: Iterable[int] | None = None,
     prefetch_factors: Iterable[int] = (1, 2, 4),
@@ -185,9 +182,9 @@ def advise(
     if num_batches is not None:
         profile = attrs.evolve(profile, num_batches=num_batches)  # type: ignore[misc]
     most = max(8, 2 * profile.num_cores)
-    numbers = [number for number in (0, *(2**power for power in range(16))) if number <= most]
-    numbers = numbers if num_workers is None else _counts("num_workers", num_workers, 0)
-    factors = _counts("prefetch_factors", prefetch_factors, 1)
+    usual = [number for number in (0, *(2**power for power in range(16))) if number <= most]
+    numbers = each("num_workers", usual if num_workers is None else num_workers, whole, 0)
+    factors = each("prefetch_factors", prefetch_factors, whole, 1)
     now, persistent = profile.settings, profile.settings.persistent_workers
     pins = (False, True) if profile.accelerator and profile.pinning else (now.pin_memory,)
     tried = product(numbers, factors, (True, False), pins)
@@ -216,10 +213,6 @@ def advise(
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
-
-
-def _counts(name: str, values: Iterable[int], low: int) -> list[int]:
-    return [whole(name, value, low) for value in several(name, values, "whole numbers")]
 
 
 def _normal(settings: LoaderSettings) -> LoaderSettings:

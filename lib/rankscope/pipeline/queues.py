@@ -41,21 +41,18 @@ class Queue:
         for _ in range(capacity):
             self._room.put(None)
 
-    def put(self, item: Item) -> None:
-        """Wait for room and put the item there."""
-        self._room.get()
-        if self._stopped:
-            raise Stopped
-        self._items.put(item)
-
-    def put_at_once(self, item: Item) -> bool:
-        """Put the item there if there is room; say whether there was."""
+    def put(self, item: Item) -> bool:
+        """Put the item there as soon as there is room; say whether that had to be waited for."""
+        waits = False
         try:
             self._room.get_nowait()
         except Empty:
-            return False
+            waits = True
+            self._room.get()
+            if self._stopped:
+                raise Stopped from None
         self._items.put(item)
-        return True
+        return waits
 
     def take(self) -> Item:
         """Wait for an item, and make room."""
@@ -132,24 +129,29 @@ class Turns:
 
 
 class Lockstep:
-    """Where ranks meet after each step: nobody goes on before all that have items left have come."""
+    """What the last stage of each rank hands its items to: nobody goes on before all that have items left have come."""
+
+    wait = "barrier"  # the kind of the span of a worker that waits for other ranks
 
     def __init__(self, num_ranks: int) -> None:
         self._lock, self._left, self._stopped = allocate_lock(), num_ranks, False
         self._waiting: list[SimpleQueue[bool]] = []
 
-    def arrive(self, calls: SimpleQueue[bool]) -> bool:
-        """Say whether all have come now, and call those that wait; else the one who asks will be called."""
+    def put(self, item: Item) -> bool:
+        """Return once all have come; say whether they had to be waited for."""
         with self._lock:
             if self._stopped:
                 raise Stopped
-            if len(self._waiting) + 1 < self._left:
-                self._waiting.append(calls)
+            if len(self._waiting) + 1 >= self._left:
+                self._call()
                 return False
-            self._call()
-            return True
+            call: SimpleQueue[bool] = SimpleQueue()
+            self._waiting.append(call)
+        if not call.get():
+            raise Stopped
+        return True
 
-    def leave(self) -> None:
+    def end(self) -> None:
         """Wait no longer for one of the ranks: it has no items left."""
         with self._lock:
             self._left -= 1
@@ -162,26 +164,6 @@ class Lockstep:
             self._call()
 
     def _call(self) -> None:
-        for calls in self._waiting:
-            calls.put(not self._stopped)
+        for call in self._waiting:
+            call.put(not self._stopped)
         self._waiting.clear()
-
-
-class Door:
-    """What the last stage of a rank hands its items to: nobody takes them, but the other ranks are waited for."""
-
-    wait = "barrier"  # the kind of the span of a worker that waits for other ranks
-
-    def __init__(self, step: Lockstep) -> None:
-        self._step = step
-        self._calls: SimpleQueue[bool] = SimpleQueue()
-
-    def put(self, item: Item) -> None:
-        if not self._calls.get():
-            raise Stopped
-
-    def put_at_once(self, item: Item) -> bool:
-        return self._step.arrive(self._calls)
-
-    def end(self) -> None:
-        self._step.leave()

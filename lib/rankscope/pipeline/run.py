@@ -24,7 +24,7 @@ from ..workers.errors import WorkerError
 from ..workers.interrupts import Interrupts
 from ..workers.worker import answer
 from .items import Items, counted, of_ranks
-from .queues import Door, End, Item, Lockstep, Queue, Source, Stopped, Turns
+from .queues import End, Item, Lockstep, Queue, Source, Stopped, Turns
 from .stages import Pipeline, Stage, check_lockstep
 
 _now = time.perf_counter_ns
@@ -65,15 +65,12 @@ def run(
     spans = Recorder() if recorder is None else of_type("recorder", recorder, Recorder)
     prepared = [_Run(pipeline, items, seed, spans)]
     del spans
-    with Crew("torch" if "torch" in sys.modules else "") if _uses_processes(pipeline) else nullcontext() as crew:
+    with_processes = any(stage.processes and stage.fn for stage in pipeline.stages)
+    with Crew("torch" if "torch" in sys.modules else "") if with_processes else nullcontext() as crew:
         if crew:
             prepared[0].start_processes(crew, timeout_s)
         with Interrupts() as interrupts:  # until all that belongs to the run alone, its recorder say, is gone
             return _executed(prepared.pop(), interrupts)
-
-
-def _uses_processes(pipeline: Pipeline) -> bool:
-    return any(stage.processes and stage.fn for stage in pipeline.stages)
 
 
 def _executed(running: _Run, interrupts: Interrupts) -> Timeline:
@@ -117,7 +114,7 @@ class _Path:
         self.items = Source(items.values, items.numbers.tolist()) if isinstance(items, Items) else Source(items)
         queues = [Queue(stage.capacity, after.num_workers) for stage, after in pairwise(stages)]
         self.sources: list[Source | Queue] = [self.items, *queues]
-        self.targets: list[Queue | Door | None] = [*queues, Door(step) if step else None]
+        self.targets: list[Queue | Lockstep | None] = [*queues, step]
         self.left = [stage.num_workers for stage in stages]
 
 
@@ -128,7 +125,7 @@ class _Lane(NamedTuple):
     stage: str
     name: str
     work: Work
-    target: Queue | Door | None
+    target: Queue | Lockstep | None
 
 
 class _Run:
@@ -231,8 +228,7 @@ class _Run:
         target = lane.target
         while True:
             item, stop_ns = self._done(source.take(), lane)
-            if target is not None and not target.put_at_once(item):
-                target.put(item)
+            if target is not None and target.put(item):
                 self._add(lane, target.wait, item.number, stop_ns, _now())
 
     def _in_turn(self, turns: Turns, lane: _Lane) -> None:
@@ -241,15 +237,14 @@ class _Run:
             taken, before, own = turns.take()
             try:
                 item, stop_ns = self._done(taken, lane)
-                at_once = before.acquire(False)
-                if not at_once:
+                waits = not before.acquire(False)
+                if waits:
                     before.acquire()
                 if self._stopped:
                     raise Stopped
-                if target is not None and not target.put_at_once(item):
-                    at_once = False
-                    target.put(item)
-                if not at_once:
+                if target is not None and target.put(item):
+                    waits = True
+                if waits:
                     self._add(lane, "blocked", item.number, stop_ns, _now())
             finally:
                 own.release()

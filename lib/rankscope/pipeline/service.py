@@ -51,16 +51,6 @@ class Lognormal:
         return self.mean_s * np.exp(sigma * rng.standard_normal(num_items) - sigma**2 / 2)
 
 
-@frozen
-class Exponential:
-    """Memoryless times: their standard deviation is their mean. Raises ValueError for a mean that is negative."""
-
-    mean_s: float = checked(number, 0)
-
-    def draw(self, rng: np.random.Generator, num_items: int) -> Seconds:
-        return self.mean_s * rng.standard_exponential(num_items)
-
-
 def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds:
     """Return the times of items 0 … num_items-1, the same ones each time for the same `stream` (seed, rank, stage).
 
@@ -79,14 +69,6 @@ def draw(name: str, service_s: Service, num_items: int, *stream: int) -> Seconds
     if service_s.size < num_items:
         raise ValueError(f"{name} must have a time for each of {num_items} items, got {service_s.size}")
     return service_s[:num_items]
-
-
-def mean_s(name: str, service_s: Service) -> float:
-    """Return the mean time; of a function, that over its items 0 … 999."""
-    service_s = check(name, service_s)
-    if isinstance(service_s, Distribution):
-        return service_s.mean_s
-    return float(np.mean(draw(name, service_s, 1000) if callable(service_s) else service_s))
 
 
 def check(name: str, service_s: Service) -> Service:

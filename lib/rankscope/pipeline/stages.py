@@ -13,7 +13,7 @@ from ..timeline.timeline import WAITS, Timeline
 from ..values.checks import of_type, truth, whole
 from ..values.frozen import checked, frozen, optional
 from .items import Items
-from .service import Distribution, Seconds, Service, check, check_times, draw, mean_s
+from .service import Distribution, Seconds, Service, check, check_times, draw
 
 MOST_STAGES = 128  # each waits for the one before it within one call: Python's own stack ends at about 1,000
 
@@ -35,7 +35,7 @@ class Stage:
     """One kind of work on each item, done by `num_workers` at once, and the queue in which its results wait.
 
     `service_s` is how long it takes: seconds, a list of times that is looked up by the item's number, a distribution
-    (`Lognormal`, `Exponential`, or any object with a `mean_s` and a `draw`) or a function of the item: of its number
+    (`Lognormal`, or any object with a `mean_s` and a `draw`) or a function of the item: of its number
     or, where an `Assignment` passes, of the index or of the batch's indices. `fn` does the work: it takes what the
     stage before gave and returns what the next one takes. A model needs `service_s`, a run needs either: without `fn`
     it sleeps.
@@ -62,8 +62,12 @@ class Stage:
 
     @property
     def mean_s(self) -> float:
-        """The mean time of an item; raises ValueError where only a `fn` is known."""
-        return mean_s(f"service_s of stage {self.name!r}", self.known_service_s)
+        """The mean time of an item, of a function over items 0 … 999; raises ValueError where only a `fn` is known."""
+        service_s = self.known_service_s
+        if isinstance(service_s, Distribution):
+            return service_s.mean_s
+        several = draw(f"service_s of stage {self.name!r}", service_s, 1000) if callable(service_s) else service_s
+        return float(np.mean(several))
 
     @property
     def known_service_s(self) -> Service:

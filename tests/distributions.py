@@ -1,0 +1,18 @@
+"""Distributions of a user's own, for `Stage` and the like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import numpy as np
+
+
+@attrs.frozen
+class Exponential:
+    """Memoryless times: their standard deviation is their mean."""
+
+    mean_s: float
+
+    def draw(self, rng: np.random.Generator, num_items: int) -> Any:
+        return self.mean_s * rng.standard_exponential(num_items)
