@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..cluster import Link
 from ..collectives import closed_form
 from ..machine import Profile
-from ..values.checks import number, whole
+from ..values.checks import function, number, whole
 from ..values.frozen import checked, each, frozen
 
 Seconds = NDArray[np.float64]
@@ -82,9 +82,8 @@ def cost(machine: Profile | Link, num_ranks: int | None = None, algorithm: str |
 
 def costs_s(cost: Cost, num_bytes: Seconds) -> Seconds:
     """Return what `cost` gives for each size; ValueError if it gives no times, or not one for each size."""
-    if not callable(cost):
-        raise ValueError(f"cost must be a function of bytes, such as ddp.cost makes, got {cost!r}")
-    seconds = np.asarray(cost(num_bytes), dtype=float)
+    given = function("cost", cost, "of bytes, such as ddp.cost makes")(num_bytes)
+    seconds = np.asarray(given, dtype=float)
     good = seconds.shape in ((), num_bytes.shape) and (np.isfinite(seconds) & (seconds >= 0)).all()
     if not good:
         raise ValueError(f"cost must give finite seconds of at least 0, one for each size, got {seconds}")

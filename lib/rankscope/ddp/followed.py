@@ -22,7 +22,7 @@ from ..values.frozen import evolve, frozen
 from ..workers.launch import launch
 from .buckets import Buckets
 from .observed import Setting
-from .run import NUM_WORKERS, Optimizer, Stamps, Steps, buckets_in_common, check_training, spans_of
+from .run import Optimizer, Steps, Taken, buckets_in_common, check_training
 
 LossFn = Callable[[Any, Any], Tensor]
 Vector = NDArray[np.float64]
@@ -140,7 +140,7 @@ def follow(
 class _Rank(NamedTuple):
     """What one rank brings back."""
 
-    steps: list[Stamps]
+    steps: list[Taken]
     numbers: list[NDArray[np.int64]]  # of the samples, a batch for each step
     losses: list[float]
     parameters: Vector
@@ -191,7 +191,7 @@ def _follow(
     for _ in range(num_steps):
         steps.before()
         steps.run()
-        taken.append(steps.stamps())
+        taken.append(steps.taken())
     parameters = torch.cat([parameter.detach().double().flatten() for parameter in steps.ddp.parameters()])
     return _Rank(taken, numbers, losses, parameters.numpy())
 
@@ -199,9 +199,9 @@ def _follow(
 def _timeline(ranks: list[_Rank], loaders: Timeline) -> Timeline:
     """What workers and ranks did for the steps, on one axis that starts with the first of it."""
     spans, num_steps = [], len(ranks[0].steps)
-    for rank, one in enumerate(ranks):
+    for one in ranks:
         for place, step in enumerate(one.steps):
-            for span in spans_of(rank, step, NUM_WORKERS["gloo"], with_loads=True):
+            for span in step.spans:
                 start_s, stop_s = span.start_s + step.begun_s, span.stop_s + step.begun_s
                 spans.append(span._replace(item=place, start_s=start_s, stop_s=stop_s))
     kinds = {"read", "collate"}

@@ -19,13 +19,13 @@ from ..machine.measuring.plan import node_sizes
 from ..machine.measuring.timing import Ranks, Task, network_id
 from ..machine.provenance import of_machine, of_run
 from ..timeline import Span, Timeline
-from ..values.checks import number, of_type, one_of, truth, whole
+from ..values.checks import function, number, of_type, one_of, truth, whole
 from ..values.frozen import checked, frozen, optional
 from ..workers.host import MOST_RANKS
 from ..workers.launch import launch
 from .buckets import Buckets, ParameterSpec, parameter_specs
 from .contention import fit_contention
-from .cost import Cost, costs_s
+from .cost import Cost, Seconds, costs_s
 from .observed import DDPRun, ObservedStep, Setting
 from .step import Contention, LocalStep
 
@@ -120,14 +120,13 @@ def measure(
     ranks = {"num_ranks": len(records), "num_nodes": len(sizes), "ranks_per_node": sizes, "backend": where.backend}
     about = of_run("", "ddp.measure", network if where.network is None else str(where.network))
     each_step = list(zip(*(record.steps for record in records), strict=True))
-    workers = NUM_WORKERS.get(where.backend, 1)
     return DDPRun(
         provenance={**of_machine(), **about, **ranks},
         setting=setting,
         parameters=records[0].parameters,
         step_s=tuple(max(one.step_s for one in step) for step in each_step),
         clean=tuple(all(one.clean for one in step) for step in each_step),
-        steps=tuple(_observed(step, workers) for step in each_step if observe),
+        steps=tuple(map(_observed, each_step)) if observe else (),
     )
 
 
@@ -183,27 +182,22 @@ def _mean_square(batch: Tensor, module: nn.Module, rank: int, number: int) -> Te
 def check_training(module: nn.Module, loss: Callable[..., Tensor], optimizer: Optimizer | None) -> None:
     """Raise ValueError unless there are parameters to train, and functions to do it with."""
     parameter_specs(of_type("module", module, nn.Module))
-    for name, value in (("loss", loss), ("optimizer", optimizer)):
-        if not callable(value) and (name, value) != ("optimizer", None):
-            raise ValueError(f"{name} must be a function, got {value!r}")
+    function("loss", loss)
+    optional("optimizer", optimizer, function)
 
 
 # ---- on each rank
 
 
-class Stamps(NamedTuple):
-    """One step as one rank saw it, in seconds from its start; `begun_s` is that start by time.perf_counter."""
+class Taken(NamedTuple):
+    """One step as one rank saw it: spans from its start; `begun_s` is that start by time.perf_counter."""
 
     step_s: float
     clean: bool
     begun_s: float
-    loaded_s: list[float]  # when each micro-batch was there
-    passes_s: list[float]  # when each forward and each backward ended, after 0
-    end_s: float
-    ready_s: list[float]  # when each gradient was in its bucket
+    spans: list[Span]
+    ready_s: Seconds  # when each gradient was in its bucket, from the start of the last backward
     buckets: list[list[int]]
-    launch_s: list[float]
-    done_s: list[float]
 
 
 class Record(NamedTuple):
@@ -211,7 +205,7 @@ class Record(NamedTuple):
 
     nodes: list[int]
     parameters: tuple[ParameterSpec, ...]
-    steps: list[Stamps]
+    steps: list[Taken]
 
 
 def _be_rank(
@@ -231,12 +225,12 @@ def _be_rank(
     for place in range(WARM_UP + iterations):
         seconds, clean = ranks.once(Task(steps.run, steps.before))
         if place >= WARM_UP:
-            kept.append(steps.stamps(seconds, clean))
+            kept.append(steps.taken(seconds, clean))
     return Record(nodes, parameter_specs(steps.ddp.module), kept)
 
 
 class Steps:
-    """Takes one step after the other with DDP; `loss` gets what `fetch` returns for the number of a micro-batch."""
+    """Takes one step after the other with DDP; `loss` gets a micro-batch's number, or what `fetch` returns for it."""
 
     def __init__(
         self,
@@ -246,7 +240,7 @@ class Steps:
         setting: Setting,
         device: torch.device,
         observe: bool = True,
-        fetch: Callable[[int], Any] = int,
+        fetch: Callable[[int], Any] | None = None,
     ) -> None:
         module = copy.deepcopy(module).to(device)
         devices = [device] if device.type == "cuda" else None
@@ -272,7 +266,7 @@ class Steps:
         for micro in range(self._accumulation):
             last = micro == self._accumulation - 1
             with nullcontext() if last else self.ddp.no_sync():
-                batch = self._fetch(self._number)
+                batch = self._fetch(self._number) if self._fetch else self._number
                 self._number += 1
                 self._loaded.append(now())
                 loss: Any = self._loss(self.ddp, self._rank, batch)
@@ -287,26 +281,41 @@ class Steps:
             self._optimizer.step()
             self._end = now()
 
-    def stamps(self, seconds: float = 0.0, clean: bool = True) -> Stamps:
-        """Return what was stamped in the last step, and what was timed around it."""
-        watch = self.watch
+    def taken(self, seconds: float = 0.0, clean: bool = True) -> Taken:
+        """Return what was seen of the last step, and what was timed around it.
 
-        def since(instant: Any) -> float:
-            return watch.since(self._passes[0], instant)
-
-        ready = [watch.ready.get(place) for place in range(len(watch.parameters))]
-        return Stamps(
-            seconds,
-            clean,
-            self._begun_s,
-            list(map(since, self._loaded)),
-            list(map(since, self._passes)),
-            since(self._end),
-            [np.nan if one is None else since(one) for one in ready],
-            watch.buckets,
-            list(map(since, watch.launched)),
-            [since(watch.done[place]) for place in range(len(watch.launched))],
-        )
+        The last backward ends with its last gradient, or with what DDP does.
+        """
+        watch, since = self.watch, partial(self.watch.since, self._passes[0])
+        passes_s, loaded_s = list(map(since, self._passes)), list(map(since, self._loaded))
+        stamped = (watch.ready.get(place) for place in range(len(watch.parameters)))
+        ready_s = np.array([np.nan if one is None else since(one) for one in stamped])
+        allreduces = [(since(one), since(watch.done[place])) for place, one in enumerate(watch.launched)]
+        done = []
+        for micro, begin_s in enumerate(passes_s[:-1:2]):
+            if self._fetch:
+                done.append(("load", micro, begin_s, loaded_s[micro]))
+                begin_s = loaded_s[micro]
+            done.append(("forward", micro, begin_s, passes_s[2 * micro + 1]))
+            done.append(("backward", micro, *passes_s[2 * micro + 1 : 2 * micro + 3]))
+        _, last, begin_s, stop_s = done.pop()
+        computed_s = min(max(begin_s, float(np.nanmax(ready_s, initial=0.0))), stop_s)
+        summed_s = min(max([computed_s, *(end_s for _, end_s in allreduces)]), stop_s)
+        rest = [
+            ("backward", last, begin_s, computed_s),
+            ("wait", -1, computed_s, summed_s),
+            ("unpack", -1, summed_s, stop_s),
+            ("optimizer", -1, stop_s, since(self._end)),
+        ]
+        done += [one for one in rest if one[3] > one[2]]
+        spans = [Span(self._rank, "compute", *one) for one in done]
+        free_s = [0.0] * NUM_WORKERS.get(dist.get_backend(), 1)
+        for item, (launched_s, end_s) in enumerate(allreduces):
+            worker = free_s.index(min(free_s))
+            lane = "allreduce" if worker == 0 else f"allreduce {worker + 1}"
+            spans.append(Span(self._rank, lane, "allreduce", item, min(max(launched_s, free_s[worker]), end_s), end_s))
+            free_s[worker] = end_s
+        return Taken(seconds, clean, self._begun_s, spans, ready_s - begin_s, watch.buckets)
 
 
 class Watch:
@@ -374,47 +383,14 @@ class Watch:
 # ---- what ranks saw, as values
 
 
-def _observed(ranks: tuple[Stamps, ...], num_workers: int) -> ObservedStep:
-    spans = [span for rank, one in enumerate(ranks) for span in spans_of(rank, one, num_workers)]
-    ready_s = np.array([np.array(one.ready_s) - one.passes_s[-2] for one in ranks])
-    return ObservedStep(buckets_in_common(ranks), ready_s, Timeline.of(spans))
+def _observed(ranks: tuple[Taken, ...]) -> ObservedStep:
+    ready_s = np.array([one.ready_s for one in ranks])
+    return ObservedStep(buckets_in_common(ranks), ready_s, Timeline.of([span for one in ranks for span in one.spans]))
 
 
-def buckets_in_common(ranks: Iterable[Stamps]) -> Buckets:
+def buckets_in_common(ranks: Iterable[Taken]) -> Buckets:
     """Return the buckets that all ranks launched in a step."""
     first, *others = [one.buckets for one in ranks]
     if any(buckets != first for buckets in others):
         raise RuntimeError(f"ranks must launch the same buckets, got {[first, *others]}")
     return Buckets(first)
-
-
-def spans_of(rank: int, step: Stamps, num_workers: int, with_loads: bool = False) -> list[Span]:
-    """Return the spans of one rank in one step, from its start; with those that fetched each micro-batch, if asked for.
-
-    The last backward ends with its last gradient, or with what DDP does.
-    """
-    spans = []
-    micros = zip(step.passes_s[:-1:2], step.loaded_s, step.passes_s[1::2], step.passes_s[2::2], strict=True)
-    for micro, (begin, loaded, middle, end) in enumerate(micros):
-        if with_loads:
-            spans.append(Span(rank, "compute", "load", micro, begin, loaded))
-        spans.append(Span(rank, "compute", "forward", micro, loaded if with_loads else begin, middle))
-        spans.append(Span(rank, "compute", "backward", micro, middle, end))
-    last = spans.pop()
-    computed = min(max(last.start_s, float(np.nanmax(step.ready_s, initial=0.0))), last.stop_s)
-    summed = min(max([computed, *step.done_s]), last.stop_s)
-    rest = [
-        ("backward", last.item, last.start_s, computed),
-        ("wait", -1, computed, summed),
-        ("unpack", -1, summed, last.stop_s),
-        ("optimizer", -1, last.stop_s, step.end_s),
-    ]
-    spans += [Span(rank, "compute", *one) for one in rest if one[3] > one[2]]
-    free = [0.0] * num_workers
-    for item, (launched, stop) in enumerate(zip(step.launch_s, step.done_s, strict=True)):
-        worker = free.index(min(free))
-        start = min(max(launched, free[worker]), stop)
-        lane = "allreduce" if worker == 0 else f"allreduce {worker + 1}"
-        spans.append(Span(rank, lane, "allreduce", item, start, stop))
-        free[worker] = stop
-    return spans

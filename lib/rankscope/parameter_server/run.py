@@ -101,9 +101,8 @@ def train(
     with_server, recorder = how in SERVED, Recorder()
     with memory_folder() as folder:
         task = _Task(how, work, batches, rate, seconds, _Calls(folder, 2 * where.timeout_s, network is not None))
-        in_rank = {"allreduce": _train_in_ring, "hogwild": _train_in_shared_memory}.get(how, _serve_or_work)
         try:
-            ended = where.launch(in_rank, (task, recorder), num_workers + with_server)[SERVER]
+            ended = where.launch(_be_rank, (task, recorder), num_workers + with_server)[SERVER]
         except RankError as error:
             worker = error.rank if with_server else error.rank + 1
             name = "the server" if with_server and error.rank == SERVER else f"worker {worker}"
@@ -281,14 +280,18 @@ def _here() -> Server:
     return _server
 
 
-def _serve_or_work(task: _Task, recorder: Recorder) -> _Ended:
-    """Serve or work until all batches are used up."""
+def _be_rank(task: _Task, recorder: Recorder) -> _Ended:
     torch.set_num_threads(1)
-    rank, num_workers = dist.get_rank(), dist.get_world_size() - 1
-    recorder = recorder.for_rank(rank)
+    rank = dist.get_rank()
+    train = {"allreduce": _train_in_ring, "hogwild": _train_in_shared_memory}.get(task.how, _serve_or_work)
+    return train(task, rank, recorder.for_rank(rank))
+
+
+def _serve_or_work(task: _Task, rank: int, recorder: Recorder) -> _Ended:
+    """Serve or work until all batches are used up."""
     global _server
     if rank == SERVER:
-        _server = Server(task, num_workers, recorder)
+        _server = Server(task, dist.get_world_size() - 1, recorder)
     with task.calls.between_ranks():
         if rank != SERVER:
             _work(task, rank, recorder)
@@ -298,7 +301,7 @@ def _serve_or_work(task: _Task, recorder: Recorder) -> _Ended:
 
 def _work(task: _Task, worker: int, recorder: Recorder) -> None:
     server: Any = rpc.remote(SERVER_NAME, _here).rpc_sync(timeout=task.calls.timeout_s)
-    module, pulls = copy.deepcopy(task.work.module), 0
+    module, pulls = task.work.module, 0
     while True:
         asked_ns = _now()
         row, version, ready_ns, flat = server.pull(worker, pulls if task.how == "synchronous" else 0)
@@ -316,12 +319,9 @@ def _work(task: _Task, worker: int, recorder: Recorder) -> None:
             server.push(worker, version, gradient)
 
 
-def _train_in_ring(task: _Task, recorder: Recorder) -> _Ended:
+def _train_in_ring(task: _Task, rank: int, recorder: Recorder) -> _Ended:
     """Train with an allreduce of the gradients at each step: all ranks are workers."""
-    torch.set_num_threads(1)
-    rank, num_workers = dist.get_rank(), dist.get_world_size()
-    recorder = recorder.for_rank(rank)
-    module = copy.deepcopy(task.work.module)
+    module, num_workers = task.work.module, dist.get_world_size()
     flat = parameters_to_vector(module.parameters()).detach()
     dist.all_reduce(torch.zeros(1))  # connects
     for step in range(len(task.batches) // num_workers):
@@ -335,11 +335,9 @@ def _train_in_ring(task: _Task, recorder: Recorder) -> _Ended:
     return {"parameters": flat.double().numpy()}
 
 
-def _train_in_shared_memory(task: _Task, recorder: Recorder) -> _Ended:
+def _train_in_shared_memory(task: _Task, rank: int, recorder: Recorder) -> _Ended:
     """Train on parameters that all ranks have mapped: what one subtracts the others see."""
-    torch.set_num_threads(1)
-    rank, recorder = dist.get_rank(), recorder.for_rank(dist.get_rank())
-    module = copy.deepcopy(task.work.module)
+    module = task.work.module
     flat = shared_tensor(parameters_to_vector(module.parameters()).detach(), task.calls.folder)
     vector_to_parameters(flat, module.parameters())  # they are views of it from now on
     for row in range(rank, len(task.batches), dist.get_world_size()):

@@ -13,8 +13,8 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from ..sampling import shard_files
 from ..timeline import Recorder
-from ..values.checks import number, of_type, several, truth, whole
-from .files import Load, Part, load_function, load_part, loaded
+from ..values.checks import function, number, of_type, several, truth, whole
+from .files import Load, Part, load_part, loaded
 from .loaders import PartLoaders, Setting
 from .simulate import TRAINER
 
@@ -53,7 +53,7 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
         self.num_trainers = whole("num_trainers", num_trainers, 1)
         self.trainer_id = whole("trainer_id", trainer_id, 0, self.num_trainers - 1)
         self.seed = whole("seed", seed)
-        self.load, self.drop_last = load_function("load", load), truth("drop_last", drop_last)
+        self.load, self.drop_last = function("load", load, "of a path"), truth("drop_last", drop_last)
         self.set_epoch(0)
         self.recorder = None
         if recorder is not None:

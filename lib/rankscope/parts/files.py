@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..pipeline.service import Distribution, Service, check, check_times, draw
-from ..values.checks import one_line, whole
+from ..values.checks import function, one_line, whole
 from ..values.frozen import checked, frozen
 from ..values.storage import read_arrays, read_bytes, write_atomically
 
@@ -86,12 +86,6 @@ def load_part(path: str | os.PathLike[str]) -> Part:
         return read_arrays(raw, MOST_PART_BYTES)
 
 
-def load_function(name: str, value: Any) -> Load:
-    if not callable(value):
-        raise ValueError(f"{name} must be a function of a path, got {value!r}")
-    return value  # type: ignore[no-any-return]
-
-
 @frozen(eq=False)
 class DelayedLoad:
     """Loads a part after a delay: local files stand in for remote storage of which the times are known.
@@ -106,7 +100,7 @@ class DelayedLoad:
     """
 
     delays_s: Service = checked(check)
-    load: Load = checked(load_function, default=load_part)
+    load: Load = checked(function, "of a path", default=load_part)
     seed: int = checked(whole, default=0)
 
     def delay_s(self, path: str | os.PathLike[str]) -> float:

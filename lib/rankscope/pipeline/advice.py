@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import attrs
 import numpy as np
@@ -18,9 +18,6 @@ from ..values.checks import count_of, number, of_type, truth, whole
 from ..values.frozen import checked, each, frozen, optional
 from .dataloader_model import Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times
-
-if TYPE_CHECKING:
-    from .dataloader import RecordedLoader
 
 PARTS = ("reading", "collating", "hand-over", "pinning", "training step", "worker start-up", "CPU cores")
 COLUMNS = ("read_s", "collate_s", "cpu_s", "receive_s", "pin_s", "wait_s", "step_s", "step_cpu_s", "handover_s")
@@ -115,6 +112,12 @@ class LoaderProfile:
         return float(self.cpu_s.mean() + self.step_cpu_s.mean()) * self.num_batches / self.num_cores
 
 
+class Recorded(Protocol):
+    """What has a profile: a `RecordedLoader`."""
+
+    def profile(self) -> LoaderProfile: ...
+
+
 @attrs.frozen
 class WhatIf:
     """One setting, the seconds that an epoch is predicted to take, and how many times as fast as recorded that is."""
@@ -160,7 +163,7 @@ class Advice:
 
 
 def advise(
-    recorded: RecordedLoader[Any] | LoaderProfile,
+    recorded: Recorded | LoaderProfile,
     *,
     num_workers: Iterable[int] | None = None,
     prefetch_factors: Iterable[int] = (1, 2, 4),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..values.checks import number, whole
+from ..values.checks import function, number, whole
 
 Measured = TypeVar("Measured")
 
@@ -23,10 +23,8 @@ def closest(
     0.98
     """
     within, tries = number("within", within, 0), whole("tries", tries, 1)
-    for name, function in (("measure", measure), ("off", off)):
-        if not callable(function):
-            raise ValueError(f"{name} must be a function, got {function!r}")
-    best = measure()
+    function("off", off)
+    best = function("measure", measure)()
     least = abs(off(best))
     for _ in range(tries - 1):
         if least <= within:

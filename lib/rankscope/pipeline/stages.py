@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from ..timeline.timeline import WAITS, Timeline
-from ..values.checks import of_type, truth, whole
+from ..values.checks import function, of_type, truth, whole
 from ..values.frozen import checked, frozen, optional
 from .items import Items
 from .service import Distribution, Seconds, Service, check, check_times, draw
@@ -22,12 +22,6 @@ def _word(name: str, value: Any) -> str:
     if not (isinstance(value, str) and value) or value in WAITS:
         raise ValueError(f"a stage's name must be a word, and none of {', '.join(WAITS)}; got {value!r}")
     return value
-
-
-def _function(name: str, value: Any) -> Callable[[Any], Any]:
-    if not callable(value):
-        raise ValueError(f"{name} must be a function, got {value!r}")
-    return value  # type: ignore[no-any-return]
 
 
 @frozen(eq=False)
@@ -50,7 +44,7 @@ class Stage:
 
     name: str = checked(_word)
     service_s: Service | None = checked(optional, check, default=None)
-    fn: Callable[[Any], Any] | None = checked(optional, _function, default=None)
+    fn: Callable[[Any], Any] | None = checked(optional, function, default=None)
     num_workers: int = checked(whole, 1, 4096, default=1)
     capacity: int = checked(whole, 1, 1_000_000, default=2)
     ordered: bool = checked(truth, default=True)

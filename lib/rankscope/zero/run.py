@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..values.checks import of_type, one_of, whole
+from ..values.checks import function, of_type, one_of, whole
 from ..values.frozen import checked, each, frozen, mapping
 from ..values.storage import write_atomically
 from ..workers.launch import launch
@@ -82,8 +82,7 @@ def measure(
     of_type("batch", batch, Tensor)
     whole("num_steps", num_steps, 2)
     whole("num_ranks", num_ranks, 2)
-    if not callable(make_model):
-        raise ValueError(f"make_model must be a function that returns a module, got {make_model!r}")
+    function("make_model", make_model, "that returns a module")
     one_of("optimizer", optimizer, tuple(_OPTIMIZERS))
     one_of("recipe", recipe, tuple(RECIPES))
     chosen = each("ways", ways, one_of, tuple(WAYS))
