@@ -183,21 +183,6 @@ def measured(num_ranks: int, args: argparse.Namespace) -> list[CapSweep]:
     return sweeps_of(rounds)
 
 
-def print_hook_cost(num_ranks: int, args: argparse.Namespace) -> None:
-    """Print what steps take with the hooks that observe, and without them, in turns; a cap of 5 MiB, many buckets."""
-    for name in args.modules:
-        make, loss = MODULES[name]
-        module, found = make(), dict[bool, list[DDPRun]]({True: [], False: []})
-        for _ in range(args.rounds):
-            with turn(args.lock):
-                for observe, runs in found.items():
-                    options = {"num_ranks": num_ranks, "iterations": args.iterations, "observe": observe}
-                    runs.append(measure(module, loss, bucket_cap_mb=5.0, **options))
-        observed, plain = (joined(found[one]).used_s * 1e3 for one in (True, False))
-        times = f"observed {np.median(observed):.1f} ms, plain {np.median(plain):.1f} ms"
-        print(f"{num_ranks} ranks, {name}: {times}, quartiles {np.percentile(plain, [25, 75]).round(1)}", flush=True)
-
-
 def errors(sweep: CapSweep, contention: Contention | None = None) -> NDArray[np.float64]:
     """How far the predictions are off what was measured, as shares of that."""
     return sweep.predicted_s(contention) / sweep.measured_s - 1
@@ -240,7 +225,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=8)
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--hook-cost", action="store_true", help="only compare steps that are observed with plain ones")
     parser.add_argument("--lock", type=Path, help="a file to lock for each round")
     args = parser.parse_args()
     if not args.ranks:
@@ -249,9 +233,6 @@ def main() -> None:
     go_before_others()
     found = load_sweeps(args.output) if args.output and args.output.exists() else []
     for num_ranks in args.ranks:
-        if args.hook_cost:
-            print_hook_cost(num_ranks, args)
-            continue
         sweeps = measured(num_ranks, args)
         print(f"\nall {args.rounds} rounds:")
         print_table(sweeps)

@@ -17,7 +17,7 @@ from rankscope.data_parallel import StepCosts, StepSizes
 from rankscope.data_parallel.model import chunk_sizes, messages_of
 
 SIZES = StepSizes(32, input_bytes=600, output_bytes=40, parameter_bytes=10_000, frozen_bytes=500, buffer_bytes=60)
-COSTS = StepCosts(Link(1e-3, 1e6), forward_s=0.002, backward_s=0.004, loss_s=0.0005, gamma_s_per_byte=1e-7)
+COSTS = StepCosts(Link(1e-3, 1e6), forward_s=0.002, backward_s=0.004, loss_s=0.0005)
 # the collectives of a step, with the bytes of the whole array
 COLLECTIVES = [
     ("scatter", 32 * 600),
@@ -47,7 +47,6 @@ def test_bytes_are_those_of_the_formulas(num_devices: int) -> None:
     wanted = {"inputs": away * 600, "parameters": others * 10_560, "outputs": away * 40}
     wanted |= {"output gradients": away * 40, "gradients": others * 10_000}
     assert moved.bytes_of == (wanted if others else {})
-    assert moved.num_messages == 5 * others
     assert moved.total_bytes == sum(wanted.values()) == moved.port_bytes[0]  # all of it passes device 0
 
 
@@ -64,14 +63,13 @@ def test_ddp_moves_as_many_bytes_of_gradients_and_spreads_them(num_ranks: int) -
 def test_buffers_of_ddp_go_from_rank_0() -> None:
     moved = data_parallel.traffic(SIZES, 4, "ddp")
     assert moved.bytes_of == {"gradients": pytest.approx(2 * 3 * 10_000), "buffers": 3 * 60}
-    assert moved.num_messages == build("allreduce", "ring", 4).num_steps * 4 + 3
 
 
 @pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
 def test_each_stage_takes_what_the_verified_schedule_takes(num_devices: int) -> None:
     """The collectives of the library, simulated message by message, are the second method."""
     step, chunks = data_parallel.simulate(SIZES, num_devices, COSTS), chunk_sizes(32, num_devices)
-    cluster = Cluster.uniform(num_devices, COSTS.link, COSTS.gamma_s_per_byte)
+    cluster = Cluster.uniform(num_devices, COSTS.link)
     total_s = 32 * COSTS.loss_s + chunks[0] * (COSTS.forward_s + COSTS.backward_s)
     for collective, num_bytes in COLLECTIVES:
         total_s += simulate(build(collective, "flat", num_devices), num_bytes, cluster).makespan_s
@@ -82,7 +80,7 @@ def test_each_stage_takes_what_the_verified_schedule_takes(num_devices: int) -> 
 def test_ddp_takes_its_parts_in_turn() -> None:
     step = data_parallel.simulate(SIZES, 4, COSTS, "ddp")
     step.check()
-    ring_s = closed_form("allreduce", "ring", 4, 10_000, COSTS.link, COSTS.gamma_s_per_byte)
+    ring_s = closed_form("allreduce", "ring", 4, 10_000, COSTS.link)
     assert step.makespan_s == pytest.approx(8 * (0.002 + 0.004 + 0.0005) + ring_s)
     assert step.select(kind="allreduce").busy_s >= lower_bounds("allreduce", 4, 10_000, COSTS.link).seconds
     nine = data_parallel.simulate(StepSizes(9, 0, 0, 0), 8, COSTS, "ddp")

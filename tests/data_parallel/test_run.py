@@ -125,7 +125,7 @@ def test_the_timeline_is_in_order_and_has_each_message_on_both_its_ends() -> Non
 
 
 def test_with_costs_each_piece_takes_as_long_as_predicted_at_least() -> None:
-    costs = StepCosts(Link(1e-3, 1e6), 1e-3, 2e-3, 5e-4, 1e-7)
+    costs = StepCosts(Link(1e-3, 1e6), 1e-3, 2e-3, 5e-4)
     step = dissect(mlp(), *batch(16), CROSS, 4, costs)
     step.check()
     executed, predicted = (

@@ -132,16 +132,11 @@ def times_rank(module: nn.Module, rank: int, number: int) -> Tensor:
     return loss
 
 
-@pytest.mark.parametrize("options", [{}, {"observe": False}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
+@pytest.mark.parametrize("options", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
 def test_gradients_are_averaged_as_ddp_does_it(options: dict[str, Any]) -> None:
     twice = {"accumulation": 2, "optimizer": AVERAGED_TWICE}
     work = {"optimizer": AVERAGED} if "static_graph" in options else twice
     run = ddp.measure(nn.Linear(4, 1), times_rank, iterations=2, **work, **options)
-    if not options.get("observe", True):
-        assert run.steps == ()
-        with pytest.raises(ValueError, match="nothing was observed in this run: measure it with observe=True"):
-            run.timeline()
-        return
     assert run.local_step().parameters == run.parameters
     for step in run.steps if work is twice else ():  # the first micro-batch is under no_sync
         compute, launched = step.timeline.select(rank=0, lane="compute"), step.timeline.select(kind="allreduce")
@@ -155,9 +150,8 @@ def test_a_wrong_gradient_would_have_been_found() -> None:
         ddp.measure(nn.Linear(4, 1), times_rank, iterations=1, accumulation=2, optimizer=OWN)
 
 
-@pytest.mark.parametrize("observe", [True, False])
-def test_the_local_step_communicates_nothing(observe: bool) -> None:
-    options: dict[str, Any] = {"accumulation": 2, "optimizer": OWN, "communicate": False, "observe": observe}
+def test_the_local_step_communicates_nothing() -> None:
+    options: dict[str, Any] = {"accumulation": 2, "optimizer": OWN, "communicate": False}
     with pytest.raises(RankError, match=r"rank 1 failed: AssertionError: gradient \[2\.0\], expected 1\.0"):
         ddp.measure(nn.Linear(4, 1), times_rank, iterations=1, **options)
 
@@ -206,7 +200,6 @@ def test_ranks_may_be_on_an_emulated_network() -> None:
         (lambda: {"where": Where(timeout_s=0)}, "timeout_s must be a finite number above 0 .*, got 0"),
         (lambda: {"where": Where(network=5)}, "network must be an emulated one with hosts for 2 ranks, .*, got 5"),
         (lambda: {"static_graph": True, "accumulation": 2}, "static_graph must be False with accumulation: DDP's .*"),
-        (lambda: {"observe": 1}, "observe must be True or False, got 1"),
     ],
 )
 def test_bad_input_is_refused(make: Any, message: str) -> None:
@@ -224,7 +217,7 @@ def test_an_unknown_option_is_refused() -> None:
     [
         (lambda run: evolve(run, step_s=(-1.0,) * 5), "step_s must be a finite number of at least 0, got -1.0"),
         (lambda run: evolve(run, clean=(True,)), "clean must say True or False of each of 5 iterations, got 1"),
-        (lambda run: evolve(run, steps=run.steps[:2]), "steps must be none or 5, one for each iteration, got 2"),
+        (lambda run: evolve(run, steps=run.steps[:2]), "steps must be 5, one for each iteration, got 2"),
         (lambda run: evolve(run, setting={}), "setting must be a Setting, got {}"),
         (lambda run: evolve(run, parameters=run.parameters[:7]), "ready_s must have a time or nan for .2, 7. ranks"),
         (lambda run: evolve(run.steps[0], buckets=[[0], [0]]), "buckets must hold each parameter from 0 to 0 once"),

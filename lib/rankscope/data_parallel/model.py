@@ -52,27 +52,20 @@ class Message(NamedTuple):
 class StepCosts:
     """What a step takes: each message α + m/B on `link`; forward, backward and loss so many seconds for each sample.
 
-    Adding a gradient that has come takes `gamma_s_per_byte` per byte. Raises ValueError for numbers below 0.
+    Raises ValueError for numbers below 0.
     """
 
     link: Link = checked(Link)
     forward_s: float = checked(number, 0)
     backward_s: float = checked(number, 0)
     loss_s: float = checked(number, 0, default=0.0)
-    gamma_s_per_byte: float = checked(number, 0, default=0.0)
-
-    def message_s(self, message: Message) -> float:
-        """Return how long a message takes, with the adding where it is a gradient on its way to device 0."""
-        adding = self.gamma_s_per_byte if message.kind == "reduce" else 0.0
-        return self.link.seconds(message.num_bytes) + adding * message.num_bytes
 
 
 @frozen(eq=False)
 class StepTraffic:
-    """Of one step: `link_bytes[src, dst]`, how many messages, and the bytes of each thing that moves."""
+    """Of one step: `link_bytes[src, dst]`, and the bytes of each thing that moves."""
 
     link_bytes: NDArray[np.float64]
-    num_messages: int
     bytes_of: dict[str, float]
 
     @property
@@ -151,13 +144,12 @@ def traffic(sizes: StepSizes, num_devices: int, how: str = "data_parallel") -> S
             moved["buffers"] = build("broadcast", "binomial", num_devices).traffic(sizes.buffer_bytes)
         link_bytes = np.sum([one.link_bytes for one in moved.values()], axis=0)
         bytes_of = {what: float(one.link_bytes.sum()) for what, one in moved.items()}
-        return StepTraffic(link_bytes, sum(one.num_messages for one in moved.values()), bytes_of)
-    messages = messages_of(sizes, num_devices)
+        return StepTraffic(link_bytes, bytes_of)
     link_bytes, bytes_of = np.zeros((num_devices, num_devices)), {}
-    for message in messages:
+    for message in messages_of(sizes, num_devices):
         link_bytes[message.src, message.dst] += message.num_bytes
         bytes_of[message.what] = bytes_of.get(message.what, 0.0) + message.num_bytes
-    return StepTraffic(link_bytes, len(messages), bytes_of)
+    return StepTraffic(link_bytes, bytes_of)
 
 
 def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "data_parallel") -> Timeline:
@@ -188,7 +180,7 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
             ("compute", "forward", costs.forward_s * chunks[0]),
             ("compute", "loss", costs.loss_s * chunks[0]),
             ("compute", "backward", costs.backward_s * chunks[0]),
-            ("link", "allreduce", float(closed_form(*form, costs.link, costs.gamma_s_per_byte))),
+            ("link", "allreduce", float(closed_form(*form, costs.link))),
         ):
             spans += [Span(rank, lane, kind, -1, now_s, now_s + seconds) for rank in range(num_devices)]
             now_s += seconds
@@ -203,7 +195,7 @@ def simulate(sizes: StepSizes, num_devices: int, costs: StepCosts, how: str = "d
         for device, seconds in enumerate(computing.get(what, ())):
             spans.append(Span(device, "compute", what, -1, start_s, start_s + seconds))
         for message in (message for message in messages if message.what == what):
-            stop_s = start_s + costs.message_s(message)
+            stop_s = start_s + costs.link.seconds(message.num_bytes)
             spans.append(Span(message.src, "link", message.kind, message.dst, start_s, stop_s))
             spans.append(Span(message.dst, "link", message.kind, message.src, start_s, stop_s))
             start_s = stop_s

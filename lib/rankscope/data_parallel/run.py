@@ -289,7 +289,7 @@ class VirtualDevices(Devices):
         for parameter, gradient in zip(onto or [], copies, strict=onto is not None):
             parameter.grad = _gradient_of(parameter).add_(gradient)
         if self.costs is not None:
-            _wait_until(start_s + self.costs.message_s(message))
+            _wait_until(start_s + self.costs.link.seconds(message.num_bytes))
         stop_s = time.perf_counter()
         self.messages.append(message)
         self._spans.append(Span(src, "link", kind, dst, start_s, stop_s))

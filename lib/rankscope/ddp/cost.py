@@ -48,35 +48,33 @@ class CostTable:
         return np.asarray(np.maximum(inside + before * slopes[0] + after * slopes[-1], 0.0))
 
 
-def cost(machine: Profile | Link, num_ranks: int | None = None, algorithm: str | None = None) -> Cost:
+def cost(machine: Profile | Link, num_ranks: int | None = None) -> Cost:
     """Return a function from bytes (a number or an array) to the seconds of one allreduce that has the wire to itself.
 
-    Of a profile these are the measured medians of `algorithm`, joined by straight lines; the default is the backend's
-    own allreduce ("native"). For another number of ranks, and for what was not measured, it is what `Profile.predict`
-    gives from 1 KiB to 1 GiB ("ring" instead of "native"). Of a link it is the closed form, of a ring by default.
+    Of a profile these are the measured medians of the backend's own allreduce, joined by straight lines. For another
+    number of ranks, and where it was not measured, it is what `Profile.predict` gives for a ring from 1 KiB to 1 GiB.
+    Of a link it is the closed form of a ring.
 
-    Raises ValueError for a link without `num_ranks`, and for what `closed_form` and `Profile.predict` refuse.
+    Raises ValueError for a link without `num_ranks`, and for what `Profile.predict` refuses.
 
     >>> seconds = cost(Link(alpha_s=1e-5, bytes_per_s=1e9), num_ranks=4)
     >>> round(seconds(1e6), 9)
     0.00156
     """
     if isinstance(machine, Link):
-        ranks, name = whole("num_ranks (of a link)", num_ranks, 1), algorithm or "ring"
-        closed_form("allreduce", name, ranks, 0, machine)  # refuses now what it would refuse later
-        return lambda num_bytes: closed_form("allreduce", name, ranks, num_bytes, machine)
+        ranks = whole("num_ranks (of a link)", num_ranks, 1)
+        return lambda num_bytes: closed_form("allreduce", "ring", ranks, num_bytes, machine)
     if not isinstance(machine, Profile):
         raise ValueError(f"machine must be a Profile or a Link, got {machine!r}")
     ranks = machine.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, 1)
     if ranks == machine.num_ranks:
         measured: dict[float, float] = {}
-        for point in machine.select("allreduce", algorithm=algorithm or "native"):
+        for point in machine.select("allreduce", algorithm="native"):
             measured[point.num_bytes] = min(point.median_s, measured.get(point.num_bytes, np.inf))
         if len(measured) > 1:
             sizes = sorted(measured)
             return CostTable(tuple(sizes), tuple(measured[size] for size in sizes))
-    name = "ring" if algorithm in (None, "native") else str(algorithm)
-    seconds = (machine.predict("allreduce", name, size, ranks).makespan_s for size in _PREDICTED_AT)
+    seconds = (machine.predict("allreduce", "ring", size, ranks).makespan_s for size in _PREDICTED_AT)
     return CostTable(_PREDICTED_AT, tuple(seconds))
 
 

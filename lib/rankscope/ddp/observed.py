@@ -94,7 +94,7 @@ class DDPRun(Iterations):
 
     `parameters` are those that get gradients, in the order of ``module.parameters()``. `provenance` says where it ran,
     as a Profile's does, and `setting` with which options. `clean` says of each iteration whether the host took no time
-    meanwhile. `steps` has one for each iteration, or none if nothing was observed.
+    meanwhile. `steps` has one for each iteration.
 
     Raises ValueError for what no run can have given.
     """
@@ -104,13 +104,13 @@ class DDPRun(Iterations):
     parameters: tuple[ParameterSpec, ...] = checked(each, ParameterSpec)
     step_s: tuple[float, ...] = checked(each, number, 0)
     clean: tuple[bool, ...] = checked(each, truth)
-    steps: tuple[ObservedStep, ...] = checked(each, ObservedStep, default=())
+    steps: tuple[ObservedStep, ...] = checked(each, ObservedStep)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         iterations, shape = len(self.step_s), (self.num_ranks, len(self.parameters))
-        if len(self.steps) not in (0, iterations):
-            raise ValueError(f"steps must be none or {iterations}, one for each iteration, got {len(self.steps)}")
+        if len(self.steps) != iterations:
+            raise ValueError(f"steps must be {iterations}, one for each iteration, got {len(self.steps)}")
         for step in self.steps:
             if step.ready_s.shape != shape or np.isinf(step.ready_s).any():
                 raise ValueError(
@@ -129,32 +129,31 @@ class DDPRun(Iterations):
     @property
     def buckets(self) -> Buckets:
         """The buckets of the last iteration, in launch order: those that DDP keeps."""
-        return self._observed[-1].buckets
+        return self.steps[-1].buckets
 
     @property
     def ready_s(self) -> Seconds:
         """When each gradient was ready on its last rank, from the start of the backward: medians over iterations."""
-        last_s = np.array([self._observed[place].ready_s.max(axis=0) for place in self.used])
+        last_s = np.array([self.steps[place].ready_s.max(axis=0) for place in self.used])
         return np.asarray(np.median(last_s, axis=0))
 
     def timeline(self, iteration: int | None = None) -> Timeline:
         """Return what all ranks did in an iteration, by default in the one of median length.
 
-        ``timeline().select(rank=0)`` is that of one rank. Raises ValueError if nothing was observed.
+        ``timeline().select(rank=0)`` is that of one rank.
         """
-        steps = self._observed
         if iteration is not None:
-            return steps[whole("iteration", iteration, 0, len(steps) - 1)].timeline
-        return steps[min(self.used, key=lambda place: abs(self.step_s[place] - self.median_s))].timeline
+            return self.steps[whole("iteration", iteration, 0, len(self.steps) - 1)].timeline
+        return self.steps[min(self.used, key=lambda place: abs(self.step_s[place] - self.median_s))].timeline
 
     def overlapped(self) -> OverlappedStep:
         """Return what `fit_contention` needs: the medians of the backward, the ranks' mean, and of the step.
 
-        Raises ValueError for steps of several micro-batches, and if nothing was observed.
+        Raises ValueError for steps of several micro-batches.
         """
         if self.setting.accumulation > 1:
             raise ValueError(f"accumulation must be 1 to fit contention, got {self.setting.accumulation}")
-        backwards = [self._observed[place].timeline.select(kind="backward") for place in self.used]
+        backwards = [self.steps[place].timeline.select(kind="backward") for place in self.used]
         means_s = [float((one.stop_s - one.start_s).sum()) / self.num_ranks for one in backwards]
         return OverlappedStep(self.buckets, float(np.median(means_s)), self.median_s)
 
@@ -167,18 +166,12 @@ class DDPRun(Iterations):
         for kind in ("forward", "unpack", "optimizer"):
             found = []
             for place in self.used:
-                spans = self._observed[place].timeline.select(kind=kind)
+                spans = self.steps[place].timeline.select(kind=kind)
                 last = spans.select(item=int(spans.item.max(initial=-1)))
                 found.append(float(last.stop_s.max(initial=0.0)) - float(last.start_s.max(initial=0.0)))
             took_s[f"{kind}_s"] = float(np.median(found))
         ready_s = self.ready_s
         return LocalStep(self.parameters, ready_s, backward_s=float(np.nanmax(ready_s, initial=0.0)), **took_s)
-
-    @property
-    def _observed(self) -> tuple[ObservedStep, ...]:
-        if not self.steps:
-            raise ValueError("nothing was observed in this run: measure it with observe=True")
-        return self.steps
 
     def save(self, path: storage.PathLike) -> Path:
         """Write the run as JSON, whole or not at all. Raises OSError if the file cannot be written."""

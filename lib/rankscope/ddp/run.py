@@ -19,7 +19,7 @@ from ..machine.measuring.plan import node_sizes
 from ..machine.measuring.timing import Ranks, Task, network_id
 from ..machine.provenance import of_machine, of_run
 from ..timeline import Span, Timeline
-from ..values.checks import function, number, of_type, one_of, truth, whole
+from ..values.checks import function, number, of_type, one_of, whole
 from ..values.frozen import checked, frozen, optional
 from ..workers.host import MOST_RANKS
 from ..workers.launch import launch
@@ -84,7 +84,6 @@ def measure(
     num_ranks: int | None = 2,
     iterations: int = 20,
     optimizer: Optimizer | None = None,
-    observe: bool = True,
     where: Where = HERE,
     **options: Any,
 ) -> DDPRun:
@@ -99,9 +98,8 @@ def measure(
     ``static_graph``; ``accumulation``, the micro-batches of a step, of which all but the last run under ``no_sync``;
     and ``communicate=False``, with which DDP does everything but the allreduces.
 
-    With `observe` a communication hook does DDP's own allreduce and stamps it, and a hook behind DDP's stamps each
-    gradient; to leave nothing to divide, the loss is divided by the number of ranks. Without it there are only the
-    seconds of each step. On CUDA stamps are events.
+    A communication hook does DDP's own allreduce and stamps it, and a hook behind DDP's stamps each gradient; to leave
+    nothing to divide, the loss is divided by the number of ranks. On CUDA stamps are events.
 
     Raises ValueError for bad input, RankError if a rank fails, dies, or has not ended after ``where.timeout_s``.
 
@@ -113,7 +111,7 @@ def measure(
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
     check_training(module, loss, optimizer)
     device = where.device or ("cuda" if where.backend == "nccl" else "cpu")
-    args = module, loss, optimizer, setting, iterations, device, truth("observe", observe)
+    args = module, loss, optimizer, setting, iterations, device
     records: list[Record] = where.launch(_be_rank, args, num_ranks)
     sizes = node_sizes(records[0].nodes)
     network = "loopback" if len(sizes) == 1 else f"between {len(sizes)} nodes"
@@ -126,7 +124,7 @@ def measure(
         parameters=records[0].parameters,
         step_s=tuple(max(one.step_s for one in step) for step in each_step),
         clean=tuple(all(one.clean for one in step) for step in each_step),
-        steps=tuple(map(_observed, each_step)) if observe else (),
+        steps=tuple(map(_observed, each_step)),
     )
 
 
@@ -209,17 +207,11 @@ class Record(NamedTuple):
 
 
 def _be_rank(
-    module: nn.Module,
-    loss: Loss,
-    optimizer: Optimizer | None,
-    setting: Setting,
-    iterations: int,
-    device: str,
-    observe: bool,
+    module: nn.Module, loss: Loss, optimizer: Optimizer | None, setting: Setting, iterations: int, device: str
 ) -> Record:
     """Run the steps on this rank, on a copy of the module."""
     own = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
-    steps = Steps(module, loss, optimizer, setting, own, observe)
+    steps = Steps(module, loss, optimizer, setting, own)
     ranks, kept = Ranks(device=str(own)), []
     nodes = ranks.numbered(network_id())
     for place in range(WARM_UP + iterations):
@@ -239,19 +231,15 @@ class Steps:
         optimizer: Optimizer | None,
         setting: Setting,
         device: torch.device,
-        observe: bool = True,
         fetch: Callable[[int], Any] | None = None,
     ) -> None:
         module = copy.deepcopy(module).to(device)
         devices = [device] if device.type == "cuda" else None
         self.ddp = DistributedDataParallel(module, device_ids=devices, **setting.ddp)
         self.watch = Watch(self.ddp, device)
-        self._share = 1.0  # of the loss: DDP divides by the number of ranks itself unless it has a hook
-        if observe or not setting.communicate:
-            self.watch.stamp_buckets(self.ddp, setting.communicate)
-            self._share = 1 / dist.get_world_size()
-        if observe:
-            self.watch.stamp_gradients()
+        self.watch.stamp_buckets(self.ddp, setting.communicate)
+        self.watch.stamp_gradients()
+        self._share = 1 / dist.get_world_size()  # of the loss: DDP does not divide where it has a hook
         self._optimizer = None if optimizer is None else optimizer(self.watch.parameters)
         self._loss, self._accumulation, self._fetch = loss, setting.accumulation, fetch
         self._rank, self._number = dist.get_rank(), 0
@@ -269,8 +257,7 @@ class Steps:
                 batch = self._fetch(self._number) if self._fetch else self._number
                 self._number += 1
                 self._loaded.append(now())
-                loss: Any = self._loss(self.ddp, self._rank, batch)
-                loss = loss if self._share == 1 else loss * self._share
+                loss: Any = self._loss(self.ddp, self._rank, batch) * self._share
                 self._passes.append(now())
                 if last:
                     self.watch.ready.clear()
