@@ -283,8 +283,8 @@ class Steps:
             if self._fetch:
                 done.append(("load", micro, begin_s, loaded_s[micro]))
                 begin_s = loaded_s[micro]
-            done.append(("forward", micro, begin_s, passes_s[2 * micro + 1]))
-            done.append(("backward", micro, *passes_s[2 * micro + 1 : 2 * micro + 3]))
+            middle_s, end_s = passes_s[2 * micro + 1 : 2 * micro + 3]
+            done += [("forward", micro, begin_s, middle_s), ("backward", micro, middle_s, end_s)]
         _, last, begin_s, stop_s = done.pop()
         computed_s = min(max(begin_s, float(np.nanmax(ready_s, initial=0.0))), stop_s)
         summed_s = min(max([computed_s, *(end_s for _, end_s in allreduces)]), stop_s)

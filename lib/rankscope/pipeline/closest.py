@@ -24,7 +24,7 @@ def closest(
     """
     within, tries = number("within", within, 0), whole("tries", tries, 1)
     function("off", off)
-    best = function("measure", measure)()
+    best: Measured = function("measure", measure)()
     least = abs(off(best))
     for _ in range(tries - 1):
         if least <= within:
