@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -268,53 +269,33 @@ def last_backward(
     local: LocalStep, launched: Launches, cost: Cost, contention: Contention = FREE, overlap: bool = True
 ) -> LastBackward:
     """Return what `simulate` draws from the start of the last backward to the optimizer."""
-    costs = costs_s(cost, launched.num_bytes.astype(float)).tolist()
+    wire_s = costs_s(cost, launched.num_bytes.astype(float)).tolist()
     slow = of_type("contention", contention, Contention)
-    launch_s = launched.launch_s.tolist() if truth("overlap", overlap) else [local.backward_s] * len(costs)
-    backward_s, starts, stops, left = _during_backward(launch_s, costs, local.backward_s, slow)
-    unpack_s = (launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))).tolist()
-    later, unpacked = _during_unpacking(backward_s, left, unpack_s, slow)
-    stops += later
-    starts += stops[len(starts) - 1 : -1]  # the others follow on one another
-    return LastBackward(backward_s, list(zip(starts, stops, strict=True)), unpacked)
-
-
-def _during_backward(
-    launch_s: list[float], costs: list[float], backward_s: float, slow: Contention
-) -> tuple[float, list[float], list[float], list[float]]:
-    """When the backward ends, when allreduces start and stop until then, and the seconds that the others still need."""
-    now, done, starts, stops = 0.0, 0.0, list[float](), list[float]()  # done: of the backward, in its own seconds
-    for place, (launch, alone_s) in enumerate(zip(launch_s, costs, strict=True)):
-        if launch > done:  # until then nothing is on the wire
-            now, done = now + (launch - done), launch
-        starts.append(now)
-        slowed_s, left_s = alone_s * slow.communication, (backward_s - done) * slow.compute
-        if slowed_s >= left_s:  # the backward ends first
-            rest_s = (slowed_s - left_s) / slow.communication
-            return now + left_s, starts, stops, [rest_s, *costs[place + 1 :]]
-        now, done = now + slowed_s, min(done + slowed_s / slow.compute, backward_s)
-        stops.append(now)
-    return now + (backward_s - done), starts, stops, []
-
-
-def _during_unpacking(
-    now: float, left: list[float], unpack_s: list[float], slow: Contention
-) -> tuple[list[float], list[tuple[float, float]]]:
-    """When the last allreduces stop, all launched by now, and start and stop of unpacking each bucket, in turn."""
-    stops, unpacked = list[float](), []
-    num_before = len(unpack_s) - len(left)
-    for place, work_s in enumerate(unpack_s):
-        while num_before + len(stops) <= place:
-            now += left[len(stops)]
+    launch_s = launched.launch_s.tolist() if truth("overlap", overlap) else [local.backward_s] * len(wire_s)
+    works_s = [local.backward_s, *(launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))).tolist()]
+    now = done = left = 0.0  # of the work under way so much is done, of the allreduce under way so much is left
+    starts, stops, ends = (
+        list[float](),
+        list[float](),
+        list[float](),
+    )  # of allreduces; of works
+    while len(ends) < len(works_s):
+        worked, sent = len(ends), len(stops)
+        sends = sent < len(wire_s) and (worked > 0 or launch_s[sent] <= done)
+        computes = worked <= sent  # a bucket is unpacked once its allreduce has ended
+        if sends and len(starts) == sent:
+            starts.append(now)
+            left = wire_s[sent]
+        until = works_s[worked] if worked or sends or sent == len(wire_s) else launch_s[sent]
+        compute_s = max(until - done, 0.0) * (slow.compute if sends else 1.0) if computes else math.inf
+        send_s = left * (slow.communication if computes else 1.0) if sends else math.inf
+        if compute_s <= send_s:
+            now, done, left = now + compute_s, until, max(left - compute_s / slow.communication, 0.0)
+            if until == works_s[worked]:
+                ends.append(now)
+                done = 0.0
+        else:
+            now, done = now + send_s, done + (send_s / slow.compute if computes else 0.0)
             stops.append(now)
-        start = now
-        while work_s and len(stops) < len(left):
-            rest_s, slowed_s = left[len(stops)], work_s * slow.compute
-            if slowed_s < rest_s * slow.communication:
-                now, work_s, left[len(stops)] = now + slowed_s, 0.0, rest_s - slowed_s / slow.communication
-            else:
-                now, work_s = now + rest_s * slow.communication, work_s - rest_s * slow.communication / slow.compute
-                stops.append(now)
-        now += max(work_s, 0.0)
-        unpacked.append((start, now))
-    return stops, unpacked
+    unpacked = zip(map(max, ends, stops), ends[1:], strict=True)
+    return LastBackward(ends[0], list(zip(starts, stops, strict=True)), list(unpacked))

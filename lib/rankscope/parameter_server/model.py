@@ -148,7 +148,7 @@ def each_worker(name: str, value: float | Sequence[float], num_workers: int) -> 
 
 
 class _Served:
-    """Workers and a server until all batches are used up: spans, and by whom each gradient was and how far behind."""
+    """Workers and a server until all batches are used up: spans, who pushed each gradient, and how far it was behind."""
 
     def __init__(
         self,
