@@ -196,7 +196,6 @@ def test_ranks_may_be_on_an_emulated_network() -> None:
         (lambda: {"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
         (lambda: {"where": "nccl"}, "where must be a Where, got 'nccl'"),
         (lambda: {"where": Where("tcp")}, "backend must be one of 'gloo', 'nccl', 'mpi', got 'tcp'"),
-        (lambda: {"where": Where(device="tpu")}, "device must be one of 'cpu', 'cuda', got 'tpu'"),
         (lambda: {"where": Where(timeout_s=0)}, "timeout_s must be a finite number above 0 .*, got 0"),
         (lambda: {"where": Where(network=5)}, "network must be an emulated one with hosts for 2 ranks, .*, got 5"),
         (lambda: {"static_graph": True, "accumulation": 2}, "static_graph must be False with accumulation: DDP's .*"),

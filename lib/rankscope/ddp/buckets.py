@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -302,34 +303,24 @@ def _ready_order(specs: Sequence[ParameterSpec], order: Sequence[int] | None, ma
     return places + missing
 
 
-@attrs.define
-class _Open:
-    """The open bucket of one dtype and device, and how many of theirs were closed at a cap."""
-
-    indices: list[int] = attrs.field(factory=list)
-    num_bytes: int = 0
-    num_closed: int = 0
-
-
 def _fill(order: Iterable[tuple[int, ParameterSpec]], caps: Sequence[int | None]) -> Iterator[Bucket]:
     """Yield buckets filled in that order; those that are not full at the end come last."""
-    filling: dict[Key, _Open] = {}
+    filling: dict[Key, list[int]] = {}
+    num_bytes, num_closed = Counter[Key](), Counter[Key]()
     for index, spec in order:
         if spec.sparse:
             yield Bucket((index,), spec.num_bytes, None, "sparse")
             continue
         key = spec.dtype, spec.device
-        bucket = filling.get(key) or filling.setdefault(key, _Open())
-        bucket.indices.append(index)
-        bucket.num_bytes += spec.num_bytes
-        cap = caps[min(bucket.num_closed, len(caps) - 1)]
-        if cap is not None and bucket.num_bytes >= cap:
-            yield Bucket(tuple(bucket.indices), bucket.num_bytes, cap, "cap")
-            bucket.indices, bucket.num_bytes, bucket.num_closed = [], 0, bucket.num_closed + 1
+        filling.setdefault(key, []).append(index)
+        num_bytes[key] += spec.num_bytes
+        cap = caps[min(num_closed[key], len(caps) - 1)]
+        if cap is not None and num_bytes[key] >= cap:
+            yield Bucket(tuple(filling[key]), num_bytes[key], cap, "cap")
+            filling[key], num_bytes[key], num_closed[key] = [], 0, num_closed[key] + 1
     for key in table_order(filling):
-        bucket = filling[key]
-        if bucket.indices:
-            yield Bucket(tuple(bucket.indices), bucket.num_bytes, caps[min(bucket.num_closed, len(caps) - 1)], "end")
+        if filling[key]:
+            yield Bucket(tuple(filling[key]), num_bytes[key], caps[min(num_closed[key], len(caps) - 1)], "end")
 
 
 def _in_defined_order(specs: Sequence[ParameterSpec], caps: Sequence[int | None]) -> tuple[Bucket, ...]:

@@ -45,8 +45,8 @@ _MORE = 2  # times as many iterations of the step that all predictions depend on
 class Where:
     """Where ranks run, and after how many seconds they must have ended.
 
-    `device` is "cpu" or "cuda", by default "cuda" for NCCL only. `network` is one of `machine.emulate.emulated`, whose
-    hosts share the ranks, or None for this machine. Raises ValueError for an unknown backend or device.
+    Ranks compute on GPUs where the backend is NCCL, else on the CPU. `network` is one of `machine.emulate.emulated`,
+    whose hosts share the ranks, or None for this machine. Raises ValueError for an unknown backend.
 
     >>> Where(backend="tcp")
     Traceback (most recent call last):
@@ -54,7 +54,6 @@ class Where:
     """
 
     backend: str = checked(one_of, BACKENDS, default="gloo")
-    device: str | None = checked(optional, one_of, ("cpu", "cuda"), default=None)
     network: Any = None
     timeout_s: float = checked(number, above=0, high=10**6, default=300.0)
 
@@ -110,7 +109,7 @@ def measure(
     setting, where = Setting(**options), of_type("where", where, Where)
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
     check_training(module, loss, optimizer)
-    device = where.device or ("cuda" if where.backend == "nccl" else "cpu")
+    device = "cuda" if where.backend == "nccl" else "cpu"
     args = module, loss, optimizer, setting, iterations, device
     records: list[Record] = where.launch(_be_rank, args, num_ranks)
     sizes = node_sizes(records[0].nodes)
@@ -151,7 +150,7 @@ def measure_contention(
     `where`.
     """
     if backend is not None:
-        where = Where(backend, where.device, where.network, where.timeout_s)
+        where = Where(backend, where.network, where.timeout_s)
     costs_s(cost, np.array([1e6]))  # refuses now what would be refused once all is measured
     steps = whole("iterations", iterations, 1, MOST_ITERATIONS // _MORE)
     alone, *overlapped = calibration_runs(num_ranks, steps, where)

@@ -148,7 +148,7 @@ def each_worker(name: str, value: float | Sequence[float], num_workers: int) -> 
 
 
 class _Served:
-    """Workers and a server until all batches are used up: spans, who pushed each gradient, and how far it was behind."""
+    """Workers and a server until all batches are used up: what ran when, who pushed which gradient, how far behind."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ import torch.multiprocessing as torch_mp
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..values.checks import number, one_of, several, whole
+from ..values.checks import one_of, several, whole
 from ..values.frozen import each, frozen
 from ..workers.crew import memory_folder
 from ..workers.joined import is_joined
@@ -81,7 +81,6 @@ def measure_passing(
     if not chosen:
         raise ValueError("ways must be at least one, got none")
     iterations = whole("iterations", iterations, 1, 10_000)
-    timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     refuse_torchrun()
     with memory_folder() as folder:
         seconds = launch(_pass, 2, (folder, sizes, chosen, iterations), timeout_s=timeout_s)[0]
@@ -199,18 +198,14 @@ class Counted:
 
 
 def count_together(
-    how: str = "free",
-    num_processes: int = 2,
-    num_increments: int = 1000,
-    num_counters: int = 1000,
-    timeout_s: float = 60.0,
+    how: str = "free", num_processes: int = 2, num_increments: int = 1000, num_counters: int = 1000
 ) -> Counted:
     """Let processes add one to all counters of a shared tensor, again and again, and return what they come to.
 
     "free": ``counters += 1``, which reads, adds and writes; what another has written in between is lost. "in_step": all
     read, then all write, so that of each round one increment is left. "locked": one process at a time.
 
-    Raises ValueError for bad input, RankError where a process fails or has not ended after `timeout_s`.
+    Raises ValueError for bad input, RankError where a process fails or has not ended after a minute.
 
     >>> count_together("in_step", 3, 4, 1).counts.tolist(), count_together("locked", 3, 4, 1).counts.tolist()
     ([4], [12])
@@ -222,7 +217,7 @@ def count_together(
     refuse_torchrun()
     with memory_folder() as folder:
         args = how, num_increments, num_counters, folder
-        counts = launch(_count, num_processes, args, timeout_s=timeout_s)[0]
+        counts = launch(_count, num_processes, args)[0]
     return Counted(how, num_processes, num_increments, counts)
 
 
