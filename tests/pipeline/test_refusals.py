@@ -60,9 +60,9 @@ def loader(**given: Any) -> Timeline:
         (lambda: draw("it", [0.1, 0.2, 0.3], 4), "it must have a time for each of 4 items, got 3"),
         (lambda: draw("it", lambda item: -1, 3), "it must be finite seconds of at least 0, got -1.0 for item 0"),
         # pipelines
-        (lambda: Pipeline([]), "a pipeline must be a list of one Stage or more, got 'none'"),
-        (lambda: Pipeline([None]), "a pipeline must be a list of one Stage or more, got None"),
-        (lambda: Pipeline(READ), "a pipeline must be a list of one Stage or more, got a Stage outside any list"),
+        (lambda: Pipeline([]), "number of stages must be a whole number from 1 to 128, got 0"),
+        (lambda: Pipeline([None]), "stages must be a Stage, got None"),
+        (lambda: Pipeline(READ), "stages must be a list, got Stage(name='read'"),
         (lambda: Pipeline([READ, READ]), "stages must differ in name, got 'read' twice"),
         (lambda: Pipeline([THREE, Stage("train 0", 2.0)]), "stages must differ in lane, got 'train 0' twice"),
         (lambda: Pipeline([UNKNOWN]).bottleneck, "stage 'read' has no service_s: run it, and ask Pipeline.measured"),

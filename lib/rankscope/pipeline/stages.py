@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -11,7 +11,7 @@ import numpy as np
 
 from ..timeline.timeline import WAITS, Timeline
 from ..values.checks import function, of_type, truth, whole
-from ..values.frozen import checked, frozen, optional
+from ..values.frozen import checked, each, frozen, optional
 from .items import Items
 from .service import Distribution, Seconds, Service, check, check_times, draw
 
@@ -93,16 +93,8 @@ class Stage:
 
 
 def _stages(name: str, value: Any) -> tuple[Stage, ...]:
-    if not isinstance(value, Iterable):
-        raise ValueError(
-            f"a pipeline must be a list of one Stage or more, got a {type(value).__name__} outside any list"
-        )
-    stages = tuple(value)
-    wrong = [stage for stage in stages if not isinstance(stage, Stage)]
-    if not stages or wrong:
-        raise ValueError(f"a pipeline must be a list of one Stage or more, got {wrong[0] if stages else 'none'!r}")
-    if len(stages) > MOST_STAGES:
-        raise ValueError(f"a pipeline must have at most {MOST_STAGES} stages, got {len(stages)}")
+    stages = each(name, value, Stage)
+    whole("number of stages", len(stages), 1, MOST_STAGES)
     names = {"name": [stage.name for stage in stages], "lane": [lane for stage in stages for lane in stage.lanes()]}
     for what, words in names.items():
         twice = next((word for word, times in Counter(words).items() if times > 1), None)
