@@ -61,7 +61,7 @@ CALLS: list[tuple[Ask, str]] = [
     (lambda: best(1e6, Cluster.uniform(10**6, LINK)), "num_ranks of cluster must be .* from 1 to 65536, got 1000000"),
     (
         lambda: Pipeline([Stage(f"s{n}", 1.0) for n in range(1500)]),
-        "number of stages must be a whole number from 1 to 128, got 1500",
+        "number of stages must be .* to 128, got 1500",
     ),
     (lambda: pass_through(Pipeline([Stage("a", 1.0)]), 10**12), "items must be a whole number from 0 to 33554432"),
     (lambda: assign(2**28, 3), "the samples that 3 ranks read together must be .* to 268435456, got 268435458"),

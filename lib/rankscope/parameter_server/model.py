@@ -176,7 +176,7 @@ class _Served:
                 heapq.heappush(self._events, (then_s, worker))
 
     def _turns(self, worker: int, compute_s: float) -> Iterator[float | None]:
-        """Pull, compute and push, again and again; yield when it goes on, or None where an update has to begin first."""
+        """Pull, compute and push, again and again; yield when it goes on, or None until an update begins."""
         now_s, num_pulls = 0.0, 0
         while True:
             begun_s, now_s = now_s, now_s + self._half_s
