@@ -27,11 +27,9 @@ def queue_fill(
     """
     here = of_type("timeline", timeline, Timeline).select(rank=rank)
     first, second = (here.select(kind=one_of("after and before", kind, timeline.kinds)) for kind in (after, before))
-    blocked = here.select(kind="blocked")
-    own = np.isin(blocked.lane, first.lane)
-    items, arrived_s = _latest(
-        np.concatenate([first.item, blocked.item[own]]), np.concatenate([first.stop_s, blocked.stop_s[own]])
-    )
+    past = here.select(kind=[after, "blocked"])
+    past = past.take(np.flatnonzero(np.isin(past.lane, first.lane)))
+    items, arrived_s = _latest(past.item, past.stop_s)
     taken, negative_s = _latest(second.item, -second.start_s)
     _, places, others = np.intersect1d(items, taken, assume_unique=True, return_indices=True)
     left_s = np.maximum(-negative_s[others], arrived_s[places])
