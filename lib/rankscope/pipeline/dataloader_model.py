@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from functools import cache
 from heapq import heappop, heappush
 from itertools import cycle
@@ -24,7 +25,7 @@ from ..values.checks import number, of_type, truth, whole
 from ..values.frozen import checked, frozen, optional
 from .service import Seconds, Service, check, draw
 
-_READY, _ARRIVED, _RECEIVED, _PINNED = range(4)
+_READY, _ARRIVED, _PINNED = range(3)
 LOOP, PIN_THREAD = "training loop", "pin thread"
 
 
@@ -145,19 +146,17 @@ class _Epoch:
     def __init__(self, work: _Work, num_workers: int, window: int, in_order: bool, cores: Cores, way: Handover) -> None:
         self.work, self.num_workers, self.window, self.in_order = work, num_workers, window, in_order
         self.speeds, self.startup_s, self.held_s = cache(cores.speeds), way.startup_s, way.held_s
-        self.count = work.fetch.size
-        self.now, self.request_s = 0.0, 0.0
+        self.count, self.now = work.fetch.size, 0.0
         self.events: list[tuple[float, int, int]] = []  # time, batch (of _READY: worker), what
         self.fetch_clock, self.fetching = 0.0, list[tuple[float, int]]()
-        self.step_left, self.stepping = 0.0, -1
+        self.step_left, self.stepping = 0.0, False
         self.dealt, self.to_deal_to = 0, cycle(range(num_workers))
         self.queues: list[deque[int]] = [deque() for _ in range(num_workers)]  # dealt, not begun
         self.idle, self.busy = [False] * num_workers, [False] * num_workers
         self.in_hand = [0] * num_workers  # dealt, not handed over
         self.sender_free, self.pin_free = [0.0] * num_workers, 0.0
         self.arrived: deque[int] = deque()
-        self.early: set[int] = set()
-        self.waiting, self.receiving, self.wanted, self.left = True, -1, 0, self.count
+        self.loop_s, self.receiving = math.inf, -1  # when the training loop goes on, and the batch that it takes in
         self.worker = np.zeros(self.count, dtype=np.int64)
         self.order: list[int] = []  # as handed over
         columns = ("read_start", "read_stop", "pin_start", "pin_stop", "requested", "handed", "step_stop")
@@ -169,22 +168,55 @@ class _Epoch:
 
     def finish(self) -> None:
         """Go from event to event until the last step is done."""
-        while self.left:
-            fetch_speed, step_speed = self.speeds(len(self.fetching), self.stepping >= 0)
+        loop = self.training_loop()
+        self.loop_s = next(loop)
+        while True:
+            fetch_speed, step_speed = self.speeds(len(self.fetching), self.stepping)
             event_s = self.events[0][0] if self.events else math.inf
             fetch_s = self.now + (self.fetching[0][0] - self.fetch_clock) / fetch_speed if self.fetching else math.inf
-            step_s = self.now + self.step_left / step_speed if self.stepping >= 0 else math.inf
-            then = max(self.now, min(event_s, fetch_s, step_s))
+            step_s = self.now + self.step_left / step_speed if self.stepping else math.inf
+            then = max(self.now, min(event_s, self.loop_s, fetch_s, step_s))
             self.fetch_clock += (then - self.now) * fetch_speed
             self.step_left -= (then - self.now) * step_speed
             self.now = then
             if then >= event_s:
                 _, batch, what = heappop(self.events)
-                (self.ready, self.arrive, self.received, self.pinned)[what](batch)
-            elif then >= fetch_s:
+                (self.ready, self.arrive, self.pinned)[what](batch)
+            elif self.loop_s > then >= fetch_s:
                 self.fetched(heappop(self.fetching)[1])
             else:
-                self.stepped(self.stepping)
+                self.stepping = False
+                goes_on_s = next(loop, None)
+                if goes_on_s is None:
+                    return
+                self.loop_s = goes_on_s
+
+    def training_loop(self) -> Iterator[float]:
+        """Wait for a batch and take a step, again and again; yield when it goes on where nothing wakes it before."""
+        early = set[int]()
+        for turn in range(self.count):
+            requested_s = self.now
+            while True:
+                batch = turn
+                if batch in early:
+                    break
+                while not self.arrived:
+                    yield math.inf
+                batch = self.arrived.popleft()
+                if self.work.pin is None:
+                    self.receiving = batch
+                    yield self.now + float(self.work.receive[batch]) + self.held_s * self.busy[self.worker[batch]]
+                    self.receiving = -1
+                if not self.in_order or batch == turn:
+                    break
+                early.add(batch)
+            self.at["requested"][batch], self.at["handed"][batch] = requested_s, self.now
+            self.order.append(batch)
+            self.in_hand[self.worker[batch]] -= 1
+            self.deal()
+            self.step_left, self.stepping = float(self.work.step[batch]), True
+            yield math.inf
+            self.at["step_stop"][batch] = self.now
 
     def deal(self) -> None:
         if self.dealt == self.count:
@@ -212,7 +244,7 @@ class _Epoch:
         self.sender_free[worker] = max(self.sender_free[worker], self.now) + float(self.work.handover[batch])
         heappush(self.events, (self.sender_free[worker], batch, _ARRIVED))
         if self.receiving >= 0 and self.worker[self.receiving] == worker:  # which can answer now
-            heappush(self.events, (self.now + float(self.work.receive[self.receiving]), self.receiving, _RECEIVED))
+            self.loop_s = min(self.loop_s, self.now + float(self.work.receive[self.receiving]))
         self.busy[worker] = False
         self.ready(worker)
 
@@ -227,42 +259,8 @@ class _Epoch:
 
     def pinned(self, batch: int) -> None:
         self.arrived.append(batch)
-        self.take()
-
-    def take(self) -> None:
-        """Let the training loop, where it waits, have the batch it wants or take in the first that has arrived."""
-        if self.waiting and self.in_order and self.wanted in self.early:
-            self.early.remove(self.wanted)
-            self.hand_over(self.wanted)
-        elif self.waiting and self.arrived:
-            batch, self.waiting = self.arrived.popleft(), False
-            self.receiving, receive_s = batch, 0.0
-            if self.work.pin is None:
-                receive_s = float(self.work.receive[batch]) + self.held_s * self.busy[self.worker[batch]]
-            heappush(self.events, (self.now + receive_s, batch, _RECEIVED))
-
-    def received(self, batch: int) -> None:
-        if batch != self.receiving:  # received before
-            return
-        self.waiting, self.receiving = True, -1
-        if self.in_order and batch != self.wanted:
-            self.early.add(batch)
-            self.take()
-        else:
-            self.hand_over(batch)
-
-    def hand_over(self, batch: int) -> None:
-        self.at["requested"][batch], self.at["handed"][batch] = self.request_s, self.now
-        self.order.append(batch)
-        self.waiting, self.stepping, self.step_left = False, batch, float(self.work.step[batch])
-        self.wanted = batch + 1
-        self.in_hand[self.worker[batch]] -= 1
-        self.deal()
-
-    def stepped(self, batch: int) -> None:
-        self.at["step_stop"][batch] = self.request_s = self.now
-        self.waiting, self.stepping, self.left = True, -1, self.left - 1
-        self.take()
+        if self.receiving < 0 and not self.stepping:  # the training loop waits
+            self.loop_s = self.now
 
     def timeline(self) -> Timeline:
         """Run to the end, and return what ran when: workers, pin thread, training loop."""
