@@ -32,6 +32,11 @@ NODES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 # ---- the protocol
 
 
+def ranks_with(group: Any, **readings: Callable[[], Any]) -> Ranks:
+    """The ranks of a group, with another clock, other stolen ticks or another machine on this rank."""
+    return type("Mine", (Ranks,), {name: staticmethod(read) for name, read in readings.items()})(group)  # type: ignore[no-any-return]
+
+
 def test_the_slowest_rank_of_each_iteration_counts() -> None:
     def work(rank: int, group: Any) -> Any:
         return measure_all({"": Task(lambda: time.sleep(0.05 * (rank + 1)))}, Ranks(group), QUICK)[""]
@@ -50,7 +55,7 @@ def test_only_what_is_to_be_timed_is() -> None:
         slept_s[0] += 1000.0
 
     def work(rank: int, group: Any) -> Any:
-        ranks = Ranks(group, clock=lambda: time.monotonic() + slept_s[0])
+        ranks = ranks_with(group, clock=lambda: time.monotonic() + slept_s[0])
         return measure_all({"": Task(lambda: None, before=slow, after=slow)}, ranks, QUICK)[""]
 
     ((seconds, _),) = in_threads(1, work)
@@ -79,7 +84,7 @@ def test_an_iteration_from_which_the_host_took_time_is_not_clean_on_any_rank(vic
         reads = itertools.count()  # two an iteration: the first two iterations are for the estimate, the third warms up
         stolen: Callable[[], int] = lambda: int(rank == victim and next(reads) >= 2 * 4 + 1)  # noqa: E731
         ticks = itertools.count()
-        ranks = Ranks(group, stolen=stolen, clock=lambda: next(ticks) * 1e-3)  # a clock by which nobody is late
+        ranks = ranks_with(group, stolen=stolen, clock=lambda: next(ticks) * 1e-3)  # a clock by which nobody is late
         ranks.margin_s = 0.02
         return measure_all({"": Task(lambda: None)}, ranks, Protocol(iterations=3, budget_s=0.1))[""]
 
@@ -89,7 +94,7 @@ def test_an_iteration_from_which_the_host_took_time_is_not_clean_on_any_rank(vic
 
 def test_an_iteration_that_some_rank_starts_too_late_is_not_clean() -> None:
     def work(rank: int, group: Any) -> Any:
-        ranks = Ranks(group, stolen=lambda: 0)
+        ranks = ranks_with(group, stolen=lambda: 0)
         ranks.margin_s = -0.001
         return measure_all({"": Task(lambda: None)}, ranks, Protocol(iterations=3))[""]
 
@@ -118,7 +123,7 @@ def test_clocks_of_other_machines_are_told_apart_by_their_offset() -> None:
     ahead = [0.0, 0.0, 500.0, -70.0]  # ranks 0 and 1 share a machine
 
     def work(rank: int, group: Any) -> tuple[float, float, float]:
-        ranks = Ranks(group, clock=lambda: time.monotonic() + ahead[rank], machine="aabc"[rank])
+        ranks = ranks_with(group, clock=lambda: time.monotonic() + ahead[rank], machine=lambda: "aabc"[rank])
         instant, _ = ranks.together()
         return ranks._ahead_s, ranks.clock_offset_s, instant - ahead[rank]
 

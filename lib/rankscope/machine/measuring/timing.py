@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from ...collectives.wire.group import TAGS, backend_of, group_of, takes_batches
 from .plan import Name, Protocol
@@ -48,20 +47,31 @@ def stolen_ticks() -> int:
         return 0
 
 
+def boot_id() -> str:
+    """Return an id that differs between machines, and changes when a machine restarts."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def network_id() -> str:
+    """Return an id shared by the ranks that can communicate over loopback."""
+    try:
+        return f"{boot_id()} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return boot_id()
+
+
 class Ranks:
     """A process group whose ranks start together, as seen from this rank. All ranks create it at the same point.
 
     `clock_offset_s` is how far this rank's instant may be off that of rank 0: 0 if all share a machine and its clock.
     """
 
-    def __init__(
-        self,
-        group: Any = None,
-        device: str = "cpu",
-        stolen: Callable[[], int] = stolen_ticks,
-        clock: Callable[[], float] = time.monotonic,
-        machine: str | None = None,
-    ) -> None:
+    clock, stolen, machine = staticmethod(time.monotonic), staticmethod(stolen_ticks), staticmethod(boot_id)
+
+    def __init__(self, group: Any = None, device: str = "cpu") -> None:
         self.group = group_of(group)
         self.device = torch.device(device)
         self.rank, self.size = self.group.rank(), self.group.size()
@@ -69,9 +79,7 @@ class Ranks:
         if takes_batches(backend_of(self.group, torch.empty(0, device=self.device))):
             everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
             self._control = dist.new_group(everyone, backend="gloo")
-        self._stolen, self._clock = stolen, clock
-        machines = self.numbered(boot_id() if machine is None else machine)
-        self._ahead_s, self.clock_offset_s = clock_offset(self._control, clock, machines)
+        self._ahead_s, self.clock_offset_s = self._offset(self.numbered(self.machine()))
         self.margin_s = self._margin()
 
     def slowest(self, values: list[float]) -> list[float]:
@@ -100,37 +108,74 @@ class Ranks:
         """How long before the start all ranks must know it: the longest time that an agreement takes."""
         took = []
         for _ in range(AGREEMENTS):
-            begin = self._clock()
+            begin = self.clock()
             self.slowest([0.0])
-            took.append(self._clock() - begin)
+            took.append(self.clock() - begin)
         return AWAKE_S + self.slowest([2 * statistics.median(took[AGREEMENTS // 3 :])])[0]
+
+    def _offset(self, machines: list[int]) -> tuple[float, float]:
+        """How far this rank's clock is ahead of rank 0's, and the error of that; (0, 0) on rank 0's machine.
+
+        Rank 0 asks each rank on another machine for its time; the fastest of several answers counts (Cristian, 1989).
+        """
+        ahead = (0.0, 0.0)
+        for peer in [rank for rank, number in enumerate(machines) if number]:
+            if self.rank == 0:
+                self._ask(peer)
+            elif self.rank == peer:
+                ahead = self._answer()
+        return ahead
+
+    def _ask(self, peer: int) -> None:
+        question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        wire, trips = backend_of(self._control, question), []
+        for _ in range(ROUND_TRIPS):
+            answered = wire.recv([answer], peer, TAGS)
+            question[0] = begin = self.clock()
+            wire.send([question], peer, TAGS).wait()
+            answered.wait()
+            end = self.clock()
+            trips.append((end - begin, answer.item() - (begin + end) / 2))
+        took, ahead = min(trips)
+        wire.send([torch.tensor([ahead, took / 2], dtype=torch.float64)], peer, TAGS).wait()
+
+    def _answer(self) -> tuple[float, float]:
+        question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        wire = backend_of(self._control, question)
+        for _ in range(ROUND_TRIPS):
+            wire.recv([question], 0, TAGS).wait()
+            answer[0] = self.clock()
+            wire.send([answer], 0, TAGS).wait()
+        wire.recv([question], 0, TAGS).wait()
+        ahead, uncertain = question.tolist()
+        return ahead, uncertain
 
     def together(self) -> tuple[float, bool]:
         """Wait for an instant that all ranks agree on; return it by this rank's clock, and whether this rank was on
         time."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        instant = self.slowest([self._clock() - self._ahead_s + self.margin_s])[0] + self._ahead_s
-        kept = self._clock() < instant
-        time.sleep(max(0.0, instant - AWAKE_S - self._clock()))
-        while self._clock() < instant:
+        instant = self.slowest([self.clock() - self._ahead_s + self.margin_s])[0] + self._ahead_s
+        kept = self.clock() < instant
+        time.sleep(max(0.0, instant - AWAKE_S - self.clock()))
+        while self.clock() < instant:
             os.sched_yield()
         return instant, kept
 
     def once(self, task: Task) -> tuple[float, bool]:
         """Run one iteration; return this rank's seconds, and whether it ran undisturbed on this node."""
         task.before()
-        stolen = self._stolen()
+        stolen = self.stolen()
         instant, kept = self.together()
         seconds = self._timed(task.run, instant)
         task.after()
         time.sleep(min(REST_S + seconds / 4, MOST_REST_S))
-        return seconds, kept and self._stolen() == stolen
+        return seconds, kept and self.stolen() == stolen
 
     def _timed(self, run: Callable[[], object], instant: float) -> float:
         if self.device.type != "cuda":
             run()
-            return self._clock() - instant
+            return self.clock() - instant
         event: Any = torch.cuda.Event
         begin, end = event(enable_timing=True), event(enable_timing=True)
         begin.record()
@@ -170,69 +215,3 @@ def go_first() -> None:
             os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(PRIORITY))
     except (OSError, AttributeError) as error:
         raise RuntimeError(f"real_time needs Linux, and root or CAP_SYS_NICE: {error}") from error
-
-
-# ---- machines and their clocks
-
-
-def boot_id() -> str:
-    """Return an id that differs between machines, and changes when a machine restarts."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()
-
-
-def network_id() -> str:
-    """Return an id shared by the ranks that can communicate over loopback."""
-    try:
-        return f"{boot_id()} {os.stat('/proc/self/ns/net').st_ino}"
-    except OSError:
-        return boot_id()
-
-
-def clock_offset(group: Any, clock: Callable[[], float], machines: list[int]) -> tuple[float, float]:
-    """Return how far this rank's clock is ahead of rank 0's, and the error of that; (0, 0) on rank 0's machine.
-
-    Rank 0 asks each rank on another machine for its time; the fastest of several answers counts (Cristian, 1989).
-    """
-    ahead = (0.0, 0.0)
-    for peer in [rank for rank, number in enumerate(machines) if number]:
-        if group.rank() == 0:
-            _ask(group, peer, clock)
-        elif group.rank() == peer:
-            ahead = _answer(group, clock)
-    return ahead
-
-
-def _ask(group: Any, peer: int, clock: Callable[[], float]) -> None:
-    question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    trips = []
-    for _ in range(ROUND_TRIPS):
-        answered = _receive(group, answer, peer)
-        question[0] = begin = clock()
-        _send(group, question, peer).wait()
-        answered.wait()
-        end = clock()
-        trips.append((end - begin, answer.item() - (begin + end) / 2))
-    took, ahead = min(trips)
-    _send(group, torch.tensor([ahead, took / 2], dtype=torch.float64), peer).wait()
-
-
-def _answer(group: Any, clock: Callable[[], float]) -> tuple[float, float]:
-    question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
-    for _ in range(ROUND_TRIPS):
-        _receive(group, question, 0).wait()
-        answer[0] = clock()
-        _send(group, answer, 0).wait()
-    _receive(group, question, 0).wait()
-    ahead, uncertain = question.tolist()
-    return ahead, uncertain
-
-
-def _send(group: Any, tensor: Tensor, peer: int) -> Any:
-    return backend_of(group, tensor).send([tensor], peer, TAGS)
-
-
-def _receive(group: Any, tensor: Tensor, peer: int) -> Any:
-    return backend_of(group, tensor).recv([tensor], peer, TAGS)
