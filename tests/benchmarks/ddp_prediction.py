@@ -88,7 +88,7 @@ class Round(NamedTuple):
 def measure_allreduce(num_ranks: int, where: Where, backend: str | None = None) -> CostTable:
     """Return what the allreduce of a backend, by default of `where`, takes of `SIZES`, medians while all else rests."""
     where = where if backend is None else attrs.evolve(where, backend=backend)
-    device = where.device or ("cuda" if where.backend == "nccl" else "cpu")
+    device = "cuda" if where.backend == "nccl" else "cpu"
     keys = [key for size in SIZES for key in collective_keys("allreduce", size, [num_ranks], ["native"])]
     protocol = Protocol(iterations=ITERATIONS, budget_s=BUDGET_S)
     points = where.launch(measure_keys, (keys, [0] * num_ranks, device, protocol), num_ranks)[0]
