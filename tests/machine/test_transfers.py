@@ -36,6 +36,7 @@ from rankscope.machine.measuring.transfers import (
 from rankscope.machine.profile import Point
 from rankscope.ranks import launch
 
+from ..test_boundaries import RUNNERS
 from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made, copies, put_into_ranks
 from .made import PROVENANCE
 
@@ -354,7 +355,8 @@ def test_links_of_gpus_are_told_without_their_addresses(tmp_path: Path) -> None:
 
 
 def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:
-    """CUDA that a process has begun to use cannot be used in a fork of it."""
+    """CUDA that a process has begun to use cannot be used in a fork of it; modules that ranks are sent are imported."""
+    ours = [name for name, heavy in RUNNERS.items() if heavy == "torch" and "*" not in name]
     code = (
         "import importlib, torch\n"
         "from rankscope.workers.launch import MODULES\n"
@@ -363,7 +365,7 @@ def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:
         "    assert hasattr(torch.cuda, name)\n"
         "    setattr(torch.cuda, name, asked)\n"
         "torch.accelerator.is_available = torch.accelerator.current_accelerator = asked\n"
-        "for name in MODULES.split(): importlib.import_module(name)\n"
+        f"for name in [*MODULES.split(), *{ours}]: importlib.import_module(name)\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)
