@@ -29,7 +29,6 @@ _WIDE = 0.25  # of the median
 _FIT_OFF, _PREDICTED_OFF = 0.10, 0.25
 _MOST_SIZES = 40  # of an algorithm, used to judge its predictions; a sweep over powers of two has fewer
 _MOST_ODD = 3  # sizes that a sentence names
-_CROWDED = 1.5  # latency with all ranks sending, as a multiple of that with one
 
 
 def verdict(profile: Profile) -> list[str]:
@@ -268,9 +267,12 @@ def _some(points: list[Point], profile: Profile) -> str:
 def fit_is_off(profile: Profile) -> Iterator[str]:
     """The fit of a link is wrong at the sizes that were held out."""
     for where in LINKS:
-        fit = _fit(profile, where, "together") or _fit(profile, where, "ping_pong")
-        if fit and fit.held_out_error > _FIT_OFF:
-            off = f"{fit.held_out_error:.0%} off on the sizes held out"
+        fits = []
+        for how in PATTERNS:
+            with suppress(ValueError):  # not measured, or at too few sizes
+                fits.append(profile.link(where, how))
+        if fits and fits[0].held_out_error > _FIT_OFF:
+            off = f"{fits[0].held_out_error:.0%} off on the sizes held out"
             yield f"The fit of link {where} is {off}: messages do not follow α + bytes/B, predictions will not hold."
 
 
@@ -293,19 +295,7 @@ def _cause(profile: Profile) -> str:
     cores = profile.provenance.get("num_cores")
     if cores and (most := max(profile.ranks_per_node)) > cores:
         return f"; likely ranks share cores: {most} of them have {cores}"
-    for where in LINKS:
-        alone, together = _fit(profile, where, "ping_pong"), _fit(profile, where, "together")
-        if alone and together and together.link.alpha_s > _CROWDED * alone.link.alpha_s:
-            times = together.link.alpha_s / alone.link.alpha_s if alone.link.alpha_s else np.inf
-            return f"; likely ranks share cores: with all of them sending the latency is {times:.2g} times that of one"
     return ""
-
-
-def _fit(profile: Profile, where: str, how: str) -> LinkFit | None:
-    try:
-        return profile.link(where, how)
-    except ValueError:  # not measured, or at too few sizes
-        return None
 
 
 WARNINGS = (
