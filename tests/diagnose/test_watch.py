@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
@@ -100,19 +101,6 @@ def test_gradients_are_those_of_ddp_to_the_bit_also_where_a_third_is_rounded() -
     assert in_ranks(all_settings, 3) == [[True] * 4] * 3
 
 
-def test_a_wrong_average_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def divided(group: Any, bucket: Any) -> Any:
-        work: Any = dist.all_reduce(bucket.buffer().div_(group.size()), group=group, async_op=True)
-        return work.get_future().then(lambda future: future.value()[0])
-
-    def compare() -> bool:
-        watching._average = divided
-        return both_ways({}, False)
-
-    monkeypatch.setattr(watching, "_average", watching._average)
-    assert in_ranks(compare, 3) == [False] * 3
-
-
 def traces_left(model: Any) -> list[int]:
     """What a watch has to take back: hooks, and methods that are not torch's own."""
     hooks = [model._forward_pre_hooks, model._forward_hooks, model.module._forward_pre_hooks]
@@ -151,7 +139,7 @@ def test_nothing_is_left_behind_also_after_an_error() -> None:
     for found in in_ranks(open_and_close, 2):
         assert found["open"] != found["before"]
         assert found["before"] == found["after"] == found["after an error"] == [0] * 6
-        assert (found["steps"], found["later"], found["hooks"]) == (2, 2, 1)
+        assert (found["steps"], found["later"], found["hooks"]) == (2, 2, 0)
 
 
 # ---- what it sees
@@ -230,6 +218,43 @@ def test_micro_batches_belong_to_the_step_that_reduces_their_gradients() -> None
     assert (trace.calls.launch_s <= trace.calls.stop_s).all()
 
 
+def calls_of(hook: Any, **options: Any) -> list[list[int]]:
+    """The bytes of each step's collectives, which follow each other; rank 1 is late in backward."""
+    model = DistributedDataParallel(
+        Net(late=lambda phase: time.sleep(_DELAY_S * (phase == "backward" and dist.get_rank() == 1))),
+        bucket_cap_mb=0.002,
+        **options,
+    )
+    if hook == "built-in":
+        model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    elif hook is not None:
+        model.register_comm_hook(None, hook)
+    with watch(model, batches(5)) as watched:
+        for tokens in watched.loader:
+            model(tokens).square().mean().backward()
+    trace = watched.trace
+    backward, calls = trace.timeline.select(kind="backward"), trace.calls
+    step = np.searchsorted(backward.start_s, calls.launch_s) - 1
+    waited_s = [float((calls.stop_s - calls.launch_s)[step == number].max()) for number in range(5)]
+    assert (calls.launch_s <= backward.stop_s[step] + (0 if hook == allreduce_hook else 0.01)).all()
+    assert (min(waited_s[1:]) > _DELAY_S / 2) == (dist.get_rank() == 0)
+    names = [bucket.name for bucket in diagnose(watched.traces).buckets]
+    buckets = [f"DDP bucket {place}" for place in range(2)]
+    assert names == (buckets if hook == allreduce_hook else ["DDP buckets, together"])
+    return [calls.num_bytes[step == number].tolist() for number in range(5)]
+
+
+def test_the_wait_for_ddps_allreduces_is_one_call_and_with_torchs_hook_each_bucket_is_one() -> None:
+    total = sum(one.nbytes for one in Net().parameters())
+    for options in ({}, {"static_graph": True}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}):
+        for found in in_ranks(partial(calls_of, **options), 2, None):
+            assert found == [[total]] * 5
+    assert in_ranks(calls_of, 2, "built-in") == [[[total]] * 5] * 2
+    for found in in_ranks(calls_of, 2, allreduce_hook):
+        assert [sum(one) for one in found] == [total] * 5
+        assert all(len(one) > 1 for one in found[1:])
+
+
 # ---- ranks that differ, and ranks that die
 
 
@@ -290,12 +315,12 @@ class Event:
 
 
 def test_events_become_nanoseconds_from_step_to_step() -> None:
-    marks = [("main", "forward", Event(12), Event(13))]
+    stamps = [("forward", True, Event(12)), ("forward", False, Event(13))]
     calls = [["0", "allreduce", 8, Event(14), Event(16)], ["0", "allreduce", 8, Event(15), Event(99, past=False)]]
     begin = Event(11)
-    step, origin = _in_ns(Step(4, begin, Event(17), marks, calls, [1, 2]), Event(10), 500)
-    assert step[:3] == (4, 1_000_500, 7_000_500)
-    assert step.marks == [("main", "forward", 2_000_500, 3_000_500)]
+    step, origin = _in_ns(Step(4, begin, "1 2", Event(17), "3 4", stamps, calls), Event(10), 500)
+    assert (step.number, step.begin, step.end) == (4, 1_000_500, 7_000_500)
+    assert step.stamps == [("forward", True, 2_000_500), ("forward", False, 3_000_500)]
     assert [call[3:] for call in step.calls] == [[4_000_500, 6_000_500], [5_000_500, None]]
     assert origin == (begin, 1_000_500)
 
@@ -317,11 +342,6 @@ def bad_input() -> None:
         watch(model, 3)  # type: ignore[arg-type]
     with refused("every must be a whole number from 2 to 1000000, got 1"):
         watch(model, [], every=1)
-    model._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
-    before = traces_left(model)
-    with refused("no built-in communication hook"), watch(model, []):
-        pass
-    assert traces_left(model) == before
     other = DistributedDataParallel(Net())
     with (
         refused("divide_by_initial_world_size"),

@@ -26,7 +26,7 @@ Seconds = NDArray[np.float64]
 PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")
 _HOST = PHASES.index("host")  # what no span covers
 _NONE = np.zeros(0), np.zeros(0)
-_LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.15, 0.6  # see `culprits_of`
+_LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.1, 0.6  # see `culprits_of`
 _ODD_SHARE, _ODD_NOISE, _NOISE = 0.2, 2.0, 0.9  # late in a step: of it, and times this quantile of the other ranks
 _SECOND = 0.4  # of what the first cause costs
 _ALIKE, _ALL = 0.6, 0.8  # a starved rank stretches phases of most of a step, each by this share of what it is late
@@ -93,7 +93,8 @@ def own_times(trace: Trace) -> OwnTimes:
     work = streams.select(kind=[kind for kind in streams.kinds if kind not in calls.kinds])
     on_gpu = len(work) > 0
     busy, kernels, copies = _merged(work, *work.kinds), _merged(work, "kernel"), _merged(work, "memcpy h2d")
-    on_device = {kind: _merged(spans.select(lane="gpu"), kind) for kind in PHASES}
+    device = spans.select(lane="gpu")
+    on_device = {kind: _merged(device, kind) for kind in PHASES if len(device)}
 
     # calls, and the windows that they end
     launch_s = np.where(np.isfinite(calls.launch_s), calls.launch_s, calls.start_s)
@@ -135,8 +136,8 @@ def own_times(trace: Trace) -> OwnTimes:
     phase = np.full(middle_s.size, _HOST)
     for place, kind in enumerate(PHASES):
         phase[_inside(middle_s, hosts[kind])] = place
-    for place, kind in enumerate(PHASES):
-        phase[working & _inside(middle_s, on_device[kind])] = place
+    for kind, there in on_device.items():
+        phase[working & _inside(middle_s, there)] = PHASES.index(kind)
     phase[_inside(middle_s, copies) & ~_inside(middle_s, kernels)] = PHASES.index("h2d")
     if on_gpu:
         waits = in_call & ~working
@@ -394,7 +395,8 @@ class JobDiagnosis:
         said = (
             f"{step}; {_ms(self.exposed_s)} of it ({share:.0%}) is exposed communication, waiting for others included"
         )
-        return [f"{said}; {_ms(self.hidden_s)} of communication is hidden."]
+        hidden = f"; {_ms(self.hidden_s)} of communication is hidden" if self.hidden_s else ""  # `watch` cannot see it
+        return [f"{said}{hidden}."]
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with a row per step and rank: seconds by phase, and what is said of them above."""
@@ -461,6 +463,7 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
 def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[Bucket, ...]:
     """The collectives of these steps, by where they are launched, kind, group and number there in the step."""
     sharded = any("reduce_scatter" in trace.calls.kinds for trace in traces)
+    watched = all(trace.source == "watch" for trace in traces)
     found = defaultdict[Any, list[tuple[float, ...]]](list)
     for trace, own in zip(traces, owns, strict=True):
         calls, counts = trace.calls, Counter[Any]()
@@ -488,7 +491,8 @@ def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[
         if sharded and kind in ("allgather", "reduce_scatter"):
             name = f"FSDP {name}"
         elif of_gradients and phase == "backward" and kind == "allreduce":
-            name = f"DDP bucket {order}"
+            together = watched and (phase, kind, group, of_gradients, 1) not in found
+            name = "DDP buckets, together" if together else f"DDP bucket {order}"
         cost = float(exposed_s.sum()) / share, float(hidden_s.sum()) / share
         usual = Counter(num_bytes.tolist()).most_common(1)[0][0]
         latest = last.most_common(1)[0][0] if last else None

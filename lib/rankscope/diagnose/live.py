@@ -1,15 +1,15 @@
 """`watch`: the late rank and its cause while a job trains, without a profiler.
 
 Stamps are taken where a step changes its phase: around the loader's `next`, by hooks of the forward, of its output's
-backward and of all optimizers, and around each collective that Python asks for. DDP asks for its own from C++, so a
-communication hook does the same allreduce from Python. Ranks send a few numbers through the store of the process group
+backward and of all optimizers, and around each collective that Python asks for. DDP asks for its own from C++, and
+waits for all of them at the end of backward: callbacks of the autograd engine stamp the begin and the end of this wait,
+so that DDP itself runs as it does unwatched. Ranks send a few numbers through the store of the process group
 (https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.Store): no collective is added, so that ranks
 with different numbers of steps, and ranks that die, leave nobody waiting for a watch.
 """
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import warnings
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from functools import partial, wraps
-from itertools import count
-from typing import Any, NamedTuple
+from itertools import count, repeat
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -55,21 +55,25 @@ _KINDS = {  # of what a process group is asked for, by the name of its method
     "gather": "gather",
     "scatter": "scatter",
 }
+_ENGINE: Any = torch.autograd.Variable._execution_engine
 _numbers = count()
 
 
-class Step(NamedTuple):
+class Step(msgspec.Struct, array_like=True):
     """What a rank did from one `next` of the loader to the first one after its gradients were reduced.
 
-    Stamps are nanoseconds of `time.perf_counter_ns`; on CUDA events of a stream, until they have come to pass.
+    Stamps are nanoseconds of `time.perf_counter_ns`; on CUDA events of a stream, until they have come to pass. What the
+    kernel says of the thread at the begin and at the end is text: how long it ran, and how long it could have but had
+    no core, in ns.
     """
 
     number: int
     begin: Any
-    end: Any
-    marks: list[Any]  # (lane, kind, start, stop)
-    calls: list[Any]  # [group, kind, bytes, launch, stop or None]
-    cpu_ns: list[int]  # how long the thread ran, and how long it could have but had no core
+    ran: str
+    end: Any = None
+    ran_at_end: str = ""
+    stamps: list[Any] = msgspec.field(default_factory=list)  # (phase, whether it begins, stamp)
+    calls: list[Any] = msgspec.field(default_factory=list)  # [group, kind, bytes, launch, stop or None]
 
 
 def watch(
@@ -90,14 +94,13 @@ def watch(
     A step ends with the first `next` after gradients were reduced, so that micro-batches under `no_sync` belong to one.
     Afterwards `trace` is what this rank did in its last `keep` steps, and `traces` what all ranks did, for `diagnose`.
 
-    Gradients stay DDP's own, to the bit; only with `gradient_as_bucket_view` and ``zero_grad(set_to_none=False)`` on a
-    number of ranks that is no power of two the last bit may differ. A communication hook that the model has already is
-    kept. DDP cannot forget a hook: the one that `watch` gives it stays, and does DDP's allreduce. All else is undone at
-    the end of the context, also after an error. On CUDA, stamps are events of the current stream, and none is waited
-    for before the end.
+    DDP's allreduces appear as one call, from the end of backward to the end of the last of them; what backward hides is
+    not seen. Each bucket is, at some 60 microseconds, where DDP asks for it from Python: give the model torch's
+    `allreduce_hook` (https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html) before. All is undone at the end of the
+    context, also after an error. On CUDA, stamps are events of the current stream, and none is waited for before the
+    end.
 
-    Raises ValueError for a model that is no DistributedDataParallel, or has a hook that is built in; RuntimeError where
-    there is no process group.
+    Raises ValueError for a model that is no DistributedDataParallel.
     """
     return Watched(
         of_type("model", model, DistributedDataParallel),
@@ -116,17 +119,18 @@ class Watched:
     ) -> None:
         self.loader = _Batches(self, loader)
         self._model: Any = model
-        self._group: Any = model.process_group
+        self._group: str = self._model.process_group.group_name
         self._every, self._report, self._rank = every, report, dist.get_rank()
-        self._ranks = dist.get_process_group_ranks(self._group)
+        self._ranks = dist.get_process_group_ranks(self._model.process_group)
         store = dist.distributed_c10d._get_default_store()
-        self._store: Any = dist.distributed_c10d.PrefixStore(
-            f"rankscope.watch/{self._group.group_name}/{next(_numbers)}", store
-        )
+        self._store: Any = dist.distributed_c10d.PrefixStore(f"rankscope.watch/{self._group}/{next(_numbers)}", store)
         self._is_cuda = next(model.parameters()).is_cuda
         self._undo, self._is_open = ExitStack(), False
         self._step: Step | None = None  # the one under way
-        self._num_steps, self._reduces, self._begun = 0, False, dict[str, list[Any]]()
+        self._stamps: Any = deque(maxlen=0)  # of the step, if there is one
+        self._now: Callable[[], Any] = _event if self._is_cuda else time.perf_counter_ns
+        self._num_steps, self._syncs, self._reduces, self._in_backward = 0, False, False, False
+        self._gradient_bytes = sum(one.nbytes for one in model.parameters() if one.requires_grad)
         self._ended = deque[Step]()  # whose stamps may lie ahead, on the GPU
         self._kept = deque[Step](maxlen=keep)
         self._window = list[Step]()  # the steps that the next line is about, and the one before them
@@ -135,11 +139,6 @@ class Watched:
     def __enter__(self) -> Watched:
         model = self._model
         with ExitStack() as undo:
-            if not model._comm_hooks:
-                try:  # DDP refuses annotations that are strings
-                    model.register_comm_hook(self._group, lambda group, bucket: _average(group, bucket))
-                except RuntimeError as error:
-                    raise ValueError(f"model must have no built-in communication hook: {error}") from None
             for name, kind in _KINDS.items():
                 method = getattr(dist.ProcessGroup, name)
                 undo.callback(
@@ -149,12 +148,13 @@ class Watched:
             method = torch.optim.Optimizer.zero_grad
             undo.callback(setattr, torch.optim.Optimizer, "zero_grad", method)
             setattr(torch.optim.Optimizer, "zero_grad", self._clearing(method))  # noqa: B010
+            if model.broadcast_buffers and model.modules_buffers:
+                undo.callback(model.module.register_forward_pre_hook(self._before_module, prepend=True).remove)
             for handle in (
                 model.register_forward_pre_hook(self._before_forward, prepend=True),
-                model.module.register_forward_pre_hook(self._before_module, prepend=True),
                 model.register_forward_hook(self._after_forward),
-                register_optimizer_step_pre_hook(lambda *_: self._begin("optimizer")),
-                register_optimizer_step_post_hook(lambda *_: self._end("main", "optimizer")),
+                register_optimizer_step_pre_hook(lambda *_: self._stamps.append(("optimizer", True, self._now()))),
+                register_optimizer_step_post_hook(lambda *_: self._stamps.append(("optimizer", False, self._now()))),
             ):
                 undo.callback(handle.remove)
             self._schedule = -1
@@ -175,7 +175,8 @@ class Watched:
                 torch.cuda.synchronize()
         self._undo.close()
         self._settle()
-        self._is_open, self._step, self._model = False, None, None
+        self._is_open, self._model = False, None
+        self._step, self._stamps = None, deque(maxlen=0)
         steps = zlib.compress(msgspec.json.encode(list(self._kept)), 1)
         with suppress(RuntimeError):  # a store is gone once the process that serves it has ended
             self._store.set(f"trace/{self._rank}", steps)
@@ -183,6 +184,7 @@ class Watched:
     @property
     def trace(self) -> Trace:
         """What this rank did in the last steps, in seconds from the first of them."""
+        self._keep()
         return _trace(self._rank, list(self._kept))
 
     @property
@@ -213,46 +215,40 @@ class Watched:
 
     # ---- stamps
 
-    def _now(self) -> Any:
-        if not self._is_cuda:
-            return time.perf_counter_ns()
-        event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
-
-    def _begin(self, kind: str) -> None:
-        self._begun.setdefault(kind, []).append(self._now())
-
-    def _end(self, lane: str, kind: str) -> None:
-        begun = self._begun.get(kind)
-        if begun:  # and not where the step began within this phase
-            start = begun.pop()
-            if not begun:  # the outermost of phases within each other
-                self._mark(lane, kind, start)
-
     def _before_forward(self, model: Any, inputs: Any) -> None:
-        if not getattr(model, "_divide_by_initial_world_size", True):  # join sets it
+        if not vars(model).get("_divide_by_initial_world_size", True):  # join sets it
             raise ValueError("a watch needs model.join(divide_by_initial_world_size=True), which is its default")
-        if torch.is_grad_enabled() and model.require_backward_grad_sync:
-            self._reduces = True
-        self._begin("forward")
+        self._syncs = torch.is_grad_enabled() and model.require_backward_grad_sync
+        self._reduces = self._reduces or self._syncs
+        self._asked = self._now()
+        self._stamps.append(("forward", True, self._asked))
 
     def _before_module(self, module: Any, inputs: Any) -> None:
         model = self._model
-        if self._begun.get("forward") and model.will_sync_module_buffers() and self._step is not None:
-            about = self._group.group_name, "broadcast", sum(buffer.nbytes for buffer in model.modules_buffers)
-            self._step.calls.append([*about, self._begun["forward"][-1], self._now()])
+        if self._step is not None and model.will_sync_module_buffers():
+            about = self._group, "broadcast", sum(buffer.nbytes for buffer in model.modules_buffers)
+            self._step.calls.append([*about, self._asked, self._now()])
 
     def _after_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
-        self._end("main", "forward")
-        for node in {leaf.grad_fn for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.grad_fn}:
+        self._stamps.append(("forward", False, self._now()))
+        leaves = [outputs] if isinstance(outputs, Tensor) else tree_leaves(outputs)  # which takes its time
+        for node in {leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad_fn}:
             node.register_prehook(self._before_backward)
 
     def _before_backward(self, gradients: Any) -> None:
-        if self._is_open and not self._begun.get("backward"):
-            self._begin("backward")
-            # called when all gradients are there, and before DDP waits for its allreduces
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._end("backward", "backward"))
+        if self._is_open and not self._in_backward:
+            self._in_backward = True
+            self._stamps.append(("backward", True, self._now()))
+            # called when all gradients are there: DDP's own callback, which waits, is queued later in backward
+            _ENGINE.queue_callback(self._after_backward)
+
+    def _after_backward(self) -> None:
+        now, self._in_backward = self._now(), False
+        self._stamps.append(("backward", False, now))
+        if self._syncs and self._step is not None and not self._model._comm_hooks:  # theirs ask from Python
+            call = [self._group, "allreduce", self._gradient_bytes, now, None]
+            self._step.calls.append(call)
+            _ENGINE.queue_callback(partial(self._done, call))  # called after DDP's
 
     def _asking(self, method: Any, kind: str) -> Callable[..., Any]:
         """A method of process groups that stamps its call and the call's end."""
@@ -263,7 +259,7 @@ class Watched:
                 self._step.calls.append(call)
             work = method(group, *args, **options)
             with suppress(Exception):  # some kinds of work have no future
-                work.get_future().add_done_callback(partial(self._done, call))
+                work.get_future().add_done_callback(partial(self._answered, call))
             return work
 
         return ask
@@ -271,47 +267,50 @@ class Watched:
     def _clearing(self, method: Any) -> Any:
         @wraps(method)
         def clear(optimizer: Any, *args: Any, **options: Any) -> None:
-            start = self._now()
+            self._stamps.append(("zero_grad", True, self._now()))
             method(optimizer, *args, **options)
-            self._mark("main", "zero_grad", start)
+            self._stamps.append(("zero_grad", False, self._now()))
 
         return clear
 
-    def _done(self, call: list[Any], future: Any) -> None:
+    def _answered(self, call: list[Any], future: Any) -> None:
         with suppress(Exception):
             future.value()  # raises where the collective failed: that has no end
-            call[-1] = self._now()
+            self._done(call)
 
-    def _mark(self, lane: str, kind: str, start: Any) -> None:
-        if self._step is not None:
-            self._step.marks.append((lane, kind, start, self._now()))
+    def _done(self, call: list[Any]) -> None:
+        call[-1] = self._now()
 
     def _turn(self, stamp: Any, goes_on: bool = True) -> None:
         """End the step under way if its gradients were reduced, and begin the next."""
-        ran = [int(word) for word in os.pread(self._schedule, 64, 0).split()[:2]] if self._schedule >= 0 else [0, 0]
         step = self._step
+        if step is not None and goes_on and not self._reduces:
+            return  # another micro-batch of this step
+        ran = os.pread(self._schedule, 64, 0).decode() if self._schedule >= 0 else "0 0"
         if step is not None and self._reduces:
-            cpu_ns = [now - before for now, before in zip(ran, step.cpu_ns, strict=True)]
-            self._ended.append(step._replace(end=stamp, cpu_ns=cpu_ns))
+            step.end, step.ran_at_end = stamp, ran
+            self._ended.append(step)
             self._num_steps += 1
-            self._settle()
-        if not goes_on:
-            self._step = None
-        elif step is None or self._reduces:
-            self._step = Step(self._num_steps, stamp, None, [], [], ran)
-            self._begun.clear()
-        self._reduces = self._reduces and self._step is step
+            if len(self._ended) + len(self._window) > self._every or self._awaited is not None:
+                self._settle()
+        self._reduces = self._in_backward = False
+        self._step = step = Step(self._num_steps, stamp, ran) if goes_on else None
+        self._stamps = deque(maxlen=0) if step is None else step.stamps
 
     # ---- what the ranks tell each other
 
-    def _settle(self) -> None:
-        """Keep the steps that have come to pass, and send the numbers of every so many to the first rank."""
+    def _keep(self) -> None:
+        """Keep the steps that have come to pass."""
         while self._ended and (not self._is_cuda or self._ended[0].end.query()):
             step = self._ended.popleft()
             if self._is_cuda:
                 step, self._origin = _in_ns(step, *self._origin)
             self._kept.append(step)
             self._window.append(step)
+
+    def _settle(self) -> None:
+        """Send the numbers of every so many steps to the first rank, which reports them."""
+        self._keep()
         if len(self._window) > self._every:
             window, self._window = self._window[: self._every + 1], self._window[self._every :]
             own = own_times(_trace(self._rank, window))
@@ -357,7 +356,7 @@ class _Batches:
             batch = next(batches, last)
             if watched._is_open:
                 watched._turn(begin, goes_on=batch is not last)
-                watched._mark("main", "loader", begin)
+                watched._stamps += ("loader", True, begin), ("loader", False, watched._now())
             if batch is last:
                 return
             yield batch
@@ -370,16 +369,10 @@ class _Batches:
         return getattr(self._loader, name)
 
 
-def _average(group: Any, bucket: Any) -> Any:
-    """Do the allreduce that DDP does itself where it has no hook.
-
-    It multiplies by 1/n, and divides where gradients are sparse:
-    https://github.com/pytorch/pytorch/blob/main/torch/csrc/distributed/c10d/reducer.cpp
-    """
-    gradients = bucket.buffer()
-    _ = gradients.div_(group.size()) if gradients.is_sparse else gradients.mul_(1 / group.size())
-    work: Any = dist.all_reduce(gradients, group=group, async_op=True)
-    return work.get_future().then(lambda future: future.value()[0])
+def _event() -> Any:
+    event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
 
 def _num_bytes(args: tuple[Any, ...]) -> int:
@@ -394,36 +387,47 @@ def _in_ns(step: Step, event: Any, ns: int) -> tuple[Step, tuple[Any, int]]:
     def at(stamp: Any) -> int | None:
         return ns + round(event.elapsed_time(stamp) * 1e6) if stamp is not None and stamp.query() else None
 
-    marks = [(*names, at(start), at(stop)) for *names, start, stop in step.marks]
+    stamps = [(phase, begins, at(stamp)) for phase, begins, stamp in step.stamps]
     calls = [[*about, at(launch), at(stop)] for *about, launch, stop in step.calls]
     begin: Any = at(step.begin)  # the clock is read from step to step: elapsed_time has 24 bits
-    return Step(step.number, begin, at(step.end), marks, calls, step.cpu_ns), (step.begin, begin)
+    return Step(step.number, begin, step.ran, at(step.end), step.ran_at_end, stamps, calls), (step.begin, begin)
 
 
 def _trace(rank: int, steps: Sequence[Step]) -> Trace:
     """What these steps were, in the words of a `Trace`, from the begin of the first."""
-    spans, calls = list[Span](), list[list[Any]]()
-    first = steps[0].begin if steps else 0
-
-    def seconds(stamp: int | None) -> float:
-        return math.nan if stamp is None else (stamp - first) * 1e-9
-
-    def add(lane: str, kind: str, item: int, start: int, stop: int) -> None:
-        spans.append(Span(rank, lane, kind, item, seconds(start), seconds(stop)))
-
-    for number, begin, end, marks, asked, (ran, queued) in steps:
-        add("main", "step", number, begin, end)
-        for lane, kind, start, stop in marks:
-            add(lane, kind, number, start, stop)
+    rows, calls = list[tuple[Any, ...]](), [call for step in steps for call in step.calls]
+    for step in steps:
+        rows.append(("main", "step", step.number, step.begin, step.end))
+        rows += _phases(step)
+        before, after = ([int(word) for word in text.split()[:2]] for text in (step.ran, step.ran_at_end))
+        ran, queued = after[0] - before[0], after[1] - before[1]
         if ran:
-            add("cpu", "ran", number, begin, begin + ran)
-            add("cpu", "starved", number, begin + ran, begin + ran + queued)
-        for group, kind, num_bytes, launch, stop in asked:
-            add("main", "launch", len(calls), launch, launch)
-            if stop is not None:
-                add("gloo", kind, len(calls), launch, stop)
-            calls.append([group, kind, num_bytes, seconds(launch), seconds(launch), seconds(stop)])
-    groups, kinds, *columns = list(zip(*calls, strict=True)) or [()] * 6
+            rows.append(("cpu", "ran", step.number, step.begin, step.begin + ran))
+            rows.append(("cpu", "starved", step.number, step.begin + ran, step.begin + ran + queued))
+    for place, (_, kind, _, launch, stop) in enumerate(calls):
+        rows.append(("main", "launch", place, launch, launch))
+        if stop is not None:
+            rows.append(("gloo", kind, place, launch, stop))
+    first = steps[0].begin if steps else 0
+    lanes, kinds, items, *times = list(zip(*rows, strict=True)) or [()] * 5
+    start_s, stop_s = ((np.array(column, np.int64) - first) * 1e-9 for column in times)
+    timeline = Timeline.of(map(Span, repeat(rank), lanes, kinds, items, start_s.tolist(), stop_s.tolist()))
+    groups, kinds, num_bytes, *times = list(zip(*calls, strict=True)) or [()] * 5
+    launch_s, stop_s = ((np.array(column, float) - first) * 1e-9 for column in times)  # nan where there is none
     known: Any = [tuple(dict.fromkeys(words)) for words in (groups, kinds)]
     places: Any = [[*map(known[0].index, groups)], [*map(known[1].index, kinds)]]
-    return Trace(rank, Timeline.of(spans), Calls(*places, *columns, *known), source="watch")
+    columns: Any = num_bytes, launch_s, launch_s, stop_s
+    return Trace(rank, timeline, Calls(*places, *columns, *known), source="watch")
+
+
+def _phases(step: Step) -> Iterator[tuple[Any, ...]]:
+    """The outermost of phases within each other, without one that the step began within."""
+    begun = dict[str, list[int]]()
+    for phase, begins, stamp in step.stamps:
+        stack = begun.setdefault(phase, [])
+        if begins:
+            stack.append(stamp)
+        elif stack:
+            start = stack.pop()
+            if not stack:
+                yield "backward" if phase == "backward" else "main", phase, step.number, start, stamp

@@ -189,7 +189,7 @@ class Timeline:
         for name, words in (("lane", lane), ("kind", kind)):
             if words is not None:
                 known, chosen = getattr(self, f"{name}s"), _listed(name, words)
-                keep &= np.isin(getattr(self, name), [place for place, word in enumerate(known) if word in chosen])
+                keep &= np.array([word in chosen for word in known], bool)[getattr(self, name)]
         if between_s is None:
             return self.take(np.flatnonzero(keep))
         low, high = (number("between_s", time, high=math.inf) for time in several("between_s", between_s))
@@ -201,7 +201,12 @@ class Timeline:
 
     def take(self, places: NDArray[np.int64]) -> Timeline:
         """Return the spans at these places, in this order."""
-        return evolve(self, **{name: _read_only(getattr(self, name)[places]) for name in _COLUMNS})
+        taken = object.__new__(Timeline)  # without checks: what is in a timeline has been checked
+        for name in _COLUMNS:
+            object.__setattr__(taken, name, _read_only(getattr(self, name)[places]))
+        for name in ("lanes", "kinds"):
+            object.__setattr__(taken, name, getattr(self, name))
+        return taken
 
     def named(self, lanes: Sequence[str], kinds: Sequence[str]) -> Timeline:
         """Return the same spans with these lanes and kinds first, in this order, whether they have spans or not."""
