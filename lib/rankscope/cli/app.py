@@ -126,14 +126,14 @@ def nccl(
         tables.show(words)
         more |= of_box
     model = Model.from_log(log, gpu, **more) if log else Model(**{"gpu": gpu, "version": version, **more})
-    measured = None if profile is None else Profile.load(profile)
-    if tuner_csv is not None and measured is None:
+    lines = ""
+    if profile is not None:
+        measured = Profile.load(profile)
+        lines, model = tuner_lines(model, measured), model.with_readings(measured)
+    elif tuner_csv is not None:
         raise ValueError("--tuner-csv needs --profile, the measured profile of the box")
-    lines = None if measured is None else tuner_lines(model, measured)
-    if measured is not None:
-        model = model.with_readings(measured)
     tables.show(choices(model, collective, _sizes(num_bytes) or SIZES))
-    if tuner_csv is not None and lines is not None:
+    if tuner_csv is not None:
         write_atomically(tuner_csv, lambda file: file.write(lines.encode()))
         ranges = count_of(lines.count("\n") - 1, "range")
         tables.show([f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be faster"])

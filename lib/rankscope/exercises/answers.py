@@ -24,17 +24,8 @@ from ..uneven import model as uneven
 from ..values.checks import count_of, function, number, several, whole
 from ..values.units import decimal_words
 from ..zero import model as zero
+from . import scores
 from .kinds import Score, amount, built, exactly, fewest, judged, nearly
-from .scores import (
-    bucket_score,
-    culprit_score,
-    pipeline_score,
-    sampler_score,
-    schedule_score,
-    share_score,
-    stage_score,
-    step_score,
-)
 
 _MIB = 1 << 20
 _FOUR_RANKS = Cluster.uniform(4, Link(10e-6, 10e9))
@@ -75,7 +66,7 @@ def exposed() -> float:
 def buckets_of_layers(answer: Any) -> Score:
     """Buckets for eight layers of 4 MiB, a backward of 40 ms, and four ranks on a network of 1 GB/s and 0.5 ms."""
     local = ddp.LocalStep.modelled([4 * _MIB] * 8, backward_s=0.040)
-    return bucket_score(answer, local, ddp.cost(Link(500e-6, 1e9), 4))
+    return scores.bucket_score(answer, local, ddp.cost(Link(500e-6, 1e9), 4))
 
 
 # ---- 01 and 02: which rank reads what
@@ -103,7 +94,7 @@ def counted_twice() -> int:
 @built("01.3")
 def exactly_once(answer: Any) -> Score:
     """A sampler that reads every sample once per epoch, shares evenly, and orders each epoch anew."""
-    shown = sampler_score(answer, 1797, 8, range(3), allow=["unbalanced"])
+    shown = scores.sampler_score(answer, 1797, 8, range(3), allow=["unbalanced"])
     uneven_by = int(shown.rows["yours"][shown.columns.index("uneven by")])
     if shown.wrong or uneven_by <= 1:
         return shown
@@ -133,7 +124,7 @@ def smallest_world(ranks: int) -> str | None:
 @built("02.3")
 def cuts_no_tail(answer: Any) -> Score:
     """A sampler of equal shares that cuts, repeats nothing, and reads each of 22 samples within eight epochs."""
-    return sampler_score(answer, 22, 4, range(8), allow=["dropped"])
+    return scores.sampler_score(answer, 22, 4, range(8), allow=["dropped"])
 
 
 # ---- 03 and 04: how a batch arrives
@@ -170,13 +161,13 @@ def cost_of_order() -> float:
 def stage_table(answer: Any) -> Score:
     """The workers of each stage that deliver 100 batches per second, as few as possible."""
     times_ms = {"read": 12, "decode": 50, "augment": 30, "collate": 4, "copy": 3, "compute": 10}
-    return stage_score(answer, Pipeline([Stage(name, ms / 1e3) for name, ms in times_ms.items()]), 100)
+    return scores.stage_score(answer, Pipeline([Stage(name, ms / 1e3) for name, ms in times_ms.items()]), 100)
 
 
 @built("04.1")
 def shards(answer: Any) -> Score:
     """The files of three trainers, of which the fullest has as few rows as the largest first give it."""
-    return share_score(answer, range(90, 0, -10), 3)
+    return scores.share_score(answer, range(90, 0, -10), 3)
 
 
 @nearly(
@@ -222,7 +213,7 @@ def tree_steps() -> int:
 @built("05.3")
 def allgather_of_pairs(answer: Any) -> Score:
     """An allgather of 4 KiB among four ranks that is as fast as the best."""
-    return schedule_score(answer, "allgather", _FOUR_RANKS, 4096)
+    return scores.schedule_score(answer, "allgather", _FOUR_RANKS, 4096)
 
 
 @exactly(
@@ -251,7 +242,7 @@ def latency_half(ranks: int) -> str | None:
 @built("06.3")
 def few_steps(answer: Any) -> Score:
     """An allreduce of 1 KiB among four ranks in as few steps as the best."""
-    return schedule_score(answer, "allreduce", _FOUR_RANKS, 1024)
+    return scores.schedule_score(answer, "allreduce", _FOUR_RANKS, 1024)
 
 
 @exactly(
@@ -284,7 +275,7 @@ def bus_bandwidth() -> float:
 @built("07.3")
 def slow_network(answer: Any) -> Score:
     """An allreduce of 1 MiB among three ranks on a network of 5 ms and 12.5 MB/s that is as fast as the best."""
-    return schedule_score(answer, "allreduce", Cluster.uniform(3, Link(5e-3, 12.5e6)), _MIB)
+    return scores.schedule_score(answer, "allreduce", Cluster.uniform(3, Link(5e-3, 12.5e6)), _MIB)
 
 
 # ---- 08: how a batch gets onto the GPU
@@ -321,7 +312,7 @@ def staged() -> float:
 def workers_of_a_loader(answer: Any) -> Score:
     """The workers by stage with which a batch comes 90 times per second, and no worker more."""
     stages = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
-    return stage_score(answer, Pipeline([Stage(name, seconds) for name, seconds in stages.items()]), 90.0)
+    return scores.stage_score(answer, Pipeline([Stage(name, seconds) for name, seconds in stages.items()]), 90.0)
 
 
 # ---- 09: DDP's buckets and overlap
@@ -355,7 +346,7 @@ def small_bucket_first(answer: Any) -> Score:
 
     exposed_ms = ddp.simulate(local, cost, buckets=mine).select(kind="wait").busy_s * 1e3
     wrong = None if exposed_ms <= 6.5 else f"{exposed_ms:.1f} ms are exposed; the goal is at most 6.5 ms"
-    return attrs.evolve(bucket_score(mine, local, cost), wrong=wrong)
+    return attrs.evolve(scores.bucket_score(mine, local, cost), wrong=wrong)
 
 
 @judged("09.3")
@@ -454,7 +445,7 @@ def padding() -> int:
 @built("11.3")
 def dealt_out_tensors(answer: Any) -> Score:
     """A deal of seven tensors to three ranks that gives each as much, where the largest first does not."""
-    return share_score(answer, [5, 5, 4, 4, 3, 3, 3], 3, at_most=1)
+    return scores.share_score(answer, [5, 5, 4, 4, 3, 3, 3], 3, at_most=1)
 
 
 # ---- 12: ranks that run out of batches at different times
@@ -489,7 +480,7 @@ def epoch_of_the_hang() -> int:
 @built("12.3")
 def even_epoch(answer: Any) -> Score:
     """A deal of eight files to three ranks after which all have as many batches."""
-    return share_score(answer, [12, 9, 8, 7, 6, 6, 4, 2], 3, at_most=1)
+    return scores.share_score(answer, [12, 9, 8, 7, 6, 6, 4, 2], 3, at_most=1)
 
 
 # ---- 13: parameter servers and shared memory
@@ -559,7 +550,7 @@ def two_lists(answer: Any) -> str | None:
 @built("14.2")
 def broadcast(answer: Any) -> Score:
     """A broadcast from rank 0 to three others that is as short as any, in which no rank sends twice in a step."""
-    return schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), 1024)
+    return scores.schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), 1024)
 
 
 @nearly(
@@ -741,7 +732,7 @@ def fewest_chunks(chunks: int) -> str | None:
 @built("18.3")
 def three_kept(answer: Any) -> Score:
     """A schedule as text, of three ranks and four microbatches, with GPipe's bubble and three activations at most."""
-    return pipeline_score(answer, 3, 4, most_bubble=float(bubble_share("gpipe", 3, 4)), most_kept=3)
+    return scores.pipeline_score(answer, 3, 4, most_bubble=float(bubble_share("gpipe", 3, 4)), most_kept=3)
 
 
 # ---- 19: silent bugs
@@ -778,7 +769,7 @@ def token_of_a_short_rank() -> float:
 @built("19.3")
 def one_synchronisation(answer: Any) -> Score:
     """A step of two micro-batches that synchronises its gradients once and leaves those of the whole batch."""
-    return step_score(answer, 2)
+    return scores.step_score(answer, 2)
 
 
 # ---- 20: slow or stuck
@@ -819,4 +810,4 @@ def saved_ms() -> float:
 @built("20.3")
 def names_culprits(answer: Any) -> Score:
     """A function that names the late rank and phase of made jobs, and nobody in healthy ones."""
-    return culprit_score(answer)
+    return scores.culprit_score(answer)

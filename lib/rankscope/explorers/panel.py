@@ -153,7 +153,8 @@ class Explorer:
 
     def line(self, now: Now) -> str:
         """Return the call that opens the explorer at these settings. It names those that are not at their defaults."""
-        words = [f"{name}={_typed(value)}" for name, value in now._asdict().items() if value != self._default(name)]
+        pairs = zip(self.settings, now, strict=True)
+        words = [f"{setting.name}={_typed(value)}" for setting, value in pairs if value != setting.default]
         return f"explorers.{self.name}({', '.join([*self.inputs, *words])})"
 
     def read(self, line: str) -> Now:
@@ -196,9 +197,6 @@ class Explorer:
             pictures,
             f"<pre style='line-height:1.35;font-family:monospace;white-space:pre-wrap;word-break:normal'>{words}</pre>",
         )
-
-    def _default(self, name: str) -> Any:
-        return next(setting.default for setting in self.settings if setting.name == name)
 
 
 class Pictured(widgets.VBox):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from ..ddp.buckets import DDPBuckets
 from ..ddp.recommend import Candidate, Recommendation
 from ..values.checks import count_of, of_type
 from ..values.units import bytes_unit, bytes_words, round_ticks, three_digits, time_unit
-from .marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, whole_ticks
+from .marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, stacked, whole_ticks
 from .palette import INK, PAPER, WORK, rank_colors
 
 _WIDE_PX = 640.0
@@ -99,7 +99,7 @@ def _title(buckets: DDPBuckets, number: int, num_bytes: int, iteration: int | No
     return f"{what}: {count_of(number, 'allreduce')} {when}"
 
 
-def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None, title: str | None = None) -> Drawing:
+def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None) -> Drawing:
     """Draw a bar for DDP's default and for each cap, from computing alone to the end of the step.
 
     Next to a bar stand its time and its number of buckets. Caps that change nothing any more share the last bar. The
@@ -117,23 +117,21 @@ def draw_caps(recommendation: Recommendation, bucket_cap_mb: float | None = None
     ends = np.array([row.step_s for row in rows]) / scale
     waits = ends - np.array([row.wait_s for row in rows]) / scale
     alone = np.minimum(found.alone_s / scale, waits)
-    y = np.arange(len(rows))
-    edges = zip((0.0 * ends, alone, waits), (alone, waits, ends), PARTS.values(), strict=True)
-    bars = [Rects(x, y + 0.12, hue, width=to - x, height=0.76, hatched=hatched) for x, to, (hue, hatched) in edges]
+    keys = [Key(name, hue, hatched=hatched) for name, (hue, hatched) in PARTS.items()]
+    bars = stacked(dict(zip(keys, (alone, waits - alone, ends - waits), strict=True)), margin=0.12)
     framed = [row for row, one in enumerate(rows) if one.bucket_cap_mb == bucket_cap_mb]
     framed = framed or [len(rows) - 1] * (bucket_cap_mb in same)
     words = [f"{three_digits(row.step_s / scale)} {unit}, {count_of(row.num_buckets, 'bucket')}" for row in rows]
     gain = f", {found.gain:.1%} less than the default" if found.gain else ""
-    keys = [Key(name, hue, hatched=hatched) for name, (hue, hatched) in PARTS.items()]
     return Drawing(
-        title=title or f"Best: {names[rows.index(found.chosen)]}{gain}",
+        title=f"Best: {names[rows.index(found.chosen)]}{gain}",
         x_label=f"time per step [{unit}]",
         y_label="bucket_cap_mb",
         width=width,
         height=len(rows),
         size_px=(560.0, 19.0 * len(rows)),
         rects=(frame(framed, ends[framed], width), *bars),
-        texts=(Texts(ends + 0.01 * width, y + 0.5, words, anchor="start"),),
+        texts=(Texts(ends + 0.01 * width, np.arange(len(rows)) + 0.5, words, anchor="start"),),
         x_ticks=round_ticks(longest / scale) if longest else (),
         y_ticks=[(place + 0.5, name) for place, name in enumerate(names)],
         legend=(*keys, *[Key("your cap", PAPER, edge=INK)] * bool(framed)),

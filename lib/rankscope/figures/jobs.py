@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from itertools import compress
 
 import attrs
 import numpy as np
@@ -22,7 +23,7 @@ from ..timeline.timeline import merge
 from ..values.checks import printable
 from ..values.units import round_ticks, time_unit, time_words
 from .hangs import draw_hang
-from .marks import Drawing, FloatArray, Key, Lines, Rects, whole_ticks
+from .marks import Drawing, FloatArray, Key, Lines, Rects, stacked, whole_ticks
 from .palette import ALARM, FAINT, INK, PAPER, WORK, diverging
 from .svg import to_svg
 from .timelines import draw_timeline
@@ -45,20 +46,15 @@ def draw_phases(diagnosis: JobDiagnosis) -> Drawing:
     rows = _largest(own_s, _MOST_ROWS)
     scale, unit = time_unit(float(own_s.max()))
     width = 1.02 * float(own_s.max()) / scale or 1.0
-    stop, length, top = np.cumsum(mean_s[rows], axis=1) / scale, mean_s[rows] / scale, np.arange(len(rows))
-    shown = [place for place in range(len(PHASES)) if (length[:, place] * _WIDE_PX > width).any()]  # wider than a pixel
-    hues = {place: WORK[PHASES[place]][0] for place in shown}
-    bars = tuple(
-        Rects(stop[:, place] - length[:, place], top + 0.14, hue, width=length[:, place], height=0.72)
-        for place, hue in hues.items()
-    )
-    keys, lines = [Key(PHASES[place], hue) for place, hue in hues.items()], []
+    parts = dict(zip([Key(phase, WORK[phase][0]) for phase in PHASES], mean_s[rows].T / scale, strict=True))
+    seen = [(length * _WIDE_PX > width).any() for length in parts.values()]  # wider than a pixel
+    bars, keys, lines = list(compress(stacked(parts), seen)), list(compress(parts, seen)), []
     if len(own_s) > 1:
         at = [float(np.median(own_s)) / scale]
         lines = [Lines(at, [0], at, [len(rows)], color, width_px=wide) for color, wide in ((PAPER, 4), (INK, 2))]
         keys.append(Key("the median of all ranks", INK, line="solid"))
     names = [f"rank {diagnosis.ranks[row]}" for row in rows]
-    return _drawing(f"own time per step [{unit}]", width, names, bars, keys, lines=tuple(lines))
+    return _drawing(f"own time per step [{unit}]", width, names, bars, keys, lines)
 
 
 def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
@@ -74,17 +70,10 @@ def draw_lateness(diagnosis: JobDiagnosis) -> Drawing:
     top, left = np.indices((len(rows), len(groups)))
     more = " or more" if np.abs(late_s[rows]).max() > most_s else ""
     cells = Rects(left, top, diverging(late_s[rows] / most_s), edge=FAINT)
-    drawing = _drawing(
-        "step",
-        float(len(groups)),
-        [f"rank {diagnosis.ranks[row]}" for row in rows],
-        (cells,),
-        [Key(f"{words} {time_words(most_s)}{more}", diverging([share])[0]) for words, share in _EARLY_LATE],
-    )
-    ticks = whole_ticks(len(groups), 6)
-    return attrs.evolve(
-        drawing, x_ticks=tuple((place, str(diagnosis.steps[groups[int(place)][0]])) for place, _ in ticks)
-    )
+    names = [f"rank {diagnosis.ranks[row]}" for row in rows]
+    keys = [Key(f"{words} {time_words(most_s)}{more}", diverging([share])[0]) for words, share in _EARLY_LATE]
+    ticks = [(place, str(diagnosis.steps[groups[int(place)][0]])) for place, _ in whole_ticks(len(groups), 6)]
+    return attrs.evolve(_drawing("step", float(len(groups)), names, [cells], keys), x_ticks=ticks)
 
 
 def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
@@ -94,14 +83,10 @@ def draw_communication(diagnosis: JobDiagnosis) -> Drawing:
     rows = _largest(exposed_s + hidden_s, _MOST_ROWS)
     longest_s = float((exposed_s + hidden_s).max(initial=0.0))
     scale, unit = time_unit(longest_s)
-    hue, top = WORK["allreduce"][0], np.arange(len(rows)) + 0.14
-    bars = (
-        Rects(0.0, top, hue, width=exposed_s[rows] / scale, height=0.72),
-        Rects(exposed_s[rows] / scale, top, hue, width=hidden_s[rows] / scale, height=0.72, hatched=True),
-    )
-    keys = [Key("exposed", hue), Key("hidden under work", hue, hatched=True)]
-    names = [buckets[row].name for row in rows]
-    return _drawing(f"per step [{unit}]", longest_s / scale or 1.0, names, bars, keys)
+    hue, names = WORK["allreduce"][0], [buckets[row].name for row in rows]
+    keys = Key("exposed", hue), Key("hidden under work", hue, hatched=True)
+    parts = dict(zip(keys, (exposed_s[rows] / scale, hidden_s[rows] / scale), strict=True))
+    return _drawing(f"per step [{unit}]", longest_s / scale or 1.0, names, stacked(parts), keys)
 
 
 def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) -> Drawing:
@@ -158,9 +143,9 @@ def _drawing(
     x_label: str,
     width: float,
     names: Sequence[str],
-    rects: tuple[Rects, ...],
+    rects: Sequence[Rects],
     keys: Sequence[Key],
-    lines: tuple[Lines, ...] = (),
+    lines: Sequence[Lines] = (),
 ) -> Drawing:
     return Drawing(
         title="",

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..ddp.recommend import Recommendation
 from ..values.checks import count_of, number, of_type, whole
+from ..values.frozen import optional
 from ..values.units import bytes_words, time_unit
 from ..zero.model import ZeroMemory
 from .axes import as_text, ground, keys_below, to_axes
@@ -188,8 +189,7 @@ def queue_fill(
     for name, (times_s, waiting) in fills.items():
         if np.shape(times_s) != np.shape(waiting):
             raise ValueError(f"{name}: {np.shape(waiting)} numbers over times of shape {np.shape(times_s)}")
-    if capacity is not None:
-        whole("capacity", capacity, 0)
+    optional("capacity", capacity, whole, 0)
     most = max(int(np.max(waiting, initial=0)) for _, waiting in fills.values())
     tall = max(most, capacity or 0, 1)
     ax = axes_of(ax, 8, 0.6 + 1.1 * len(fills))
@@ -247,13 +247,12 @@ def bucket_caps(
     caps = np.array([one.bucket_cap_mb for one in found.candidates], dtype=float)
     if caps.size < 2 or not (caps > 0).all():
         raise ValueError(f"recommendation must have at least two caps above 0 to be drawn, got {caps.tolist()}")
-    for cap in measured or ():
-        if cap is not None:
-            number("a cap of measured", cap, above=0)
-    seen = {cap: np.array([number("measured", s, 0) for s in steps]) for cap, steps in (measured or {}).items()}
+    seen: dict[float | None, Floats] = {}
+    for cap, steps in (measured or {}).items():
+        seen[optional("a cap of measured", cap, number, above=0)] = np.array([number("measured", s, 0) for s in steps])
     if empty := [cap for cap, steps in seen.items() if not steps.size]:
         raise ValueError(f"measured must have at least one step for each cap, got none for {empty[0]}")
-    swept = until_alike(found, max((cap for cap in measured or () if cap is not None), default=0.0))
+    swept = until_alike(found, max((cap for cap in seen if cap is not None), default=0.0))
     swept = found.candidates[: len(swept) + 1]  # one more, which shows that it stays
     caps, _, steps_s, waits_s = np.array(swept, dtype=float).T
     quartiles_s = {cap: np.percentile(steps, (25, 50, 75)) for cap, steps in seen.items()}
@@ -386,8 +385,7 @@ def costs(
         if places.ndim != 1 or not places.size or not (np.isfinite(places).all() and (places > 0).all()):
             raise ValueError(f"{name}, measured: sizes must be finite and above 0, got {x!r}")
         points[name] = places, _times(f"{name}, measured", y, places, most_axes=2).reshape(places.size, -1)
-    if half_bytes is not None:
-        number("half_bytes", half_bytes, above=0)
+    optional("half_bytes", half_bytes, number, above=0)
 
     values = np.concatenate([*lines.values(), *(y.ravel() for _, y in points.values())])
     scale, unit = next((pair for pair in _UNITS if values.min() >= pair[0]), _UNITS[-1])

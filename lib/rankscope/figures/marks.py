@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -197,6 +197,16 @@ def frame(rows: ArrayLike, length: ArrayLike, width: float, margin: float = 0.00
     """Return frames around the horizontal bars of these rows and lengths, for a drawing of that width."""
     more = margin * width
     return Rects(-more, np.add(rows, 0.04), INK, width=np.add(length, 2 * more), height=0.92, edge=INK)
+
+
+def stacked(parts: Mapping[Key, FloatArray], margin: float = 0.14) -> list[Rects]:
+    """Return horizontal bars, one below the other: each part looks as its key, and begins where the one before ends."""
+    bars, start = list[Rects](), np.zeros(1)
+    for key, length in parts.items():
+        y = np.arange(length.size) + margin
+        bars.append(Rects(start, y, key.fill, width=length, height=1 - 2 * margin, hatched=key.hatched))
+        start = start + length
+    return bars
 
 
 def whole_ticks(count: int, most: int = 12) -> tuple[tuple[float, str], ...]:

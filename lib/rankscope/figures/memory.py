@@ -9,7 +9,7 @@ import numpy as np
 from ..values.checks import number, of_type
 from ..values.units import decimal_unit, decimal_words, round_ticks
 from ..zero.model import TERMS, ZeroMemory
-from .marks import Drawing, Key, Rects, Texts, frame
+from .marks import Drawing, Key, Texts, frame, stacked
 from .palette import CATEGORIES, FAINT, PAPER
 
 _LABEL_ROWS = 0.7  # below the bars, where limits are named
@@ -43,13 +43,10 @@ def draw_memory(
     limits = {name: value for name, value in limits.items() if value < width}
     rows = np.arange(len(names))
     framed = [row for row, name in enumerate(names) if name == chosen]
-    rects, starts = [frame(framed, totals[framed] / scale, width, margin=0.004)], np.zeros(len(names))
     shown = [term for term in TERMS if any(memory.terms[term] for memory in memories.values())]
-    for term in shown:  # each where the one before it ends
-        wide = np.array([memory.terms[term] for memory in memories.values()], dtype=float)
-        start, hatched = starts / scale, term in _PASSING
-        rects.append(Rects(start, rows + 0.14, COLORS[term], width=wide / scale, height=0.72, hatched=hatched))
-        starts = starts + wide
+    keys = [Key(term.replace("_", " "), COLORS[term], hatched=term in _PASSING) for term in shown]
+    terms = np.array([[memory.terms[term] for memory in memories.values()] for term in shown])
+    parts = dict(zip(keys, terms / scale, strict=True))
     words = [decimal_words(total) for total in totals.tolist()]
     texts = [Texts(totals / scale + 0.01 * width, rows + 0.5, words, anchor="start", halo=PAPER)]
     ends: list[float] = []  # where each row of names ends
@@ -68,11 +65,11 @@ def draw_memory(
         width=width,
         height=len(names) + _LABEL_ROWS * len(ends),
         size_px=(_WIDE_PX, 30.0 * len(names) + 20.0 * len(ends)),
-        rects=rects,
+        rects=(frame(framed, totals[framed] / scale, width, margin=0.004), *stacked(parts)),
         texts=texts,
         rules=tuple(limits.values()),
         rules_to=float(len(names)),
         x_ticks=round_ticks(longest / scale),
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
-        legend=[Key(term.replace("_", " "), COLORS[term], hatched=term in _PASSING) for term in shown],
+        legend=parts,
     )

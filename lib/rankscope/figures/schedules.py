@@ -13,6 +13,7 @@ from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
 from ..timeline.timeline import Timeline
 from ..values.checks import count_of, of_type, runs, whole
+from ..values.frozen import optional
 from ..values.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
@@ -59,8 +60,7 @@ def draw_schedule(
         raise ValueError(f"either step or timeline must be given, got {step!r} and {timeline!r}")
     if step is None:
         return _over_time(schedule, of_type("timeline", timeline, Timeline), title)
-    if gpus_per_node is not None:
-        whole("gpus_per_node", gpus_per_node, 1)
+    optional("gpus_per_node", gpus_per_node, whole, 1)
     return _at_step(schedule, step, gpus_per_node, title)
 
 

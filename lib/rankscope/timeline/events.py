@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Any, BinaryIO, Generic, TypeVar
 
@@ -47,11 +47,8 @@ class TraceFile(Generic[Entry]):
         ValueError for what is no trace, for one that is cut short and for more than `most_bytes` of text, before
         memory is taken for it; OSError and EOFError for what cannot be read, and RecursionError.
         """
-        with open_file(self._path, self._most_bytes) as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-            raw.seek(0)
-            with gzip.open(raw) if packed else raw as file:
-                yield from self._cut(file)  # type: ignore[arg-type]
+        with open_file(self._path, self._most_bytes) as raw, _unpacked(raw) as file:
+            yield from self._cut(file)
 
     def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
         text, size = self._read(file, b"", _PIECE_BYTES).removeprefix(_BOM), _PIECE_BYTES
@@ -144,14 +141,15 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def is_ours(path: str | os.PathLike[str]) -> bool:
     """Whether `Timeline.to_chrome_trace` wrote this file, by how it begins."""
-    with open(path, "rb") as raw:
-        packed = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        try:
-            with gzip.open(raw) if packed else raw as file:
-                return bool(file.read(len(_OURS)) == _OURS)
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            return False
+    with open(path, "rb") as raw, _unpacked(raw) as file, suppress(gzip.BadGzipFile, EOFError, zlib.error):
+        return file.read(len(_OURS)) == _OURS
+    return False
+
+
+def _unpacked(raw: BinaryIO) -> BinaryIO:
+    packed = raw.read(2) == b"\x1f\x8b"
+    raw.seek(0)
+    return gzip.open(raw) if packed else raw  # type: ignore[return-value]
 
 
 def _cuts(text: bytes) -> Iterator[int]:
