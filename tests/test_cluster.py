@@ -56,7 +56,7 @@ def test_numbers_out_of_range_are_refused(message: str) -> None:
         ({"overrides": {(-1, 0): FAST}}, "overrides: src must be a whole number from 0 to 3, got -1"),
         ({"overrides": {(2, 2): FAST}}, r"overrides must be for pairs \(src, dst\) of two ranks, got \(2, 2\)"),
         ({"overrides": {(0, 1, 2): FAST}}, r"overrides must be for pairs \(src, dst\) of two ranks, got \(0, 1, 2\)"),
-        ({"overrides": [(0, 1)]}, r"overrides must be a mapping, got \[\(0, 1\)\]"),
+        ({"overrides": [(0, 1)]}, r"overrides must map pairs \(src, dst\) to links, got \[\(0, 1\)\]"),
     ],
 )
 def test_links_that_are_none_are_refused(settings: dict[str, Any], message: str) -> None:

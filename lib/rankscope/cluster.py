@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .values.checks import number, of_type, truth, whole
-from .values.frozen import ReadOnly, checked, frozen, mapping, optional
+from .values.frozen import ReadOnly, checked, frozen, optional
 
 __all__ = ["Cluster", "Link"]
 
@@ -41,12 +41,13 @@ class Link:
 
 
 def _links_of_pairs(name: str, value: Any) -> ReadOnly:
-    found = mapping(name, value)
-    for pair, link in found.items():
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must map pairs (src, dst) to links, got {value!r}")
+    for pair, link in value.items():
         if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] == pair[1]:
             raise ValueError(f"{name} must be for pairs (src, dst) of two ranks, got {pair!r}")
         of_type(f"{name}[{pair}]", link, Link)
-    return found
+    return ReadOnly(value)
 
 
 @frozen

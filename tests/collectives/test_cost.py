@@ -11,6 +11,7 @@ import pytest
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build, closed_form, lower_bounds, simulate
+from rankscope.collectives.builders.rings import nodes_of
 from rankscope.collectives.cost import FORMS, Bounds
 
 from .cases import NAMES, RANKS, cluster_of
@@ -26,7 +27,6 @@ POWERS_ONLY = {
     ("scatter", "binomial"),
     ("gather", "binomial"),
 }
-WITH_FORM = [one for one in NAMES if one != ("allreduce", "nvls_tree")]
 MODELS = [(1.0, 2.0, 0.25), (3e-6, 12.5e9, 4e-11), (0.0, 1.0, 0.0), (1e-3, math.inf, 2e-9), (1e-9, 7.0, 5.0)]
 
 
@@ -37,9 +37,11 @@ def equal(collective: str, name: str, n: int, link: Link, gamma: float, **option
     assert simulated == pytest.approx(stated, rel=1e-9, abs=1e-15), (collective, name, n, options)
 
 
-@pytest.mark.parametrize(("collective", "name"), WITH_FORM)
+@pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_simulation_equals_closed_form(collective: str, name: str) -> None:
     ranks = [n for n in RANKS if n in POWERS or (collective, name) not in POWERS_ONLY]
+    if name == "nvls_tree":
+        ranks = [n for n in ranks if nodes_of(n, None)[0] in POWERS]
     for n, (alpha_s, bytes_per_s, gamma) in itertools.product(ranks, MODELS):
         equal(collective, name, n, Link(alpha_s, bytes_per_s), gamma)
 
@@ -74,9 +76,10 @@ def test_a_switch_in_each_node(nodes: int, gpus: int) -> None:
         cluster = Cluster(nodes, gpus, intra, inter, gamma, switch_adds=True)
         options = {"gpus_per_node": gpus, "num_segments": segments}
         simulated = simulate(build("allreduce", "nvls_tree", nodes * gpus, **options), 1e8, cluster).makespan_s
-        stated = closed_form("allreduce", "nvls", gpus, 1e8, intra, gamma, num_segments=1)
-        stated += closed_form("allreduce", "double_binary_tree", nodes, 1e8 / gpus, inter, gamma, num_segments=segments)
+        stated = closed_form("allreduce", "nvls_tree", nodes * gpus, 1e8, inter, gamma, intra, **options)
         assert simulated == pytest.approx(stated, rel=1e-9)
+    with pytest.raises(ValueError, match="no closed form is stated for 3 nodes, not a power of two"):
+        closed_form("allreduce", "nvls_tree", 12, 1e8, inter, gpus_per_node=4)
 
 
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 4), (4, 2), (3, 5), (8, 8), (1, 8), (8, 1)])
@@ -84,15 +87,14 @@ def test_a_switch_in_each_node(nodes: int, gpus: int) -> None:
 def test_two_levels_of_links(nodes: int, gpus: int, gamma: float) -> None:
     intra, inter = Link(2e-6, 300e9), Link(7e-6, 25e9)
     cluster = Cluster(nodes, gpus, intra, inter, gamma)
-    rows, tree = (closed_form("allreduce", name, gpus, 1e8, intra, gamma) for name in ("ring", "binomial_tree"))
-    whole, share = (closed_form("allreduce", "ring", nodes, size, inter, gamma) for size in (1e8, 1e8 / gpus))
-    for name, options, stated in (
-        ("torus_2d", {"shape": (nodes, gpus)}, rows + share),
-        ("mesh_2d", {"shape": (nodes, gpus)}, rows + whole),
-        ("torus_3d", {"shape": (1, nodes, gpus)}, rows + share),
-        ("hierarchical_ring", {"gpus_per_node": gpus}, tree + whole),
+    for name, options in (
+        ("torus_2d", {"shape": (nodes, gpus)}),
+        ("mesh_2d", {"shape": (nodes, gpus)}),
+        ("torus_3d", {"shape": (1, nodes, gpus)}),
+        ("hierarchical_ring", {"gpus_per_node": gpus}),
     ):
         simulated = simulate(build("allreduce", name, nodes * gpus, **options), 1e8, cluster).makespan_s
+        stated = closed_form("allreduce", name, nodes * gpus, 1e8, inter, gamma, inner=intra, **options)
         assert simulated == pytest.approx(stated, rel=1e-9), name
 
 
@@ -140,7 +142,7 @@ def test_options_of_the_builder_that_change_no_time_are_taken() -> None:
 
 def test_sizes_may_be_an_array() -> None:
     sizes = np.array([0.0, 8.0, 1e6])
-    for collective, name in WITH_FORM:
+    for collective, name in NAMES:
         curve = closed_form(collective, name, 8, sizes, Link(1.0, 2.0), 0.25)
         assert curve.shape == (3,)
         assert curve[2] == closed_form(collective, name, 8, 1e6, Link(1.0, 2.0), 0.25)

@@ -23,13 +23,18 @@ from .builders.rings import nodes_of, shape_of
 from .schedule import ROOTED
 
 
+class NoClosedForm(ValueError):
+    """No closed form is stated for this number of ranks; `simulate` has no such limit."""
+
+
 class Terms(NamedTuple):
-    """What a formula is made of."""
+    """What a formula is made of; `inner` is the link along the last axis of a grid, or within a node."""
 
     num_ranks: int
     num_bytes: Any
     link: Link
     gamma: float
+    inner: Link
 
     @property
     def log(self) -> int:
@@ -59,7 +64,7 @@ def _power_of_two(form: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(form)
     def only(t: Terms, **options: Any) -> Any:
         if t.num_ranks != t.power:
-            raise ValueError(f"no closed form is stated for {t.num_ranks} ranks, not a power of two: use simulate")
+            raise NoClosedForm(f"no closed form is stated for {t.num_ranks} ranks, not a power of two: use simulate")
         return form(t, **options)
 
     return only
@@ -115,22 +120,23 @@ def _segmented_ring(t: Terms, num_segments: int = 4) -> Any:
 def _grid(t: Terms, shape: Sequence[int]) -> Any:
     """Per axis of n ranks, from the last, 2(n-1)α + 2(n-1)/n·sβ + (n-1)/n·sγ, s a 1/n of what it was after each."""
     seconds, size = 0, t.num_bytes
-    for num_ranks in reversed(shape):
-        seconds = seconds + _ring(t._replace(num_ranks=num_ranks, num_bytes=size))
-        size = size / num_ranks
+    for axis in reversed(range(len(shape))):
+        link = t.inner if axis == len(shape) - 1 else t.link
+        seconds = seconds + _ring(t._replace(num_ranks=shape[axis], num_bytes=size, link=link))
+        size = size / shape[axis]
     return seconds
 
 
 def _mesh_2d(t: Terms, shape: Sequence[int] | None = None) -> Any:
     """A ring allreduce along rows, then one along columns, both of the full buffer."""
     rows, row = shape_of(t.num_ranks, shape, 2)
-    return _ring(t._replace(num_ranks=row)) + _ring(t._replace(num_ranks=rows))
+    return _ring(t._replace(num_ranks=row, link=t.inner)) + _ring(t._replace(num_ranks=rows))
 
 
 def _hierarchical_ring(t: Terms, gpus_per_node: int | None = None) -> Any:
-    """A binomial tree in each node, and a ring over the leaders: 2⌈log₂g⌉(α + Sβ) + ⌈log₂g⌉Sγ + ring of N/g."""
+    """A binomial tree in each node, and a ring over the leaders: 2⌈log₂g⌉(αᵢ + Sβᵢ) + ⌈log₂g⌉Sγ + ring of N/g."""
     nodes, g = nodes_of(t.num_ranks, gpus_per_node)
-    return _binomial_tree(t._replace(num_ranks=g)) + _ring(t._replace(num_ranks=nodes))
+    return _binomial_tree(t._replace(num_ranks=g, link=t.inner)) + _ring(t._replace(num_ranks=nodes))
 
 
 @_power_of_two
@@ -150,6 +156,16 @@ def _nvls(t: Terms, num_segments: int = 4) -> Any:
     if n < 3:
         return 0 if n == 1 else (m + 1) * t.link.alpha_s + t.move(0.5, 2)
     return (m + 1) * t.link.alpha_s + (2 + (m - 1) * (1 + 1 / n)) * t.num_bytes / m * t.link.beta_s_per_byte
+
+
+def _nvls_tree(t: Terms, gpus_per_node: int | None = None, num_segments: int = 4) -> Any:
+    """`nvls` of one segment in a node, and between its two steps the double binary tree over 2^k nodes, of S/g."""
+    nodes, g = nodes_of(t.num_ranks, gpus_per_node)
+    if nodes & (nodes - 1):
+        raise NoClosedForm(f"no closed form is stated for {nodes} nodes, not a power of two: use simulate")
+    inside = _nvls(t._replace(num_ranks=g, link=t.inner), 1)
+    over = t._replace(num_ranks=nodes, num_bytes=t.num_bytes / g)
+    return inside + _double_binary_tree(over, num_segments=num_segments)
 
 
 def _halves(t: Terms) -> Any:
@@ -195,6 +211,7 @@ FORMS: dict[str, dict[str, Callable[..., Any]]] = {
         "bidirectional_ring": _ring,  # with one port it is the ring; with two, half
         "swing": _halving_doubling,  # where all pairs are joined alike
         "nvls": _nvls,
+        "nvls_tree": _nvls_tree,
     },
     "broadcast": {
         "flat": lambda t: t.send(t.num_bytes, t.num_ranks - 1),
@@ -232,15 +249,18 @@ def closed_form(
     num_bytes: ArrayLike,
     link: Link,
     gamma_s_per_byte: float = 0.0,
+    inner: Link | None = None,
     **options: Any,
 ) -> Any:
     """Return the seconds that the algorithm takes where all ranks are joined by `link`.
 
-    `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder. That of
-    "nvls" is for a node whose switch adds (`Cluster.switch_adds`), all others are for links alone.
+    `num_bytes` is each rank's whole buffer, or an array of such sizes; `options` are those of the builder. `inner` is
+    the link within a node, for the algorithms that distinguish nodes: the ranks of a node are those along the last axis
+    of a torus or mesh, or the `gpus_per_node` of the hierarchical ring. Those of "nvls" and "nvls_tree" are for nodes
+    whose switch adds (`Cluster.switch_adds`), all others for links alone.
 
-    Raises ValueError for an unknown name or option, and where none is stated for the algorithm or for so many ranks;
-    `simulate` has no such limit.
+    Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, where none is stated for so many
+    ranks; `simulate` has no such limit.
 
     >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))
     12.0
@@ -255,7 +275,8 @@ def closed_form(
         whole("root", options.pop("root", 0), 0, n - 1)
     check_options(collective, algorithm, options, form)
     of_type("link", link, Link)
-    seconds = form(Terms(n, size, link, gamma), **options) + 0 * size
+    inner = link if inner is None else of_type("inner", inner, Link)
+    seconds = form(Terms(n, size, link, gamma, inner), **options) + 0 * size
     return float(seconds) if np.ndim(seconds) == 0 else seconds
 
 

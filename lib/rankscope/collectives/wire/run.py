@@ -130,6 +130,11 @@ class _Prepared:
             raise ValueError(f"group must have the schedule's {schedule.num_ranks} ranks, got {group.size()}")
         if schedule.collective in SUMS:
             check_op(op, tensor)
+            one = torch.zeros(1, dtype=tensor.dtype, device=tensor.device)
+            try:
+                OPS[op](one, one)
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(f"op {op!r} needs a dtype that torch computes with, got {tensor.dtype}") from error
         check_counts(schedule, group.rank(), tensor.numel())
         self._is_barrier = schedule.collective == "barrier"
         self._ends = schedule.chunk_ends(tensor.numel())
