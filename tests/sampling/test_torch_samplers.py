@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 import random
 from functools import partial
 
@@ -243,6 +245,21 @@ def test_a_data_loader_without_set_epoch_reads_whole_epochs_after_a_resumed_one(
     assert read == [[12, 14, 16, 18], [*range(0, 20, 2)], [*range(0, 20, 2)]]
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize(
+    ("size", "taken"), [(0, 0), (2, 1), (11, 0), (11, 3), (70_001, 0), (70_001, 17_000), (70_001, 23_334)]
+)
+def test_an_iterator_can_be_pickled_and_copied_as_torchs_can(size, taken, shuffle):
+    iterators = [iter(kind(range(size), 3, 2, shuffle)) for kind in (DistributedSampler, TorchDistributedSampler)]
+    for iterator in iterators:
+        assert len(list(itertools.islice(iterator, taken))) == taken
+    ours, theirs = iterators
+    twins = [pickle.loads(pickle.dumps(ours)), copy.copy(ours), copy.deepcopy(ours)]
+    left = list(pickle.loads(pickle.dumps(theirs)))
+    twins.append(pickle.loads(pickle.dumps(twins[0])))
+    assert [list(twin) for twin in (*twins, ours)] == [left] * 5
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -273,3 +290,4 @@ def test_unshuffled_takes_no_memory_for_the_dataset():
     sampler = DistributedSampler(10**15, 8, 7, shuffle=False)
     assert list(itertools.islice(sampler, 3)) == [7, 15, 23]
     assert len(sampler) == 125 * 10**12
+    assert len(pickle.dumps(iter(sampler))) < 1000

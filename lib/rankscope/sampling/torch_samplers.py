@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
+from copy import copy
 from itertools import chain
 from numbers import Number
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
@@ -70,9 +71,9 @@ class DistributedSampler(TorchDistributedSampler[int]):
         if self._resume_used:
             self._start_at(0)
         if not self.shuffle:
-            return chain.from_iterable(self._in_order(self._consumed, self._stop))
+            return _Order.of(self._in_order(self._consumed, self._stop))
         seed = whole("seed + epoch", self.seed + self.epoch, *SEEDS)
-        return chain.from_iterable(self._shuffled(seed, self._consumed, self._stop))
+        return _Order.of(self._shuffled(seed, self._consumed, self._stop))
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch that the next iteration shuffles for. Raises ValueError where it is not a whole number.
@@ -157,6 +158,36 @@ class DistributedSampler(TorchDistributedSampler[int]):
             first += block.size
         start = self._size + (mine - self._size) % ranks
         yield [head[place % self._size] for place in range(start, stop, ranks)]
+
+
+class _Order(chain[int]):
+    """Indices out of one piece after the other, at chain's own speed; unlike it they can be pickled and copied."""
+
+    _pieces: _Pieces
+
+    @classmethod
+    def of(cls, pieces: Iterable[Iterable[int]]) -> Self:
+        source = _Pieces(pieces)
+        order: Any = cls.from_iterable(source)
+        order._pieces = source
+        return order  # type: ignore[no-any-return]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is left of the epoch: what has not been shuffled yet is, and is held as lists, as torch holds it all."""
+        self._pieces.rest = iter(left := list(self._pieces.rest))
+        return _Order.of, ([copy(self._pieces.piece), *left],)
+
+
+class _Pieces(Iterator[Iterator[int]]):
+    """Iterators over the pieces; `piece` is the one handed out last."""
+
+    def __init__(self, pieces: Iterable[Iterable[int]]) -> None:
+        self.rest = iter(pieces)
+        self.piece: Iterator[int] = iter(())
+
+    def __next__(self) -> Iterator[int]:
+        self.piece = iter(next(self.rest))
+        return self.piece
 
 
 def _range(length: Any) -> range:
