@@ -120,6 +120,7 @@ def test_what_this_interpreter_has() -> None:
     assert find("torch").detail.startswith(str(torch.__version__))
     for name in ("Gloo", "loopback ports", "cores", "test packages", "notebook packages", "Jupyter kernel"):
         assert find(name).found, find(name)
+    assert "python3" in find("Jupyter kernel").detail.split(", ")
     assert find("CUDA GPUs").found == torch.cuda.is_available()
     assert find("NCCL").found == (dist.is_nccl_available() and torch.cuda.is_available())
     assert find("MPI in torch").found == dist.is_mpi_available()

@@ -175,8 +175,10 @@ def kernel() -> str:
         raise Missing("no ipykernel in this Python")
     from jupyter_client.kernelspec import KernelSpecManager
 
+    major, minor = sys.version_info[:2]
+    mine = {sys.executable, "python", f"python{major}", f"python{major}.{minor}"}  # Jupyter runs itself for these names
     specs = KernelSpecManager().get_all_specs()
-    return ", ".join(name for name, one in specs.items() if one["spec"]["argv"][:1] == [sys.executable])
+    return ", ".join(name for name, one in specs.items() if mine.intersection(one["spec"]["argv"][:1]))
 
 
 # ---- the machine
