@@ -224,6 +224,11 @@ def test_all_reduce_bench_is_read(tmp_path: Path) -> None:
     assert trials.points[0].seconds == pytest.approx((64e9 / 1335850436641.9412, 64e9 / 1338717258044.6157), rel=1e-5)
 
 
+def test_trials_without_the_numbers_of_ranks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"trials are missing: of ranks there are \[\]"):
+        read(tmp_path, made.TRIALS.replace("1:\n", "").replace("0:\n", ""))
+
+
 def test_tables_of_others_are_read(tmp_path: Path) -> None:
     half, int8 = read(tmp_path, made.AICONFIGURATOR)
     assert seconds(half, "allreduce", 1024) == pytest.approx(9.08e-6)

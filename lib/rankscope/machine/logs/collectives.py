@@ -157,15 +157,12 @@ def _bench_trials(log: Log, times: Times) -> int:
     """Add the times that each rank printed and return the number of ranks; lines of ranks may be interleaved."""
     labels = {int(text.strip()[:-1]) for text in log.lines if re.fullmatch(r"\s*\d{1,7}:\s*", text)}
     number, end = len(labels), len(log.lines)
-    log.check(labels == set(range(number)), end, f"trials are missing: of ranks there are {sorted(labels)[:20]}")
-    printed: dict[str, list[tuple[float, float, int]]] = {
-        "data size": [],
-        "duration": [],
-        "throughput": [],
-        "busbw": [],
-    }
+    is_whole = number > 0 and labels == set(range(number))
+    log.check(is_whole, end, f"trials are missing: of ranks there are {sorted(labels)[:20]}")
+    kinds = ("data size", "duration", "throughput", "busbw")
+    printed: dict[str, list[tuple[float, float, int]]] = {kind: [] for kind in kinds}
     for line, text in enumerate(log.lines, 1):
-        if found := re.search(r"(data size|duration|throughput|busbw): ([\d.]+)", text):
+        if found := re.search(rf"({'|'.join(kinds)}): ([\d.]+)", text):
             printed[found[1]].append((log.number(line, found[2], 1e-9), half_unit(found[2]), line))
     sizes = {value for value, *_ in printed["data size"]}
     log.check(len(sizes) == 1, end, f"the trials must be of one size, got {sorted(sizes)} GB")

@@ -68,7 +68,7 @@ class Log:
             found = float(text)
         except (TypeError, ValueError):
             found = math.nan
-        bound = "" if least < 0 else " above 0"
+        bound = " above 0" if least > 0 else " of at least 0" if least == 0 else ""
         self.check(math.isfinite(found) and found >= least, line, f"{text!r} must be a number{bound}")
         return found
 
