@@ -258,6 +258,13 @@ def test_what_is_no_gpu_is_refused_in_one_sentence(device: str, message: str) ->
             ask(device)
 
 
+def test_cuda_without_a_number_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: given.append(device))
+    assert Cuda("cuda").index == 0  # and so are its streams, whichever the current GPU is
+    assert set(given) == {torch.device("cuda", 0)}
+
+
 # ---- the two traps
 
 

@@ -36,11 +36,12 @@ class Cuda:
     def __init__(self, device: str = "cuda:0") -> None:
         stream: Any = torch.cuda.Stream
         try:
-            self._device = torch.device(device)
+            found = torch.device(device)
+            self._device = torch.device(found.type, found.index or 0)
             self._lanes = [stream(device=self._device) for _ in range(2)]
         except (RuntimeError, TypeError, ValueError, AssertionError) as error:
             raise ValueError(f"device must be a GPU like 'cuda:0' that is there, got {device!r}") from error
-        self.index, self.num_gpus = self._device.index or 0, torch.cuda.device_count()
+        self.index, self.num_gpus = self._device.index, torch.cuda.device_count()
 
     def at(self, gpu: int) -> Cuda:
         """Return the GPU of that number."""
