@@ -274,11 +274,7 @@ def last_backward(
     launch_s = launched.launch_s.tolist() if truth("overlap", overlap) else [local.backward_s] * len(wire_s)
     works_s = [local.backward_s, *(launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))).tolist()]
     now = done = left = 0.0  # of the work under way so much is done, of the allreduce under way so much is left
-    starts, stops, ends = (
-        list[float](),
-        list[float](),
-        list[float](),
-    )  # of allreduces; of works
+    starts, stops, ends = list[float](), list[float](), list[float]()  # of allreduces; of works
     while len(ends) < len(works_s):
         worked, sent = len(ends), len(stops)
         sends = sent < len(wire_s) and (worked > 0 or launch_s[sent] <= done)
