@@ -8,11 +8,9 @@ import attrs
 import numpy as np
 import pytest
 
-from rankscope.ddp import Contention, LocalStep, recommend
-from rankscope.ddp.cost import CostTable
-from rankscope.ddp.step import default_buckets, last_backward, launches
+from rankscope.ddp import LocalStep, recommend
 from rankscope.diagnose import diagnose, read_traces
-from rankscope.diagnose.what_if import _cost, _modelled, _Seen, what_if
+from rankscope.diagnose.what_if import what_if
 from rankscope.timeline import Timeline
 
 from .made_traces import LOADER_S, OPTIMIZER_S, write_traces
@@ -95,41 +93,3 @@ def test_steps_under_no_sync_say_how_much_allreduces_slow_computing_down(tmp_pat
     first_s = float(np.sort(slow.ready_s)[1])  # without allreduces, and so at full speed
     expected = (2 * LAYERS.backward_s - first_s) / (LAYERS.backward_s - first_s)
     assert what_if(joined).contention.compute == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize("cap_mb", [None, *CAPS])
-def test_one_allreduce_at_once_is_the_model_of_ddp(cap_mb: float | None) -> None:
-    launched, contention = launches(LAYERS, default_buckets(LAYERS, cap_mb)), Contention(2.0, 1.5)
-    table = CostTable((0.0, 1e6), (cost(0), cost(1e6)))
-    expected = last_backward(LAYERS, launched, table, contention)
-    step_s, wait_s = _modelled(LAYERS, launched, table, contention, 1)
-    assert (step_s, wait_s) == pytest.approx((LAYERS.forward_s + expected.end_s, expected.wait_s))
-
-
-def test_the_latency_of_the_second_of_two_at_once_is_hidden_and_both_are_slowed_less() -> None:
-    """Two of 0.2 s and a latency of 0.1 s, slowed 3 times: 3 · 0.6 s in turn, or 2 · 0.3 s, then 3 · 0.2 s."""
-    local = LocalStep.modelled([MIB, MIB], backward_s=1.0, forward_s=0.5, unpack_s=0.2)
-    local = attrs.evolve(local, ready_s=np.zeros(2))
-    table, contention = CostTable((0.0, MIB), (0.1, 0.3)), Contention(2.0, 3.0)
-    launched = launches(local, default_buckets(local, 1.0))
-    for at_once, backward_s in ((1, 1.8 + 0.1), (2, 1.2 + 0.4)):
-        step_s, wait_s = _modelled(local, launched, table, contention, at_once)
-        assert (step_s, wait_s) == pytest.approx((0.5 + backward_s + 0.2, 0.0))
-
-
-def test_slowdown_and_latency_are_found_where_two_run_at_once() -> None:
-    """Slowed threefold alone and twofold in pairs; the third, as long as the second, does not wait for a latency."""
-    latency_s, per_byte_s = 0.004, 1e-8
-    seconds = np.array([1e6, 2e6, 2e6, 8e6]) * per_byte_s + latency_s
-    num_bytes = np.array([1e6, 2e6, 2e6 + latency_s / per_byte_s, 8e6])
-    first_s, pair_s, backward_s = 3 * seconds[0], 2 * 2 * seconds[1], 1.0
-    starts = [0.0, first_s, first_s, backward_s]
-    stops = [first_s, first_s + pair_s, first_s + pair_s, backward_s + seconds[3]]
-    ready_s = np.full((2, 1, 2, 1), backward_s)
-    none = np.zeros((2, 1))
-    calls_s = np.array([starts] * 2), np.array([stops] * 2)
-    seen = _Seen(np.array([1]), num_bytes.astype(int), none, none, none, ready_s, none, calls_s, none)
-    found, slow, at_once = _cost(seen)
-    assert at_once == 2
-    assert slow == pytest.approx(3.0, rel=1e-3)
-    assert found.seconds == pytest.approx((latency_s, latency_s + 1e6 * per_byte_s), rel=1e-3)

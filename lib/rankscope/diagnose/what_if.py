@@ -1,8 +1,8 @@
 """`what_if`: what a recorded step would take with another bucket cap, a faster link, or without the rank that is late.
 
-Recorded steps become what `ddp.simulate` takes: when the last rank has each gradient ready, what an allreduce takes by
-its size once the last rank has come, how much the two slow each other down, and what unpacking buckets takes; and how
-many allreduces run at once. What this model misses of the recorded step is added to each answer.
+Recorded steps become what `ddp.recommend` takes: when the last rank has each gradient ready, what an allreduce takes by
+its size once the last rank has come, and how much the two slow each other down. What this model misses of the recorded
+step is added to each answer.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ddp import Contention, LocalStep
+from ..ddp import Contention, LocalStep, recommend
 from ..ddp.buckets import ParameterSpec
 from ..ddp.cost import CostTable, Seconds
 from ..ddp.recommend import DEFAULT_CAPS_MB, Candidate
-from ..ddp.step import Launches, default_buckets, launches
+from ..ddp.step import Launches, last_backward
 from ..timeline import Timeline
 from ..timeline.timeline import merge
 from ..values.checks import count_of, several
@@ -37,9 +37,7 @@ _FREE, _BUSY = 0.1, 0.9  # shares of a gradient's time in which allreduces run
 _SAMPLES = 3
 _LEAST_SHARE, _MOST_SLOWED = 0.1, 8.0
 _WORTH = 0.01  # of a step: smaller than what the model can resolve
-_OF_RANKS = ("loader_s", "begin_s", "ready_s", "unpack_s")
-_AT_ONCE, _OVERLAP = 2, 0.01  # allreduces that share a wire, if they overlap for this share of their time
-_TURNS = 8  # until a slowdown and the time in which two allreduces share it fit each other
+_OF_RANKS = ("loader_s", "begin_s", "ready_s")
 _FASTER = 2  # times as fast as the link is
 
 
@@ -56,10 +54,8 @@ class WhatIf:
     """What changes to a recorded job are predicted to give, and the model that says so.
 
     `step_s` is the recorded step, `model_s` the same step by the model; their difference is in every answer.
-    ``ddp.simulate(local, cost, contention=contention)`` draws the model's step with DDP's default cap, but one
-    allreduce after another. `at_once` is 2 where those recorded overlap, as Gloo's do, which has two threads for them.
-    Contention is that of a single one: what slows it by 1 + x slows two at once by 1 + x / 2, since a core is shared
-    out among threads. `caps` has each cap that was asked for, and None, DDP's default.
+    ``ddp.simulate(local, cost, contention=contention)`` draws the model's step with DDP's default cap. `caps` has each
+    cap that was asked for, and None, DDP's default.
     """
 
     step_s: float
@@ -67,7 +63,6 @@ class WhatIf:
     local: LocalStep
     cost: CostTable
     contention: Contention
-    at_once: int
     caps: tuple[Candidate, ...]
     answers: tuple[Answer, ...]
 
@@ -98,24 +93,20 @@ def what_if(
     """
     seen = _seen(several("traces", traces))
     slowed = _slowed_by_allreduces(seen)
-    cost, slows, at_once = _cost(seen)
+    cost, slows = _cost(seen)
     contention, local = Contention(slowed, slows), _local(seen, slowed)
     ready, sizes = local.ready_s[::-1], local.sizes[::-1]
     last = np.searchsorted(np.cumsum(sizes), np.cumsum(seen.num_bytes))
     recorded = Launches(ready[np.minimum(last, sizes.size - 1)], seen.num_bytes)
 
-    def modelled(launched: Launches, faster: float = 1.0) -> tuple[float, float]:
+    def model_s(faster: float = 1.0) -> float:
         linked = CostTable(cost.num_bytes, tuple(seconds / faster for seconds in cost.seconds))
-        return _modelled(local, launched, linked, contention, at_once)
+        return local.forward_s + last_backward(local, recorded, linked, contention).end_s
 
-    step_s, modelled_s = float(np.median(seen.step_s)), modelled(recorded)[0]
+    step_s, modelled_s = float(np.median(seen.step_s)), model_s()
+    found = recommend(local, cost, caps_mb=caps_mb, contention=contention)
     missed_s = step_s - modelled_s
-    found = []
-    for cap_mb in (None, *sorted(several("caps_mb", caps_mb, "caps"))):
-        launched = launches(local, default_buckets(local, cap_mb))
-        with_cap_s, wait_s = modelled(launched)
-        found.append(Candidate(cap_mb, launched.num_bytes.size, max(with_cap_s + missed_s, 0.0), wait_s))
-    caps = tuple(found)
+    caps = tuple(one._replace(step_s=max(one.step_s + missed_s, 0.0)) for one in (found.default, *found.candidates))
     best = min(caps, key=lambda one: one.step_s)
     if best.step_s < (1 - _WORTH) * step_s:
         cap = "DDP's default cap" if best.bucket_cap_mb is None else f"bucket_cap_mb={best.bucket_cap_mb:g}"
@@ -123,9 +114,8 @@ def what_if(
         changes = [(f"{cap}, {buckets}", best.step_s)]
     else:
         changes = [("its bucket_cap_mb: no other saves 1 % or more", step_s)]
-    changes += [(f"a link {_FASTER} times as fast", modelled(recorded, _FASTER)[0] + missed_s)]
-    bound_s = local.forward_s + local.backward_s + local.unpack_s + missed_s
-    changes += [("allreduces that take no time (lower bound)", bound_s)]
+    changes += [(f"a link {_FASTER} times as fast", model_s(_FASTER) + missed_s)]
+    changes += [("allreduces that take no time (lower bound)", local.forward_s + local.backward_s + missed_s)]
     if seen.loader_s.any():
         without_s = seen.begin_s.max(axis=1) - (seen.begin_s - seen.loader_s).max(axis=1)
         changes += [("a loader that never keeps a rank waiting", step_s - float(np.median(without_s)))]
@@ -133,7 +123,7 @@ def what_if(
         for rank, cause, cost_s in diagnosis.culprits:
             changes += [(f"rank {rank} as fast as the others ({cause})", step_s * (1 - cost_s / diagnosis.step_s))]
     answers = tuple(Answer(what, max(seconds, 0.0), 1 - max(seconds, 0.0) / step_s) for what, seconds in changes)
-    return WhatIf(step_s, modelled_s, local, cost, contention, at_once, caps, answers)
+    return WhatIf(step_s, modelled_s, local, cost, contention, caps, answers)
 
 
 # ---- what the traces say
@@ -143,9 +133,8 @@ class _Seen(NamedTuple):
     """Steps of one shape, in seconds from the end of the gradients' allreduces before each, which ranks share.
 
     Columns are gradients in the order in which they get ready, or calls; where there are three axes, steps by ranks by
-    gradients. A call starts when its last rank comes; `calls_s` has its start and stop. `unpack_s`, by steps and ranks,
-    is how long the step before copied sums from its buckets: in all, and after its last allreduce. `alone_s`, ranks by
-    gradients, is how long each takes to compute in steps under ``no_sync``, nan without such steps.
+    gradients. A call starts when its last rank comes; `calls_s` has its start and stop. `alone_s`, ranks by gradients,
+    is how long each takes to compute in steps under ``no_sync``, nan without such steps.
     """
 
     sizes: NDArray[np.int64]
@@ -154,7 +143,6 @@ class _Seen(NamedTuple):
     loader_s: Seconds
     begin_s: Seconds
     ready_s: Seconds
-    unpack_s: Seconds
     calls_s: tuple[Seconds, Seconds]
     alone_s: Seconds
 
@@ -168,7 +156,6 @@ class _Row(NamedTuple):
     loader_s: float
     begin_s: float
     ready_s: Seconds
-    unpack_s: tuple[float, float]
     calls_s: Seconds
 
 
@@ -184,7 +171,7 @@ def _seen(traces: Sequence[Trace]) -> _Seen:
     common = alike.most_common(1)[0][0]
     num, unknown = len(common[0]), np.full(len(common[0]), np.nan)
     steps = [[rows[number] for rows in ranks] for number, found in shapes.items() if found == {common}]
-    loader_s, begin_s, ready_s, unpack_s = (
+    loader_s, begin_s, ready_s = (
         np.array([[getattr(row, name) for row in step] for step in steps]) for name in _OF_RANKS
     )
     calls_s = np.array([np.max([row.calls_s for row in step], axis=0) for step in steps])
@@ -195,7 +182,6 @@ def _seen(traces: Sequence[Trace]) -> _Seen:
         loader_s,
         begin_s,
         ready_s,
-        unpack_s,
         (calls_s[:, 0], np.maximum(calls_s[:, 0], calls_s[:, 1])),
         np.array([np.median([one for one in found if one.size == num] or [unknown], axis=0) for found in alone]),
     )
@@ -207,19 +193,14 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds]]:
     Of the latter, the seconds from the gradient before until each is computed.
     """
     spans, calls = trace.timeline, trace.calls
-    gradients, backward = (spans.select(kind=kind) for kind in ("gradient", "backward"))
+    gradients, backward, loader = (spans.select(kind=kind) for kind in ("gradient", "backward", "loader"))
     gradients = gradients.take(np.argsort(gradients.stop_s, kind="stable"))
     on_gpu = any(lane.startswith("stream") for _, lane in spans.select(kind=Timeline.COMMUNICATION).rank_lanes())
     asked_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
     sums = [place for place, kind in enumerate(calls.kinds) if kind == "allreduce"]
     summing = np.isfinite(calls.start_s + calls.stop_s) & np.isin(calls.kind, sums)
-    rows, alone, before_s, began_s = dict[int, _Row](), list[Seconds](), None, 0.0
+    rows, alone, before_s = dict[int, _Row](), list[Seconds](), None
     steps = spans.select(kind="step")
-
-    def total_s(kind: str, low_s: float, high_s: float) -> float:
-        found = spans.select(kind=kind, between_s=(low_s, high_s))
-        return float((found.stop_s - found.start_s).sum())
-
     for place in np.argsort(steps.start_s).tolist():
         step = steps[place]
         inside = (backward.start_s >= step.start_s) & (backward.start_s < step.stop_s)
@@ -240,17 +221,17 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds]]:
             sizes, ready_s = calls.num_bytes[own], np.array([came_s, came_s])
         stop_s = float(calls.stop_s[own].max())
         if before_s is not None and (sizes >= 0).all() and (calls.num_bytes[own] >= 0).all():
+            loaded = loader.select(between_s=(before_s, begin_s))
             rows[step.item] = _Row(
                 tuple(sizes.tolist()),
                 tuple(calls.num_bytes[own].tolist()),
                 stop_s - before_s,
-                total_s("loader", before_s, begin_s),
+                float((loaded.stop_s - loaded.start_s).sum()),
                 begin_s - before_s,
                 ready_s - before_s,
-                (0.0, 0.0) if on_gpu else (total_s("unpack", began_s, begin_s), total_s("unpack", before_s, begin_s)),
                 np.array([calls.start_s[own], calls.stop_s[own]]) - before_s,
             )
-        before_s, began_s = stop_s, begin_s
+        before_s = stop_s
     return rows, alone
 
 
@@ -303,105 +284,47 @@ def _local(seen: _Seen, slowed: float) -> LocalStep:
     length_s, during_s = _gaps(seen)
     own_s = seen.begin_s[:, :, None] + np.cumsum(length_s - during_s * (1 - 1 / slowed), axis=2)
     begin_s = float(np.median(seen.begin_s.max(axis=1)))
-    unpack_s, after_s = np.median(seen.unpack_s, axis=(0, 1)).tolist()
     ready_s = np.maximum.accumulate(np.maximum(np.median(own_s.max(axis=1), axis=0) - begin_s, 0.0))
     names = [f"gradient {place}" for place in range(seen.sizes.size)]
     specs = tuple(map(ParameterSpec, names[::-1], seen.sizes[::-1].tolist()))
-    return LocalStep(specs, ready_s[::-1], max(begin_s - after_s, 0.0), float(ready_s[-1]), unpack_s=unpack_s)
+    return LocalStep(specs, ready_s[::-1], forward_s=begin_s, backward_s=float(ready_s[-1]))
 
 
-def _cost(seen: _Seen) -> tuple[CostTable, float, int]:
-    """An allreduce's seconds by its size while nothing else runs, its slowdown by a backward, and how many run at once.
+def _cost(seen: _Seen) -> tuple[CostTable, float]:
+    """What an allreduce takes by its size while nothing else runs, and how many times as long during the backward.
 
     Calls that run at once share the wire. The seconds of a call after the backward, and a share of those during it, are
-    α + bytes / bandwidth: least squares over the medians of each call, relative to its time. The share is larger while
-    two run, see `WhatIf`, and α is not in the time of one that finds another on the wire.
+    α + bytes / bandwidth: least squares over the medians of each call, relative to its time.
     """
     both = [
         _shares(*calls, float(seen.ready_s[step, :, 1].max()))
         for step, calls in enumerate(zip(*seen.calls_s, strict=True))
     ]
-    single_s, shared_s, after_s = np.median(both, axis=0)
-    starts_s, stops_s = seen.calls_s
-    before_s = np.maximum.accumulate(stops_s, axis=1)[:, :-1] - starts_s[:, 1:]  # of the others, still to come
-    at_once = _AT_ONCE if np.median(before_s.clip(0).sum(axis=1)) > _OVERLAP * (stops_s - starts_s).mean() else 1
-    num_bytes, seconds = seen.num_bytes.astype(float), single_s + shared_s + after_s
-    weight = 1 / np.maximum(seconds, 1e-9)
-    latency = np.append(1.0, np.median(before_s, axis=0) <= 0) if at_once > 1 else np.ones_like(num_bytes)
+    during_s, after_s = np.median(both, axis=0)
+    num_bytes = seen.num_bytes.astype(float)
+    weight = 1 / np.maximum(during_s + after_s, 1e-9)
+    bytes_only, latency, slow = num_bytes, np.ones_like(num_bytes), -during_s
     spread = num_bytes.max() > _SPREAD * max(num_bytes.min(), 1.0)
-    slow = 1.0
-    for _ in range(_TURNS):
-        during = -(single_s + shared_s * slow / (1 + (slow - 1) / at_once))
-        for columns, times_s in (
-            ((num_bytes, during, latency), after_s),
-            ((num_bytes, during), after_s),
-            ((num_bytes, latency), seconds),
-            ((num_bytes,), seconds),
-        ):
-            if len(columns) > num_bytes.size or (columns[-1] is latency and not spread):
-                continue
-            found = np.linalg.lstsq(np.stack(columns, axis=1) * weight[:, None], times_s * weight, rcond=None)[0]
-            per_byte_s, alpha_s = found[0], found[-1] if columns[-1] is latency else 0.0
-            share = found[1] if times_s is after_s else 1.0
-            if per_byte_s > 0 and alpha_s >= 0 and _LEAST_SHARE < share < 1 + 1e-6:
-                break
-        slow = max(float(1 / share), 1.0)
-    return CostTable((0.0, 1e6), (alpha_s, alpha_s + 1e6 * per_byte_s)), slow, at_once
+    for columns, times_s in (
+        ((bytes_only, slow, latency), after_s),
+        ((bytes_only, slow), after_s),
+        ((bytes_only, latency), after_s + during_s),
+        ((bytes_only,), after_s + during_s),
+    ):
+        if len(columns) > num_bytes.size or (columns[-1] is latency and not spread):
+            continue
+        found = np.linalg.lstsq(np.stack(columns, axis=1) * weight[:, None], times_s * weight, rcond=None)[0]
+        per_byte_s, alpha_s = found[0], found[-1] if columns[-1] is latency else 0.0
+        share = found[1] if slow is columns[min(1, len(columns) - 1)] else 1.0
+        if per_byte_s > 0 and alpha_s >= 0 and _LEAST_SHARE < share < 1 + 1e-6:
+            break
+    return CostTable((0.0, 1e6), (alpha_s, alpha_s + 1e6 * per_byte_s)), max(float(1 / share), 1.0)
 
 
-def _shares(start_s: Seconds, stop_s: Seconds, backward_s: float) -> tuple[Seconds, Seconds, Seconds]:
-    """The seconds of each call during the backward, by itself and next to others, and after it.
-
-    Of the seconds that calls share each has its share.
-    """
+def _shares(start_s: Seconds, stop_s: Seconds, backward_s: float) -> tuple[Seconds, Seconds]:
+    """The seconds of each call during the backward and after it, each call with its share of those that it shares."""
     edges = np.unique([*start_s, *stop_s, backward_s])
     runs = (start_s[:, None] <= edges[:-1]) & (stop_s[:, None] >= edges[1:])
-    num = np.maximum(runs.sum(axis=0), 1)
-    own_s, during = runs * np.diff(edges) / num, edges[1:] <= backward_s
-    return (
-        own_s[:, during & (num == 1)].sum(axis=1),
-        own_s[:, during & (num > 1)].sum(axis=1),
-        own_s[:, ~during].sum(axis=1),
-    )
-
-
-# ---- the model's step
-
-
-def _modelled(
-    local: LocalStep, launched: Launches, cost: CostTable, contention: Contention, at_once: int
-) -> tuple[float, float]:
-    """The seconds of a step, and for how many of them the rank waits.
-
-    As in `ddp.simulate`, but up to `at_once` allreduces share the wire: the latency of those that find others there
-    passes during their bytes. Buckets are unpacked in turn, at full speed.
-    """
-    latency_s, launch_s = float(cost(0.0)), launched.launch_s.tolist()
-    left_s = (cost(launched.num_bytes) - latency_s).tolist()
-    now = done_s = backward_s = 0.0  # done: of the backward, in its own seconds
-    first = came = 0  # of the allreduces, that which ends next, and how many are launched
-    stops = list[float]()
-    while first < len(left_s) or done_s < local.backward_s:
-        while came < len(left_s) and launch_s[came] <= done_s:
-            left_s[came] += latency_s * (came == first or at_once == 1)  # else it passes during the bytes of others
-            came += 1
-        computes, running = done_s < local.backward_s, min(came - first, at_once)
-        compute = contention.compute if running else 1.0
-        slow = 1 + (contention.communication - 1) / running if computes and running else 1.0
-        next_s = min([*launch_s[came : came + 1], local.backward_s])
-        turns_s = (next_s - done_s) * compute if computes else np.inf
-        ends_s = left_s[first] * slow if running else np.inf
-        now += min(turns_s, ends_s)
-        if computes:
-            done_s = next_s if turns_s <= ends_s else done_s + ends_s / compute
-            backward_s = now
-        if ends_s <= turns_s:
-            stops.append(now)
-            first += 1
-        elif running:
-            left_s[first] -= turns_s / slow
-    end_s, wait_s, unpack_s = backward_s, 0.0, launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))
-    for stop_s, unpacks_s in zip(stops, unpack_s.tolist(), strict=True):
-        wait_s += max(stop_s - end_s, 0.0)
-        end_s = max(stop_s, end_s) + unpacks_s
-    return local.forward_s + end_s, wait_s
+    own_s = runs * np.diff(edges) / np.maximum(runs.sum(axis=0), 1)
+    during = edges[1:] <= backward_s
+    return own_s[:, during].sum(axis=1), own_s[:, ~during].sum(axis=1)
