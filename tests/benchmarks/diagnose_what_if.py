@@ -16,6 +16,7 @@ import contextlib
 import copy
 import ctypes
 import json
+import os
 import tempfile
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -52,6 +53,7 @@ def trained(module: nn.Module, loss: Loss, rounds: int, folder: str) -> list[lis
     Traces are left in a folder for each round and, in it, each cap. Each round begins with another cap.
     """
     keep_memory()
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # it says on stderr when it starts and stops
     found, rank = np.empty((rounds, 1 + len(CAPS_MB))), dist.get_rank()
     models = [DistributedDataParallel(copy.deepcopy(module), bucket_cap_mb=cap) for cap in (None, *CAPS_MB)]
     for turn, place in ((turn, (turn + n) % len(models)) for turn in range(rounds) for n in range(len(models))):
