@@ -126,7 +126,7 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[tuple[
     num_workers = min(len(paths), num_cores())
     if num_workers == 1 or sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES:
         return [_reported(report, path, _read(path, len(paths))) for path in paths]
-    with Crew(__name__, in_memory=False) as crew, ThreadPoolExecutor(num_workers) as pool:
+    with Crew(in_memory=False) as crew, ThreadPoolExecutor(num_workers) as pool:
         labels = [f"trace reader {number}" for number in range(num_workers)]
         workers = crew.start(crew.pack(partial(answer, partial(_read_safely, len(paths)))), labels)
         free = queue.SimpleQueue[Worker]()

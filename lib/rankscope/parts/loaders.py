@@ -48,7 +48,7 @@ class PartLoaders:
 
     def __init__(self, setting: Setting) -> None:
         self.workers: list[Any] = []
-        self._setting, self._owner, crew = setting, os.getpid(), Crew(__name__)
+        self._setting, self._owner, crew = setting, os.getpid(), Crew()
         self._folder = crew.folder
         self._room, self._turn = _pipe(crew.folder, "room"), _pipe(crew.folder, "turn 0")
         self.close = weakref.finalize(self, _end, crew, self._room, self._turn)

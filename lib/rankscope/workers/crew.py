@@ -282,7 +282,7 @@ class Crew:
         if not hasattr(os, "fork"):
             raise MachineError(f"workers are forked, which {sys.platform} cannot do")
         surroundings = Surroundings.of_this_process()
-        self._owner, self._server, self._modules = os.getpid(), workshop(), modules
+        self._owner, self._server, self._modules = os.getpid(), workshop(), dict.fromkeys(modules.split())
         self._num_packed = 0
         place = self._server.memory if in_memory else self._server.folder
         self.workers = list[Worker]()
@@ -302,7 +302,7 @@ class Crew:
         self._num_packed += 1
         name = f"work{self._num_packed}"
         needed = pickling.write(self.folder / name, work)  # imported once by the server, not by each worker
-        self._modules = " ".join([self._modules, *sorted(needed)])
+        self._modules |= dict.fromkeys(sorted(needed))
         return name
 
     def start(
@@ -319,7 +319,7 @@ class Crew:
         started = []
         try:
             for number, label in enumerate(labels):
-                words = self._modules, str(self.folder), name, str(number)
+                words = " ".join(self._modules), str(self.folder), name, str(number)
                 with Interrupts():  # or there might be a worker that nobody knows
                     ends = self._server.fork(words, outputs[number] if outputs else (1, 2), timeout_s)
                     started.append(Worker(label, self.folder / f"{name}-{number}", *ends, self._server, timeout_s))

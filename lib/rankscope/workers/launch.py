@@ -24,7 +24,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from ..values.checks import number, one_of, truth, whole
+from ..values.checks import function, number, one_of, truth, whole
 from . import joined, pickling
 from .crew import STOPPED, Crew, Worker, stands
 from .errors import MachineError, RankError
@@ -98,8 +98,7 @@ def launch_in(
 def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) -> float:
     if importlib.util.find_spec("torch") is None:
         raise ModuleNotFoundError("ranks need PyTorch, and there is no module named 'torch'", name="torch")
-    if not callable(fn):
-        raise ValueError(f"fn must be a function, got {fn!r}")
+    function("fn", fn)
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise ValueError(f"args must be a tuple of what fn is called with, got {args!r}")
     one_of("backend", backend, _BACKENDS)

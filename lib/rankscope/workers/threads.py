@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from ..values.checks import number, whole
+from ..values.checks import function, number, whole
 from .errors import RankError
 from .host import MOST_RANKS
 
@@ -35,8 +35,7 @@ def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: fl
     """
     import torch.distributed as dist
 
-    if not callable(work):
-        raise ValueError(f"work must be a function of rank and group, got {work!r}")
+    function("work", work, "of rank and group")
     num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     timeout = timedelta(seconds=number("timeout_s", timeout_s, above=0, high=10**9))
     store = dist.HashStore()  # type: ignore[attr-defined]  # public, and left out of torch's own list
