@@ -40,7 +40,7 @@ LONGEST = (
     "notebooks/04_part_files.ipynb",
     "tests/machine/test_two_nodes.py",
     "lib/rankscope/ddp/followed.py",
-    "tests/parameter_server/test_parameter_server.py",
+    "tests/scripts/test_hogwild.py",
     "notebooks/06_allreduce_variants.ipynb",
     "notebooks/11_zero_memory.ipynb",
     "tests/diagnose/test_watch.py",

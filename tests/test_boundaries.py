@@ -41,7 +41,6 @@ RUNNERS = {
     "rankscope.transfer.batches": "torch",
     "rankscope.transfer.pre*": "torch",
     "rankscope.transfer.record": "torch",
-    "rankscope.data_parallel.run": "torch",
     "rankscope.gradients": "torch",
     "rankscope.ddp.followed": "torch",
     "rankscope.diagnose.live": "torch",
@@ -50,8 +49,6 @@ RUNNERS = {
     "rankscope.uneven.run": "torch",
     "rankscope.uneven.states": "torch",
     "rankscope.pipeline_parallel.run": "torch",
-    "rankscope.parameter_server.run": "torch",
-    "rankscope.parameter_server.sharing": "torch",
     "rankscope.figures.axes": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
     "rankscope.figures.profiles": "matplotlib",
@@ -59,11 +56,11 @@ RUNNERS = {
     "rankscope.explorers*": "ipywidgets",
 }
 
-TOPICS = {"ddp", "nccl", "gradients", "data_parallel", "zero", "uneven", "parameter_server", "pipeline_parallel"}
+TOPICS = {"ddp", "nccl", "gradients", "data_parallel", "zero", "uneven", "pipeline_parallel"}
 TOPICS |= {"diagnose"}
 FLOORS = [
     {"values"},
-    {"timeline", "cluster", "workers", "ranks"},
+    {"timeline", "cluster", "networks", "workers", "ranks"},
     {"sampling", "pipeline", "parts", "transfer", "collectives"},
     {"machine"},
     TOPICS,
@@ -79,7 +76,7 @@ NO_PROCESS_GROUP = {"figures", "explorers"}
 MOST_NAMES = 15  # that a room offers
 # the last: machine.bank, explorers.boxes, nccl, player, data_parallel; nccl, four; exercises.score; audits, three;
 # diagnose, six: read_traces, diagnose, what_if, read_dumps, explain_hang, watch
-MOST_NAMES_IN_ALL = 174
+MOST_NAMES_IN_ALL = 167
 
 
 def modules(root: Path) -> dict[str, Path]:

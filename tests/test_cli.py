@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,18 +13,22 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
+import rankscope
 from rankscope.cli import app, main
+from rankscope.cli.app import EXAMPLES
 from rankscope.collectives.playback import playback_of
 from rankscope.figures.player import animated, finishes
-from rankscope.machine import Profile
+from rankscope.machine import Profile, bank
 from rankscope.machine.measuring.plan import Protocol
 from rankscope.machine.measuring.transfers import measure_traps
 from rankscope.machine.profile import WHAT, Point
 from rankscope.timeline import Timeline
-from rankscope.values.units import rate_words, time_words
+from rankscope.values.units import cell_words, rate_words
 from rankscope.workers.errors import MachineError, RankError, WorkerError
+from tests import nccl_plugin
 from tests.machine.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
 from tests.machine.made import as_predicted, collective, links, profile
 
@@ -66,6 +71,48 @@ def test_help_names_the_commands_and_loads_nothing_heavy() -> None:
     assert not {"torch", "numpy", "pandas"} & set(done.stderr.split())
 
 
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output("--version") == f"rankscope {rankscope.__version__}\n"
+    assert main(["--version"]) == 0
+    assert capsys.readouterr() == (f"rankscope {rankscope.__version__}\n", "")
+
+
+def test_every_example_of_the_help_is_a_command_with_its_options() -> None:
+    examples = [line.split("  ")[1] for line in EXAMPLES.splitlines() if line.startswith("  rankscope ")]
+    assert len(examples) >= 6
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for example in examples:
+        _, name, *words = shlex.split(example)
+        commands[name].make_context(name, words)  # raises for a word or an option that the command does not know
+        assert example in output("--help")
+    assert main([]) == main(["--help"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "suggested"),
+    [
+        (["sho", "bank:h100_8"], "Did you mean 'show'?"),
+        (["diagnoes", "traces"], "Did you mean 'diagnose'?"),
+        (["show", "--num-byte", "1KiB", "bank:h100_8"], "--num-bytes"),
+        (["show", "bank:h100_88"], "Did you mean h100_8, h100_4 or h100_2? `rankscope bank`"),
+        (["show", "bank:dgxh100"], "Did you mean dgx_h100_8? `rankscope bank`"),
+    ],
+)
+def test_a_near_name_is_suggested(words: list[str], suggested: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert suggested in capsys.readouterr().err
+
+
+def test_for_an_unknown_machine_the_command_that_lists_all_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "bank:xyz"]) == 2
+    lists = "`rankscope bank`, or machine.bank() in Python, lists all machines"
+    assert capsys.readouterr().err == f"rankscope: the bank has no 'xyz'. {lists}\n"
+    listed = output("bank")
+    assert all(f"bank:{name} " in listed for name in bank())
+    assert "DGX H100: 8 × H100 80GB HBM3, NVLink 4 and" in listed
+    assert max(map(len, listed.splitlines())) <= 80
+
+
 def test_show_says_where_it_is_from_and_what_is_fastest(saved: str) -> None:
     shown = output("show", saved)
     assert "made up: 4 ranks on 1 node, gloo, loopback" in shown
@@ -88,12 +135,12 @@ def test_show_of_a_size_has_every_algorithm_with_its_prediction(saved: str) -> N
     assert shown.index("allreduce, 1 MiB") < shown.index("allreduce, 1 KiB")
     assert len(re.findall(r"^ring .* [+-]\d% +9/9", shown, re.MULTILINE)) == 2
     (point,) = MADE.select("allreduce", 1024, algorithm="native")
-    assert re.search(rf"^native +{point.median_s * 1e6:.0f} µs", shown, re.MULTILINE)
+    assert re.search(rf"^native +{re.escape(cell_words(point.median_s))}", shown, re.MULTILINE)
 
 
 def test_show_of_a_size_that_was_not_measured_has_native_by_its_curve(saved: str) -> None:
     curve = MADE.curve("allreduce")
-    times = [time_words(seconds) for seconds in (curve.seconds(3072), *curve.interval_s(3072))]
+    times = [cell_words(seconds) for seconds in (curve.seconds(3072), *curve.interval_s(3072))]
     assert re.search(rf"^allreduce +{' +'.join(times)} ", output("show", saved, "--num-bytes", "3KiB"), re.MULTILINE)
 
 
@@ -106,9 +153,9 @@ def test_show_of_copies_has_rates_the_calls_time_and_what_is_said(tmp_path: Path
     for part in (to_gpu, to_host):
         row = next(line for line in part.splitlines() if line.strip().startswith("4 MiB"))
         assert row.split()[2:8] == [*rates[0].split(), *rates[1].split(), *rates[1].split()]
-        assert row.endswith(time_words(CALL_S))
+        assert row.endswith(cell_words(CALL_S))
     others = shown.split("copies in other ways")[1].split("copies between GPUs")[0]
-    assert time_words(2**22 / HOST_BYTES_PER_S) in others
+    assert cell_words(2**22 / HOST_BYTES_PER_S) in others
     peer = 2**22 / (CALL_S + LATENCY_S + 2**22 / RATES["p2p"]) / 1e9
     assert re.search(rf"^ +1 +{peer:.3g}", shown, re.MULTILINE)
     said = " ".join(shown.split("claims about copies")[1].split("Verdict")[0].split())
@@ -142,7 +189,7 @@ def test_predict_takes_what_is_asked_for(saved: str) -> None:
 
 
 def test_predict_has_native_by_its_curve_and_it_alone_where_no_link_was_measured(saved: str, tmp_path: Path) -> None:
-    words = time_words(MADE.predicted_s("allreduce", 3 * 2**18))
+    words = cell_words(MADE.predicted_s("allreduce", 3 * 2**18))
     assert re.search(rf"^native +{words} +\d+\.\d\d$", output("predict", saved, "--num-bytes", "768KiB"), re.MULTILINE)
     alone = str(Profile(MADE.provenance, {}, MADE.select(algorithm="native")).save(tmp_path / "alone.json"))
     shown = output("predict", alone, "--num-bytes", "768KiB")
@@ -161,10 +208,59 @@ def test_compare_shows_what_differs(saved: str, tmp_path: Path) -> None:
     shown = output("compare", saved, str(other.save(tmp_path / "other.json")))
     assert shown.count("allreduce ring ") == shown.count(" 0.50  faster") == 15
     assert shown.startswith("A: made up, 2030-01-02T03:04:05+00:00\nB: made up")
-    assert "105 points in both. In B 0 are slower and 15 faster; 90 are within the noise" in " ".join(shown.split())
+    counts = "Of 105 points in both profiles, B is faster at 15 and slower at none; 90 are within the noise, where the"
+    assert counts in " ".join(shown.split())
+    assert shown.index("Of 105 points") < shown.index("Only in B") < shown.index("Median times")  # the verdict first
     assert "Only in B: 1 point, of copy." in shown
     assert len(output("compare", saved, saved).splitlines()) == 5
     assert output("compare", saved, saved, "--all").count(" 1.00") == 105
+
+
+def test_compare_cannot_tell_without_a_spread() -> None:
+    shown = output("compare", "bank:dgx_h100_8", "bank:aws_p5_8")
+    words = " ".join(shown.split())
+    assert "64 points in both profiles have fewer than 4 iterations in A or B, so their noise is not known" in words
+    assert "`compare` cannot tell whether B differs there; B/A is 0.33 to 1.07." in words
+    table = shown.partition("Mean times")[2].partition("expected, got, why")[0]
+    assert not re.search("slower|faster", table)
+    assert " 1.00 " not in table
+    assert len(re.findall(r" 0\.33  \?$", table, re.MULTILINE)) == 1
+    shown = output("compare", "bank:dgx_h100_8", "bank:aws_p5_8", "--all")
+    assert not re.search("slower|faster", shown.partition("Mean times")[2].partition("expected, got, why")[0])
+
+
+def test_compare_without_a_common_point_says_so(tmp_path: Path) -> None:
+    one, other = (profile([Point("copy", size, [1.0] * 4, [True] * 4)]) for size in (8, 16))
+    shown = output("compare", str(one.save(tmp_path / "a.json")), str(other.save(tmp_path / "b.json")))
+    assert "The profiles have no point in common." in shown
+    assert "Only in A: 1 point, of copy." in shown
+
+
+def test_columns_are_named_after_what_they_hold(saved: str) -> None:
+    shown = output("show", "bank:dgx_h100_8")
+    assert re.search(r"^ +size +mean +got", shown, re.MULTILINE)
+    assert "median" not in shown.partition("Verdict")[0]
+    at_size = output("show", "bank:dgx_h100_8", "--num-bytes", "1MiB")
+    assert re.search(r"^algorithm +mean +busbw +model +off *$", at_size, re.MULTILINE)
+    assert re.search(r"^ *size +fastest +median ", output("show", saved), re.MULTILINE)
+    assert re.search(r"^algorithm +median +IQR +p99 ", output("show", saved, "--num-bytes", "1MiB"), re.MULTILINE)
+
+
+def test_a_column_of_times_changes_its_unit_at_one_of_the_next() -> None:
+    shown = output("show", "bank:dgx_h100_8")
+    assert "1.11 ms" in shown
+    assert not re.search(r"\b\d{4} (µs|ms)", shown)
+    compared = output("compare", "bank:dgx_h100_8", "bank:aws_p5_8", "--all")
+    units = re.findall(r"[\d.]+ ([µm]?s)  +[\d.]+ ([µm]?s)  ", compared)
+    assert len(units) >= 64
+    assert all(one == other for one, other in units)
+
+
+def test_shares_of_the_link_that_say_nothing_are_left_out() -> None:
+    shown = output("show", "bank:dgx_h100_8")
+    assert "0%" not in re.findall(r"\s(\d+%)", shown)
+    assert "empty below 1 %" in " ".join(shown.split())
+    assert re.search(r"^ *1 MiB .* 15%$", shown, re.MULTILINE)
 
 
 def test_trace_is_the_predicted_timeline(saved: str, tmp_path: Path) -> None:
@@ -382,7 +478,8 @@ def test_nccl_says_what_is_chosen_and_what_public_machines_took() -> None:
 def test_nccl_of_several_nodes_says_which_network_is_meant() -> None:
     text = output("nccl", "H100x8", "--nodes", "4", "--collective", "allgather", "--num-bytes", "1GiB")
     assert "ring simple" in text
-    assert "InfiniBand" in text
+    assert "off by 2 to 59 %, no better than NCCL" in " ".join(text.split())
+    assert "Between nodes InfiniBand" in text
     assert "the bank has no machine like it" in text.replace("\n", " ")
 
 
@@ -391,15 +488,19 @@ def test_nccl_writes_a_file_for_the_tuner(tmp_path: Path) -> None:
     text = output(
         "nccl", "b200x8", "--version", "2.28.9", "--profile", "bank:b200_nccl_2_28_8", "--tuner-csv", str(path)
     )
-    head, *rows = path.read_text().splitlines()
-    assert head.startswith("collective,min_bytes,max_bytes,algorithm,protocol,channels")
+    written = path.read_text()
+    assert written.startswith("# collective,min_bytes,max_bytes,algorithm,protocol,channels")
+    rows = nccl_plugin.rules(written)
     assert f"{len(rows)} range" in " ".join(text.split())
+    assert rows
     for row in rows:
-        collective, low, high, algorithm, protocol, *rest = row.split(",")
-        assert collective in ("allreduce", "allgather", "reduce_scatter")
-        assert int(low) <= int(high)
-        assert (algorithm, protocol) in [("ring", "ll"), ("ring", "ll128"), ("ring", "simple"), ("nvls", "simple")]
-        assert rest == ["-1", "1", "8", "-1", "-1"]
+        assert row.collective in ("allreduce", "allgather", "reducescatter")
+        assert row.min_bytes <= row.max_bytes
+        choices = [("ring", "ll"), ("ring", "ll128"), ("ring", "simple"), ("nvls", "simple")]
+        assert (row.algorithm, row.protocol) in choices
+        assert row.channels >= 1
+        assert row[6:] == (1, 8, -1, -1)
+    assert "plug-in slows down what no line matches" in " ".join(text.split())
 
 
 @pytest.mark.parametrize(

@@ -331,8 +331,24 @@ def test_the_command_prints_what_is_here_and_what_is_not(
     assert (code, err) == (0, "")
     here, gone = out.split("Not here")
     assert re.search(r"abacus +10 rows of beads +sums of all kinds", here)
-    assert re.search(r"slide rule +none in the drawer +products +buy one", gone)
+    assert re.search(r"slide rule +none in the drawer *\n +for products *\n +to do: buy one", gone)
     assert here.startswith("Here: 1 of 2 things")
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_a_compilers_message_has_most_of_the_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "g++ ended with exit code 1: <stdin>:1:10: fatal error: random: No such file or directory, and " * 2
+
+    def fail() -> str:
+        raise Missing(said)
+
+    _, out, _ = command((Check("C++ compiler", "tests", fail, "apt-get install g++"),), monkeypatch, capsys)
+    lines = [line.split("C++ compiler")[-1].strip() for line in out.partition("Not here")[2].splitlines()[2:]]
+    message = lines[: lines.index("for tests")]
+    assert " ".join(message) == said.strip()
+    assert len(message) == 3
     assert max(map(len, out.splitlines())) <= 80
 
 

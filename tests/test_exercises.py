@@ -184,6 +184,22 @@ def test_the_folded_solution_is_right(name: str, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.endswith(f"{name}: right\n")
 
 
+def as_tuples(answer: Any) -> Any:
+    """The same answer with tuples for its lists, at any depth."""
+    if isinstance(answer, list):
+        return tuple(as_tuples(item) for item in answer)
+    return answer
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_right_answer_may_have_tuples_for_lists(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def check_tuples(name: str, answer: Any) -> None:
+        check(name, as_tuples(answer))
+
+    exec(solutions()[name], {"__name__": "__main__", "np": np, "nn": nn, "check": check_tuples})
+    assert capsys.readouterr().out.endswith(f"{name}: right\n")
+
+
 @pytest.mark.parametrize(("name", "answer"), [(name, answer) for name in EXERCISES for answer in WRONG[name]])
 def test_a_wrong_answer_is_refused(name: str, answer: object) -> None:
     with pytest.raises(WrongAnswer, match=f"^{re.escape(name)}: "):

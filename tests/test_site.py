@@ -146,6 +146,14 @@ def test_an_explorer_has_hundreds_of_states_and_names_what_is_not_in_them(name: 
     assert all((f" {escape(one.label)} (" in more) == (one.name not in grid.axes) for one in grid.explorer.settings)
 
 
+def test_a_stored_state_has_the_ranks_of_its_network() -> None:
+    grid = Shown("ddp").grid()
+    ranks = {now.network: now.num_ranks for now in grid.states()}
+    assert (ranks["abci_a100_4x8"], ranks["l40s_4"], ranks["nccl:h100"]) == (32, 4, 32)
+    for now in grid.states():
+        assert grid.explorer.read(grid.explorer.line(now)) == now
+
+
 def test_every_explorer_has_a_grid() -> None:
     assert set(GRIDS) == {entry.name for entry in CATALOGUE}
 

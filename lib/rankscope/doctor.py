@@ -327,13 +327,13 @@ def _installed(name: str) -> str:
 
 
 CHECKS = (
-    Check("Python", "everything", python_version, "Python 3.11 or newer", required=True),
+    Check("Python", "everything", python_version, "install Python 3.11 or newer", required=True),
     Check("torch", "whatever runs for real: ranks, samplers, loaders, steps", torch_version, _installed("torch")),
     Check(
         "Gloo",
         "ranks on CPUs: 05 to 07, 09 to 11, `rankscope profile`",
         gloo,
-        "takes a torch whose torch.distributed has Gloo, as the wheels have",
+        "install a torch whose torch.distributed has Gloo, as the wheels do",
     ),
     Check(
         "loopback ports",
@@ -342,37 +342,42 @@ CHECKS = (
         "let programs listen on 127.0.0.1",
         required=True,
     ),
-    Check("NCCL", "ranks on GPUs: `rankscope profile --backend nccl`", nccl, "NVIDIA GPUs, and a torch built for CUDA"),
+    Check(
+        "NCCL",
+        "ranks on GPUs: `rankscope profile --backend nccl`",
+        nccl,
+        "use a machine with NVIDIA GPUs, and a torch built for CUDA",
+    ),
     Check(
         "MPI in torch",
         "`rankscope profile --backend mpi`, torch.distributed on MPI",
         partial(backend, "mpi"),
-        "takes a torch built with it, from source",
+        "build torch from source with MPI",
     ),
     Check(
         "CUDA GPUs",
         "copies in 08, GPU tests, `rankscope profile --device cuda`",
         gpus,
-        "an NVIDIA GPU, its driver, and a torch built for CUDA",
+        "use a machine with an NVIDIA GPU and its driver, and a torch built for CUDA",
     ),
     Check("cores", "ranks and loaders side by side", cores),
     Check(
         "shared memory",
         "batches between processes: 03, 04, 08",
         shared_memory,
-        "in a container: more of it, as in docker run --shm-size=1g",
+        "in a container, give it more, as in docker run --shm-size=1g",
     ),
     Check(
         "real-time priority",
         "`rankscope profile --real-time`, the emulated switch",
         real_time,
-        f"{ROOT}, or CAP_SYS_NICE",
+        f"run as {ROOT}, or with CAP_SYS_NICE",
     ),
     Check(
         "emulated network",
         "`rankscope profile --emulate`, tests on slow networks",
         emulated_network,
-        f"{APT} iproute2; {ROOT}",
+        f"{APT} iproute2; run as {ROOT}",
     ),
     Check("notebook packages", "`make lab`, explorers, figures", partial(extra, "notebooks"), _installed("notebooks")),
     Check("Jupyter kernel", "running the notebooks", kernel, "pip install ipykernel"),

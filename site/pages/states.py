@@ -88,10 +88,10 @@ GRIDS: dict[str, Axes] = {
         "prefetched": ALL,
     },
     "ddp": {
-        "model": ("ResNet-50", "GPT-2", "LLaMA-7B"),
-        "num_ranks": (32, 1024),
+        "model": ("ResNet-50", "GPT-2"),
+        "network": ("abci_a100_4x8", "l40s_4", "nccl:h100", "loopback, two cores", "latency and bandwidth"),
         "cap": ("default", "8 MiB", "128 MiB"),
-        "gb_per_s": (1, 3, 25),
+        "gb_per_s": (3, 25),
         "slower": (0, 100),
         "accumulation": (1, 4),
         "overlap": ALL,
@@ -200,14 +200,17 @@ class Grid(NamedTuple):
         return f"{self.shown.name}_{sha256(grid.encode()).hexdigest()[:8]}"
 
     def states(self) -> Iterator[Now]:
-        """Every combination, the last setting changing fastest."""
+        """Every combination, the last setting changing fastest, with what follows from it."""
         for values in product(*self.axes.values()):
-            yield self.start._replace(**dict(zip(self.axes, values, strict=True)))
+            now = self.start._replace(**dict(zip(self.axes, values, strict=True)))
+            yield now._replace(**self.explorer.derived(now))
 
     def at(self, now: Now) -> list[int]:
         """The place of some settings in each axis. Raises ValueError where they are not of the grid."""
-        if any(getattr(self.start, name) != value for name, value in now._asdict().items() if name not in self.axes):
-            raise ValueError("not of the grid")
+        follows = self.explorer.derived(now)
+        for name, value in now._asdict().items():
+            if name not in self.axes and name not in follows and getattr(self.start, name) != value:
+                raise ValueError("not of the grid")
         return [values.index(getattr(now, name)) for name, values in self.axes.items()]
 
     def html(self) -> str:

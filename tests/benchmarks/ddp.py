@@ -81,7 +81,7 @@ def main() -> None:
         for cap in (True, False):
 
             def repaint(name: str = name, cap: bool = cap) -> None:  # nothing is painted twice at the same settings
-                now = explorer.at(model=name, cap="default" if cap else "1 MiB")
+                now = explorer.at(model=name, cap="default" if cap else "1 MiB", network="latency and bandwidth")
                 explorer.html(now._replace(alpha_us=next(latencies)))
 
             took = median_ms(repaint)

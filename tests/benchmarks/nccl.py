@@ -20,8 +20,11 @@ from scipy.optimize import least_squares
 
 from rankscope import nccl
 from rankscope.machine import Profile
+from rankscope.machine.bank import is_sick, provenances
+from rankscope.machine.expected import gpu_of
 from rankscope.nccl import constants as nccl_constants
 from rankscope.nccl.constants import TERMS
+from rankscope.nccl.public import kind_of
 
 Floats = NDArray[np.float64]
 MACHINES = {
@@ -302,6 +305,37 @@ def others() -> None:
         judged(f"others' logs, {kind}, {words}", np.concatenate(by_kind[kind, words]), bar)
 
 
+def by_command() -> dict[str, dict[str, tuple[Floats, Floats]]]:
+    """Return the errors of the model that `rankscope nccl` uses if only GPU and nodes are given, and NCCL's own.
+
+    In percent, by kind (see `PUBLIC_ERRORS`; "fitted" for the machines that the constants were fitted to) and machine.
+    """
+    found: dict[str, dict[str, tuple[Floats, Floats]]] = {}
+    fitted = {name for names in MACHINES.values() for name in names}
+    for name, about in provenances().items():
+        gpu = next(
+            (one for one in nccl.GPUS if f"{gpu_of(about)} ".startswith(f"{one.upper().replace('_', ' ')} ")), ""
+        )
+        nodes = int(about.get("num_nodes", 0))
+        if not (gpu and nodes) or about["num_ranks"] < 2 or is_sick(about) or "pairs" in name:
+            continue
+        model = nccl.Model(gpu=gpu, gpus_per_node=about["num_ranks"] // nodes, num_nodes=nodes)
+        kind = "fitted" if name in fitted else kind_of(model)
+        if kind == "InfiniBand" and kind not in about.get("network", ""):
+            continue  # the command says that it means InfiniBand
+        curves = curves_of(name, model, most=1 << 40)
+        if sum(curve.sizes.size for curve in curves) > 1:
+            found.setdefault(kind, {})[name] = errors(curves, model_times), errors(curves, Curve.bare)
+    return found
+
+
+def command_table() -> None:
+    print("\nas `rankscope nccl` prints them: median |error| in % (p90), and bare NCCL")
+    for kind, machines in by_command().items():
+        for name, (ours_off, bare_off) in machines.items():
+            print(f"{kind:12}{name:22}{cell(ours_off)}  {cell(bare_off)}")
+
+
 def model_times(curve: Curve) -> Floats:
     """The seconds by the curve's own model, floor and all."""
     return np.array([curve.model.choose(curve.collective, int(size)).time_s for size in curve.sizes])
@@ -347,4 +381,5 @@ if __name__ == "__main__":
         splits(every)
         siblings(every)
         others()
+        command_table()
         switches(every)

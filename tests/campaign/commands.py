@@ -54,7 +54,7 @@ AROUND = "COLUMNS=0 COLUMNS=-1 COLUMNS=x COLUMNS=99999 TERM=dumb TERM= LANG=C LA
 AROUND += "HOME=/nonexistent FORCE_COLOR=1 NO_COLOR=1 RANK=x RANK=-1 RANK=5 TMPDIR=/nonexistent"
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "trace": 25, "import": 15, "nccl": 10}
-OFTEN |= {"play": 5, "diagnose": 15}
+OFTEN |= {"play": 5, "diagnose": 15, "bank": 1}
 assert OFTEN.keys() == COMMANDS.keys()
 AS_PROCESS = ("profile", "doctor")
 

@@ -80,13 +80,6 @@ JOBS = {  # each takes some seconds
     from rankscope.cli import main
     return main({PROFILE.split()})
     """,
-    "parameter server": """
-    import torch
-    from rankscope.gradients import Work
-    from rankscope.parameter_server import train
-    work = Work(torch.nn.Linear(3, 1), torch.ones(8, 3), torch.zeros(8, 1), torch.nn.functional.mse_loss)
-    train(work, "asynchronous", num_batches=100, batch_size=4, compute_s=0.02, timeout_s=10)
-    """,
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
-from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, best, build, simulate
+from rankscope.collectives import ALGORITHMS, Schedule, ScheduleError, Step, best, build, closed_form, simulate
+from rankscope.collectives.cost import FORMS, NoClosedForm
+from rankscope.timeline import Timeline
 
+best_module = sys.modules["rankscope.collectives.best"]  # its name in the package is the function's
 LINK = Link(5e-6, 10e9)
 
 
@@ -154,6 +159,79 @@ def test_no_other_number_of_segments_does_much_better(collective: str, name: str
             for segments in 2 ** np.arange(7):
                 schedule = build(collective, name, ranks, num_segments=int(segments))
                 assert picked <= simulate(schedule, size, cluster, detail="ranks").makespan_s * 1.001
+
+
+H100_LINKS = Link(3e-6, 450e9), Link(8e-6, 50e9)  # NVLink 4 and 400 Gbit/s per GPU
+H100_NODES = [
+    pytest.param(Cluster(nodes, 8, *H100_LINKS, switch_adds=True), size, id=f"{nodes} nodes, {size // 2**20} MiB")
+    for nodes, size in [(2, 2**24), (2, 2**28), (3, 2**24), (3, 2**28), (4, 2**24), (16, 2**24)]
+]
+
+
+@pytest.mark.parametrize(("cluster", "size"), H100_NODES)
+def test_nvls_tree_gets_a_number_of_segments_that_no_other_beats_by_one_per_cent(cluster: Cluster, size: int) -> None:
+    """Two segments lost 12 % to one on two nodes at 16 MiB, and `best` then recommended a slower algorithm."""
+    found = best(size, cluster, algorithms=["nvls_tree"])
+    assert found.candidates[0].options.keys() == {"gpus_per_node", "num_segments"}
+    for segments in (*range(1, 13), 16, 24, 32, 48):
+        schedule = build("allreduce", "nvls_tree", cluster.num_ranks, gpus_per_node=8, num_segments=segments)
+        assert found.seconds <= 1.01 * simulate(schedule, size, cluster, detail="ranks").makespan_s
+    assert best(size, cluster).seconds <= found.seconds
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        Cluster(1, 6, Link(0.0, 200e9), LINK, 1e-12),
+        Cluster(7, 8, Link(0.0, 200e9), Link(0.0, 25e9), 1e-12),
+        Cluster(3, 4, Link(0.0, 200e9), Link(0.0, 25e9), shared_nic=True),
+        Cluster(4, 8, Link(0.0, 450e9), Link(0.0, 50e9), switch_adds=True),
+    ],
+)
+def test_without_latency_only_short_schedules_are_simulated(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More segments are always faster then: the search ended at 16,384 of them, after 20 seconds on six ranks."""
+    steps = []
+
+    def counted(schedule: Schedule, *inputs: Any, **options: Any) -> Timeline:
+        steps.append(schedule.num_steps)
+        return simulate(schedule, *inputs, **options)
+
+    monkeypatch.setattr(best_module, "simulate", counted)
+    found = best(2**20, cluster)
+    assert max(steps) <= 1024
+    assert sum(steps) < 10_000
+    tree = next(one for one in found.candidates if one.algorithm == "double_binary_tree")
+    for segments in (4, 64, 256):  # a further doubling gains at most 2 %
+        schedule = build("allreduce", "double_binary_tree", cluster.num_ranks, num_segments=segments)
+        assert tree.seconds <= 1.02 * simulate(schedule, 2**20, cluster, detail="ranks").makespan_s
+
+
+def test_more_segments_are_tried_although_two_take_longer_than_one() -> None:
+    cluster = Cluster(5, 2, Link(1e-6, 200e9), Link(1e-6, 1e9), ports=None, shared_nic=True)
+
+    def seconds(segments: int) -> float:
+        schedule = build("allreduce", "double_binary_tree", 10, num_segments=segments)
+        return simulate(schedule, 2**18, cluster, detail="ranks").makespan_s
+
+    assert seconds(2) > seconds(1) > 1.1 * seconds(8)
+    assert best(2**18, cluster, algorithms=["double_binary_tree"]).seconds <= seconds(8)
+
+
+def test_an_algorithm_of_rankscope_without_a_closed_form_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a contributor adds to the tables has no closed form at first; all algorithms failed with it."""
+    link = Cluster.uniform(8, LINK, 1e-11)
+    monkeypatch.delitem(FORMS["allreduce"], "swing")
+    monkeypatch.delitem(FORMS["allreduce"], "segmented_ring")
+    with pytest.raises(NoClosedForm, match="no closed form is stated for swing of allreduce: use simulate"):
+        closed_form("allreduce", "swing", 8, 1e6, LINK)
+    with pytest.raises(ValueError, match="algorithm of allreduce with a closed form must be one of") as caught:
+        closed_form("allreduce", "swung", 8, 1e6, LINK)
+    assert not isinstance(caught.value, NoClosedForm)
+    found = {candidate.algorithm: candidate for candidate in best(1e6, link).candidates}
+    assert found.keys() == ALGORITHMS["allreduce"].keys()
+    for name in ("swing", "segmented_ring"):
+        schedule = build("allreduce", name, 8, **found[name].options)
+        assert found[name].seconds == pytest.approx(simulate(schedule, 1e6, link).makespan_s, rel=1e-9)
 
 
 def test_the_margin_and_the_text() -> None:

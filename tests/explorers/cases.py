@@ -50,6 +50,13 @@ def gpu() -> Profile:
     return profile([*copies, *pins], topology="GPU0: PCIe 4 x16")
 
 
+def six_ranks() -> Profile:
+    """The backend's own allreduce over six ranks, from 1 KiB to 32 MiB."""
+    sizes = [2**power for power in range(10, 26, 3)]
+    points = [point("allreduce", size, 1e-4 + size / 1e9, algorithm="native") for size in sizes]
+    return profile(points, num_ranks=6, ranks_per_node=[6])
+
+
 MODULE = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 10))
 CASES = {
     "samplers": Case("samplers", start={"epoch": 1}),
@@ -61,6 +68,8 @@ CASES = {
     "transfers": Case("transfers", start={"method": "pinned"}),
     "transfers of a profile": Case("transfers", (gpu(),), {"method": "pinned"}),
     "ddp": Case("ddp", start={"cap": "8 MiB"}),
+    "ddp by hand": Case("ddp", start={"cap": "8 MiB", "network": "latency and bandwidth"}),
+    "ddp of yours": Case("ddp", ({"mine": six_ranks()},), {"cap": "8 MiB"}),
     "zero": Case("zero", start={"stage": 3}),
     "zero of a module": Case("zero", (MODULE,), {"stage": 3, "model": "1.5 B"}),
     "uneven": Case("uneven", start={"handling": "join"}),

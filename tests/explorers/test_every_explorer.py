@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import random
+import re
+from collections.abc import Iterator
 from html import escape
 from typing import Any
 
@@ -43,6 +45,21 @@ def test_a_panel_has_a_control_for_each_setting_and_opens_on_the_defaults(case: 
             assert all(label.isprintable() and label for label, _ in setting.options)
     assert shown(box) == explorer.html(explorer.at())
     assert "<svg" in shown(box)[0]
+
+
+@each_case
+def test_no_column_of_controls_is_wider_than_a_telephone(case: Case) -> None:
+    """Columns had a fixed least width, so that sliders and lists ran out of a page of 390 px."""
+    (grid,) = [child for child in walk(case.open()) if child.layout.display == "grid" and child.children][:1]
+    assert re.fullmatch(r"repeat\(auto-fill, minmax\(min\(\d+px, 100%\), 1fr\)\)", grid.layout.grid_template_columns)
+
+
+def walk(box: widgets.Widget) -> Iterator[widgets.Box]:
+    """All boxes of a widget, itself first."""
+    if isinstance(box, widgets.Box):
+        yield box
+        for child in box.children:
+            yield from walk(child)
 
 
 @each_case
@@ -91,9 +108,10 @@ def test_each_control_repaints_once_and_all_its_values_can_be_shown(
         control, different = controls(box)[setting.name], {shown(box)}
         for value in others(setting, getattr(start, setting.name)):
             painted.clear()
-            before, control.value = control.value, value
-            now = start._replace(**{setting.name: control.value})  # which is less where the control ends before
-            assert painted == [now] * (control.value != before)
+            before = box.now
+            control.value = value  # which is less if the control ends before it
+            now = explorer.at(**before._replace(**{setting.name: control.value})._asdict())
+            assert painted == [now] * (now != before)
             assert shown(box) == html(explorer, now)
             assert "<svg" in shown(box)[0]
             assert "<p>" not in shown(box)[0]
@@ -123,7 +141,15 @@ WRONG: dict[type, list[Any]] = {
     bool: [1, "yes", None],
     str: ["nothing", 3, None],
 }
-OF_MACHINES = ("profile", "first", "second", "third", "num_ranks", "message")  # which are not known before it is opened
+OF_MACHINES = (
+    "profile",
+    "network",
+    "first",
+    "second",
+    "third",
+    "num_ranks",
+    "message",
+)  # which are not known before it is opened
 
 
 @each_case
@@ -152,7 +178,9 @@ def test_its_signature_and_its_help_say_what_can_be_set(case: Case) -> None:
         parameter = parameters[setting.name]
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
         assert (parameter.default == setting.default and setting.allowed in text) or setting.name in OF_MACHINES
-    assert len(parameters) == len(case.made().settings) + (case.name in ("machine", "transfers", "zero", "boxes"))
+    assert len(parameters) == len(case.made().settings) + (
+        case.name in ("ddp", "machine", "transfers", "zero", "boxes")
+    )
 
 
 @each_case
@@ -231,7 +259,7 @@ def test_the_line_is_the_state_both_ways(case: Case) -> None:
     ],
 )
 def test_a_line_that_says_nothing_is_refused_and_changes_nothing(line: str, message: str) -> None:
-    box = explorers.ddp(num_ranks=8)
+    box = explorers.ddp(network="nccl:h100", num_ranks=8)
     before = shown(box)
     box.line.value = line or " "
     with pytest.raises(ValueError, match=message):
@@ -239,7 +267,7 @@ def test_a_line_that_says_nothing_is_refused_and_changes_nothing(line: str, mess
     assert box.refusal.value.startswith("<p>")
     assert shown(box) == before
     box.controls["num_ranks"].value = 16
-    assert (box.line.value, box.refusal.value) == ("explorers.ddp(num_ranks=16)", "")
+    assert (box.line.value, box.refusal.value) == ('explorers.ddp(network="nccl:h100", num_ranks=16)', "")
 
 
 def test_a_table_makes_a_panel() -> None:

@@ -96,12 +96,12 @@ def test_profiles_are_for_those_that_take_them() -> None:
 
 
 def test_a_page_opens_at_the_state_in_its_address_and_links_to_what_it_shows() -> None:
-    state = quote('explorers.ddp(num_ranks=8, cap="8 MiB")')
+    state = quote('explorers.ddp(network="nccl:h100", num_ranks=8, cap="8 MiB")')
     box = explorers.gallery(address=f"token=1&state={state}")
-    assert inside(box).now == inside(box).explorer.at(num_ranks=8, cap="8 MiB")
+    assert inside(box).now == inside(box).explorer.at(network="nccl:h100", num_ranks=8, cap="8 MiB")
     controls(inside(box))["num_ranks"].value = 32
     (state,) = re.findall(r'href="\?state=([^"&]*)"', box.children[3].value)
-    assert unquote(state) == 'explorers.ddp(cap="8 MiB")'
+    assert unquote(state) == 'explorers.ddp(network="nccl:h100", cap="8 MiB")'
     box.children[0].value = "zero"
     assert "?state=explorers.zero%28%29" in box.children[3].value
     box = explorers.gallery(address="state=explorers.uneven(handling='pray')", opened="zero")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from fractions import Fraction
 from html import escape
@@ -12,11 +13,14 @@ import numpy as np
 import pytest
 
 from rankscope import explorers
-from rankscope.collectives import ALGORITHMS, Schedule, best, build, simulate, verify
+from rankscope import networks as networks_module
+from rankscope.cluster import Link
+from rankscope.collectives import ALGORITHMS, Schedule, best, build, closed_form, simulate, verify
 from rankscope.collectives.playback import playback
 from rankscope.explorers import ddp, machine, pipeline_parallel, transfers, zero
-from rankscope.explorers.allreduce import cluster, recipe, schedule
-from rankscope.explorers.ddp import timeline
+from rankscope.explorers.allreduce import H100_LINKS, L40S_LINKS, cluster, recipe, schedule
+from rankscope.explorers.ddp import Training
+from rankscope.explorers.networks import Networks
 from rankscope.explorers.parts import predicted
 from rankscope.explorers.pipeline import pipeline_of
 from rankscope.explorers.pipeline_parallel import LINKS, plan, step
@@ -29,9 +33,11 @@ from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.palette import INK
 from rankscope.figures.player import animated, draw_play
 from rankscope.figures.svg import to_svg
-from rankscope.machine import Profile
+from rankscope.machine import Profile, bank
+from rankscope.machine.bank import is_sick, provenances
 from rankscope.machine.link_facts import METHODS
-from rankscope.nccl import Model
+from rankscope.nccl import GPUS, Model
+from rankscope.nccl.constants import HOP
 from rankscope.parts import idle_share
 from rankscope.pipeline import simulate as simulate_pipeline
 from rankscope.pipeline_parallel import bubble_share, traffic
@@ -44,7 +50,7 @@ from rankscope.values.units import bytes_words, time_words
 from rankscope.zero.model import memory as zero_memory
 
 from ..machine.made import links, point, profile
-from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, report, shown, svg
+from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, report, shown, six_ranks, svg
 
 (
     SAMPLERS,
@@ -56,6 +62,8 @@ from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, repo
     TRANSFERS,
     MEASURED,
     DDP,
+    DDP_BY_HAND,
+    DDP_OF_YOURS,
     ZERO,
     OWN,
     UNEVEN,
@@ -175,6 +183,15 @@ def test_samplers_draws_the_assignment_and_audits_the_epochs_so_far() -> None:
     assert "was set_epoch forgotten?" not in "\n".join(report(SAMPLERS, epoch=2))
 
 
+def test_without_set_epoch_samplers_names_the_epoch_of_the_job_and_that_of_the_order() -> None:
+    """The preset "epoch 3 without set_epoch" had the title "epoch 0" over a report of "epochs 0 and 0"."""
+    preset = SAMPLERS.presets["epoch 3 without set_epoch"]
+    assert "50 samples over 4 ranks, epoch 3 in the order of epoch 0: 2 read again" in svg(SAMPLERS, **preset)
+    words = "4 of 4 epochs read in the same order on every rank, that of epoch 0: was set_epoch forgotten?"
+    assert report(SAMPLERS, **preset)[-1] == f"  repeated order: {words}"
+    assert "50 samples over 4 ranks, epoch 3: 2 read again" in svg(SAMPLERS, epoch=3)
+
+
 def test_samplers_switches_off_what_libtorch_does_not_have() -> None:
     panel = controls(CASES["samplers"].open())
     for sampler, is_torch in (("libtorch_random", False), ("torch", True), ("libtorch_sequential", False)):
@@ -268,6 +285,20 @@ def test_allreduces_shapes_follow_the_nodes_and_its_segments_the_slider() -> Non
     assert built("double_binary_tree", num_segments=5).num_chunks == 2 * 5
 
 
+@pytest.mark.parametrize(("links", "gpu"), [(H100_LINKS, "h100"), (L40S_LINKS, "l40s")])
+def test_links_of_presets_are_those_of_nccls_model(links: dict[str, int], gpu: str) -> None:
+    about = GPUS[gpu]
+    real = {
+        "intra_us": HOP[about.link]["ring"][2],
+        "inter_us": HOP["net"]["ring"][2],
+        "intra_gb_per_s": about.wire,
+        "inter_gb_per_s": about.nic,
+    }
+    offered = {setting.name: setting.values for setting in ALLREDUCE.settings}
+    for name, value in real.items():
+        assert links[name] == min(offered[name], key=lambda one: abs(one - value))
+
+
 def test_allreduce_names_the_quickest() -> None:
     now = {"num_nodes": 4, "message": "4 KiB"}
     ranked = best(2**12, cluster(ALLREDUCE.at(**now)))
@@ -353,6 +384,44 @@ def test_boxes_says_what_was_measured_what_the_curve_says_and_where_that_is_from
     assert ", interpolated (" in report(BOXES, first="h100_8", message="8 GiB")[0]
     assert "all_to_all was not measured" in report(BOXES, first="dgx_h100_8", collective="all_to_all")[0]
     assert "sick: NCCL_P2P_DISABLE=1" in report(BOXES, first="runpod_a100_2_no_p2p")[1]
+
+
+@pytest.mark.parametrize("message", ["64 KiB", "4 MiB", "128 MiB", "512 MiB"])
+@pytest.mark.parametrize("view", ["busbw", "time"])
+def test_the_title_of_boxes_is_of_the_size_that_is_set(message: str, view: str) -> None:
+    """It said "allreduce of 512 MiB" whatever the slider said."""
+    title = BOXES.pictures["picture"](BOXES.at(message=message, view=view)).title
+    lines = report(BOXES, message=message, view=view)
+    assert title.startswith(f"allreduce of {message}: ")
+    for said in title.partition(": ")[2].split(", "):
+        name, _, value = said.partition(" ")
+        (line,) = [line for line in lines if line.startswith(f"{name}: ")]
+        assert f" {value}," in line or line.endswith(f" {value}")
+
+
+def test_the_title_of_boxes_leaves_out_what_was_not_measured_at_that_size() -> None:
+    def title(**settings: str) -> str:
+        return str(BOXES.pictures["picture"](BOXES.at(**settings)).title)
+
+    pair = {"first": "abci_a100_4x8", "second": "dgx_h100_8", "third": "none"}
+    assert re.fullmatch(r"allreduce of 1 GiB: dgx_h100_8 4\d\d GB/s", title(**pair, message="1 GiB"))
+    fleet = {"first": "h100_fleet_8", "second": "none", "third": "none"}
+    assert title(**fleet, message="1 MiB") == "allreduce of 1 MiB: measured on none of these machines"
+
+
+def test_times_that_stand_below_each_other_have_one_unit() -> None:
+    """1,329 µs of one machine stood above 4.23 ms of another."""
+    lines = report(BOXES, message="512 MiB")
+    assert [line.split()[5] for line in lines[::2]] == ["ms,"] * 3
+    assert lines[0].startswith("b200_8: 512 MiB in 1.33 ms, ")
+    title = BOXES.pictures["picture"](BOXES.at(message="512 MiB", view="time")).title
+    assert title == "allreduce of 512 MiB: b200_8 1.33 ms, a100_80gb_8 4.23 ms"
+    for line in (report(ALLREDUCE, message="64 MiB")[1], report(NCCL, message="512 MiB")[1]):
+        times = re.findall(r"[\d.]+ (ns|µs|ms|s)\b", line)
+        assert len(times) >= 2
+        assert len(set(times)) == 1
+    both = report(PLAYER, message="16 MiB", inter_gb_per_s=5)
+    assert len({line.rpartition(" ")[2] for line in both[:2]}) == 1
 
 
 def test_boxes_shows_yours_first_and_passes_over_machines_without_the_collective() -> None:
@@ -527,13 +596,123 @@ def test_ddps_default_is_one_of_the_caps() -> None:
 
 
 def test_ddps_report_is_of_the_step_that_is_drawn() -> None:
+    shown = Training(Networks())
     held = report(DDP, slower=50)[1]
-    assert held.startswith(f"{timeline(DDP.at(slower=50)).makespan_s * 1e3:.3g} ms per step: computing alone ")
+    assert held.startswith(f"{shown.timeline(DDP.at(slower=50)).makespan_s * 1e3:.3g} ms per step: computing alone ")
     lines = report(DDP)
     assert lines[0] == "ResNet-50: 161 gradients of 97.5 MiB, 13.1 ms of backward per micro-batch; 32 ranks"
-    waiting_ms = timeline(DDP.at()).select(kind="wait").busy_s * 1e3
-    assert f"held up 0 s, waiting {waiting_ms:.3g} ms (exposed communication)" in lines[1]
-    assert lines[3].startswith("write DistributedDataParallel(module, bucket_cap_mb=32)")
+    waiting_ms = shown.timeline(DDP.at()).select(kind="wait").busy_s * 1e3
+    assert f"held up 0 ms, waiting {waiting_ms:.3g} ms (exposed communication)" in lines[1]
+
+
+def test_ddp_starts_on_a_real_machine_that_ran_such_a_job() -> None:
+    """It started on a bare ring of 32 ranks with 50 µs per hop: 1 MiB took 3.18 ms, and it advised a cap of 32 MiB."""
+    cost = Profile.load("bank:abci_a100_4x8").cost()
+    assert float(Training(Networks()).networks.cost(DDP.at())(2**20)) == float(cost(2**20)) < 0.2e-3
+    lines = report(DDP)
+    assert lines[3].startswith("write DistributedDataParallel(module, bucket_cap_mb=1): ")
+    assert "2.6% less than the default's" in lines[3]
+    assert lines[-3].startswith("network: ABCI 2.0: 4 nodes of 8 × A100-SXM4-40GB, ")
+    assert lines[-3].endswith(", 32 ranks, measured with NCCL")
+    assert lines[-2].startswith("source: aistabci/abci2.0benchmark; MIT")
+    assert lines[-1] == "beyond 32 MiB, the largest size that was measured, times are extrapolated"
+    assert "extrapolated" not in report(DDP, network="a100_80gb_8")[-1]
+
+
+def test_ddp_lists_the_bank_then_the_model_then_gloo_then_a_link_by_hand() -> None:
+    names = [name for _, name in controls(ddp())["network"].options]
+    banks = [name for name in names if name in bank()]
+    assert names == [
+        *banks,
+        *("nccl:a100", "nccl:h100", "nccl:b200"),
+        *("emulated, 100 Mbit/s, 5 ms", "loopback, two cores"),
+        "latency and bandwidth",
+    ]
+    assert len(banks) >= 40
+    assert [name for name, about in provenances().items() if is_sick(about) and name in names] == [
+        name for label, name in controls(ddp())["network"].options if ", faulty" in label
+    ]
+    own = controls(ddp({"mine": six_ranks(), "loopback, two cores": six_ranks()}))["network"]
+    assert own.value == "mine"
+    assert [name for _, name in own.options] == ["mine", "loopback, two cores", *names[:-2], names[-1]]
+
+
+@pytest.mark.parametrize(("network", "num_ranks"), [("aws_p4d_2x8", 16), ("v100_25gbe_2x1_no_gdr", 2)])
+def test_a_measured_network_has_its_own_number_of_ranks(network: str, num_ranks: int) -> None:
+    box = ddp(network="nccl:h100", num_ranks=1024)
+    panel = controls(box)
+    assert not panel["num_ranks"].disabled
+    panel["network"].value = network
+    assert (panel["num_ranks"].value, panel["num_ranks"].disabled) == (num_ranks, True)
+    assert panel["num_ranks"].tooltip == f"this network was measured with {num_ranks} ranks"
+    assert f"on {num_ranks} ranks with DDP&#x27;s default" in shown(box)[0].replace("'", "&#x27;")
+    assert box.line.value == f'explorers.ddp(network="{network}")'
+    assert shown(box) == shown(ddp(network=network, num_ranks=512))
+    panel["network"].value = "nccl:h100"
+    assert (panel["num_ranks"].value, panel["num_ranks"].disabled) == (num_ranks, False)
+
+
+def test_a_network_of_any_size_follows_the_ranks() -> None:
+    shown = Training(Networks())
+    cost = shown.networks.cost
+    for num_ranks, gpus, nodes in ((8, 8, 1), (64, 8, 8), (2, 2, 1)):
+        table = cost(DDP.at(network="nccl:h100", num_ranks=num_ranks))
+        for size in (2**10, 2**20, 2**28):
+            expected_s = Model("h100", gpus, nodes).choose("allreduce", size).time_s
+            assert float(table(size)) == pytest.approx(expected_s, rel=1e-9)
+    assert cost(DDP.at(network="nccl:a100", num_ranks=4096))(2**20) > cost(DDP.at(network="nccl:a100"))(2**20)
+    assert report(DDP, network="nccl:b200")[-1].startswith("NCCL's model, not a measurement: ")
+
+
+def test_latency_and_bandwidth_have_an_effect_by_hand_alone() -> None:
+    panel = controls(ddp())
+    said = "only the network “latency and bandwidth” is set by hand"
+    for name in ("alpha_us", "gb_per_s"):
+        assert (panel[name].disabled, panel[name].tooltip) == (True, said)
+    panel["network"].value = "latency and bandwidth"
+    assert not any(panel[name].disabled for name in ("alpha_us", "gb_per_s", "num_ranks"))
+    now = DDP_BY_HAND.at(network="latency and bandwidth", alpha_us=20, gb_per_s=3, num_ranks=64)
+    ring_s = closed_form("allreduce", "ring", 64, 2**20, Link(20e-6, 3e9))
+    assert float(Training(Networks()).networks.cost(now)(2**20)) == ring_s
+    assert DDP_BY_HAND.report(now)[-1] == "network: a ring over 64 ranks with links of 20 µs and 3 GB/s"
+
+
+def test_ddp_of_your_own_profile() -> None:
+    assert report(DDP_OF_YOURS)[0].endswith("; 6 ranks")
+    now = DDP_OF_YOURS.at()
+    networks = Networks({"mine": six_ranks()})
+    assert (now.network, now.num_ranks, networks.num_ranks(now)) == ("mine", 6, 6)
+    assert float(networks.cost(now)(2**13)) == pytest.approx(1e-4 + 2**13 / 1e9)
+    assert DDP_OF_YOURS.line(now) == "explorers.ddp(profiles)"
+    assert 6 in dict(controls(ddp({"mine": six_ranks()}))["num_ranks"].options).values()
+    model = report(DDP_OF_YOURS, network="nccl:h100", num_ranks=6)
+    assert model[0].endswith("; 6 ranks")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("box.json", "profiles must be Profiles by name, got 'box.json'"),
+        ({"box": "box.json"}, r"profiles\['box'\] must be a Profile, got 'box.json'"),
+        ({"box": profile(links())}, "profile 'made up' must have the backend's own allreduce at two sizes or more"),
+        ({"latency and bandwidth": profile([])}, "profiles must have other names than 'latency and bandwidth'"),
+    ],
+)
+def test_what_has_no_allreduce_is_no_network(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ddp(given)
+
+
+def test_every_preset_of_ddp_is_there_without_the_packages_that_know_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list shows whatever is registered: without any provider, a link by hand and your own profiles are left."""
+    monkeypatch.setattr(networks_module, "PROVIDERS", ["rankscope.not_installed.networks:any"])
+    box = ddp()
+    assert [name for _, name in controls(box)["network"].options] == ["latency and bandwidth"]
+    assert "<svg" in shown(box)[0]
+    labels = [button.description for button in box.presets]
+    assert "a network of 3 GB/s" in labels
+    assert "ResNet-50 on 32 A100s" not in labels
+    assert controls(ddp({"mine": six_ranks()}))["network"].value == "mine"
 
 
 # ---- zero

@@ -369,6 +369,41 @@ a,1,n1,n2,sendrecv,17179869184,1263724.0,13.59,13.5405
 a,1,n1,n3,sendrecv,17179869184,18000000.0,0.97,5.05954
 b,8,n1,n2,alltoall,17179869184,175763.0,91.64,91.8359
 """
+TRACE = {
+    "schemaVersion": 1,
+    "deviceProperties": [{"id": 0, "name": "NVIDIA A100", "totalGlobalMem": 42297524224}],
+    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2, "nccl_version": "2.17.1"},
+    "traceEvents": [
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "ts": 1, "dur": 13, "args": args}
+        for args in ({"bytes": 98304, "memory bandwidth (GB/s)": 7.5}, {"bytes": 97500, "memory bandwidth (GB/s)": 7.5})
+    ]
+    + [{"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "ts": 1, "dur": 2.5, "args": args}
+        for args in ({"bytes": 1000}, {"bytes": 1000}, {"bytes": 0}, None)]
+    + [
+        {"ph": "X", "cat": "kernel", "name": "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWork*)", "ts": 9, "dur": dur}
+        | {"args": {"Collective name": "allreduce", "In msg nelems": 256, "Group size": size, "dtype": "Float"}}
+        for dur, size in ((20.5, 2), (30.5, 2), (99, 4))
+    ],
+}  # fmt: skip
+TOPOLOGY_MATRIX = """\
+\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity
+GPU0\t X \tNV18\tPHB\t0-15\t0
+GPU1\tNV18\t X \tSYS\t0-15\t0
+NIC0\tPHB\tSYS\t X \t\t
+
+Legend:
+
+  X    = Self
+"""
+NCCL_LOG = """\
+box:1:2 [0] NCCL INFO NCCL version 2.27.5+cuda12.9
+#  Rank  0 on box device 0 [0x1b] NVIDIA H100 80GB HBM3
+box:1:2 [0] NCCL INFO comm 0x5 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 MNNVL 0
+box:1:2 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 24, bw 15.000000/15.000000, type NVL/PIX, sameChannels 0
+box:1:2 [0] NCCL INFO   Algorithm   |                             Tree                   |
+box:1:2 [0] NCCL INFO   Protocol    |             LL |          LL128 |         Simple |
+box:1:2 [0] NCCL INFO     AllReduce |    24.0/   6.2 |    44.5/  58.5 |    84.4/  73.1 |
+"""
 OTHERS = {
     "osu": (OSU_LATENCY, OSU_BW, OSU_PAIRS, OSU_LATENCY + OSU_BW),
     "all_reduce_bench": (BENCH, TRIALS),

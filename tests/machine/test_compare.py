@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankscope.machine import Profile
 from rankscope.machine.profile import Point, compare
 from tests.machine.made import collective, links, point, profile
 
@@ -38,6 +39,24 @@ def test_a_difference_within_the_spread_is_not_marked() -> None:
     apart = profile([Point("copy", 8, [4e-3, 5e-3, 6e-3, 7e-3], [True] * 4)])
     assert compare(one, other).beyond_noise.tolist() == [False]
     assert compare(one, apart).beyond_noise.tolist() == [True]
+
+
+def test_without_a_spread_nothing_differs_by_more_than_noise() -> None:
+    def of(*seconds: float) -> Profile:
+        return profile([Point("copy", 8, seconds, [True] * len(seconds))])
+
+    several = (1e-3, 1.1e-3, 1.2e-3, 1.3e-3)
+    for one, other in (
+        (of(1e-3), of(1.001e-3)),
+        (of(1e-3), of(9e-3)),
+        (of(*several), of(9e-3)),
+        (of(1e-3), of(*several)),
+    ):
+        frame = compare(one, other)
+        assert frame.has_spread.tolist() == [False]
+        assert frame.beyond_noise.tolist() == [False]
+    twice = compare(of(*several), of(*(2 * one for one in several)))
+    assert (twice.has_spread.tolist(), twice.beyond_noise.tolist()) == ([True], [True])
 
 
 def test_what_only_one_has_is_listed() -> None:

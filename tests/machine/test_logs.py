@@ -136,10 +136,26 @@ def test_ranks_follow_from_bandwidths_only_where_they_can_be_no_others(tmp_path:
     with pytest.raises(ValueError, match="the number of ranks is not stated and does not follow from the bus"):
         read(tmp_path, lines)
     assert one(tmp_path, lines, num_ranks=8).num_ranks == 8
-    with pytest.raises(ValueError, match="the table lists 8 ranks, not 16"):
+    with pytest.raises(ValueError, match=r"a\.log: line 1: its tables are of 8 ranks, not of 16$"):
         read(tmp_path, made.table("broadcast"), num_ranks=16)
-    with pytest.raises(ValueError, match="is of 16 ranks, not of 8"):
+    with pytest.raises(ValueError, match=r"a\.log: line 1: its tables are of 16 ranks, not of 8$"):
         read(tmp_path, made.table(num_ranks=16, listed=False), num_ranks=8)
+
+
+def test_the_number_of_ranks_chooses_among_tables_of_several(tmp_path: Path) -> None:
+    sweep = [line for number in (2, 4, 8) for line in made.table(num_ranks=number)]
+    assert [one.num_ranks for one in read(tmp_path, sweep)] == [2, 4, 8]
+    assert_same(one(tmp_path, sweep, num_ranks=4), made.printed("all_reduce", 4))
+    with pytest.raises(ValueError, match=r"its tables are of 2, 4 and 8 ranks, and none is of 16$"):
+        read(tmp_path, sweep, num_ranks=16)
+    unlisted = [line for number in (2, 4) for line in made.table(num_ranks=number, listed=False)]
+    assert_same(one(tmp_path, unlisted, num_ranks=2), made.printed("all_reduce", 2))
+    broadcast = made.table("broadcast", listed=False)  # states no number, so it is of the number given
+    both = read(tmp_path, [*made.table(num_ranks=2), *made.table(num_ranks=4), *broadcast], num_ranks=4)
+    assert [(found.points[0].what, found.num_ranks) for found in both] == [("allreduce", 4), ("broadcast", 4)]
+    assert [found.num_ranks for found in read(tmp_path, made.AICONFIGURATOR, num_ranks=8)] == [8]
+    copies_and_table = read(tmp_path, made.OSU_LATENCY + made.OSU_ALLREDUCE, num_ranks=16)
+    assert [found.num_ranks for found in copies_and_table] == [2, 16]  # messages are of no number of ranks
 
 
 def test_a_list_of_ranks_that_does_not_fit_is_labelled(tmp_path: Path) -> None:
@@ -162,9 +178,78 @@ def test_nodes_variables_and_ways_are_told(tmp_path: Path) -> None:
     found = one(tmp_path, said).provenance
     assert (found["num_nodes"], found["ranks_per_node"]) == (2, (8, 8))
     assert found["environment"] == "NCCL_IB_HCA=mlx5 NCCL_P2P_DISABLE=1"
-    assert found["network"] == "Socket, SHM"
+    assert found["network"] == "NET/Socket, SHM"
     assert found["gpus"][0] == {"name": "NVIDIA H100 80GB HBM3", "cuda": "12.8", "nccl": "2.25.1"}
     assert "node0" not in str(found)
+
+
+def test_nccls_own_networks_have_one_name_whichever_line_of_the_log_states_them(tmp_path: Path) -> None:
+    ways = {
+        "Using network Socket": "NET/Socket",
+        "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0": "NET/Socket",
+        "Using network IB": "NET/IB",
+        "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA": "NET/IB",
+        "Using network AWS Libfabric": "AWS Libfabric",
+    }
+    for line, network in ways.items():
+        said = [f"node000:1:2 [0] NCCL INFO {line}", *made.table(num_ranks=16, num_nodes=2)]
+        assert one(tmp_path, said).provenance["network"] == network
+
+
+# What nccl-tests 2.17 prints with -S 1, and in place only; src/util.cu, writeBenchmarkLineBody and its neighbours.
+TIMESTAMP = "2026-03-04 05:06:07"
+EMPTY = " " * 32
+
+
+def with_timestamps(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a table with a last column of timestamps."""
+    found = []
+    for line in lines:
+        if " size " in line:
+            found.append(f"{line}           timestamp")
+        elif "(elements)" in line:
+            found.append(f"{line}   %Y-%m-%d %H:%M:%S")
+        else:
+            found.append(f"{line}{TIMESTAMP:>21}" if re.search(r"float +\w+ +-?\d", line) else line)
+    return found
+
+
+def in_place_only(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a table with blanks in place of what was measured out of place, and without an average."""
+    halves = re.compile(r"(.*float +\w+ +-?\d+)((?: +\S+){4})((?: +\S+){4}.*)")
+    found = [halves.fullmatch(line) for line in lines]
+    kept = [f"{half[1]}{EMPTY}{half[3]}" if half else line for line, half in zip(lines, found, strict=True)]
+    return [line for line in kept if "Avg" not in line]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_timestamps_and_empty_halves_are_read(tmp_path: Path, collective: str) -> None:
+    rows = made.printed(collective, 8)
+    assert_same(one(tmp_path, with_timestamps(made.table(collective))), rows)
+    inside = [figure for figure in expected(rows) if figure[1]]
+    for lines in (in_place_only(made.table(collective)), in_place_only(with_timestamps(made.table(collective)))):
+        found = one(tmp_path, lines)
+        assert figures(found) == [(size, place, pytest.approx(s, rel=1e-5)) for size, place, s in inside]
+        assert found.protocol["verified"]
+
+
+def test_rows_with_timestamps_may_be_split_and_a_row_that_lacks_a_half_is_refused(tmp_path: Path) -> None:
+    lines = [part for line in with_timestamps(made.table()) for part in (split(line) if " sum " in line else [line])]
+    assert_same(one(tmp_path, lines), made.printed("all_reduce", 8))
+    whole = made.table(footer=False)
+    at = next(place for place, line in enumerate(whole) if " sum " in line)
+    without_half = [*whole[:at], re.sub(r"(.*sum +-1)(?: +\S+){4}", r"\1", whole[at]), *whole[at + 1 :]]
+    with pytest.raises(ValueError, match=rf"a\.log: line {at + 1}: the row is cut"):
+        read(tmp_path, without_half)
+
+
+def test_columns_for_each_iteration_and_for_bits_are_left_out(tmp_path: Path) -> None:
+    lines = []
+    for line in made.table():
+        words = line.replace("#wrong", "#wrong  #bitdiff  i_min  i_max  i_p99  i_cv%")
+        cells = re.fullmatch(r"(.*sum +-1)((?: +\S+){4})((?: +\S+){4})", line)
+        lines.append(f"{cells[1]}{cells[2]} 0 1.0 2.0 2.0 3.1{cells[3]} 0 1.0 2.0 2.0 3.1" if cells else words)
+    assert_same(one(tmp_path, lines), made.printed("all_reduce", 8))
 
 
 def test_an_excerpt_is_labelled_and_an_average_that_is_off_refused(tmp_path: Path) -> None:
@@ -499,28 +584,11 @@ def test_a_spoilt_log_gives_one_clear_error_or_the_rows_that_stand_there(tmp_pat
 
 # ---- traces, topologies, and the command
 
-TRACE = {
-    "schemaVersion": 1,
-    "deviceProperties": [{"id": 0, "name": "NVIDIA A100", "totalGlobalMem": 42297524224}],
-    "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 2, "nccl_version": "2.17.1"},
-    "traceEvents": [
-        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "ts": 1, "dur": 13, "args": args}
-        for args in ({"bytes": 98304, "memory bandwidth (GB/s)": 7.5}, {"bytes": 97500, "memory bandwidth (GB/s)": 7.5})
-    ]
-    + [{"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "ts": 1, "dur": 2.5, "args": args}
-        for args in ({"bytes": 1000}, {"bytes": 1000}, {"bytes": 0}, None)]
-    + [
-        {"ph": "X", "cat": "kernel", "name": "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWork*)", "ts": 9, "dur": dur}
-        | {"args": {"Collective name": "allreduce", "In msg nelems": 256, "Group size": size, "dtype": "Float"}}
-        for dur, size in ((20.5, 2), (30.5, 2), (99, 4))
-    ],
-}  # fmt: skip
-
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_copies_and_kernels_of_a_trace_are_points_with_their_spread(tmp_path: Path, packed: bool) -> None:
     path = tmp_path / ("a.json.gz" if packed else "a.json")
-    raw = json.dumps(TRACE).encode()
+    raw = json.dumps(made.TRACE).encode()
     path.write_bytes(gzip.compress(raw) if packed else raw)
     (found,) = read_log(path)
     assert (found.num_ranks, found.num_nodes) == (2, None)
@@ -544,6 +612,84 @@ def test_a_topology_is_kept_with_what_was_measured_there(tmp_path: Path) -> None
     assert found.provenance["topology"] == TOPOLOGY.partition("\n\n")[0].strip()
     with pytest.raises(ValueError, match="line 1: a GPU topology without measurements"):
         read(tmp_path, TOPOLOGY)
+
+
+# ---- figures that hardly agree
+
+OFF_BY_A_DIGIT = {  # what is replaced in a log, by what is off by a digit, and by what is off by a factor; the warning
+    "pairs": (made.FLEET, "635876.0,13.51", "635876.0,13.53", "635876.0,13.84", "line 2: 13.53 GB/s does not fit"),
+    "OSU": (made.OSU_PAIRS, "9418651.23", "9418700.00", "9644700.00", "line 6: 9644.70 MB/s are not 9418700.00"),
+    "bench": (made.BENCH, "12.47GBps", "12.51GBps", "12.77GBps", "line 6: busbw 12.51 does not fit"),
+    "trials": (made.TRIALS, "busbw: 667.9252", "busbw: 668.1", "busbw: 684.0", "no throughput fits a busbw of 66"),
+    "sums": (made.NVBANDWIDTH, "memcpy_ce 51.97", "memcpy_ce 52.00", "memcpy_ce 53.22", "do not have the sum 52.00"),
+    "shmoo": (made.SHMOO, "12.4 GB/s", "12.6 GB/s", "12.9 GB/s", "line 9: 12.6 GB/s is not 60000000 bytes in 0.00484"),
+    "hip": (made.HIP, "21.6897 21", "21.7000 21", "22.0500 21", "line 8: 21.7000 ms are not 536870912 bytes"),
+    "gains": (made.QUADRO, "2.941", "2.945", "3.012", "line 7: a gain of 2.945 is not 11.021 GB/s over 3.748"),
+}
+
+
+@pytest.mark.parametrize("name", OFF_BY_A_DIGIT)
+def test_a_figure_that_is_off_by_a_digit_is_a_warning_and_by_a_factor_an_error(name: str, tmp_path: Path) -> None:
+    text, old, digit, factor, words = OFF_BY_A_DIGIT[name]
+    assert text.count(old) == 1
+    assert all("warning" not in str(dict(one.provenance["source"])) for one in read(tmp_path, text))
+    notes = [one.provenance["source"].get("notes", "") for one in read(tmp_path, text.replace(old, digit))]
+    (note,) = [note for note in notes if "warning" in note]
+    assert "warning: a printed figure does not agree with the others to its last digit: " in note
+    assert words in note
+    with pytest.raises(ValueError, match=r"a\.log: (line \d|\w+)"):
+        read(tmp_path, text.replace(old, factor))
+
+
+def table_with(alg: str, bus: str, time: str = "121.10") -> list[str]:
+    """A table whose second row has these figures for 8 MiB, both out of place and in place."""
+    first = made.Printed(4194304, (("70.00", "59.92", "104.86"),) * 2)
+    second = made.Printed(8388608, ((time, alg, bus),) * 2)
+    return made.table(sizes=(4194304, 8388608), rows=(first, second))
+
+
+def test_a_bandwidth_that_differs_in_its_last_digit_is_read_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exact = one(tmp_path, table_with("69.27", "121.22"))
+    assert "warning" not in str(dict(exact.provenance["source"]))
+    found = one(tmp_path, table_with("69.28", "121.24"))
+    assert figures(found) == figures(exact)  # the printed times
+    assert found.num_ranks == 8
+    rows = [number for number, text in enumerate(table_with("69.28", "121.24"), 1) if " sum " in text]
+    several = "warning: 2 printed figures do not agree with the others to their last digit"
+    note = f"{several}; the first: line {rows[1]}: 69.28 GB/s is not 8388608 bytes in 121.10 µs"
+    assert found.provenance["source"]["notes"] == note
+    path = tmp_path / "a.log"
+    assert main(["import", str(path), "-o", str(tmp_path / "a.json")]) == 0
+    assert note in " ".join(capsys.readouterr().out.split())
+    assert note in Profile.load(tmp_path / "a.json").provenance["source"]["notes"]
+
+
+def test_a_bus_bandwidth_that_differs_in_its_last_digit_is_read_with_a_warning(tmp_path: Path) -> None:
+    found = one(tmp_path, table_with("69.27", "121.30"))
+    assert "bus bandwidths do not fit 8 ranks" in found.provenance["source"]["notes"]
+    assert "bus bandwidths do not fit" not in str(
+        dict(one(tmp_path, table_with("69.27", "121.22")).provenance["source"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("alg", "bus", "words"),
+    [
+        ("70.94", "124.14", r"70\.94 GB/s is not 8388608 bytes in 121\.10 µs"),  # KiB taken for kB
+        ("138.54", "242.44", r"138\.54 GB/s is not 8388608 bytes in 121\.10 µs"),  # both directions
+        ("69.27", "138.54", r"bus bandwidths do not fit 8 ranks"),
+        ("69.27", "118.70", r"bus bandwidths do not fit 8 ranks"),  # of seven ranks
+    ],
+)
+def test_a_factor_between_figures_is_an_error(tmp_path: Path, alg: str, bus: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read(tmp_path, table_with(alg, bus))
+
+
+def test_a_number_of_many_digits_is_read(tmp_path: Path) -> None:
+    assert one(tmp_path, table_with("69.27", f"121.22{'0' * 500}")).num_ranks == 8
 
 
 def test_the_command_says_what_it_read_and_writes_one_machine(

@@ -78,7 +78,11 @@ def test_drop_last_with_fewer_samples_than_ranks_reads_nothing():
 def test_a_forgotten_set_epoch_is_found_and_a_kept_one_is_not():
     forgotten = audit(assign(100, 4, epoch=0) for _ in range(3))
     assert forgotten.repeated_orders == ((0, 1), (0, 2))
-    assert "was set_epoch forgotten?" in str(forgotten)
+    words = "3 of 3 epochs read in the same order on every rank, that of epoch 0: was set_epoch forgotten?"
+    assert str(forgotten).endswith(f"repeated order: {words}")
+    late = audit(assign(100, 4, epoch=epoch) for epoch in (4, 5, 5, 6, 6, 5))
+    words = "3 of 6 epochs (and 1 more pair) read in the same order on every rank, that of epoch 5: was set_epoch"
+    assert words in str(late)
     assert audit(assign(100, 4, epoch=epoch) for epoch in range(3)).repeated_orders == ()
 
 

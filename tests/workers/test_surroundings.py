@@ -125,19 +125,19 @@ input()
 
 def test_memory_goes_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     text = """
-from rankscope.workers.crew import memory_folder
-with memory_folder() as folder:
-    (folder / "large").write_bytes(b"x" * 1000)
-    print(folder, flush=True)
-    input()
+from rankscope.workers.crew import workshop
+memory = workshop().memory
+(memory / "large").write_bytes(b"x" * 1000)
+print(memory, flush=True)
+input()
 """
     command = script(tmp_path, text)
     with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout
-        folder = Path(owner.stdout.readline().strip())
+        memory = Path(owner.stdout.readline().strip())
         (server,) = children(owner.pid)
-        assert folder.exists()
+        assert (memory / "large").exists()
         assert alive(server)
         owner.kill()
     assert gone([server])
-    assert soon(lambda: not folder.parent.exists())
+    assert soon(lambda: not memory.exists())

@@ -10,18 +10,41 @@ from typing import Annotated, Any
 
 import typer
 
+from .. import __version__
 from ..values.checks import one_line, printable
 from ..workers.errors import MachineError
 from .diagnose import diagnose
 from .doctor import doctor
 from .profile import profile
 
-app = typer.Typer(
-    help="Measure what this machine does, show it, predict from it, compare it.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+EXAMPLES = """\b
+Examples:
+  rankscope profile -o box.json                measure this machine
+  rankscope import all_reduce.log -o box.json  or read logs of other programs
+  rankscope show box.json                      what it reaches, and why
+  rankscope compare box.json bank:h100_8       against a published machine
+  rankscope predict box.json --num-bytes 1MiB  the time of each algorithm
+  rankscope nccl h100x8 --nodes 4              what NCCL will choose there
+  rankscope diagnose traces/                   which rank the others wait for
+"""
+
+app = typer.Typer(epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"rankscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Measure a machine, show and compare the results, and predict from them."""
+
 
 app.command()(profile)
 app.command()(doctor)
@@ -43,7 +66,7 @@ def show(
         Path | None, typer.Option(help="Write an SVG: this box next to similar machines of the bank.")
     ] = None,
 ) -> None:
-    """Show what a profile holds: its links, the fastest algorithm at each size, and a verdict.
+    """Show what a profile contains: its links, the fastest algorithm at each size, and a verdict.
 
     With --num-bytes: every algorithm at that size, measured and predicted.
     """
@@ -61,6 +84,15 @@ def show(
         tables.show([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
 
 
+@app.command()
+def bank() -> None:
+    """List the published machines: bank:NAME stands for a profile in every command."""
+    from ..machine import bank as machines
+    from . import tables
+
+    tables.show(tables.machines(machines()))
+
+
 @app.command("import")
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Logs of nccl-tests, nvbandwidth, OSU and others.")],
@@ -71,7 +103,12 @@ def import_(
     kind: Annotated[
         str | None, typer.Option(help="The program that wrote them. Default: recognised from the text.")
     ] = None,
-    num_ranks: Annotated[int | None, typer.Option(help="The number of ranks, if the log does not state it.")] = None,
+    num_ranks: Annotated[
+        int | None,
+        typer.Option(
+            help="Only tables of so many ranks; a table that does not state its number is taken to be of them."
+        ),
+    ] = None,
 ) -> None:
     """Read logs of other programs. Prints one line per table; -o stores all of them as one profile."""
     from ..machine import read_log
@@ -111,6 +148,7 @@ def nccl(
     """Show which algorithm and protocol NCCL chooses by size, the time it expects, and the time machines take."""
     from ..machine import Profile
     from ..nccl import Model
+    from ..nccl.tuner import num_choices
     from ..nccl.tuner import tuner_csv as tuner_lines
     from ..values.checks import count_of
     from ..values.storage import write_atomically
@@ -135,8 +173,11 @@ def nccl(
     tables.show(choices(model, collective, _sizes(num_bytes) or SIZES))
     if tuner_csv is not None:
         write_atomically(tuner_csv, lambda file: file.write(lines.encode()))
-        ranges = count_of(lines.count("\n") - 1, "range")
-        tables.show([f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be faster"])
+        ranges = count_of(num_choices(lines), "range")
+        words = [f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be faster"]
+        if num_choices(lines):
+            words.append("Read the file's comments before you use it: the plug-in slows down what no line matches.")
+        tables.show(words)
 
 
 @app.command()
@@ -163,7 +204,7 @@ def compare(
     after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
     everything: Annotated[bool, typer.Option("--all", help="Also show differences within the noise.")] = False,
 ) -> None:
-    """Show what is slower or faster in profile B than in profile A, by more than the noise."""
+    """Show what is slower or faster in profile B than in profile A, by more than the noise; the verdict comes first."""
     from ..machine import Profile
     from . import tables
 

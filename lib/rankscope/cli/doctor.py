@@ -48,9 +48,12 @@ def tables(diagnoses: Sequence[Diagnosis]) -> Iterator[RenderableType]:
             table.add_row(Text(one.name, "green"), one.detail, Text(one.used_by, "dim"))
         yield table
     if gone:
-        table = _table("Not here", "what", "why", "what it is for", "what to do")
+        table = _table("Not here", "what", "why, what it is for, and what to do")
         for one in gone:
-            table.add_row(Text(one.name, "bold red" if one.required else "yellow"), one.detail, one.used_by, one.remedy)
+            table.add_row(Text(one.name, "bold red" if one.required else "yellow"), one.detail)
+            table.add_row("", Text(f"for {one.used_by}", "dim"))
+            if one.remedy:
+                table.add_row("", f"to do: {one.remedy}")
         yield table
 
 

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from ..machine.fit import LEAST_SIZES
 from ..nccl import GPUS, Model, read_topology
-from ..nccl.public import public
+from ..nccl.public import error_words, public
 from ..values.checks import count_of
-from ..values.units import bytes_words, time_words
+from ..values.units import bytes_words, cell_words
 from .tables import table_of
 
 SIZES = tuple(2**power for power in range(10, 34, 2))
@@ -67,17 +67,18 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
         choice = model.choose(collective, size)
         most_s, mostly = max((seconds, name) for name, seconds in choice.terms_s.items())
         got = sorted(one.seconds(size) for one in curves if one.covers(size))
-        low, high = (time_words(one) for one in (got[0], got[-1])) if got else ("", "")
+        low, high = (cell_words(one) for one in (got[0], got[-1])) if got else ("", "")
         table.add_row(
             bytes_words(size),
             f"{choice.algorithm} {choice.protocol}",
             str(choice.channels),
-            time_words(choice.nccl_s),
-            time_words(choice.time_s),
+            cell_words(choice.nccl_s),
+            cell_words(choice.time_s),
             f"{mostly} {most_s / choice.time_s:.0%}",
             high if low == high else f"{low.removesuffix(f' {high.split()[-1]}')} to {high}",
         )
     got_words = f"public: what {', '.join(machines)} took" if curves else "the bank has no machine like it"
     table.caption = f"NCCL: the time it expects; model: with the terms it lacks, the largest named; {got_words}"
     yield table
+    yield Text(error_words(model))
     yield from (Text(note) for note in model.notes)

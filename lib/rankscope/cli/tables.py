@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -14,20 +14,26 @@ from rich.text import Text
 
 from ..collectives import ALGORITHMS
 from ..machine import Profile, claims, verdict
+from ..machine.bank import PREFIX
 from ..machine.expected import LARGE_BYTES, LOW, Beside, beside, is_like
 from ..machine.link_facts import facts_of, peer_rates
+from ..machine.logs.log import WARNING
 from ..machine.measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
-from ..machine.profile import LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
+from ..machine.profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
 from ..machine.verdict import Group, bound_s, groups
 from ..timeline import Timeline
 from ..values.checks import count_of, one_of
-from ..values.units import bytes_words, rate_words, three_digits, time_words
+from ..values.units import bytes_words, cell_words, rate_words, three_digits
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 _FASTEST = "bold green"
 _CLEAR = 0.005  # resolution of a ratio printed with two decimals
+_LEAST_SHOWN = 0.01  # of a link's rate: below it latency decides, and rows of 0 % say nothing
 
 
-_WRAPPED = ("what", "claim")  # columns that may wrap
+_WRAPPED = ("what", "claim", "hardware")  # columns that may wrap
 
 
 def table_of(title: str, *columns: str) -> Table:
@@ -35,7 +41,7 @@ def table_of(title: str, *columns: str) -> Table:
     made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     made.caption_justify, made.caption_style = "left", "dim"
     for name in columns:
-        words = name in ("algorithm", "fastest", *_WRAPPED, "")
+        words = name in ("algorithm", "fastest", "profile", *_WRAPPED, "")
         made.add_column(name, justify="left" if words else "right", no_wrap=name not in _WRAPPED, header_style="dim")
     return made
 
@@ -93,16 +99,28 @@ def at_sizes(profile: Profile, sizes: Sequence[int]) -> Iterator[RenderableType]
             known = ", ".join(dict.fromkeys(bytes_words(size) for group in groups(profile) for size in group.by_size))
             raise ValueError(f"--num-bytes must be a size that was measured ({known or 'none was'}), got {size}")
         for group, points in found:
-            columns = ("algorithm", "median", "IQR", "p99", "busbw", "model", "off", "clean")
+            has_several = any(len(point.seconds) > 1 for point in points.values())
+            spread, clean = (["IQR", "p99"], ["clean"]) if has_several else ([], [])
+            columns = ["algorithm", middle_of(profile), *spread, "busbw", "model", "off", *clean]
             table = table_of(f"{group.collective}, {bytes_words(size)}", *columns)
             for place, point in enumerate(sorted(points.values(), key=lambda point: point.median_s)):
+                cells = [_named(point), cell_words(point.median_s)]
+                if has_several:
+                    cells += [cell_words(point.iqr_s), cell_words(point.p99_s)]
+                cells.append(_busbw(profile, point))
                 guess = profile.point_s(point)
-                times = map(time_words, (point.median_s, point.iqr_s, point.p99_s))
-                cells = ("", "") if guess is None else (time_words(guess), f"{guess / point.median_s - 1:+.0%}")
-                clean = f"{point.num_clean}/{len(point.seconds)}"
-                style = _FASTEST if place == 0 else None
-                table.add_row(_named(point), *times, _busbw(profile, point), *cells, clean, style=style)
+                cells += ["", ""] if guess is None else [cell_words(guess), f"{guess / point.median_s - 1:+.0%}"]
+                if has_several:
+                    cells.append(f"{point.num_clean}/{len(point.seconds)}")
+                table.add_row(*cells, style=_FASTEST if place == 0 else None)
             yield table
+
+
+def middle_of(profile: Profile) -> str:
+    """Return what the time of a point is: the mean that another program printed, or the median of its iterations."""
+    is_mean = profile.protocol.get("statistic") == "mean"
+    has_several = any(len(point.seconds) > 1 for point in profile.points)
+    return "mean" if is_mean and not has_several else "median"
 
 
 def _between_sizes(profile: Profile, size: int) -> Table:
@@ -113,9 +131,17 @@ def _between_sizes(profile: Profile, size: int) -> Table:
             curve = profile.curve(group.collective)
             seconds = curve.seconds(size)
             busbw = size / seconds * busbw_factor(group.collective, profile.num_ranks)
-            times = map(time_words, (seconds, *curve.interval_s(size)))
+            times = map(cell_words, (seconds, *curve.interval_s(size)))
             table.add_row(group.collective, *times, rate_words(busbw) if busbw == busbw else "")
     return table
+
+
+def machines(names: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Yield the published machines: the name that a command takes, and the hardware."""
+    table = table_of(count_of(len(names), "published machine"), "profile", "hardware")
+    for name, hardware in names.items():
+        table.add_row(f"{PREFIX}{name}", hardware)
+    yield table
 
 
 def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
@@ -125,9 +151,12 @@ def imported(profiles: Sequence[Profile]) -> Iterator[RenderableType]:
         source = profile.provenance["source"]
         sizes = [point.num_bytes for point in profile.points]
         printed = count_of(sum(len(point.seconds) for point in profile.points), "time")
-        note = f" ({source['notes']})" if "notes" in source else ""
+        plain, has_warning, warning = source.get("notes", "").partition(WARNING)
+        note = f" ({plain.removesuffix('; ')})" if plain else ""
         sizes_words = f"{bytes_words(min(sizes))} to {bytes_words(max(sizes))}"
         yield Text(f"{first}, {source['program']}: {printed}, {sizes_words}{note}")
+        if has_warning:
+            yield Text(f"{WARNING}{warning}", "yellow")
         yield from _why(beside(profile))
 
 
@@ -163,18 +192,18 @@ def predictions(
                     raise
         least_s = bound_s(profile, collective, rounded) if names else 0.0
         points = measured.get(rounded, {})
-        least = f"; lower bound {time_words(least_s)}" if least_s else ""
+        least = f"; lower bound {cell_words(least_s)}" if least_s else ""
         title = f"{collective}, {bytes_words(rounded)}{least}"
         table = table_of(title, "algorithm", "predicted", "×bound", *(["measured", "off"] if points else []))
         if curve:
-            low, high = map(time_words, curve.interval_s(rounded))
+            low, high = map(cell_words, curve.interval_s(rounded))
             table.caption = f"native: from the curve through the measured sizes; 90 % interval {low} to {high}"
         for place, (seconds, name) in enumerate(sorted(rows)):
             point = points.get(name)
             off = "" if name == NATIVE or not point else f"{seconds / point.median_s - 1:+.0%}"
-            cells = [time_words(point.median_s), off] if point else []
+            cells = [cell_words(point.median_s), off] if point else []
             ratio = f"{seconds / least_s:.2f}" if least_s else ""
-            table.add_row(name, time_words(seconds), ratio, *cells, style=None if place else _FASTEST)
+            table.add_row(name, cell_words(seconds), ratio, *cells, style=None if place else _FASTEST)
         yield table
 
 
@@ -188,31 +217,25 @@ def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int,
 
 
 def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[RenderableType]:
-    """Yield the points whose times differ by more than the noise, or all, and the points that one profile lacks."""
+    """Yield the verdict; the points whose times differ by more than the noise, or all; and what explains them.
+
+    Points without a spread are shown if their ratio is not 1.00, because they may differ.
+    """
     frame = compare(before, after)
     both = frame[frame.only_in == ""]
-    chosen = both if everything else both[both.beyond_noise]
     for letter, profile in (("A", before), ("B", after)):
         yield Text(f"{letter}: {profile.provenance['name']}, {profile.provenance.get('date', 'date not stated')}")
-    if len(chosen):
-        table = table_of("Median times", "what", "size", "A", "B", "B/A", "")
-        for row in chosen.itertuples():
-            mark = "" if not row.beyond_noise else "slower" if row.ratio > 1 else "faster"
-            times = map(time_words, (row.before_s, row.after_s))
-            style = {"slower": "red", "faster": "green"}.get(mark)
-            table.add_row(_what(row), bytes_words(row.num_bytes), *times, f"{row.ratio:.2f}", mark, style=style)
-        yield table
-    slower, faster = (int((both.beyond_noise & (sign * (both.ratio - 1) > 0)).sum()) for sign in (1, -1))
-    within = len(both) - slower - faster
-    yield Text(
-        f"\n{count_of(len(both), 'point')} in both. In B {slower} are slower and {faster} faster; {within} are within"
-    )
-    yield Text("the noise (their interquartile ranges overlap).")
+    yield ""
+    yield from map(Text, _compared(both))
     for side, name in (("before", "A"), ("after", "B")):
         rows = frame[frame.only_in == side]
         kinds = ", ".join(dict.fromkeys(map(_what, rows.itertuples())))
         if len(rows):
             yield Text(f"Only in {name}: {count_of(len(rows), 'point')}, of {kinds}.")
+    is_different = (both.ratio - 1).abs() >= _CLEAR
+    chosen = both if everything else both[both.beyond_noise | (~both.has_spread & is_different)]
+    if len(chosen):
+        yield _both_times(chosen, middle_of(before), middle_of(after))
     for letter, profile, other in (("A", before, after), ("B", after, before)):
         like = is_like(profile, other)
         box = beside(profile, {"AB"[letter == "A"]: other}) if like else beside(profile)
@@ -221,6 +244,43 @@ def comparison(before: Profile, after: Profile, everything: bool) -> Iterator[Re
             if like and letter == "A":
                 yield from (_beside(box, group) for group in groups(profile) if group.is_native)
             yield from _why(box)
+
+
+def _compared(both: DataFrame) -> Iterator[str]:
+    """Yield at how many points of both profiles B is faster and slower, and at how many that cannot be told."""
+    judged, unknown = both[both.has_spread], both[~both.has_spread]
+    faster = int((judged.beyond_noise & (judged.ratio < 1)).sum())
+    slower = int((judged.beyond_noise & (judged.ratio > 1)).sum())
+    if len(judged):
+        within = len(judged) - faster - slower
+        counts = f"B is faster at {faster or 'none'} and slower at {slower or 'none'}"
+        noise = "within the noise, where the interquartile ranges overlap"
+        is_are = "is" if within == 1 else "are"
+        yield f"Of {count_of(len(judged), 'point')} in both profiles, {counts}; {within or 'none'} {is_are} {noise}."
+    if len(unknown):
+        points = f"{count_of(len(unknown), 'point')} in both profiles"
+        few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is not known"
+        low, high = float(unknown.ratio.min()), float(unknown.ratio.max())
+        cannot = f"`compare` cannot tell whether B differs there; B/A is {low:.2f} to {high:.2f}"
+        yield f"{points} {few}: {cannot}. {LEAST_CLEAN} runs of each, imported together, would have a spread."
+    if not len(both):
+        yield "The profiles have no point in common."
+
+
+def _both_times(chosen: DataFrame, middle: str, other: str) -> Table:
+    title = f"{middle.capitalize()} times" if middle == other else f"Times: the {middle} in A, the {other} in B"
+    table = table_of(title, "what", "size", "A", "B", "B/A", "")
+    for row in chosen.itertuples():
+        mark, style = "", None
+        if not row.has_spread:
+            mark = "?"
+        elif row.beyond_noise:
+            mark, style = ("slower", "red") if row.ratio > 1 else ("faster", "green")
+        times = cell_words(row.before_s, row.after_s), cell_words(row.after_s, row.before_s)
+        table.add_row(_what(row), bytes_words(row.num_bytes), *times, f"{row.ratio:.2f}", mark, style=style)
+    if not chosen.has_spread.all():
+        table.caption = "?: too few iterations to tell a difference from noise"
+    return table
 
 
 def _links(profile: Profile) -> Iterator[RenderableType]:
@@ -240,7 +300,8 @@ def _links(profile: Profile) -> Iterator[RenderableType]:
 
 
 def _by_size(profile: Profile, group: Group) -> Table:
-    table = table_of(group.collective, "size", "fastest", "median", "busbw", "native", "gain", "×bound", "clean")
+    columns = ("size", "fastest", middle_of(profile), "busbw", "native", "gain", "×bound", "clean")
+    table = table_of(group.collective, *columns)
     table.caption = "gain: native's time / our time; ×bound: time / lower bound"
     for size, points in group.by_size.items():
         best, native = group.fastest(size), points.get(NATIVE)
@@ -251,9 +312,9 @@ def _by_size(profile: Profile, group: Group) -> Table:
         table.add_row(
             bytes_words(size),
             _named(best),
-            time_words(best.median_s),
+            cell_words(best.median_s),
             _busbw(profile, best),
-            time_words(native.median_s) if native else "",
+            cell_words(native.median_s) if native else "",
             Text(f"{ratio:.2f}", style) if ratio == ratio else "",
             f"{best.median_s / least_s:.2f}" if least_s else "",
             f"{best.num_clean}/{len(best.seconds)}",
@@ -266,19 +327,21 @@ def _beside(box: Beside, group: Group) -> Table:
     rows = {row.num_bytes: row for row in box.rows if row.collective == group.collective}
     wire, has_clean = box.wire_bytes_per_s, any(len(p.seconds) > 1 for p in box.profile.select(group.collective))
     columns = [*(["expected", "share"] if rows else []), *(["of link"] if wire else []), *(["clean"] * has_clean)]
-    table = table_of(f"{group.collective}, {NATIVE}", "size", "median", "got", *columns)
+    table = table_of(f"{group.collective}, {NATIVE}", "size", middle_of(box.profile), "got", *columns)
     notes = [f"expected: of {box.names}; share: of the slowest"] if rows else []
     if not rows:
         notes = [f"the bank has no machine like it{'' if box.gpu else ': its GPUs are not stated'}"]
-    notes += [f"link: {rate_words(wire)} one way"] if wire else []
+    notes += [f"link: {rate_words(wire)} one way, empty below 1 %"] if wire else []
     table.caption = "; ".join([f"got: busbw; {notes[0]}", *notes[1:]] if notes else ["got: busbw"])
     for size, points in group.by_size.items():
         if NATIVE not in points:
             continue
         point, row = points[NATIVE], rows.get(size)
-        cells = [bytes_words(size), time_words(point.median_s), _busbw(box.profile, point)]
+        cells = [bytes_words(size), cell_words(point.median_s), _busbw(box.profile, point)]
         cells += ([row.expected, f"{row.share:.0%}"] if row else ["", ""]) if rows else []
-        cells += [f"{point.busbw_bytes_per_s(box.profile.num_ranks) / wire:.0%}"] if wire else []
+        if wire:
+            of_link = point.busbw_bytes_per_s(box.profile.num_ranks) / wire
+            cells.append(f"{of_link:.0%}" if of_link >= _LEAST_SHOWN else "")
         cells += [f"{point.num_clean}/{len(point.seconds)}"] if has_clean else []
         style = None if row is None or size < LARGE_BYTES or row.share >= LOW else "red"
         table.add_row(*cells, style=style)
@@ -318,12 +381,12 @@ _METHODS = {
 }
 _PINNED = {"direction": "h2d", "method": "pinned_non_blocking", **_PLAIN}
 _OTHERS: Columns = {
-    "to GPU": (time_words, "transfer", _PINNED),
-    "both ways": (time_words, "transfer", _PINNED | {"both": True}),
-    "in pieces": (time_words, "transfer", _PINNED | {"pieces": NUM_PIECES}),
-    "on GPU": (time_words, "transfer", {"direction": "d2d"}),
-    "pin": (time_words, "pin", {"cached": False}),
-    "cached": (time_words, "pin", {"cached": True}),
+    "to GPU": (cell_words, "transfer", _PINNED),
+    "both ways": (cell_words, "transfer", _PINNED | {"both": True}),
+    "in pieces": (cell_words, "transfer", _PINNED | {"pieces": NUM_PIECES}),
+    "on GPU": (cell_words, "transfer", {"direction": "d2d"}),
+    "pin": (cell_words, "pin", {"cached": False}),
+    "cached": (cell_words, "pin", {"cached": True}),
 }
 
 
@@ -346,7 +409,7 @@ def copies_tables(profile: Profile) -> Iterator[Table]:
 def _methods(direction: str) -> Columns:
     pinned = _PINNED | {"direction": direction}
     found: Columns = {name: (rate_words, "transfer", pinned | {"method": way}) for name, way in _METHODS.items()}
-    return found | {"call": (time_words, "transfer_host", pinned)}
+    return found | {"call": (cell_words, "transfer_host", pinned)}
 
 
 def _copies(profile: Profile, title: str, columns: Columns, caption: str, **copied: Any) -> Iterator[Table]:

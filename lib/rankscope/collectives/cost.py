@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike
 
 from ..cluster import Link
 from ..values.checks import number, of_type, one_of, truth, whole
-from .builders import check_options
+from .builders import builders_of, check_options
 from .builders.rings import nodes_of, shape_of
 from .schedule import ROOTED
 
 
 class NoClosedForm(ValueError):
-    """No closed form is stated for this number of ranks; `simulate` has no such limit."""
+    """No closed form is stated for this algorithm or this number of ranks; `simulate` has no such limit."""
 
 
 class Terms(NamedTuple):
@@ -259,15 +259,18 @@ def closed_form(
     of a torus or mesh, or the `gpus_per_node` of the hierarchical ring. Those of "nvls" and "nvls_tree" are for nodes
     whose switch adds (`Cluster.switch_adds`), all others for links alone.
 
-    Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, where none is stated for so many
-    ranks; `simulate` has no such limit.
+    Raises ValueError for an unknown name or option, and NoClosedForm, a ValueError, if no closed form is stated for a
+    registered algorithm or for so many ranks; `simulate` has no such limit.
 
     >>> closed_form("allreduce", "ring", 4, 8.0, Link(alpha_s=1.0, bytes_per_s=2.0))
     12.0
     """
     n = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, tuple(FORMS))
-    one_of(f"algorithm of {collective} with a closed form", algorithm, tuple(FORMS[collective]))
+    stated = tuple(FORMS[collective])
+    if algorithm not in stated and algorithm in builders_of(collective):
+        raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective}: use simulate")
+    one_of(f"algorithm of {collective} with a closed form", algorithm, stated)
     size = _sizes(num_bytes)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)
     form = FORMS[collective][algorithm]

@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from ..cluster import Link
 from ..collectives import closed_form
 from ..machine import Profile
-from ..values.checks import function, number, whole
-from ..values.frozen import checked, each, frozen
+from ..networks import Cost, CostTable, Seconds
+from ..values.checks import function, whole
 
-Seconds = NDArray[np.float64]
-Cost = Callable[[Any], Any]  # from an array of bytes to as many seconds, or to one number for all
-
-_PREDICTED_AT = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
-
-
-@frozen
-class CostTable:
-    """Seconds at some numbers of bytes, with straight lines between them and beyond both ends, never below 0.
-
-    Raises ValueError unless there are at least two rising sizes and a time for each.
-
-    >>> CostTable((0.0, 100.0), (1.0, 2.0))(np.array([50.0, 200.0]))
-    array([1.5, 3. ])
-    """
-
-    num_bytes: tuple[float, ...] = checked(each, number, 0)
-    seconds: tuple[float, ...] = checked(each, number, 0)
-
-    def __attrs_post_init__(self) -> None:
-        if len(self.num_bytes) < 2 or not (np.diff(self.num_bytes) > 0).all():
-            raise ValueError(f"num_bytes must be at least two rising sizes, got {self.num_bytes!r}")
-        if len(self.seconds) != len(self.num_bytes):
-            raise ValueError(f"seconds must be {len(self.num_bytes)}, one for each size, got {self.seconds!r}")
-
-    def __call__(self, num_bytes: Any) -> Seconds:
-        """Return the seconds of one number of bytes or of an array of them."""
-        size, sizes, seconds = np.asarray(num_bytes, dtype=float), np.array(self.num_bytes), np.array(self.seconds)
-        slopes = np.maximum(np.diff(seconds) / np.diff(sizes), 0.0)  # beyond the ends more bytes never take less
-        before, after = np.minimum(size - sizes[0], 0.0), np.maximum(size - sizes[-1], 0.0)
-        inside = np.interp(size, sizes, seconds)
-        return np.asarray(np.maximum(inside + before * slopes[0] + after * slopes[-1], 0.0))
+__all__ = ["Cost", "CostTable", "Seconds", "cost", "costs_s"]
 
 
 def cost(machine: Profile | Link, num_ranks: int | None = None) -> Cost:
-    """Return a function from bytes (a number or an array) to the seconds of one allreduce that has the wire to itself.
+    """Return a function from bytes (a number or an array) to the seconds of one allreduce without other traffic.
 
-    Of a profile these are the measured medians of the backend's own allreduce, joined by straight lines. For another
-    number of ranks, and where it was not measured, it is what `Profile.predict` gives for a ring from 1 KiB to 1 GiB.
-    Of a link it is the closed form of a ring.
+    For a profile this is `Profile.cost`: the backend's own allreduce as measured, or for another number of ranks the
+    prediction for a ring. For a link it is the closed form of a ring.
 
-    Raises ValueError for a link without `num_ranks`, and for what `Profile.predict` refuses.
+    Raises ValueError for a link without `num_ranks`, and as `Profile.cost` does.
 
     >>> seconds = cost(Link(alpha_s=1e-5, bytes_per_s=1e9), num_ranks=4)
     >>> round(seconds(1e6), 9)
@@ -66,16 +30,7 @@ def cost(machine: Profile | Link, num_ranks: int | None = None) -> Cost:
         return lambda num_bytes: closed_form("allreduce", "ring", ranks, num_bytes, machine)
     if not isinstance(machine, Profile):
         raise ValueError(f"machine must be a Profile or a Link, got {machine!r}")
-    ranks = machine.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, 1)
-    if ranks == machine.num_ranks:
-        measured: dict[float, float] = {}
-        for point in machine.select("allreduce", algorithm="native"):
-            measured[point.num_bytes] = min(point.median_s, measured.get(point.num_bytes, np.inf))
-        if len(measured) > 1:
-            sizes = sorted(measured)
-            return CostTable(tuple(sizes), tuple(measured[size] for size in sizes))
-    seconds = (machine.predict("allreduce", "ring", size, ranks).makespan_s for size in _PREDICTED_AT)
-    return CostTable(_PREDICTED_AT, tuple(seconds))
+    return machine.cost(num_ranks)
 
 
 def costs_s(cost: Cost, num_bytes: Seconds) -> Seconds:

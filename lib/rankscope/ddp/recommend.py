@@ -9,7 +9,7 @@ from typing import NamedTuple
 import attrs
 
 from ..values.checks import count_of, number, of_type, several
-from ..values.units import time_words
+from ..values.units import times_in_one_unit
 from .buckets import CAP_MB
 from .cost import Cost
 from .step import FREE, Contention, LocalStep, backward_begin_s, default_buckets, last_backward, launches
@@ -66,16 +66,19 @@ class Recommendation:
         return (*smaller[-1:], *larger[:1])
 
     def __str__(self) -> str:
-        one, default_s = self.chosen, time_words(self.default.step_s)
-        if one.bucket_cap_mb is None:
-            first = f"keep the default bucket_cap_mb: {default_s} per step, and no cap is predicted to save 1 % of it"
+        chosen = self.chosen
+        seconds = (self.default.step_s, chosen.step_s, chosen.wait_s, *(each.step_s for each in self.neighbours))
+        default, step, wait, *near = times_in_one_unit(*seconds)
+        if chosen.bucket_cap_mb is None:
+            first = f"keep the default bucket_cap_mb: {default} per step, and no cap is predicted to save 1 % of it"
         else:
-            what = f"write DistributedDataParallel(module, bucket_cap_mb={one.bucket_cap_mb:g})"
-            first = f"{what}: {time_words(one.step_s)} per step, {self.gain:.1%} less than the default's {default_s}"
-        buckets = count_of(one.num_buckets, "bucket")
-        waits = f"{time_words(one.wait_s)} of the step waiting for them, {one.wait_s / (one.step_s or 1):.0%}"
-        near = (f"{each.bucket_cap_mb:g} MiB {time_words(each.step_s)}" for each in self.neighbours)
-        return "\n".join([first, f"{buckets}, {waits}", f"neighbours: {', '.join(near) or 'nothing'}"])
+            what = f"write DistributedDataParallel(module, bucket_cap_mb={chosen.bucket_cap_mb:g})"
+            first = f"{what}: {step} per step, {self.gain:.1%} less than the default's {default}"
+        buckets = count_of(chosen.num_buckets, "bucket")
+        waits = f"{wait} of the step waiting for them, {chosen.wait_s / (chosen.step_s or 1):.0%}"
+        pairs = zip(self.neighbours, near, strict=True)
+        neighbours = ", ".join(f"{each.bucket_cap_mb:g} MiB {time}" for each, time in pairs)
+        return "\n".join([first, f"{buckets}, {waits}", f"neighbours: {neighbours or 'nothing'}"])
 
 
 def recommend(

@@ -22,7 +22,7 @@ from ..pipeline_parallel import build as build_pipeline
 from ..pipeline_parallel import verify as verify_pipeline
 from ..sampling import Assignment, assign, audit
 from ..values.checks import count_of, function, number, of_type, several, whole
-from ..values.units import three_digits, time_words
+from ..values.units import three_digits, times_in_one_unit
 from ..zero import partition
 from .kinds import Score, amount
 
@@ -76,11 +76,12 @@ def schedule_score(mine: Schedule | str, collective: str, cluster: Cluster, num_
     compared = {"yours": schedule, name: build(collective, first.algorithm, cluster.num_ranks, **first.options)}
     if first.algorithm != "ring" and "ring" in ALGORITHMS[collective]:
         compared["ring"] = build(collective, "ring", cluster.num_ranks)
-    rows, took_s = {}, {}
-    for row, one in compared.items():
-        took_s[row] = simulate(one, num_bytes, cluster, detail="ranks").makespan_s
-        rows[row] = str(one.num_steps), time_words(took_s[row]), _times(took_s[row], ranked.bound_s)
-    rows["lower bound"] = "", time_words(ranked.bound_s), ""
+    took_s = {row: simulate(one, num_bytes, cluster, detail="ranks").makespan_s for row, one in compared.items()}
+    *times, bound = times_in_one_unit(*took_s.values(), ranked.bound_s)
+    rows = {}
+    for (row, one), time in zip(compared.items(), times, strict=True):
+        rows[row] = str(one.num_steps), time, _times(took_s[row], ranked.bound_s)
+    rows["lower bound"] = "", bound, ""
     return Score(("steps", "time", "× bound"), rows, _too_much(took_s["yours"], took_s[name]))
 
 
@@ -94,12 +95,13 @@ def bucket_score(mine: Any, local: ddp.LocalStep, cost: Cost) -> Score:
     if not isinstance(mine, list | tuple):
         yours = {"bucket_cap_mb": number("the cap in MiB", amount(mine, "MiB"), 0)}
     options = {"yours": yours, "DDP's default": {}, "recommended": {"bucket_cap_mb": found.bucket_cap_mb}}
-    rows, took_s = {}, {}
-    for name, chosen in options.items():
-        step = ddp.simulate(local, cost, **chosen)
-        took_s[name] = step.makespan_s
-        count = str(len(step.select(lane="allreduce")))
-        rows[name] = count, time_words(step.makespan_s), time_words(step.select(kind="wait").busy_s)
+    steps = {name: ddp.simulate(local, cost, **chosen) for name, chosen in options.items()}
+    took_s = {name: step.makespan_s for name, step in steps.items()}
+    waits_s = [step.select(kind="wait").busy_s for step in steps.values()]
+    times = times_in_one_unit(*took_s.values(), *waits_s)
+    rows = {}
+    for (name, step), taken, waited in zip(steps.items(), times[: len(steps)], times[len(steps) :], strict=True):
+        rows[name] = str(len(step.select(lane="allreduce"))), taken, waited
     return Score(("buckets", "step", "waits"), rows, _too_much(took_s["yours"], took_s["recommended"], 1.01))
 
 

@@ -17,7 +17,7 @@ from ..figures.rankings import draw_ranking
 from ..figures.schedules import draw_schedule
 from ..figures.svg import to_svg
 from ..values.checks import count_of
-from ..values.units import parse_bytes, time_words
+from ..values.units import parse_bytes, time_words, times_in_one_unit
 from .panel import Explorer, Now, Setting, Steps, shows, sizes
 
 _ALGORITHMS = ALGORITHMS["allreduce"]
@@ -37,6 +37,12 @@ SETTINGS = (
     Setting("num_segments", 2, range(1, 9), "segments", "of a chunk, sent one behind the other"),
     Setting("shared_nic", False, (False, True), "one network card per node"),
 )
+# Links of real machines, at the nearest values of the sliders: what NCCL's model of a ring with protocol Simple has for
+# a hop, and for what a GPU and its network card carry (`HOP` and `GPUS` in rankscope.nccl.constants). A schedule needs
+# the links one by one, so this explorer has these in the place of a list of networks.
+H100_LINKS = {"intra_us": 3, "inter_us": 15, "intra_gb_per_s": 300, "inter_gb_per_s": 50}  # NVLink 4, InfiniBand NDR
+L40S_LINKS = {"intra_us": 5, "inter_us": 15, "intra_gb_per_s": 25, "inter_gb_per_s": 25}  # PCIe 4
+TCP_LINKS = {"inter_us": 50, "inter_gb_per_s": 1}  # hosts on 10 Gbit/s Ethernet
 PRESETS: dict[str, dict[str, Any]] = {
     "ring": {},
     "halving and doubling": {"algorithm": "halving_doubling"},
@@ -45,6 +51,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "the same, one card per node": {"algorithm": "torus_2d", "num_nodes": 3, "inter_gb_per_s": 1, "shared_nic": True},
     "1 KiB: doubling wins": {"algorithm": "recursive_doubling", "message": "1 KiB"},
     "1 GiB": {"message": "1 GiB"},
+    "2 nodes of 8 H100s, 64 MiB": {"num_nodes": 2, "gpus_per_node": 8, "message": "64 MiB", **H100_LINKS},
+    "8 L40S on PCIe, 64 MiB": {"num_nodes": 1, "gpus_per_node": 8, "message": "64 MiB", **L40S_LINKS},
+    "8 hosts on 10 GbE": {"num_nodes": 8, "gpus_per_node": 1, **TCP_LINKS},
 }
 _MOST_CELLS = 1024  # ranks × chunks in the picture, so that it follows the slider
 
@@ -141,18 +150,23 @@ def _seen(now: Now) -> tuple[list[str], str]:
 def report(now: Now) -> list[str]:
     """What `verify` says, what the simulation predicts, and which algorithm is fastest."""
     found = ranked(now)
-    others = f"fastest here: {found.algorithm}, {time_words(found.seconds)}"
+    following = ""
     if len(found.candidates) > 1:
         more = f"{found.margin:.0%} longer" if found.margin > 1e-9 else "just as fast"
-        others += f"; next: {found.candidates[1].algorithm}, {more}"
+        following = f"; next: {found.candidates[1].algorithm}, {more}"
     try:
         correct, seconds = verified(recipe(now)), predicted_s(now)
     except ValueError as error:
-        return [f"{now.algorithm}: {error}", others]
-    bound = f"lower bound on the fastest link: {time_words(found.bound_s)}"
+        return [
+            f"{now.algorithm}: {error}",
+            f"fastest here: {found.algorithm}, {time_words(found.seconds)}{following}",
+        ]
+    prediction, least, fastest = times_in_one_unit(seconds, found.bound_s, found.seconds)
+    others = f"fastest here: {found.algorithm}, {fastest}{following}"
+    bound = f"lower bound on the fastest link: {least}"
     if found.bound_s:
         bound += f", {seconds / found.bound_s:.3g} times that"
-    lines = [f"verified: {correct}", f"predicted: {time_words(seconds)}; {bound}"]
+    lines = [f"verified: {correct}", f"predicted: {prediction}; {bound}"]
     if num_segments := _best_options(now).get("num_segments"):
         lines.append(f"segments: {now.num_segments} as set, {num_segments} would be best")
     return [*lines, others]

@@ -10,7 +10,7 @@ from ..figures.boxes import UNITS, draw_boxes, natives
 from ..figures.marks import Drawing
 from ..machine import Profile, bank
 from ..machine.profile import busbw_factor
-from ..values.units import parse_bytes, rate_words, time_words
+from ..values.units import parse_bytes, rates_in_one_unit, times_in_one_unit
 from .machine import by_name, interpolated
 from .panel import Explorer, Now, Setting, shows, sizes
 
@@ -55,10 +55,47 @@ class Boxes:
         return {name: self.profiles[name] for name in (now.first, now.second, now.third) if name in self.profiles}
 
     def picture(self, now: Now) -> Drawing | None:
-        """The lines of those that were measured with this collective."""
+        """The lines of those that were measured with this collective; the title is of the size that is set."""
         found = {name: one for name, one in self.chosen(now).items() if natives(one, now.collective)}
+        if not found:
+            return None
         num_bytes = parse_bytes("message", now.message)
-        return draw_boxes(found, now.collective, now.view, self.yours, num_bytes) if found else None
+        return draw_boxes(found, now.collective, now.view, self.yours, num_bytes, self._title(now))
+
+    def _title(self, now: Now) -> str:
+        """The fastest and the slowest machine at this size; of those that were measured at smaller and larger ones."""
+        what = f"{now.collective} of {now.message}"
+        seconds: dict[str, float] = {}
+        for name, profile in self.chosen(now).items():
+            sizes = natives(profile, now.collective)
+            time_s = self._seconds(now, profile)
+            if time_s is not None and min(sizes) <= parse_bytes("message", now.message) <= max(sizes):
+                seconds[name] = time_s
+        if not seconds:
+            return f"{what}: measured on none of these machines"
+        if now.view == "time":
+            values = seconds
+            words = times_in_one_unit
+        else:
+            values = {name: self._busbw(now, name, time_s) for name, time_s in seconds.items()}
+            words = rates_in_one_unit
+        ranked = sorted(values, key=values.__getitem__, reverse=now.view != "time")
+        ends = list(dict.fromkeys([ranked[0], ranked[-1]]))
+        pairs = zip(ends, words(*[values[name] for name in ends]), strict=True)
+        return f"{what}: {', '.join(f'{name} {value}' for name, value in pairs)}"
+
+    def _seconds(self, now: Now, profile: Profile) -> float | None:
+        """The time at this size as measured, otherwise interpolated; None if neither is known."""
+        num_bytes = parse_bytes("message", now.message)
+        measured = natives(profile, now.collective).get(num_bytes)
+        if measured is not None:
+            return measured
+        found = interpolated(profile, now.collective, num_bytes)
+        return None if found is None else found[0]
+
+    def _busbw(self, now: Now, name: str, seconds: float) -> float:
+        factor = busbw_factor(now.collective, self.profiles[name].num_ranks)
+        return factor * parse_bytes("message", now.message) / seconds
 
     def without_effect(self, now: Now) -> dict[str, str]:
         """How a collective is shown, where none of the machines was measured with it."""
@@ -68,19 +105,30 @@ class Boxes:
 
     def report(self, now: Now) -> list[str]:
         """The time of each machine at this size, interpolated where it was not measured, and its source."""
-        lines, num_bytes = [], parse_bytes("message", now.message)
+        lines = []
+        num_bytes = parse_bytes("message", now.message)
+        seconds = {name: self._seconds(now, profile) for name, profile in self.chosen(now).items()}
+        known = {name: time_s for name, time_s in seconds.items() if time_s is not None}
+        times = dict(zip(known, times_in_one_unit(*known.values()), strict=True))
+        rates_of = [self._busbw(now, name, time_s) for name, time_s in known.items()]
+        rates = dict(zip(known, rates_in_one_unit(*rates_of), strict=True))
         for name, profile in self.chosen(now).items():
-            seconds, interval = natives(profile, now.collective).get(num_bytes), ""
-            if seconds is None and (found := interpolated(profile, now.collective, num_bytes)):
-                seconds, interval = found[0], f", interpolated ({found[1]})"
             said = f"{now.collective} was not measured"
-            if seconds is not None:
-                rate = rate_words(busbw_factor(now.collective, profile.num_ranks) * num_bytes / seconds)
-                said = f"{now.message} in {time_words(seconds)}{interval}, busbw {rate}"
+            if name in known:
+                interval = ""
+                if num_bytes not in natives(profile, now.collective):
+                    interval = f", interpolated ({_interval(profile, now.collective, num_bytes)})"
+                said = f"{now.message} in {times[name]}{interval}, busbw {rates[name]}"
             source = profile.provenance.get("source", {})
             origin = [source[key] for key in ("repository", "licence", "notes") if key in source]
             lines += [f"{name}: {said}", f"    {'; '.join([profile.provenance['name'], *origin])}"]
         return lines
+
+
+def _interval(profile: Profile, collective: str, num_bytes: int) -> str:
+    """The 90 % interval of an interpolated time, in words."""
+    found = interpolated(profile, collective, num_bytes)
+    return "" if found is None else " to ".join(times_in_one_unit(*found[1:]))
 
 
 @shows(SETTINGS)

@@ -17,6 +17,7 @@ from .data_parallel import data_parallel
 from .ddp import ddp
 from .machine import by_name, machine
 from .nccl import nccl
+from .networks import has_network
 from .panel import Panel, Pictured
 from .parts import parts
 from .pipeline import pipeline
@@ -71,20 +72,22 @@ def gallery(
 ) -> Pictured:
     """Return a button for each explorer of `CATALOGUE` over the one that was picked, at first `opened`.
 
-    `profiles`, by name, are for `machine`, and those of GPUs for `boxes`; without any, machines of the bank are shown.
-    `gpu`, a profile with copies to a GPU, is for `transfers`. An explorer is made when it is first picked, and keeps
-    its settings when another one is. `address` is the query of a page of its own,
-    like ``state=explorers.zero(stage=1)``, with the state to start at; the page then links to what it shows. Raises
-    ValueError for what is no profile and no explorer.
+    `profiles`, by name, are for `machine`; those of GPUs are also for `boxes`, and for `ddp` if they have the backend's
+    own allreduce. Without any, machines of the bank are shown. `gpu`, a profile with copies to a GPU, is for
+    `transfers`. An explorer is made when it is first picked, and keeps its settings when another one is. `address` is
+    the query of a page of its own, like ``state=explorers.zero(stage=1)``, with the state to start at; the page then
+    links to what it shows. Raises ValueError for what is no profile and no explorer.
 
     >>> box = gallery()
     >>> [label for label, _ in box.children[0].options][:2]
     ['Which rank reads which sample', 'How a batch arrives']
     """
     by_names = by_name(profiles or {})
+    of_gpus = {name: profile for name, profile in by_names.items() if profile.provenance.get("gpus")}
     inputs: dict[str, Any] = {
         "machine": by_names or None,
-        "boxes": {name: one for name, one in by_names.items() if one.provenance.get("gpus")},
+        "boxes": of_gpus,
+        "ddp": {name: profile for name, profile in of_gpus.items() if has_network(profile)},
         "transfers": None if gpu is None else of_type("gpu", gpu, Profile),
     }
     return _Gallery(inputs, one_of("opened", opened, tuple(_ENTRIES)), address)

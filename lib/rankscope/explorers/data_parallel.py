@@ -11,7 +11,7 @@ from ..ddp.architectures import ARCHITECTURES, architecture_step
 from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..timeline import Timeline
-from ..values.units import decimal_words, time_words
+from ..values.units import decimal_words, time_words, times_in_one_unit
 from .panel import Explorer, Now, Setting, Steps, shows
 
 # Bytes of one sample: a float32 image or int64 tokens, and float32 scores of each class or of each token's successor.
@@ -23,6 +23,8 @@ SAMPLE_BYTES = {
 }
 BATCHES = {f"{number} samples": number for number in (8, 9, 16, 32, 64, 128, 256, 512)}
 RATES = {f"{number} TFLOP/s": number * 1e12 for number in (5, 10, 20, 40, 100, 200, 400)}
+# DataParallel copies from GPU to GPU, so this explorer needs a link's own latency and bandwidth. It has no list of
+# networks, because those are times of allreduces. DDP's ring runs over the same link, for a fair comparison.
 LINKS = {
     "1 GB/s, 50 µs (10 GbE)": Link(50e-6, 1e9),
     "12 GB/s, 10 µs (PCIe 3)": Link(10e-6, 12e9),
@@ -68,7 +70,7 @@ def picture(now: Now) -> Drawing:
         for span in found[how].select(lane=lane)
         if span.stop_s > span.start_s  # the loss takes no time here
     ]
-    data_parallel, ddp = (time_words(spans.makespan_s) for spans in found.values())
+    data_parallel, ddp = times_in_one_unit(*[spans.makespan_s for spans in found.values()])
     title = f"{now.model} on {now.num_gpus} GPUs: a step takes {data_parallel} with DataParallel (DP), {ddp} with DDP"
     return draw_timeline(Timeline.of(both), title)
 

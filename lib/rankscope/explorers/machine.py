@@ -17,7 +17,7 @@ from ..machine.profile import NATIVE, Point
 from ..machine.verdict import bound_s
 from ..timeline import Timeline
 from ..values.checks import of_type, printable
-from ..values.units import parse_bytes, time_words
+from ..values.units import parse_bytes, time_words, times_in_one_unit
 from .panel import Explorer, Now, Setting, shows, sizes
 
 SETTINGS = (
@@ -79,12 +79,16 @@ class Machines:
         except ValueError as error:
             return [f"{now.algorithm}: {error}", *self.native(now)]
         times = f"{predicted_s / least_s:.2f} times the lower bound" if least_s else "no lower bound is known"
-        lines = [f"predicted: {time_words(predicted_s)}, {times}"]
-        if point := measured.get(now.algorithm):
-            off = predicted_s / point.median_s - 1
-            lines.append(f"measured:  {time_words(point.median_s)}; predicted {off:+.1%}")
+        point = measured.get(now.algorithm)
+        if point is None:
+            lines = [
+                f"predicted: {time_words(predicted_s)}, {times}",
+                f"not measured at this size, on {now.num_ranks} ranks",
+            ]
         else:
-            lines.append(f"not measured at this size, on {now.num_ranks} ranks")
+            prediction, measurement = times_in_one_unit(predicted_s, point.median_s)
+            off = predicted_s / point.median_s - 1
+            lines = [f"predicted: {prediction}, {times}", f"measured:  {measurement}; predicted {off:+.1%}"]
         place = "intra" if profile.num_nodes == 1 else "inter"
         return [*lines, *self.native(now), f"link: {profile.best_link(place)}"]
 
@@ -96,8 +100,13 @@ class Machines:
         profile = self.profiles[now.profile]
         if point := self.measured(now).get(NATIVE):
             return [f"{profile.backend}'s own: {time_words(point.median_s)}"]
-        found = interpolated(profile, "allreduce", self.num_bytes(now)) if now.num_ranks == profile.num_ranks else None
-        return [f"{profile.backend}'s own, interpolated: {time_words(found[0])} ({found[1]})"] if found else []
+        if now.num_ranks != profile.num_ranks:
+            return []
+        found = interpolated(profile, "allreduce", self.num_bytes(now))
+        if found is None:
+            return []
+        time, low, high = times_in_one_unit(*found)
+        return [f"{profile.backend}'s own, interpolated: {time} ({low} to {high})"]
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
         cluster, num_bytes = self._cluster(now.profile, now.num_ranks), self.num_bytes(now)
@@ -126,14 +135,14 @@ def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     return {printable(str(name)): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
 
 
-def interpolated(profile: Profile, collective: str, num_bytes: int) -> tuple[float, str] | None:
-    """Return the seconds of the backend's own collective by its curve, and their 90 % interval in words.
+def interpolated(profile: Profile, collective: str, num_bytes: int) -> tuple[float, float, float] | None:
+    """Return the seconds of the backend's own collective by its curve, and the ends of their 90 % interval.
 
-    None where it was never measured, at too few sizes, and without scipy.
+    None if it was never measured, or at too few sizes, and without scipy.
     """
     with suppress(ValueError, ImportError):
         curve = profile.curve(collective)
-        return curve.seconds(num_bytes), " to ".join(map(time_words, curve.interval_s(num_bytes)))
+        return curve.seconds(num_bytes), *curve.interval_s(num_bytes)
     return None
 
 

@@ -13,7 +13,7 @@ from ..figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from ..figures.palette import INK
 from ..nccl import GPUS, Model
 from ..nccl.public import public
-from ..values.units import bytes_words, parse_bytes, time_words
+from ..values.units import bytes_words, parse_bytes, times_in_one_unit
 from .panel import Explorer, Now, Setting, Steps, shows, sizes
 
 POWERS = range(10, 34)
@@ -127,7 +127,7 @@ def picture(now: Now) -> Drawing:
         lines=drawn,
         texts=(channels, *names),
         x_ticks=[(k + 0.5, bytes_words(_SIZES[k])) for k in range(0, len(_SIZES), 5)],
-        y_ticks=[((high - k) * scale, time_words(10.0**k)) for k in np.arange(low, high + 1)],
+        y_ticks=[((high - k) * scale, *times_in_one_unit(10.0**k)) for k in np.arange(low, high + 1)],
         legend=keys,
     )
 
@@ -158,16 +158,17 @@ def report(now: Now) -> list[str]:
     model, can, chosen = _shown(now)
     size, row = _SIZES[_place(now)], chosen[_place(now)]
     rest = sorted((rows[_place(now)] for rows in can.values()), key=lambda one: one.nccl_s)
+    found = _found(now.gpu, now.gpus_per_node, now.num_nodes, now.collective)
+    measured = {name: points[size] for name, points in found.items() if size in points}
+    seconds = [row.nccl_s, row.time_s, *[second.nccl_s for second in rest[1:2]], *measured.values()]
+    expected, taken, *others = times_in_one_unit(*seconds)
     lines = [
         f"{now.message}: {row.algorithm} {row.protocol} on {row.channels:.0f} of {model.num_channels} channels",
-        f"NCCL expects {time_words(row.nccl_s)}; with launch, hops and tails a machine takes {time_words(row.time_s)}",
+        f"NCCL expects {expected}; with launch, hops and tails a machine takes {taken}",
     ]
-    if len(rest) > 1:
-        second = rest[1]
-        lines.append(f"next: {second.algorithm} {second.protocol}, {time_words(second.nccl_s)}")
-    for name, points in _found(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).items():
-        if size in points:
-            lines.append(f"{name}: {time_words(points[size])}")
+    for second in rest[1:2]:
+        lines.append(f"next: {second.algorithm} {second.protocol}, {others.pop(0)}")
+    lines += [f"{name}: {time}" for name, time in zip(measured, others, strict=True)]
     return [*lines, *model.notes]
 
 

@@ -21,7 +21,7 @@ from ..values.units import bytes_words
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 _MOST_LINE_CHARACTERS = 2000
-_MOST_COLUMN_PX = 420  # so that two columns fit a page of 900 px
+_MOST_COLUMN_PX = 400  # so that two columns fit next to JupyterLab's file browser on a screen of 1,280 px
 _STYLE = """<style>
 .rankscope-explorer .widget-readout { flex: none; min-width: 48px; max-width: none; white-space: nowrap; }
 </style>"""
@@ -125,7 +125,8 @@ class Explorer:
     Everything is a pure function of the settings. A picture may be None, and may raise ValueError, whose message then
     stands in its place. `presets` are settings worth seeing, by the text of their buttons; what one does not name is at
     its default. `without_effect` gives the reason for each control that changes nothing at these settings, `most` the
-    largest value of a slider that ends before its own end.
+    largest value of a slider that ends before its own end, and `derived` the value of each setting that follows from
+    the others: whatever it is set to, it has that value.
     """
 
     name: str = ""  # of the function that makes it, if one does
@@ -139,9 +140,11 @@ class Explorer:
         presets: Mapping[str, Mapping[str, Any]] | None = None,
         without_effect: Callable[[Now], dict[str, str]] = lambda now: {},
         most: Callable[[Now], dict[str, int]] = lambda now: {},
+        derived: Callable[[Now], dict[str, Any]] = lambda now: {},
     ) -> None:
         self.settings, self.pictures, self.report = settings, pictures, report
         self.presets, self.without_effect, self.most = presets or {}, without_effect, most
+        self.derived = derived
         self._now: Any = namedtuple("Now", [setting.name for setting in settings])  # type: ignore[misc]
 
     def at(self, **given: Any) -> Now:
@@ -149,12 +152,19 @@ class Explorer:
         known = self._now._fields
         if unknown := given.keys() - {*known}:
             raise ValueError(f"settings are {', '.join(known)}; got {', '.join(sorted(unknown))}")
-        return self._now(*(setting.check(given.get(setting.name, setting.default)) for setting in self.settings))
+        now = self._now(*(setting.check(given.get(setting.name, setting.default)) for setting in self.settings))
+        return now._replace(**self.derived(now))
 
     def line(self, now: Now) -> str:
-        """Return the call that opens the explorer at these settings. It names those that are not at their defaults."""
-        pairs = zip(self.settings, now, strict=True)
-        words = [f"{setting.name}={_typed(value)}" for setting, value in pairs if value != setting.default]
+        """Return the call that opens the explorer at these settings.
+
+        It names those that are not at their defaults and do not follow from others.
+        """
+        derived = self.derived(now)
+        words = []
+        for setting, value in zip(self.settings, now, strict=True):
+            if value != setting.default and setting.name not in derived:
+                words.append(f"{setting.name}={_typed(value)}")
         return f"explorers.{self.name}({', '.join([*self.inputs, *words])})"
 
     def read(self, line: str) -> Now:
@@ -274,7 +284,10 @@ class Panel(Pictured):
         with self._hold():
             for name, most in self.explorer.most(self.now).items():
                 self.controls[name].max = most
-            if (now := self.now) != self._painted:
+            now = self.now
+            for name in self.explorer.derived(now):
+                self.controls[name].value = getattr(now, name)
+            if now != self._painted:
                 self._painted = now
                 self.pictures.value, self.report.value = self.explorer.html(now)
                 reasons = self.explorer.without_effect(now)
@@ -314,7 +327,8 @@ class Panel(Pictured):
             list(self.controls.values()),
             layout=widgets.Layout(
                 display="grid",
-                grid_template_columns=f"repeat(auto-fill, minmax({column_px}px, 1fr))",
+                # on a telephone a column is as wide as the page, and not wider
+                grid_template_columns=f"repeat(auto-fill, minmax(min({column_px}px, 100%), 1fr))",
                 grid_gap="0 16px",
                 align_items="center",
             ),

@@ -14,6 +14,7 @@ from ..timeline import Timeline
 from ..values.units import decimal_words, time_words
 from .panel import Explorer, Now, Setting, Steps, shows
 
+# Stages send activations from rank to rank, which needs a link. Networks of other explorers are times of allreduces.
 LINKS = {
     "free": None,
     "200 GB/s, 3 µs": Link(3e-6, 200e9),

@@ -17,9 +17,9 @@ from ..figures.marks import Drawing
 from ..figures.player import animated, draw_play, save_play
 from ..values.checks import count_of, printable
 from ..values.storage import PathLike
-from ..values.units import bytes_words, time_words
+from ..values.units import bytes_words, times_in_one_unit
+from .allreduce import H100_LINKS, cluster, num_bytes, without_links
 from .allreduce import SETTINGS as OF_CLUSTERS
-from .allreduce import cluster, num_bytes, without_links
 from .panel import MOST_SVG_BYTES, Explorer, Now, Panel, Setting, shows
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
@@ -58,6 +58,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "1 KiB: doubling wins": {"message": "1 KiB", "against": "recursive_doubling"},
     "two nodes": {"num_nodes": 2, "gpus_per_node": 8},
     "two nodes, in a torus": {"num_nodes": 2, "gpus_per_node": 8, "against": "torus_2d"},
+    "two nodes of H100s, in a torus": {"num_nodes": 2, "gpus_per_node": 8, "against": "torus_2d", **H100_LINKS},
     "all to one root": {"algorithm": "flat", "against": "binomial_tree", "gpus_per_node": 8},
     "an allgather": {"algorithm": "allgather ring", "against": "allgather bruck"},
     "broadcast: tree or chain": {"algorithm": "broadcast binomial", "against": "broadcast chain", "gpus_per_node": 8},
@@ -109,12 +110,10 @@ def report(now: Now) -> list[str]:
     except ValueError as error:
         return [str(error)]
     lines = []
-    for play in found:
+    for play, time in zip(found, times_in_one_unit(*[play.finish_s for play in found]), strict=True):
         sent = play.schedule.traffic(play.num_bytes).sent_bytes.max()
         counts = f"{count_of(play.schedule.num_steps, 'step')}, {count_of(play.src.size, 'message')}"
-        lines.append(
-            f"{_name(play)}: {counts}; the busiest rank sends {bytes_words(sent)}; {time_words(play.finish_s)}"
-        )
+        lines.append(f"{_name(play)}: {counts}; the busiest rank sends {bytes_words(sent)}; {time}")
     if len(found) == 2:
         first, second = sorted(found, key=lambda play: play.finish_s)
         names = [_name(play) for play in (first, second)]

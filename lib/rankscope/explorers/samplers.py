@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ..figures.assignments import draw_assignment
+from ..figures.assignments import draw_assignment, reading_title
 from ..figures.marks import Drawing
 from ..sampling import Assignment, assign, audit
 from ..values.checks import count_of
@@ -54,7 +54,11 @@ def epochs(now: Now) -> list[Assignment]:
 
 def picture(now: Now) -> Drawing:
     """The last epoch: which rank reads which sample at which step."""
-    return draw_assignment(epochs(now)[-1], now.color_by)
+    last = epochs(now)[-1]
+    when = f"epoch {now.epoch}"
+    if last.epoch != now.epoch:
+        when += f" in the order of epoch {last.epoch}"
+    return draw_assignment(last, now.color_by, reading_title(last, when))
 
 
 def report(now: Now) -> list[str]:

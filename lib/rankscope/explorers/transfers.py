@@ -17,7 +17,7 @@ from ..machine.profile import Point
 from ..timeline import Timeline
 from ..transfer import overlap_share, simulate
 from ..values.checks import of_type
-from ..values.units import parse_bytes, rate_words, time_words
+from ..values.units import parse_bytes, rate_words, time_words, times_in_one_unit
 from .panel import Explorer, Now, Setting, shows, sizes
 
 LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}
@@ -136,9 +136,9 @@ class Copies:
         bounds = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
         bounds |= {"copies": copy_s, "steps": step_s} if now.prefetched else {"copy + step": copy_s + step_s}
         worst = max(bounds, key=bounds.__getitem__)
-        words = [f"loop: {time_words(batch_s)} per batch; {worst} alone would take {time_words(bounds[worst])}"]
+        batch, bound, best = times_in_one_unit(batch_s, bounds[worst], max(copy_s, step_s))
+        words = [f"loop: {batch} per batch; {worst} alone would take {bound}"]
         if steps.makespan_s:
-            best = time_words(max(copy_s, step_s))
             words.append(f"      max(copy, step) is {best}, achieved to {overlap_share(loop):.0%}")
         return words
 

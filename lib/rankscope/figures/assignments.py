@@ -57,7 +57,7 @@ def draw_assignment(assignment: Assignment, color_by: str = "rank", title: str |
     parted = batch_size > 1 and batch_size * cell_px >= 8  # closer lines would hide the cells
     rules = tuple(float(x) for x in range(batch_size, assignment.num_steps, batch_size)) if parted else ()
     return Drawing(
-        title=title or _reading_title(assignment, epoch),
+        title=title or reading_title(assignment),
         x_label="read of the epoch [step]",
         y_label="rank",
         width=steps,
@@ -185,9 +185,12 @@ def _readers(assignment: Assignment) -> tuple[NDArray[np.int64], NDArray[np.int6
     return reader, np.bincount(flat[inside], minlength=assignment.size)
 
 
-def _reading_title(assignment: Assignment, epoch: EpochAudit) -> str:
-    over = count_of(assignment.num_ranks, "rank")
-    what = f"{count_of(assignment.size, 'sample')} over {over}, epoch {assignment.epoch}"
+def reading_title(assignment: Assignment, when: str | None = None) -> str:
+    """Return the title of `draw_assignment`; `when` names the epoch, by default by the number that the sampler had."""
+    epoch = audit(of_type("assignment", assignment, Assignment)).epochs[0]
+    samples = count_of(assignment.size, "sample")
+    ranks = count_of(assignment.num_ranks, "rank")
+    what = f"{samples} over {ranks}, {when or f'epoch {assignment.epoch}'}"
     if not assignment.size and not epoch.num_reads:
         return f"{what}: nothing to read"
     counts = epoch.num_repeats, epoch.dropped.size, epoch.out_of_range.size

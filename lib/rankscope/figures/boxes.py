@@ -13,7 +13,7 @@ from ..machine.bank import is_sick
 from ..machine.expected import beside, native
 from ..machine.profile import busbw_factor
 from ..values.checks import of_type, one_of
-from ..values.units import bytes_words, rate_words, round_ticks, time_words
+from ..values.units import bytes_words, rate_words, rates_in_one_unit, round_ticks, times_in_one_unit
 from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts, spread_out
 from .palette import CATEGORIES, FAINT, INK
 
@@ -150,8 +150,10 @@ def _finding(lines: Sequence[_Line], view: str, what: str) -> str:
         return f"{what}: up to {rate_words(max(line.rate(size) for line in lines for size in line.seconds))}"
     size = max(common)
     ranked = sorted(lines, key=lambda line: line.seconds[size] if view == "time" else -line.rate(size))
-    said = [
-        f"{line.name} {time_words(line.seconds[size]) if view == 'time' else rate_words(line.rate(size))}"
-        for line in dict.fromkeys([ranked[0], ranked[-1]])
-    ]
-    return f"{what} of {bytes_words(size)}: {', '.join(said)}"
+    ends = list(dict.fromkeys([ranked[0], ranked[-1]]))
+    if view == "time":
+        values = times_in_one_unit(*[line.seconds[size] for line in ends])
+    else:
+        values = rates_in_one_unit(*[line.rate(size) for line in ends])
+    pairs = zip(ends, values, strict=True)
+    return f"{what} of {bytes_words(size)}: {', '.join(f'{line.name} {value}' for line, value in pairs)}"

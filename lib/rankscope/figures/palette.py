@@ -38,11 +38,10 @@ _WORK = (  # a hue, the work of one machine that has it, and the communication t
     (_SKY, "copy h2d", "scatter reduce_scatter"),
     (_VERMILLION, "step compute train kernel", "alltoall"),
     (_YELLOW, "decode host", "reduce"),
-    (_BLACK, "", "push"),
     (_BROWN, "backward", "send"),
     (_NAVY, "load loader", "collective"),
     (_PLUM, "optimizer", "shadow"),
-    (_LIME, "loss zero_grad", "pull"),
+    (_LIME, "loss zero_grad", ""),
     (OTHER, "start stop", ""),
     (WAITING, "wait blocked", "barrier"),
 )

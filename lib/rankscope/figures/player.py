@@ -20,7 +20,7 @@ from ..collectives.playback import Playback
 from ..collectives.schedule import MOVES, Ints
 from ..values.checks import count_of, number, of_type, several
 from ..values.storage import PathLike, write_atomically
-from ..values.units import bytes_words, round_ticks, time_unit, time_words
+from ..values.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
 from .marks import Drawing, Key, Lines, Rects, Texts
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ink_on, ramp, rank_colors
 from .schedules import _ADDED, _COPIED
@@ -262,7 +262,9 @@ class Strip:
 
     def said(self, at_s: float) -> tuple[str, str, str]:
         """What happens at this time, how much is finished, and when all was, where there is room for it."""
-        play, after = self.play, f"finished after {time_words(self.play.finish_s)}"
+        play = self.play
+        finish, _ = times_in_one_unit(play.finish_s, self.horizon_s)  # as the title has it
+        after = f"finished after {finish}"
         count = f"{int(play.finished(at_s).sum())} of {int(play.schedule.wanted().sum())} chunks finished"
         if at_s < play.finish_s:
             return self._happening(at_s), count, ""
@@ -347,7 +349,7 @@ def finishes(plays: Sequence[Playback]) -> str:
     """When each finishes, as a title says it."""
     alike = len({play.schedule.collective for play in plays}) == 1
     names = [f"{play.schedule.algorithm}{'' if alike else f' {play.schedule.collective}'}" for play in plays]
-    ends = [f"after {time_words(play.finish_s)}" for play in plays]
+    ends = [f"after {time}" for time in times_in_one_unit(*[play.finish_s for play in plays])]
     return ", ".join([f"{names[0]} finishes {ends[0]}", *map(" ".join, zip(names[1:], ends[1:], strict=True))])
 
 

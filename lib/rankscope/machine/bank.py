@@ -18,6 +18,9 @@ from ..values.checks import one_line
 
 FOLDER = Path(__file__).parent / "published"
 PREFIX = "bank:"
+_NEAR = 0.7  # of difflib's similarity: names that a slip of the finger explains
+_MOST_NEAR = 3  # names that an error suggests
+_TELLING = 3  # letters of a name that are enough to suggest the names that contain them
 SICK = "sick: "  # first word of the notes of a machine whose figures nobody should expect
 
 
@@ -56,6 +59,10 @@ def found(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         return path
     name = text.removeprefix(PREFIX)
     if name not in bank():
-        near = difflib.get_close_matches(name, bank(), 3, 0.4) or sorted(bank())[:3]
-        raise ValueError(one_line(f"the bank has no {name!r}; the nearest are {', '.join(near)}; bank() lists all"))
+        containing = [known for known in bank() if name in known] if len(name) >= _TELLING else []
+        near = containing[:_MOST_NEAR] or difflib.get_close_matches(name, bank(), _MOST_NEAR, _NEAR)
+        either = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
+        meant = f"Did you mean {either}? " if near else ""
+        lists = "`rankscope bank`, or machine.bank() in Python, lists all machines"
+        raise ValueError(one_line(f"the bank has no {name!r}. {meant}{lists}"))
     return FOLDER / f"{name}.json"

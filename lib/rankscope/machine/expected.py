@@ -26,6 +26,7 @@ _HOST, _HALF = 40e9, 0.5  # maximum bytes/s through the host's memory; share of 
 _SLOW_GPUS, _SLOW_NODES = 0.5, 0.9  # of the median pair
 _MOST_OF = 0.6  # share of the slow pairs that include one node
 _FALLS, _EVEN = 0.92, 0.9  # at a dip, of the size before; around it, of the peers' best
+_SLOW_START = 0.6  # of similar machines' speed at small sizes: 1.7 times their time
 
 NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data sheets
     "V100 SXM2": 150e9,
@@ -35,10 +36,61 @@ NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data
 }
 PCIE = {"L40S": 4, "RTX 4090": 4, "A100 PCIE": 4, "H100 PCIE": 5, "RTX PRO 6000": 5, "RTX 5090": 5}  # generations
 WIRE = NVLINK | {model: pcie_bytes_per_s(generation) for model, generation in PCIE.items()}
-_NO_MODEL = r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\w+ EDITION"
-_FABRIC = (
+_NO_MODEL = re.compile(r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\b\w+ EDITION")
+_FABRIC = re.compile(
     r"(?P<efa>EFA|AWS)|(?P<slingshot>Slingshot|CXI)|(?P<ethernet>GbE|RoCE)|(?P<ib>InfiniBand|\bIB\b)|(?P<opa>Omni)"
 )
+
+
+# Networks as NCCL's log names them, and what else the log states of how ranks communicate. A description of the
+# hardware, such as "4 × HDR200 InfiniBand", says nothing about what NCCL uses.
+_SOCKETS_STATED = re.compile(r"\bSocket\b")
+_NETWORK_STATED = re.compile(r"NET/(?!Socket)\w|\bIB(?:ext\w*)?\b|Libfabric|\bOFI\b|\bUCX\b|FasTrak|\bgIB\b")
+_P2P_STATED = re.compile(r"\bP2P\b")
+_SHM_STATED = re.compile(r"\bSHM\b")
+_GPUDIRECT_ON = re.compile(r"GPU Direct RDMA Enabled")
+_GPUDIRECT_OFF = re.compile(r"GPU Direct RDMA Disabled")
+_P2P_FORBIDDEN = re.compile(r"NCCL_P2P_DISABLE=1|NCCL_P2P_LEVEL=LOC")
+_GPUDIRECT_FORBIDDEN = re.compile(r"NCCL_NET_GDR_LEVEL=(?:0|LOC)")
+
+
+@attrs.frozen
+class Stated:
+    """What the log of a machine states about how its ranks communicate; None for what it does not state.
+
+    Rules ask here first. Figures decide only where nothing is stated, so no rule contradicts the log.
+    """
+
+    uses_sockets: bool | None
+    is_p2p_off: bool | None
+    is_gpudirect_off: bool | None
+
+
+def stated(about: Mapping[str, Any]) -> Stated:
+    """Return what a provenance states: its `network` holds what NCCL printed, its `environment` NCCL's variables.
+
+    >>> stated({"network": "NET/Socket, P2P"})
+    Stated(uses_sockets=True, is_p2p_off=False, is_gpudirect_off=None)
+    """
+    network, environment = str(about.get("network", "")), str(about.get("environment", ""))
+    has_sockets, has_other = bool(_SOCKETS_STATED.search(network)), bool(_NETWORK_STATED.search(network))
+    uses_sockets = has_sockets if has_sockets != has_other else None
+    is_p2p_off: bool | None = None
+    if _P2P_STATED.search(network):
+        is_p2p_off = False
+    elif _P2P_FORBIDDEN.search(environment) or (_SHM_STATED.search(network) and gpu_of(about) in NVLINK):
+        is_p2p_off = True
+    is_gpudirect_off: bool | None = None
+    if _GPUDIRECT_ON.search(network):  # NCCL states it for each pair of GPU and card, and distant pairs are "Disabled"
+        is_gpudirect_off = False
+    elif _GPUDIRECT_OFF.search(network) or _GPUDIRECT_FORBIDDEN.search(environment):
+        is_gpudirect_off = True
+    return Stated(uses_sockets, is_p2p_off, is_gpudirect_off)
+
+
+def _decided(is_stated: bool | None, is_seen: bool) -> bool:
+    """Return what is stated, or else what the figures suggest."""
+    return is_seen if is_stated is None else is_stated
 
 
 @attrs.frozen
@@ -78,7 +130,7 @@ def gpu_of(about: Mapping[str, Any]) -> str:
     >>> gpu_of({"gpus": [{"name": "NVIDIA A100-SXM4-80GB"}, {"name": "A100-SXM4-40GB"}]})
     'A100 SXM4'
     """
-    names = {re.sub(_NO_MODEL, " ", one.get("name", "").upper().replace("-", " ")) for one in about.get("gpus", ())}
+    names = {_NO_MODEL.sub(" ", one.get("name", "").upper().replace("-", " ")) for one in about.get("gpus", ())}
     models = {" ".join(name.split()) for name in names}
     return models.pop() if len(models) == 1 else ""
 
@@ -142,10 +194,10 @@ class Beside:
             found += [(float(np.median(large)), float(np.median(small or [np.nan])), rows[-1])] if large else []
         return min(found, key=lambda one: one[0], default=(np.nan, np.nan, None))
 
-    def states(self, pattern: str) -> bool:
-        """Whether the profile's network or environment matches this pattern."""
-        about = self.profile.provenance
-        return bool(re.search(pattern, f"{about.get('network', '')}\n{about.get('environment', '')}"))
+    @cached_property
+    def stated(self) -> Stated:
+        """What the profile states about how its ranks communicate."""
+        return stated(self.profile.provenance)
 
     @cached_property
     def figures(self) -> str:
@@ -164,7 +216,7 @@ class Beside:
         causes = [found for rule in CAUSES for found in rule(self)]
         if share < LOW and not causes:
             causes = [Finding("unexplained", f"{self.figures} No known cause fits: compare NCCL version and topo -m.")]
-        return (*enough, *causes, *switch_costs(self), *switch_adds(self))
+        return (*enough, *causes, *slow_start(self), *switch_costs(self), *switch_adds(self))
 
 
 def native(profile: Profile) -> dict[str, dict[int, Point]]:
@@ -189,7 +241,7 @@ def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Besi
     for name, other in provenances().items():
         others = int(other.get("num_nodes", 0))
         alike = gpu_of(other) == gpu_of(about) and other["num_ranks"] * nodes == profile.num_ranks * others
-        fabrics = {found.lastgroup for one in (about, other) if (found := re.search(_FABRIC, one.get("network", "")))}
+        fabrics = {found.lastgroup for one in (about, other) if (found := _FABRIC.search(one.get("network", "")))}
         if alike and not is_sick(other) and (nodes == 1 or len(fabrics) < 2) and not _has(name, profile):
             by_nodes.setdefault(others, {})[name] = _loaded(name)
     fewer, more = [one for one in by_nodes if 1 < one < nodes], [one for one in by_nodes if one > nodes]
@@ -221,37 +273,47 @@ def is_like(profile: Profile, other: Profile) -> bool:
 def p2p_off(box: Beside) -> Iterator[Finding]:
     """The GPUs of a node communicate through the host's memory."""
     share, _, row = box.worst
-    is_set = box.states(r"NCCL_P2P_DISABLE=1|NCCL_P2P_LEVEL=LOC")
-    is_said = box.gpu in NVLINK and box.states(r"\bSHM\b") and not box.states(r"\bP2P\b")
     is_seen = bool(box.gpu in NVLINK and box.profile.num_nodes == 1 and share < _HALF and row and row.got < _HOST)
-    if (is_set or is_said or is_seen) and not share >= LOW:
+    if _decided(box.stated.is_p2p_off, is_seen) and not share >= LOW:
+        is_set = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
         how = "NCCL_P2P_DISABLE is set: unset it" if is_set else "See if `nvidia-smi topo -m` has PHB or SYS there"
         words = "The GPUs of a node talk through the host's memory: peer-to-peer access is off"
         yield Finding("p2p_off", f"{box.figures} {words}. {how}.")
 
 
 def plug_in_missing(box: Beside) -> Iterator[Finding]:
-    """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too."""
+    """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too.
+
+    A log of one node names sockets wherever there is no other network, although the node's ranks do not use them.
+    """
     share, small, _ = box.worst
     is_seen = box.has_network and not box.is_series and share < _SOCKETS and small < _LATE
-    if is_seen or (box.states("NET/Socket") and not share >= LOW):
+    if box.profile.num_nodes == 1 or share >= LOW or not _decided(box.stated.uses_sockets, is_seen):
+        return
+    if box.stated.uses_sockets:
+        words = "The log states that nodes talk through sockets (NET/Socket). If their network has a plug-in, load it"
+    else:
         words = "Nodes seem to talk through sockets, as without the network's plug-in: see which NCCL_DEBUG=INFO names"
-        yield Finding("plug_in_missing", f"{box.figures} {words}.")
+    yield Finding("plug_in_missing", f"{box.figures} {words}.")
 
 
 def no_gpudirect(box: Beside) -> Iterator[Finding]:
     """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
+    if box.stated.uses_sockets:  # which know no GPUDirect
+        return
     share, small, _ = box.worst
-    is_said = box.states("GPU Direct RDMA Disabled|NCCL_NET_GDR_LEVEL=(0|LOC)") and not share >= LOW
     is_seen = box.has_network and not box.is_series and _SOCKETS <= share < LOW and small < _AS_QUICK
-    if (is_said or is_seen) and not any((*plug_in_missing(box), *p2p_off(box))):
-        how = "The log says that" if is_said else "It looks as if"
+    is_off = _decided(box.stated.is_gpudirect_off, is_seen) and not share >= LOW
+    if is_off and not any((*plug_in_missing(box), *p2p_off(box))):
+        how = "The log states that" if box.stated.is_gpudirect_off else "It looks as if"
         words = "GPUDirect RDMA is off, so bytes pass through the host's memory: load nvidia-peermem"
         yield Finding("no_gpudirect", f"{box.figures} {how} {words}.")
 
 
 def one_nic(box: Beside) -> Iterator[Finding]:
     """Bandwidth is a half, a quarter or an eighth of the peers', but small sizes are as fast."""
+    if box.stated.uses_sockets:  # which are a cause of their own
+        return
     share, small, _ = box.worst
     cards = min((2, 4, 8), key=lambda number: abs(np.log(share * number)))
     is_part = share < LOW and abs(share * cards - 1) < _NEAR
@@ -291,6 +353,22 @@ def degraded_pair(box: Beside) -> Iterator[Finding]:
             yield Finding("degraded_pair", f"{name} of {bytes_words(size)}, pair by pair: {words}.")
 
 
+def slow_start(box: Beside) -> Iterator[Finding]:
+    """Small sizes take much longer than on similar machines, although large sizes reach what they should."""
+    if box.is_series or box.worst[0] < LOW:
+        return
+    slow = []
+    for what in box.rates:
+        shares = [row.share for row in box.rows if row.collective == what and row.num_bytes <= SMALL_BYTES]
+        share = float(np.median(shares)) if shares else 1.0
+        if share < _SLOW_START:
+            slow.append(f"{what} takes {1 / share:.1f} times as long")
+    if slow:
+        words = f"At sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)} as on {box.names}, in the median"
+        why = "Latency decides there, not bandwidth: compare NCCL's version, the CPU and what else it runs"
+        yield Finding("slow_start", f"{words}. {why}.", False)
+
+
 def switch_costs(box: Beside) -> Iterator[Finding]:
     """Bandwidth drops at a size and recovers later; a fault if similar machines show no such drop."""
     for what, rates in box.rates.items():
@@ -308,7 +386,9 @@ def switch_costs(box: Beside) -> Iterator[Finding]:
                 others = f", where others reach {rate_words(row.high)}"
             falls = f"falls from {rate_words(rates[before])} at {bytes_words(before)} to {rate_words(rates[size])}"
             words = f"{falls} at {bytes_words(size)}{others}; from {bytes_words(later[0])} on it is back"
-            cause = "NCCL seems to switch its algorithm too early: try another NCCL_ALGO, NCCL_PROTO or version"
+            cause = "The figures do not tell why"
+            if box.profile.backend == "nccl":
+                cause = "NCCL seems to switch its algorithm too early: try another NCCL_ALGO, NCCL_PROTO or version"
             yield Finding("switch_costs", f"{what}: busbw {words}. {cause}.", bool(row))
 
 
@@ -325,4 +405,4 @@ def switch_adds(box: Beside) -> Iterator[Finding]:
 CAUSES: Sequence[Callable[[Beside], Iterator[Finding]]] = (
     *(p2p_off, plug_in_missing, no_gpudirect, one_nic, degraded_pair, degraded_node),
 )
-RULES = ("reaches", "unexplained", *(rule.__name__ for rule in (*CAUSES, switch_costs, switch_adds)))
+RULES = ("reaches", "unexplained", *(rule.__name__ for rule in (*CAUSES, slow_start, switch_costs, switch_adds)))

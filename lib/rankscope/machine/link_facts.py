@@ -31,6 +31,7 @@ PAYLOAD_BYTES = 256  # maximum payload of a packet on most machines
 START_S = 10e-6  # ASSUMED: from the call to the first byte; measure it in a profile
 HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies host memory
 METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
+_GPU0 = re.compile(r"^GPU0: PCIe (\d+) x(\d+)", re.MULTILINE)
 MOST_GPUS = 72  # in a matrix of copies, as in a GB200 NVL72; larger matrices are unreadable
 
 
@@ -116,7 +117,7 @@ def facts_of(profile: Profile) -> LinkFacts | None:
     copy into memory that was already pinned, if there is one.
     """
     of_type("profile", profile, Profile)
-    found = re.search(r"^GPU0: PCIe (\d+) x(\d+)", profile.provenance.get("topology", ""), re.MULTILINE)
+    found = _GPU0.search(profile.provenance.get("topology", ""))
     if found is None or int(found[1]) not in PCIE or not 1 <= int(found[2]) <= 32:
         return None
     pins = sorted(profile.select("pin", cached=True), key=lambda point: point.num_bytes)

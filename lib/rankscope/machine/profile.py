@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property, partial
@@ -16,8 +17,9 @@ from ..cluster import Cluster, Link
 from ..collectives import ALGORITHMS, build, simulate_executor
 from ..collectives.schedule import COLLECTIVES
 from ..collectives.wire.twin import ELEMENT_BYTES
+from ..networks import CostTable, Network
 from ..values import storage
-from ..values.checks import count_of, number, of_type, one_of, truth, whole
+from ..values.checks import count_of, number, of_type, one_line, one_of, truth, whole
 from ..values.frozen import ReadOnly, checked, each, frozen, mapping
 from ..values.units import bytes_words
 from .bank import found
@@ -41,6 +43,7 @@ EXPERIMENTS = ("too_early", "changed_source", "loader")
 WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *EXPERIMENTS)
 LINKS, PATTERNS = ("inter", "intra"), ("together", "ping_pong")
 NAMED = ("algorithm", "in_place", "link")  # options that have their own columns
+_PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
 Key = tuple[str, int, tuple[tuple[str, Any], ...]]
 
 
@@ -139,6 +142,11 @@ class Point:
     @property
     def p99_s(self) -> float:
         return self.percentile_s(99)
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether there are enough iterations to tell how widely they vary."""
+        return len(self.used_s) >= LEAST_CLEAN
 
     def differs(self, other: Point) -> bool:
         """Return whether the interquartile ranges of the two do not overlap."""
@@ -260,8 +268,8 @@ class Profile:
         ranks = f"{count_of(self.num_ranks, 'rank')} {nodes}"
         cores = count_of(said["num_cores"], "core") if "num_cores" in said else ""
         memory = bytes_words(said["memory_bytes"]) if "memory_bytes" in said else ""
-        gpus = [one["name"] for one in said.get("gpus", ()) if "name" in one]
-        cards = [f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)]
+        gpus = Counter(one["name"] for one in said.get("gpus", ()) if "name" in one)
+        cards = [f"{count} × {name}" for name, count in gpus.items()]
         machine = ", ".join(filter(None, [said.get("cpu"), cores, memory, *cards, said.get("system")]))
         versions = [f"{name} {said[name]}" for name in ("rankscope", "torch", "python") if name in said]
         how = [protocol[name] for name in ("dtype", "statistic") if name in protocol]
@@ -449,6 +457,54 @@ class Profile:
         """Return the time of `num_bytes` in seconds, interpolated by `curve`; raises as that does."""
         return self.curve(collective, in_place, **options).seconds(num_bytes)
 
+    def cost(self, num_ranks: int | None = None) -> CostTable:
+        """Return the time of one allreduce without other traffic: a function from bytes to seconds.
+
+        It joins the measured medians of the backend's own allreduce by straight lines. For another number of ranks, and
+        if that allreduce was measured at fewer than two sizes, it is what `predict` gives for a ring from 1 KiB to
+        1 GiB. Raises as `predict` does.
+        """
+        ranks = self.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, 1)
+        if ranks == self.num_ranks:
+            measured_s = self._native_allreduce_s
+            if len(measured_s) > 1:
+                return CostTable(tuple(measured_s), tuple(measured_s.values()))
+        seconds = (self.predict("allreduce", "ring", size, ranks).makespan_s for size in _PREDICTED_BYTES)
+        return CostTable(_PREDICTED_BYTES, tuple(seconds))
+
+    def network(self, name: str) -> Network:
+        """Return the profile's network under a name, as explorers offer it: its own ranks, and its `cost`.
+
+        Raises ValueError if the backend's own allreduce was measured at fewer than two sizes.
+        """
+        measured_s = self._native_allreduce_s
+        if len(measured_s) < 2:
+            raise ValueError(
+                f"profile {self.provenance['name']!r} must have the backend's own allreduce at two sizes or more"
+            )
+        backend = {"gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}.get(self.backend, self.backend)
+        lines = [f"network: {self.provenance['name']}, {count_of(self.num_ranks, 'rank')}, measured with {backend}"]
+        source = self.provenance.get("source", {})
+        origin = [str(source[key]) for key in ("repository", "licence", "notes") if key in source]
+        if origin:
+            lines.append(f"source: {'; '.join(origin)}")
+        return Network(
+            name,
+            f"{name} ({count_of(self.num_ranks, 'rank')})",
+            self.cost,
+            self.num_ranks,
+            float(max(measured_s)),
+            tuple([one_line(line) for line in lines]),
+        )
+
+    @cached_property
+    def _native_allreduce_s(self) -> Mapping[int, float]:
+        """The median seconds of the backend's own allreduce by size, the faster one of in place and out of place."""
+        found: dict[int, float] = {}
+        for point in self.select("allreduce", algorithm=NATIVE):
+            found[point.num_bytes] = min(point.median_s, found.get(point.num_bytes, math.inf))
+        return {size: found[size] for size in sorted(found)}
+
     @cached_property
     def model_s(self) -> Mapping[Key, float]:
         """The predicted seconds of each point, by its key; no entry for points that cannot be predicted."""
@@ -500,9 +556,10 @@ class Profile:
 def compare(before: Profile, after: Profile) -> pd.DataFrame:
     """Return a row for each point of either profile: those of `before` first, then those only in `after`.
 
-    `ratio` is the time in `after` divided by that in `before`. `beyond_noise` says that their interquartile ranges do
-    not overlap. `only_in` is "before" or "after" for a point that one profile lacks (its ratio is nan), else "". Raises
-    ValueError if an argument is not a Profile.
+    `ratio` is the time in `after` divided by that in `before`. `has_spread` says that both have at least `LEAST_CLEAN`
+    iterations: without them their noise is not known, so nobody can tell whether they differ. `beyond_noise` says that
+    they have them and that their interquartile ranges do not overlap. `only_in` is "before" or "after" for a point that
+    one profile lacks (its ratio is nan), else "". Raises ValueError if an argument is not a Profile.
     """
     import pandas as pd
 
@@ -513,7 +570,11 @@ def compare(before: Profile, after: Profile) -> pd.DataFrame:
     for name, points in (("before_s", one), ("after_s", other)):
         frame[name] = [points[key].median_s if key in points else math.nan for key in keys]
     frame["ratio"] = frame.after_s / frame.before_s
-    frame["beyond_noise"] = [key in one and key in other and one[key].differs(other[key]) for key in keys]
+    pairs = [(one.get(key), other.get(key)) for key in keys]
+    frame["has_spread"] = [a is not None and b is not None and a.has_spread and b.has_spread for a, b in pairs]
+    frame["beyond_noise"] = [
+        bool(known) and one[key].differs(other[key]) for known, key in zip(frame.has_spread, keys, strict=True)
+    ]
     frame["only_in"] = ["before" if key not in other else "after" if key not in one else "" for key in keys]
     return frame
 

@@ -22,6 +22,7 @@ from ..workers.host import num_cores
 Value = TypeVar("Value")
 
 _PATIENCE_S = 20.0
+_UNDERLINE = re.compile(r"\x1b\[[0-9;]*m")  # and other styles of a terminal
 
 
 # ---- what it may hold
@@ -37,7 +38,7 @@ def _terminal_text(name: str, value: Any) -> str:
     """The output of another program without terminal control sequences (nvidia-smi underlines)."""
     if not isinstance(value, str):
         raise ValueError(f"{name} must be a string, got {value!r}")
-    return "".join(one for one in re.sub(r"\x1b\[[0-9;]*m", "", value) if one.isprintable() or one in "\n\t")
+    return "".join(one for one in _UNDERLINE.sub("", value) if one.isprintable() or one in "\n\t")
 
 
 def _date(name: str, value: Any) -> str:

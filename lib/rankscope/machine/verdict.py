@@ -14,7 +14,7 @@ from ..cluster import Link
 from ..collectives import lower_bounds
 from ..collectives.cost import Bounds
 from ..values.checks import count_of, of_type
-from ..values.units import bytes_words, rate_words, three_digits, time_words
+from ..values.units import bytes_words, cell_words, rate_words, three_digits
 from .claims import claims
 from .expected import beside
 from .fit import LinkFit
@@ -246,7 +246,8 @@ def few_clean(profile: Profile) -> Iterator[str]:
     """Some points have so few clean iterations that disturbed ones were used, too."""
     few = [point for point in profile.points if point.num_clean < min(LEAST_CLEAN, len(point.seconds))]
     if few:
-        yield f"{_some(few, profile)} fewer than {LEAST_CLEAN} clean iterations: their times hold what the host took."
+        words = f"{_some(few, profile)} fewer than {LEAST_CLEAN} clean iterations"
+        yield f"{words}, so their times include disturbances by the host."
 
 
 def wide_spread(profile: Profile) -> Iterator[str]:
@@ -256,12 +257,14 @@ def wide_spread(profile: Profile) -> Iterator[str]:
         worst = max(wide, key=lambda point: point.iqr_s / point.median_s)
         names = [str(worst.options[name]) for name in ("algorithm", "link") if name in worst.options]
         words = " ".join([worst.what, *names, "at", bytes_words(worst.num_bytes)])
-        most = f"{words}: {time_words(worst.iqr_s)} round {time_words(worst.median_s)}"
-        yield f"{_some(wide, profile)} an interquartile range above {_WIDE:.0%} of the median, the widest {most}."
+        longer_s = max(worst.iqr_s, worst.median_s)
+        iqr, median = cell_words(worst.iqr_s, longer_s), cell_words(worst.median_s, longer_s)
+        most = f"The widest is {words}: IQR {iqr}, median {median}"
+        yield f"{_some(wide, profile)} an interquartile range (IQR) above {_WIDE:.0%} of the median. {most}."
 
 
 def _some(points: list[Point], profile: Profile) -> str:
-    return f"Of {count_of(len(profile.points), 'point')} {len(points)} {'has' if len(points) == 1 else 'have'}"
+    return f"Of {count_of(len(profile.points), 'point')}, {len(points)} {'has' if len(points) == 1 else 'have'}"
 
 
 def fit_is_off(profile: Profile) -> Iterator[str]:
@@ -273,7 +276,8 @@ def fit_is_off(profile: Profile) -> Iterator[str]:
                 fits.append(profile.link(where, how))
         if fits and fits[0].held_out_error > _FIT_OFF:
             off = f"{fits[0].held_out_error:.0%} off on the sizes held out"
-            yield f"The fit of link {where} is {off}: messages do not follow α + bytes/B, predictions will not hold."
+            advice = "messages do not follow α + bytes/B, so do not rely on the predictions"
+            yield f"The fit of link {where} is {off}: {advice}."
 
 
 def prediction_is_off(profile: Profile) -> Iterator[str]:
@@ -294,7 +298,7 @@ def prediction_is_off(profile: Profile) -> Iterator[str]:
 def _cause(profile: Profile) -> str:
     cores = profile.provenance.get("num_cores")
     if cores and (most := max(profile.ranks_per_node)) > cores:
-        return f"; likely ranks share cores: {most} of them have {cores}"
+        return f", probably because {most} ranks share {count_of(cores, 'core')}"
     return ""
 
 

@@ -15,6 +15,12 @@ _LOG_NAMES = {
     **dict(zip(("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"), ALGORITHMS, strict=True)),
     **dict(zip(("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce"), COLLECTIVES, strict=True)),
 }
+_FIGURES = re.compile(r"^\s*[\d.]+/\s*[\d.]+\s*$")  # a cell of the table: latency/bandwidth
+_GRAPH = re.compile(r"^(\d), crossNic \d, nChannels (\d+), bw ([\d.]+)/([\d.]+)")  # behind the word Pattern
+_SAME_CHANNELS = re.compile(r"sameChannels (\d)")
+_SIZE = re.compile(r"n[Rr]anks (\d+) nNodes (\d+)")
+_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
+_GPU_NAMES = {name: re.compile(rf"\b{name.replace('_', ' ')}\b", re.IGNORECASE) for name in GPUS}
 _PATTERNS = {"1": "tree", "2": "tree", "3": "tree", "4": "ring", "5": "nvls"}
 
 
@@ -29,7 +35,7 @@ def _printed(text: str) -> dict[tuple[str, str, str], tuple[float, float]]:
         if head.strip() == "Algorithm":
             algorithms = [_LOG_NAMES[cell.strip()] for cell in cells if cell.strip() in _LOG_NAMES]
         collective = _LOG_NAMES.get(head.strip())
-        figures = [cell.split("/") for cell in cells if re.fullmatch(r"\s*[\d.]+/\s*[\d.]+\s*", cell)]
+        figures = [cell.split("/") for cell in cells if _FIGURES.search(cell)]
         if collective in COLLECTIVES and len(figures) == 3 * len(algorithms):
             pairs = [(algorithm, protocol) for algorithm in algorithms for protocol in PROTOCOLS]
             for pair, (latency, rate) in zip(pairs, figures, strict=True):
@@ -38,12 +44,21 @@ def _printed(text: str) -> dict[tuple[str, str, str], tuple[float, float]]:
 
 
 def _printed_graphs(text: str) -> dict[str, Graph]:
-    pattern = r"Pattern (\d), crossNic \d, nChannels (\d+), bw ([\d.]+)/([\d.]+)(?:.*sameChannels (\d))?"
+    """Return the paths of each algorithm, from the first line that states them."""
     found: dict[str, Graph] = {}
-    for kind, channels, intra, inter, same in re.findall(pattern, text):
-        if kind in _PATTERNS and int(channels) and float(intra) and float(inter):
-            graph = Graph(int(channels), float(intra), float(inter), kind not in "12", same != "0")
-            found.setdefault(_PATTERNS[kind], graph)
+    for line in text.splitlines():
+        for stated in line.split("Pattern ")[1:]:
+            graph = _GRAPH.search(stated)
+            if graph is None:
+                continue
+            kind, channels, intra, inter = graph.groups()
+            if kind not in _PATTERNS or not (int(channels) and float(intra) and float(inter)):
+                continue
+            same = _SAME_CHANNELS.search(stated)
+            has_same_channels = same is None or same[1] != "0"
+            is_plain_tree = kind not in "12"
+            graph_of = Graph(int(channels), float(intra), float(inter), is_plain_tree, has_same_channels)
+            found.setdefault(_PATTERNS[kind], graph_of)
     return found
 
 
@@ -55,12 +70,13 @@ def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
         wanted = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING print it"
         raise ValueError(one_line(f"{os.fspath(path)} has no table of latencies and bandwidths; {wanted}"))
     found: dict[str, Any] = {"printed": printed, "graphs": _printed_graphs(text)}
-    if size := re.search(r"n[Rr]anks (\d+) nNodes (\d+)", text):
+    size, version = _SIZE.search(text), _VERSION.search(text)
+    if size:
         ranks, nodes = map(int, size.groups())
         found |= {"num_nodes": nodes, "gpus_per_node": max(ranks // max(nodes, 1), 1)}
-    if version := re.search(r"NCCL version (\d+\.\d+\.\d+)", text):
+    if version:
         found["version"] = version[1]
-    names = [name for name in GPUS if re.search(rf"\b{name.replace('_', ' ')}\b", text, re.IGNORECASE)]
+    names = [name for name, pattern in _GPU_NAMES.items() if pattern.search(text)]
     if gpu is None and len(names) != 1:
         raise ValueError(one_line(f"gpu must be given, {os.fspath(path)} names {' and '.join(names) or 'none'}"))
     return found | {"gpu": gpu or names[0]}

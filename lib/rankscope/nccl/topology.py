@@ -26,6 +26,8 @@ PCIE = {"volta": 12.0, "ampere": 24.0, "hopper": 48.0, "blackwell": 48.0}  # 16 
 _MOST_BYTES, _MOST_TAGS, _MOST_GPUS = 1 << 20, 4096, 72
 _WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _NVSWITCH = "0x0680"
+_COLUMN = re.compile(r"\b(?:GPU\d+|NIC\d+|mlx\w+)\b")  # of the table of nvidia-smi topo -m
+_NVLINK = re.compile(r"^NV(\d{1,2})$")
 
 
 @attrs.frozen(eq=False)
@@ -91,7 +93,7 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     at = next((k for k, line in enumerate(lines) if line.split()[:1] == ["GPU0"] and "GPU1" in line), None)
     if at is None:
         raise StorageError(path, "it is neither NCCL's topology XML nor the table of nvidia-smi topo -m")
-    names = re.findall(r"\b(?:GPU\d+|NIC\d+|mlx\w+)\b", lines[at])
+    names = _COLUMN.findall(lines[at])
     count = sum(name.startswith("GPU") for name in names)
     if not 2 <= count <= _MOST_GPUS:
         raise StorageError(path, f"line {at + 1}: 2 to {_MOST_GPUS} GPUs are needed, got {count}")
@@ -103,7 +105,7 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
         if cells[:1] != [f"GPU{row}"] or len(cells) <= count:
             raise StorageError(path, f"line {line + 1}: the row of GPU{row} with {count} cells is missing")
         for column, word in enumerate(cells[1 : count + 1]):
-            links = re.fullmatch(r"NV(\d{1,2})", word)
+            links = _NVLINK.search(word)
             if not links and word not in (*_WAYS, "X"):
                 raise StorageError(path, f"line {line + 1}: {word!r} is no link of nvidia-smi topo -m")
             slow = SOCKETS[""] if word == "SYS" else pcie

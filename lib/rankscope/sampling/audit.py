@@ -163,7 +163,7 @@ def audit(assignments: Assignment | Iterable[Assignment]) -> Audit:
     10 samples, 4 ranks, 2 epochs: 24 reads
       duplicates: 4 reads of a sample already read in its epoch
       overlap: 4 times a sample is read by more than one rank in an epoch
-      repeated order: epochs 0 and 0 read in the same order on every rank: was set_epoch forgotten?
+      repeated order: 2 of 2 epochs read in the same order on every rank, that of epoch 0: was set_epoch forgotten?
     """
     run = assignments if isinstance(assignments, Iterable) else [assignments]  # one at a time: it may be a generator
     epochs: list[EpochAudit] = []
@@ -245,14 +245,16 @@ def _some(indices: IntArray, limit: int = 8) -> str:
 def _repetition(audit: Audit) -> str:
     if not audit.repeated_orders:
         return ""
-    first, again = (audit.epochs[place] for place in audit.repeated_orders[0])
+    first_place, again_place = audit.repeated_orders[0]
+    first = audit.epochs[first_place]
+    again = audit.epochs[again_place]
+    if (first.seed, first.epoch) == (again.seed, again.epoch):
+        return _forgotten(audit, first_place)
     names = f"epochs {first.epoch} and {again.epoch}"
     if first.seed != again.seed:
         names = f"(seed {first.seed}, epoch {first.epoch}) and (seed {again.seed}, epoch {again.epoch})"
     sums = {(epoch.seed or 0) + epoch.epoch for epoch in (first, again)}
-    if (first.seed, first.epoch) == (again.seed, again.epoch):
-        why = "was set_epoch forgotten?"
-    elif first.seed is None or again.seed is None:
+    if first.seed is None or again.seed is None:
         why = "the sampler ignores the epoch, or few samples have few orders"
     elif len(sums) == 1:
         why = "seed + epoch is the same"
@@ -260,6 +262,22 @@ def _repetition(audit: Audit) -> str:
         why = "seed + epoch is the same modulo 2**32"
     else:
         why = "by chance, few samples have few orders"
-    more = len(audit.repeated_orders) - 1
-    rest = f" (and {count_of(more, 'more pair')})" if more else ""
-    return f"{names}{rest} read in the same order on every rank: {why}"
+    return f"{names}{_more_pairs(len(audit.repeated_orders) - 1)} read in the same order on every rank: {why}"
+
+
+def _forgotten(audit: Audit, place: int) -> str:
+    """What to say of epochs that had the seed and the epoch of the one at `place`."""
+    recipe = audit.epochs[place].seed, audit.epochs[place].epoch
+    repeats = 0
+    for first, again in audit.repeated_orders:
+        if first == place and (audit.epochs[again].seed, audit.epochs[again].epoch) == recipe:
+            repeats += 1
+    names = f"{1 + repeats} of {count_of(len(audit.epochs), 'epoch')}"
+    rest = _more_pairs(len(audit.repeated_orders) - repeats)
+    return f"{names}{rest} read in the same order on every rank, that of epoch {recipe[1]}: was set_epoch forgotten?"
+
+
+def _more_pairs(number: int) -> str:
+    if not number:
+        return ""
+    return f" (and {count_of(number, 'more pair')})"

@@ -38,6 +38,55 @@ def time_words(seconds: float) -> str:
     return _in_words(seconds, time_unit(seconds))
 
 
+def times_in_one_unit(*seconds: float) -> list[str]:
+    """Return times that stand next to each other in the same unit.
+
+    It is the largest unit in which no time is below 0.1. If the longest time would have five digits or more in it, the
+    unit is that of the longest time, and only those below 0.01 have a unit of their own.
+
+    >>> times_in_one_unit(0.001242, 0.00247, 0.0), times_in_one_unit(1.4, 0.036)
+    (['1.24 ms', '2.47 ms', '0 ms'], ['1400 ms', '36 ms'])
+    >>> times_in_one_unit(2.0, 3e-6)
+    ['2 s', '3 µs']
+    """
+    return _in_one_unit(_SECONDS, seconds)
+
+
+def _in_one_unit(units: tuple[tuple[float, str], ...], values: tuple[float, ...]) -> list[str]:
+    largest = max(values, default=0.0)
+    smallest = min((value for value in values if value), default=0.0)
+    if not largest:
+        return [f"0 {name}" for scale, name in units if scale == 1.0 for _ in values]
+    whole = _largest(units, largest)
+    fine = next((unit for unit in units if unit[0] <= whole[0] and smallest >= 0.1 * unit[0]), units[-1])
+    unit = fine if largest < 9999.5 * fine[0] else whole
+    words = []
+    for value in values:
+        own = unit
+        if 0 < value < 0.01 * unit[0]:
+            own = _largest(units, value)
+        words.append(_in_words(value, own))
+    return words
+
+
+def cell_words(seconds: float, beside_s: float = 0.0) -> str:
+    """Return a time for a table, in the largest unit of which there is one, so that 1.24 ms stands above 2.47 ms.
+
+    `time_words` would write 1242 µs. A time next to another one has the unit of the longer of the two.
+
+    >>> cell_words(1242e-6), cell_words(2.47e-3), cell_words(999.7e-6), cell_words(0)
+    ('1.24 ms', '2.47 ms', '1 ms', '0 s')
+    >>> cell_words(335e-6, beside_s=1.2e-3)
+    '0.335 ms'
+    """
+    longer_s = max(seconds, beside_s)
+    if not longer_s:
+        return time_words(0.0)
+    _, name = _in_largest_unit(longer_s, _SECONDS).split()
+    scale = next(scale for scale, unit in _SECONDS if unit == name)
+    return _in_words(seconds, (scale, name))
+
+
 def bytes_unit(num_bytes: float) -> tuple[float, str]:
     """Return the largest unit of which there is at least one, bytes where there is none.
 
@@ -50,10 +99,12 @@ def bytes_unit(num_bytes: float) -> tuple[float, str]:
 def bytes_words(num_bytes: float) -> str:
     """Return the bytes with their unit, as in `three_digits`.
 
-    >>> bytes_words(65536), bytes_words(1.5 * 2**30)
-    ('64 KiB', '1.5 GiB')
+    A number that rounds up to the next unit is printed in that unit.
+
+    >>> bytes_words(65536), bytes_words(1.5 * 2**30), bytes_words(2**20 - 1)
+    ('64 KiB', '1.5 GiB', '1 MiB')
     """
-    return _in_words(num_bytes, bytes_unit(num_bytes))
+    return _in_largest_unit(num_bytes, _BINARY)
 
 
 def parse_bytes(name: str, text: str) -> int:
@@ -107,12 +158,21 @@ def rate_unit(bytes_per_s: float) -> tuple[float, str]:
 
 
 def rate_words(bytes_per_s: float) -> str:
-    """Return a bandwidth in the decimal unit that suits it.
+    """Return a bandwidth in the decimal unit that suits it, as in `bytes_words`.
 
-    >>> rate_words(12.5e6), rate_words(450e9)
-    ('12.5 MB/s', '450 GB/s')
+    >>> rate_words(12.5e6), rate_words(450e9), rate_words(999.7e6)
+    ('12.5 MB/s', '450 GB/s', '1 GB/s')
     """
-    return _in_words(bytes_per_s, rate_unit(bytes_per_s))
+    return _in_largest_unit(bytes_per_s, _RATES)
+
+
+def rates_in_one_unit(*bytes_per_s: float) -> list[str]:
+    """Return bandwidths that stand next to each other in the same unit, as `times_in_one_unit` does for times.
+
+    >>> rates_in_one_unit(12.5e9, 950e6), rates_in_one_unit(125e9, 950e6)
+    (['12.5 GB/s', '0.95 GB/s'], ['125 GB/s', '0.95 GB/s'])
+    """
+    return _in_one_unit(_RATES, bytes_per_s)
 
 
 def decimal_unit(num_bytes: float) -> tuple[float, str]:
@@ -129,17 +189,29 @@ def _in_words(value: float, unit: tuple[float, str]) -> str:
     return f"{three_digits(value / scale)} {name}"
 
 
+def _in_largest_unit(value: float, units: tuple[tuple[float, str], ...]) -> str:
+    """Return a value in the largest of the units, sorted in descending order, of which there is one after rounding."""
+    place = units.index(_largest(units, value))
+    scale, _ = units[place]
+    if place > 0:
+        next_scale, next_name = units[place - 1]
+        rounded = float(three_digits(value / scale)) * scale
+        if rounded >= next_scale:
+            return _in_words(value, (next_scale, next_name))
+    return _in_words(value, units[place])
+
+
 def _largest(units: tuple[tuple[float, str], ...], value: float) -> tuple[float, str]:
     return next((pair for pair in units if value >= pair[0]), units[-1])
 
 
 def decimal_words(num_bytes: float) -> str:
-    """Return the bytes in the decimal unit that suits them, as memory is sold.
+    """Return the bytes in the decimal unit that suits them, as memory is sold; see `bytes_words`.
 
-    >>> decimal_words(31.40625e9), decimal_words(938e6)
-    ('31.4 GB', '938 MB')
+    >>> decimal_words(31.40625e9), decimal_words(938e6), decimal_words(999.9e6)
+    ('31.4 GB', '938 MB', '1 GB')
     """
-    return _in_words(num_bytes, decimal_unit(num_bytes))
+    return _in_largest_unit(num_bytes, _DECIMAL)
 
 
 def three_digits(value: float) -> str:

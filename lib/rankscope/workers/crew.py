@@ -166,13 +166,6 @@ if hasattr(os, "register_at_fork"):  # there is no fork on Windows
     os.register_at_fork(after_in_child=_in_child)
 
 
-@contextlib.contextmanager
-def memory_folder() -> Iterator[Path]:
-    """Have a folder in memory that goes with this process, however that ends."""
-    with tempfile.TemporaryDirectory(dir=workshop().memory, ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-
-
 class Worker:
     """One worker. It has news for `listen` when `multiprocessing.connection.wait` says that it is ready."""
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ...collectives.schedule import COLLECTIVES
 from ...values.checks import one_of, whole
 from ...values.garbage import no_collection
 from ...values.storage import StorageError
@@ -35,9 +36,14 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
     """Return the measurements in a log: one profile per table of collectives, or one profile of all copies.
 
     The program is recognised by its output; `kind`, one of `READERS`, chooses if a file has logs of several programs.
-    The profile has only facts that the log states or that follow from its figures; the source's notes say which. Pass
-    `num_ranks` if the log does not state it. The log is checked: bandwidths must equal size over time, fit the number
-    of ranks and have the stated average, within the rounding of the printed figures.
+    The profile has only facts that the log states or that follow from its figures; the source's notes say which.
+
+    `num_ranks` is the number of ranks of the tables of collectives to return. A table that does not state its number is
+    taken to be of so many.
+
+    The log is checked: bandwidths must equal size over time, fit the number of ranks and have the stated average.
+    Figures agree if the rounding of their last digits explains the difference. If a whole unit of each last digit and
+    1 % explain it, the source's notes contain a warning that names the line; anything larger is an error.
 
     Raises StorageError (a one-line ValueError that names the file and the line in it) if the file is not such a log, is
     cut short or contradicts itself; OSError if it cannot be opened.
@@ -65,7 +71,27 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
     except (ValueError, ArithmeticError) as error:  # the profile as a whole is invalid, or a number is out of range
         log.fail(1, error)
     log.check(profiles, len(log.lines), "it has no rows")
-    return profiles
+    return profiles if num_ranks is None else _of_ranks(log, profiles, num_ranks)
+
+
+def _of_ranks(log: Log, profiles: Sequence[Profile], num_ranks: int) -> list[Profile]:
+    """Return the tables of so many ranks, and those that are of no collective, such as copies and messages.
+
+    Raises StorageError if there are tables of collectives, but none of so many ranks.
+    """
+    others = [one.num_ranks for one in profiles if _is_of_ranks(one) and one.num_ranks != num_ranks]
+    wanted = [one for one in profiles if not _is_of_ranks(one) or one.num_ranks == num_ranks]
+    if others and not any(map(_is_of_ranks, wanted)):
+        numbers = sorted(set(others))
+        if len(numbers) == 1:
+            log.fail(1, f"its tables are of {numbers[0]} ranks, not of {num_ranks}")
+        known = ", ".join(map(str, numbers[:-1]))
+        log.fail(1, f"its tables are of {known} and {numbers[-1]} ranks, and none is of {num_ranks}")
+    return wanted
+
+
+def _is_of_ranks(profile: Profile) -> bool:
+    return any(point.what in (*COLLECTIVES, "together") for point in profile.points)
 
 
 _ONE_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device")

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...values.checks import count_of, printable
 from ..profile import NATIVE, Profile, busbw_factor
-from .log import COLLECTIVE, GB, MOST_CARDS, NATIVE_OUT, ROUNDING, TYPE_BYTES, Log, Times, between, half_unit
+from .log import COLLECTIVE, GB, MOST_CARDS, NATIVE_OUT, SLACK, TYPE_BYTES, Log, Times, half_unit
 
 _IN_PLACE = NATIVE_OUT | {"in_place": True}
 _OSU = {  # by the name in a title: the collective, and whether the size is one rank's share
@@ -18,7 +18,26 @@ _OSU = {  # by the name in a title: the collective, and whether the size is one 
     "bandwidth": ("transfer", False),
     "latency": ("ping_pong", False),
 }
-_RUN = (r"(?:-N|--nodes[= ]) ?(\d+)", r"--ntasks-per-node[= ](\d+)", r"(?:-n|-np|--ntasks[= ]) ?(\d+)\b")
+# The command that started an OSU benchmark, and its nodes, ranks per node and ranks.
+_LAUNCHER = re.compile(r"srun|mpirun|mpiexec")
+_RUN = (
+    re.compile(r"(?:-N|--nodes[= ]) ?(\d+)"),
+    re.compile(r"--ntasks-per-node[= ](\d+)"),
+    re.compile(r"(?:-n|-np|--ntasks[= ]) ?(\d+)\b"),
+)
+_OSU_ON_GPU = re.compile(r"MPI-(?:CUDA|ROCM) |on DEVICE \(D\) and")
+_OSU_PAIRS = re.compile(r"pairs: (\d+)")
+_OSU_HEADER = re.compile(r"^\s*# *Size\b")
+_OSU_UNIT = re.compile(r"\(us\)|MB/s")
+_OSU_ROW = re.compile(r"^\s*\d+\s+[\d.]+(?:\s|$)")
+_GAP = re.compile(r"\s{2,}")
+_BENCH_RANKS = re.compile(r"over (\d+) ranks \((\d+) warmups / (\d+) trials")
+_BENCH_MARK = re.compile(r"GBps \|")
+_BENCH_SIZE = re.compile(r"^([\d._]+)\s*([KMGT]?)i?B?$")
+_BENCH_RATE = re.compile(r"^([\d.]+) ?GBps$")
+_TRIAL_LABEL = re.compile(r"^\s*(\d{1,7}):\s*$")
+_TRIAL_FIGURES = ("data size", "duration", "throughput", "busbw")
+_TRIAL_FIGURE = re.compile(rf"({'|'.join(_TRIAL_FIGURES)}): ([\d.]+)")
 
 
 def aiconfigurator(log: Log) -> list[Profile]:
@@ -53,12 +72,11 @@ def pairs(log: Log) -> list[Profile]:
         off = 0.05 * 10 ** math.floor(math.log10(printed)) if is_rounded else half_unit(time.removesuffix(".0"))
         scale = GB / (1.0 if what == "together" else busbw_factor(what, 2 * int(gpus)))
         rate, rate_off = log.number(line, bus, 1e-9) * scale, half_unit(bus) * scale
-        seconds = between(printed / 1e6, off / 1e6, int(size), rate, rate_off)
-        if seconds is None:
-            log.fail(line, f"{bus} GB/s does not fit {size} bytes in {time} µs on {2 * int(gpus)} ranks")
+        times = found.setdefault((cluster, int(gpus)), Times(log))
+        problem = f"{bus} GB/s does not fit {size} bytes in {time} µs on {2 * int(gpus)} ranks"
+        seconds = times.fitting_s(line, printed / 1e6, off / 1e6, int(size), rate, rate_off, problem)
         kind = {"link": "inter"} if what == "together" else {"algorithm": NATIVE}
         options = {**kind, "in_place": False, "src": src, "dst": dst}
-        times = found.setdefault((cluster, int(gpus)), Times(log))
         times.add(line, what, int(size), seconds if is_rounded else printed / 1e6, options)
     profiles = []
     for (cluster, each), times in found.items():
@@ -78,14 +96,15 @@ def _osu_table(log: Log, start: int, end: int) -> Profile:
     what, is_share = next((found for word, found in _OSU.items() if word in title.lower()), ("", False))
     log.check(what, start, f"no benchmark of OSU's that is known: {title!r}")
     text, above = "\n".join(log.lines[start - 1 : end - 1]), "\n".join(log.lines[max(0, start - 8) : start - 1])
-    on_gpu = bool(re.search(r"MPI-(?:CUDA|ROCM) |on DEVICE \(D\) and", text))
-    named = re.search(r"pairs: (\d+)", text)
-    run = above if re.search(r"srun|mpirun|mpiexec", above) else ""
-    nodes, each, ranks = (int(found[1]) if (found := re.search(how, run)) else 0 for how in _RUN)
-    nodes = nodes if "srun" in run else 0  # -N of mpirun means something else
+    on_gpu = bool(_OSU_ON_GPU.search(text))
+    named = _OSU_PAIRS.search(text)
+    run = above if _LAUNCHER.search(above) else ""
+    nodes, each, ranks = (_first_number(pattern, run) for pattern in _RUN)
+    if "srun" not in run:  # -N of mpirun means something else
+        nodes = 0
     pairs, times = int(named[1]) if named else 1, Times(log)
     log.check(pairs, start, "there must be a pair of ranks")
-    number = log.num_ranks or ranks or nodes * each
+    number = ranks or nodes * each or log.num_ranks or 0
     if what in ("transfer", "ping_pong"):
         number = 2 * pairs
         if "Multi" in title and not named:
@@ -96,11 +115,11 @@ def _osu_table(log: Log, start: int, end: int) -> Profile:
     more = {key: value for key, value in more.items() if value}
     columns, last = list[str](), -1
     for line, row in enumerate(log.lines[start : end - 1], start + 1):
-        if re.match(r"\s*# *Size\b", row):
-            columns = re.split(r"\s{2,}", row.strip("# "))
-            fits = len(columns) > 1 and bool(re.search(r"\(us\)|MB/s", columns[1]))
+        if _OSU_HEADER.search(row):
+            columns = _GAP.split(row.strip("# "))
+            fits = len(columns) > 1 and bool(_OSU_UNIT.search(columns[1]))
             log.check(fits, line, f"the header must have sizes and µs or MB/s, got {row.strip()[:80]!r}")
-        elif re.match(r"\s*\d+\s+[\d.]+(\s|$)", row):
+        elif _OSU_ROW.search(row):
             log.check(columns, line, "a row above the header of its table")
             cells = row.split()
             words = f"must be a larger size with {', '.join(columns[1:])}; got {row.strip()[:80]!r}"
@@ -113,8 +132,9 @@ def _osu_table(log: Log, start: int, end: int) -> Profile:
             log.check(value and low <= value <= high, line, f"must be above 0, between least and most: {row.strip()!r}")
             if "Messages/s" in values:
                 off = half_unit(cells[1]) * 1e6 / size + half_unit(cells[2])
-                fits = abs(value * 1e6 / size - values["Messages/s"]) <= off * ROUNDING
-                log.check(fits, line, f"{cells[1]} MB/s are not {cells[2]} messages of {size} bytes")
+                deviation = abs(value * 1e6 / size - values["Messages/s"])
+                problem = f"{cells[1]} MB/s are not {cells[2]} messages of {size} bytes"
+                times.agree(line, deviation, off, SLACK * values["Messages/s"], problem)
             if what == "transfer":
                 rate = value * 1e6 / pairs / (1 + both)
                 times.copy(line, "p2p" if on_gpu else "h2h", "mpi", rate, size, both=both, **more)
@@ -126,12 +146,18 @@ def _osu_table(log: Log, start: int, end: int) -> Profile:
     return times.profile(f"OSU {title}", "mpi", number, how, what, num_nodes=nodes, device="cuda" if on_gpu else "")
 
 
+def _first_number(pattern: re.Pattern[str], text: str) -> int:
+    found = pattern.search(text)
+    return int(found[1]) if found else 0
+
+
 def all_reduce_bench(log: Log) -> list[Profile]:
     """all_reduce_bench.py with NCCL: its tables (1 KiB is 1024 bytes), or, in old versions, the trials of each rank."""
-    found, times = re.search(r"over (\d+) ranks \((\d+) warmups / (\d+) trials", log.text), Times(log)
+    found, times = _BENCH_RANKS.search(log.text), Times(log)
     how: dict[str, Any] = {"statistic": "mean", "dtype": "float32"}
-    number = log.num_ranks or (int(found[1]) if found else 0)
+    number = log.num_ranks or 0
     if found:
+        number = int(found[1])
         how |= {"warm_up": int(found[2]), "iterations": int(found[3])}
     if "algo throughput" in log.text:
         how["statistic"] = "each rank's time of each trial"
@@ -142,27 +168,41 @@ def all_reduce_bench(log: Log) -> list[Profile]:
 
 
 def _bench_table(log: Log, times: Times, number: int) -> None:
-    row = r"\|\s*([\d._]+)\s*([KMGT]?)i?B?\s*\|\s*([\d.]+) ?GBps\s*\|\s*([\d.]+) ?GBps\s*\|"
-    for line, found in log.rows(row, r"GBps \|"):
+    for line, text in enumerate(log.lines, 1):
+        if not _BENCH_MARK.search(text):
+            continue
+        size_words, bus_words, alg_words = _bench_row(log, line, text)
         log.check(number, line, "the number of ranks is not stated")
-        size = log.number(line, found[1].replace("_", "")) * 1024 ** " KMGT".index(found[2] or " ")
-        bus, alg = log.number(line, found[3]), log.number(line, found[4], 1e-9)
+        factor = 1024 ** " KMGT".index(size_words[2] or " ")
+        size = log.number(line, size_words[1].replace("_", "")) * factor
+        bus, alg = log.number(line, bus_words), log.number(line, alg_words, 1e-9)
         share = busbw_factor("allreduce", number)
-        fits = abs(alg * share - bus) <= (half_unit(found[4]) * share + half_unit(found[3])) * ROUNDING
-        log.check(fits, line, f"busbw {found[3]} does not fit algbw {found[4]} on {number} ranks")
+        rounding = half_unit(alg_words) * share + half_unit(bus_words)
+        problem = f"busbw {bus_words} does not fit algbw {alg_words} on {number} ranks"
+        times.agree(line, abs(alg * share - bus), rounding, SLACK * bus, problem)
         times.add(line, "allreduce", round(size), size / (alg * GB), _IN_PLACE)
+
+
+def _bench_row(log: Log, line: int, text: str) -> tuple[re.Match[str], str, str]:
+    """Return the size, busbw and algbw of a row `| 1MiB | 12.47GBps | 6.44GBps |`, whatever stands before it."""
+    cells = [cell.strip() for cell in text.split("|")[1:-1]]
+    for first, second, third in zip(cells, cells[1:], cells[2:], strict=False):
+        size, bus, alg = _BENCH_SIZE.search(first), _BENCH_RATE.search(second), _BENCH_RATE.search(third)
+        if size and bus and alg:
+            return size, bus[1], alg[1]
+    log.fail(line, f"the line is cut or malformed: {text.strip()[:80]!r}")
 
 
 def _bench_trials(log: Log, times: Times) -> int:
     """Add the times that each rank printed and return the number of ranks; lines of ranks may be interleaved."""
-    labels = {int(text.strip()[:-1]) for text in log.lines if re.fullmatch(r"\s*\d{1,7}:\s*", text)}
+    labels = {int(label[1]) for label in map(_TRIAL_LABEL.search, log.lines) if label}
     number, end = len(labels), len(log.lines)
     is_whole = number > 0 and labels == set(range(number))
     log.check(is_whole, end, f"trials are missing: of ranks there are {sorted(labels)[:20]}")
-    kinds = ("data size", "duration", "throughput", "busbw")
-    printed: dict[str, list[tuple[float, float, int]]] = {kind: [] for kind in kinds}
+    printed: dict[str, list[tuple[float, float, int]]] = {kind: [] for kind in _TRIAL_FIGURES}
     for line, text in enumerate(log.lines, 1):
-        if found := re.search(rf"({'|'.join(kinds)}): ([\d.]+)", text):
+        found = _TRIAL_FIGURE.search(text)
+        if found:
             printed[found[1]].append((log.number(line, found[2], 1e-9), half_unit(found[2]), line))
     sizes = {value for value, *_ in printed["data size"]}
     log.check(len(sizes) == 1, end, f"the trials must be of one size, got {sorted(sizes)} GB")
@@ -174,7 +214,7 @@ def _bench_trials(log: Log, times: Times) -> int:
     for kind, figures in expected.items():
         log.check(len(printed[kind]) == len(rates), end, "a trial of a rank is cut")
         for (value, off, line), figure in zip(sorted(printed[kind]), figures, strict=True):
-            log.check(abs(value - figure) <= off * ROUNDING, line, f"no throughput fits a {kind} of {value:g}")
+            times.agree(line, abs(value - figure), off, SLACK * figure, f"no throughput fits a {kind} of {value:g}")
     for rate, _, line in printed["throughput"]:
         times.add(line, "allreduce", round(num_bits / 16), num_bits / rate, _IN_PLACE)
     return number

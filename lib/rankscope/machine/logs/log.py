@@ -1,4 +1,9 @@
-"""`Log`: the text of a log, with errors that name its lines; `Times`: its timings, and a profile of them."""
+"""`Log`: the text of a log, with errors that name its lines; `Times`: its timings, and a profile of them.
+
+Readers search their patterns in single lines. Patterns are compiled at the top of a module, and a test feeds each of
+them long lines: the time must grow in proportion to the line. So a pattern that may begin with blanks or with any word
+starts with ^, and no two neighbouring repetitions match the same character.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,7 +35,14 @@ TYPE_BYTES = {
 NATIVE_OUT = {"algorithm": NATIVE, "in_place": False}
 MOST_CARDS = 4096
 ROUNDING = 1 + 1e-9  # tolerance when comparing floats
-_TOPOLOGY = re.compile(r"^\S*[ \t]*GPU0[ \t].*(?:\n\s*(?:GPU|NIC|mlx)\S*\s.*)+", re.MULTILINE)  # nvidia-smi topo -m
+TRUNCATED = (
+    2  # half units of the last digit: a program that cuts digits off, instead of rounding, is off by a whole one
+)
+SLACK = 0.01  # of a figure, for other ways of printing and averaging: the smallest wrong unit, KiB for kB, is 0.024
+WARNING = "warning: "  # how the note about figures that hardly agree begins
+_MPI_TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
+_TOPOLOGY_HEADER = re.compile(r"^\S*[ \t]*GPU0[ \t]")  # of the table that nvidia-smi topo -m prints
+_TOPOLOGY_ROW = re.compile(r"^\s*(?:GPU|NIC|mlx)\S*\s")
 _SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
 _HALVES = [0.5 * 10.0**-digits for digits in range(400)]
 
@@ -49,10 +61,10 @@ class Log:
         except (ValueError, EOFError) as error:
             raise StorageError(path, str(error)) from error
         text = self.raw.decode("utf-8", "replace")
-        self.text = re.sub(r"\[\d+,\d+\]<std\w+>:", "", text) if "<std" in text else text
+        self.text = _MPI_TAG.sub("", text) if "<std" in text else text
         self.lines = self.text.replace("\r\n", "\n").split("\n")
-        links = _TOPOLOGY.search(self.text) if "GPU0" in self.text and "Affinity" in self.text else None
-        self.topology = topology(links[0]) if links else ""
+        has_topology = "GPU0" in self.text and "Affinity" in self.text
+        self.topology = topology("\n".join(_topology_lines(self.lines))) if has_topology else ""
 
     def fail(self, line: Where, problem: object) -> NoReturn:
         """Raise a StorageError that names the line, or the place in JSON."""
@@ -80,15 +92,25 @@ class Log:
         except RecursionError:
             self.fail(1, "nested too deeply")
 
-    def words(self, pattern: str) -> list[str]:
-        """Return the match of a pattern in the whole text, made printable."""
-        return [printable(found.strip()) for found in re.findall(pattern, self.text, re.MULTILINE)]
+    def words(self, pattern: re.Pattern[str]) -> list[str]:
+        """Return the first group of a pattern in each line that matches it, made printable."""
+        matches = map(pattern.search, self.lines)
+        return [printable(match[1].strip()) for match in matches if match]
 
-    def rows(self, pattern: str, mark: str) -> Iterator[tuple[int, re.Match[str]]]:
+    def words_between(self, before: str, after: str) -> list[str]:
+        """Return what stands between two strings in each line that contains both, made printable."""
+        found = []
+        for text in self.lines:
+            name, has_end, _ = text.partition(before)[2].partition(after)
+            if has_end and name.strip():
+                found.append(printable(name.strip()))
+        return found
+
+    def rows(self, pattern: re.Pattern[str], mark: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
         """Yield the lines that match a pattern; raise for a line that contains the mark but does not match."""
         for line, text in enumerate(self.lines, 1):
-            if re.search(mark, text):
-                found = re.search(pattern, text)
+            if mark.search(text):
+                found = pattern.search(text)
                 if found is None:
                     self.fail(line, f"the line is cut or malformed: {text.strip()[:80]!r}")
                 yield line, found
@@ -110,7 +132,10 @@ class Times:
     """The printed times by operation; several times of the same operation are its iterations."""
 
     def __init__(self, log: Log) -> None:
-        self.log, self.gpus, self.notes = log, set[Any](), list[str]()  # the GPUs of copies
+        self.log = log
+        self.gpus = set[Any]()  # that copies come from and go to
+        self.notes = list[str]()
+        self.warnings = list[tuple[Where, str]]()  # figures that agree with each other only roughly
         self.found: dict[tuple[str, int, tuple[tuple[str, Any], ...]], tuple[Where, list[float]]] = {}
 
     def add(self, line: Where, what: str, num_bytes: int, seconds: float, options: Mapping[str, Any]) -> None:
@@ -130,17 +155,56 @@ class Times:
             self.notes.append(_SIZE_NOTE)
         self.add(line, "transfer", size or GB, (size or GB) / rate, options)
 
+    def agree(self, line: Where, deviation: float, rounding: float, slack: float, problem: str) -> None:
+        """Check that two printed figures agree.
+
+        `deviation` is the distance between them, `rounding` what half a unit of each last digit amounts to, and `slack`
+        what other ways of printing may add, all in the same unit. Within `rounding` they agree. Within a whole unit of
+        each last digit and `slack`, the problem is recorded as a warning. Otherwise it raises StorageError.
+        """
+        if deviation <= rounding * ROUNDING:
+            return
+        self.log.check(deviation <= TRUNCATED * rounding + slack, line, problem)
+        self.warnings.append((line, problem))
+
+    def fitting_s(
+        self, line: Where, seconds: float, off_s: float, num_bytes: float, rate: float, rate_off: float, problem: str
+    ) -> float:
+        """Return a time in seconds that fits both a printed time and a printed rate in bytes/s; see `between`.
+
+        If only `agree`'s tolerance reconciles them, return the printed time and record the problem as a warning.
+        Raises StorageError if they contradict each other.
+        """
+        fitting = between(seconds, off_s, num_bytes, rate, rate_off)
+        if fitting is not None:
+            return fitting
+        near = between(seconds, TRUNCATED * off_s, num_bytes, rate, TRUNCATED * rate_off + SLACK * rate)
+        self.log.check(near is not None, line, problem)
+        self.warnings.append((line, problem))
+        return seconds
+
     def profile(
         self, program: str, backend: str, num_ranks: int, how: Mapping[str, Any] = {}, name: str = "", **about: Any
     ) -> Profile:
         """Return the profile of these times and of the log's topology; empty arguments were not stated."""
         self.log.check(self.found, len(self.log.lines), f"{program} printed no row above")
-        source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(self.notes))}
+        notes = [*self.notes, *self._warning_notes()]
+        source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(notes))}
         about["source"] = {key: text for key, text in source.items() if text}
         about["topology"] = self.log.topology
         title = f"{self.log.name}, {name}" if name else self.log.name
         said = {"name": title, "backend": backend, "num_ranks": num_ranks, **about}
         return Profile({key: value for key, value in said.items() if value}, how, self._points())
+
+    def _warning_notes(self) -> list[str]:
+        if not self.warnings:
+            return []
+        line, problem = self.warnings[0]
+        place = f"line {line}" if isinstance(line, int) else line
+        if len(self.warnings) == 1:
+            return [f"{WARNING}a printed figure does not agree with the others to its last digit: {place}: {problem}"]
+        several = f"{len(self.warnings)} printed figures do not agree with the others to their last digit"
+        return [f"{WARNING}{several}; the first: {place}: {problem}"]
 
     def _points(self) -> tuple[Point, ...]:
         points, alike = [], dict[Any, Point]()
@@ -156,6 +220,21 @@ class Times:
         return tuple(points)
 
 
+def _topology_lines(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines of the first table of `nvidia-smi topo -m`, from its header to its last row, if it has rows."""
+    header = last = None
+    for place, text in enumerate(lines):
+        if header is not None and _TOPOLOGY_ROW.search(text):
+            last = place
+        elif last is not None and text.strip():
+            break  # the table ends
+        elif _TOPOLOGY_HEADER.search(text):
+            header = place
+        elif text.strip():
+            header = None
+    return [] if header is None or last is None else lines[header : last + 1]
+
+
 def half_unit(text: str) -> float:
     """Return the rounding error of a printed number: half a unit of its last digit.
 
@@ -163,7 +242,7 @@ def half_unit(text: str) -> float:
     (0.005, 0.5, 500000.0)
     """
     if "e" not in text:
-        return _HALVES[len(text.partition(".")[2])]
+        return _HALVES[min(len(text.partition(".")[2]), len(_HALVES) - 1)]
     mantissa, _, exponent = text.partition("e")
     return 0.5 * 10.0 ** (int(exponent) - len(mantissa.partition(".")[2]))
 

@@ -5,23 +5,33 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...values.checks import printable, whole
 from ..profile import NATIVE, Profile, busbw_factor
 from ..provenance import command_words
-from .log import COLLECTIVE, GB, MOST_CARDS, ROUNDING, TYPE_BYTES, Log, Times, Where, between, half_unit
+from .log import COLLECTIVE, GB, MOST_CARDS, ROUNDING, SLACK, TRUNCATED, TYPE_BYTES, Log, Times, Where, half_unit
 
-_INFO = re.compile(r"(?:^\s*\S+|[A-Za-z][\w.-]*):\d+:\d+ \[\d+\] .*?NCCL ")
+_INFO_FIRST = re.compile(r"^\s*\S+:\d+:\d+ \[\d+\] ")  # a line of NCCL's own log: host:process:thread [device]
+_INFO_LATER = re.compile(r"(?<![\w.-])[\d_.-]*([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")  # the same, behind part of a row
 _ROW = re.compile(rf"(?<![\w.])(\d+)[ \t]+(\d+)[ \t]+({'|'.join(TYPE_BYTES)})(?!\w)(.*)")
-_RANK = re.compile(r"Rank +(\d+) (?:Group +\d+ )?Pid +\d+ on +(\S+) +device +\d+ \[[^\]]*\] *(.*)")
+_RANK = re.compile(r"Rank +(\d+) (?:Group +\d+ )?Pid +\d+ on +(\S+) +device +\d+ \[[^\[\]]*\] *(.*)")
 _NAME = re.compile(r"\b(\w+?)_perf(?:_mpi)?\b")
 _FOOT = re.compile(r"Avg bus bandwidth\s*:\s*(\S+)")
-_CELL = re.compile(r"[+-]?[\d.]+(?:[eE][+-]?\d+)?|N/A")
-_KIND = re.compile(r"[a-z]*|-?\d+")  # an operation, or the rank of a root
+_CELL = re.compile(r"^(?:[+-]?[\d.]+(?:[eE][+-]?\d+)?|N/A)$")
+_KIND = re.compile(r"^(?:[a-z]*|-?\d+)$")  # an operation, or the rank of a root
+_TIMESTAMP = re.compile(r"(?<!\S)\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+_EMPTY_HALF = re.compile(r" {32,}")  # what nccl-tests prints instead of the out-of-place half
 _SET = re.compile(r"\b(NCCL_[A-Z0-9_]+)(?: set by environment to |=)([^\s;,]+)")
 _WAY = re.compile(r"Using network (\w[^\n]*)|(GPU Direct RDMA (?:En|Dis)abled)|via (P2P|SHM|NET/\w+)")
+_BUILT_IN_NETWORKS = ("Socket", "IB")  # NCCL's log names them in two ways: network Socket, via NET/Socket
+_NCCL_VERSION = re.compile(r"NCCL version (\d+(?:\.\d+)*)(?:\+cuda([\d.]+))?")
+_LIBRARY = re.compile(r"nccl-library=(\d+)")
+_TESTS_VERSION = re.compile(r"nccl-tests version (\S+)")
+_ITERATIONS = re.compile(r"warmup iters: (\d+) iters: (\d+)")
+_MOST_COLUMNS = 64  # behind the type; the widest table of nccl-tests has 21
 _SUMS = ("sum", "prod", "max", "min", "avg", "mulsum", "all")
 
 
@@ -57,7 +67,9 @@ class Table:
     """A table while it is being read, with facts from the lines around it."""
 
     def __init__(self, header: Where, columns: Sequence[str], ranks: Sequence[Rank], name: str) -> None:
-        self.header, self.columns, self.ranks, self.name = header, columns, ranks, name
+        self.header, self.ranks, self.name = header, ranks, name
+        self.has_timestamps = columns[-1:] == ["timestamp"]
+        self.columns = columns[:-1] if self.has_timestamps else columns
         self.rows: list[Row] = []
         self.halves = [place for place, name in enumerate(columns) if name in ("time", "cputime")]  # out of place first
         self.footer: tuple[Where, str] | None = None
@@ -70,13 +82,26 @@ class Table:
         return len(self.ranks) if [rank.number for rank in self.ranks] == list(range(len(self.ranks))) else 0
 
     def cells(self, text: str) -> list[str]:
-        """Return the cells after the type, one per column; fewer if some are missing."""
-        cells = text.split()
+        """Return the cells after the type, one per column; fewer if some are missing.
+
+        The cells of an empty out-of-place half are "N/A".
+        """
+        cells = self._split(text)
         if "redop" in self.columns and not (cells and cells[0].isalpha()):
             cells.insert(0, "")
         if len(cells) == len(self.columns) - 1 and self.columns[-1] in ("#wrong", "error"):
             cells.append("N/A")
         return cells
+
+    def _split(self, text: str) -> list[str]:
+        gap = _EMPTY_HALF.search(text)
+        if gap and len(self.halves) == 2:
+            width = self.halves[1] - self.halves[0]
+            before, behind = text[: gap.start()].split(), text[gap.end() :].split()
+            has_no_numbers = len(before) <= self.halves[0]
+            if has_no_numbers and len(behind) == width:
+                return [*before, *(["N/A"] * width), *behind]
+        return text.split()
 
 
 def nccl_tests(log: Log) -> list[Profile]:
@@ -93,8 +118,9 @@ def _text(log: Log) -> list[Table]:
     table: Table | None = None
     pending: tuple[int, re.Match[str], str] | None = None  # a row that continues below lines of NCCL
     for line, text in enumerate(log.lines, 1):
-        if "NCCL " in text and (info := _INFO.search(text)):
-            text = text[: info.start()]
+        text = _without_info(text)
+        if table is not None and table.has_timestamps:
+            text = _TIMESTAMP.sub("", text)
         if not text or text.isspace():
             continue
         is_header, foot = "busbw" in text and "algbw" in text, "Avg bus" in text and _FOOT.search(text)
@@ -103,7 +129,7 @@ def _text(log: Log) -> list[Table]:
             break
         if row:
             text = row[4]
-        elif pending and all(map(_CELL.fullmatch, text.split())):
+        elif pending and all(map(_CELL.search, text.split())):
             line, row, text = pending[0], pending[1], f"{pending[2]} {text}"
             pending = None
         if row:
@@ -113,7 +139,7 @@ def _text(log: Log) -> list[Table]:
             if len(cells) < len(table.columns):
                 pending = line, row, text
                 continue
-            if len(cells) > len(table.columns) or not all(map(_KIND.fullmatch, cells[: table.halves[0]])):
+            if len(cells) > len(table.columns) or not all(map(_KIND.search, cells[: table.halves[0]])):
                 log.fail(line, f"its cells are not those of the columns: {row[0].strip()[:80]!r}")
             table.rows.append(Row(line, row[1], row[2], row[3], cells))
         elif "Rank" in text and (found := _RANK.search(text)):
@@ -124,6 +150,7 @@ def _text(log: Log) -> list[Table]:
             words = text[text.find("size") :].split()
             fits = words[:3] == ["size", "count", "type"] and not {"time", "cputime"}.isdisjoint(words)
             log.check(fits, line, f"the header must begin with size, count, type; got {text.strip()[:80]!r}")
+            log.check(len(words) <= _MOST_COLUMNS, line, f"the header must have at most {_MOST_COLUMNS} columns")
             table = Table(line, words[3:], ranks, name)
             tables.append(table)
         elif foot:
@@ -137,9 +164,26 @@ def _text(log: Log) -> list[Table]:
             name = named[1]
     if pending:
         log.fail(pending[0], f"the row is cut: {pending[1][0].strip()[:80]!r}")
-    for one in tables:
-        one.said = one.said or _said(log.lines[first:])
+    unfinished = [table for table in tables if not table.said]
+    if unfinished:
+        said_last = _said(log.lines[first:])
+        for table in unfinished:
+            table.said = dict(said_last)
     return tables
+
+
+def _without_info(text: str) -> str:
+    """Return a line without what NCCL itself logged into it."""
+    last = text.rfind("NCCL ")
+    if last < 0:
+        return text
+    info = _INFO_FIRST.search(text)
+    if info and info.end() <= last:
+        return ""
+    for info in _INFO_LATER.finditer(text):
+        if info.end() <= last:
+            return text[: info.start(1)]
+    return text
 
 
 def _json(log: Log) -> Table:
@@ -177,15 +221,14 @@ def _json(log: Log) -> Table:
 def _said(lines: Sequence[str]) -> dict[str, Any]:
     """Return the facts about the run that the lines above and between the rows state."""
     text = "\n".join(line for line in lines if "NCCL" in line or "nccl" in line or "iters:" in line)
-    version = re.search(r"NCCL version (\d+(?:\.\d+)*)(?:\+cuda([\d.]+))?", text)
-    library, tests = re.search(r"nccl-library=(\d+)", text), re.search(r"nccl-tests version (\S+)", text)
+    version, library, tests = (one.search(text) for one in (_NCCL_VERSION, _LIBRARY, _TESTS_VERSION))
     card = {"nccl": version[1], "cuda": version[2]} if version else {}
     if library and int(library[1]) and not version:
         code = int(library[1])
         base = 10000 if code >= 20000 else 1000
         card = {"nccl": f"{code // base}.{code % base // 100}.{code % 100}"}
-    run = re.search(r"warmup iters: (\d+) iters: (\d+)", text)
-    ways = dict.fromkeys(printable("".join(found)).strip() for found in _WAY.findall(text))
+    run = _ITERATIONS.search(text)
+    ways = dict.fromkeys(_way(*found) for found in _WAY.findall(text))
     variables = dict.fromkeys(f"{name}={value}" for name, value in _SET.findall(text))
     return {
         "card": {key: value for key, value in card.items() if value},
@@ -196,12 +239,20 @@ def _said(lines: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _way(network: str, gpu_direct: str, path: str) -> str:
+    """Return how ranks communicate, as one of the lines of `_WAY` says; a network is written as NET/ and its name."""
+    name = printable(network).strip()
+    if name in _BUILT_IN_NETWORKS:
+        return f"NET/{name}"
+    return name or gpu_direct or path
+
+
 # ---- what they say together
 
 
-def _halves(log: Log, table: Table) -> list[Half]:
-    """Check that times and algbw agree within their rounding."""
-    found = []
+def _halves(times: Times, table: Table) -> list[Half]:
+    """Check that times and algbw agree."""
+    log, found = times.log, list[Half]()
     for row in table.rows:
         for at in table.halves:
             time, alg, bus = row.cells[at : at + 3]
@@ -209,9 +260,8 @@ def _halves(log: Log, table: Table) -> list[Half]:
                 continue
             seconds, off = log.number(row.line, time, 1e-9) * 1e-6, half_unit(time) * 1e-6
             rate, rate_off = log.number(row.line, alg, 0) * GB, half_unit(alg) * GB
-            fitting = between(seconds, off, float(row.num_bytes), rate, rate_off)
-            if fitting is None:
-                log.fail(row.line, f"{alg} GB/s is not {row.num_bytes} bytes in {time} µs")
+            problem = f"{alg} GB/s is not {row.num_bytes} bytes in {time} µs"
+            fitting = times.fitting_s(row.line, seconds, off, float(row.num_bytes), rate, rate_off, problem)
             if "e" in time and rate > 0:  # printed with two digits, as in 1.8e+07: narrowed by algbw
                 seconds = fitting
             busbw, bus_off = log.number(row.line, bus, 0) * GB, half_unit(bus) * GB
@@ -223,40 +273,55 @@ def _halves(log: Log, table: Table) -> list[Half]:
 def _bytes_per_count(log: Log, table: Table) -> float:
     """Return the buffer size as a multiple of the counted elements: 1, or the number of ranks."""
     counted = [(row, float(row.num_bytes), float(row.elements) * TYPE_BYTES[row.dtype]) for row in table.rows]
-    times = [(row, size / count if count else math.inf) for row, size, count in counted if size or count]
-    known = sorted(one for _, one in times) or [1.0]
+    ratios = [(row, size / count if count else math.inf) for row, size, count in counted if size or count]
+    known = sorted(ratio for _, ratio in ratios) or [1.0]
     usual = known[len(known) // 2]
-    for row, one in times:
-        log.check(one == usual < math.inf, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
+    for row, ratio in ratios:
+        log.check(ratio == usual < math.inf, row.line, f"{row.num_bytes} bytes are not {row.elements} elements")
     return usual
 
 
-def _num_ranks(log: Log, table: Table, halves: Sequence[Half], what: str, per_count: float) -> tuple[int, str]:
-    """Return the number of ranks and, if not stated, how it was found; the ratio of busbw to algbw must fit it."""
+def _num_ranks(times: Times, table: Table, halves: Sequence[Half], what: str, per_count: float) -> tuple[int, str]:
+    """Return the number of ranks and, if the table does not list them, how it was found.
 
-    def misfit(number: int) -> Half | None:
-        share = 1.0 if what == "together" else busbw_factor(what, number)
-        for half in halves:
-            if abs(half.bus - share * half.alg) > (half.bus_off + share * half.alg_off) * ROUNDING:
-                return half
-        return None
-
-    number = log.num_ranks or table.stated
-    log.check(table.stated in (0, number), table.header, f"the table lists {table.stated} ranks, not {number}")
-    wrong = misfit(number) if number else None
-    if number and not wrong and per_count in (1, number):
+    The ratio of busbw to algbw must fit it. The number that the caller states counts only for a table that has none.
+    """
+    log = times.log
+    number = table.stated or log.num_ranks or 0
+    fits_counts = per_count in (1, number)
+    if number and fits_counts and _misfit(halves, what, number) is None:
         return number, ""
     exact, source = int(per_count), "counts"
     if per_count <= 1:
         exact, source = _exact_ranks(halves) if what == "allreduce" else 0, "bus bandwidths"
-    if not exact or misfit(exact):
-        log.check(number, table.header, "the number of ranks is not stated and does not follow from the bus bandwidths")
-        row = wrong.row if wrong else halves[0].row
-        words = "bus bandwidths do not fit" if wrong else f"{row.num_bytes} bytes are not {row.elements} elements on"
-        log.fail(row.line, f"{words} {number} ranks")
-    log.check(not log.num_ranks, table.header, f"the table is of {exact} ranks, not of {log.num_ranks}")
-    listed = f"; {len(table.ranks)} of them are listed" if table.ranks else ""
-    return exact, f"the number of ranks follows from {source}{listed}"
+    if exact and _misfit(halves, what, exact) is None:
+        listed = f"; {len(table.ranks)} of them are listed" if table.ranks else ""
+        return exact, f"the number of ranks follows from {source}{listed}"
+    log.check(number, table.header, "the number of ranks is not stated and does not follow from the bus bandwidths")
+    log.check(fits_counts, halves[0].row.line, _count_problem(halves[0], number))
+    for half in halves:
+        deviation, rounding = _bus_deviation(half, what, number)
+        times.agree(half.row.line, deviation, rounding, SLACK * half.bus, f"bus bandwidths do not fit {number} ranks")
+    return number, ""
+
+
+def _count_problem(half: Half, number: int) -> str:
+    return f"{half.row.num_bytes} bytes are not {half.row.elements} elements on {number} ranks"
+
+
+def _bus_deviation(half: Half, what: str, num_ranks: int) -> tuple[float, float]:
+    """Return how far a printed busbw is from what the algbw implies, and how far rounding may bring it, in bytes/s."""
+    factor = 1.0 if what == "together" else busbw_factor(what, num_ranks)
+    return abs(half.bus - factor * half.alg), half.bus_off + factor * half.alg_off
+
+
+def _misfit(halves: Sequence[Half], what: str, num_ranks: int) -> Half | None:
+    """Return the first half of a row whose busbw does not belong to so many ranks; None if all do."""
+    for half in halves:
+        deviation, rounding = _bus_deviation(half, what, num_ranks)
+        if deviation > rounding * ROUNDING:
+            return half
+    return None
 
 
 def _exact_ranks(halves: Sequence[Half]) -> int:
@@ -272,17 +337,17 @@ def _exact_ranks(halves: Sequence[Half]) -> int:
 
 def _profile(log: Log, table: Table) -> Profile:
     """Check a table and return its profile."""
-    times, halves, per_count, first = Times(log), _halves(log, table), _bytes_per_count(log, table), table.halves[0]
+    times, first = Times(log), table.halves[0]
+    halves, per_count = _halves(times, table), _bytes_per_count(log, table)
     what = _collective(log, table, per_count)
-    number, note = _num_ranks(log, table, halves, what, per_count)
+    number, note = _num_ranks(times, table, halves, what, per_count)
     times.notes += [] if table.name else ["the collective follows from the columns of the table"]
     times.notes += [note] if note else []
-    times.notes += _footer_note(log, table, halves)
+    times.notes += _footer_note(times, table, halves)
     times.notes += ["one rank: no link was used"] if number == 1 else []
 
     ranks = table.ranks if table.stated == number else []
-    hosts = [rank.host for rank in ranks]
-    nodes = [hosts.count(host) for host in dict.fromkeys(hosts)]
+    nodes = list(Counter(rank.host for rank in ranks).values())  # in the order of their first ranks
     plain: dict[str, Any] = {"algorithm": NATIVE}
     if what == "together":
         link = {1: "intra", number: "inter"}.get(len(nodes)) if number > 1 else None
@@ -304,18 +369,19 @@ def _profile(log: Log, table: Table) -> Profile:
     return times.profile(f"nccl-tests {tests}".strip(), "nccl", number, how, what, **about)
 
 
-def _footer_note(log: Log, table: Table, halves: Sequence[Half]) -> list[str]:
+def _footer_note(times: Times, table: Table, halves: Sequence[Half]) -> list[str]:
     """Check the average below a table against its rows."""
     if table.footer is None:
         return ["no average below the table: it may be cut"]
-    mean, off = (
-        sum(some) / len(halves) / GB for some in ([one.bus for one in halves], [one.bus_off for one in halves])
-    )
-    foot = log.number(*table.footer)
-    if abs(mean - foot) <= off + half_unit(table.footer[1]) + 1e-9:
-        return []
-    log.check(table.is_elided, table.footer[0], f"the average is {foot:g}, and that of the rows {mean:g}")
-    return ["an excerpt: the log's average is of more rows"]
+    line, printed = table.footer
+    mean = sum(half.bus for half in halves) / len(halves) / GB
+    rounding = sum(half.bus_off for half in halves) / len(halves) / GB + half_unit(printed) + 1e-9
+    stated = times.log.number(line, printed)
+    deviation = abs(mean - stated)
+    if table.is_elided and deviation > TRUNCATED * rounding:
+        return ["an excerpt: the log's average is of more rows"]
+    times.agree(line, deviation, rounding, 0.0, f"the average is {stated:g}, and that of the rows {mean:g}")
+    return []
 
 
 def _collective(log: Log, table: Table, per_count: float) -> str:

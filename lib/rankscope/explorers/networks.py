@@ -1,0 +1,130 @@
+"""The list of networks of explorers that need the cost of an allreduce, and the settings that belong to it.
+
+A table of settings takes `SETTINGS` in, and an explorer made of it shows a `Networks`: what is registered in
+`rankscope.networks`, profiles of one's own before them, and "latency and bandwidth", which two sliders set, after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..cluster import Link
+from ..ddp.cost import cost as cost_of_link
+from ..networks import Cost, Measured, Network, registered
+from ..values.checks import count_of, printable
+from ..values.units import bytes_words
+from .panel import Now, Setting, Steps
+
+DEFAULT = "abci_a100_4x8"  # four nodes of eight A100s: a job that many people have run
+BY_HAND = "latency and bandwidth"
+SETTINGS = (
+    Setting("network", DEFAULT, (), "network"),  # those of `Networks`
+    Setting("num_ranks", 32, Steps(2**power for power in range(1, 13)), "ranks"),
+    Setting("alpha_us", 10, Steps((0, 1, 2, 5, 10, 20, 50, 100, 200, 500)), "latency (α) [µs]"),
+    Setting("gb_per_s", 25, Steps((1, 2, 3, 5, 10, 25, 50, 100, 200, 400)), "bandwidth (B) [GB/s]"),
+)
+
+
+class Networks:
+    """The networks that an explorer offers, by name.
+
+    Raises ValueError if `profiles` are not profiles by name, and for one without the backend's own allreduce.
+    """
+
+    def __init__(self, profiles: Mapping[str, Measured] | None = None) -> None:
+        own = _own_networks({} if profiles is None else profiles)
+        others = {name: network for name, network in registered().items() if name not in own}
+        self.by_name = own | others
+        if own:
+            self.default = next(iter(own))
+        elif DEFAULT in others:
+            self.default = DEFAULT
+        else:
+            self.default = next(iter(others), BY_HAND)
+
+    def settings(self, settings: Sequence[Setting]) -> tuple[Setting, ...]:
+        """Return a table of settings whose network is one of these; the ranks reach those of each network."""
+        choices = [(network.label, network.name) for network in self.by_name.values()]
+        choices.append((f"{BY_HAND}, by hand", BY_HAND))
+        own_ranks = {network.num_ranks for network in self.by_name.values() if network.num_ranks is not None}
+        table = []
+        for setting in settings:
+            if setting.name == "network":
+                setting = setting._replace(default=self.default, choices=choices)
+            elif setting.name == "num_ranks":
+                num_ranks = setting.default
+                if self.default != BY_HAND:
+                    num_ranks = self.by_name[self.default].ranks(num_ranks)
+                steps = Steps(sorted(own_ranks.union(setting.values)))
+                setting = setting._replace(default=num_ranks, choices=steps)
+            table.append(setting)
+        return tuple(table)
+
+    def offers(self, name: str | None) -> bool:
+        """Return whether the list has a network; None is the default, which it always has."""
+        return name in (None, BY_HAND) or name in self.by_name
+
+    def num_ranks(self, now: Now) -> int:
+        """Return the number of ranks: the network's own if it has one."""
+        if now.network == BY_HAND:
+            return int(now.num_ranks)
+        return self.by_name[now.network].ranks(now.num_ranks)
+
+    def cost(self, now: Now) -> Cost:
+        """Return the cost of an allreduce: the network's, or that of a ring over links set by hand."""
+        if now.network == BY_HAND:
+            return cost_of_link(Link(now.alpha_us / 1e6, now.gb_per_s * 1e9), now.num_ranks)
+        return self.by_name[now.network].cost(now.num_ranks)
+
+    def about(self, now: Now, most_bytes: float) -> list[str]:
+        """Return where the times are from, and whether those of up to `most_bytes` are extrapolated."""
+        if now.network == BY_HAND:
+            links = f"links of {now.alpha_us} µs and {now.gb_per_s} GB/s"
+            return [f"network: a ring over {count_of(now.num_ranks, 'rank')} with {links}"]
+        network = self.by_name[now.network]
+        lines = list(network.about)
+        if most_bytes > network.most_bytes:
+            measured = bytes_words(network.most_bytes)
+            lines.append(f"beyond {measured}, the largest size that was measured, times are extrapolated")
+        return lines
+
+    def derived(self, now: Now) -> dict[str, Any]:
+        """The number of ranks, if the network was measured."""
+        if now.network == BY_HAND or self.by_name[now.network].num_ranks is None:
+            return {}
+        return {"num_ranks": self.num_ranks(now)}
+
+    def without_effect(self, now: Now) -> dict[str, str]:
+        """The ranks of a network that was measured, and latency and bandwidth unless they are the network."""
+        if now.network == BY_HAND:
+            return {}
+        network = self.by_name[now.network]
+        links = f"only the network “{BY_HAND}” is set by hand"
+        reasons = {"alpha_us": links, "gb_per_s": links}
+        if network.num_ranks is not None:
+            reasons["num_ranks"] = f"this network was measured with {count_of(network.num_ranks, 'rank')}"
+        return reasons
+
+
+def has_network(profile: Measured) -> bool:
+    """Return whether a profile has a network, which it lacks if the backend's own allreduce was not measured."""
+    try:
+        profile.network("any name")
+    except ValueError:
+        return False
+    return True
+
+
+def _own_networks(profiles: Mapping[str, Measured]) -> dict[str, Network]:
+    if not isinstance(profiles, Mapping):
+        raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
+    own = {}
+    for key, profile in profiles.items():
+        name = printable(str(key))
+        if name == BY_HAND:
+            raise ValueError(f"profiles must have other names than {BY_HAND!r}")
+        if not hasattr(profile, "network"):
+            raise ValueError(f"profiles[{key!r}] must be a Profile, got {profile!r}")
+        own[name] = profile.network(name)
+    return own

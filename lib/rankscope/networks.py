@@ -1,0 +1,135 @@
+"""Networks by what an allreduce takes on them, and the table of those that explorers offer.
+
+A `Network` is a name and a function from a number of ranks to a cost; a cost is a function from bytes to seconds. The
+packages that know machines provide networks: each has a function in `PROVIDERS`, which is imported when an explorer
+first asks for networks. Nothing here imports those packages, and one that is not installed provides none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .values.checks import function, number, whole
+from .values.frozen import checked, each, evolve, frozen, optional
+
+Seconds = NDArray[np.float64]
+Cost = Callable[[Any], Any]  # from an array of bytes to as many seconds, or to one number for all
+
+# "module:function", in the order in which explorers list what the functions return: tuples of networks.
+PROVIDERS = [
+    "rankscope.machine.networks:of_the_bank",
+    "rankscope.nccl.networks:of_the_model",
+    "rankscope.machine.networks:recorded",
+]
+
+
+@frozen
+class CostTable:
+    """Seconds at some numbers of bytes, with straight lines between them and beyond both ends, never below 0.
+
+    Raises ValueError unless there are at least two rising sizes and a time for each.
+
+    >>> CostTable((0.0, 100.0), (1.0, 2.0))(np.array([50.0, 200.0]))
+    array([1.5, 3. ])
+    """
+
+    num_bytes: tuple[float, ...] = checked(each, number, 0)
+    seconds: tuple[float, ...] = checked(each, number, 0)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.num_bytes) < 2 or not (np.diff(self.num_bytes) > 0).all():
+            raise ValueError(f"num_bytes must be at least two rising sizes, got {self.num_bytes!r}")
+        if len(self.seconds) != len(self.num_bytes):
+            raise ValueError(f"seconds must be {len(self.num_bytes)}, one for each size, got {self.seconds!r}")
+
+    def __call__(self, num_bytes: Any) -> Seconds:
+        """Return the seconds of one number of bytes or of an array of them."""
+        size, sizes, seconds = np.asarray(num_bytes, dtype=float), np.array(self.num_bytes), np.array(self.seconds)
+        slopes = np.maximum(np.diff(seconds) / np.diff(sizes), 0.0)  # beyond the ends more bytes never take less
+        before, after = np.minimum(size - sizes[0], 0.0), np.maximum(size - sizes[-1], 0.0)
+        inside = np.interp(size, sizes, seconds)
+        return np.asarray(np.maximum(inside + before * slopes[0] + after * slopes[-1], 0.0))
+
+
+def _name(field: str, value: Any) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError(f"{field} must be printable text in one line, got {value!r}")
+    return value
+
+
+@frozen(eq=False)
+class Network:
+    """A network that an explorer offers: what an allreduce takes on it.
+
+    `name` is what a state line says and `label` what the list shows. `cost_of` returns the cost for a number of ranks.
+    A network that was measured has its `num_ranks`, and its cost is for those only; None means any number. Beyond
+    `most_bytes`, the largest size that was measured, the cost is extrapolated. `about` says where the times are from,
+    a line each.
+
+    Raises ValueError for a name or label that is not printable text in one line, and for numbers out of range.
+
+    >>> slow = Network("slow", "a slow network", lambda num_ranks: lambda num_bytes: num_ranks * num_bytes / 1e6)
+    >>> slow.cost(4)(1e6)
+    4.0
+    """
+
+    name: str = checked(_name)
+    label: str = checked(_name)
+    cost_of: Callable[[int], Cost] = checked(function, "of a number of ranks")
+    num_ranks: int | None = checked(optional, whole, 1, default=None)
+    most_bytes: float = checked(number, above=0, high=math.inf, default=math.inf)
+    about: tuple[str, ...] = checked(each, _name, default=())
+
+    def relabelled(self, label: str) -> Network:
+        """Return the same network with another label."""
+        return evolve(self, label=label)
+
+    def ranks(self, num_ranks: int) -> int:
+        """Return the number of ranks that a cost is for: the network's own, or `num_ranks` if it takes any."""
+        return num_ranks if self.num_ranks is None else self.num_ranks
+
+    def cost(self, num_ranks: int) -> Cost:
+        """Return the cost of an allreduce over the network's own number of ranks, or over `num_ranks`."""
+        return self.cost_of(self.ranks(num_ranks))
+
+
+class Measured(Protocol):
+    """What has a network of its own, such as a `Profile`."""
+
+    def network(self, name: str) -> Network:
+        """Return the network under this name."""
+        ...
+
+
+def registered() -> dict[str, Network]:
+    """Return the networks of all providers by name, in the order of `PROVIDERS`.
+
+    Raises ValueError if two of them have the same name.
+    """
+    found: dict[str, Network] = {}
+    for provider in PROVIDERS:
+        for network in _provided(provider):
+            if network.name in found:
+                raise ValueError(f"networks must have different names, got {network.name!r} twice")
+            found[network.name] = network
+    return found
+
+
+@cache
+def _provided(provider: str) -> tuple[Network, ...]:
+    """Return the networks of one provider; none if its package is not installed."""
+    module, _, name = provider.partition(":")
+    try:
+        provide: Callable[[], Iterable[Network]] = getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if f"{module}.".startswith(f"{error.name}."):
+            return ()
+        raise  # something that the provider itself imports
+    return tuple(provide())

@@ -1,0 +1,73 @@
+"""The parameter server trains as one process does, and asynchronously counts how late each gradient is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from rankscope.ranks import RankError
+
+from .running import lines_of, text_of
+
+pytestmark = pytest.mark.slow
+
+WORKERS = 3
+BATCHES = 60 * WORKERS
+SERVED = re.compile(r"(.*): (\d+) updates, ([\d,]+) bytes, (\S+) updates behind on average")
+WORKER = re.compile(r"  worker (\d): (\d+) gradients, (\S+) updates behind")
+# `launch` sets up the process group and ends it
+IN_A_RANK = [
+    ('dist.init_process_group("gloo")', "pass"),
+    ("dist.destroy_process_group()\n", ""),
+    ("0.080 if", "0.040 if"),
+    ("else 0.020)", "else 0.005)"),
+]
+
+
+def check(lines: list[str]) -> None:
+    """Raise AssertionError unless all gradients were used once, and were as late as those of three workers must be."""
+    heads = [found for found in map(SERVED.fullmatch, lines) if found]
+    workers = [found for found in map(WORKER.fullmatch, lines) if found]
+    assert len(heads) + len(workers) + 1 == len(lines)
+    assert lines[1 + WORKERS] == "  equal to one process with the same batches, to 1e-12"
+    assert [int(found[1]) for found in workers] == 2 * [1, 2, 3]
+    num_bytes = f"{BATCHES * 2 * 64 * 10 * 8:,}"  # the parameters there and the gradient back
+    assert [found[3] for found in heads] == [num_bytes, num_bytes]
+
+    synchronous, asynchronous = heads
+    assert synchronous.group(1, 2, 4) == ("synchronous", "60", "0.00")
+    assert [found.group(2, 3) for found in workers[:WORKERS]] == WORKERS * [("60", "0.00")]
+
+    assert asynchronous.group(1, 2) == ("asynchronous", str(BATCHES))
+    counts = [int(found[2]) for found in workers[WORKERS:]]
+    behind = [float(found[3]) for found in workers[WORKERS:]]
+    assert sum(counts) == BATCHES
+    assert counts[2] < max(counts)  # the slow worker
+    assert behind[2] > min(behind)
+    # All others compute during each update, except during the last ones: so the sum does not depend on who is how fast.
+    total = (WORKERS - 1) * BATCHES - sum(range(WORKERS))
+    assert asynchronous[4] == f"{total / BATCHES:.2f}"
+    assert sum(count * late for count, late in zip(counts, behind, strict=True)) == pytest.approx(total, abs=1)
+
+
+def test_it_serves_as_it_says() -> None:
+    check(lines_of(text_of("parameter_server.py", *IN_A_RANK), num_ranks=1 + WORKERS))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (" / per_update", ""),
+        ("            dist.send(parameters, worker)", "            dist.send(0 * parameters, worker)"),
+        ("            version += 1\n", ""),
+        ("            pulled[worker] = version\n", "            pulled.setdefault(worker, version)\n"),
+        ("zip(senders, numbers, strict=False)", "zip(senders, (0 for _ in numbers), strict=False)"),
+        ("0.040 if worker == workers[-1] else 0.005", "0.005 if worker == workers[-1] else 0.040"),
+    ],
+    ids=["sum, no mean", "old parameters", "no version", "first version", "one batch", "another worker is slow"],
+)
+def test_a_broken_copy_is_refused(right: str, wrong: str) -> None:
+    broken = text_of("parameter_server.py", *IN_A_RANK, (right, wrong))
+    with pytest.raises((AssertionError, RankError)):
+        check(lines_of(broken, num_ranks=1 + WORKERS))

@@ -1,0 +1,143 @@
+"""Networks that explorers offer: who provides them, and that their costs are those of the machines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope import ddp, networks
+from rankscope.cluster import Link
+from rankscope.machine import Profile, bank
+from rankscope.machine.networks import RECORDED
+from rankscope.networks import CostTable, Network, registered
+from rankscope.values.frozen import evolve
+
+from .machine.made import links, point, profile
+
+ROOT = Path(__file__).parents[1]
+PROFILES = ROOT / "notebooks" / "profiles"
+FREE = Network("free", "free", lambda num_ranks: lambda num_bytes: 0.0)
+
+
+def provider(monkeypatch: pytest.MonkeyPatch, name: str, *found: Network) -> str:
+    """A module that provides these networks, and its entry in the table."""
+    module = ModuleType(name)
+    module.networks = lambda: found  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, module)
+    return f"{name}:networks"
+
+
+def test_providers_are_asked_in_order_and_those_that_are_not_installed_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = provider(monkeypatch, "provider_one", evolve(FREE, name="one"), evolve(FREE, name="two"))
+    two = provider(monkeypatch, "provider_two", evolve(FREE, name="three"))
+    missing = ["rankscope.not_installed:networks", "rankscope.machine.not_installed:networks", "not_installed:networks"]
+    monkeypatch.setattr(networks, "PROVIDERS", [two, *missing, one])
+    assert list(registered()) == ["three", "one", "two"]
+    monkeypatch.setattr(networks, "PROVIDERS", [one, provider(monkeypatch, "provider_three", evolve(FREE, name="two"))])
+    with pytest.raises(ValueError, match="networks must have different names, got 'two' twice"):
+        registered()
+
+
+def test_a_provider_that_lacks_something_else_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "provider_of_nothing.py").write_text("import something_that_nobody_has")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(networks, "PROVIDERS", ["provider_of_nothing:networks"])
+    with pytest.raises(ModuleNotFoundError, match="something_that_nobody_has"):
+        registered()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"name": ""}, "name must be printable text in one line, got ''"),
+        ({"name": "a\nb"}, "name must be printable text in one line"),
+        ({"label": 3}, "label must be printable text in one line, got 3"),
+        ({"about": ["\x1b[31m"]}, "about must be printable text in one line"),
+        ({"cost_of": 3}, "cost_of must be a function of a number of ranks, got 3"),
+        ({"num_ranks": 0}, "num_ranks must be a whole number of at least 1, got 0"),
+        ({"most_bytes": 0}, "most_bytes must be a number above 0, got 0"),
+    ],
+)
+def test_what_is_no_network_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        evolve(FREE, **fields)
+
+
+@pytest.mark.parametrize("name", ["abci_a100_4x8", "dgx_h100_8", "l40s_2"])
+def test_a_machine_of_the_bank_costs_what_was_measured(name: str) -> None:
+    network, box = registered()[name], Profile.load(f"bank:{name}")
+    assert network.num_ranks == box.num_ranks
+    measured: dict[int, list[float]] = {}
+    for one in box.select("allreduce", algorithm="native"):
+        measured.setdefault(one.num_bytes, []).append(one.median_s)
+    cost = network.cost(num_ranks=1024)  # its own ranks, whatever is asked for
+    assert float(cost(2**20)) == min(measured[2**20])
+    assert network.most_bytes == max(measured)
+    assert bank()[name] in network.about[0]
+    np.testing.assert_array_equal(ddp.cost(box)(sorted(measured)), [min(measured[size]) for size in sorted(measured)])
+
+
+def test_machines_without_small_sizes_or_without_an_allreduce_are_not_offered() -> None:
+    offered = set(registered())
+    assert not offered & {"h100_fleet_8", "jeanzay_v100_4x4", "mi100_copies", "h100_fleet_a_pairs_2x8"}
+    labels = [network.label for network in registered().values()]
+    assert len(set(labels)) == len(labels)
+    assert max(map(len, labels)) <= 60
+
+
+def test_the_recorded_profiles_are_those_of_the_notebooks() -> None:
+    paths = sorted(RECORDED.glob("*.json"))
+    assert len(paths) == 2
+    for path in paths:
+        recorded, whole = Profile.load(path), Profile.load(PROFILES / path.name)
+        assert recorded.provenance == whole.provenance
+        assert recorded.points == whole.select("allreduce", algorithm="native")
+        assert registered()[recorded.provenance["name"]].num_ranks == whole.num_ranks
+
+
+def test_the_recorded_profiles_are_shipped() -> None:
+    package = Path(networks.__file__).parent
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["rankscope"]
+    assert set(RECORDED.iterdir()) <= {path for pattern in patterns for path in package.glob(pattern)}
+
+
+def test_nothing_but_a_list_of_explorers_loads_the_machines() -> None:
+    """The table names modules: importing it, or an explorer, loads none of them."""
+    code = (
+        "import sys, rankscope.networks; "
+        "print([name for name in sys.modules if name.startswith(('rankscope.machine', 'rankscope.nccl'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
+
+
+def test_a_profile_has_a_cost_and_a_network() -> None:
+    own = profile([*links(), *[point("allreduce", 2**p, 2.0**p / 1e9, algorithm="native") for p in (10, 20)]])
+    assert own.cost()([2**10, 2**19, 2**20]).tolist() == pytest.approx([2**10 / 1e9, 2**19 / 1e9, 2**20 / 1e9], 1e-4)
+    assert float(own.cost(num_ranks=6)(2**20)) == own.predict("allreduce", "ring", 2**20, num_ranks=6).makespan_s
+    network = own.network("mine")
+    assert (network.name, network.label, network.num_ranks) == ("mine", "mine (4 ranks)", 4)
+    assert network.about == ("network: made up, 4 ranks, measured with Gloo",)
+    assert network.cost(2)(2**10) == own.cost()(2**10)
+    unmeasured = profile(links())
+    assert unmeasured.cost()(2**20) == unmeasured.predict("allreduce", "ring", 2**20).makespan_s
+    with pytest.raises(
+        ValueError, match="profile 'made up' must have the backend's own allreduce at two sizes or more"
+    ):
+        unmeasured.network("mine")
+
+
+def test_a_cost_of_ddp_is_that_of_the_profile_or_of_a_ring() -> None:
+    box = Profile.load("bank:h100_8")
+    assert ddp.cost(box) == box.cost()
+    assert isinstance(ddp.cost(box), CostTable)
+    assert ddp.cost(Link(0.0, 1e9), num_ranks=2)(1e9) == pytest.approx(1.0)
