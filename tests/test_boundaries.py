@@ -53,7 +53,7 @@ RUNNERS = {
     "rankscope.figures.lines": "matplotlib",
     "rankscope.figures.profiles": "matplotlib",
     "rankscope.yours": "torch",
-    "rankscope.explorers*": "ipywidgets",
+    "rankscope.explorers.*panel": "ipywidgets",
 }
 
 TOPICS = {"ddp", "nccl", "gradients", "data_parallel", "zero", "uneven", "pipeline_parallel"}

@@ -240,7 +240,7 @@ def test_a_torch_that_does_not_import(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not found.found
     assert not found.required  # models, schedules and explorers work without it
     assert found.detail.startswith("ModuleNotFoundError: ")
-    assert "'.[torch]'" in found.remedy
+    assert found.remedy == "pip install 'rankscope[torch]'"
     for name in ("Gloo", "NCCL", "CUDA GPUs"):
         assert not find(name).found
 

@@ -27,7 +27,7 @@ from rankscope.cli import main
 from rankscope.cli.doctor import tables
 from rankscope.cli.tables import overview, show
 from rankscope.doctor import Diagnosis
-from rankscope.explorers.panel import Explorer
+from rankscope.explorers.explorer import Explorer
 from rankscope.figures.assignments import draw_label_counts
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing

@@ -21,6 +21,7 @@ from pathlib import Path
 import attrs
 
 from .values.checks import count_of, one_of, printable
+from .values.extras import install_command, package_of_extra
 from .values.units import bytes_words
 from .workers.host import num_cores
 
@@ -66,14 +67,21 @@ class Check:
     required: bool = False
 
     def diagnosis(self) -> Diagnosis:
-        """Run the probe and return the diagnosis; any exception of the probe is a diagnosis, too."""
+        """Run the probe and return the diagnosis; any exception of the probe is a diagnosis, too.
+
+        If a package of an extra is missing, the remedy is to install that extra.
+        """
+        remedy = self.remedy
         try:
             return Diagnosis(self.name, True, self.probe(), self.used_by, required=self.required)
         except Missing as missing:
             detail = str(missing)
         except Exception as error:
+            package = package_of_extra(error)
+            if package is not None:
+                remedy = install_command(package)
             detail = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}".removesuffix(": ")
-        return Diagnosis(self.name, False, detail, self.used_by, self.remedy, self.required)
+        return Diagnosis(self.name, False, detail, self.used_by, remedy, self.required)
 
 
 def output_of(command: list[str], text: str = "") -> str:
@@ -323,7 +331,7 @@ ROOT, APT = "root on Linux", "apt-get install"
 
 
 def _installed(name: str) -> str:
-    return f"pip install -c constraints.txt -e '.[{name}]'"
+    return f"pip install 'rankscope[{name}]'"
 
 
 CHECKS = (

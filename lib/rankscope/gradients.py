@@ -16,18 +16,22 @@ from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
-import torch
-import torch.distributed as dist
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 from .sampling.audit import Finding, Findings
 from .values.checks import count_of, function, number, of_type, truth, whole
+from .values.extras import naming_extras
 from .values.frozen import checked, frozen, optional
 from .workers.launch import launch
-from .zero.run import storages
+
+with naming_extras("rankscope.gradients"):
+    import torch
+    import torch.distributed as dist
+    from torch import Tensor, nn
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.checkpoint import checkpoint
+
+    from .zero.run import storages
 
 __all__ = [
     "Work",

@@ -294,13 +294,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "rankscope").startswith("rankscope"):
             raise
-        message = str(error)
+        message = _install_hint(error)
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's error about an argument
             raise
         message = str(error.format_message())
     print(f"rankscope: {one_line(' '.join(message.split()))}", file=sys.stderr)
     return 2
+
+
+def _install_hint(error: ModuleNotFoundError) -> str:
+    """Return the message of an error about a missing package. It says how to install one that an extra brings."""
+    from ..values.extras import naming_extras
+
+    try:
+        with naming_extras("this command"):
+            raise error
+    except ModuleNotFoundError as named:
+        return str(named)
 
 
 def _sizes(texts: Sequence[str] | None) -> list[int]:

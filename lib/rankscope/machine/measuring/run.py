@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...values.checks import function, of_type, one_of, truth, whole
+from ...values.extras import require
 from ...workers.host import MOST_RANKS
 from ...workers.interrupts import Interrupts
 from ...workers.joined import is_joined
@@ -82,6 +83,7 @@ def measure(
     >>> [point.what for point in profile.select(algorithm="ring")]
     ['allreduce']
     """
+    require("torch", "rankscope.machine.measure")
     chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
     function("report", report, "of a Progress")
     backend = default_backend(num_ranks, device, emulate) if backend is None else one_of("backend", backend, BACKENDS)
