@@ -99,7 +99,7 @@ def as_copied(name: str, original: bytes) -> bytes:
         notebook = nbformat.v4.reads(original.decode())
         notebook["metadata"]["language_info"]["version"] = sys.version.split()[0]  # as ipykernel states it
         return f"{nbformat.v4.writes(notebook)}\n".encode()
-    except (ValueError, KeyError, AttributeError):  # no notebook, or one without what the notebooks here have: not one of ours
+    except (ValueError, KeyError, AttributeError):  # not a notebook like those of this repository
         return original
 
 
