@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -116,22 +117,26 @@ def run_all_and_save(page: Page, path: Path) -> None:
     page.wait_for_function("() => !document.querySelector('#jp-main-dock-panel .lm-TabBar-tab.jp-mod-dirty')")
 
 
-def test_a_new_reader_sees_a_picture_first_and_leaves_git_status_clean(clone: Path, page: Page, tmp_path: Path) -> None:
-    home = tmp_path / "home"
+@contextmanager
+def made(target: str, clone: Path, home: Path, log: Path) -> Iterator[tuple[str, str]]:
+    """Run `make lab` or `make edit` in the clone; gives the address and the token of its JupyterLab."""
     home.mkdir()
     environment = {name: os.environ[name] for name in OURS if name in os.environ} | {"HOME": str(home)}
     # READY is what the Makefile makes when it sets up; here it is there already, and not old.
-    command = ["make", "READY=.venv/bin", "-o", ".venv/bin", "lab", f"LAB_ARGS=--no-browser --port={free_port()}"]
-    log = tmp_path / "lab.log"
+    command = ["make", "READY=.venv/bin", "-o", ".venv/bin", target, f"LAB_ARGS=--no-browser --port={free_port()}"]
     with running(command, environment, log, clone) as server:
-        address, token = wait_for_address(server, home, log)
+        yield wait_for_address(server, home, log)
+
+
+def test_a_new_reader_sees_a_picture_first_and_leaves_git_status_clean(clone: Path, page: Page, tmp_path: Path) -> None:
+    home, log = tmp_path / "home", tmp_path / "lab.log"
+    with made("lab", clone, home, log) as (address, token):
         open_notebook(page, f"{address}?token={token}")
         assert page.url.startswith(f"{address}lab/tree/{FIRST}")
         source = first_picture(page).get_attribute("src")
         assert source
         assert source.startswith("data:image/svg+xml"), "a trusted notebook shows the SVG"
         assert not is_modified(page)
-        assert not server.poll()
 
         open_notebook(page, f"{address}lab/tree/{RUN}?reset")
         first_picture(page)
@@ -143,6 +148,21 @@ def test_a_new_reader_sees_a_picture_first_and_leaves_git_status_clean(clone: Pa
     assert git(clone, "status", "--porcelain") == ""
     assert "lab: JupyterLab on my_notebooks/" in log.read_text(encoding="utf-8")
     assert not list(home.rglob("nbsignatures.db")), "what is trusted is kept in .venv"
+
+
+def test_while_editing_opening_and_saving_leaves_git_status_clean(clone: Path, page: Page, tmp_path: Path) -> None:
+    path = clone / "notebooks" / FIRST
+    before_ns = path.stat().st_mtime_ns
+    with made("edit", clone, tmp_path / "home", tmp_path / "edit.log") as (address, token):
+        open_notebook(page, f"{address}?token={token}")
+        first_picture(page)
+        page.locator(".jp-Notebook .jp-Cell").first.click()
+        page.keyboard.press("Control+s")
+        deadline = time.monotonic() + REPAINT_MS / 1000
+        while path.stat().st_mtime_ns == before_ns:
+            assert time.monotonic() < deadline, "nothing is saved"
+            page.wait_for_timeout(100)
+    assert git(clone, "status", "--porcelain") == ""
 
 
 def test_without_trust_there_is_the_png(page: Page, tmp_path: Path) -> None:
