@@ -414,7 +414,11 @@ KNOWN: list[tuple[Exception, str]] = [
     (MachineError("it needs Linux"), "it needs Linux"),
     (WorkerError("the server was killed:\nwords\nof its own"), "the server was killed:"),
     (RankError("rank 1 failed: KeyError: 'a'\n\nTraceback", 1), "rank 1 failed: KeyError: 'a'"),
-    (ModuleNotFoundError("No module named 'torch'", name="torch"), "No module named 'torch'"),
+    (
+        ModuleNotFoundError("No module named 'torch'", name="torch"),
+        "this command needs torch, which is not installed: pip install 'rankscope[torch]'",
+    ),
+    (ModuleNotFoundError("No module named 'abacus'", name="abacus"), "No module named 'abacus'"),
 ]
 BUGS = [ZeroDivisionError(), KeyError("a"), RuntimeError(), RecursionError(), ModuleNotFoundError(name="rankscope.a")]
 

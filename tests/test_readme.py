@@ -62,6 +62,14 @@ def test_links_lead_somewhere() -> None:
     assert dead_links("[a](README.md) and [b](nowhere.md)") == ["nowhere.md"]
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_pip_installs_from_the_clone(page: str) -> None:
+    """No index has rankscope, so that installing it by its name fails."""
+    commands = re.findall(r"pip install[^`\n]*", (ROOT / page).read_text(encoding="utf-8"))
+    assert all(re.fullmatch(r'pip install (\.|"\.\[\w+\]")', command) for command in commands), commands
+    assert commands or page != "README.md"
+
+
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_notebook_is_in_the_tour(notebook: Path) -> None:
     assert f"(notebooks/{notebook.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
