@@ -15,13 +15,20 @@ from rankscope.machine import Profile
 from rankscope.values import folders
 
 from .. import strangers
+from ..diagnose.store_job import Result, Settings
 from ..processes import soon
 from . import __main__ as entry
-from . import commands, kills, names, pool
+from . import commands, kills, names, pool, stores
 from .files import STORED
 from .pool import Verdict, Wrong
 
-SAMPLE = {"files": (1, 19), "commands": (2, 20), "names": (5, 12), "kills": (17, 3)}  # seed and number of cases
+SAMPLE = {
+    "files": (1, 19),
+    "commands": (2, 20),
+    "names": (5, 12),
+    "kills": (17, 3),
+    "stores": (29, 2),
+}  # seed and number of cases
 
 
 @pytest.mark.slow
@@ -114,6 +121,20 @@ def test_the_judge_of_folders_of_others(tmp_path: Path) -> None:
     assert planted.changed() == gone
     assert planted.changed() == []
     planted.release()
+
+
+def test_the_judge_of_a_job_with_a_stopped_store() -> None:
+    settings = Settings(num_ranks=1, num_steps=2)
+    said = {"digest": 1.0, "unwatched_s": [0.01, 0.01], "watched_s": [0.01, 0.02]}
+    good = Result([0], [said], ["rankscope.watch: one line"], "")
+    assert stores.judge(settings, good) == ""
+    assert "exit codes [-6]" in stores.judge(settings, Result([-6], [said], [], "terminate called"))
+    assert "exit codes []" in stores.judge(settings, Result([], [], [], ""))
+    assert "traceback" in stores.judge(settings, Result([0], [said], [], "Traceback (most recent call last):"))
+    assert "more than one line" in stores.judge(settings, Result([0], [said], ["one", "two"], ""))
+    assert "trained 1 steps" in stores.judge(settings, Result([0], [said | {"watched_s": [0.01]}], [], ""))
+    slow = said | {"watched_s": [5.0, 5.0]}
+    assert "a step takes 5.0000 s watched" in stores.judge(settings, Result([0], [slow], [], ""))
 
 
 @pytest.mark.slow
