@@ -44,6 +44,7 @@ RUNNERS = {
     "rankscope.gradients": "torch",
     "rankscope.ddp.followed": "torch",
     "rankscope.diagnose.live": "torch",
+    "rankscope.diagnose.patches": "torch",
     "rankscope.ddp.run": "torch",
     "rankscope.zero.run": "torch",
     "rankscope.uneven.run": "torch",

@@ -57,6 +57,14 @@ OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "t
 OFTEN |= {"play": 5, "diagnose": 15, "bank": 1}
 assert OFTEN.keys() == COMMANDS.keys()
 AS_PROCESS = ("profile", "doctor")
+# what `python -m rankscope` does, with another place than /dev/shm, where folders of others stand
+START = """
+import os, runpy
+from pathlib import Path
+from rankscope.values import folders
+folders.memory = lambda: Path(os.environ["CAMPAIGN_MEMORY"])
+runpy.run_module("rankscope", run_name="__main__", alter_sys=True)
+"""
 
 
 def prepare(folder: Path) -> Callable[[Random, Path], Case]:
@@ -159,7 +167,7 @@ def _process(words: Sequence[str], around: dict[str, str]) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "lib")} | around | {"CAMPAIGN": mark}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "rankscope", *(word.replace("\0", "") for word in words)],
+            [sys.executable, "-c", START, *(word.replace("\0", "") for word in words)],
             env=environment,
             capture_output=True,
             stdin=subprocess.DEVNULL,

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import optimizer as optimizers
 
 import rankscope
-from rankscope.diagnose import diagnose, watch
+from rankscope.diagnose import diagnose, patches, watch
 from rankscope.diagnose import live as watching
 from rankscope.diagnose.live import Step, _in_ns
 from rankscope.ranks import RankError, launch
@@ -105,7 +105,7 @@ def traces_left(model: Any) -> list[int]:
     """What a watch has to take back: hooks, and methods that are not torch's own."""
     hooks = [model._forward_pre_hooks, model._forward_hooks, model.module._forward_pre_hooks]
     hooks += [optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks]  # type: ignore[list-item]
-    methods = [getattr(dist.ProcessGroup, name) for name in watching._KINDS] + [torch.optim.Optimizer.zero_grad]
+    methods = [getattr(dist.ProcessGroup, name) for name in patches.KINDS] + [torch.optim.Optimizer.zero_grad]
     return [len(one) for one in hooks] + [sum("live" in str(getattr(one, "__code__", "")) for one in methods)]
 
 
@@ -342,14 +342,6 @@ def bad_input() -> None:
         watch(model, 3)  # type: ignore[arg-type]
     with refused("every must be a whole number from 2 to 1000000, got 1"):
         watch(model, [], every=1)
-    other = DistributedDataParallel(Net())
-    with (
-        refused("divide_by_initial_world_size"),
-        watch(other, batches(2)) as watched,
-        other.join(divide_by_initial_world_size=False),
-    ):
-        for tokens in watched.loader:
-            other(tokens)
 
 
 def test_it_is_also_called_from_the_package() -> None:
