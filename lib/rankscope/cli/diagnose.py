@@ -105,7 +105,7 @@ def diagnose(
 
 
 def _fields(found: JobDiagnosis, answers: WhatIf | None) -> dict[str, Any]:
-    from ..diagnose.diagnosis import PHASES
+    from ..diagnose.trace import PHASES
 
     mean_s = found.phase_s.mean(axis=0).tolist() if found.steps else [[0.0] * len(PHASES)] * len(found.ranks)
     phases = [
@@ -128,7 +128,7 @@ def _fields(found: JobDiagnosis, answers: WhatIf | None) -> dict[str, Any]:
 
 def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterator[RenderableType]:
     """The verdict in words, each rank's own time by phase, each bucket's communication, and what changes would give."""
-    from ..diagnose.diagnosis import PHASES
+    from ..diagnose.trace import PHASES
     from ..figures.jobs import EXPOSED, what_if_table
     from ..values.units import bytes_words, time_words
     from .tables import table_of

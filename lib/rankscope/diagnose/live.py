@@ -34,8 +34,10 @@ from torch.utils._pytree import tree_leaves
 
 from ..timeline import Span, Timeline
 from ..values.checks import of_type, whole
-from .diagnosis import culprits_of, own_times
+from .diagnosis import own_times
+from .late_ranks import lateness
 from .trace import Calls, Trace
+from .verdict import headline
 
 _WAIT_S = 60.0  # for the traces of the other ranks
 _KINDS = {  # of what a process group is asked for, by the name of its method
@@ -324,23 +326,16 @@ class Watched:
     def _say(self, steps: NDArray[np.int64]) -> None:
         """Report a line about these steps, if all ranks have sent their numbers of them."""
         keys = [f"window/{rank}" for rank in self._ranks]
-        found = []
+        sent = []
         with suppress(RuntimeError):
-            found = [np.frombuffer(one) for one in self._store.multi_get(keys)] if self._store.check(keys) else []
-        tables = [one[1:].reshape(-1, int(one[0])) for one in found]
+            sent = [np.frombuffer(one) for one in self._store.multi_get(keys)] if self._store.check(keys) else []
+        tables = [one[1:].reshape(-1, int(one[0])) for one in sent]
         if not tables or any(not np.array_equal(table[:, 0], steps) for table in tables):
             return
         self._awaited = None
         both = np.stack(tables, axis=1)  # steps x ranks x numbers
-        late = culprits_of(self._ranks, both[..., 1], both[..., 3:], both[..., 2])
-        about, step_s = f"steps {steps[0]} to {steps[-1]}", float(both[..., 1].mean())
-        if late:
-            rank, cause, cost_s = late[0]
-            why = "it is starved of its core" if cause == "starved" else f"because of its {cause}"
-            cost = f"{cost_s * 1e3:.0f} ms of each step of {step_s * 1e3:.0f} ms"
-            self._report(f"{about}: rank {rank} is late, {why}: {cost}")
-        else:
-            self._report(f"{about}: balanced, {step_s * 1e3:.0f} ms per step")
+        found = lateness(self._ranks, both[..., 1], both[..., 3:], both[..., 2])
+        self._report(f"steps {steps[0]} to {steps[-1]}: {headline(found, steps.tolist())}")
 
 
 class _Batches:

@@ -13,10 +13,10 @@ from itertools import compress
 import attrs
 import numpy as np
 
-from ..diagnose.diagnosis import PHASES, JobDiagnosis
+from ..diagnose.diagnosis import JobDiagnosis
 from ..diagnose.hangs import Hang
 from ..diagnose.join import Joined, listed
-from ..diagnose.trace import Trace
+from ..diagnose.trace import PHASES, Trace
 from ..diagnose.what_if import WhatIf
 from ..timeline import Span, Timeline
 from ..timeline.timeline import merge
