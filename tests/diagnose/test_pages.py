@@ -140,6 +140,23 @@ def test_json_has_what_it_promises_in_seconds_and_bytes(folder: Path) -> None:
     assert found["findings"][0].startswith("Rank 2 arrives")
 
 
+def test_json_says_why_there_is_no_what_if_and_which_steps_were_skipped(folder: Path, tmp_path: Path) -> None:
+    found = json.loads(output(str(folder), "--json"))
+    assert found["what_if_skipped_steps"] == []
+    assert found["no_what_if"] is None
+    blind = write_traces(tmp_path, LAYERS, lambda num_bytes: 0.001, cap_mb=2.0, shapes=False)
+    found = json.loads(output(str(blind), "--json"))
+    assert found["what_if"] == []
+    assert "at least 3 steps with the same allreduces of gradients" in found["no_what_if"]
+
+
+def test_the_tables_have_one_unit_and_nobody_is_late_by_rounding(tmp_path: Path) -> None:
+    shown = output(str(write_traces(tmp_path, LAYERS, lambda num_bytes: num_bytes / 400e6, late_s=(0.0,) * 4)))
+    assert "µs" not in shown
+    assert "ns" not in re.findall(r"[\d.] (\w+)", shown)
+    assert "e-" not in shown
+
+
 def test_dumps_of_a_hang_name_the_rank_that_did_not_come(tmp_path: Path) -> None:
     (tmp_path / "dumps").mkdir()
     write(tmp_path / "dumps", sick("missing", 4, 2))

@@ -21,6 +21,7 @@ _AT_ONCE = 0.5  # of the late steps of one rank: another one is late in the same
 _MOST_OF_IT = 0.5  # of all waiting
 _FEW = 0.25  # of the steps: most of the waiting in so few of them is told step by step
 _MOST_LISTED = 4  # ranks, steps or phases in a sentence
+_LEAST_SAVED = 0.01  # of a step: less is nothing
 _LEAST_LISTED = 0.1  # of the extra time: a phase with less is not mentioned
 _HINTS = {
     "loader": "Look at {its} storage, and give {its} DataLoader more workers.",
@@ -81,7 +82,7 @@ class _Words:
         cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
         lines = [
             f"{self._ranks('Rank', group)} are late {_pattern(group)}. They cost {self._of_step(cost_s)}; mending only "
-            f"one of them saves at most {in_ms(self._saved_by_one_s(group))}."
+            f"one of them saves {self._saved_by_one(group)}."
         ]
         by_cause = defaultdict[str, list[LateRank]](list)
         for late in group:
@@ -98,15 +99,17 @@ class _Words:
             )
         return lines
 
-    def _saved_by_one_s(self, group: Sequence[LateRank]) -> float:
-        """Seconds per step that it saves to mend one of them: the most of all."""
+    def _saved_by_one(self, group: Sequence[LateRank]) -> str:
+        """What it saves at most to mend only one of these ranks."""
         own_s = self._found.phase_s.sum(axis=2)
         saved_s = []
         for late in group:
             mended_s = own_s.copy()
             mended_s[:, late.place] = np.minimum(mended_s[:, late.place], late.usual_s.sum(axis=1))
             saved_s.append(float((own_s.max(axis=1) - mended_s.max(axis=1)).mean()))
-        return max(saved_s)
+        if max(saved_s) < _LEAST_SAVED * self._found.step_s:
+            return "nothing"
+        return f"at most {in_ms(max(saved_s))}"
 
     def _rows(self, late: LateRank) -> NDArray[np.bool_]:
         """The steps that a rank's times are the means of: its late ones, or all where it is late in most."""
@@ -364,8 +367,8 @@ def _and(parts: Sequence[str]) -> str:
 
 
 def in_ms(seconds: float) -> str:
-    """Milliseconds with three digits, without an exponent."""
-    milliseconds = seconds * 1e3
+    """Milliseconds with three digits, in whole microseconds and without an exponent."""
+    milliseconds = round(seconds * 1e3, 3)
     return f"{milliseconds:.3g} ms" if abs(milliseconds) < 999.5 else f"{milliseconds:.0f} ms"
 
 
