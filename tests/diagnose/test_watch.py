@@ -169,7 +169,7 @@ def _late(cause: str, num_steps: int) -> tuple[list[Any], list[str]]:
     lines: list[str] = []
     model = DistributedDataParallel(Net(norm=True, late=late))
     optimizer = Slow(model.parameters(), 0.1)
-    with watch(model, loader(), every=4, report=lines.append) as watched:
+    with watch(model, loader(), every=8, report=lines.append) as watched:
         for tokens in watched.loader:
             optimizer.zero_grad()
             loss = model(tokens).square().mean()
@@ -182,12 +182,12 @@ def _late(cause: str, num_steps: int) -> tuple[list[Any], list[str]]:
 
 def test_the_late_rank_and_its_cause_are_named_as_the_job_runs_and_by_its_traces() -> None:
     causes = ["loader", "forward", "backward", "optimizer"]
-    by_rank = in_ranks(late_job, 3, causes, 14)
+    by_rank = in_ranks(late_job, 3, causes, 26)
     for cause, (culprits, lines) in zip(causes, by_rank[0], strict=True):
         assert tuple(culprits[0][:2]) == (1, cause)
         assert culprits[0].cost_s > _DELAY_S / 2
-        assert lines[0].startswith(f"steps 1 to 4: rank 1 is late, because of its {cause}: ")
-        assert lines[1].startswith("steps 5 to 8: rank 1")
+        assert lines[0].startswith(f"steps 1 to 8: rank 1 is late, because of its {cause}: ")
+        assert lines[1].startswith("steps 9 to 16: rank 1 is late")
     assert all(lines == [] for job in by_rank[1:] for _, lines in job)  # only the first rank speaks
 
 

@@ -35,9 +35,11 @@ from torch.utils._pytree import tree_leaves
 from ..timeline import Span, Timeline
 from ..values.checks import of_type, whole
 from . import patches
-from .diagnosis import culprits_of, own_times
+from .diagnosis import own_times
 from .exchange import BoundedStore, Exchange, described, tell
+from .late_ranks import lateness
 from .trace import Calls, Trace
+from .verdict import headline
 
 _WAIT_S = 60.0  # for the traces of the other ranks
 _LOOK_S = 0.05  # between two looks for them
@@ -377,14 +379,8 @@ class Watched:
     def _line_of(self, both: NDArray[np.float64]) -> str:
         """Return a line about these numbers of all ranks, steps x ranks x numbers."""
         steps = both[:, 0, 0].astype(int)
-        late = culprits_of(self._ranks, both[..., 1], both[..., 3:], both[..., 2])
-        about, step_s = f"steps {steps[0]} to {steps[-1]}", float(both[..., 1].mean())
-        if late:
-            rank, cause, cost_s = late[0]
-            why = "it is starved of its core" if cause == "starved" else f"because of its {cause}"
-            cost = f"{cost_s * 1e3:.0f} ms of each step of {step_s * 1e3:.0f} ms"
-            return f"{about}: rank {rank} is late, {why}: {cost}"
-        return f"{about}: balanced, {step_s * 1e3:.0f} ms per step"
+        found = lateness(self._ranks, both[..., 1], both[..., 3:], both[..., 2])
+        return f"steps {steps[0]} to {steps[-1]}: {headline(found, steps.tolist())}"
 
 
 class _Batches:
