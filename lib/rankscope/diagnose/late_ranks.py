@@ -188,24 +188,21 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
     last_s = own_s.max(axis=1)
     found = list[tuple[float, dict[int, Steps]]]()  # what a division explains, in seconds per step
     for num_late in range(1, num_ranks):
-        late, calm = latest_first[:num_late], latest_first[num_late:]
-        noise_s = _noise(own_s[:, calm])
+        late, calm_ranks = latest_first[:num_late], latest_first[num_late:]
+        cost_s = float(_sum_without_worst(last_s - own_s[:, calm_ranks].max(axis=1))) / max(len(own_s) - 1, 1)
+        least_late_s = own_s[:, late[-1]] - np.median(own_s[:, calm_ranks], axis=1)
+        if cost_s <= least_s or (least_late_s > least_s).sum() < 2:  # most divisions fail here, and this is fast
+            continue
+        calm = _calm(phase_s[:, calm_ranks], least_s)
+        if cost_s <= calm.cost_s:
+            continue
         late_steps = dict[int, Steps]()
         for place in late[::-1].tolist():  # the least late first, as it is the most likely to be calm
-            in_steps = _late_steps(phase_s, place, calm, noise_s, least_s)
+            in_steps = _late_steps(phase_s[:, place], calm, least_s)
             if not in_steps.any():
                 break
             late_steps[place] = in_steps
-        if len(late_steps) < num_late:
-            continue
-        usual_s = np.median(own_s[:, calm], axis=1)
-        mended_s = own_s[:, calm].max(axis=1)
-        cost_s = float(_sum_without_worst(last_s - mended_s)) / max(len(own_s) - 1, 1)
-        if calm.size > 1:
-            cost_of_noise_s = float((mended_s - usual_s).mean())
-        else:
-            cost_of_noise_s = float(np.maximum(noise_s, 0.0).mean())
-        if cost_s > max(least_s, cost_of_noise_s):
+        if len(late_steps) == num_late:
             found.append((cost_s, dict(reversed(late_steps.items()))))
     if not found:
         return {}, latest_first
@@ -214,25 +211,51 @@ def _divided(phase_s: Seconds, step_s: float) -> tuple[dict[int, Steps], Ints]:
     return chosen, latest_first[len(chosen) :]
 
 
-def _late_steps(phase_s: Seconds, place: int, calm: Ints, noise_s: Seconds, least_s: float) -> Steps:
+class _Calm(NamedTuple):
+    """What is usual on calm ranks, and how noisy they are.
+
+    `usual_s`, steps by phases, and `usual_own_s`, by steps, are medians of these ranks. `noise_s`, steps by ranks, is
+    how far each is from the others; of a single one, how far it is from its own median. What is later than `least_s` is
+    not noise. `cost_s` is what the noise costs per step.
+    """
+
+    usual_s: Seconds
+    usual_own_s: Seconds
+    noise_s: Seconds
+    least_s: float
+    cost_s: float
+
+
+def _calm(phase_s: Seconds, least_s: float) -> _Calm:
+    own_s = phase_s.sum(axis=2)
+    usual_own_s = np.median(own_s, axis=1)
+    if own_s.shape[1] == 1:
+        noise_s = own_s - np.median(own_s, axis=0)
+        cost_s = float(np.maximum(noise_s, 0.0).mean())
+    else:
+        noise_s = own_s - median_of_others(own_s)
+        cost_s = float((own_s.max(axis=1) - usual_own_s).mean())
+    deviation_s = _SIGMAS_PER_MAD * float(np.median(np.abs(noise_s)))
+    return _Calm(np.median(phase_s, axis=1), usual_own_s, noise_s, max(least_s, _NOISES * deviation_s), cost_s)
+
+
+def _late_steps(phase_s: Seconds, calm: _Calm, least_s: float) -> Steps:
     """Return the steps in which a rank is late; none of them if the noise of the calm ranks explains these.
 
-    It does unless the rank is late so often that calm ranks would not be, by Laplace's rule of succession and the
-    binomial distribution. Few late steps must also have the same cause. Or the rank must be later than the calm ranks
-    in so many steps that a fair coin would not fall like that, which needs no measure of noise.
+    `phase_s` is the rank's own time, steps by phases. The noise explains it unless the rank is late so often that calm
+    ranks would not be, by Laplace's rule of succession and the binomial distribution. Few late steps must also have the
+    same cause. Or the rank must be later than the calm ranks in so many steps that a fair coin would not fall like
+    that, which needs no measure of noise.
     """
-    longer_s = phase_s[:, place] - np.median(phase_s[:, calm], axis=1)
-    late_s = phase_s[:, place].sum(axis=1) - np.median(phase_s[:, calm].sum(axis=2), axis=1)
+    late_s = phase_s.sum(axis=1) - calm.usual_own_s
     num_steps = len(late_s)
-    nobody = np.zeros(num_steps, bool)
-    noise_least_s = max(least_s, _NOISES * _SIGMAS_PER_MAD * float(np.median(np.abs(noise_s))))
-    in_steps = _equally_late(late_s, noise_least_s)
+    in_steps = _equally_late(late_s, calm.least_s)
     num_late = int(in_steps.sum())
     if num_late > 1:
         as_late_s = float(late_s[in_steps].min())
-        num_calm = int((noise_s >= as_late_s).sum())
-        chance = _binomial_tail(num_late, num_steps, (num_calm + 1) / (noise_s.size + 2))
-        largest_phase = longer_s[in_steps].argmax(axis=1)
+        num_calm = int((calm.noise_s >= as_late_s).sum())
+        chance = _binomial_tail(num_late, num_steps, (num_calm + 1) / (calm.noise_s.size + 2))
+        largest_phase = (phase_s - calm.usual_s)[in_steps].argmax(axis=1)
         share_of_commonest = np.bincount(largest_phase).max() / num_late
         is_often = num_late > num_steps / 2
         if chance < _CHANCE and (is_often or share_of_commonest > _SAME_CAUSE):
@@ -240,7 +263,7 @@ def _late_steps(phase_s: Seconds, place: int, calm: Ints, noise_s: Seconds, leas
     num_later = int((late_s > least_s).sum())
     if num_later > 1 and _binomial_tail(num_later, num_steps, 0.5) < _CHANCE_OF_SIGN:
         return _equally_late(late_s, least_s)
-    return nobody
+    return np.zeros(num_steps, bool)
 
 
 def _equally_late(late_s: Seconds, least_s: float) -> Steps:
@@ -249,13 +272,6 @@ def _equally_late(late_s: Seconds, least_s: float) -> Steps:
     if not is_late.any():
         return is_late
     return np.asarray(is_late & (late_s >= _AS_LATE * np.median(late_s[is_late])))
-
-
-def _noise(own_s: Seconds) -> Seconds:
-    """How far calm ranks are from each other; of a single one, how far it is from its own median."""
-    if own_s.shape[1] == 1:
-        return np.asarray(own_s - np.median(own_s, axis=0))
-    return own_s - median_of_others(own_s)
 
 
 def median_of_others(values: Seconds) -> Seconds:
