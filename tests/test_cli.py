@@ -23,7 +23,6 @@ from rankscope.collectives.playback import playback_of
 from rankscope.figures.player import animated, finishes
 from rankscope.machine import Profile, bank
 from rankscope.machine.measuring.plan import Protocol
-from rankscope.machine.measuring.transfers import measure_traps
 from rankscope.machine.profile import WHAT, Point
 from rankscope.timeline import Timeline
 from rankscope.values.units import cell_words, rate_words
@@ -144,8 +143,8 @@ def test_show_of_a_size_that_was_not_measured_has_native_by_its_curve(saved: str
     assert re.search(rf"^allreduce +{' +'.join(times)} ", output("show", saved, "--num-bytes", "3KiB"), re.MULTILINE)
 
 
-def test_show_of_copies_has_rates_the_calls_time_and_what_is_said(tmp_path: Path) -> None:
-    points = [*copies(Made(num_gpus=2), QUICK, 2**12, 2**22), *measure_traps(Made(), 2**22)]
+def test_show_of_copies_has_rates_and_the_calls_time(tmp_path: Path) -> None:
+    points = copies(Made(num_gpus=2), QUICK, 2**12, 2**22)
     path = str(profile(points, topology="GPU0: PCIe 4 x16").save(tmp_path / "gpu.json"))
     shown = output("show", path)
     rates = [rate_words(2**22 / (CALL_S + LATENCY_S + 2**22 / RATES[kind])) for kind in ("pageable", "pinned")]
@@ -158,12 +157,6 @@ def test_show_of_copies_has_rates_the_calls_time_and_what_is_said(tmp_path: Path
     assert cell_words(2**22 / HOST_BYTES_PER_S) in others
     peer = 2**22 / (CALL_S + LATENCY_S + 2**22 / RATES["p2p"]) / 1e9
     assert re.search(rf"^ +1 +{peer:.3g}", shown, re.MULTILINE)
-    said = " ".join(shown.split("claims about copies")[1].split("Verdict")[0].split())
-    assert said.count("yes yes") == 3
-    assert "yes not measured" in said
-    assert "That pin_memory().to() is slower than .to() for a tensor that is copied once: yes;" in " ".join(
-        shown.split()
-    )
     assert max(map(len, shown.splitlines())) <= 80
     assert "copies" not in output("show", str(profile(points[:0]).save(tmp_path / "none.json")))
 

@@ -17,7 +17,7 @@ from ...workers.host import MOST_RANKS
 from ...workers.interrupts import Interrupts
 from ...workers.joined import is_joined
 from ...workers.launch import launch
-from ..profile import EXPERIMENTS, Key, Point, Profile
+from ..profile import Key, Point, Profile
 from ..provenance import FIELDS, difference, of_run
 from .plan import Protocol, guess_s, keys_of, next_launch, node_sizes, powers_of_two, transfer_keys, words_of
 
@@ -61,7 +61,7 @@ def measure(
     """Measure this machine and return its `Profile`, which is stored at `path` after every few points.
 
     Links and memory come first, then the collectives of the protocol, then copies to and from the GPU of rank 0, if it
-    has one, and the experiments for `claims`. Sizes that need more than half of the free memory are left out. An
+    has one. Sizes that need more than half of the free memory are left out. An
     existing file is continued, so an interrupted run loses nothing; `fresh` replaces it.
 
     `backend` is "nccl" by default if there are two GPUs or more, else "gloo" (see `default_backend`). `num_ranks` is by
@@ -252,13 +252,12 @@ class _Run:
         return stored
 
     def measure(self, found: Mapping[str, Any]) -> None:
-        """Measure the missing points, one launch at a time; if copies are measured, run the experiments on them,
-        too."""
+        """Measure the missing points, one launch at a time."""
         sizes = self.protocol.sizes or (NCCL_SIZES if self.backend == "nccl" else CPU_SIZES)
         ranks_per_node = self.profile.ranks_per_node
         keys, left_out = keys_of(self.protocol, sizes, ranks_per_node, found["free_bytes"], self.through_host)
-        copies = self._copies(found) if self.protocol.transfers else []
-        keys += copies
+        if self.protocol.transfers:
+            keys += self._copies(found)
         ratio = 1.0  # actual / expected time of the last launch
         done = {point.key for point in self.profile.points}
         while missing := [key for key in keys if key not in done]:
@@ -273,9 +272,6 @@ class _Run:
             ratio = (time.monotonic() - begin) / expected
             self._keep(points)
             done |= {point.key for point in points}
-        if copies and not all(self.profile.select(what) for what in EXPERIMENTS):
-            self.report(Progress(len(keys), len(keys), "experiments on copies", None, left_out))
-            self._keep(self.start(_in_rank, ("experiment",), 4 * PATIENCE_S)[0])
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
     def _copies(self, found: Mapping[str, Any]) -> list[Key]:
