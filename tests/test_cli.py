@@ -368,7 +368,6 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ["trace", "{}", "--algorithm", "ring", "--num-bytes", "1KiB", "-o", "loop.json"],
         "loop.json: Too many levels of symbolic links",
     ),
-    "a network without root": (["profile", "-o", "n.json", "--emulate", "1Gbit/s"], "an emulated network needs root"),
     "an escape in a path": (["show", "a\x1b[31m\udcff.json"], r"a\\x1b\[31m\\udcff.json: No such file"),
     "a trace without a size": (["trace", "{}", "--algorithm", "ring", "-o", "t.json"], "Missing option '--num-bytes'"),
 }

@@ -92,6 +92,7 @@ def test_packages_are_those_that_ci_installs() -> None:
     wanted = re.findall(r"wanted\+=\(([^)]+)\)", (ROOT / ".ci" / "run").read_text())
     named = re.findall(r"apt-get install ([^;]+)", "; ".join(check.remedy for check in CHECKS))
     without_doctor = {"make", "python3-venv", "fonts-dejavu-core"}  # set rankscope up, or only change how letters look
+    without_doctor |= {"iproute2"}  # for the emulated networks of the tests, which say so themselves
     assert set(" ".join(named).split()) | without_doctor == set(" ".join(wanted).split())
 
 
@@ -154,7 +155,6 @@ def test_on_an_empty_path_no_program_is_found(only: Callable[..., None]) -> None
         assert not found.found
         assert program in found.detail
         assert found.remedy.startswith("apt-get install ")
-    assert find("emulated network").found is False
 
 
 HEADER = "echo 'fatal error: {}: No such file' >&2; exit 1"

@@ -227,22 +227,6 @@ def gpus() -> str:
     return ", ".join(words)
 
 
-def emulated_network() -> str:
-    """Create and remove two networks of one host each: through the switch, and through the kernel."""
-    from .machine.emulate import emulated
-
-    works, fails = [], []
-    for words, latency_s in (("with a latency", 1e-3), ("without", 0.0)):
-        try:
-            with emulated(2, 1e6, latency_s):
-                works.append(words)
-        except RuntimeError as error:
-            fails.append(str(error))
-    if not works:
-        raise Missing(fails[0].removeprefix("an emulated network "))
-    return " and ".join(works) + "".join(f"; {reason}" for reason in fails)
-
-
 def real_time() -> str:
     """Request it in a separate thread, so that this process does not keep it."""
     try:
@@ -369,15 +353,9 @@ CHECKS = (
     ),
     Check(
         "real-time priority",
-        "`rankscope profile --real-time`, the emulated switch",
+        "`rankscope profile --real-time`",
         real_time,
         f"run as {ROOT}, or with CAP_SYS_NICE",
-    ),
-    Check(
-        "emulated network",
-        "`rankscope profile --emulate`, tests on slow networks",
-        emulated_network,
-        f"{APT} iproute2; run as {ROOT}",
     ),
     Check("notebook packages", "`make lab`, explorers, figures", partial(extra, "notebooks"), _installed("notebooks")),
     Check("Jupyter kernel", "running the notebooks", kernel, "pip install ipykernel"),

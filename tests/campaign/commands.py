@@ -45,7 +45,6 @@ VALUES = {
     "--sizes": "1KiB 4,8 1KiB:4KiB 4:1 1:4KiB 3 0 : 9EiB",
     "--iterations": "1 3 0 -1 10001 1e3",
     "--budget": "0.01 0 -1 1e9 5e-324",
-    "--emulate": "1Gbit/s 100Mbit/s,1ms fast 0Gbit/s 9e9Gbit/s 1Gbit/s,-1ms 1Gbit/s,1e9s 999999999Gbit/s",
     "--perfetto": "out.json out.json.gz . /dev/null none/x.json fifo",
     "--name": "machine $\\frac$",
 }
