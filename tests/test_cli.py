@@ -19,8 +19,6 @@ from typer.testing import CliRunner
 import rankscope
 from rankscope.cli import app, main
 from rankscope.cli.app import EXAMPLES
-from rankscope.collectives.playback import playback_of
-from rankscope.figures.player import animated, finishes
 from rankscope.machine import Profile, bank
 from rankscope.machine.measuring.plan import Protocol
 from rankscope.machine.profile import WHAT, Point
@@ -263,43 +261,6 @@ def test_trace_is_the_predicted_timeline(saved: str, tmp_path: Path) -> None:
     expected = MADE.predict("allreduce", "ring", 2**20)
     assert Timeline.from_chrome_trace(path).makespan_s == expected.makespan_s
     assert len(json.loads(path.read_text())["traceEvents"]) > len(expected)
-
-
-def test_play_writes_an_animation_of_the_machine(saved: str, tmp_path: Path) -> None:
-    path = tmp_path / "race.svg"
-    shown = output("play", "ring", "--against", "halving_doubling", "--profile", saved, "-o", str(path))
-    both = [playback_of("allreduce", name, 2**20, MADE.cluster()) for name in ("ring", "halving_doubling")]
-    assert path.read_text(encoding="utf-8") == animated(both) + "\n"
-    assert finishes(both) in " ".join(shown.split())
-    words = ("--collective", "broadcast", "--num-ranks", "2", "--num-bytes", "0.5MiB", "--seconds", "0.3")
-    shown = output("play", "binomial", *words, "-o", str(tmp_path / "one.gif"))
-    assert "binomial finishes after 26 µs" in " ".join(shown.split())
-    assert (tmp_path / "one.gif").read_bytes().startswith(b"GIF89a")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["ring", "-o", "x.mp4"], "path must end in .svg or .gif, got 'x.mp4'"),
-        (["rng", "-o", "x.svg"], "algorithm of allreduce must be one of 'flat', "),
-        (["ring", "--against", "rng", "-o", "x.svg"], "algorithm of allreduce must be one of 'flat', "),
-        (["ring", "--num-ranks", "0", "-o", "x.svg"], "num_ranks must be a whole number of at least 1, got 0"),
-        (["ring", "--num-ranks", "99", "-o", "x.svg"], "a player shows at most 4096 chunks"),
-        (["ring", "--num-bytes", "3x", "-o", "x.svg"], "--num-bytes must be bytes like 512"),
-        (["ring", "--seconds", "0", "-o", "x.svg"], "seconds must be a finite number above 0"),
-        (["ring", "-o", "."], "--output must be a file, got '.'"),
-        (["ring", "-o", "nowhere/x.svg"], "nowhere/x.svg: No such file or directory"),
-        (["dissemination", "--collective", "barrier", "-o", "x.svg"], "a barrier moves no data"),
-    ],
-)
-def test_play_refuses_in_one_line_and_leaves_nothing(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["play", *words]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"rankscope: {message}")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

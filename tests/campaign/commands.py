@@ -39,8 +39,6 @@ VALUES = {
     "--device": "cpu cuda cuda:99",
     "--collectives": "allreduce allreduce,broadcast all_to_all gather",
     "--place": "in out both none",
-    "--against": "ring flat recursive_doubling rung",
-    "--seconds": "1 12 0 -1 1e9 nan",
     "--algorithms": "native native,ring ring,ring rung",
     "--sizes": "1KiB 4,8 1KiB:4KiB 4:1 1:4KiB 3 0 : 9EiB",
     "--iterations": "1 3 0 -1 10001 1e3",
@@ -53,7 +51,7 @@ AROUND = "COLUMNS=0 COLUMNS=-1 COLUMNS=x COLUMNS=99999 TERM=dumb TERM= LANG=C LA
 AROUND += "HOME=/nonexistent FORCE_COLOR=1 NO_COLOR=1 RANK=x RANK=-1 RANK=5 TMPDIR=/nonexistent"
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "trace": 25, "import": 15, "nccl": 10}
-OFTEN |= {"play": 5, "diagnose": 15, "bank": 1}
+OFTEN |= {"diagnose": 15, "bank": 1}
 assert OFTEN.keys() == COMMANDS.keys()
 AS_PROCESS = ("profile", "doctor")
 
@@ -90,8 +88,7 @@ def _words(name: str, chance: Random, paths: Sequence[str]) -> list[str]:
         is_option = parameter.param_type_name == "option"
         often = 0.3 if name == "profile" and parameter.opts[-1] != "--num-bytes" else 0.5
         if not is_option:
-            word = chance.choice(VALUES["--algorithm"].split()) if name == "play" else left.pop()
-            words += [word] * (chance.random() < 0.96)
+            words += [left.pop()] * (chance.random() < 0.96)
         elif parameter.is_flag:
             words += [chance.choice([*parameter.opts, *parameter.secondary_opts])] * (chance.random() < 0.2)
         elif chance.random() < (0.93 if parameter.required else often):

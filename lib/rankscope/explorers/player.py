@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from html import escape
 from inspect import signature
 from typing import Any
 
@@ -14,13 +13,12 @@ from ..cluster import Cluster
 from ..collectives import ALGORITHMS
 from ..collectives.playback import Playback, playback_of
 from ..figures.marks import Drawing
-from ..figures.player import animated, draw_play, save_play
-from ..values.checks import count_of, printable
-from ..values.storage import PathLike
+from ..figures.player import draw_play
+from ..values.checks import count_of
 from ..values.units import bytes_words, times_in_one_unit
 from .allreduce import H100_LINKS, cluster, num_bytes, without_links
 from .allreduce import SETTINGS as OF_CLUSTERS
-from .panel import MOST_SVG_BYTES, Explorer, Now, Panel, Setting, shows
+from .panel import Explorer, Now, Panel, Setting, shows
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
 _MOST_RANKS = 16  # at which a picture still follows the slider
@@ -160,7 +158,7 @@ def _alike(some: list[Playback], others: list[Playback]) -> bool:
 
 
 class Player(Panel):
-    """A panel whose moment can be played, paused and stepped, and whose animation can be saved."""
+    """A panel whose moment can be played, paused, or stepped from message to message."""
 
     children: tuple[Any, ...]
 
@@ -169,15 +167,12 @@ class Player(Panel):
         moment = self.controls["moment"]
         self.play = widgets.Play(min=0, max=_MOST_STEPS, step=1, interval=150, show_repeat=True, value=moment.value)
         self.linked = widgets.jslink((self.play, "value"), (moment, "value"))
-        self.said = widgets.HTML()
         buttons = [
             self._button("step back", "to where the message before was done", lambda: self.step(-1)),
             self._button("step", "to where the next message is done", lambda: self.step(1)),
-            self._button("save as SVG", "an animation that plays in a browser", lambda: self._save("svg")),
-            self._button("save as GIF", "this takes some seconds", lambda: self._save("gif")),
         ]
         self.buttons = {button.description: button for button in buttons}
-        row = self._row([self.play, *buttons, self.said])
+        row = self._row([self.play, *buttons])
         place = self.children.index(self.line)
         grid = self.children[place - 1]
         grid.children, below = grid.children[:_ABOVE], grid.children[_ABOVE:]  # so that the picture is near its player
@@ -191,38 +186,12 @@ class Player(Panel):
             ahead = [one for one in instants(now)[::by] if (one - now.moment) * by > 0]
             self.controls["moment"].value = ahead[0] if ahead else now.moment
 
-    def save(self, path: PathLike, seconds: float = 12.0) -> None:
-        """Write what these settings play as an animation: an SVG, or a GIF where the name ends in .gif.
-
-        Raises ValueError for another ending, for a time that is not above 0 and at most 60 seconds, and for what cannot
-        be drawn; OSError where it cannot be written.
-        """
-        save_play(plays(self.now), path, seconds)
-
-    def still(self) -> str:
-        """Return the animation, or, where that is too large for a notebook, the picture of the moment."""
-        try:
-            svg = animated(plays(self.now))
-        except ValueError:
-            return ""
-        return svg if len(svg.encode()) <= MOST_SVG_BYTES else super().still()
-
-    def _save(self, ending: str) -> None:
-        some = [self.now.algorithm, *([self.now.against] if self.now.against != "none" else [])]
-        name = f"{'_against_'.join(some).replace(' ', '_')}.{ending}"
-        try:
-            self.save(name)
-            words = f"wrote {name}"
-        except (ValueError, OSError) as error:
-            words = str(error)
-        self.said.value = f"<span>{escape(printable(words))}</span>"
-
 
 @shows(SETTINGS, Player)
 def player() -> Explorer:
     """Return controls over a collective that plays: chunks, messages and busy ranks under one playhead.
 
     A second algorithm races it on the same axis of time. Shapes follow the nodes; an algorithm that cuts chunks into
-    segments has at most 4 of them. The panel's `save` writes the animation, as SVG or GIF.
+    segments has at most 4 of them.
     """
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect, most)
