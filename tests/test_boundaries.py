@@ -48,7 +48,7 @@ RUNNERS = {
     "rankscope.ddp.run": "torch",
     "rankscope.zero.run": "torch",
     "rankscope.uneven.run": "torch",
-    "rankscope.uneven.states": "torch",
+    "rankscope.course.*": "torch",
     "rankscope.pipeline_parallel.run": "torch",
     "rankscope.figures.axes": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
@@ -66,7 +66,7 @@ FLOORS = [
     {"machine"},
     TOPICS,
     {"figures"},
-    {"explorers", "cli", "doctor", "exercises", "yours", "pytest_plugin"},
+    {"explorers", "cli", "course", "doctor", "exercises", "yours", "pytest_plugin"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[2]  # neighbours that do not import one another…

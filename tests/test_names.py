@@ -258,5 +258,5 @@ def test_a_name_in_a_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     for name in PRINTABLE:
         show(overview(profile(name=name)))
         assert_text([capsys.readouterr().out], [name])
-    show(tables([Diagnosis("a", n % 2 == 0, name, "all") for n, name in enumerate(PIECES)]))
+    show(tables([Diagnosis("a", n % 2 == 0, name, "all") for n, name in enumerate(PIECES)], {}))
     assert_text([capsys.readouterr().out], PIECES)

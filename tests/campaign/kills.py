@@ -64,13 +64,6 @@ JOBS = {  # each takes some seconds
     stages = [Stage("a", fn=slow, num_workers=2, processes=True), Stage("b", fn=slow, processes=True)]
     run(Pipeline(stages), range(120), timeout_s=10)
     """,
-    "part loaders": """
-    import numpy as np
-    from rankscope.parts import AsyncPartDataset, DelayedLoad, write_parts
-    files = write_parts("parts", 10, x=np.zeros((1000, 50)))
-    for batch in AsyncPartDataset(files, 10, num_loaders=2, load=DelayedLoad(0.04), timeout_s=10):
-        pass
-    """,
     "measure": """
     from rankscope.machine.measuring import plan, run
     plan.LAUNCH_S = 0.0  # so that there are many launches

@@ -161,6 +161,6 @@ def player() -> Explorer:
     """Return controls over a collective that plays: chunks, messages and busy ranks under one playhead.
 
     A second algorithm races it on the same axis of time. Shapes follow the nodes; an algorithm that cuts chunks into
-    segments has at most 4 of them. The panel's `save` writes the animation, as SVG or GIF.
+    segments has at most 4 of them.
     """
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect, most)
