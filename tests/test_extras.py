@@ -159,7 +159,6 @@ USES: dict[str, tuple[list[str], str]] = {
     "nccl": (["h100x8"], ""),
     "import": (["all_reduce.log", "-o", "box.json"], ""),
     "trace": ([MEASURED, "--algorithm", "ring", "--num-bytes", "1MiB", "-o", "ring.json"], ""),
-    "play": (["ring", "-o", "ring.svg"], ""),
 }
 
 
@@ -184,5 +183,5 @@ def test_a_command_works_without_extras_or_names_the_one_to_install(command: str
 def test_doctor_says_which_extra_to_install() -> None:
     code = "from rankscope.doctor import examine\nfor one in examine(): print(one.name, one.remedy, sep=': ')"
     lines = python(code).stdout.splitlines()
-    for name in ("torch", "Gloo", "NCCL"):
+    for name in ("Gloo", "NCCL"):
         assert f"{name}: pip install 'rankscope[torch]'" in lines

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 EXTRAS = {
     "torch": "torch",
     "cloudpickle": "torch",
+    "psutil": "torch",
     "jupyterlab": "notebooks",
     "ipykernel": "notebooks",
     "IPython": "notebooks",
