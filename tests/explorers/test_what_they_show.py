@@ -149,7 +149,7 @@ def test_player_saves_what_it_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     box.controls["algorithm"].value = "ring"
     box.controls["against"].value = "swing"
     monkeypatch.setattr(
-        sys.modules["rankscope.explorers.player"],
+        sys.modules["rankscope.explorers.player_panel"],
         "save_play",
         lambda plays, path, seconds: (tmp_path / path).write_text("gif"),
     )
@@ -159,7 +159,7 @@ def test_player_saves_what_it_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sys.modules["rankscope.explorers.player"], "save_play", full)
+    monkeypatch.setattr(sys.modules["rankscope.explorers.player_panel"], "save_play", full)
     box.buttons["save as SVG"].click()
     assert "No space left on device" in box.said.value
     with pytest.raises(OSError, match="No space left"):
