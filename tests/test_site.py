@@ -269,6 +269,11 @@ def test_a_command_is_on_the_page_as_it_is_typed(monkeypatch: pytest.MonkeyPatch
         assert part in added
 
 
+def test_a_command_without_arguments_has_no_table() -> None:
+    """Sphinx refuses a table that has a head and no row."""
+    assert "  - Meaning\n```" not in commands.page()
+
+
 @pytest.mark.parametrize("name", [command.callback.__name__ for command in app.registered_commands if command.callback])
 def test_what_a_command_helps_with_is_on_the_page(name: str) -> None:
     _, _, section = commands.page().partition(f"## rankscope {name}\n")
