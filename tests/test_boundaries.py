@@ -34,26 +34,26 @@ RUNNERS = {
     "rankscope.collectives.local": "torch",
     "rankscope.collectives.wire.group": "torch",
     "rankscope.collectives.wire.run": "torch",
-    "rankscope.machine.measuring.rank": "torch",
-    "rankscope.machine.measuring.t*": "torch",
+    "rankscope.box.measuring.rank": "torch",
+    "rankscope.box.measuring.t*": "torch",
     "rankscope.parts.datasets": "torch",
     "rankscope.pipeline.dataloader": "torch",
     "rankscope.transfer.batches": "torch",
     "rankscope.transfer.pre*": "torch",
     "rankscope.transfer.record": "torch",
-    "rankscope.gradients": "torch",
-    "rankscope.ddp.followed": "torch",
+    "rankscope.train.gradients": "torch",
+    "rankscope.train.ddp.followed": "torch",
     "rankscope.diagnose.live": "torch",
     "rankscope.diagnose.patches": "torch",
-    "rankscope.ddp.run": "torch",
-    "rankscope.zero.run": "torch",
-    "rankscope.uneven.run": "torch",
+    "rankscope.train.ddp.run": "torch",
+    "rankscope.train.zero.run": "torch",
+    "rankscope.train.uneven.run": "torch",
     "rankscope.course.*": "torch",
-    "rankscope.pipeline_parallel.run": "torch",
+    "rankscope.train.pipeline_parallel.run": "torch",
     "rankscope.figures.axes": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
-    "rankscope.figures.profiles": "matplotlib",
-    "rankscope.yours": "torch",
+    "rankscope.box.figures.profiles": "matplotlib",
+    "rankscope.course.yours": "torch",
     "rankscope.explorers.*panel": "ipywidgets",
 }
 
@@ -310,7 +310,7 @@ def test_a_runner_may_load_its_own_heavy_package_and_no_other(tmp_path: Path) ->
         ("sampling/deep/a.py", "from ...machine import fit", "the arrow runs up"),
         ("sampling/__init__.py", "from ..zero import memory", "the arrow runs up"),
         ("timeline.py", "from . import cli", "the arrow runs up"),
-        ("timeline.py", "def f():\n    import rankscope.zero.model", "the arrow runs up"),
+        ("timeline.py", "def f():\n    import rankscope.train.zero.model", "the arrow runs up"),
         ("timeline.py", "import importlib\nimportlib.import_module('rankscope.cli')", "the arrow runs up"),
         ("sampling/a.py", "__import__('rankscope.cli')", "the arrow runs up"),
         ("machine/a.py", "import importlib\nimportlib.import_module('..cli', __package__)", "the arrow runs up"),
@@ -351,30 +351,30 @@ def test_a_right_arrow_is_let_through(tmp_path: Path, name: str, text: str) -> N
 
 def test_a_circle_is_caught(tmp_path: Path) -> None:
     files = {
-        "rankscope/zero/__init__.py": "from .model import memory",
-        "rankscope/zero/model.py": "from . import run",
-        "rankscope/zero/run.py": "def later():\n    from ..zero.model import memory",
+        "rankscope/train/zero/__init__.py": "from .model import memory",
+        "rankscope/train/zero/model.py": "from . import run",
+        "rankscope/train/zero/run.py": "def later():\n    from ..zero.model import memory",
     }
     (circle,) = circle_problems(tree(tmp_path, files))
-    assert set(circle.split(" imports ")) == {"rankscope.zero.model", "rankscope.zero.run"}
+    assert set(circle.split(" imports ")) == {"rankscope.train.zero.model", "rankscope.train.zero.run"}
 
 
 def test_a_large_face_is_caught(tmp_path: Path) -> None:
-    files = {"rankscope/zero/__init__.py": f"__all__ = {[f'name{number}' for number in range(16)]}"}
-    assert face_problems(tree(tmp_path, files)) == ["rankscope.zero offers 16 names"]
+    files = {"rankscope/train/zero/__init__.py": f"__all__ = {[f'name{number}' for number in range(16)]}"}
+    assert face_problems(tree(tmp_path, files)) == ["rankscope.train.zero offers 16 names"]
 
 
 @pytest.mark.parametrize(
     "line",
     [
-        "from rankscope.zero.model import memory",
-        "import rankscope.zero.model as model",
+        "from rankscope.train.zero.model import memory",
+        "import rankscope.train.zero.model as model",
         "from rankscope.a.b.c import d",
     ],
 )
 def test_an_import_from_inside_a_room_is_caught(tmp_path: Path, line: str) -> None:
     notebook = tmp_path / "deep.ipynb"
-    notebook.write_text(json.dumps({"cells": [{"source": ["from rankscope.zero import memory\n", line]}]}))
+    notebook.write_text(json.dumps({"cells": [{"source": ["from rankscope.train.zero import memory\n", line]}]}))
     assert len(deep_imports(notebook)) == 1
 
 

@@ -13,10 +13,10 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rankscope.values.extras import EXTRAS
+from rankscope.common.extras import EXTRAS
 
+from .box import logs_made
 from .diagnose.made_dumps import sick, write
-from .machine import logs_made
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -74,8 +74,13 @@ def test_every_package_imports_and_each_public_name_is_there_or_names_its_extra(
     done = python(NAMES)
     assert done.returncode == 0, done.stderr
     failed = json.loads(done.stdout)
-    assert {"rankscope.gradients", "rankscope.sampling.DistributedSampler", "rankscope.diagnose.watch"} <= set(failed)
-    assert [place for place in failed if place.count(".") == 1] == ["rankscope.gradients", "rankscope.yours"]
+    assert {"rankscope.train.gradients", "rankscope.sampling.DistributedSampler", "rankscope.diagnose.watch"} <= set(
+        failed
+    )
+    assert [place for place in failed if place.count(".") == 1] == [
+        "rankscope.train.gradients",
+        "rankscope.course.yours",
+    ]
     for place, message in failed.items():
         assert INSTALL.search(message), f"{place}: {message}"
         assert message.startswith(place), message
@@ -94,12 +99,12 @@ def last_line(code: str) -> str:
         ("import rankscope; rankscope.watch", "rankscope.diagnose.watch needs torch"),
         ("from rankscope.sampling import DistributedSampler", "rankscope.sampling.DistributedSampler needs torch"),
         ("from rankscope.ranks import launch; launch(print, 2)", "rankscope.ranks needs torch"),
-        ("from rankscope.machine import measure; measure('a.json')", "rankscope.machine.measure needs torch"),
+        ("from rankscope.box import measure; measure('a.json')", "rankscope.box.measure needs torch"),
         (
             "from rankscope import figures, sampling; figures.assignment(sampling.assign(10, 2))",
             "rankscope.figures needs matplotlib",
         ),
-        ("from rankscope import explorers; explorers.zero()", "rankscope.explorers.zero needs ipywidgets"),
+        ("from rankscope import explorers; explorers.zero()", "rankscope.train.explorers.zero needs ipywidgets"),
         ("from rankscope import explorers; explorers.player()", "rankscope.explorers.player needs ipywidgets"),
         ("from rankscope import explorers; explorers.gallery()", "rankscope.explorers.gallery needs ipywidgets"),
     ],
@@ -111,7 +116,7 @@ def test_the_error_names_the_extra(code: str, message: str) -> None:
 
 
 def test_another_missing_package_keeps_its_own_error() -> None:
-    code = "from rankscope.values.extras import naming_extras\nwith naming_extras('it'):\n    import nowhere"
+    code = "from rankscope.common.extras import naming_extras\nwith naming_extras('it'):\n    import nowhere"
     assert last_line(code) == "ModuleNotFoundError: No module named 'nowhere'"
 
 

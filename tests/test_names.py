@@ -22,25 +22,26 @@ from matplotlib.axes import Axes
 from matplotlib.cbook import is_math_text
 from matplotlib.text import Text
 
-from rankscope import explorers, figures, zero
+from rankscope import explorers, figures
+from rankscope.box import Profile
+from rankscope.box.commands.tables import overview, show
+from rankscope.box.link_facts import LinkFacts
+from rankscope.box.profile import Point
 from rankscope.cli import main
 from rankscope.cli.doctor import tables
-from rankscope.cli.tables import overview, show
 from rankscope.doctor import Diagnosis
 from rankscope.explorers.explorer import Explorer
 from rankscope.figures.assignments import draw_label_counts
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing
-from rankscope.figures.memory import draw_memory
 from rankscope.figures.rankings import draw_ranking
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
-from rankscope.machine import Profile
-from rankscope.machine.link_facts import LinkFacts
-from rankscope.machine.profile import Point
 from rankscope.timeline import Span, Timeline
+from rankscope.train import zero
+from rankscope.train.figures.memory import draw_memory
 
-from .machine.made import links, profile
+from .box.made import links, profile
 
 Names = Sequence[str]
 PIECES = [

@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope import ddp, networks
+from rankscope import networks
+from rankscope.box import Profile, bank
+from rankscope.box.networks import RECORDED
 from rankscope.cluster import Link
-from rankscope.machine import Profile, bank
-from rankscope.machine.networks import RECORDED
+from rankscope.common.frozen import evolve
 from rankscope.networks import CostTable, Network, registered
-from rankscope.values.frozen import evolve
+from rankscope.train import ddp
 
-from .machine.made import links, point, profile
+from .box.made import links, point, profile
 
 ROOT = Path(__file__).parents[1]
 PROFILES = ROOT / "notebooks" / "profiles"
@@ -39,7 +40,7 @@ def test_providers_are_asked_in_order_and_those_that_are_not_installed_are_left_
 ) -> None:
     one = provider(monkeypatch, "provider_one", evolve(FREE, name="one"), evolve(FREE, name="two"))
     two = provider(monkeypatch, "provider_two", evolve(FREE, name="three"))
-    missing = ["rankscope.not_installed:networks", "rankscope.machine.not_installed:networks", "not_installed:networks"]
+    missing = ["rankscope.not_installed:networks", "rankscope.box.not_installed:networks", "not_installed:networks"]
     monkeypatch.setattr(networks, "PROVIDERS", [two, *missing, one])
     assert list(registered()) == ["three", "one", "two"]
     monkeypatch.setattr(networks, "PROVIDERS", [one, provider(monkeypatch, "provider_three", evolve(FREE, name="two"))])
@@ -114,7 +115,7 @@ def test_nothing_but_a_list_of_explorers_loads_the_machines() -> None:
     """The table names modules: importing it, or an explorer, loads none of them."""
     code = (
         "import sys, rankscope.networks; "
-        "print([name for name in sys.modules if name.startswith(('rankscope.machine', 'rankscope.nccl'))])"
+        "print([name for name in sys.modules if name.startswith(('rankscope.box', 'rankscope.box.nccl'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

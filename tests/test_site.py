@@ -20,10 +20,10 @@ from pages.docstrings import as_rst, is_left_out
 from pages.states import GRIDS, LEAST_STATES, Shown, stored
 from typer.testing import CliRunner
 
+from rankscope.box import bank
+from rankscope.box.bank import provenances
 from rankscope.cli import app
 from rankscope.explorers.catalogue import CATALOGUE, Entry
-from rankscope.machine import bank
-from rankscope.machine.bank import provenances
 
 ROOT = Path(__file__).parents[1]
 PNG = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}

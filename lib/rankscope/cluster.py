@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .values.checks import number, of_type, truth, whole
-from .values.frozen import ReadOnly, checked, frozen, optional
+from .common.checks import number, of_type, truth, whole
+from .common.frozen import ReadOnly, checked, frozen, optional
 
 __all__ = ["Cluster", "Link"]
 

@@ -16,17 +16,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .values.checks import function, number, whole
-from .values.frozen import checked, each, evolve, frozen, optional
+from .common.checks import function, number, whole
+from .common.frozen import checked, each, evolve, frozen, optional
 
 Seconds = NDArray[np.float64]
 Cost = Callable[[Any], Any]  # from an array of bytes to as many seconds, or to one number for all
 
 # "module:function", in the order in which explorers list what the functions return: tuples of networks.
 PROVIDERS = [
-    "rankscope.machine.networks:of_the_bank",
-    "rankscope.nccl.networks:of_the_model",
-    "rankscope.machine.networks:recorded",
+    "rankscope.box.networks:of_the_bank",
+    "rankscope.box.nccl.networks:of_the_model",
+    "rankscope.box.networks:recorded",
 ]
 
 

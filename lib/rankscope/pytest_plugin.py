@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .gradients import StepAudit
     from .sampling.audit import Audit
     from .sampling.loader_audit import LoaderAudit
+    from .train.gradients import StepAudit
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,9 +97,9 @@ def rankscope_step(_rankscope: None) -> Callable[..., StepAudit]:
         """Run the step on `num_replicas` ranks, which share the batch of inputs and targets.
 
         ``step(ddp, inputs, targets)`` is your own forward and backward, by default that of ``loss(outputs, targets)``.
-        `allow` takes kinds of `rankscope.gradients.audit_step`.
+        `allow` takes kinds of `rankscope.train.gradients.audit_step`.
         """
-        from .gradients import Work, audit_step
+        from .train.gradients import Work, audit_step
 
         inputs, targets = batch
         found = audit_step(Work(module, inputs, targets, loss), num_replicas, step)

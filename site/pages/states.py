@@ -16,10 +16,11 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rankscope import explorers, yours
+from rankscope import explorers
+from rankscope.box import Profile, recorded
+from rankscope.common.checks import one_of
+from rankscope.course import yours
 from rankscope.explorers.explorer import Explorer, Now, Setting, Steps, explorer_of
-from rankscope.machine import Profile, recorded
-from rankscope.values.checks import one_of
 
 PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
 MACHINES = {

@@ -1,6 +1,6 @@
 """How far models of NCCL are from public curves: python -m tests.benchmarks.nccl.
 
-The curves are the bank's of one NVLink node, half precision, 1 KiB to 512 MiB. Against them stand `rankscope.nccl`
+The curves are the bank's of one NVLink node, half precision, 1 KiB to 512 MiB. Against them stand `rankscope.box.nccl`
 with its named terms, NCCL's bare model, and torch's port of it (torch._inductor.comm_analysis). With --fit the
 constants of `nccl.constants.TERMS` are found again from all curves; the splits fit them without what they are then
 held against.
@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from rankscope import nccl
-from rankscope.machine import Profile
-from rankscope.machine.bank import is_sick, provenances
-from rankscope.machine.expected import gpu_of
-from rankscope.nccl import constants as nccl_constants
-from rankscope.nccl.constants import TERMS
-from rankscope.nccl.public import kind_of
+from rankscope.box import Profile, nccl
+from rankscope.box.bank import is_sick, provenances
+from rankscope.box.expected import gpu_of
+from rankscope.box.nccl import constants as nccl_constants
+from rankscope.box.nccl.constants import TERMS
+from rankscope.box.nccl.public import kind_of
 
 Floats = NDArray[np.float64]
 MACHINES = {

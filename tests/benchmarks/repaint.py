@@ -118,7 +118,7 @@ def measured(name: str, code: str, folder: Path) -> tuple[list[float], str]:
 def main(names: list[str]) -> None:
     codes = {**{name: f"from rankscope import explorers\nexplorers.{name}()" for name in NAMES}, **GRID}
     codes["machine"] = (
-        "from rankscope import explorers\nfrom rankscope.machine import Profile\n"
+        "from rankscope import explorers\nfrom rankscope.box import Profile\n"
         f"explorers.machine({{'slow': Profile.load({str(PROFILE)!r})}})"
     )
     wanted = names or list(codes)

@@ -140,7 +140,7 @@ def test_what_is_wrong_with_a_page_is_seen(site: Path, page: Page, scheme: Liter
     ("words", "found"),
     [
         ("halving", "notebooks/06_allreduce_variants.html"),
-        ("recommend", "api/rankscope.ddp.html#rankscope.ddp.recommend"),
+        ("recommend", "api/rankscope.train.ddp.html#rankscope.train.ddp.recommend"),
     ],
 )
 def test_search_works_from_disk(site: Path, page: Page, words: str, found: str) -> None:

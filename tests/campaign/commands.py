@@ -19,7 +19,7 @@ from typing import Any
 from typer.main import get_command
 
 from rankscope.cli import app, main
-from rankscope.ddp import LocalStep
+from rankscope.train.ddp import LocalStep
 
 from ..diagnose.made_traces import write_traces
 from . import damage

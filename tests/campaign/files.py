@@ -12,19 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from rankscope import ddp, machine, parts, sampling
-from rankscope.cli import tables
+from rankscope import box, parts, sampling
+from rankscope.box.commands import tables
+from rankscope.box.link_facts import recorded
 from rankscope.collectives import Schedule, verify
 from rankscope.diagnose import explain_hang, read_dumps
-from rankscope.figures.hangs import draw_hang
+from rankscope.diagnose.figures.hangs import draw_hang
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
-from rankscope.machine.link_facts import recorded
 from rankscope.parts.files import PartError, load_part, loaded
-from rankscope.pipeline_parallel import PipelineSchedule
-from rankscope.pipeline_parallel import verify as verify_pipeline
 from rankscope.sampling import Assignment
 from rankscope.timeline import Recorder, Timeline
+from rankscope.train import ddp
+from rankscope.train.pipeline_parallel import PipelineSchedule
+from rankscope.train.pipeline_parallel import verify as verify_pipeline
 from rankscope.transfer.record import read_steps
 
 from ..diagnose import made_dumps
@@ -47,7 +48,7 @@ class Kind(NamedTuple):
 
 
 def _profile(path: Path) -> None:
-    profile = machine.Profile.load(path)
+    profile = box.Profile.load(path)
     Console(file=open("/dev/null", "w")).print(*tables.overview(profile))  # noqa: SIM115
 
 

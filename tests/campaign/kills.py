@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from rankscope.machine import Profile
-from rankscope.values import folders
+from rankscope.box import Profile
+from rankscope.common import folders
 
 from .. import strangers
 from ..processes import alive

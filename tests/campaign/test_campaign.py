@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rankscope.machine import Profile
-from rankscope.values import folders
+from rankscope.box import Profile
+from rankscope.common import folders
 
 from .. import strangers
 from ..diagnose.store_job import Result, Settings

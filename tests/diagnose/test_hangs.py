@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankscope.common.storage import StorageError
 from rankscope.diagnose import explain_hang, read_dumps
+from rankscope.diagnose.figures.hangs import draw_hang
 from rankscope.diagnose.hangs import Culprit, Hang
-from rankscope.figures.hangs import draw_hang
 from rankscope.figures.svg import to_svg
-from rankscope.values.storage import StorageError
 
 from .fr_trace import Answer, compared, fr_trace
 from .hang_jobs import Case, run_case

@@ -8,11 +8,11 @@ import attrs
 import numpy as np
 import pytest
 
-from rankscope.ddp import LocalStep, recommend
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.trace import Trace
 from rankscope.diagnose.what_if import change_words, what_if
 from rankscope.timeline import Timeline
+from rankscope.train.ddp import LocalStep, recommend
 
 from .made_traces import LOADER_S, OPTIMIZER_S, write_traces
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from rankscope import explorers
+from rankscope.box import Profile
+from rankscope.common.frozen import ReadOnly
 from rankscope.explorers.explorer import Explorer, Setting, Steps, explorer_of
 from rankscope.explorers.panel import Panel
-from rankscope.machine import Profile
-from rankscope.values.frozen import ReadOnly
 
-from ..machine.made import as_predicted, collective, links, point, profile
+from ..box.made import as_predicted, collective, links, point, profile
 
 NATIVE_S, SIZES = 0.005, [2**power for power in (12, 20, 28)]
 

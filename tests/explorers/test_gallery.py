@@ -14,11 +14,11 @@ import nbformat
 import pytest
 
 from rankscope import explorers
+from rankscope.box import Profile
 from rankscope.explorers import gallery_panel
 from rankscope.explorers.catalogue import CATALOGUE, Entry
-from rankscope.machine import Profile
 
-from ..machine.made import links, profile
+from ..box.made import links, profile
 from .cases import CASES, controls, shown
 
 ROOT = Path(__file__).parents[2]

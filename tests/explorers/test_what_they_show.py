@@ -14,42 +14,42 @@ import pytest
 
 from rankscope import explorers
 from rankscope import networks as networks_module
+from rankscope.box import Profile, bank
+from rankscope.box.bank import is_sick, provenances
+from rankscope.box.explorers.transfers import LINKS as PCIE
+from rankscope.box.explorers.transfers import between
+from rankscope.box.link_facts import METHODS
+from rankscope.box.nccl import GPUS, Model
+from rankscope.box.nccl.constants import HOP
 from rankscope.cluster import Link
 from rankscope.collectives import ALGORITHMS, Schedule, best, build, closed_form, simulate, verify
 from rankscope.collectives.playback import playback
+from rankscope.common.units import bytes_words, time_words
 from rankscope.explorers import ddp, machine, pipeline_parallel, transfers, zero
 from rankscope.explorers.allreduce import H100_LINKS, L40S_LINKS, cluster, recipe, schedule
-from rankscope.explorers.ddp import Training
 from rankscope.explorers.networks import Networks
 from rankscope.explorers.parts import predicted
 from rankscope.explorers.pipeline import pipeline_of
-from rankscope.explorers.pipeline_parallel import LINKS, plan, step
 from rankscope.explorers.player import plays
 from rankscope.explorers.samplers import epochs
-from rankscope.explorers.transfers import LINKS as PCIE
-from rankscope.explorers.transfers import between
-from rankscope.explorers.zero import memory
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.palette import INK
 from rankscope.figures.player import draw_play
 from rankscope.figures.svg import to_svg
-from rankscope.machine import Profile, bank
-from rankscope.machine.bank import is_sick, provenances
-from rankscope.machine.link_facts import METHODS
-from rankscope.nccl import GPUS, Model
-from rankscope.nccl.constants import HOP
 from rankscope.parts import idle_share
 from rankscope.pipeline import simulate as simulate_pipeline
-from rankscope.pipeline_parallel import bubble_share, traffic
-from rankscope.pipeline_parallel import build as build_pipeline
-from rankscope.pipeline_parallel import simulate as simulate_schedule
 from rankscope.sampling import assign
+from rankscope.train.explorers.ddp import Training
+from rankscope.train.explorers.pipeline_parallel import LINKS, plan, step
+from rankscope.train.explorers.zero import memory
+from rankscope.train.pipeline_parallel import bubble_share, traffic
+from rankscope.train.pipeline_parallel import build as build_pipeline
+from rankscope.train.pipeline_parallel import simulate as simulate_schedule
+from rankscope.train.zero.model import memory as zero_memory
 from rankscope.transfer import overlap_share
 from rankscope.transfer import simulate as simulate_loop
-from rankscope.values.units import bytes_words, time_words
-from rankscope.zero.model import memory as zero_memory
 
-from ..machine.made import links, point, profile
+from ..box.made import links, point, profile
 from .cases import CASES, MODULE, NATIVE_S, SIZES, controls, gpu, profiles, report, shown, six_ranks, svg
 
 (

@@ -21,34 +21,35 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from pages.states import Shown
 
-from rankscope import ddp, figures, zero
+from rankscope import figures
+from rankscope.box import Profile
+from rankscope.box.figures.boxes import draw_boxes
+from rankscope.box.figures.profiles import draw_peers
+from rankscope.box.link_facts import stated
+from rankscope.box.profile import Point
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import best, build, simulate
-from rankscope.ddp import LocalStep
-from rankscope.ddp.buckets import ParameterSpec
-from rankscope.ddp.recommend import Recommendation
 from rankscope.explorers.catalogue import CATALOGUE
 from rankscope.explorers.explorer import Explorer
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.axes import to_axes
-from rankscope.figures.boxes import draw_boxes
-from rankscope.figures.ddp import draw_buckets, draw_caps
 from rankscope.figures.marks import Drawing, Texts
-from rankscope.figures.memory import draw_memory
-from rankscope.figures.profiles import draw_peers
 from rankscope.figures.rankings import draw_ranking, draw_winners
 from rankscope.figures.schedules import draw_link_load, draw_schedule
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
-from rankscope.machine import Profile
-from rankscope.machine.link_facts import stated
-from rankscope.machine.profile import Point
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as simulate_pipeline
 from rankscope.sampling import assign
 from rankscope.timeline import Span, Timeline
+from rankscope.train import ddp, zero
+from rankscope.train.ddp import LocalStep
+from rankscope.train.ddp.buckets import ParameterSpec
+from rankscope.train.ddp.recommend import Recommendation
+from rankscope.train.figures.ddp import draw_buckets, draw_caps
+from rankscope.train.figures.memory import draw_memory
 
-from ..machine.made import profile
+from ..box.made import profile
 from .readable import figure_problems, svg_problems
 from .shown import words_of
 

@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
+from rankscope.ranks import crew
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
-from rankscope.workers import crew
 
 from ..distributions import Exponential
 from ..processes import NOT_HANGING_S, alive, gone, soon

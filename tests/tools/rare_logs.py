@@ -1,6 +1,6 @@
 """Readers of logs that only the bank of machines is made from; `rankscope import` reads the usual programs.
 
-`read` recognises these and what `rankscope.machine.read_log` reads.
+`read` recognises these and what `rankscope.box.read_log` reads.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import math
 import os
 import re
 
-from rankscope.machine import Profile
-from rankscope.machine.logs import READERS, Readers, read_by
-from rankscope.machine.logs.copies import SUM_NOTE, matrix, route
-from rankscope.machine.logs.log import COLLECTIVE, GB, MOST_CARDS, NATIVE_OUT, SLACK, TYPE_BYTES, Log, Times, half_unit
-from rankscope.machine.profile import NATIVE, busbw_factor
-from rankscope.values.checks import count_of, printable
+from rankscope.box import Profile
+from rankscope.box.logs import READERS, Readers, read_by
+from rankscope.box.logs.copies import SUM_NOTE, matrix, route
+from rankscope.box.logs.log import COLLECTIVE, GB, MOST_CARDS, NATIVE_OUT, SLACK, TYPE_BYTES, Log, Times, half_unit
+from rankscope.box.profile import NATIVE, busbw_factor
+from rankscope.common.checks import count_of, printable
 
 _ROCM_DEVICE = re.compile(r"^\s*Device: (\d+), *([^,]+)(,?)")
 _ROCM_TITLE = re.compile(r"(Uni|B)i?directional copy peak bandwidth GB/s")
@@ -227,5 +227,5 @@ ALL: Readers = {**READERS, **RARE}
 
 
 def read(path: str | os.PathLike[str], kind: str | None = None, num_ranks: int | None = None) -> list[Profile]:
-    """Return the measurements in a log, as `rankscope.machine.read_log` does, of the rare programs as well."""
+    """Return the measurements in a log, as `rankscope.box.read_log` does, of the rare programs as well."""
     return read_by(ALL, path, kind, num_ranks)

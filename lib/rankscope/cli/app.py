@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from .. import __version__
-from ..values.checks import one_line, printable
-from ..workers.errors import MachineError
-from .diagnose import diagnose
+from ..box.commands.profile import profile
+from ..common.checks import one_line, printable
+from ..diagnose.command import diagnose
+from ..ranks.errors import MachineError
 from .doctor import doctor
-from .profile import profile
 
 EXAMPLES = """\b
 Examples:
@@ -70,14 +70,14 @@ def show(
 
     With --num-bytes: every algorithm at that size, measured and predicted.
     """
-    from ..machine import Profile
-    from . import tables
+    from ..box import Profile
+    from ..box.commands import tables
 
     profile = Profile.load(path)
     sizes = _sizes(num_bytes)
     tables.show(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile))
     if picture is not None:
-        from ..figures.boxes import draw_beside
+        from ..box.figures.boxes import draw_beside
         from ..figures.svg import save_svg
 
         save_svg(draw_beside(profile), picture)
@@ -87,8 +87,8 @@ def show(
 @app.command()
 def bank() -> None:
     """List the published machines: bank:NAME stands for a profile in every command."""
-    from ..machine import bank as machines
-    from . import tables
+    from ..box import bank as machines
+    from ..box.commands import tables
 
     tables.show(tables.machines(machines()))
 
@@ -111,9 +111,9 @@ def import_(
     ] = None,
 ) -> None:
     """Read logs of other programs. Prints one line per table; -o stores all of them as one profile."""
-    from ..machine import read_log
-    from ..machine.logs import merged
-    from . import tables
+    from ..box import read_log
+    from ..box.commands import tables
+    from ..box.logs import merged
 
     found = [profile for path in files for profile in read_log(path, kind, num_ranks)]
     tables.show(tables.imported(found))
@@ -146,14 +146,14 @@ def nccl(
     ] = None,
 ) -> None:
     """Show which algorithm and protocol NCCL chooses by size, the time it expects, and the time machines take."""
-    from ..machine import Profile
-    from ..nccl import Model
-    from ..nccl.tuner import num_choices
-    from ..nccl.tuner import tuner_csv as tuner_lines
-    from ..values.checks import count_of
-    from ..values.storage import write_atomically
-    from . import tables
-    from .nccl import SIZES, box_of, choices, of_topology
+    from ..box import Profile
+    from ..box.commands import tables
+    from ..box.commands.nccl import SIZES, box_of, choices, of_topology
+    from ..box.nccl import Model
+    from ..box.nccl.tuner import num_choices
+    from ..box.nccl.tuner import tuner_csv as tuner_lines
+    from ..common.checks import count_of
+    from ..common.storage import write_atomically
 
     gpu, gpus_per_node = box_of(box)
     more: dict[str, Any] = {"gpus_per_node": gpus_per_node} | ({} if nodes is None else {"num_nodes": nodes})
@@ -190,8 +190,8 @@ def predict(
     num_bytes: Sizes = None,
 ) -> None:
     """Predict the time of each algorithm on the machine of a profile, the fastest first, with the lower bound."""
-    from ..machine import Profile
-    from . import tables
+    from ..box import Profile
+    from ..box.commands import tables
 
     profile = Profile.load(path)
     sizes = _sizes(num_bytes or ["1KiB", "64KiB", "1MiB", "64MiB"])
@@ -205,8 +205,8 @@ def compare(
     everything: Annotated[bool, typer.Option("--all", help="Also show differences within the noise.")] = False,
 ) -> None:
     """Show what is slower or faster in profile B than in profile A, by more than the noise; the verdict comes first."""
-    from ..machine import Profile
-    from . import tables
+    from ..box import Profile
+    from ..box.commands import tables
 
     tables.show(tables.comparison(Profile.load(before), Profile.load(after), everything))
 
@@ -220,11 +220,11 @@ def trace(
     collective: Collective = "allreduce",
 ) -> None:
     """Write when each rank would send, receive and add, as a trace for Perfetto and chrome://tracing."""
-    from ..machine import Profile
-    from ..values.checks import count_of
-    from ..values.storage import check_file
-    from ..values.units import bytes_words, time_words
-    from . import tables
+    from ..box import Profile
+    from ..box.commands import tables
+    from ..common.checks import count_of
+    from ..common.storage import check_file
+    from ..common.units import bytes_words, time_words
 
     profile = Profile.load(path)
     (size,) = _sizes([num_bytes])
@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _install_hint(error: ModuleNotFoundError) -> str:
     """Return the message of an error about a missing package. It says how to install one that an extra brings."""
-    from ..values.extras import naming_extras
+    from ..common.extras import naming_extras
 
     try:
         with naming_extras("this command"):
@@ -285,8 +285,8 @@ def _install_hint(error: ModuleNotFoundError) -> str:
 
 
 def _sizes(texts: Sequence[str] | None) -> list[int]:
-    from ..machine.measuring.plan import MOST_BYTES
-    from ..values.checks import whole
-    from ..values.units import parse_bytes
+    from ..box.measuring.plan import MOST_BYTES
+    from ..common.checks import whole
+    from ..common.units import parse_bytes
 
     return [whole("--num-bytes", parse_bytes("--num-bytes", text), 1, MOST_BYTES) for text in texts or ()]

@@ -14,14 +14,14 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from ..common.checks import count_of
 from ..doctor import Diagnosis, examine, machine
-from ..values.checks import count_of
 from .ending import interruptible
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show what this machine is, which parts of rankscope work on it, and what to install for the rest."""
-    from .tables import show
+    from ..box.commands.tables import show
 
     with interruptible(), _shown() as report:
         report("the machine")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..values.lazy import lazy
+from ..common.lazy import lazy
 from .best import best
 from .builders import ALGORITHMS, build
 from .cost import closed_form, lower_bounds

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..cluster import Link
-from ..values.checks import number, of_type, one_of, truth, whole
+from ..common.checks import number, of_type, one_of, truth, whole
 from .builders import builders_of, check_options
 from .builders.rings import nodes_of, shape_of
 from .schedule import ROOTED

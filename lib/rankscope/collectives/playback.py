@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
-from ..values.checks import number, of_type, whole
+from ..common.checks import number, of_type, whole
 from .best import best
 from .builders import build
 from .schedule import MOVES, Ints, Schedule

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
+from ..common.checks import number, of_type, one_of
 from ..timeline import Timeline
-from ..values.checks import number, of_type, one_of
 from .schedule import MOST_KEPT, Ints, Phase, Schedule, turns
 
 Seconds = NDArray[np.float64]

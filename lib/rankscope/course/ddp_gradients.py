@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from ..gradients import (
+from ..common.checks import count_of, of_type, truth
+from ..train.gradients import (
     DemoError,
     Vector,
     Work,
@@ -34,8 +35,7 @@ from ..gradients import (
     on_ranks,
     rounding_of,
 )
-from ..values.checks import count_of, of_type, truth
-from ..zero.run import storages
+from ..train.zero.run import storages
 
 _EXACT = rounding_of([torch.empty(0, dtype=torch.float64)])  # of modules that are made here
 

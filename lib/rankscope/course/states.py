@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from ..gradients import TIMEOUT_S, DemoError, Vector, apart, rounding_of, values_of
+from ..common.frozen import frozen
+from ..ranks.launcher import launch
 from ..sampling import Assignment
-from ..uneven.model import batches_by_rank
-from ..uneven.run import Losses, Task, own_batches
-from ..values.frozen import frozen
-from ..workers.launch import launch
-from ..zero.run import zero_redundancy_class
+from ..train.gradients import TIMEOUT_S, DemoError, Vector, apart, rounding_of, values_of
+from ..train.uneven.model import batches_by_rank
+from ..train.uneven.run import Losses, Task, own_batches
+from ..train.zero.run import zero_redundancy_class
 
 
 class Kind(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..values.lazy import lazy
+from ..common.lazy import lazy
 from .diagnosis import diagnose
 from .dumps import read_dumps
 from .hangs import explain_hang

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import count_of, of_type, several
+from ..common.frozen import frozen
 from ..timeline.timeline import Intervals, Timeline, merge
-from ..values.checks import count_of, of_type, several
-from ..values.frozen import frozen
 from .join import Joined, join, listed
 from .late_ranks import SHARE_OF_STEP, Culprit, Lateness, Seconds, lateness
 from .trace import PHASES, Ints, Trace

@@ -26,9 +26,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
 
-from ..values.checks import count_of, one_line, several, whole
-from ..values.frozen import frozen, optional
-from ..values.storage import PathLike, StorageError, read_bytes
+from ..common.checks import count_of, one_line, several, whole
+from ..common.frozen import frozen, optional
+from ..common.storage import PathLike, StorageError, read_bytes
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
 _HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|nccl_version|comm_lib_version)"')

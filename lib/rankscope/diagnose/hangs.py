@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
-from ..values.checks import count_of
-from ..values.frozen import each
-from ..values.units import time_words
+from ..common.checks import count_of
+from ..common.frozen import each
+from ..common.units import time_words
 from .dumps import Call, Dump
 from .join import listed
 

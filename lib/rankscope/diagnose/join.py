@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import of_type, several
+from ..common.frozen import checked, frozen
 from ..timeline.timeline import Times, column, words
-from ..values.checks import of_type, several
-from ..values.frozen import checked, frozen
 from .trace import Ints, Trace
 
 # what ends on all ranks at once; the root of a broadcast is done before the others are

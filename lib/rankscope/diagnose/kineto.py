@@ -23,13 +23,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import count_of, several, whole
+from ..common.storage import StorageError
+from ..ranks.crew import Crew, Worker
+from ..ranks.host import num_cores
+from ..ranks.worker import answer
 from ..timeline.events import TraceFile, is_ours, readable
 from ..timeline.timeline import Span, Timeline, Times, collective
-from ..values.checks import count_of, several, whole
-from ..values.storage import StorageError
-from ..workers.crew import Crew, Worker
-from ..workers.host import num_cores
-from ..workers.worker import answer
 from .dumps import is_dump
 from .trace import Calls, Ints, Trace
 

@@ -32,8 +32,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
+from ..common.checks import of_type, whole
 from ..timeline import Span, Timeline
-from ..values.checks import of_type, whole
 from . import patches
 from .diagnosis import own_times
 from .exchange import BoundedStore, Exchange, described, tell

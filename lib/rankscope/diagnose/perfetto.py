@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..common.storage import PathLike
 from ..timeline import Span, Timeline
-from ..values.storage import PathLike
 from .diagnosis import JobDiagnosis
 from .join import Joined, listed
 from .trace import Trace

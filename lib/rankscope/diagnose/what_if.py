@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ddp import Contention, LocalStep, recommend
-from ..ddp.buckets import ParameterSpec
-from ..ddp.cost import CostTable, Seconds
-from ..ddp.recommend import DEFAULT_CAPS_MB, Candidate
-from ..ddp.step import Launches, last_backward
+from ..common.checks import count_of, several
+from ..common.frozen import frozen
+from ..common.units import times_in_one_unit
 from ..timeline import Timeline
 from ..timeline.timeline import merge
-from ..values.checks import count_of, several
-from ..values.frozen import frozen
-from ..values.units import times_in_one_unit
+from ..train.ddp import Contention, LocalStep, recommend
+from ..train.ddp.buckets import ParameterSpec
+from ..train.ddp.cost import CostTable, Seconds
+from ..train.ddp.recommend import DEFAULT_CAPS_MB, Candidate
+from ..train.ddp.step import Launches, last_backward
 from .join import listed
 
 if TYPE_CHECKING:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from ..box.explorers.boxes import boxes
+from ..box.explorers.machine import machine
+from ..box.explorers.nccl import nccl
+from ..box.explorers.transfers import transfers
+from ..train.explorers.data_parallel import data_parallel
+from ..train.explorers.ddp import ddp
+from ..train.explorers.pipeline_parallel import pipeline_parallel
+from ..train.explorers.uneven import uneven
+from ..train.explorers.zero import zero
 from .allreduce import allreduce
-from .boxes import boxes
 from .catalogue import gallery
-from .data_parallel import data_parallel
-from .ddp import ddp
-from .machine import machine
-from .nccl import nccl
 from .parts import parts
 from .pipeline import pipeline
-from .pipeline_parallel import pipeline_parallel
 from .player import player
 from .samplers import samplers
-from .transfers import transfers
-from .uneven import uneven
-from .zero import zero
 
 __all__ = [
     "allreduce",

@@ -12,12 +12,12 @@ from ..collectives import ALGORITHMS, Schedule, ScheduleError, best, build, simu
 from ..collectives.best import Best
 from ..collectives.builders import is_shipped
 from ..collectives.verify import Verified
+from ..common.checks import count_of
+from ..common.units import parse_bytes, time_words, times_in_one_unit
 from ..figures.marks import Drawing
 from ..figures.rankings import draw_ranking
 from ..figures.schedules import draw_schedule
 from ..figures.svg import to_svg
-from ..values.checks import count_of
-from ..values.units import parse_bytes, time_words, times_in_one_unit
 from .explorer import Explorer, Now, Setting, Steps, sizes
 from .opening import shows
 
@@ -39,8 +39,8 @@ SETTINGS = (
     Setting("shared_nic", False, (False, True), "one network card per node"),
 )
 # Links of real machines, at the nearest values of the sliders: what NCCL's model of a ring with protocol Simple has for
-# a hop, and for what a GPU and its network card carry (`HOP` and `GPUS` in rankscope.nccl.constants). A schedule needs
-# the links one by one, so this explorer has these in the place of a list of networks.
+# a hop, and for what a GPU and its network card carry (`HOP` and `GPUS` in `rankscope.box.nccl.constants`). A schedule
+# needs the links one by one, so this explorer has these in the place of a list of networks.
 H100_LINKS = {"intra_us": 3, "inter_us": 15, "intra_gb_per_s": 300, "inter_gb_per_s": 50}  # NVLink 4, InfiniBand NDR
 L40S_LINKS = {"intra_us": 5, "inter_us": 15, "intra_gb_per_s": 25, "inter_gb_per_s": 25}  # PCIe 4
 TCP_LINKS = {"inter_us": 50, "inter_gb_per_s": 1}  # hosts on 10 Gbit/s Ethernet

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..machine import Profile
-from ..values.checks import of_type, one_of
+from ..box import Profile
+from ..box.explorers.boxes import boxes
+from ..box.explorers.machine import by_name, machine
+from ..box.explorers.nccl import nccl
+from ..box.explorers.transfers import transfers
+from ..common.checks import of_type, one_of
+from ..train.explorers.data_parallel import data_parallel
+from ..train.explorers.ddp import ddp
+from ..train.explorers.pipeline_parallel import pipeline_parallel
+from ..train.explorers.uneven import uneven
+from ..train.explorers.zero import zero
 from .allreduce import allreduce
-from .boxes import boxes
-from .data_parallel import data_parallel
-from .ddp import ddp
-from .machine import by_name, machine
-from .nccl import nccl
 from .networks import has_network
 from .opening import open_panel
 from .parts import parts
 from .pipeline import pipeline
-from .pipeline_parallel import pipeline_parallel
 from .player import player
 from .samplers import samplers
-from .transfers import transfers
-from .uneven import uneven
-from .zero import zero
 
 if TYPE_CHECKING:
     from .panel import Panel, Pictured

@@ -13,10 +13,10 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
+from ..common.checks import of_type, one_line, printable, runs, truth, whole
+from ..common.units import bytes_words
 from ..figures.marks import Drawing
 from ..figures.svg import to_svg
-from ..values.checks import of_type, one_line, printable, runs, truth, whole
-from ..values.units import bytes_words
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 _MOST_LINE_CHARACTERS = 2000

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..cluster import Link
-from ..ddp.cost import cost as cost_of_link
+from ..common.checks import count_of, printable
+from ..common.units import bytes_words
 from ..networks import Cost, Measured, Network, registered
-from ..values.checks import count_of, printable
-from ..values.units import bytes_words
+from ..train.ddp.cost import cost as cost_of_link
 from .explorer import Now, Setting, Steps
 
 DEFAULT = "abci_a100_4x8"  # four nodes of eight A100s: a job that many people have run

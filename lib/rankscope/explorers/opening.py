@@ -8,7 +8,7 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ..values.extras import naming_extras
+from ..common.extras import naming_extras
 from .explorer import Explorer, Setting
 
 if TYPE_CHECKING:

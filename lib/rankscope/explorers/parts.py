@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from ..common.checks import count_of
 from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..parts.simulate import simulate, simulated_idle_share
 from ..pipeline import Lognormal
 from ..timeline import Timeline
-from ..values.checks import count_of
 from .explorer import Explorer, Now, Setting, Steps, jitter
 from .opening import shows
 

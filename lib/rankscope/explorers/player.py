@@ -11,10 +11,10 @@ import numpy as np
 from ..cluster import Cluster
 from ..collectives import ALGORITHMS
 from ..collectives.playback import Playback, playback_of
+from ..common.checks import count_of
+from ..common.units import bytes_words, times_in_one_unit
 from ..figures.marks import Drawing
 from ..figures.player import draw_play
-from ..values.checks import count_of
-from ..values.units import bytes_words, times_in_one_unit
 from .allreduce import H100_LINKS, cluster, num_bytes, without_links
 from .allreduce import SETTINGS as OF_CLUSTERS
 from .explorer import Explorer, Now, Setting

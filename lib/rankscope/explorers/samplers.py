@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+from ..common.checks import count_of
 from ..figures.assignments import draw_assignment, reading_title
 from ..figures.marks import Drawing
 from ..sampling import Assignment, assign, audit
-from ..values.checks import count_of
 from .explorer import Explorer, Now, Setting, Steps
 from .opening import shows
 

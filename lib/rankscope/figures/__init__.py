@@ -10,10 +10,10 @@ from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from ..values.extras import naming_extras
-from ..values.lazy import lazy
+from ..common.extras import naming_extras
+from ..common.lazy import lazy
+from ..train.figures.ddp import draw_buckets
 from .assignments import draw_assignment, draw_coverage, draw_label_counts
-from .ddp import draw_buckets
 from .marks import Drawing
 from .rankings import draw_winners
 from .schedules import draw_link_load, draw_schedule
@@ -22,8 +22,8 @@ from .timelines import draw_timeline
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ..box.figures.profiles import copies, profile
     from .lines import bucket_caps, costs, curves, queue_fill, zero_memory
-    from .profiles import copies, profile
 
 __all__ = [
     "assignment",

@@ -13,15 +13,15 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from ..ddp.recommend import Recommendation
-from ..values.checks import count_of, number, of_type, whole
-from ..values.frozen import optional
-from ..values.units import bytes_words, time_unit
-from ..zero.model import ZeroMemory
+from ..common.checks import count_of, number, of_type, whole
+from ..common.frozen import optional
+from ..common.units import bytes_words, time_unit
+from ..train.ddp.recommend import Recommendation
+from ..train.figures.ddp import PARTS, until_alike
+from ..train.figures.memory import draw_memory
+from ..train.zero.model import ZeroMemory
 from .axes import as_text, ground, keys_below, to_axes
-from .ddp import PARTS, until_alike
 from .marks import spread_out
-from .memory import draw_memory
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
 Floats = NDArray[np.float64]

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
+from ..common.checks import count_of, of_type, runs, whole
+from ..common.frozen import optional
+from ..common.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from ..timeline.timeline import Timeline
-from ..values.checks import count_of, of_type, runs, whole
-from ..values.frozen import optional
-from ..values.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 

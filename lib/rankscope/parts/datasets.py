@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
+from ..common.checks import function, number, of_type, several, truth, whole
+from ..ranks.errors import portable
 from ..sampling import shard_files
 from ..timeline import Recorder
-from ..values.checks import function, number, of_type, several, truth, whole
-from ..workers.errors import portable
 from .files import Load, Part, PartError, load_part, loaded
 from .simulate import TRAINER, loader_lane, parts_ahead
 

@@ -13,9 +13,9 @@ from typing import Protocol
 import attrs
 import numpy as np
 
+from ..common.checks import count_of, number, of_type, truth, whole
+from ..common.frozen import checked, each, frozen, optional
 from ..timeline import Timeline
-from ..values.checks import count_of, number, of_type, truth, whole
-from ..values.frozen import checked, each, frozen, optional
 from .dataloader_model import Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times
 

@@ -29,9 +29,9 @@ from torch.utils.data import dataloader as torchs
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data._utils.worker import _worker_loop
 
+from ..common.checks import of_type
+from ..ranks import host
 from ..timeline import Recorder, Timeline
-from ..values.checks import of_type
-from ..workers import host
 from .advice import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
 from .dataloader_model import LOOP, PIN_THREAD, worker_lane
 

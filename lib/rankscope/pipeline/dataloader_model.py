@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import number, of_type, truth, whole
+from ..common.frozen import checked, frozen, optional
 from ..timeline import Timeline
-from ..values.checks import number, of_type, truth, whole
-from ..values.frozen import checked, frozen, optional
 from .service import Seconds, Service, check, draw
 
 _READY, _ARRIVED, _PINNED = range(3)

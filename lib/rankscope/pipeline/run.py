@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.checks import number, of_type, whole
+from ..ranks.crew import Crew, Worker
+from ..ranks.errors import WorkerError
+from ..ranks.interrupts import Interrupts
+from ..ranks.worker import answer
 from ..sampling.assignment import Assignment
 from ..timeline import Recorder, Timeline
-from ..values.checks import number, of_type, whole
-from ..workers.crew import Crew, Worker
-from ..workers.errors import WorkerError
-from ..workers.interrupts import Interrupts
-from ..workers.worker import answer
 from .items import Items, counted, of_ranks
 from .queues import End, Item, Lockstep, Queue, Source, Stopped, Turns
 from .stages import Pipeline, Stage, check_lockstep

@@ -14,9 +14,9 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import of_type, one_of, several, truth, whole
-from ..values.frozen import checked, evolve, frozen, optional
-from ..values.storage import StorageError, read_arrays, read_bytes, write_atomically
+from ..common.checks import of_type, one_of, several, truth, whole
+from ..common.frozen import checked, evolve, frozen, optional
+from ..common.storage import StorageError, read_arrays, read_bytes, write_atomically
 from .libtorch_samplers import libtorch_random_order
 from .permutation import SEEDS, IntArray, share, torch_order
 

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from ..values.storage import StorageError, open_file
+from ..common.storage import StorageError, open_file
 
 Entry = TypeVar("Entry")
 

@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import count_of, is_scalar, number, of_type, one_of, several, whole
-from ..values.frozen import checked, evolve, frozen
-from ..values.storage import StorageError, write_atomically
+from ..common.checks import count_of, is_scalar, number, of_type, one_of, several, whole
+from ..common.frozen import checked, evolve, frozen
+from ..common.storage import StorageError, write_atomically
 from .events import TraceFile, readable
 
 Times = NDArray[np.float64]

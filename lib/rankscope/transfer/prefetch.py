@@ -20,8 +20,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from ..common.checks import of_type, whole
 from ..timeline import Recorder
-from ..values.checks import of_type, whole
 from .batches import copied_strides, is_dense, is_pinnable, is_plain, leaves, mapped, tensors
 
 T = TypeVar("T")

@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
+from ..common.checks import count_of, function, number, of_type, whole
+from ..common.frozen import checked, frozen
+from ..common.units import time_words
 from ..timeline import Recorder, Span, Timeline
 from ..timeline.timeline import Times
-from ..values.checks import count_of, function, number, of_type, whole
-from ..values.frozen import checked, frozen
-from ..values.units import time_words
 from .batches import leaves, mapped
 from .prefetch import COPY, Cuda, Prefetched, prefetched
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from inspect import signature
 from typing import Any
 
-from ...values.checks import one_of
+from ...common.checks import one_of
 from ..schedule import COLLECTIVES, Schedule
 from . import double_tree, exchange, halving, rings, rooted, switch
 

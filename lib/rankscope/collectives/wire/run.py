@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.checks import of_type, one_of
 from ...timeline import Recorder
-from ...values.checks import of_type, one_of
 from ..local import OPS, check_counts, check_op, shape_of
 from ..schedule import SUMS, Schedule
 from ..verify import verify

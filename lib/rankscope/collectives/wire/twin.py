@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ...cluster import Cluster, Link
+from ...common.checks import function, number, of_type, one_of, truth
+from ...common.frozen import evolve, optional
+from ...common.garbage import no_collection
 from ...timeline import Span, Timeline
-from ...values.checks import function, number, of_type, one_of, truth
-from ...values.frozen import evolve, optional
-from ...values.garbage import no_collection
 from ..schedule import RUNS_IN, Schedule
 from .plan import LANE, Alike, Plan, Post, Transfer, Wait, alike, plans
 

@@ -1,0 +1,135 @@
+"""Files are written whole or not at all, and read back only if they are intact."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+import pytest
+
+from rankscope.cluster import Link
+from rankscope.common.checks import of_type
+from rankscope.common.storage import MOST_BYTES, StorageError, load, rebuild, save, write_atomically
+
+
+def test_a_link_stays_a_link_and_a_file_as_readable_as_it_was(tmp_path: Path) -> None:
+    path, link = tmp_path / "a.json", tmp_path / "link"
+    (tmp_path / "plain").write_text("")
+    assert write_atomically(path, lambda file: file.write(b"first")) == path
+    assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    path.chmod(0o600)
+    link.symlink_to(path)
+    write_atomically(link, lambda file: file.write(b"new"))
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_a_write_that_breaks_off_leaves_the_old_file(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"ne")
+        raise error
+
+    with pytest.raises(type(error)):
+        write_atomically(path, write)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.json"]
+
+
+def test_an_error_names_the_path_and_no_temporary_file(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        write_atomically(tmp_path, lambda file: file.write(b"new"))
+    assert str(caught.value).endswith(f": '{tmp_path}'")
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    with pytest.raises(OSError, match=f"Too many levels of symbolic links: '{loop}'"):
+        write_atomically(loop, lambda file: file.write(b"new"))
+    loop.unlink()
+    other = tmp_path / "other"
+    with pytest.raises(FileNotFoundError, match=re.escape(f": '{other}'")):
+        write_atomically(tmp_path / "a.json", lambda file: file.write(other.read_bytes()))
+    assert os.listdir(tmp_path) == []
+    assert not list(tmp_path.parent.glob(".*.tmp"))
+
+
+# ---- values under a head with a checksum
+
+
+def build(fields: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(fields.values())
+
+
+def test_what_is_saved_is_loaded_and_a_list_has_an_item_a_line(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.json", "rankscope test", 2, about={"a": 1.5}, rows=[[1, None], ["x"]], empty=[])
+    assert load(path, "rankscope test", 2, ("about", "rows", "empty"), build) == ({"a": 1.5}, [[1, None], ["x"]], [])
+    assert '\n"rows": [\n[1,null],\n["x"]\n]' in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda text: text.replace("1.5", "1.6"), r"crc32 '\w+' does not fit"),
+        (lambda text: text.replace('"version": 2', '"version": 3'), "version 3 is newer than 2"),
+        (lambda text: text.replace('"version": 2', '"version": "2"'), "version must be a whole number of at least 1"),
+        (lambda text: text.replace("rankscope test", "rankscope rest"), "format must be 'rankscope test'"),
+        (lambda text: text.replace('"rows"', '"cows"'), "the file must hold nothing but .*, rows, got 'cows'"),
+        (lambda text: text.replace("{\n", '{\n"b": 2,\n', 1), "does not fit"),
+        (lambda text: text.replace('"rows"', '"more": 1, "rows"'), "must hold nothing but .*, got 'more'"),
+        (lambda text: text[:40], "damaged, cut short or not JSON"),
+        (lambda text: "[" * 100_000, r"nested too deeply|not JSON"),
+        (lambda text: "7", "format must be 'rankscope test', got 7"),
+        (lambda text: text.replace("1.5", "NaN"), "not JSON"),
+        (lambda text: text.replace("1.5", "1e999"), r"does not fit|out of range"),
+    ],
+)
+def test_a_file_that_differs_is_refused_with_its_path(tmp_path: Path, change: Any, problem: str) -> None:
+    path = save(tmp_path / "a.json", "rankscope test", 2, about={"a": 1.5}, rows=[1])
+    path.write_text(change(path.read_text()))
+    with pytest.raises(StorageError, match=f"^{re.escape(str(path))}: not a readable rankscope test: .*({problem})"):
+        load(path, "rankscope test", 2, ("about", "rows"), build)
+
+
+@pytest.mark.parametrize("depth", range(500, 1000, 50))
+def test_nesting_is_refused_at_any_depth(tmp_path: Path, depth: int) -> None:
+    def build(fields: dict[str, Any], frames: int = 100) -> Any:
+        return build(fields, frames - 1) if frames else of_type("rows", fields["rows"], dict)
+
+    path = save(tmp_path / "a.json", "rankscope test", 1, rows=msgspec.Raw(b"[" * depth + b"]" * depth))
+    with pytest.raises(StorageError, match="nested too deeply|rows must be a dict"):
+        load(path, "rankscope test", 1, ("rows",), build)
+
+
+def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    with path.open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(StorageError, match="more than 67108864 bytes"):
+        load(path, "rankscope test", 1, (), build)
+
+
+def test_what_the_fields_cannot_make_is_refused_with_its_path(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.json", "rankscope test", 1, rows=[{"alpha_s": -1, "bytes_per_s": 1}])
+    with pytest.raises(StorageError, match=r"a.json: not a readable rankscope test: rows\[0\]: alpha_s must be"):
+        load(path, "rankscope test", 1, ("rows",), lambda fields: rebuild(Link, "rows[0]", fields["rows"][0]))
+
+
+def test_an_error_is_one_printable_line_of_bounded_length(tmp_path: Path) -> None:
+    message = str(StorageError("a\x1b[31m.json", "x\n" * 1000))
+    assert message.isprintable()
+    assert len(message) < 410
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_place_that_is_taken_by_no_file_is_left_alone(tmp_path: Path, make: Any) -> None:
+    make(tmp_path / "there")
+    with pytest.raises(FileExistsError, match="it exists and is not a file"):
+        save(tmp_path / "there", "rankscope test", 1)
+    with pytest.raises(StorageError, match="it is not a file"):
+        load(tmp_path / "there", "rankscope test", 1, (), build)
