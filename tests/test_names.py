@@ -21,14 +21,14 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.cbook import is_math_text
 from matplotlib.text import Text
+from rankscope.box.commands.tables import overview, show
+from rankscope.cli.doctor import tables
 
 from rankscope import explorers, figures
 from rankscope.box import Profile
-from rankscope.box.commands.tables import overview, show
 from rankscope.box.link_facts import LinkFacts
 from rankscope.box.profile import Point
 from rankscope.cli import main
-from rankscope.cli.doctor import tables
 from rankscope.doctor import Diagnosis
 from rankscope.explorers.explorer import Explorer
 from rankscope.figures.assignments import draw_label_counts

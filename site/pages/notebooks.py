@@ -12,7 +12,7 @@ from typing import Any
 from rankscope import figures
 from rankscope.explorers.catalogue import CATALOGUE
 
-from .outside.states import Shown
+from .outside.outside.states import Shown
 
 Cell = dict[str, Any]
 Notebook = dict[str, Any]

@@ -20,7 +20,8 @@ from typing import Any
 
 from rankscope.box import Protocol
 from rankscope.box.measuring.plan import collective_keys
-from rankscope.box.profile import LEAST_CLEAN, NATIVE, Point
+from rankscope.box.profile import NATIVE, Point
+from rankscope.common.samples import LEAST_CLEAN
 from rankscope.common.units import bytes_words
 from rankscope.ranks import launch
 from tests.tools.emulate import emulated

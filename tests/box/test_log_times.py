@@ -25,7 +25,8 @@ from typing import Any
 
 import pytest
 
-from rankscope.box import expected, link_facts, logs, nccl, provenance
+from rankscope import provenance
+from rankscope.box import expected, link_facts, logs, nccl
 from rankscope.box.nccl import log as nccl_log
 from rankscope.box.nccl import topology as nccl_topology
 from tests.tools import rare_logs

@@ -19,8 +19,9 @@ from rankscope.box.measuring import rank as measure_collectives
 from rankscope.box.measuring.plan import MEASURED, Protocol, collective_keys, key_of, keys_of, link_keys
 from rankscope.box.measuring.rank import Buffers, check, collective_tasks, method, neighbours, pair, points_of
 from rankscope.box.measuring.run import measure
-from rankscope.box.measuring.timing import Ranks, Task, go_first, measure_all
+from rankscope.box.measuring.turns import measure_all
 from rankscope.collectives import ALGORITHMS
+from rankscope.collectives.timing import Ranks, Task, go_first
 from rankscope.ranks import RankError, in_threads
 
 pytestmark = pytest.mark.slow

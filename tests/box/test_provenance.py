@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.box import Profile, provenance
-from rankscope.box.provenance import SAME, command_words, difference, of_machine, of_run
+from rankscope import provenance
+from rankscope.box import Profile
+from rankscope.provenance import SAME, command_words, difference, of_machine, of_run
 
 RANKS = {"num_ranks": 3, "num_nodes": 2, "ranks_per_node": [2, 1], "backend": "gloo", "device": "cuda"}
 

@@ -15,7 +15,8 @@ import attrs
 import pytest
 import torch
 
-from rankscope.box import Profile, measure, provenance, verdict
+from rankscope import provenance
+from rankscope.box import Profile, measure, verdict
 from rankscope.box.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys
 from rankscope.box.measuring.transfers import (
     Buffers,

@@ -11,6 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rankscope.explorers.allreduce import H100_LINKS, L40S_LINKS, cluster, recipe, schedule
+from rankscope.explorers.parts import predicted
+from rankscope.explorers.pipeline import pipeline_of
+from rankscope.explorers.player import plays
+from rankscope.explorers.samplers import epochs
 
 from rankscope import explorers
 from rankscope import networks as networks_module
@@ -26,12 +31,7 @@ from rankscope.collectives import ALGORITHMS, Schedule, best, build, closed_form
 from rankscope.collectives.playback import playback
 from rankscope.common.units import bytes_words, time_words
 from rankscope.explorers import ddp, machine, pipeline_parallel, transfers, zero
-from rankscope.explorers.allreduce import H100_LINKS, L40S_LINKS, cluster, recipe, schedule
 from rankscope.explorers.networks import Networks
-from rankscope.explorers.parts import predicted
-from rankscope.explorers.pipeline import pipeline_of
-from rankscope.explorers.player import plays
-from rankscope.explorers.samplers import epochs
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.palette import INK
 from rankscope.figures.player import draw_play

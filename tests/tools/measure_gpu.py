@@ -27,13 +27,14 @@ import attrs
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
-from rankscope.box import Profile, Protocol, measure  # noqa: E402
 from rankscope.box.commands.tables import overview, show  # noqa: E402
+
+from rankscope.box import Profile, Protocol, measure  # noqa: E402
 from rankscope.box.measuring.plan import powers_of_two  # noqa: E402
 from rankscope.box.measuring.run import Progress  # noqa: E402
 from rankscope.box.profile import Point  # noqa: E402
-from rankscope.box.provenance import command_words  # noqa: E402
 from rankscope.common.units import bytes_words, time_words  # noqa: E402
+from rankscope.provenance import command_words  # noqa: E402
 from rankscope.transfer import prefetched, record_steps  # noqa: E402
 from rankscope.transfer.record import DisagreementError  # noqa: E402
 
@@ -61,8 +62,8 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
     """Return what schedules take in one process, on tensors of one device: the host's seconds to their end."""
     import torch
 
-    from rankscope.box.measuring.timing import stolen_ticks
     from rankscope.collectives import build, run_local
+    from rankscope.collectives.timing import stolen_ticks
 
     points = []
     for num_ranks in VIRTUAL:

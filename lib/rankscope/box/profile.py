@@ -20,12 +20,13 @@ from ..collectives.wire.twin import ELEMENT_BYTES
 from ..common import storage
 from ..common.checks import count_of, number, of_type, one_line, one_of, truth, whole
 from ..common.frozen import ReadOnly, checked, each, frozen, mapping
+from ..common.samples import LEAST_CLEAN, used_places
 from ..common.units import bytes_words
 from ..networks import CostTable, Network
+from ..provenance import PROTOCOL, checked_provenance, items
 from .bank import found
 from .curve import Curve
 from .fit import LinkFit, fit_link, slope_s_per_byte
-from .provenance import PROTOCOL, checked_provenance, items
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +37,6 @@ FORMAT, VERSION = "rankscope profile", 1
 EVEN_RANKS = 64
 MOST_RANKS = 256  # in a prediction by algorithm: 1,024 ranks would take half a minute and 2 GiB
 MOST_BYTES, LEAST_S, MOST_S = 1 << 60, 1e-9, 1e6  # limits of a point
-LEAST_CLEAN = 4  # with fewer clean iterations, all are used
 NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
 PAST = ("too_early", "changed_source", "loader")  # no longer measured; profiles that have them still load
@@ -171,16 +171,6 @@ class Point:
     def builder_words(self) -> str:
         """The arguments of the algorithm's builder as one string."""
         return ", ".join(f"{name}={value}" for name, value in sorted(self.builder_options.items()))
-
-
-def used_places(clean: Sequence[bool]) -> tuple[int, ...]:
-    """Return the indices of the clean iterations, or of all if fewer than `LEAST_CLEAN` are clean.
-
-    >>> used_places([True, False, True, True, True]), used_places([True, False, True])
-    ((0, 2, 3, 4), (0, 1, 2))
-    """
-    places = tuple(place for place, one in enumerate(clean) if one)
-    return places if len(places) >= LEAST_CLEAN else tuple(range(len(clean)))
 
 
 def busbw_factor(what: str, num_ranks: int) -> float:

@@ -14,11 +14,12 @@ from ..cluster import Link
 from ..collectives import lower_bounds
 from ..collectives.cost import Bounds
 from ..common.checks import count_of, of_type
+from ..common.samples import LEAST_CLEAN
 from ..common.units import bytes_words, cell_words, rate_words, three_digits
 from .expected import beside
 from .fit import LinkFit
 from .link_facts import transfers_of
-from .profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, Profile, busbw_factor
+from .profile import LINKS, NATIVE, PATTERNS, Point, Profile, busbw_factor
 
 _AS_FAST = 1.05  # as stated in the sentence
 _FAR_UNDER = 0.5  # of the link's rate

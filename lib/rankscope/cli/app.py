@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from .. import __version__
-from ..box.commands.profile import profile
-from ..common.checks import one_line, printable
-from ..diagnose.command import diagnose
+from ..common.checks import one_line
 from ..ranks.errors import MachineError
-from .doctor import doctor
+from .registry import commands
 
 EXAMPLES = """\b
 Examples:
@@ -46,193 +43,8 @@ def options(
     """Measure a machine, show and compare the results, and predict from them."""
 
 
-app.command()(profile)
-app.command()(doctor)
-app.command()(diagnose)
-
-ProfilePath = Annotated[
-    Path,
-    typer.Argument(help="A profile: a file that `rankscope profile` or `import` wrote, or bank:NAME.", metavar="PATH"),
-]
-Collective = Annotated[str, typer.Option(help="Which collective.")]
-Sizes = Annotated[list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more sizes.")]
-
-
-@app.command()
-def show(
-    path: ProfilePath,
-    num_bytes: Sizes = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Write an SVG: this box next to similar machines of the bank.")
-    ] = None,
-) -> None:
-    """Show what a profile contains: its links, the fastest algorithm at each size, and a verdict.
-
-    With --num-bytes: every algorithm at that size, measured and predicted.
-    """
-    from ..box import Profile
-    from ..box.commands import tables
-
-    profile = Profile.load(path)
-    sizes = _sizes(num_bytes)
-    tables.show(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile))
-    if picture is not None:
-        from ..box.figures.boxes import draw_beside
-        from ..figures.svg import save_svg
-
-        save_svg(draw_beside(profile), picture)
-        tables.show([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
-
-
-@app.command()
-def bank() -> None:
-    """List the published machines: bank:NAME stands for a profile in every command."""
-    from ..box import bank as machines
-    from ..box.commands import tables
-
-    tables.show(tables.machines(machines()))
-
-
-@app.command("import")
-def import_(
-    files: Annotated[list[Path], typer.Argument(help="Logs of nccl-tests, nvbandwidth, OSU and others.")],
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Write everything that was read to this file, as one machine's profile."),
-    ] = None,
-    kind: Annotated[
-        str | None, typer.Option(help="The program that wrote them. Default: recognised from the text.")
-    ] = None,
-    num_ranks: Annotated[
-        int | None,
-        typer.Option(
-            help="Only tables of so many ranks; a table that does not state its number is taken to be of them."
-        ),
-    ] = None,
-) -> None:
-    """Read logs of other programs. Prints one line per table; -o stores all of them as one profile."""
-    from ..box import read_log
-    from ..box.commands import tables
-    from ..box.logs import merged
-
-    found = [profile for path in files for profile in read_log(path, kind, num_ranks)]
-    tables.show(tables.imported(found))
-    if output is not None:
-        merged(found, printable(output.stem)).save(output)
-        tables.show([f"{printable(str(output))} holds everything; `rankscope show {printable(str(output))}` shows it"])
-
-
-@app.command()
-def nccl(
-    box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
-    nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: 1, or what the log states.")] = None,
-    version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
-    collective: Collective = "allreduce",
-    num_bytes: Sizes = None,
-    log: Annotated[
-        Path | None, typer.Option(help="A log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING.")
-    ] = None,
-    topo: Annotated[
-        Path | None,
-        typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
-    ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Write a drawing of --topo, an SVG.")] = None,
-    profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
-    tuner_csv: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a file for NCCL's example tuner: choices that should be faster than the measured ones."
-        ),
-    ] = None,
-) -> None:
-    """Show which algorithm and protocol NCCL chooses by size, the time it expects, and the time machines take."""
-    from ..box import Profile
-    from ..box.commands import tables
-    from ..box.commands.nccl import SIZES, box_of, choices, of_topology
-    from ..box.nccl import Model
-    from ..box.nccl.tuner import num_choices
-    from ..box.nccl.tuner import tuner_csv as tuner_lines
-    from ..common.checks import count_of
-    from ..common.storage import write_atomically
-
-    gpu, gpus_per_node = box_of(box)
-    more: dict[str, Any] = {"gpus_per_node": gpus_per_node} | ({} if nodes is None else {"num_nodes": nodes})
-    if picture is not None and topo is None:
-        raise ValueError("--picture needs --topo, the topology that it draws")
-    if topo is not None:
-        words, of_box = of_topology(topo, gpu, gpus_per_node, picture)
-        tables.show(words)
-        more |= of_box
-    model = Model.from_log(log, gpu, **more) if log else Model(**{"gpu": gpu, "version": version, **more})
-    lines = ""
-    if profile is not None:
-        measured = Profile.load(profile)
-        lines, model = tuner_lines(model, measured), model.with_readings(measured)
-    elif tuner_csv is not None:
-        raise ValueError("--tuner-csv needs --profile, the measured profile of the box")
-    tables.show(choices(model, collective, _sizes(num_bytes) or SIZES))
-    if tuner_csv is not None:
-        write_atomically(tuner_csv, lambda file: file.write(lines.encode()))
-        ranges = count_of(num_choices(lines), "range")
-        words = [f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be faster"]
-        if num_choices(lines):
-            words.append("Read the file's comments before you use it: the plug-in slows down what no line matches.")
-        tables.show(words)
-
-
-@app.command()
-def predict(
-    path: ProfilePath,
-    collective: Collective = "allreduce",
-    algorithm: Annotated[
-        list[str] | None, typer.Option(help="Name of an algorithm. Repeat for more. Default: all.")
-    ] = None,
-    num_bytes: Sizes = None,
-) -> None:
-    """Predict the time of each algorithm on the machine of a profile, the fastest first, with the lower bound."""
-    from ..box import Profile
-    from ..box.commands import tables
-
-    profile = Profile.load(path)
-    sizes = _sizes(num_bytes or ["1KiB", "64KiB", "1MiB", "64MiB"])
-    tables.show(tables.predictions(profile, collective, algorithm, sizes))
-
-
-@app.command()
-def compare(
-    before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
-    after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
-    everything: Annotated[bool, typer.Option("--all", help="Also show differences within the noise.")] = False,
-) -> None:
-    """Show what is slower or faster in profile B than in profile A, by more than the noise; the verdict comes first."""
-    from ..box import Profile
-    from ..box.commands import tables
-
-    tables.show(tables.comparison(Profile.load(before), Profile.load(after), everything))
-
-
-@app.command()
-def trace(
-    path: ProfilePath,
-    algorithm: Annotated[str, typer.Option(help="Which algorithm.")],
-    num_bytes: Annotated[str, typer.Option(help="Size of the whole buffer, as in 64KiB.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped if it ends in .gz.")],
-    collective: Collective = "allreduce",
-) -> None:
-    """Write when each rank would send, receive and add, as a trace for Perfetto and chrome://tracing."""
-    from ..box import Profile
-    from ..box.commands import tables
-    from ..common.checks import count_of
-    from ..common.storage import check_file
-    from ..common.units import bytes_words, time_words
-
-    profile = Profile.load(path)
-    (size,) = _sizes([num_bytes])
-    timeline = tables.predicted(profile, collective, algorithm, size)
-    check_file("--output", output)
-    timeline.to_chrome_trace(output)
-    what = f"{collective} by {algorithm} of {bytes_words(size)}, {count_of(len(timeline), 'span')}"
-    tables.show([f"{printable(str(output))}: {what}, {time_words(timeline.makespan_s)}"])
+for _name, _function in commands().items():
+    app.command(_name)(_function)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -282,11 +94,3 @@ def _install_hint(error: ModuleNotFoundError) -> str:
             raise error
     except ModuleNotFoundError as named:
         return str(named)
-
-
-def _sizes(texts: Sequence[str] | None) -> list[int]:
-    from ..box.measuring.plan import MOST_BYTES
-    from ..common.checks import whole
-    from ..common.units import parse_bytes
-
-    return [whole("--num-bytes", parse_bytes("--num-bytes", text), 1, MOST_BYTES) for text in texts or ()]

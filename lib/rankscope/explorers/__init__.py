@@ -1,37 +1,26 @@
-"""Explorers: move a slider, see the prediction change; widgets over pure functions."""
+"""Explorers: move a slider, see the prediction change; widgets over pure functions.
+
+Each explorer of the catalogue is an attribute, like `explorers.samplers`; it is imported when it is first used.
+"""
 
 from __future__ import annotations
 
-from ..box.explorers.boxes import boxes
-from ..box.explorers.machine import machine
-from ..box.explorers.nccl import nccl
-from ..box.explorers.transfers import transfers
-from ..train.explorers.data_parallel import data_parallel
-from ..train.explorers.ddp import ddp
-from ..train.explorers.pipeline_parallel import pipeline_parallel
-from ..train.explorers.uneven import uneven
-from ..train.explorers.zero import zero
-from .allreduce import allreduce
-from .catalogue import gallery
-from .parts import parts
-from .pipeline import pipeline
-from .player import player
-from .samplers import samplers
+from typing import Any
 
-__all__ = [
-    "allreduce",
-    "boxes",
-    "data_parallel",
-    "ddp",
-    "gallery",
-    "machine",
-    "nccl",
-    "parts",
-    "pipeline",
-    "pipeline_parallel",
-    "player",
-    "samplers",
-    "transfers",
-    "uneven",
-    "zero",
-]
+from .catalogue import catalogue
+from .catalogue import gallery as gallery
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    shown = {entry.name: entry.show for entry in catalogue()}
+    if name == "__all__":
+        return sorted(["gallery", *shown])
+    if name not in shown:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return shown[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *[entry.name for entry in catalogue()]})

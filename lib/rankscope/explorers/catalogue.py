@@ -1,75 +1,37 @@
-"""All explorers: `CATALOGUE` names them, `gallery` opens them in one place."""
+"""All explorers: `catalogue` lists them, `gallery` opens them in one place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from ..box import Profile
-from ..box.explorers.boxes import boxes
-from ..box.explorers.machine import by_name, machine
-from ..box.explorers.nccl import nccl
-from ..box.explorers.transfers import transfers
-from ..common.checks import of_type, one_of
-from ..train.explorers.data_parallel import data_parallel
-from ..train.explorers.ddp import ddp
-from ..train.explorers.pipeline_parallel import pipeline_parallel
-from ..train.explorers.uneven import uneven
-from ..train.explorers.zero import zero
-from .allreduce import allreduce
-from .networks import has_network
-from .opening import open_panel
-from .parts import parts
-from .pipeline import pipeline
-from .player import player
-from .samplers import samplers
+from ..common.checks import one_of
+from ..common.extensions import extensions, import_all
+from .opening import ENTRIES, Entry, Given, open_panel
 
 if TYPE_CHECKING:
-    from .panel import Panel, Pictured
+    from .panel import Pictured
 
 
-class Entry(NamedTuple):
-    """The function that opens an explorer, a title, and the notebook (its file's stem) that explains it.
+def catalogue() -> tuple[Entry, ...]:
+    """Return the explorers of the core and of each subpackage that is installed, in the order of their notebooks.
 
-    >>> CATALOGUE[0].name
-    'samplers'
+    >>> [entry.name for entry in catalogue()][:2]
+    ['samplers', 'pipeline']
     """
-
-    show: Callable[..., Panel]
-    title: str
-    notebook: str
-
-    @property
-    def name(self) -> str:
-        return self.show.__name__
-
-
-CATALOGUE = (
-    Entry(samplers, "Which rank reads which sample", "01_who_reads_what"),
-    Entry(pipeline, "How a batch arrives", "03_how_a_batch_arrives"),
-    Entry(parts, "Trainers on part files", "04_part_files"),
-    Entry(player, "A collective that plays", "05_collectives"),
-    Entry(allreduce, "An allreduce, step by step", "06_allreduce_variants"),
-    Entry(machine, "Recorded machines against the model", "07_model_and_machine"),
-    Entry(transfers, "Copies to the GPU", "08_transfers"),
-    Entry(ddp, "DDP's buckets and overlap", "09_ddp_buckets_and_overlap"),
-    Entry(data_parallel, "DataParallel against DDP", "10_dataparallel_against_ddp"),
-    Entry(zero, "Memory per rank with ZeRO", "11_zero_memory"),
-    Entry(uneven, "Ranks that run out of batches", "12_uneven_inputs"),
-    Entry(pipeline_parallel, "Pipelines and their bubbles", "18_pipelines"),
-    Entry(boxes, "Collectives measured on GPU boxes", "15_measured_gpu_boxes"),
-    Entry(nccl, "What NCCL chooses, and what it takes", "17_nccls_choice"),
-)
-ENTRIES = {entry.name: entry for entry in CATALOGUE}
+    for extension in extensions():
+        for package in extension.explorers:
+            import_all(package)
+    return tuple(sorted(ENTRIES.values(), key=lambda entry: (entry.notebook, entry.name)))
 
 
 def gallery(
-    profiles: Mapping[str, Profile] | None = None,
-    gpu: Profile | None = None,
+    profiles: Mapping[str, Any] | None = None,
+    gpu: Any = None,
     opened: str = "samplers",
     address: str | None = None,
 ) -> Pictured:
-    """Return a button for each explorer of `CATALOGUE` over the one that was picked, at first `opened`.
+    """Return a button for each explorer of the catalogue over the one that was picked, at first `opened`.
 
     `profiles`, by name, are for `machine`; those of GPUs are also for `boxes`, and for `ddp` if they have the backend's
     own allreduce. Without any, machines of the bank are shown. `gpu`, a profile with copies to a GPU, is for
@@ -81,14 +43,11 @@ def gallery(
     >>> [label for label, _ in box.children[0].options][:2]
     ['Which rank reads which sample', 'How a batch arrives']
     """
-    by_names = by_name(profiles or {})
-    of_gpus = {name: profile for name, profile in by_names.items() if profile.provenance.get("gpus")}
-    inputs: dict[str, Any] = {
-        "machine": by_names or None,
-        "boxes": of_gpus,
-        "ddp": {name: profile for name, profile in of_gpus.items() if has_network(profile)},
-        "transfers": None if gpu is None else of_type("gpu", gpu, Profile),
-    }
-    one_of("opened", opened, tuple(ENTRIES))
-    box: Pictured = open_panel("gallery_panel.Gallery", "gallery", inputs, opened, address)
+    entries = catalogue()
+    if not isinstance(profiles, Mapping | None):
+        raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
+    given = Given({} if profiles is None else profiles, gpu)
+    inputs = {entry.name: entry.inputs(given) for entry in entries}
+    one_of("opened", opened, tuple([entry.name for entry in entries]))
+    box: Pictured = open_panel("gallery_panel.Gallery", "gallery", entries, inputs, opened, address)
     return box

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rankscope.box import Profile, Protocol, measure
 from rankscope.box.commands.profile import parse_sizes
-from rankscope.box.provenance import command_words
+from rankscope.provenance import command_words
 from tests.tools.emulate import emulated
 
 BITS = {"k": 1e3, "M": 1e6, "G": 1e9}

@@ -1,84 +1,70 @@
-"""The output of `rankscope nccl`: by size, NCCL's choice, the time it expects and the times of real machines."""
+"""`rankscope nccl`: what NCCL will choose on a machine, and what it takes."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from rich.console import RenderableType
-from rich.text import Text
+import typer
 
-from ...common.checks import count_of
-from ...common.units import bytes_words, cell_words
-from ..fit import LEAST_SIZES
-from ..nccl import GPUS, Model, read_topology
-from ..nccl.public import error_words, public
-from .tables import table_of
-
-SIZES = tuple(2**power for power in range(10, 34, 2))
+from ...cli.output import print_parts
+from ...cli.registry import command
+from ...common.checks import printable
+from ..options import Collective, Sizes, sizes_of
 
 
-def box_of(text: str) -> tuple[str, int]:
-    """Return the GPU and the number of GPUs per node, as in ``h100x8``. Raises ValueError for any other string."""
-    found = re.fullmatch(r"([a-z]\w*)x(\d{1,2})", text.strip().lower())
-    if not found or found[1] not in GPUS:
-        raise ValueError(
-            f"BOX must be a GPU and the number of GPUs per node, as in h100x8; known GPUs: {', '.join(GPUS)}"
-        )
-    return found[1], int(found[2])
+@command("nccl")
+def nccl(
+    box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: 1, or what the log states.")] = None,
+    version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
+    collective: Collective = "allreduce",
+    num_bytes: Sizes = None,
+    log: Annotated[
+        Path | None, typer.Option(help="A log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING.")
+    ] = None,
+    topo: Annotated[
+        Path | None,
+        typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write a drawing of --topo, an SVG.")] = None,
+    profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
+    tuner_csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a file for NCCL's example tuner: choices that should be faster than the measured ones."
+        ),
+    ] = None,
+) -> None:
+    """Show which algorithm and protocol NCCL chooses by size, the time it expects, and the time machines take."""
+    from ...common.checks import count_of
+    from ...common.storage import write_atomically
+    from .. import Profile
+    from ..nccl import Model
+    from ..nccl.tables import SIZES, box_of, choices, of_topology
+    from ..nccl.tuner import num_choices
+    from ..nccl.tuner import tuner_csv as tuner_lines
 
-
-def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> tuple[list[str], dict[str, Any]]:
-    """Read a topology file, draw it if wanted, and return what connects its GPUs, in words and as fields of `Model`.
-
-    Raises ValueError where the file is of another number of GPUs.
-    """
-    box = read_topology(path, gpu)
-    if box.num_gpus != num_gpus:
-        raise ValueError(f"BOX must be the box of --topo: {gpu}x{box.num_gpus}, got {gpu}x{num_gpus}")
-    if picture is not None:
-        from ...figures.svg import save_svg
-        from ..figures.topology import draw_topology
-
-        save_svg(draw_topology(box), picture)
-    pairs = Counter((box.ways[a][b], box.gb_per_s[a, b]) for a in range(num_gpus) for b in range(a))
-    links = (f"{count_of(times, 'pair')} {way}, {rate:.4g} GB/s" for (way, rate), times in pairs.most_common())
-    each = "of unstated rate" if box.nic_gb_per_s is None else f"of {box.nic_gb_per_s:.4g} GB/s"
-    words = [f"{'; '.join(links)}; {count_of(box.nics, 'network card')} {each}", *box.notes]
-    more: dict[str, Any] = {"nics": box.nics} if box.nics else {}
-    return words, more | ({"nic_bytes_per_s": box.nic_gb_per_s * 1e9} if box.nic_gb_per_s else {})
-
-
-def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iterator[RenderableType]:
-    """Yield the table by size, and what the model leaves out."""
-    curves, machines = [], public(model)
-    for profile in machines.values():
-        native = profile.select(collective, algorithm="native")
-        if len({point.num_bytes for point in native if point.num_bytes}) >= LEAST_SIZES:
-            curves.append(profile.curve(collective))
-    gpus = f"{model.num_nodes} × {model.gpus_per_node}" if model.num_nodes > 1 else f"{model.gpus_per_node}"
-    version = ".".join(map(str, model.version)).removesuffix(".99")
-    title = f"{collective} on {gpus} {model.gpu.upper().replace('_', ' ')}, NCCL {version}"
-    table = table_of(title, "size", "algorithm", "ch", "NCCL", "model", "mostly", "public")
-    for size in sizes:
-        choice = model.choose(collective, size)
-        most_s, mostly = max((seconds, name) for name, seconds in choice.terms_s.items())
-        got = sorted(one.seconds(size) for one in curves if one.covers(size))
-        low, high = (cell_words(one) for one in (got[0], got[-1])) if got else ("", "")
-        table.add_row(
-            bytes_words(size),
-            f"{choice.algorithm} {choice.protocol}",
-            str(choice.channels),
-            cell_words(choice.nccl_s),
-            cell_words(choice.time_s),
-            f"{mostly} {most_s / choice.time_s:.0%}",
-            high if low == high else f"{low.removesuffix(f' {high.split()[-1]}')} to {high}",
-        )
-    got_words = f"public: what {', '.join(machines)} took" if curves else "the bank has no machine like it"
-    table.caption = f"NCCL: the time it expects; model: with the terms it lacks, the largest named; {got_words}"
-    yield table
-    yield Text(error_words(model))
-    yield from (Text(note) for note in model.notes)
+    gpu, gpus_per_node = box_of(box)
+    more: dict[str, Any] = {"gpus_per_node": gpus_per_node} | ({} if nodes is None else {"num_nodes": nodes})
+    if picture is not None and topo is None:
+        raise ValueError("--picture needs --topo, the topology that it draws")
+    if topo is not None:
+        words, of_box = of_topology(topo, gpu, gpus_per_node, picture)
+        print_parts(words)
+        more |= of_box
+    model = Model.from_log(log, gpu, **more) if log else Model(**{"gpu": gpu, "version": version, **more})
+    lines = ""
+    if profile is not None:
+        measured = Profile.load(profile)
+        lines, model = tuner_lines(model, measured), model.with_readings(measured)
+    elif tuner_csv is not None:
+        raise ValueError("--tuner-csv needs --profile, the measured profile of the box")
+    print_parts(choices(model, collective, sizes_of(num_bytes) or SIZES))
+    if tuner_csv is not None:
+        write_atomically(tuner_csv, lambda file: file.write(lines.encode()))
+        ranges = count_of(num_choices(lines), "range")
+        words = [f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be faster"]
+        if num_choices(lines):
+            words.append("Read the file's comments before you use it: the plug-in slows down what no line matches.")
+        print_parts(words)

@@ -13,6 +13,8 @@ import typer
 from typer import Option
 
 from ...cli.ending import interruptible
+from ...cli.output import print_parts
+from ...cli.registry import command
 from ...common.checks import printable
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ _PLACES = {"in": (True,), "out": (False,), "both": (True, False)}
 _A_LINE_S = 5.0  # without a terminal
 
 
+@command("profile")
 def profile(
     context: typer.Context,
     output: Annotated[
@@ -58,9 +61,9 @@ def profile(
     from ...common.checks import one_of
     from ...common.units import bytes_words
     from ...ranks.joined import is_joined
+    from .. import tables
     from ..measuring.plan import Protocol
     from ..measuring.run import default_backend, measure, writes
-    from . import tables
 
     backend = default_backend(num_ranks, device) if backend is None else backend
     speaks = writes(backend)
@@ -96,7 +99,7 @@ def profile(
     if speaks:
         if seen[-1].left_out:
             print(f"left out, because memory is too small: {', '.join(map(bytes_words, seen[-1].left_out))}")
-        tables.show([*tables.overview(found), ""])
+        print_parts([*tables.overview(found), ""])
         print(printable(f"{output} holds everything; `rankscope show {output}` shows it again"))
 
 
@@ -126,7 +129,7 @@ def _names(text: str) -> list[str]:
 
 def _command(context: typer.Context) -> str:
     """The command line, with the file's folder left out."""
-    from ..provenance import command_words
+    from ...provenance import command_words
 
     words = ["rankscope", "profile"]
     for parameter in context.command.params:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...common.units import parse_bytes, rates_in_one_unit, times_in_one_unit
 from ...explorers.explorer import Explorer, Now, Setting, sizes
-from ...explorers.opening import shows
+from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
 from .. import Profile, bank
 from ..figures.boxes import UNITS, draw_boxes, natives
@@ -132,7 +132,13 @@ def _interval(profile: Profile, collective: str, num_bytes: int) -> str:
     return "" if found is None else " to ".join(times_in_one_unit(*found[1:]))
 
 
-@shows(SETTINGS)
+def profiles_of_gpus(given: Given) -> dict[str, Profile]:
+    """Return the profiles of machines with GPUs that a gallery was given."""
+    profiles = by_name(given.profiles)
+    return {name: profile for name, profile in profiles.items() if profile.provenance.get("gpus")}
+
+
+@shows(SETTINGS, title="Collectives measured on GPU boxes", notebook="15_measured_gpu_boxes", inputs=profiles_of_gpus)
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the time of collectives on up to three machines, from the bank or your own.
 

@@ -11,7 +11,7 @@ from ...collectives import ALGORITHMS
 from ...common.checks import of_type, printable
 from ...common.units import parse_bytes, time_words, times_in_one_unit
 from ...explorers.explorer import Explorer, Now, Setting, sizes
-from ...explorers.opening import shows
+from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
@@ -136,6 +136,11 @@ def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
     return {printable(str(name)): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
 
 
+def profiles_of(given: Given) -> dict[str, Profile] | None:
+    """Return the profiles that a gallery was given, None if there are none."""
+    return by_name(given.profiles) or None
+
+
 def interpolated(profile: Profile, collective: str, num_bytes: int) -> tuple[float, float, float] | None:
     """Return the seconds of the backend's own collective by its curve, and the ends of their 90 % interval.
 
@@ -147,7 +152,7 @@ def interpolated(profile: Profile, collective: str, num_bytes: int) -> tuple[flo
     return None
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="Recorded machines against the model", notebook="07_model_and_machine", inputs=profiles_of)
 def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the predicted time of each algorithm on a machine, the waits of its ranks, and measurements.
 

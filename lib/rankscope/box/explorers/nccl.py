@@ -173,7 +173,7 @@ def report(now: Now) -> list[str]:
     return [*lines, *model.notes]
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="What NCCL chooses, and what it takes", notebook="17_nccls_choice")
 def nccl() -> Explorer:
     """Return controls over NCCL's choice by size, what it expects, and what machines take."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

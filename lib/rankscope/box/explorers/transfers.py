@@ -11,7 +11,7 @@ import numpy as np
 from ...common.checks import of_type
 from ...common.units import parse_bytes, rate_words, time_words, times_in_one_unit
 from ...explorers.explorer import Explorer, Now, Setting, sizes
-from ...explorers.opening import shows
+from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.timelines import draw_timeline
@@ -161,7 +161,12 @@ def between(points: Sequence[Point], num_bytes: int) -> float | None:
     return float(np.exp(np.interp(np.log(num_bytes), sizes, seconds)) * beyond)
 
 
-@shows(SETTINGS)
+def gpu_of(given: Given) -> Profile | None:
+    """Return the profile of a GPU that a gallery was given. Raises ValueError for what is no profile."""
+    return None if given.gpu is None else of_type("gpu", given.gpu, Profile)
+
+
+@shows(SETTINGS, title="Copies to the GPU", notebook="08_transfers", inputs=gpu_of)
 def transfers(profile: Profile | None = None) -> Explorer:
     """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
 

@@ -10,8 +10,8 @@ from ...collectives.schedule import COLLECTIVES
 from ...common.checks import one_of, whole
 from ...common.garbage import no_collection
 from ...common.storage import StorageError
+from ...provenance import difference
 from ..profile import Point, Profile
-from ..provenance import difference
 from . import collectives, copies, nccl_tests
 from .log import Log
 

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 
 from ...common.checks import count_of, printable
 from ...common.storage import StorageError, read_bytes, unpacked
+from ...provenance import topology
 from ..profile import NATIVE, Point, Profile
-from ..provenance import topology
 
 _MOST_BYTES = 1 << 29  # of a log, unpacked
 GB = 10**9  # bytes assumed for a copy of unstated size: its time is computed from the printed rate

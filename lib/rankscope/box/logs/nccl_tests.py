@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ...common.checks import printable, whole
+from ...provenance import command_words
 from ..profile import NATIVE, Profile, busbw_factor
-from ..provenance import command_words
 from .log import COLLECTIVE, GB, MOST_CARDS, ROUNDING, SLACK, TRUNCATED, TYPE_BYTES, Log, Times, Where, half_unit
 
 _INFO_FIRST = re.compile(r"^\s*\S+:\d+:\d+ \[\d+\] ")  # a line of NCCL's own log: host:process:thread [device]

@@ -140,15 +140,6 @@ def words_of(key: Key) -> str:
     return f"{what}{by}, {bytes_words(num_bytes)}"
 
 
-def node_sizes(nodes: Sequence[int]) -> list[int]:
-    """Return the number of ranks on each node.
-
-    >>> node_sizes([0, 0, 1])
-    [2, 1]
-    """
-    return [list(nodes).count(node) for node in range(max(nodes) + 1)]
-
-
 # ---- keys
 
 

@@ -11,15 +11,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ...cluster import node_sizes
 from ...collectives import build
+from ...collectives.timing import Ranks, Task, go_first, network_id
 from ...collectives.wire.group import TAGS, Posted, backend_of, starter, takes_batches
 from ...collectives.wire.run import executor
 from ...common.units import bytes_words
+from ...provenance import free_bytes, of_machine
 from ..profile import NATIVE, TRANSFERS, Key, Point
-from ..provenance import free_bytes, of_machine
-from .plan import ITEM_BYTES, Protocol, node_sizes
-from .timing import Ranks, Task, go_first, measure_all, network_id
+from .plan import ITEM_BYTES, Protocol
 from .transfers import Cuda, most_bytes, transfer_points
+from .turns import measure_all
 
 EXCHANGES, CHAIN_BYTES = 8, 2**20  # messages in sequence per iteration: this many or this many bytes, at least two
 CALLS, CALL_BYTES = 256, 2**22  # sums or copies per iteration, likewise, at least one

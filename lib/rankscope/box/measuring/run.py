@@ -12,15 +12,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ...cluster import node_sizes
 from ...common.checks import function, of_type, one_of, truth, whole
 from ...common.extras import require
+from ...provenance import FIELDS, difference, of_run
 from ...ranks.host import MOST_RANKS
 from ...ranks.interrupts import Interrupts
 from ...ranks.joined import is_joined
 from ...ranks.launcher import launch
 from ..profile import Key, Point, Profile
-from ..provenance import FIELDS, difference, of_run
-from .plan import Protocol, guess_s, keys_of, next_launch, node_sizes, powers_of_two, transfer_keys, words_of
+from .plan import Protocol, guess_s, keys_of, next_launch, powers_of_two, transfer_keys, words_of
 
 BACKENDS = ("gloo", "nccl", "mpi")
 DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first is the default

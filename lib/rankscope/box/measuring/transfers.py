@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...collectives.timing import nothing, stolen_ticks
 from ...common.units import bytes_words
+from ...provenance import free_bytes
 from ..profile import Key, Point
-from ..provenance import free_bytes
 from .plan import ITEM_BYTES, ON_THE_FLY, Protocol
-from .timing import nothing, stolen_ticks
 
 HOST_COPIES, DEVICE_COPIES = 6, 4  # buffers of one size that exist at the same time
 BLOCKING = ("pageable", "pinned")

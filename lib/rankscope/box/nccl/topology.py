@@ -87,7 +87,7 @@ def read_topology(path: str | os.PathLike[str], gpu: str) -> Topology:
 
 
 def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
-    from ..provenance import topology
+    from ...provenance import topology
 
     lines = topology(text).splitlines()
     at = next((k for k, line in enumerate(lines) if line.split()[:1] == ["GPU0"] and "GPU1" in line), None)

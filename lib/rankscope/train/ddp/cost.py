@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...box import Profile
 from ...cluster import Link
-from ...collectives import closed_form
 from ...common.checks import function, whole
-from ...networks import Cost, CostTable, Seconds
+from ...networks import Cost, CostTable, HasCost, Seconds, ring_cost
 
 __all__ = ["Cost", "CostTable", "Seconds", "cost", "costs_s"]
 
 
-def cost(machine: Profile | Link, num_ranks: int | None = None) -> Cost:
+def cost(machine: HasCost | Link, num_ranks: int | None = None) -> Cost:
     """Return a function from bytes (a number or an array) to the seconds of one allreduce without other traffic.
 
     For a profile this is `Profile.cost`: the backend's own allreduce as measured, or for another number of ranks the
@@ -26,9 +24,8 @@ def cost(machine: Profile | Link, num_ranks: int | None = None) -> Cost:
     0.00156
     """
     if isinstance(machine, Link):
-        ranks = whole("num_ranks (of a link)", num_ranks, 1)
-        return lambda num_bytes: closed_form("allreduce", "ring", ranks, num_bytes, machine)
-    if not isinstance(machine, Profile):
+        return ring_cost(machine, whole("num_ranks (of a link)", num_ranks, 1))
+    if not callable(getattr(machine, "cost", None)):
         raise ValueError(f"machine must be a Profile or a Link, got {machine!r}")
     return machine.cost(num_ranks)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ...box.profile import used_places
-from ...box.provenance import checked_provenance
 from ...common import storage
 from ...common.checks import number, truth, whole
 from ...common.frozen import checked, each, fields_of, frozen, optional
+from ...common.samples import used_places
+from ...provenance import checked_provenance
 from ...timeline import Timeline
 from .buckets import Buckets, ParameterSpec, buckets_of
 from .contention import OverlappedStep

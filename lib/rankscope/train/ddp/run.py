@@ -15,11 +15,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ...box.measuring.plan import node_sizes
-from ...box.measuring.timing import Ranks, Task, network_id
-from ...box.provenance import of_machine, of_run
+from ...cluster import node_sizes
+from ...collectives.timing import Ranks, Task, network_id
 from ...common.checks import function, number, of_type, one_of, whole
 from ...common.frozen import checked, frozen, optional
+from ...provenance import of_machine, of_run
 from ...ranks.host import MOST_RANKS
 from ...ranks.launcher import launch
 from ...timeline import Span, Timeline

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...box.provenance import checked_provenance
 from ...common import storage
 from ...common.checks import number, truth
 from ...common.frozen import checked, each, frozen, optional
+from ...provenance import checked_provenance
 from .buckets import Buckets, ParameterSpec, buckets_of
 from .cost import CostTable, Seconds
 from .observed import Iterations

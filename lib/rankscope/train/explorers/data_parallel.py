@@ -100,7 +100,7 @@ def _one_sample(now: Now) -> tuple[float, float, int]:
     return local.forward_s, local.backward_s, local.num_bytes
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="DataParallel against DDP", notebook="10_dataparallel_against_ddp")
 def data_parallel() -> Explorer:
     """Return controls over a step of DataParallel and one of DDP, on the same GPUs with the same batch.
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from ...common.checks import count_of
+from ...common.checks import count_of, printable
 from ...common.units import bytes_words, parse_bytes, time_words, times_in_one_unit
 from ...explorers import networks
 from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
-from ...explorers.networks import BY_HAND, Networks
-from ...explorers.opening import shows
+from ...explorers.networks import BY_HAND, Networks, has_network
+from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...networks import Measured
@@ -138,7 +138,16 @@ def _candidate(found: Recommendation, cap: float | None) -> Candidate:
     return next(one for one in (found.default, *found.candidates) if one.bucket_cap_mb == cap)
 
 
-@shows(SETTINGS)
+def networks_of(given: Given) -> dict[str, Measured]:
+    """Return the profiles of machines with GPUs that have a network, of those that a gallery was given."""
+    networks = {}
+    for name, profile in given.profiles.items():
+        if profile.provenance.get("gpus") and has_network(profile):
+            networks[printable(str(name))] = profile
+    return networks
+
+
+@shows(SETTINGS, title="DDP's buckets and overlap", notebook="09_ddp_buckets_and_overlap", inputs=networks_of)
 def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step, its time with other caps, its parts, and the cap that is recommended.
 

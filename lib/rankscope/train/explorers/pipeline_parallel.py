@@ -97,7 +97,7 @@ def without_effect(now: Now) -> dict[str, str]:
     return found
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="Pipelines and their bubbles", notebook="18_pipelines")
 def pipeline_parallel() -> Explorer:
     """Return controls over one step of a pipeline schedule, its bubble, and what it keeps and sends.
 

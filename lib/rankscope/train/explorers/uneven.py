@@ -70,7 +70,7 @@ def without_effect(now: Now) -> dict[str, str]:
     return {} if len({*_batches(now)}) > 1 else {"divide_by_initial": "all ranks take part in each step"}
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="Ranks that run out of batches", notebook="12_uneven_inputs")
 def uneven() -> Explorer:
     """Return controls over an epoch of three ranks with different numbers of batches, and what it does to samples."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

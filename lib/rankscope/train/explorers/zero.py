@@ -88,7 +88,7 @@ def without_effect(now: Now) -> dict[str, str]:
     return {"layer_millions": "the sizes of your module's layers are known"} if now.model == YOURS else {}
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="Memory per rank with ZeRO", notebook="11_zero_memory")
 def zero(module: Any = None) -> Explorer:
     """Return controls over the memory per rank with each stage, and what the chosen one fits into and sends.
 

@@ -14,14 +14,16 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..common.checks import count_of
-from ..doctor import Diagnosis, examine, machine
-from .ending import interruptible
+from ...common.checks import count_of
+from ...doctor import Diagnosis, examine, machine
+from ..ending import interruptible
+from ..registry import command
 
 
+@command("doctor")
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """Show what this machine is, which parts of rankscope work on it, and what to install for the rest."""
-    from ..box.commands.tables import show
+    from ..output import print_parts
 
     with interruptible(), _shown() as report:
         report("the machine")
@@ -30,7 +32,7 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
     if as_json:
         print(json.dumps({"machine": about, "diagnoses": [attrs.asdict(one) for one in diagnoses]}, indent=1))
     else:
-        show(tables(diagnoses, about))
+        print_parts(tables(diagnoses, about))
 
 
 def tables(diagnoses: Sequence[Diagnosis], about: Mapping[str, str]) -> Iterator[RenderableType]:

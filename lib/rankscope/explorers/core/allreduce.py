@@ -7,19 +7,19 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from ..cluster import Cluster, Link
-from ..collectives import ALGORITHMS, Schedule, ScheduleError, best, build, simulate, verify
-from ..collectives.best import Best
-from ..collectives.builders import is_shipped
-from ..collectives.verify import Verified
-from ..common.checks import count_of
-from ..common.units import parse_bytes, time_words, times_in_one_unit
-from ..figures.marks import Drawing
-from ..figures.rankings import draw_ranking
-from ..figures.schedules import draw_schedule
-from ..figures.svg import to_svg
-from .explorer import Explorer, Now, Setting, Steps, sizes
-from .opening import shows
+from ...cluster import Cluster, Link
+from ...collectives import ALGORITHMS, Schedule, ScheduleError, best, build, simulate, verify
+from ...collectives.best import Best
+from ...collectives.builders import is_shipped
+from ...collectives.verify import Verified
+from ...common.checks import count_of
+from ...common.units import parse_bytes, time_words, times_in_one_unit
+from ...figures.marks import Drawing
+from ...figures.rankings import draw_ranking
+from ...figures.schedules import draw_schedule
+from ...figures.svg import to_svg
+from ..explorer import Explorer, Now, Setting, Steps, sizes
+from ..opening import shows
 
 _ALGORITHMS = ALGORITHMS["allreduce"]
 _LATENCIES_US = Steps((0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100))
@@ -209,7 +209,7 @@ def without_effect(now: Now) -> dict[str, str]:
     return found
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="An allreduce, step by step", notebook="06_allreduce_variants")
 def allreduce() -> Explorer:
     """Return controls over a step of an allreduce, a ranking of all algorithms, and what is verified and predicted.
 

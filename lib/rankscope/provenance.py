@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .. import __version__
-from ..common.checks import number, truth, whole
-from ..common.frozen import ReadOnly, mapping
-from ..ranks.host import num_cores
+from . import __version__
+from .common.checks import number, truth, whole
+from .common.frozen import ReadOnly, mapping
+from .ranks.host import num_cores
 
 Value = TypeVar("Value")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ..figures.marks import Drawing
-from ..figures.timelines import draw_timeline
-from ..pipeline import Lognormal, Pipeline, Stage, simulate
-from ..timeline import Timeline
-from .explorer import Explorer, Now, Setting, jitter
-from .opening import shows
+from ...figures.marks import Drawing
+from ...figures.timelines import draw_timeline
+from ...pipeline import Lognormal, Pipeline, Stage, simulate
+from ...timeline import Timeline
+from ..explorer import Explorer, Now, Setting, jitter
+from ..opening import shows
 
 SETTINGS = (
     Setting("read_ms", 4, range(61), "reading [ms]"),
@@ -118,7 +118,7 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     )
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="How a batch arrives", notebook="03_how_a_batch_arrives")
 def pipeline() -> Explorer:
     """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster import Cluster
-from ..collectives import ALGORITHMS
-from ..collectives.playback import Playback, playback_of
-from ..common.checks import count_of
-from ..common.units import bytes_words, times_in_one_unit
-from ..figures.marks import Drawing
-from ..figures.player import draw_play
+from ...cluster import Cluster
+from ...collectives import ALGORITHMS
+from ...collectives.playback import Playback, playback_of
+from ...common.checks import count_of
+from ...common.units import bytes_words, times_in_one_unit
+from ...figures.marks import Drawing
+from ...figures.player import draw_play
+from ..explorer import Explorer, Now, Setting
+from ..opening import shows
 from .allreduce import H100_LINKS, cluster, num_bytes, without_links
 from .allreduce import SETTINGS as OF_CLUSTERS
-from .explorer import Explorer, Now, Setting
-from .opening import shows
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
 _MOST_RANKS = 16  # at which a picture still follows the slider
@@ -156,7 +156,7 @@ def _alike(some: list[Playback], others: list[Playback]) -> bool:
     return all(one.shape == other.shape and np.allclose(one, other, 1e-9, 0) for one, other in pairs)
 
 
-@shows(SETTINGS, "player_panel.Player")
+@shows(SETTINGS, "player_panel.Player", title="A collective that plays", notebook="05_collectives")
 def player() -> Explorer:
     """Return controls over a collective that plays: chunks, messages and busy ranks under one playhead.
 

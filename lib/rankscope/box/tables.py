@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ...collectives import ALGORITHMS
-from ...common.checks import count_of, one_of
-from ...common.units import bytes_words, cell_words, rate_words, three_digits
-from ...timeline import Timeline
-from .. import Profile, verdict
-from ..bank import PREFIX
-from ..expected import LARGE_BYTES, LOW, Beside, beside, is_like
-from ..link_facts import peer_rates
-from ..logs.log import WARNING
-from ..measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
-from ..profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
-from ..verdict import Group, bound_s, groups
+from ..cli.output import heading, marked, table_of
+from ..collectives import ALGORITHMS
+from ..common.checks import count_of, one_of
+from ..common.samples import LEAST_CLEAN
+from ..common.units import bytes_words, cell_words, rate_words, three_digits
+from ..timeline import Timeline
+from . import Profile, verdict
+from .bank import PREFIX
+from .expected import LARGE_BYTES, LOW, Beside, beside, is_like
+from .link_facts import peer_rates
+from .logs.log import WARNING
+from .measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
+from .profile import LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
+from .verdict import Group, bound_s, groups
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -31,41 +33,6 @@ if TYPE_CHECKING:
 _FASTEST = "bold green"
 _CLEAR = 0.005  # resolution of a ratio printed with two decimals
 _LEAST_SHOWN = 0.01  # of a link's rate: below it latency decides, and rows of 0 % say nothing
-
-
-_WRAPPED = ("what", "claim", "hardware")  # columns that may wrap
-
-
-def table_of(title: str, *columns: str) -> Table:
-    """Return an empty table with right-aligned numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    made.caption_justify, made.caption_style = "left", "dim"
-    for name in columns:
-        words = name in ("algorithm", "fastest", "profile", *_WRAPPED, "")
-        made.add_column(name, justify="left" if words else "right", no_wrap=name not in _WRAPPED, header_style="dim")
-    return made
-
-
-def marked(lines: Iterable[tuple[str, str]]) -> Table:
-    """Return labels next to their texts; the lines of a long text are aligned."""
-    table = Table.grid(padding=(0, 1))
-    for mark, text in lines:
-        table.add_row(Text(mark, "dim"), Text(text))
-    return table
-
-
-def heading(text: str) -> Text:
-    """Return a bold line after an empty line."""
-    return Text(f"\n{text}", "bold")
-
-
-def show(parts: Iterable[RenderableType]) -> None:
-    """Print parts as they come, one below the other; 80 columns wide if there is no terminal."""
-    console = Console(highlight=False, emoji=False, markup=False)
-    for place, part in enumerate(parts):
-        if place and isinstance(part, Table) and part.title:
-            console.print()
-        console.print(part)
 
 
 def overview(profile: Profile) -> Iterator[RenderableType]:

@@ -7,23 +7,20 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-from ...collectives.wire.group import TAGS, backend_of, group_of, takes_batches
-from .plan import Name, Protocol
+from .wire.group import TAGS, backend_of, group_of, takes_batches
 
 AWAKE_S = 0.001  # a rank stops sleeping this long before the start: a sleeping core wakes slowly
 REST_S, MOST_REST_S = 0.001, 0.005  # pause after an iteration, so that no rank takes a core while others finish
 AGREEMENTS = 12  # number of agreements, to estimate the time of one
 ROUND_TRIPS = 20  # number of answers, to estimate the offset of a clock
 PRIORITY = 10
-
-Timings = tuple[tuple[float, ...], tuple[bool, ...]]  # seconds, and which iterations are clean
 
 
 def nothing() -> None:
@@ -183,29 +180,6 @@ class Ranks:
         end.record()
         end.synchronize()
         return float(begin.elapsed_time(end)) * 1e-3
-
-
-def measure_all(tasks: Mapping[Name, Task], ranks: Ranks, protocol: Protocol) -> dict[Name, Timings]:
-    """Return per task the seconds of each iteration (the slowest rank's) and which are clean; equal on every rank.
-
-    The tasks take turns, so that drift affects all of them equally.
-    """
-    estimates = ranks.slowest([_estimate(task, ranks) for task in tasks.values()])
-    found = protocol.in_turns(dict(zip(tasks, estimates, strict=True)), lambda name: ranks.once(tasks[name]))
-    return {name: _of_all(mine, ranks) for name, mine in found.items()}
-
-
-def _estimate(task: Task, ranks: Ranks) -> float:
-    """The seconds of one whole iteration, after a first one that warms the caches."""
-    ranks.once(task)
-    begin = time.monotonic()
-    ranks.once(task)
-    return time.monotonic() - begin
-
-
-def _of_all(mine: list[tuple[float, bool]], ranks: Ranks) -> Timings:
-    both = ranks.slowest([seconds for seconds, _ in mine] + [float(not clean) for _, clean in mine])
-    return tuple(both[: len(mine)]), tuple(not dirty for dirty in both[len(mine) :])
 
 
 def go_first() -> None:

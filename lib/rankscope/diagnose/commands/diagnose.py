@@ -15,11 +15,12 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from ..common.checks import count_of, printable
+from ...cli.registry import command
+from ...common.checks import count_of, printable
 
 if TYPE_CHECKING:
-    from .diagnosis import JobDiagnosis
-    from .what_if import WhatIf
+    from ..diagnosis import JobDiagnosis
+    from ..what_if import WhatIf
 
 _SILENT_S = 2.0
 _MOST_ROWS = 16  # of a table
@@ -27,6 +28,7 @@ _LEAST_SHARE = 0.01  # of the own time: a phase with less has no column
 _LEAST_LATE = 0.005  # of a step: a rank that is late by less is not shown as late
 
 
+@command("diagnose")
 def diagnose(
     folder: Annotated[Path, typer.Argument(help="A folder with a trace or a flight-recorder dump of each rank.")],
     as_json: Annotated[bool, Option("--json", help="Print JSON, in seconds and bytes.")] = False,
@@ -44,9 +46,9 @@ def diagnose(
     hidden_s, phases, buckets, what_if, the steps that it skipped, and why there is none if there is none; of dumps
     culprits, findings, notes and ranks.
     """
-    from ..box.commands.tables import show
-    from ..common.storage import check_file, write_atomically
-    from .kineto import files_in
+    from ...cli.output import print_parts
+    from ...common.storage import check_file, write_atomically
+    from ..kineto import files_in
 
     given, dumps_left_out = files_in(folder)
     for option, path, endings in (("--output", output, (".html",)), ("--perfetto", perfetto, (".json", ".json.gz"))):
@@ -59,7 +61,7 @@ def diagnose(
     if dumps_left_out and not given:
         if perfetto is not None:
             raise ValueError("--perfetto is for traces, and these are flight-recorder dumps")
-        from . import explain_hang, read_dumps
+        from .. import explain_hang, read_dumps
 
         dumps = read_dumps(folder)
         hang = explain_hang(dumps)
@@ -68,14 +70,16 @@ def diagnose(
             findings, ranks = [one.words for one in hang.findings], [one.rank for one in dumps]
             print(json.dumps({"culprits": culprits, "findings": findings, "notes": hang.notes, "ranks": ranks}))
         else:
-            show([Text(printable(line)) for line in str(hang).splitlines()])
+            print_parts([Text(printable(line)) for line in str(hang).splitlines()])
         if output is not None:
-            from .figures.jobs import hang_page
+            from ..figures.jobs import hang_page
 
             hung = hang_page(folder.resolve().name, hang).encode()
             write_atomically(output, lambda file: file.write(hung))
         return
-    from .. import diagnose as room
+
+    from .. import diagnose as diagnose_traces
+    from .. import read_traces, what_if
 
     begin_s = time.monotonic()
 
@@ -85,31 +89,31 @@ def diagnose(
 
     if dumps_left_out:
         print(f"left out {count_of(len(dumps_left_out), 'flight-recorder dump')}: give dumps alone", file=sys.stderr)
-    traces = room.read_traces(folder, report=report)
-    found, answers, why_not = room.diagnose(traces), None, ""
+    traces = read_traces(folder, report=report)
+    found, answers, why_not = diagnose_traces(traces), None, ""
     try:
-        answers = room.what_if(traces, found)
+        answers = what_if(traces, found)
     except ValueError as error:
         why_not = str(error)
     written = []
     if output is not None:
-        from .figures.jobs import job_page
+        from ..figures.jobs import job_page
 
         page = job_page(folder.resolve().name, traces, found.joined, found, answers).encode()
         written.append(write_atomically(output, lambda file: file.write(page)))
     if perfetto is not None:
-        from .perfetto import to_perfetto
+        from ..perfetto import to_perfetto
 
         written.append(to_perfetto(perfetto, traces, found.joined, found))
     if as_json:
         print(json.dumps(_fields(found, answers, why_not), allow_nan=False))
     else:
-        show(_tables(found, answers, why_not))
-        show(Text(f"wrote {printable(str(path))}") for path in written)
+        print_parts(_tables(found, answers, why_not))
+        print_parts(Text(f"wrote {printable(str(path))}") for path in written)
 
 
 def _fields(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> dict[str, Any]:
-    from .trace import PHASES
+    from ..trace import PHASES
 
     mean_s = found.phase_s.mean(axis=0).tolist() if found.steps else [[0.0] * len(PHASES)] * len(found.ranks)
     phases = [
@@ -134,8 +138,8 @@ def _fields(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> dict[s
 
 def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterator[RenderableType]:
     """The verdict in words, each rank's own time by phase, each bucket's communication, and what changes would give."""
-    from ..box.commands.tables import table_of
-    from .figures.jobs import what_if_table
+    from ...cli.output import table_of
+    from ..figures.jobs import what_if_table
 
     for line in str(found).splitlines():
         yield Text(printable(line), "bold")
@@ -157,10 +161,10 @@ def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterat
 
 def _ranks_table(found: JobDiagnosis) -> Table:
     """A row per rank, of many ranks for the latest; all times in one unit."""
-    from ..box.commands.tables import table_of
-    from ..common.units import times_in_one_unit
-    from .figures.jobs import EXPOSED
-    from .trace import PHASES
+    from ...cli.output import table_of
+    from ...common.units import times_in_one_unit
+    from ..figures.jobs import EXPOSED
+    from ..trace import PHASES
 
     mean_s = found.phase_s.mean(axis=0)
     late_s = found.late_s.mean(axis=0)
@@ -181,8 +185,8 @@ def _ranks_table(found: JobDiagnosis) -> Table:
 
 def _buckets_table(found: JobDiagnosis) -> Table:
     """A row per collective, of many for those that are waited for longest; all times in one unit."""
-    from ..box.commands.tables import table_of
-    from ..common.units import bytes_words, times_in_one_unit
+    from ...cli.output import table_of
+    from ...common.units import bytes_words, times_in_one_unit
 
     table = table_of("Communication per step", "what", "size", "exposed", "hidden", "last")
     table.caption = "means over ranks; hidden: while the rank works; last: the rank that most often arrives last"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ..common.checks import count_of
-from ..figures.marks import Drawing
-from ..figures.timelines import draw_timeline
-from ..parts.simulate import simulate, simulated_idle_share
-from ..pipeline import Lognormal
-from ..timeline import Timeline
-from .explorer import Explorer, Now, Setting, Steps, jitter
-from .opening import shows
+from ...common.checks import count_of
+from ...figures.marks import Drawing
+from ...figures.timelines import draw_timeline
+from ...parts.simulate import simulate, simulated_idle_share
+from ...pipeline import Lognormal
+from ...timeline import Timeline
+from ..explorer import Explorer, Now, Setting, Steps, jitter
+from ..opening import shows
 
 SETTINGS = (
     Setting("load_ms", 160, Steps((*range(0, 200, 20), *range(200, 601, 50))), "loading a part [ms]"),
@@ -99,7 +99,7 @@ def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
     }
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="Trainers on part files", notebook="04_part_files")
 def parts() -> Explorer:
     """Return controls over the first parts of trainers in lock step, and how idle they are in the long run.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from ..common.checks import count_of
-from ..figures.assignments import draw_assignment, reading_title
-from ..figures.marks import Drawing
-from ..sampling import Assignment, assign, audit
-from .explorer import Explorer, Now, Setting, Steps
-from .opening import shows
+from ...common.checks import count_of
+from ...figures.assignments import draw_assignment, reading_title
+from ...figures.marks import Drawing
+from ...sampling import Assignment, assign, audit
+from ..explorer import Explorer, Now, Setting, Steps
+from ..opening import shows
 
 SAMPLERS = (
     ("torch DistributedSampler", "torch"),
@@ -108,7 +108,7 @@ def without_effect(now: Now) -> dict[str, str]:
     return found
 
 
-@shows(SETTINGS)
+@shows(SETTINGS, title="Which rank reads which sample", notebook="01_who_reads_what")
 def samplers() -> Explorer:
     """Return controls over which rank reads which sample in an epoch, and the audit of all epochs up to it."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)
