@@ -23,7 +23,8 @@ from typer.testing import CliRunner
 from rankscope.box import bank
 from rankscope.box.bank import provenances
 from rankscope.cli import app
-from rankscope.explorers.catalogue import CATALOGUE, Entry
+from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.opening import Entry
 
 ROOT = Path(__file__).parents[1]
 PNG = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
@@ -131,7 +132,7 @@ def unpacked(script: str) -> dict[str, Any]:
     return drawn
 
 
-@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 def test_every_stored_state_is_what_the_explorer_shows(entry: Entry) -> None:
     grid = Shown(entry.name).grid(only_ends=True)
     drawn = unpacked(stored(grid).script)
@@ -163,7 +164,7 @@ def test_a_stored_state_has_the_ranks_of_its_network() -> None:
 
 
 def test_every_explorer_has_a_grid() -> None:
-    assert set(GRIDS) == {entry.name for entry in CATALOGUE}
+    assert set(GRIDS) == {entry.name for entry in catalogue()}
 
 
 def test_pages_share_what_is_stored_where_the_grid_is_the_same() -> None:

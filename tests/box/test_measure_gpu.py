@@ -133,7 +133,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from tests.tools import measure_gpu
-from rankscope.machine import Protocol
+from rankscope.box import Protocol
 
 measure_gpu.STEPS, quick = 2, Protocol(iterations=3, budget_s=0.01)
 points = measure_gpu.gloo_points("cpu", [4096], quick) + measure_gpu.virtual_points("cpu", [4096], 3)

@@ -46,9 +46,9 @@ FEW = attrs.evolve(MANY, sizes=[1024])
 NUM_POINTS = 2 * 8 + 2 * 2 + 6 * 2  # messages up to 32 KiB, memory up to 16 KiB, collectives
 DRIVER = f"""
 import sys
-from rankscope.machine.measuring import plan
-from rankscope.machine.measuring.plan import Protocol
-from rankscope.machine.measuring.run import measure
+from rankscope.box.measuring import plan
+from rankscope.box.measuring.plan import Protocol
+from rankscope.box.measuring.run import measure
 plan.LAUNCH_S = 0.0  # so that there are many launches
 measure(sys.argv[1], {MANY}, num_ranks=2, report=lambda progress: print(progress.num_done, flush=True))
 """
@@ -307,7 +307,7 @@ def test_a_file_is_one_runs_at_a_time(tmp_path: Path) -> None:
     link.symlink_to(path)
     code = f"""
 import pathlib, time
-from rankscope.machine.measuring.run import _alone
+from rankscope.box.measuring.run import _alone
 with _alone(pathlib.Path({str(path)!r})):
     print("held", flush=True)
     time.sleep(1000)

@@ -16,7 +16,8 @@ from pages.links import problems
 from pages.states import FOLDER, GRIDS, Shown, packed
 from playwright.sync_api import Locator, Page
 
-from rankscope.explorers.catalogue import CATALOGUE, Entry
+from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.opening import Entry
 from tests.browser.jupyterlab import browser_page
 from tests.tools.execute_notebooks import WIDGET_TEXT
 
@@ -204,7 +205,7 @@ def dead_controls(place: Locator) -> list[str]:
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> None:
     """Every control that is enabled changes what is shown, a disabled one says why, and nothing is asked for."""
     asked: list[str] = []
@@ -230,7 +231,7 @@ def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> No
 def test_all_explorers_are_on_one_page(site: Path, page: Page) -> None:
     page.goto((site / "explorers.html").as_uri())
     places = page.locator(".explorer").all()
-    assert len(places) == len(CATALOGUE)
+    assert len(places) == len(catalogue())
     for place in places:
         assert opened(place).locator(".explorer-controls").count() == 1
 
@@ -272,7 +273,7 @@ def test_without_a_script_an_explorer_is_a_picture(site: Path, page: Page) -> No
     assert browser
     context = browser.new_context(java_script_enabled=False)
     still = context.new_page()
-    still.goto((site / "notebooks" / f"{CATALOGUE[0].notebook}.html").as_uri())
+    still.goto((site / "notebooks" / f"{catalogue()[0].notebook}.html").as_uri())
     assert still.locator(".explorer svg").count() == 1
     assert still.locator(".explorer input").count() == 0
     assert "samples" in still.locator(".explorer pre").inner_text()

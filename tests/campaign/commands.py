@@ -58,7 +58,7 @@ AS_PROCESS = ("profile", "doctor")
 START = """
 import os, runpy
 from pathlib import Path
-from rankscope.values import folders
+from rankscope.common import folders
 folders.memory = lambda: Path(os.environ["CAMPAIGN_MEMORY"])
 runpy.run_module("rankscope", run_name="__main__", alter_sys=True)
 """

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from rankscope import box, parts, sampling
-from rankscope.box.commands import tables
+from rankscope.box import tables
 from rankscope.box.link_facts import recorded
 from rankscope.collectives import Schedule, verify
 from rankscope.diagnose import explain_hang, read_dumps

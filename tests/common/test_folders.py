@@ -20,7 +20,7 @@ from ..strangers import contents, plant
 MAKE = """
 import sys
 from pathlib import Path
-from rankscope.values import folders
+from rankscope.common import folders
 folder = folders.make_folder(Path(sys.argv[1]))
 (folder / "nested").mkdir()
 (folder / "nested" / "data").write_bytes(b"x" * 1000)

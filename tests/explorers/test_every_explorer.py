@@ -14,7 +14,7 @@ import pytest
 
 from rankscope import explorers
 from rankscope.explorers import panel as panel_module
-from rankscope.explorers.catalogue import CATALOGUE
+from rankscope.explorers.catalogue import catalogue
 from rankscope.explorers.explorer import Explorer, Setting, Steps
 from rankscope.explorers.opening import shows
 
@@ -26,8 +26,8 @@ each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def test_every_explorer_is_a_case() -> None:
-    assert {case.name for case in CASES.values()} == {entry.name for entry in CATALOGUE}
-    assert {entry.name for entry in CATALOGUE} == set(explorers.__all__) - {"gallery"}
+    assert {case.name for case in CASES.values()} == {entry.name for entry in catalogue()}
+    assert {entry.name for entry in catalogue()} == set(explorers.__all__) - {"gallery"}
 
 
 @each_case

@@ -15,8 +15,9 @@ import pytest
 
 from rankscope import explorers
 from rankscope.box import Profile
-from rankscope.explorers import gallery_panel
-from rankscope.explorers.catalogue import CATALOGUE, Entry
+from rankscope.explorers import catalogue as catalogue_module
+from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.opening import Entry
 
 from ..box.made import links, profile
 from .cases import CASES, controls, shown
@@ -27,7 +28,7 @@ PROFILES = {
     name: Profile.load(NOTEBOOKS / "profiles" / f"{name}_4_ranks.json")
     for name in ("emulated_100mbit_5ms", "loopback_2_cores")
 }
-each_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+each_entry = pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 
 
 def inside(box: widgets.VBox) -> Any:
@@ -44,7 +45,7 @@ def test_each_is_of_a_notebook_that_shows_it(entry: Entry) -> None:
     notebook = nbformat.read(NOTEBOOKS / f"{entry.notebook}.ipynb", as_version=4)
     assert any(f"{entry.name}(" in cell.source for cell in notebook.cells if cell.cell_type == "code")
     assert entry.show is getattr(explorers, entry.name)
-    assert len({entry.title for entry in CATALOGUE}) == len(CATALOGUE)
+    assert len({entry.title for entry in catalogue()}) == len(catalogue())
 
 
 @each_entry
@@ -69,7 +70,8 @@ def test_it_makes_explorers_when_they_are_picked_and_keeps_their_settings(monkey
         show.__name__ = entry.name
         return entry._replace(show=show)
 
-    monkeypatch.setattr(gallery_panel, "ENTRIES", {entry.name: counted(entry) for entry in CATALOGUE})
+    entries = tuple([counted(entry) for entry in catalogue()])
+    monkeypatch.setattr(catalogue_module, "catalogue", lambda: entries)
     box = explorers.gallery(opened="zero")
     assert made == ["zero"]
     box.children[0].value = "samplers"
@@ -134,7 +136,7 @@ def test_the_dashboards_notebook_runs_where_it_lies() -> None:
     script = f"{code.rsplit('explorers.gallery', 1)[0]}print(sorted(explorers.gallery(recorded).children[0].options))"
     done = subprocess.run([sys.executable, "-c", script], cwd=path.parent, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(sorted((entry.title, entry.name) for entry in CATALOGUE))
+    assert done.stdout.strip() == str(sorted((entry.title, entry.name) for entry in catalogue()))
 
 
 # ---- with numpy and ipywidgets alone
@@ -154,7 +156,7 @@ class Missing:
 sys.meta_path.insert(0, Missing())
 
 from rankscope import explorers
-from rankscope.machine import Profile
+from rankscope.box import Profile
 
 box = explorers.gallery({"a machine": Profile.load(sys.argv[1])})
 for _, name in box.children[0].options:
@@ -172,7 +174,7 @@ def test_all_explorers_open_and_move_with_numpy_and_ipywidgets_alone() -> None:
     command = [sys.executable, "-c", BARE, str(machine)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == [*(f"{entry.name} True True" for entry in CATALOGUE), "[]"]
+    assert done.stdout.splitlines() == [*(f"{entry.name} True True" for entry in catalogue()), "[]"]
     hidden = BARE.replace('{"torch"', '{"numpy", "torch"')
     done = subprocess.run([*command[:2], hidden, *command[3:]], capture_output=True, text=True, timeout=200)
     assert "No module named 'numpy'" in done.stderr

@@ -11,11 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rankscope.explorers.allreduce import H100_LINKS, L40S_LINKS, cluster, recipe, schedule
-from rankscope.explorers.parts import predicted
-from rankscope.explorers.pipeline import pipeline_of
-from rankscope.explorers.player import plays
-from rankscope.explorers.samplers import epochs
 
 from rankscope import explorers
 from rankscope import networks as networks_module
@@ -31,6 +26,11 @@ from rankscope.collectives import ALGORITHMS, Schedule, best, build, closed_form
 from rankscope.collectives.playback import playback
 from rankscope.common.units import bytes_words, time_words
 from rankscope.explorers import ddp, machine, pipeline_parallel, transfers, zero
+from rankscope.explorers.core.allreduce import H100_LINKS, L40S_LINKS, cluster, recipe, schedule
+from rankscope.explorers.core.parts import predicted
+from rankscope.explorers.core.pipeline import pipeline_of
+from rankscope.explorers.core.player import plays
+from rankscope.explorers.core.samplers import epochs
 from rankscope.explorers.networks import Networks
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.palette import INK
@@ -670,7 +670,7 @@ def test_what_has_no_allreduce_is_no_network(given: Any, message: str) -> None:
 
 def test_every_preset_of_ddp_is_there_without_the_packages_that_know_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list shows whatever is registered: without any provider, a link by hand and your own profiles are left."""
-    monkeypatch.setattr(networks_module, "PROVIDERS", ["rankscope.not_installed.networks:any"])
+    monkeypatch.setattr(networks_module, "extensions", tuple)
     box = ddp()
     assert [name for _, name in controls(box)["network"].options] == ["latency and bandwidth"]
     assert "<svg" in shown(box)[0]

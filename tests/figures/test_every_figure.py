@@ -29,7 +29,7 @@ from rankscope.box.link_facts import stated
 from rankscope.box.profile import Point
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import best, build, simulate
-from rankscope.explorers.catalogue import CATALOGUE
+from rankscope.explorers.catalogue import catalogue
 from rankscope.explorers.explorer import Explorer
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.axes import to_axes
@@ -266,7 +266,7 @@ def pictures_of(explorer: Explorer, now: Any) -> list[str]:
     return list(filter(None, found))
 
 
-@pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE])
+@pytest.mark.parametrize("name", [entry.name for entry in catalogue()])
 def test_every_text_of_an_explorer_can_be_read(name: str) -> None:
     grid = Shown(name).grid(only_ends=True)
     drawn = {svg: now for now in grid.states() for svg in pictures_of(grid.explorer, now)}

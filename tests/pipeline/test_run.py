@@ -421,7 +421,7 @@ def test_a_worker_killed_from_outside_while_it_waits_is_named(monkeypatch):
 SCRIPT = """
 import os, sys, time
 from rankscope.pipeline import Pipeline, Stage, run
-from rankscope.workers import crew
+from rankscope.ranks import crew
 
 def work(value):
     if sys.argv[1] == "long":

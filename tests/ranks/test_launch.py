@@ -440,7 +440,7 @@ import torch
 import torch.distributed as dist
 from tests.workers import functions
 from rankscope.ranks import launch
-from rankscope.workers import crew
+from rankscope.ranks import crew
 BASE = 10
 class Sum:
     def __init__(self, value): self.value = value
@@ -476,7 +476,7 @@ def test_a_fork_of_the_caller_has_its_own_server_and_holds_nobody(tmp_path):
 import multiprocessing, os, signal, sys, time, warnings
 from tests.workers import functions
 from rankscope.ranks import launch
-from rankscope.workers import crew
+from rankscope.ranks import crew
 warnings.simplefilter("ignore", DeprecationWarning)
 def child(queue):
     queue.put((launch(functions.total, 2), crew._current.pid))

@@ -93,7 +93,7 @@ def test_ctrl_c_is_heard_while_the_server_imports(tmp_path: Path, monkeypatch: p
 
 def test_memory_goes_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     text = """
-from rankscope.workers.crew import workshop
+from rankscope.ranks.crew import workshop
 memory = workshop().memory
 (memory / "large").write_bytes(b"x" * 1000)
 print(memory, flush=True)

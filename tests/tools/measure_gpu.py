@@ -27,12 +27,12 @@ import attrs
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
-from rankscope.box.commands.tables import overview, show  # noqa: E402
-
 from rankscope.box import Profile, Protocol, measure  # noqa: E402
 from rankscope.box.measuring.plan import powers_of_two  # noqa: E402
 from rankscope.box.measuring.run import Progress  # noqa: E402
 from rankscope.box.profile import Point  # noqa: E402
+from rankscope.box.tables import overview  # noqa: E402
+from rankscope.cli.output import print_parts  # noqa: E402
 from rankscope.common.units import bytes_words, time_words  # noqa: E402
 from rankscope.provenance import command_words  # noqa: E402
 from rankscope.transfer import prefetched, record_steps  # noqa: E402
@@ -160,7 +160,7 @@ def main() -> int:
         profile = profile.add(*(_tried(name, part, start) or []))
         profile.save(told.output)
     steps = _tried("steps of training", lambda: list(steps_table(DEVICE)), start)
-    show(overview(profile))
+    print_parts(overview(profile))
     for table in (collectives_table(profile), steps or []):
         print("\n".join(table))
     print(f"\n{profile.provenance['topology']}")
