@@ -10,13 +10,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
-from statistics import median
+from statistics import quantiles
 
 from ..diagnose import store_job
 from ..diagnose.store_job import Result, Settings
 from .pool import Verdict
 
-MOST_TIMES = 3.0  # as long as unwatched, for the median step: other jobs load the machine
+# A job that waits for its store does not end at all. This is for smaller delays of every step: the lower quartile, as
+# other jobs load the machine, where medians of 20 steps were between 0.3 and 2.8 times as long, by chance.
+MOST_TIMES = 3.0
 
 
 def run(seed: int, numbers: Iterable[int], report: Callable[[Verdict], object] = id) -> list[Verdict]:
@@ -75,8 +77,8 @@ def judge(settings: Settings, result: Result) -> str:
     for said in result.said:
         if len(said["watched_s"]) != settings.num_steps:
             return f"trained {len(said['watched_s'])} steps"
-        unwatched_s = median(said["unwatched_s"])
-        watched_s = median(said["watched_s"])
+        unwatched_s = quantiles(said["unwatched_s"])[0]
+        watched_s = quantiles(said["watched_s"])[0]
         if watched_s > MOST_TIMES * unwatched_s:
             return f"a step takes {watched_s:.4f} s watched and {unwatched_s:.4f} s unwatched"
     return ""

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from statistics import median
+from statistics import quantiles
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,7 @@ def test_a_stopped_store_delays_no_step_and_is_told_in_one_line() -> None:
     for said in result.said:
         unwatched_s, watched_s = said["unwatched_s"], said["watched_s"]
         assert len(unwatched_s) == len(watched_s) == 150
-        assert median(watched_s) < 3 * median(unwatched_s)  # on a machine that others load
+        assert quantiles(watched_s)[0] < 3 * quantiles(unwatched_s)[0]  # on a machine that others load
 
 
 @pytest.mark.slow
