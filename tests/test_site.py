@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from rankscope.box import bank
 from rankscope.box.bank import provenances
 from rankscope.cli import app
-from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rankscope import figures
-from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.entries import catalogue
 
 from .outside.outside.states import Shown
 

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.entries import catalogue
 from tests.tools.execute_notebooks import WIDGET_TEXT, read
 
 from .outside.outside import api, commands, gpu_box, notebooks

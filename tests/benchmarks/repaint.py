@@ -16,7 +16,7 @@ from typing import NamedTuple
 import nbformat.v4 as nbformat
 from playwright.sync_api import Locator, Page
 
-from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.entries import catalogue
 from tests.browser.jupyterlab import browser_page, lab_server, open_and_run_all
 from tests.tools.execute_notebooks import METADATA
 

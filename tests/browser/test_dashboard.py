@@ -17,7 +17,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer, Now, Setting, explorer_of
 from rankscope.explorers.opening import Entry
 from tests.browser.jupyterlab import (

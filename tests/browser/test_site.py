@@ -16,7 +16,7 @@ from pages.links import problems
 from pages.states import FOLDER, GRIDS, Shown, packed
 from playwright.sync_api import Locator, Page
 
-from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry
 from tests.browser.jupyterlab import browser_page
 from tests.tools.execute_notebooks import WIDGET_TEXT

@@ -14,7 +14,7 @@ import pytest
 
 from rankscope import explorers
 from rankscope.explorers import panel as panel_module
-from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer, Setting, Steps
 from rankscope.explorers.opening import shows
 

@@ -15,8 +15,8 @@ import pytest
 
 from rankscope import explorers
 from rankscope.box import Profile
-from rankscope.explorers import catalogue as catalogue_module
-from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers import entries as entries_module
+from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry
 
 from ..box.made import links, profile
@@ -71,7 +71,7 @@ def test_it_makes_explorers_when_they_are_picked_and_keeps_their_settings(monkey
         return entry._replace(show=show)
 
     entries = tuple([counted(entry) for entry in catalogue()])
-    monkeypatch.setattr(catalogue_module, "catalogue", lambda: entries)
+    monkeypatch.setattr(entries_module, "catalogue", lambda: entries)
     box = explorers.gallery(opened="zero")
     assert made == ["zero"]
     box.children[0].value = "samplers"

@@ -323,7 +323,7 @@ def test_an_algorithm_that_is_wrong_is_found_out(monkeypatch: pytest.MonkeyPatch
 
 
 def test_another_step_is_painted_without_a_new_search_for_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
-    module: Any = sys.modules["rankscope.explorers.allreduce"]
+    module: Any = sys.modules["rankscope.explorers.core.allreduce"]
     searches: list[int] = []
     monkeypatch.setattr(module, "best", lambda *given, **options: searches.append(1) or best(*given, **options))
     module._ranked.cache_clear()

@@ -29,7 +29,7 @@ from rankscope.box.link_facts import stated
 from rankscope.box.profile import Point
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import best, build, simulate
-from rankscope.explorers.catalogue import catalogue
+from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.axes import to_axes

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .catalogue import catalogue
-from .catalogue import gallery as gallery
+from .entries import catalogue
+from .entries import gallery as gallery
 
 
 def __getattr__(name: str) -> Any:
