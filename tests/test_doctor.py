@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from rankscope import cli
-from rankscope.cli import doctor as cli_doctor
+from rankscope.cli.commands import doctor as cli_doctor
 from rankscope.doctor import CHECKS, Check, Diagnosis, Missing, examine, machine
 
 ROOT = Path(__file__).parents[1]

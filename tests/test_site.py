@@ -21,7 +21,7 @@ from pages.states import GRIDS, LEAST_STATES, Shown, stored
 from typer.testing import CliRunner
 
 from rankscope.box import bank
-from rankscope.box.bank import provenances
+from rankscope.box.machines import provenances
 from rankscope.cli import app
 from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from rankscope.box import Profile, bank, verdict
-from rankscope.box.bank import SICK
 from rankscope.box.figures.boxes import draw_beside
+from rankscope.box.machines import SICK
 from rankscope.common.units import bytes_words, rate_words
 from rankscope.figures.svg import to_svg
 

@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from rankscope.diagnose import read_traces
-from rankscope.diagnose.what_if import what_if
+from rankscope.diagnose.savings import what_if
 from rankscope.train.ddp import Where, measure_local_step
 from rankscope.train.ddp.buckets import Buckets
 from rankscope.train.ddp.run import Loss

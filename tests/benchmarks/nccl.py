@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from rankscope.box import Profile, nccl
-from rankscope.box.bank import is_sick, provenances
 from rankscope.box.expected import gpu_of
+from rankscope.box.machines import is_sick, provenances
 from rankscope.box.nccl import constants as nccl_constants
 from rankscope.box.nccl.constants import TERMS
 from rankscope.box.nccl.public import kind_of

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.box import Profile, bank
-from rankscope.box.bank import FOLDER, SICK, is_sick, provenances
+from rankscope.box.machines import FOLDER, SICK, is_sick, provenances
 from rankscope.cli import main
 from tests.tools import make_bank
 from tests.tools.make_bank import LICENCES

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rankscope.box import Profile, bank, verdict
-from rankscope.box.bank import is_sick, provenances
 from rankscope.box.expected import RULES, Beside, beside, gpu_of, is_like, native
+from rankscope.box.machines import is_sick, provenances
 from rankscope.box.profile import Point, busbw_factor
 from rankscope.cli import main
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rankscope.box import Profile, Protocol
-from rankscope.box.verdict import groups
+from rankscope.box.sentences import groups
 from rankscope.transfer.record import Agreement, DisagreementError
 
 from ..tools import measure_gpu

@@ -13,7 +13,7 @@ import pytest
 
 from rankscope.box import Profile, fit_link
 from rankscope.box.profile import Point
-from rankscope.box.verdict import joining
+from rankscope.box.sentences import joining
 from rankscope.collectives import build, simulate_executor
 from rankscope.common.storage import StorageError
 from tests.box.made import (

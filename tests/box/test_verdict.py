@@ -10,7 +10,7 @@ import pytest
 
 from rankscope.box import verdict
 from rankscope.box.profile import Point
-from rankscope.box.verdict import (
+from rankscope.box.sentences import (
     above_the_bound,
     against_native,
     bound_s,

@@ -30,7 +30,7 @@ from rankscope.pipeline import Pipeline, Stage
 from rankscope.sampling import assign
 from rankscope.train import ddp, pipeline_parallel
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 WRONG = {
     "00.1": [100, 96, "many", None],
     "00.2": [10, 15, 50, 0, "many", None],

@@ -24,7 +24,7 @@ from ..box.made import BYTES_PER_S, collective, links, profile
 
 pytestmark = pytest.mark.slow
 
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "14_your_own.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "14_your_own.ipynb"
 SEED = int(os.environ.get("RANKSCOPE_SEED", random.SystemRandom().randrange(10**6)))
 
 MODULE = """

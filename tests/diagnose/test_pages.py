@@ -17,8 +17,8 @@ from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.figures.jobs import draw_communication, draw_lateness, draw_phases, draw_step, job_page
 from rankscope.diagnose.join import join
 from rankscope.diagnose.perfetto import to_perfetto
+from rankscope.diagnose.savings import what_if
 from rankscope.diagnose.trace import PHASES
-from rankscope.diagnose.what_if import what_if
 from rankscope.figures.svg import to_svg
 from rankscope.timeline import Timeline
 from rankscope.train.ddp import LocalStep

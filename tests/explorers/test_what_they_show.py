@@ -15,10 +15,10 @@ import pytest
 from rankscope import explorers
 from rankscope import networks as networks_module
 from rankscope.box import Profile, bank
-from rankscope.box.bank import is_sick, provenances
 from rankscope.box.explorers.transfers import LINKS as PCIE
 from rankscope.box.explorers.transfers import between
 from rankscope.box.link_facts import METHODS
+from rankscope.box.machines import is_sick, provenances
 from rankscope.box.nccl import GPUS, Model
 from rankscope.box.nccl.constants import HOP
 from rankscope.cluster import Link

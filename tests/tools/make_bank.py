@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rankscope.box import Profile
-from rankscope.box.bank import FOLDER, SICK
 from rankscope.box.logs import merged
+from rankscope.box.machines import FOLDER, SICK
 from tests.tools import rare_logs
 
 LICENCES = ("Apache-2.0", "BSD-3-Clause", "CC0-1.0", "CC-BY-4.0", "MIT", "MIT-0")  # that let us store figures

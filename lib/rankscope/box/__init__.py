@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from .bank import bank
-from .fit import fit_link
-from .link_facts import facts_of, pcie_bytes_per_s, recorded, stated
-from .logs import read_log
-from .measuring.plan import Protocol
-from .measuring.run import measure
-from .profile import Profile
-from .verdict import verdict
+from typing import TYPE_CHECKING
+
+from ..common.lazy import lazy
+
+if TYPE_CHECKING:
+    from .fit import fit_link
+    from .link_facts import facts_of, pcie_bytes_per_s, recorded, stated
+    from .logs import read_log
+    from .machines import bank
+    from .measuring.plan import Protocol
+    from .measuring.run import measure
+    from .profile import Profile
+    from .sentences import verdict
 
 __all__ = [
     "Profile",
@@ -24,3 +29,20 @@ __all__ = [
     "stated",
     "verdict",
 ]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "Profile": "profile",
+        "Protocol": "measuring.plan",
+        "bank": "machines",
+        "facts_of": "link_facts",
+        "fit_link": "fit",
+        "measure": "measuring.run",
+        "pcie_bytes_per_s": "link_facts",
+        "read_log": "logs",
+        "recorded": "link_facts",
+        "stated": "link_facts",
+        "verdict": "sentences",
+    },
+)

@@ -13,9 +13,9 @@ import attrs
 import numpy as np
 
 from ..common.units import bytes_words, rate_words
-from .bank import PREFIX, is_sick, provenances
 from .fit import LEAST_SIZES
 from .link_facts import pcie_bytes_per_s
+from .machines import PREFIX, is_sick, provenances
 from .profile import NATIVE, Point, Profile, busbw_factor
 
 LARGE_BYTES, SMALL_BYTES = 2**24, 2**15  # at least this: bandwidth-bound; at most this: latency-bound

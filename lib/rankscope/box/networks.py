@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..networks import Network
-from .bank import PREFIX, bank, is_sick, provenances
+from .machines import PREFIX, bank, is_sick, provenances
 from .profile import NATIVE, Profile
 
 RECORDED = Path(__file__).parent / "recorded"

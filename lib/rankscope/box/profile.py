@@ -24,9 +24,9 @@ from ..common.samples import LEAST_CLEAN, used_places
 from ..common.units import bytes_words
 from ..networks import CostTable, Network
 from ..provenance import PROTOCOL, checked_provenance, items
-from .bank import found
 from .curve import Curve
 from .fit import LinkFit, fit_link, slope_s_per_byte
+from .machines import found
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,13 +19,13 @@ from ..common.samples import LEAST_CLEAN
 from ..common.units import bytes_words, cell_words, rate_words, three_digits
 from ..timeline import Timeline
 from . import Profile, verdict
-from .bank import PREFIX
 from .expected import LARGE_BYTES, LOW, Beside, beside, is_like
 from .link_facts import peer_rates
 from .logs.log import WARNING
+from .machines import PREFIX
 from .measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
 from .profile import LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
-from .verdict import Group, bound_s, groups
+from .sentences import Group, bound_s, groups
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -13,7 +13,7 @@ from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build, simulate
 from rankscope.train.ddp.cost import CostTable, cost
 
-PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
+PROFILES = Path(__file__).parents[3] / "notebooks" / "profiles"
 LINK = Link(alpha_s=5e-6, bytes_per_s=10e9)
 
 

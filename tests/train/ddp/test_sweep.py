@@ -20,7 +20,7 @@ from rankscope.train.ddp.sweep import CapSweep, MeasuredCap
 from ...benchmarks import ddp_prediction
 from ...benchmarks.ddp_prediction import errors, joined, main, measure_round, save_sweeps, sweeps_of
 
-RECORDED = Path(__file__).parents[2] / "notebooks" / "profiles" / "ddp_steps.json"
+RECORDED = Path(__file__).parents[3] / "notebooks" / "profiles" / "ddp_steps.json"
 PROVENANCE: dict[str, Any] = {
     "name": "",
     "date": "2026-01-02T03:04:05+00:00",

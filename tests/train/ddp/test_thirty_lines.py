@@ -11,7 +11,7 @@ import pytest
 
 from rankscope.ranks import RankError, launch
 
-SCRIPT = Path(__file__).parents[2] / "notebooks" / "scripts" / "ddp_in_30_lines.py"
+SCRIPT = Path(__file__).parents[3] / "notebooks" / "scripts" / "ddp_in_30_lines.py"
 TEXT = SCRIPT.read_text(encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ from ...timeline import Timeline
 from .. import Profile
 from ..measuring.plan import builder_options
 from ..profile import NATIVE, Point
-from ..verdict import bound_s
+from ..sentences import bound_s
 
 SETTINGS = (
     Setting("profile", "", (), "profile"),  # one of those that are given

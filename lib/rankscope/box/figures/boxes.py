@@ -13,8 +13,8 @@ from ...common.units import bytes_words, rate_words, rates_in_one_unit, round_ti
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts, spread_out
 from ...figures.palette import CATEGORIES, FAINT, INK
 from .. import Profile
-from ..bank import is_sick
 from ..expected import beside, native
+from ..machines import is_sick
 from ..profile import busbw_factor
 
 UNITS = {

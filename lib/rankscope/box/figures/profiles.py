@@ -22,7 +22,7 @@ from .. import Profile
 from ..link_facts import LinkFacts, peer_rates, transfers_of
 from ..measuring.plan import LEAST_PIECE_BYTES, NUM_PIECES
 from ..profile import NATIVE, Point, busbw_factor
-from ..verdict import groups
+from ..sentences import groups
 from .boxes import draw_boxes
 
 _DASHES = (0, (5, 4))  # of what the link itself would give

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .. import Profile
-from ..bank import PREFIX, is_sick, provenances
 from ..expected import gpu_of
+from ..machines import PREFIX, is_sick, provenances
 from .constants import GPUS
 from .model import Model
 

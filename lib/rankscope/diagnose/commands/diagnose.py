@@ -20,7 +20,7 @@ from ...common.checks import count_of, printable
 
 if TYPE_CHECKING:
     from ..diagnosis import JobDiagnosis
-    from ..what_if import WhatIf
+    from ..savings import WhatIf
 
 _SILENT_S = 2.0
 _MOST_ROWS = 16  # of a table

@@ -24,8 +24,8 @@ from ...timeline.timeline import merge
 from ..diagnosis import JobDiagnosis
 from ..hangs import Hang
 from ..join import Joined, listed
+from ..savings import WhatIf, change_words
 from ..trace import PHASES, Trace
-from ..what_if import WhatIf, change_words
 from .hangs import draw_hang
 
 _WIDE_PX, _ROW_PX, _TALL_PX = 270.0, 20.0, 480.0

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rankscope.diagnose import diagnose, read_traces
+from rankscope.diagnose.savings import change_words, what_if
 from rankscope.diagnose.trace import Trace
-from rankscope.diagnose.what_if import change_words, what_if
 from rankscope.timeline import Timeline
 from rankscope.train.ddp import LocalStep, recommend
 
