@@ -12,7 +12,7 @@ from typing import Any
 from rankscope import figures
 from rankscope.explorers.entries import catalogue
 
-from .outside.outside.states import Shown
+from .states import Shown
 
 Cell = dict[str, Any]
 Notebook = dict[str, Any]

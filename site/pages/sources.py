@@ -12,8 +12,8 @@ from pathlib import Path
 from rankscope.explorers.entries import catalogue
 from tests.tools.execute_notebooks import WIDGET_TEXT, read
 
-from .outside.outside import api, commands, gpu_box, notebooks
-from .outside.outside.states import Grid, Shown
+from . import api, commands, gpu_box, notebooks
+from .states import Grid, Shown
 
 _AT_THE_ROOT = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages, where they are there
 

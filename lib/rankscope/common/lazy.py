@@ -1,4 +1,4 @@
-"""Public names of a package whose modules load when one is first used, so that importing the package is quick."""
+"""Public names of a package whose modules load when one is first used, so that importing the package loads little."""
 
 from __future__ import annotations
 
