@@ -41,9 +41,9 @@ def nccl(
     from ...common.storage import write_atomically
     from .. import Profile
     from ..nccl import Model
-    from ..nccl.tables import SIZES, box_of, choices, of_topology
     from ..nccl.tuner import num_choices
     from ..nccl.tuner import tuner_csv as tuner_lines
+    from ..nccl_tables import SIZES, box_of, choices, of_topology
 
     gpu, gpus_per_node = box_of(box)
     more: dict[str, Any] = {"gpus_per_node": gpus_per_node} | ({} if nodes is None else {"num_nodes": nodes})

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from ...collectives.timing import Ranks, Task
 from .plan import Name, Protocol
+
+if TYPE_CHECKING:
+    from ...collectives.timing import Ranks, Task
 
 Timings = tuple[tuple[float, ...], tuple[bool, ...]]  # seconds, and which iterations are clean
 

@@ -11,12 +11,12 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from ...cli.output import table_of
-from ...common.checks import count_of
-from ...common.units import bytes_words, cell_words
-from ..fit import LEAST_SIZES
-from . import GPUS, Model, read_topology
-from .public import error_words, public
+from ..cli.output import table_of
+from ..common.checks import count_of
+from ..common.units import bytes_words, cell_words
+from .fit import LEAST_SIZES
+from .nccl import GPUS, Model, read_topology
+from .nccl.public import error_words, public
 
 SIZES = tuple(2**power for power in range(10, 34, 2))
 
@@ -40,8 +40,8 @@ def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> tu
     if box.num_gpus != num_gpus:
         raise ValueError(f"BOX must be the box of --topo: {gpu}x{box.num_gpus}, got {gpu}x{num_gpus}")
     if picture is not None:
-        from ...figures.svg import save_svg
-        from ..figures.topology import draw_topology
+        from ..figures.svg import save_svg
+        from .figures.topology import draw_topology
 
         save_svg(draw_topology(box), picture)
     pairs = Counter((box.ways[a][b], box.gb_per_s[a, b]) for a in range(num_gpus) for b in range(a))
