@@ -179,7 +179,7 @@ def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int,
     one_of("--collective", collective, tuple(ALGORITHMS))
     one_of(f"--algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
     size = num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
-    options = builder_options(algorithm, size, profile.ranks_per_node)
+    options = builder_options(collective, algorithm, size, profile.ranks_per_node)
     return profile.predict(collective, algorithm, size, detail=detail, **options)
 
 

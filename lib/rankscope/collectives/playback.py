@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from ..cluster import Cluster
 from ..common.checks import number, of_type, whole
+from .algorithms import build
 from .best import best
-from .builders import build
 from .schedule import MOVES, Ints, Schedule
 from .simulate import Seconds, messages, simulate
 from .verify import verify

@@ -111,7 +111,7 @@ class Machines:
 
     def predicted(self, now: Now, algorithm: str) -> Timeline:
         cluster, num_bytes = self._cluster(now.profile, now.num_ranks), self.num_bytes(now)
-        options = builder_options(algorithm, num_bytes, [cluster.gpus_per_node] * cluster.num_nodes)
+        options = builder_options("allreduce", algorithm, num_bytes, [cluster.gpus_per_node] * cluster.num_nodes)
         if "num_segments" in options:
             options["num_segments"] = now.num_segments
         return self._timeline(now.profile, algorithm, num_bytes, num_ranks=now.num_ranks, **options)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ...collectives import ALGORITHMS, build
+from ...collectives.algorithms import algorithms_of
 from ...common.checks import number, one_of, several, truth, whole
 from ...common.frozen import checked, each, frozen, optional
 from ...common.units import bytes_words
@@ -197,7 +198,7 @@ def collective_keys(
     elements = num_elements(collective, num_bytes, num_ranks)
     keys = []
     for name in [NATIVE, *ALGORITHMS[collective]] if algorithms is None else algorithms:
-        options = builder_options(name, num_bytes, ranks_per_node)
+        options = builder_options(collective, name, num_bytes, ranks_per_node)
         if name == NATIVE or _fits(collective, name, elements, num_ranks, options):
             for place in in_place if collective == "allreduce" else (False,):
                 keys.append(key_of(collective, elements * ITEM_BYTES, algorithm=name, in_place=place, **options))
@@ -210,12 +211,15 @@ def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
     return max(num_bytes // ITEM_BYTES // runs * runs, runs)
 
 
-def builder_options(name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, int]:
+def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, int]:
     """Return the builder's arguments for this size and machine."""
-    parts = {"segmented_ring": sum(ranks_per_node), "double_binary_tree": 2, "chain": 1}
-    if name in parts:
-        return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (parts[name] * SEGMENT_BYTES)))}
-    if name == "hierarchical_ring" and len(set(ranks_per_node)) == 1 < len(ranks_per_node):
+    if name == NATIVE:
+        return {}
+    options = algorithms_of(collective)[name].options
+    if "num_segments" in options:
+        num_parts = build(collective, name, sum(ranks_per_node), num_segments=1).num_chunks
+        return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (num_parts * SEGMENT_BYTES)))}
+    if "gpus_per_node" in options and len(set(ranks_per_node)) == 1 < len(ranks_per_node):
         return {"gpus_per_node": ranks_per_node[0]}
     return {}
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, Schedule, ScheduleError, best, build, simulate, verify
+from ...collectives.algorithms import is_shipped
 from ...collectives.best import Best
-from ...collectives.builders import is_shipped
 from ...collectives.verify import Verified
 from ...common.checks import count_of
 from ...common.units import parse_bytes, time_words, times_in_one_unit
