@@ -20,9 +20,7 @@ from .cases import NAMES, RANKS, cluster_of
 
 POWERS = {1, 2, 4, 8, 16, 32, 64}
 # those whose form is stated for powers of two only
-POWERS_ONLY = [
-    (collective, name) for collective, name in NAMES if algorithms_of(collective)[name].form_needs_power_of_two
-]
+POWERS_ONLY = [case for case in NAMES if algorithms_of(case[0])[case[1]].form_needs_power_of_two]
 MODELS = [(1.0, 2.0, 0.25), (3e-6, 12.5e9, 4e-11), (0.0, 1.0, 0.0), (1e-3, math.inf, 2e-9), (1e-9, 7.0, 5.0)]
 
 

@@ -103,7 +103,7 @@ GROUPS: dict[str, list[tuple[Ask, str]]] = {
         (form(num_ranks=0), "num_ranks must be a whole number of at least 1, got 0"),
         (form(num_bytes=-1.0), "num_bytes must be finite and at least 0, got -1.0"),
         (form(num_bytes=math.nan), "num_bytes must be finite and at least 0, got nan"),
-        (form("rung"), "algorithm of allreduce with a closed form must be one of 'flat', .*got 'rung'"),
+        (form("rung"), "algorithm of allreduce must be one of 'flat', .*got 'rung'"),
         (lambda: closed_form("allsum", "ring", 4, 1.0, LINK), "collective must be one of 'allreduce', .*got 'allsum'"),
         (form(gamma=-1), "gamma_s_per_byte must be a finite number of at least 0, got -1"),
         (form(shape=(2, 3)), "ring of allreduce takes no option 'shape'"),

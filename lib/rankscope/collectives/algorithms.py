@@ -1,7 +1,7 @@
 """`ALGORITHMS`: one record for each algorithm, by collective and name; add your own to it.
 
-Everything else reads these records: `build`, `closed_form`, `best`, the explorers, the figures, and the tests, which verify,
-simulate and execute whatever stands here.
+Everything else reads these records: `build`, `closed_form`, `best`, the explorers, the figures, and the tests, which
+verify, simulate and execute whatever stands here.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ Builder = Callable[..., Schedule]
 class Algorithm:
     """One way to do a collective. Calling it builds its schedule: ``algorithm(num_ranks, **options)``.
 
-    `form` is its closed form, a function of `rankscope.collectives.forms`, or None: it is then simulated. `paper` is where
-    it is described. Some algorithms, and some forms, are for powers of two only. What a builder can be asked for follows from its parameters: `shape` (of `num_axes` numbers) and
-    `gpus_per_node` arrange it by the nodes, `num_segments` cuts the buffer, `root` and `counts` are as in MPI.
+    `form` is its closed form, a function of `rankscope.collectives.forms`, or None: it is then simulated. `paper` is
+    where it is described. Some algorithms, and some forms, are for powers of two only. What a builder can be asked for
+    follows from its parameters: `shape` (of `num_axes` numbers) and `gpus_per_node` arrange it by the nodes,
+    `num_segments` cuts the buffer, `root` and `counts` are as in MPI.
     """
 
     builder: Builder
@@ -72,9 +73,7 @@ _RING = "Patarasuk and Yuan (2009), Bandwidth optimal all-reduce algorithms"
 _TORUS = "Mikami and others (2018), Massively distributed SGD: ImageNet/ResNet-50 training in a flash"
 _TREES = "Sanders, Speck and Träff (2009), Two-tree algorithms for full bandwidth broadcast, reduction and scan"
 _SWING = "De Sensi and others (2024), Swing: short-cutting rings for higher bandwidth allreduce"
-_BRUCK = (
-    "Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport message-passing systems"
-)
+_BRUCK = "Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport systems"
 _PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operations at scale (arXiv 2506.20252)"
 _BARRIER = "Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization"
 _MULTIMEM = "NVIDIA's PTX ISA: multimem.ld_reduce and multimem.st"

@@ -1,7 +1,7 @@
 """`closed_form` and `lower_bounds` of what a collective takes, in the single-port full-duplex Hockney model.
 
-The forms themselves, with their sources, stand in `rankscope.collectives.forms`. Bounds: Chan and others (2007), Collective
-communication: theory, practice, and experience.
+The forms themselves, with their sources, stand in `rankscope.collectives.forms`. Bounds: Chan and others (2007),
+Collective communication: theory, practice, and experience.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 N ranks, S bytes in each rank's whole buffer, a message of m bytes α + mβ on both ports, adding mγ. Sources: Thakur,
 Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH; Rabenseifner (2004);
 Patarasuk and Yuan (2009); Chan and others (2007), Collective communication: theory, practice, and experience. Where
-texts differ, the test that compares each form with `simulate` decides. `rankscope.collectives.algorithms` says which form
-belongs to which algorithm.
+texts differ, the test that compares each form with `simulate` decides. `rankscope.collectives.algorithms` says which
+form belongs to which algorithm.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def hierarchical_ring(t: Terms, gpus_per_node: int | None = None) -> Any:
 
 
 def double_binary_tree(t: Terms, num_segments: int = 8) -> Any:
-    """For N a power of two, from 4 on: 2(log₂N + m) - 3 steps up and as many down, of S/(2m) bytes; m each for N = 2."""
+    """For a power of two N from 4 on: 2(log₂N + m) - 3 steps up and as many down, of S/2m bytes; m each for N = 2."""
     m = whole("num_segments", num_segments, 1)
     steps = {1: 0, 2: m}.get(t.num_ranks, 2 * (t.log + m) - 3)
     return t.send(t.num_bytes / (2 * m), steps, adding=True) + t.send(t.num_bytes / (2 * m), steps)
