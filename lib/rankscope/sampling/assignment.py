@@ -17,13 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import checked, evolve, frozen, optional
 from ..common.storage import StorageError, read_arrays, read_bytes, write_atomically
-from .libtorch_samplers import libtorch_random_order
-from .permutation import SEEDS, IntArray, share, torch_order
+from .kinds import SAMPLERS, Recipe
+from .permutation import SEEDS, IntArray, torch_order
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SAMPLERS = ("torch", "libtorch_random", "libtorch_sequential")
 MOST_SAMPLES, MOST_RANKS = 1 << 28, 1 << 16  # of an assignment: an order of 1 GiB, and what `audit` takes on top
 _MOST_HEADER_BYTES = 1 << 16
 _FORMAT, _VERSION = "rankscope.assignment", 1
@@ -237,26 +236,20 @@ def assign(
     """
     size = whole("size", size, 0, MOST_SAMPLES)
     num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
-    one_of("sampler", sampler, SAMPLERS)
+    kind = SAMPLERS[one_of("sampler", sampler, tuple(SAMPLERS))]
     seed = whole("seed", seed, *SEEDS)
-    epoch = whole("epoch", epoch, 0 if sampler != "torch" else None)
-    shuffle, drop_last = truth("shuffle", shuffle), truth("drop_last", drop_last)
-    count = share(size, num_replicas, drop_last)
-    total = whole(f"the samples that {num_replicas} ranks read together", count * num_replicas, 0, MOST_SAMPLES)
-    if sampler == "torch":
-        if shuffle:
-            whole("seed + epoch", seed + epoch, *SEEDS)
-        order = torch_order(size, seed + epoch, total) if shuffle else np.arange(total) % max(size, 1)
-        ranks = tuple(order[rank::num_replicas] for rank in range(num_replicas))
-    else:
-        if seed != 0:
-            raise ValueError(f"{sampler} has no seed, the epoch alone decides its order: seed must be 0, got {seed}")
-        if sampler == "libtorch_random" and not shuffle:
-            raise ValueError("libtorch_random always shuffles: for shuffle=False take libtorch_sequential")
-        shuffle = sampler == "libtorch_random"
-        order = libtorch_random_order(size, total, epoch) if shuffle else np.arange(total) % max(size, 1)
-        ranks = tuple(order[rank * count : (rank + 1) * count] for rank in range(num_replicas))
-    return Assignment(size, ranks, sampler, shuffle, seed, epoch, drop_last)
+    epoch = whole("epoch", epoch)
+    shuffle = truth("shuffle", shuffle)
+    if "seed" in kind.without_effect and seed != 0:
+        raise ValueError(f"{sampler} has no seed, the epoch alone decides its order: seed must be 0, got {seed}")
+    if kind.always_shuffles and not shuffle:
+        raise ValueError(f"{sampler} always shuffles: shuffle must be True, got False")
+    if kind.always_shuffles is not None:
+        shuffle = kind.always_shuffles
+    recipe = Recipe(size, num_replicas, shuffle, seed, epoch, truth("drop_last", drop_last))
+    whole(f"the samples that {num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
+    ranks = kind.indices(recipe)
+    return Assignment(size, ranks, sampler, shuffle, seed, epoch, recipe.drop_last)
 
 
 Name = TypeVar("Name", str, os.PathLike[str])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...collectives.schedule import COLLECTIVES
 from ...common.checks import one_of, whole
@@ -15,14 +15,25 @@ from ..profile import Point, Profile
 from . import collectives, copies, nccl_tests
 from .log import Log
 
-Readers: TypeAlias = Mapping[str, tuple[tuple[str, ...], Callable[[Log], list[Profile]]]]
-READERS: Readers = {  # strings that only that program prints, and its reader
-    "nccl-tests": (("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
-    "osu": (("# OSU ",), collectives.osu),
-    "all_reduce_bench": (("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
-    "nvbandwidth": (('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
-    "p2pBandwidthLatencyTest": (("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
-    "trace": (('"traceEvents"',), copies.trace),
+
+class Reader(NamedTuple):
+    """A reader of one program's logs: strings that only that program prints, and what makes profiles of its log.
+
+    `tests/box/logs_made.py` has a sample of each, which the tests read, cut and spoil.
+    """
+
+    marks: tuple[str, ...]
+    read: Callable[[Log], list[Profile]]
+
+
+Readers: TypeAlias = Mapping[str, Reader]
+READERS: Readers = {
+    "nccl-tests": Reader(("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
+    "osu": Reader(("# OSU ",), collectives.osu),
+    "all_reduce_bench": Reader(("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
+    "nvbandwidth": Reader(('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
+    "p2pBandwidthLatencyTest": Reader(("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
+    "trace": Reader(('"traceEvents"',), copies.trace),
 }
 
 
@@ -55,18 +66,18 @@ def read_by(
         one_of("kind", kind, tuple(readers))
     log = Log(path, num_ranks)
     found = {}
-    for name, (marks, _) in readers.items():
-        if places := [place for mark in marks if (place := log.text.find(mark)) >= 0]:
+    for name, known in readers.items():
+        if places := [place for mark in known.marks if (place := log.text.find(mark)) >= 0]:
             found[name] = log.text.count("\n", 0, min(places)) + 1
     if kind is None:
         is_alone = bool(log.topology) and not found
         log.check(not is_alone, 1, "a GPU topology without measurements: append it to a log of that machine")
         log.check(found, 1, f"not a log of {', '.join(readers)}")
         log.check(len(found) == 1, max(found.values()), f"has logs of {' and '.join(found)}: name one of these kinds")
-    reader = readers[kind or next(iter(found))][1]
+    reader = readers[kind or next(iter(found))]
     try:
         with no_collection():
-            profiles = reader(log)
+            profiles = reader.read(log)
     except StorageError:
         raise
     except (ValueError, ArithmeticError) as error:  # the profile as a whole is invalid, or a number is out of range

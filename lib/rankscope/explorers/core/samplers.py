@@ -9,16 +9,12 @@ from ...common.checks import count_of
 from ...figures.assignments import draw_assignment, reading_title
 from ...figures.marks import Drawing
 from ...sampling import Assignment, assign, audit
+from ...sampling.kinds import SAMPLERS
 from ..explorer import Explorer, Now, Setting, Steps
 from ..opening import shows
 
-SAMPLERS = (
-    ("torch DistributedSampler", "torch"),
-    ("libtorch DistributedRandomSampler", "libtorch_random"),
-    ("libtorch DistributedSequentialSampler", "libtorch_sequential"),
-)
 SETTINGS = (
-    Setting("sampler", "torch", SAMPLERS, "sampler"),
+    Setting("sampler", "torch", tuple((kind.title, name) for name, kind in SAMPLERS.items()), "sampler"),
     Setting("num_ranks", 4, range(1, 65), "ranks"),
     Setting("size", 50, Steps((*range(65), 100, 128, 200, 256, 500, 512, 1000, 1024, 1797, 2000, 2048)), "samples"),
     Setting("batch_size", 4, range(1, 65), "batch size per rank"),
@@ -44,7 +40,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 @lru_cache(maxsize=8)  # picture, report and controls ask for the same
 def epochs(now: Now) -> list[Assignment]:
     """Return what is read in the epochs up to the one that is set; without set_epoch all of them are epoch 0."""
-    own = {"seed": now.seed, "shuffle": now.shuffle} if now.sampler == "torch" else {}  # libtorch's take neither
+    without_effect = SAMPLERS[now.sampler].without_effect
+    own: dict[str, Any] = {"seed": now.seed, "shuffle": now.shuffle}
+    own = {name: value for name, value in own.items() if name not in without_effect}
     numbers = [0 if now.forget_set_epoch else number for number in range(now.epoch + 1)]
     read = [
         assign(now.size, now.num_ranks, sampler=now.sampler, epoch=number, drop_last=now.drop_last, **own)
@@ -84,16 +82,13 @@ def _reads(now: Now) -> list[list[list[int]]]:
 
 
 def without_effect(now: Now) -> dict[str, str]:
-    """Settings that libtorch's samplers do not have, and those that change nothing for so few samples."""
-    last, found = epochs(now)[-1], dict[str, str]()
-    if now.sampler != "torch":
-        found |= {
-            "seed": "libtorch's samplers take no seed",
-            "shuffle": "libtorch has one sampler that shuffles and one that does not",
-        }
-    elif _reads(now._replace(shuffle=not now.shuffle)) == _reads(now):
+    """Settings that the sampler does not have, and those that change nothing for so few samples."""
+    last = epochs(now)[-1]
+    not_there = SAMPLERS[now.sampler].without_effect
+    found = dict(not_there)
+    if "shuffle" not in not_there and _reads(now._replace(shuffle=not now.shuffle)) == _reads(now):
         found["shuffle"] = "shuffling so few samples leaves them in order"
-    if now.sampler == "torch" and not now.shuffle:
+    if "shuffle" not in not_there and not now.shuffle:
         found["seed"] = "without shuffle nothing is random"
     elif now.size < 2:
         found["seed"] = "there is nothing to shuffle"
