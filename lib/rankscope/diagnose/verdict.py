@@ -228,7 +228,8 @@ def headline(found: Lateness, steps: Sequence[int]) -> str:
         by_first_cause[late.culprits[0].cause].append(found.ranks[late.place])
     mostly = "mostly " if any(len(late.culprits) > 1 for late in group) else ""  # the cost is of all causes
     if len(by_first_cause) == 1:
-        return f"{who} are late {_pattern(group)}, {mostly}{_because(*by_first_cause, 'their')}: {cost}"
+        (only_cause,) = by_first_cause
+        return f"{who} are late {_pattern(group)}, {mostly}{_because(only_cause, 'their')}: {cost}"
     each = []
     for cause, ranks in by_first_cause.items():
         its = "its" if len(ranks) == 1 else "their"

@@ -2,9 +2,9 @@
 
 Others keep folders next to ours, under names like ours, and theirs must survive. So a folder is swept only if all of
 this holds: its name is one that `tempfile.mkdtemp` makes with our prefix; it is a folder, not a link to one; it and the
-marker in it belong to this user; the marker has our text, the name of this machine and the number of the folder's inode,
-so that a copy of the folder is not taken for it; nobody holds the marker's lock. The marker is locked before the folder
-has its name, so a folder is never without its lock while its owner lives.
+marker in it belong to this user; the marker has our text with the name of this machine and the folder's inode, which a
+copy of the folder does not have; nobody holds the marker's lock. The marker is locked before the folder has its name,
+so a folder is never without its lock while its owner lives.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _sweep(place: Path) -> None:
 
 
 def _is_ours(folder: int, marker: int) -> bool:
-    """Whether a folder and the marker in it, both open, are this user's, and the marker says that it is this folder's."""
+    """Whether a folder and the marker in it, both open, are this user's, and the marker is of this folder."""
     user = os.geteuid()
     about_folder = os.fstat(folder)
     about_marker = os.fstat(marker)
