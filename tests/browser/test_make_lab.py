@@ -104,8 +104,8 @@ def was_run(path: Path) -> bool:
     """Whether each cell has run since the notebook was copied: the stored ones show no live widgets."""
     try:
         notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:  # Jupyter is just writing it
-        return False
+    except json.JSONDecodeError:
+        return False  # Jupyter is writing it at this moment
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     has_widget = any(WIDGET in output.get("data", {}) for output in cells[0]["outputs"])
     return has_widget and all(cell["execution_count"] for cell in cells)
