@@ -30,6 +30,7 @@ from .timelines import draw_timeline
 
 _WIDE_PX, _ROW_PX, _TALL_PX = 270.0, 20.0, 480.0
 _MOST_COLUMNS, _MOST_ROWS, _MOST_TIMELINES = 60, 32, 8
+_MOST_HANGS = 20  # findings of a hang that are drawn
 _MOSTLY, _LEAST_LATE = 0.95, 0.02  # the scale holds so many cells, and is at least such a share of a step
 EXPOSED = "the rank only waits or communicates"
 _EARLY_LATE = (("early by", -1.0), ("late by", 1.0))
@@ -214,8 +215,11 @@ def what_if_table(answers: WhatIf, diagnosis: JobDiagnosis) -> tuple[str, list[t
 
 def hang_page(name: str, hang: Hang) -> str:
     """Return the HTML of a page on a job that hangs: what was found, and each finding drawn."""
-    drawn = [to_svg(draw_hang(hang, place)) for place in range(len(hang.findings))]
-    return _page(name, str(hang), [("wide", "", svg) for svg in drawn])
+    num_drawn = min(len(hang.findings), _MOST_HANGS)
+    parts = [("wide", "", to_svg(draw_hang(hang, place))) for place in range(num_drawn)]
+    if num_drawn < len(hang.findings):
+        parts.append(("", f"{len(hang.findings) - num_drawn} more are named above and not drawn", ""))
+    return _page(name, str(hang), parts)
 
 
 def _page(name: str, verdict: str, parts: Sequence[tuple[str, str, str]]) -> str:
