@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import pickle
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from rankscope.ddp import LocalStep
+
 from .diagnose.made_dumps import entry
+from .diagnose.made_traces import write_traces
 
 MARK, EMPTY_LIST, EMPTY_DICT, NONE, MEMOIZE, STOP = b"(", b"]", b"}", b"N", b"\x94", b"."
 PROTOCOL = b"\x80\x04"
@@ -141,4 +146,95 @@ DUMPS: dict[str, Callable[[int], dict[str, bytes]]] = {
     "pairs that differ": pairs_that_differ,
     "forgotten": forgotten,
     "large rank": large_rank,
+}
+
+
+# ---- traces: a healthy job of two ranks, with much of one thing in each of its steps
+
+STEPS_US = [(100_000.0 + 34_000.0 * number, 34_000.0) for number in range(6)]
+
+
+def _within_step(place: int, num: int, **more: Any) -> dict[str, Any]:
+    """An event in the steps, as many in each, with what is stated of it."""
+    begin_us, length_us = STEPS_US[place % len(STEPS_US)]
+    at_us = begin_us + length_us * (0.05 + 0.9 * place / num)
+    return {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "ts": at_us, "dur": 0.5, "name": "x"} | more
+
+
+def _kernel(place: int, num: int, name: str = "gemm", tid: int = 7, **args: Any) -> dict[str, Any]:
+    return _within_step(place, num, cat="kernel", name=name, tid=tid, args=args)
+
+
+def _nccl(place: int, num: int, group: str) -> dict[str, Any]:
+    args = {"Collective name": "allreduce", "In msg nelems": 8, "dtype": "Float", "Process Group Name": group}
+    return _kernel(place, num, "ncclDevKernel_AllReduce_Sum_f32", **args)
+
+
+EVENTS: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "threads": lambda place, num: _within_step(place, num, tid=place + 10, name="Optimizer.step#SGD"),
+    "threads that launch": lambda place, num: _within_step(place, num, tid=place + 10, name="c10d::allreduce_"),
+    "threads with gradients": lambda place, num: _within_step(
+        place,
+        num,
+        cat="cpu_op",
+        tid=place + 10,
+        name="autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
+    ),
+    "processes": lambda place, num: _within_step(place, num, pid=place + 10, name="Optimizer.step#SGD"),
+    "streams": lambda place, num: _kernel(place, num, tid=place),
+    "ranges": lambda place, num: _within_step(place, num, name=f"range {place}"),
+    "steps": lambda place, num: _within_step(place, num, name=f"ProfilerStep#{place + 10}"),
+    "categories": lambda place, num: _within_step(place, num, cat=f"category {place}"),
+    "kernels": lambda place, num: _kernel(place, num),
+    "gradients": lambda place, num: _within_step(
+        place, num, cat="cpu_op", name="autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    ),
+    "calls": lambda place, num: _nccl(place, num, "0"),
+    "groups": lambda place, num: _nccl(place, num, str(place)),
+    "launches": lambda place, num: _within_step(place, num, cat="cpu_op", name="c10d::allreduce_"),
+    "work of Gloo": lambda place, num: _within_step(place, num, tid=2, name="gloo:all_reduce"),
+    "open events": lambda place, num: _within_step(place, num, ph="B"),
+    "loaders": lambda place, num: _within_step(place, num, name="enumerate(DataLoader)#x"),
+    "forwards": lambda place, num: _within_step(place, num, name="DistributedDataParallel.forward"),
+}
+
+
+def traces(folder: Path, name: str, num: int) -> None:
+    """Write the traces of a job, with `num` more events of a kind."""
+    write_traces(folder, LocalStep.modelled([1 << 18] * 4, backward_s=0.02), lambda num_bytes: 1e-3)
+    for path in folder.glob("rank*.json"):
+        content = json.loads(path.read_bytes())
+        content["traceEvents"] += [EVENTS[name](place, num) for place in range(num)]
+        path.write_text(json.dumps(content))
+
+
+# ---- gzip
+
+
+def packed(before: bytes, repeated: bytes, after: bytes, num_mb: int) -> bytes:
+    """Return gzip of so many megabytes, which are never there as a whole."""
+    pack = zlib.compressobj(9, wbits=31)
+    block = repeated * ((1 << 20) // len(repeated))
+    pieces = [pack.compress(before), *(pack.compress(block) for _ in range(num_mb)), pack.compress(after), pack.flush()]
+    return b"".join(pieces)
+
+
+_HEAD, _KERNEL = b'{"schemaVersion":1,"traceEvents":[', b'{"ph":"X","cat":"kernel","name":"k","tid":7,"ts":1,"dur":5}'
+PACKED_TRACES: dict[str, tuple[bytes, bytes, bytes]] = {  # what comes first, what is repeated, and what follows
+    "kernels": (_HEAD, _KERNEL + b",", _KERNEL + b"]}"),
+    "lists": (_HEAD, b"[],", _KERNEL + b"]}"),
+    "empty events": (_HEAD, b"{},", _KERNEL + b"]}"),
+    "open events": (_HEAD, b'{"ph":"B","name":"n","cat":"user_annotation","ts":0},', _KERNEL + b"]}"),
+    "a field": (b'{"x":[', b"[],", b"0]," + _HEAD[1:] + _KERNEL + b"]}"),
+    "a field at the end": (_HEAD + _KERNEL + b'],"x":[', b"[],", b"0]}"),
+    "blanks": (_HEAD, b" ", _KERNEL + b"]}"),
+}
+PACKED_LOGS: dict[str, tuple[bytes, bytes, bytes]] = {
+    "lines": (b"", b"\n", b"algbw   busbw\n"),
+    "short lines": (b"algbw   busbw\n", b"ab\n", b""),
+    "blanks": (b"algbw   busbw\n", b" ", b""),
+    "letters of four bytes": (b"algbw   busbw\n", "😀".encode(), b""),
+    "JSON": (b'{"bus_bw":[', b"[],", b"0]}"),
+    "a trace": PACKED_TRACES["kernels"],
+    "a trace's field": PACKED_TRACES["a field"],
 }

@@ -11,6 +11,7 @@ import os
 import resource
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,13 +76,32 @@ def _traces(path: str) -> None:
     main(["diagnose", ".", "-o", "page.html", "--perfetto", "all.json"])
 
 
+def _trace(path: str) -> None:
+    from rankscope.diagnose import diagnose, read_traces
+
+    diagnose(read_traces(path))
+
+
+def _timeline(path: str) -> None:
+    from rankscope.timeline import Timeline
+
+    warnings.simplefilter("ignore")
+    Timeline.from_chrome_trace(path)
+
+
 def _log(path: str) -> None:
     from rankscope.machine import read_log
 
     read_log(path)
 
 
-ACTIONS: dict[str, Callable[[str], None]] = {"hang": _hang, "traces": _traces, "log": _log}
+ACTIONS: dict[str, Callable[[str], None]] = {
+    "hang": _hang,
+    "trace": _trace,
+    "traces": _traces,
+    "timeline": _timeline,
+    "log": _log,
+}
 
 
 def _child(action: str, path: str, pipe: int) -> None:

@@ -28,7 +28,7 @@ import msgspec
 
 from ..values.checks import count_of, one_line, several, whole
 from ..values.frozen import frozen, optional
-from ..values.storage import PathLike, StorageError, open_file, read_bytes
+from ..values.storage import PathLike, StorageError, check_num_values, open_file, read_bytes
 from .pickles import read_pickle
 
 MOST_RANKS = 1 << 20  # of a job
@@ -236,8 +236,7 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
 
 
 def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_Entry]]:
-    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > _MOST_JSON_VALUES:
-        raise ValueError(f"it has more than {_MOST_JSON_VALUES} values")
+    check_num_values(raw, _MOST_JSON_VALUES)
     file = msgspec.json.decode(raw, type=_File[msgspec.Raw])
     decoder = msgspec.json.Decoder(_Entry)
     return file, (decoder.decode(entry) for entry in file.entries)

@@ -30,6 +30,7 @@ from .timelines import draw_timeline
 
 _WIDE_PX, _ROW_PX, _TALL_PX = 270.0, 20.0, 480.0
 _MOST_COLUMNS, _MOST_ROWS, _MOST_TIMELINES = 60, 32, 8
+_ALWAYS_DRAWN, _MOST_LANES = ("main", "backward"), 16  # lanes of a rank: these, and at most so many others
 _MOST_HANGS = 20  # findings of a hang that are drawn
 _MOSTLY, _LEAST_LATE = 0.95, 0.02  # the scale holds so many cells, and is at least such a share of a step
 EXPOSED = "the rank only waits or communicates"
@@ -106,7 +107,7 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     for timeline in shown:
         lanes = [lane for lane in timeline.lanes if lane != "gpu"]
         chosen = [kind for kind in timeline.kinds if kind in kinds or kind.startswith("memcpy")]
-        parts.append(_coarse(timeline.select(lane=lanes, kind=chosen, between_s=window)))
+        parts.append(_coarse(_busiest(timeline.select(lane=lanes, kind=chosen, between_s=window))))
     spans = Timeline.concat(parts).named(("main", "backward"), ())
     latest = rows[int(diagnosis.late_s[place, rows].argmax())]
     late = shown[rows.index(latest)]
@@ -126,13 +127,22 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
 def _coarse(timeline: Timeline) -> Timeline:
     """The same, with spans of a kind that are less than a pixel from each other as one."""
     spans, pixel_s = list[Span](), timeline.makespan_s / _PIXELS
-    for rank, lane in timeline.rank_lanes():
-        for kind in timeline.kinds:
-            own = timeline.select(rank=rank, lane=lane, kind=kind)
-            starts_s, stops_s = merge(own.start_s, own.stop_s + pixel_s)
-            both = zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True)
-            spans += [Span(rank, lane, kind, -1, start_s, max(stop_s, start_s)) for start_s, stop_s in both]
+    order = np.lexsort((timeline.kind, timeline.lane, timeline.rank))
+    columns = np.stack([timeline.rank, timeline.lane, timeline.kind])[:, order]
+    cuts = np.flatnonzero((np.diff(columns) != 0).any(axis=0)) + 1
+    for places in np.split(order, cuts) if len(timeline) else []:
+        rank, lane, kind, *_ = timeline[int(places[0])]
+        starts_s, stops_s = merge(timeline.start_s[places], timeline.stop_s[places] + pixel_s)
+        both = zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True)
+        spans += [Span(rank, lane, kind, -1, start_s, max(stop_s, start_s)) for start_s, stop_s in both]
     return Timeline.of(spans)
+
+
+def _busiest(timeline: Timeline) -> Timeline:
+    """The lanes of one rank that are drawn: "main", "backward", and of the others those with the longest spans."""
+    length_s = np.bincount(timeline.lane, timeline.stop_s - timeline.start_s, len(timeline.lanes))
+    others = [place for place in np.argsort(-length_s, kind="stable") if timeline.lanes[place] not in _ALWAYS_DRAWN]
+    return timeline.select(lane=[*_ALWAYS_DRAWN, *(timeline.lanes[place] for place in others[:_MOST_LANES])])
 
 
 def _largest(weights: FloatArray, most: int) -> list[int]:

@@ -14,12 +14,13 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from ..values.storage import StorageError, open_file
+from ..values.storage import StorageError, check_num_values, most_unpacked_bytes, open_file
 
 Entry = TypeVar("Entry")
 
 _PIECE_BYTES = 4 << 20  # of text, decoded at once
-_MOST_EVENT_BYTES = 1 << 26  # so much text must hold the end of an event
+_MOST_EVENT_BYTES = 1 << 24  # so much text must hold the end of an event
+_MOST_FIELD_VALUES = 1 << 22  # of what stands before and after the events
 _MOST_CUTS, _MOST_BRACES = 8, 1000  # places that are tried, or looked at, before more is read
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*$")  # of what stands before an event: the end of the one before it
@@ -48,6 +49,8 @@ class TraceFile(Generic[Entry]):
         memory is taken for it; OSError and EOFError for what cannot be read, and RecursionError.
         """
         with open_file(self._path, self._most_bytes) as raw, _unpacked(raw) as file:
+            if file is not raw:
+                self._most_bytes = most_unpacked_bytes(os.fstat(raw.fileno()).st_size, self._most_bytes)
             yield from self._cut(file)
 
     def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
@@ -82,8 +85,10 @@ class TraceFile(Generic[Entry]):
         if text.lstrip()[:1] == b"[":
             return text.index(b"[") + 1
         for found in islice(_LIST.finditer(text), _MOST_CUTS):
+            head = text[: found.end()] + b"]}"
+            check_num_values(head, _MOST_FIELD_VALUES)
             try:
-                fields = _decoded(text[: found.end()] + b"]}", dict[str, Any])
+                fields = _decoded(head, dict[str, Any])
             except ValueError:  # within a string, or deeper
                 continue
             self.fields.update(fields)
@@ -96,8 +101,11 @@ class TraceFile(Generic[Entry]):
         try:
             found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
             events = self._decoder.decode(found.pop("traceEvents"))
+            for one in found.values():
+                check_num_values(bytes(one), _MOST_FIELD_VALUES)
             fields: Any = {name: msgspec.json.decode(one) for name, one in found.items()}
         except (msgspec.DecodeError, KeyError):
+            check_num_values(text, _MOST_FIELD_VALUES)
             fields = _loaded(text)
             if not isinstance(fields, dict) or "traceEvents" not in fields:
                 raise ValueError("it has no traceEvents: move it away if it is no trace") from None

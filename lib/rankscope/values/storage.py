@@ -24,6 +24,9 @@ from .checks import one_line, whole
 from .frozen import mapping
 
 MOST_BYTES = 1 << 26  # of a stored value
+MOST_VALUES = 1 << 23  # of a stored value: numbers, texts, lists and mappings
+MOST_UNPACKED_RATIO = 64  # by which a gzipped file may grow; traces and logs grow by 5 to 30
+FREE_UNPACKED_BYTES = 32 << 20  # up to which it may grow in any case
 
 PathLike = str | os.PathLike[str]
 Value = TypeVar("Value")
@@ -99,10 +102,24 @@ def load(
 
 
 def _decoded(raw: bytes) -> Any:
+    check_num_values(raw, MOST_VALUES)
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
         raise ValueError(f"damaged, cut short or not JSON: {error}") from error
+
+
+def check_num_values(text: bytes, most_values: int) -> None:
+    """Raise ValueError if JSON may have more values than this, before each of them takes up to 232 bytes of memory.
+
+    Commas and brackets are counted, those within strings included.
+
+    >>> check_num_values(b"[0,0,0]", 2)
+    Traceback (most recent call last):
+    ValueError: it has more than 2 values
+    """
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > most_values:
+        raise ValueError(f"it has more than {most_values} values")
 
 
 def _checksums(raw: bytes) -> set[str]:
@@ -158,8 +175,20 @@ def open_file(path: PathLike, most_bytes: int) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def most_unpacked_bytes(packed_bytes: int, most_bytes: int) -> int:
+    """Return to how much a gzipped file may unpack: `most_bytes`, or less if the file is small.
+
+    Zeros shrink by a factor of 1,000, and so a file of megabytes could ask for gigabytes of memory.
+    """
+    return min(most_bytes, max(FREE_UNPACKED_BYTES, MOST_UNPACKED_RATIO * packed_bytes))
+
+
 def unpacked(raw: bytes, most_bytes: int) -> bytes:
-    """Return what was gzipped; raises ValueError for more than `most_bytes`, OSError or EOFError for no gzip."""
+    """Return what was gzipped.
+
+    Raises ValueError for more than `most_bytes`, or than `most_unpacked_bytes` allows; OSError or EOFError for no gzip.
+    """
+    most_bytes = most_unpacked_bytes(len(raw), most_bytes)
     pieces, num_bytes = list[bytes](), 0
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
         while piece := file.read(1 << 20):
