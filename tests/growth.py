@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 MOST_RATIO = 6.0  # four times the input may cost less than this; quadratic work takes 16 times as long
-QUICK_S, SMALL_BYTES = 0.5, 48 << 20  # below these, a ratio says nothing
+QUICK_S, SMALL_BYTES = 0.1, 16 << 20  # what costs less than this counts as this: a ratio of less says nothing
 REPEATS = 4
 MOST_S, MOST_BYTES = 20, 6 << 30  # of a call, which is ended there
 
@@ -53,8 +53,8 @@ class Meter:
         """Say what is wrong if something four times as large costs `MOST_RATIO` times as much time or memory."""
         for _ in range(REPEATS):  # others may disturb a measurement
             more, less = self.cost(action, large), self.cost(action, small)
-            slow = more.seconds > QUICK_S and more.seconds > MOST_RATIO * less.seconds
-            big = more.num_bytes > SMALL_BYTES and more.num_bytes > MOST_RATIO * less.num_bytes
+            slow = more.seconds > MOST_RATIO * max(less.seconds, QUICK_S)
+            big = more.num_bytes > MOST_RATIO * max(less.num_bytes, SMALL_BYTES)
             if not slow and not big and not more.said.startswith(ENDED):
                 return ""
         return f"four times the input: {less} became {more}"
@@ -117,20 +117,21 @@ def _child(action: str, path: str, pipe: int) -> None:
 
 def _cost(action: str, path: str) -> Cost:
     own, theirs = os.pipe()
-    resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     pid = os.fork()
     if pid == 0:
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        os.write(theirs, f"{resident}\n".encode())
         try:
             _child(action, path, theirs)
         finally:
             os._exit(0)
     os.close(theirs)
-    said = os.read(own, 4096).decode(errors="replace")
-    os.close(own)
+    with open(own, errors="replace") as answer:
+        resident, _, said = answer.read().partition("\n")
     _, status, used = os.wait4(pid, 0)
     if status:
         said = f"{ENDED} {os.WTERMSIG(status)}"
-    return Cost(used.ru_utime + used.ru_stime, max(used.ru_maxrss * 1024 - resident, 0), said)
+    return Cost(used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 - int(resident), said)
 
 
 def main() -> None:
