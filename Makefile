@@ -43,7 +43,7 @@ test check notebooks bench dashboard site: export JUPYTER_CONFIG_DIR = $(VAR)/ju
 test check notebooks bench dashboard site: export JUPYTER_DATA_DIR = $(VAR)/jupyter/data
 test check notebooks bench dashboard site: export JUPYTER_RUNTIME_DIR = $(VAR)/jupyter/runtime
 
-.PHONY: help setup lab dashboard site test check notebooks bench lock clean
+.PHONY: help setup lab edit dashboard site test check notebooks bench lock clean
 
 help: ## list these targets
 	@awk -F ': .*## ' '/^[a-z]+: .*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -71,16 +71,15 @@ $(READY): pyproject.toml constraints.txt requirements.lock Makefile
 	@rm -f .venv/ready-*
 	@touch $@
 
-# --allow-root: Jupyter refuses root without it. The rest keeps the server on this machine: it listens on loopback and
-# asks a token (the printed address has it), and looks for no news, updates or extensions elsewhere.
-lab: setup ## open JupyterLab on the notebooks, on this machine only
-	@echo "lab: JupyterLab on notebooks/; stop it with Ctrl-C"
-	@$(PY) -m jupyterlab --ServerApp.ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)/notebooks" \
-	  --LabApp.default_url=/lab/tree/00_start_here.ipynb --LabApp.news_url=None \
-	  --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.extension_manager=readonly \
-	  $$(test "$$(id -u)" != 0 || echo --allow-root) $(LAB_ARGS)
+# The copies are in my_notebooks/, which git ignores and `make clean` leaves alone: they are the reader's.
+lab: setup ## open JupyterLab on copies of the notebooks, on this machine only
+	@exec $(PY) tools/lab.py $(LAB_ARGS)
 
-# It asks a token, too: whoever reaches the port starts a kernel. Its page is ours, as Voilà's own has icon fonts fetched.
+edit: setup ## open JupyterLab on the notebooks themselves, for those who write them
+	@exec $(PY) tools/lab.py --edit $(LAB_ARGS)
+
+# It asks a token, too: whoever reaches the port starts a kernel. Voilà runs the notebook, which has no stored outputs, and
+# trusts every output that it shows, so that nothing has to be signed. Its page is ours, as Voilà's own has icon fonts fetched.
 dashboard: export JUPYTER_PATH = $(CURDIR)/notebooks/dashboard
 dashboard: setup ## serve all explorers on one page, on this machine only
 	@echo "dashboard: open the address below; stop it with Ctrl-C"
@@ -97,13 +96,13 @@ NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=600 --nbval-kernel-sta
 
 test: setup ## everything: lint, types, tests, docstring examples, and each notebook against its stored outputs
 	@echo "test: ruff, mypy --strict, then pytest and nbval"
-	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site
+	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site tools
 	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
 	  $(PYTEST) $(NBVAL) lib tests README.md CONTRIBUTING.md notebooks/*.ipynb; tests=$$?; \
 	  wait $$types; typed=$$?; cat .venv/mypy.log; exit $$((tests + typed))
 
 check: setup ## the fast part of it, in two minutes: no browser, no notebooks, no other programs to compare with
-	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site
+	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site tools
 	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
 	  $(PYTEST) -q -m "not (browser or oracle or slow)"; tests=$$?; wait $$types; typed=$$?; cat .venv/mypy.log; \
 	  exit $$((tests + typed))
@@ -123,5 +122,5 @@ lock: setup ## resolve requirements.lock again from pyproject.toml and constrain
 
 clean: ## delete .venv, caches and what tests left behind
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis test-artifacts lib/rankscope.egg-info build
-	@find lib tests notebooks site -name __pycache__ -prune -exec rm -rf {} + -o -name .ipynb_checkpoints -prune -exec rm -rf {} +
+	@find lib tests notebooks site tools -name __pycache__ -prune -exec rm -rf {} + -o -name .ipynb_checkpoints -prune -exec rm -rf {} +
 	@echo "clean: done"

@@ -9,6 +9,7 @@ from typing import Any
 LONGEST = (
     "tests/machine/test_profile_command.py",
     "tests/browser/test_site.py",
+    "tests/browser/test_make_lab.py",
     "tests/machine/test_emulate.py",
     "tests/workers/test_launch.py",
     "tests/workers/test_surroundings.py",
@@ -46,6 +47,7 @@ LONGEST = (
     "tests/diagnose/test_watch.py",
     "tests/diagnose/test_hangs.py",
     "tests/test_boundaries.py",
+    "tests/test_extras.py",
     "tests/test_cli.py",
 )
 

@@ -44,16 +44,17 @@ RUNNERS = {
     "rankscope.gradients": "torch",
     "rankscope.ddp.followed": "torch",
     "rankscope.diagnose.live": "torch",
+    "rankscope.diagnose.patches": "torch",
     "rankscope.ddp.run": "torch",
     "rankscope.zero.run": "torch",
     "rankscope.uneven.run": "torch",
-    "rankscope.uneven.states": "torch",
+    "rankscope.course.*": "torch",
     "rankscope.pipeline_parallel.run": "torch",
     "rankscope.figures.axes": "matplotlib",
     "rankscope.figures.lines": "matplotlib",
     "rankscope.figures.profiles": "matplotlib",
     "rankscope.yours": "torch",
-    "rankscope.explorers*": "ipywidgets",
+    "rankscope.explorers.*panel": "ipywidgets",
 }
 
 TOPICS = {"ddp", "nccl", "gradients", "data_parallel", "zero", "uneven", "pipeline_parallel"}
@@ -65,7 +66,7 @@ FLOORS = [
     {"machine"},
     TOPICS,
     {"figures"},
-    {"explorers", "cli", "doctor", "exercises", "yours", "pytest_plugin"},
+    {"explorers", "cli", "course", "doctor", "exercises", "yours", "pytest_plugin"},
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = FLOORS[2]  # neighbours that do not import one another…

@@ -27,7 +27,7 @@ from rankscope.cli import main
 from rankscope.cli.doctor import tables
 from rankscope.cli.tables import overview, show
 from rankscope.doctor import Diagnosis
-from rankscope.explorers.panel import Explorer
+from rankscope.explorers.explorer import Explorer
 from rankscope.figures.assignments import draw_label_counts
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing
@@ -258,5 +258,5 @@ def test_a_name_in_a_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     for name in PRINTABLE:
         show(overview(profile(name=name)))
         assert_text([capsys.readouterr().out], [name])
-    show(tables([Diagnosis("a", n % 2 == 0, name, "all") for n, name in enumerate(PIECES)]))
+    show(tables([Diagnosis("a", n % 2 == 0, name, "all") for n, name in enumerate(PIECES)], {}))
     assert_text([capsys.readouterr().out], PIECES)

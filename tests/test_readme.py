@@ -8,20 +8,16 @@ from pathlib import Path
 import pytest
 from pages import gpu_box
 
-from rankscope.cluster import Cluster, Link
-from rankscope.collectives import build
-from rankscope.collectives.playback import playback
 from rankscope.figures.assignments import draw_assignment
-from rankscope.figures.player import animated
 from rankscope.figures.svg import to_svg
 from rankscope.machine import Profile, verdict
 from rankscope.sampling import assign
+from tests.tools.playing_picture import TARGET, ring
 
 ROOT = Path(__file__).parents[1]
 AGAIN = "write it again: PYTHONPATH=site python -m tests.test_readme"
 PICTURE = ROOT / "notebooks" / "pictures" / "who_reads_what.svg"
 BOX = PICTURE.with_name("gpu_box.svg")
-PLAYING = PICTURE.with_name("ring_playing.svg")
 MOST_BYTES = 150_000
 
 
@@ -29,16 +25,9 @@ def picture() -> str:
     return to_svg(draw_assignment(assign(50, 4, seed=0).with_loader(4))) + "\n"
 
 
-def playing() -> str:
-    """A ring allreduce of four ranks that plays by itself."""
-    ring = playback(build("allreduce", "ring", 4), 2**20, Cluster.uniform(4, Link(5e-6, 25e9)))
-    title = "Ring allreduce on 4 ranks: each chunk goes around once to be summed, once to be copied"
-    return animated([ring], 14.0, title) + "\n"
-
-
 def test_the_picture_that_plays_is_the_one_that_is_drawn_today() -> None:
-    assert PLAYING.read_text(encoding="utf-8") == playing(), AGAIN
-    assert PLAYING.stat().st_size <= MOST_BYTES
+    assert TARGET.read_text(encoding="utf-8") == ring(), "write it again: python -m tests.tools.playing_picture"
+    assert TARGET.stat().st_size <= MOST_BYTES
 
 
 def test_the_picture_of_a_gpu_box_is_the_one_that_is_drawn_today() -> None:
@@ -62,6 +51,14 @@ def test_links_lead_somewhere() -> None:
     assert dead_links("[a](README.md) and [b](nowhere.md)") == ["nowhere.md"]
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_pip_installs_from_the_clone(page: str) -> None:
+    """No index has rankscope, so that installing it by its name fails."""
+    commands = re.findall(r"pip install[^`\n]*", (ROOT / page).read_text(encoding="utf-8"))
+    assert all(re.fullmatch(r'pip install (\.|"\.\[\w+\]")', command) for command in commands), commands
+    assert commands or page != "README.md"
+
+
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_notebook_is_in_the_tour(notebook: Path) -> None:
     assert f"(notebooks/{notebook.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
@@ -69,5 +66,4 @@ def test_every_notebook_is_in_the_tour(notebook: Path) -> None:
 
 if __name__ == "__main__":
     PICTURE.write_text(picture(), encoding="utf-8")
-    PLAYING.write_text(playing(), encoding="utf-8")
     BOX.write_text(gpu_box.picture(), encoding="utf-8")

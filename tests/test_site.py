@@ -63,6 +63,14 @@ def test_other_widgets_are_a_sentence(source: str, word: str) -> None:
     assert word in page(cell(source, WIDGET))["cells"][1]["source"]
 
 
+def test_a_page_shows_the_svg_alone_and_names_no_keys() -> None:
+    both = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "aGk=", "image/svg+xml": "<svg/>"}}
+    first = cell("# Why?\n\nPress **Shift+Enter**.\n\nMove the sliders.", kind="markdown")
+    title, figure = page(first, cell("draw()", both))["cells"]
+    assert title["source"] == "# Why?\n\nMove the sliders."
+    assert set(figure["outputs"][0]["data"]) == {"image/svg+xml"}
+
+
 def test_a_picture_is_described_and_a_number_is_not() -> None:
     made = page(cell("# Why?\n\n## 1. A road", kind="markdown"), cell("draw()", PNG), cell("print(1)"))
     assert made["cells"][1]["metadata"]["mystnb"]["image"]["alt"] == "Figure: “1. A road”"
@@ -259,6 +267,11 @@ def test_a_command_is_on_the_page_as_it_is_typed(monkeypatch: pytest.MonkeyPatch
     table = "* - `-w, --wide <float>`\n  - How wide. \\[m] \\[default: 2.5]\n"
     for part in ("## rankscope measure", "rankscope measure [OPTIONS]", "Measure a room.", table):
         assert part in added
+
+
+def test_a_command_without_arguments_has_no_table() -> None:
+    """Sphinx refuses a table that has a head and no row."""
+    assert "  - Meaning\n```" not in commands.page()
 
 
 @pytest.mark.parametrize("name", [command.callback.__name__ for command in app.registered_commands if command.callback])

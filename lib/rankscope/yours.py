@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-
 from .collectives import Schedule
+from .values.extras import naming_extras
+
+with naming_extras("rankscope.yours"):
+    import torch
+    from torch import Tensor, nn
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def samplers() -> tuple[list[Iterable[int]], int]:

@@ -16,7 +16,7 @@ _HEAD = """# Command line
 
 
 def page() -> str:
-    """Return the page as Markdown: for each command its usage, what it does, and a table of its arguments."""
+    """Return the page as Markdown: for each command its usage, what it does, and a table of its arguments, if any."""
     group = typer.main.get_command(app)
     top = typer.Context(group, info_name="rankscope")
     return _HEAD + "".join(_section(top, name) for name in group.list_commands(top))  # type: ignore[attr-defined]
@@ -28,11 +28,12 @@ def _section(top: typer.Context, name: str) -> str:
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     records = [parameter.get_help_record(context) for parameter in command.params]
     rows = [record for record in records if record is not None]
+    section = f"\n## rankscope {name}\n\n```text\n{usage}\n```\n\n{_as_code(inspect.cleandoc(command.help))}\n"
+    if not rows:
+        return section
     lines = "".join(f"* - `{names}`\n  - {_escaped(what)}\n" for names, what in rows)
-    table = (
-        f"```{{list-table}}\n:align: left\n:header-rows: 1\n:widths: 35 65\n\n* - Argument\n  - Meaning\n{lines}```\n"
-    )
-    return f"\n## rankscope {name}\n\n```text\n{usage}\n```\n\n{_as_code(inspect.cleandoc(command.help))}\n\n{table}"
+    head = "```{list-table}\n:align: left\n:header-rows: 1\n:widths: 35 65\n\n* - Argument\n  - Meaning\n"
+    return f"{section}\n{head}{lines}```\n"
 
 
 def _escaped(text: str) -> str:

@@ -20,6 +20,7 @@ Place = Callable[[Shown], str]
 
 _EXPLORERS = {entry.name for entry in CATALOGUE} | {"gallery"}
 _GALLERY = "In JupyterLab (`make lab`) this cell has all explorers. Here they are on [one page](../explorers.md)."
+_KEYS = re.compile(r"\n\n[^\n]*\*\*Shift\+Enter\*\*[^\n]*")  # a paragraph on keys, which a page does not have
 _WIDGET = "In JupyterLab (`make lab`) this cell has controls."
 
 
@@ -32,6 +33,7 @@ def page(nb: Notebook, widget_text: str, place: Place) -> Notebook:
         source = "".join(cell["source"])
         cells.append(cell)
         if cell["cell_type"] == "markdown":
+            cell["source"] = _KEYS.sub("", source)
             heading = [heading, *re.findall(r"^#+ (.+)$", source, re.M)][-1]
             continue
         if any(_text(output) == widget_text for output in cell["outputs"]):
@@ -39,6 +41,9 @@ def page(nb: Notebook, widget_text: str, place: Place) -> Notebook:
             text = _in_place_of(source, place)
             cells.append({"cell_type": "markdown", "id": f"{cell['id']}-explorer", "metadata": {}, "source": text})
         elif any(kind.startswith("image/") for kind in _kinds(cell)):
+            for output in cell["outputs"]:
+                if "image/svg+xml" in output.get("data", {}):
+                    output["data"].pop("image/png", None)  # its copy for readers who do not see SVG
             cell["metadata"]["mystnb"] = {"image": {"alt": described(source, heading)}}
     made["cells"] = cells
     return made

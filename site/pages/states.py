@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rankscope import explorers, yours
-from rankscope.explorers.panel import Explorer, Now, Setting, Steps, explorer_of
+from rankscope.explorers.explorer import Explorer, Now, Setting, Steps, explorer_of
 from rankscope.machine import Profile, recorded
 from rankscope.values.checks import one_of
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rankscope.machine.emulate import Network
+from tests.tools.emulate import Network
 
 from ..collectives import openmpi
 from ..collectives.openmpi import Case

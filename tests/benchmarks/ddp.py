@@ -21,7 +21,7 @@ from rankscope.ddp import cost as cost_of
 from rankscope.ddp.architectures import ARCHITECTURES
 from rankscope.ddp.recommend import DEFAULT_CAPS_MB
 from rankscope.ddp.step import default_buckets, last_backward, launches
-from rankscope.explorers.panel import explorer_of
+from rankscope.explorers.explorer import explorer_of
 from tests.ddp.simpy_reference import reference
 
 NUM_TENSORS, NUM_RANKS, ROUNDS = 10_000, 1024, 9

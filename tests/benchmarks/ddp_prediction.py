@@ -30,11 +30,11 @@ from rankscope.ddp.contention import fit_contention
 from rankscope.ddp.cost import CostTable
 from rankscope.ddp.run import Loss, calibration_runs
 from rankscope.ddp.sweep import FORMAT, VERSION, CapSweep, MeasuredCap
-from rankscope.machine.emulate import emulated
 from rankscope.machine.measuring.plan import Protocol, collective_keys
 from rankscope.machine.measuring.rank import measure_keys
 from rankscope.values import storage
 from rankscope.values.frozen import fields_of
+from tests.tools.emulate import emulated
 
 from ._ddp_modules import MODULES
 

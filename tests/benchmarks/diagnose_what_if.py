@@ -37,7 +37,7 @@ from rankscope.ddp.run import Loss
 from rankscope.ddp.step import default_buckets
 from rankscope.diagnose import read_traces
 from rankscope.diagnose.what_if import what_if
-from rankscope.machine.emulate import emulated
+from tests.tools.emulate import emulated
 
 from ._ddp_modules import MODULES
 from .ddp_prediction import go_before_others

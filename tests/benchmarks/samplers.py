@@ -88,7 +88,7 @@ def explorer_picture(kind, size, num_replicas):
     import io
 
     from rankscope.explorers import samplers
-    from rankscope.explorers.panel import explorer_of
+    from rankscope.explorers.explorer import explorer_of
     from rankscope.figures import assignment as paint
     from rankscope.sampling import assign
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.machine import Protocol
-from rankscope.machine.emulate import emulated
 from rankscope.machine.measuring.plan import collective_keys
 from rankscope.machine.profile import LEAST_CLEAN, NATIVE, Point
 from rankscope.ranks import launch
 from rankscope.values.units import bytes_words
+from tests.tools.emulate import emulated
 
 from ..collectives import openmpi
 from . import _wire_openmpi

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, sync_playwright
 
-from rankscope import doctor
-from rankscope.doctor import Missing, remedy
+from rankscope.doctor import BROWSERS, Missing, remedy, which
 
 SETTINGS = {
     "@jupyterlab/notebook-extension:tracker": {"windowingMode": "none"},  # cells out of sight are in the page too
@@ -31,8 +30,9 @@ LOAD_MS, RUN_MS, REPAINT_MS = 200_000, 400_000, 60_000
 
 def find_browser() -> str:
     """The browser to drive; without one the test skips."""
+    named = os.environ.get("RANKSCOPE_CHROMIUM")
     try:
-        return doctor.find_browser()
+        return which(named) if named else which(*BROWSERS)
     except Missing as missing:
         pytest.skip(f"{missing}: {remedy('Chromium')}")
 
@@ -49,7 +49,8 @@ def lab_server(notebook_dir: Path, tmp: Path) -> Iterator[str]:
         *(["--allow-root"] if os.geteuid() == 0 else []),
     ]
     with running(command, isolated(tmp), log) as server:
-        yield _wait_for_address(server, tmp / "runtime", log)
+        address, _ = wait_for_address(server, tmp / "runtime", log)
+        yield address
 
 
 @contextmanager
@@ -93,13 +94,14 @@ def isolated(tmp: Path) -> dict[str, str]:
     return {**inherited, **{name: str(tmp / folder) for name, folder in folders.items()}}
 
 
-def _wait_for_address(server: subprocess.Popen[bytes], runtime: Path, log: Path) -> str:
-    """The server leaves a file with its port once it listens."""
+def wait_for_address(server: subprocess.Popen[bytes], folder: Path, log: Path) -> tuple[str, str]:
+    """Return the server's address and its token, which it leaves in a file below the folder once it listens."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline and server.poll() is None:
-        for path in runtime.glob("jpserver-*.json"):
+        for path in folder.rglob("jpserver-*.json"):
             try:
-                return str(json.loads(path.read_text())["url"])
+                said = json.loads(path.read_text())
+                return str(said["url"]), str(said["token"])
             except ValueError:  # half written
                 break
         time.sleep(0.05)
@@ -148,12 +150,9 @@ def browser_page(tmp: Path, screenshot: Path) -> Iterator[Page]:
 
 def open_and_run_all(page: Page, address: str, name: str) -> None:
     """Open a notebook and no other, clear what is stored in it, run all cells, and wait until each has its count."""
-    page.goto(f"{address}lab/tree/{name}?token={TOKEN}&reset", timeout=LOAD_MS)
-    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=LOAD_MS)
-    page.locator(".jp-StatusBar-TextItem", has_text=re.compile(r"^Python 3.* \| Idle$")).wait_for(timeout=LOAD_MS)
-    for menu, command in [("Edit", "editmenu:clear-all"), ("Run", "runmenu:run-all")]:
-        page.get_by_role("menuitem", name=menu, exact=True).click()
-        page.locator(f'[data-command="{command}"]').click()
+    open_notebook(page, f"{address}lab/tree/{name}?token={TOKEN}&reset")
+    choose(page, "Edit", "editmenu:clear-all")
+    choose(page, "Run", "runmenu:run-all")
     page.wait_for_function(
         """() => {
             const prompts = [...document.querySelectorAll('.jp-CodeCell .jp-InputPrompt')];
@@ -161,6 +160,19 @@ def open_and_run_all(page: Page, address: str, name: str) -> None:
         }""",
         timeout=RUN_MS,
     )
+
+
+def open_notebook(page: Page, address: str) -> None:
+    """Open a notebook, and wait until its kernel has started."""
+    page.goto(address, timeout=LOAD_MS)
+    page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=LOAD_MS)
+    page.locator(".jp-StatusBar-TextItem", has_text=re.compile(r"^Python 3.* \| Idle$")).wait_for(timeout=LOAD_MS)
+
+
+def choose(page: Page, menu: str, command: str) -> None:
+    """Choose a command of a menu."""
+    page.get_by_role("menuitem", name=menu, exact=True).click()
+    page.locator(f'[data-command="{command}"]').click()
 
 
 def picture_in(box: Locator) -> str:

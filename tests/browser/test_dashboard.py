@@ -18,7 +18,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from rankscope.explorers.catalogue import CATALOGUE, Entry
-from rankscope.explorers.panel import Explorer, Now, Setting, explorer_of
+from rankscope.explorers.explorer import Explorer, Now, Setting, explorer_of
 from tests.browser.jupyterlab import (
     LOAD_MS,
     REPAINT_MS,

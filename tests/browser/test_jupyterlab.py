@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from rankscope import explorers
-from rankscope.explorers.panel import explorer_of
+from rankscope.explorers.explorer import explorer_of
 from tests.browser.jupyterlab import (
     REPAINT_MS,
     browser_page,

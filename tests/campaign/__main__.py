@@ -8,10 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from . import kills, pool
+from . import kills, pool, stores
 from .pool import Verdict
 
-COUNTS = {"files": 2400, "commands": 1200, "names": 1200, "kills": 180}  # at scale 1
+COUNTS = {"files": 2400, "commands": 1200, "names": 1200, "kills": 180, "stores": 40}  # at scale 1
 
 
 def run(kind: str, seed: int, numbers: Sequence[int], num_workers: int = 2) -> list[Verdict]:
@@ -24,6 +24,8 @@ def run(kind: str, seed: int, numbers: Sequence[int], num_workers: int = 2) -> l
 
     if kind == "kills":
         return kills.run(seed, numbers, report)
+    if kind == "stores":
+        return stores.run(seed, numbers, report)
     return pool.run(f"tests.campaign.{kind}", seed, numbers, num_workers, report)
 
 

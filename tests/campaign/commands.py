@@ -39,13 +39,10 @@ VALUES = {
     "--device": "cpu cuda cuda:99",
     "--collectives": "allreduce allreduce,broadcast all_to_all gather",
     "--place": "in out both none",
-    "--against": "ring flat recursive_doubling rung",
-    "--seconds": "1 12 0 -1 1e9 nan",
     "--algorithms": "native native,ring ring,ring rung",
     "--sizes": "1KiB 4,8 1KiB:4KiB 4:1 1:4KiB 3 0 : 9EiB",
     "--iterations": "1 3 0 -1 10001 1e3",
     "--budget": "0.01 0 -1 1e9 5e-324",
-    "--emulate": "1Gbit/s 100Mbit/s,1ms fast 0Gbit/s 9e9Gbit/s 1Gbit/s,-1ms 1Gbit/s,1e9s 999999999Gbit/s",
     "--perfetto": "out.json out.json.gz . /dev/null none/x.json fifo",
     "--name": "machine $\\frac$",
 }
@@ -54,9 +51,17 @@ AROUND = "COLUMNS=0 COLUMNS=-1 COLUMNS=x COLUMNS=99999 TERM=dumb TERM= LANG=C LA
 AROUND += "HOME=/nonexistent FORCE_COLOR=1 NO_COLOR=1 RANK=x RANK=-1 RANK=5 TMPDIR=/nonexistent"
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "trace": 25, "import": 15, "nccl": 10}
-OFTEN |= {"play": 5, "diagnose": 15, "bank": 1}
+OFTEN |= {"diagnose": 15, "bank": 1}
 assert OFTEN.keys() == COMMANDS.keys()
 AS_PROCESS = ("profile", "doctor")
+# what `python -m rankscope` does, with another place than /dev/shm, where folders of others stand
+START = """
+import os, runpy
+from pathlib import Path
+from rankscope.values import folders
+folders.memory = lambda: Path(os.environ["CAMPAIGN_MEMORY"])
+runpy.run_module("rankscope", run_name="__main__", alter_sys=True)
+"""
 
 
 def prepare(folder: Path) -> Callable[[Random, Path], Case]:
@@ -91,8 +96,7 @@ def _words(name: str, chance: Random, paths: Sequence[str]) -> list[str]:
         is_option = parameter.param_type_name == "option"
         often = 0.3 if name == "profile" and parameter.opts[-1] != "--num-bytes" else 0.5
         if not is_option:
-            word = chance.choice(VALUES["--algorithm"].split()) if name == "play" else left.pop()
-            words += [word] * (chance.random() < 0.96)
+            words += [left.pop()] * (chance.random() < 0.96)
         elif parameter.is_flag:
             words += [chance.choice([*parameter.opts, *parameter.secondary_opts])] * (chance.random() < 0.2)
         elif chance.random() < (0.93 if parameter.required else often):
@@ -134,7 +138,7 @@ def judge(words: Sequence[str], code: int, out: str, err: str) -> None:
     """Raise Wrong unless a command said what it should, in text."""
     if "Traceback" in out + err:
         raise Wrong(f"shows a traceback: {err[-300:]!r}")
-    if code not in (0, 2) and not (code == 1 and "doctor" in words):
+    if code not in (0, 2):
         raise Wrong(f"exit {code}: {err[-300:]!r}")
     strange = re.search(r"[^\n -~\xa0-\ud7ff\ue000-\U0010ffff]", out + err)
     if strange:
@@ -159,7 +163,7 @@ def _process(words: Sequence[str], around: dict[str, str]) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "lib")} | around | {"CAMPAIGN": mark}
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "rankscope", *(word.replace("\0", "") for word in words)],
+            [sys.executable, "-c", START, *(word.replace("\0", "") for word in words)],
             env=environment,
             capture_output=True,
             stdin=subprocess.DEVNULL,

@@ -18,6 +18,7 @@ from random import Random
 from rankscope.machine import Profile
 from rankscope.values import folders
 
+from .. import strangers
 from ..processes import alive
 from .pool import Verdict, left_behind
 
@@ -63,13 +64,6 @@ JOBS = {  # each takes some seconds
     stages = [Stage("a", fn=slow, num_workers=2, processes=True), Stage("b", fn=slow, processes=True)]
     run(Pipeline(stages), range(120), timeout_s=10)
     """,
-    "part loaders": """
-    import numpy as np
-    from rankscope.parts import AsyncPartDataset, DelayedLoad, write_parts
-    files = write_parts("parts", 10, x=np.zeros((1000, 50)))
-    for batch in AsyncPartDataset(files, 10, num_loaders=2, load=DelayedLoad(0.04), timeout_s=10):
-        pass
-    """,
     "measure": """
     from rankscope.machine.measuring import plan, run
     plan.LAUNCH_S = 0.0  # so that there are many launches
@@ -114,13 +108,20 @@ def _case(seed: int, number: int) -> Verdict:
             tempfile.TemporaryDirectory(prefix="campaign-", dir=shm if shm.is_dir() else None) as memory,
         ):
             begun = time.monotonic()
-            wrong, hit = _signalled(job, how, chance, 0.5**attempt, Path(folder), Path(memory))
+            planted = strangers.Planted(Path(folder), Path(memory))
+            wrong, hit = _signalled(job, how, chance, 0.5**attempt, Path(folder), Path(memory), planted)
+            changed = planted.changed()
+            if changed:
+                wrong = f"changed folders of others: {changed[:3]}"
+            planted.release()
             if hit or wrong:
                 return Verdict(number, f"{how}, {job}", wrong, time.monotonic() - begun)
     return Verdict(number, f"{how}, {job}, too late", "no signal came in time")
 
 
-def _signalled(job: str, how: str, chance: Random, share: float, folder: Path, memory: Path) -> tuple[str, bool]:
+def _signalled(
+    job: str, how: str, chance: Random, share: float, folder: Path, memory: Path, planted: strangers.Planted
+) -> tuple[str, bool]:
     """Run a job, send a signal to one of its processes; return what is wrong afterwards, and whether it was hit."""
     mark, out, err = str(memory), folder / "out", folder / "err"
     environment = {"CAMPAIGN": mark, "CAMPAIGN_MEMORY": mark, "PYTHONPATH": str(ROOT / "lib"), "TMPDIR": str(folder)}
@@ -156,12 +157,10 @@ def _signalled(job: str, how: str, chance: Random, share: float, folder: Path, m
     if not wrong and b"Traceback" in err.read_bytes() and b"begun" in out.read_bytes():  # else Python still imported
         wrong = f"shows a traceback: {said}"
     if victim == owner.pid:  # the folders of one that was killed are deleted by the next process that needs one
-        for lock in folder.glob("*/.owner"):
-            os.utime(lock, (0, 0))
         folders._sweep(folder)
         for half in folder.glob("**/*.tmp") if how == "KILL" else ():  # of a file that was being written
             half.unlink()
-    left = [one.name for place in (folder, memory) for one in place.glob("**/*") if left_behind(one)]
+    left = [one.name for place in (folder, memory) for one in planted.others(place) if left_behind(one)]
     if not wrong and left:
         wrong = f"left {left[:3]}"
     if not wrong and num_done:

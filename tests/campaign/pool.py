@@ -20,6 +20,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rankscope.values import folders
+
+from .. import strangers
 from ..processes import children
 
 CASE_S = 10.0  # of a processor: the largest file that is read takes 4
@@ -171,11 +174,17 @@ class _Child:
 
 
 def _serve(line: Any, kind: str, seed: int, folder: str) -> None:
-    work, made = Path(folder, "work"), Path(folder, "made")
+    work = Path(folder, "work")
+    made = Path(folder, "made")
+    memory = Path(folder, "memory")  # stands in for /dev/shm
     made.mkdir()
+    memory.mkdir()
     os.environ["TMPDIR"] = tempfile.tempdir = str(made)
+    os.environ["CAMPAIGN_MEMORY"] = str(memory)
+    folders.memory = lambda: memory
     warnings.simplefilter("ignore")
     make = import_module(kind).prepare(made)
+    theirs = strangers.Planted(made, memory)
     vm_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     limit = vm_bytes + 4 * MOST_BYTES  # what is mapped, not only what is used
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
@@ -190,9 +199,14 @@ def _serve(line: Any, kind: str, seed: int, folder: str) -> None:
         os.chdir(work)
         case = make(random.Random(f"{seed} {kind} {number}"), work)
         Path(folder, "case").write_text(f"{case.name}\n{case.how}")
+        folders._swept.clear()  # so that each case may sweep
         wrong, seconds, grown = judged(case)
-        left = [path.name for place in (work, made) for path in place.glob("**/*") if left_behind(path)]
-        wrong = wrong or (f"left {left[:3]}" if left else "")
+        left = [path.name for place in (work, made, memory) for path in theirs.others(place) if left_behind(path)]
+        changed = theirs.changed()
+        if changed:  # whatever else is wrong, this is worse
+            wrong = f"changed folders of others: {changed[:3]}"
+        elif not wrong and left:
+            wrong = f"left {left[:3]}"
         line.send((case.name, wrong and f"{case.how}: {wrong}", seconds, grown))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,23 @@ from typing import Any
 import pytest
 
 from rankscope.machine import Profile
+from rankscope.values import folders
 
+from .. import strangers
+from ..diagnose.store_job import Result, Settings
 from ..processes import soon
 from . import __main__ as entry
-from . import commands, kills, names, pool
+from . import commands, kills, names, pool, stores
 from .files import STORED
 from .pool import Verdict, Wrong
 
-SAMPLE = {"files": (1, 19), "commands": (2, 20), "names": (5, 12), "kills": (17, 3)}  # seed and number of cases
+SAMPLE = {
+    "files": (1, 19),
+    "commands": (2, 20),
+    "names": (5, 12),
+    "kills": (17, 3),
+    "stores": (29, 2),
+}  # seed and number of cases
 
 
 @pytest.mark.slow
@@ -93,3 +103,52 @@ def test_the_exit_status_says_whether_there_are_violations(
         monkeypatch.setattr(pool, "run", lambda *given, found=found: [given[-1](one) or one for one in found])
         assert entry.main(["--only", "files", "--scale", "0"]) == code
         assert ("--seed 17 --only files --case 7" in capsys.readouterr().out) == bool(wrong)
+
+
+def test_the_judge_of_folders_of_others(tmp_path: Path) -> None:
+    """Whatever is deleted, changed or added in them is told, and then they are as before."""
+    planted = strangers.Planted(tmp_path)
+    assert planted.changed() == []
+    (tmp_path / "rankscope-a1b2c3d4").mkdir()  # one that was left behind
+    assert [path.name for path in planted.others(tmp_path)] == ["rankscope-a1b2c3d4"]
+    git = tmp_path / "rankscope-main" / ".git"
+    (git / "HEAD").write_text("")
+    assert planted.changed() == [str(git / "HEAD")]
+    (tmp_path / "rankscope-0.9" / "new").touch()
+    assert str(tmp_path / "rankscope-0.9" / "new") in planted.changed()
+    shutil.rmtree(tmp_path / "rankscope-thesis-data")
+    gone = [str(tmp_path / "rankscope-thesis-data"), str(tmp_path / "rankscope-thesis-data" / "results.csv")]
+    assert planted.changed() == gone
+    assert planted.changed() == []
+    planted.release()
+
+
+def test_the_judge_of_a_job_with_a_stopped_store() -> None:
+    settings = Settings(num_ranks=1, num_steps=2)
+    said = {"digest": 1.0, "unwatched_s": [0.01, 0.01], "watched_s": [0.01, 0.02]}
+    good = Result([0], [said], ["rankscope.watch: one line"], "")
+    assert stores.judge(settings, good) == ""
+    assert "exit codes [-6]" in stores.judge(settings, Result([-6], [said], [], "terminate called"))
+    assert "exit codes []" in stores.judge(settings, Result([], [], [], ""))
+    assert "traceback" in stores.judge(settings, Result([0], [said], [], "Traceback (most recent call last):"))
+    assert "more than one line" in stores.judge(settings, Result([0], [said], ["one", "two"], ""))
+    assert "trained 1 steps" in stores.judge(settings, Result([0], [said | {"watched_s": [0.01]}], [], ""))
+    slow = said | {"watched_s": [5.0, 5.0]}
+    assert "a step takes 5.0000 s watched" in stores.judge(settings, Result([0], [slow], [], ""))
+
+
+@pytest.mark.slow
+def test_a_sweep_by_name_and_age_alone_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What rankscope did once: a folder without a marker that was old enough was deleted."""
+    planted = strangers.Planted(tmp_path)
+
+    def sweep(place: Path) -> None:
+        for folder in place.glob("rankscope-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    monkeypatch.setattr(folders, "_sweep", sweep)
+    monkeypatch.setattr(folders, "_swept", set())
+    made = folders.make_folder(tmp_path)
+    assert any(path.endswith(".git") for path in planted.changed())
+    folders.delete_folder(made)
+    planted.release()

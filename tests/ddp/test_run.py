@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from rankscope import ddp
 from rankscope.ddp import DDPRun, Where
-from rankscope.machine.emulate import emulated
 from rankscope.ranks import RankError
+from tests.tools.emulate import emulated
 
 from ..machine.networks import needs_network
 
@@ -197,7 +197,7 @@ def test_ranks_may_be_on_an_emulated_network() -> None:
         (lambda: {"where": "nccl"}, "where must be a Where, got 'nccl'"),
         (lambda: {"where": Where("tcp")}, "backend must be one of 'gloo', 'nccl', 'mpi', got 'tcp'"),
         (lambda: {"where": Where(timeout_s=0)}, "timeout_s must be a finite number above 0 .*, got 0"),
-        (lambda: {"where": Where(network=5)}, "network must be an emulated one with hosts for 2 ranks, .*, got 5"),
+        (lambda: {"where": Where(network=5)}, "network must be one with hosts for 2 ranks, .*, got 5"),
         (lambda: {"static_graph": True, "accumulation": 2}, "static_graph must be False with accumulation: DDP's .*"),
     ],
 )

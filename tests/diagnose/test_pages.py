@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from rankscope.cli import app, main
 from rankscope.ddp import LocalStep
 from rankscope.diagnose import diagnose, read_traces
-from rankscope.diagnose.diagnosis import PHASES
 from rankscope.diagnose.join import join
 from rankscope.diagnose.perfetto import to_perfetto
+from rankscope.diagnose.trace import PHASES
 from rankscope.diagnose.what_if import what_if
 from rankscope.figures.jobs import draw_communication, draw_lateness, draw_phases, draw_step, job_page
 from rankscope.figures.svg import to_svg
@@ -138,6 +138,23 @@ def test_json_has_what_it_promises_in_seconds_and_bytes(folder: Path) -> None:
     assert found["buckets"][0]["num_bytes"] > 1 << 20
     assert {"what", "step_s", "saved_share"} == set(found["what_if"][0])
     assert found["findings"][0].startswith("Rank 2 arrives")
+
+
+def test_json_says_why_there_is_no_what_if_and_which_steps_were_skipped(folder: Path, tmp_path: Path) -> None:
+    found = json.loads(output(str(folder), "--json"))
+    assert found["what_if_skipped_steps"] == []
+    assert found["no_what_if"] is None
+    blind = write_traces(tmp_path, LAYERS, lambda num_bytes: 0.001, cap_mb=2.0, shapes=False)
+    found = json.loads(output(str(blind), "--json"))
+    assert found["what_if"] == []
+    assert "at least 3 steps with the same allreduces of gradients" in found["no_what_if"]
+
+
+def test_the_tables_have_one_unit_and_nobody_is_late_by_rounding(tmp_path: Path) -> None:
+    shown = output(str(write_traces(tmp_path, LAYERS, lambda num_bytes: num_bytes / 400e6, late_s=(0.0,) * 4)))
+    assert "µs" not in shown
+    assert "ns" not in re.findall(r"[\d.] (\w+)", shown)
+    assert "e-" not in shown
 
 
 def test_dumps_of_a_hang_name_the_rank_that_did_not_come(tmp_path: Path) -> None:

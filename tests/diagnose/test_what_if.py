@@ -10,7 +10,8 @@ import pytest
 
 from rankscope.ddp import LocalStep, recommend
 from rankscope.diagnose import diagnose, read_traces
-from rankscope.diagnose.what_if import what_if
+from rankscope.diagnose.trace import Trace
+from rankscope.diagnose.what_if import change_words, what_if
 from rankscope.timeline import Timeline
 
 from .made_traces import LOADER_S, OPTIMIZER_S, write_traces
@@ -66,6 +67,58 @@ def test_without_sizes_each_bucket_counts_as_a_gradient_and_no_sizes_at_all_are_
     blind = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0, shapes=False))
     with pytest.raises(ValueError, match="at least 3 steps with the same allreduces of gradients on every rank"):
         what_if(blind)
+
+
+def with_late_stamp(trace: Trace, step: int, by_s: float = 0.001) -> Trace:
+    """The same, with the last allreduce of a step stamped as done after the backward of the next one has begun."""
+    begins_s = np.sort(trace.timeline.select(kind="backward").start_s)
+    next_begin_s = begins_s[begins_s > trace.timeline.select(kind="step", item=step + 1).begin_s][0]
+    stops_s = trace.calls.stop_s.copy()
+    own = np.flatnonzero(trace.calls.launch_s < trace.timeline.select(kind="step", item=step).end_s)
+    stops_s[own[-1]] = next_begin_s + by_s
+    return attrs.evolve(trace, calls=attrs.evolve(trace.calls, stop_s=stops_s))
+
+
+def test_a_step_with_a_late_stamp_is_skipped_and_counted(tmp_path: Path) -> None:
+    traces = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0, num_steps=8))
+    whole = what_if(traces, caps_mb=CAPS)
+    assert whole.skipped_steps == ()
+    assert whole.notes == []
+    found = what_if([with_late_stamp(traces[0], 3), traces[1]], caps_mb=CAPS)
+    assert found.skipped_steps == (4,)
+    assert [one.what for one in found.answers] == [one.what for one in whole.answers]
+    assert [one.step_s for one in found.answers] == pytest.approx([one.step_s for one in whole.answers], rel=0.02)
+    assert "1 step was skipped, because a stamp came late" in str(found)
+    both = what_if([with_late_stamp(traces[0], 3), with_late_stamp(traces[1], 5)], caps_mb=CAPS)
+    assert both.skipped_steps == (4, 6)
+    assert "2 steps were skipped" in str(both)
+
+
+def test_where_no_step_is_left_late_stamps_are_named(tmp_path: Path) -> None:
+    traces = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0, num_steps=4))
+    late = [with_late_stamp(with_late_stamp(traces[0], 0), 1), with_late_stamp(traces[1], 2)]
+    with pytest.raises(ValueError, match="have 0 such steps, and 3 steps with late stamps"):
+        what_if(late)
+
+
+def test_ranks_that_are_late_together_are_taken_out_together(tmp_path: Path) -> None:
+    traces = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0, late_s=(0.03, 0.03, 0.0, 0.0)))
+    found = what_if(traces, diagnose(traces), caps_mb=CAPS)
+    answers = {one.what: one for one in found.answers}
+    assert found.step_s - answers["ranks 0 and 1 as fast as the others (loader)"].step_s == pytest.approx(
+        0.03, rel=0.05
+    )
+    assert not any(one.startswith("rank ") for one in answers)
+
+
+def test_times_are_in_one_unit_and_no_change_is_printed_as_zero(tmp_path: Path) -> None:
+    traces = read_traces(write_traces(tmp_path, LAYERS, cost, cap_mb=5.0, late_s=(0.0, 0.0, 0.03, 0.001)))
+    text = str(what_if(traces, diagnose(traces), caps_mb=CAPS))
+    assert text.startswith("The median step takes ")
+    assert "µs" not in text
+    assert "(-0.0%)" not in text
+    assert "(+0.0%)" not in text
+    assert [change_words(share) for share in (0.1234, -0.02, 0.0004, -0.0004, 0.0)] == ["-12.3%", "+2.0%", "", "", ""]
 
 
 def test_steps_that_do_not_fit_each_other_are_refused(tmp_path: Path) -> None:

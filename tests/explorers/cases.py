@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from rankscope import explorers
-from rankscope.explorers.panel import Explorer, Panel, Setting, Steps, explorer_of
+from rankscope.explorers.explorer import Explorer, Setting, Steps, explorer_of
+from rankscope.explorers.panel import Panel
 from rankscope.machine import Profile
 from rankscope.values.frozen import ReadOnly
 

@@ -15,7 +15,8 @@ import pytest
 from rankscope import explorers
 from rankscope.explorers import panel as panel_module
 from rankscope.explorers.catalogue import CATALOGUE
-from rankscope.explorers.panel import Explorer, Setting, Steps, shows
+from rankscope.explorers.explorer import Explorer, Setting, Steps
+from rankscope.explorers.opening import shows
 
 from .cases import CASES, Case, controls, others, shown
 

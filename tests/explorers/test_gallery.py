@@ -14,7 +14,7 @@ import nbformat
 import pytest
 
 from rankscope import explorers
-from rankscope.explorers import catalogue
+from rankscope.explorers import gallery_panel
 from rankscope.explorers.catalogue import CATALOGUE, Entry
 from rankscope.machine import Profile
 
@@ -69,7 +69,7 @@ def test_it_makes_explorers_when_they_are_picked_and_keeps_their_settings(monkey
         show.__name__ = entry.name
         return entry._replace(show=show)
 
-    monkeypatch.setattr(catalogue, "_ENTRIES", {entry.name: counted(entry) for entry in CATALOGUE})
+    monkeypatch.setattr(gallery_panel, "ENTRIES", {entry.name: counted(entry) for entry in CATALOGUE})
     box = explorers.gallery(opened="zero")
     assert made == ["zero"]
     box.children[0].value = "samplers"

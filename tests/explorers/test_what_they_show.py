@@ -31,7 +31,7 @@ from rankscope.explorers.transfers import between
 from rankscope.explorers.zero import memory
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.palette import INK
-from rankscope.figures.player import animated, draw_play
+from rankscope.figures.player import draw_play
 from rankscope.figures.svg import to_svg
 from rankscope.machine import Profile, bank
 from rankscope.machine.bank import is_sick, provenances
@@ -135,41 +135,6 @@ def test_player_steps_from_message_to_message_and_plays_its_slider(tmp_path: Pat
     refused.buttons["step"].click()
     assert refused.controls["moment"].disabled
     assert refused.still() == ""
-
-
-def test_player_saves_what_it_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    box = explorers.player(algorithm="allgather ring", against="none")
-    box.save("mine.svg", seconds=3)
-    found = plays(box.now)
-    assert Path("mine.svg").read_text(encoding="utf-8") == animated(found, 3.0) + "\n"
-    box.buttons["save as SVG"].click()
-    assert Path("allgather_ring.svg").read_text(encoding="utf-8") == animated(found) + "\n"
-    assert "wrote allgather_ring.svg" in box.said.value
-    box.controls["algorithm"].value = "ring"
-    box.controls["against"].value = "swing"
-    monkeypatch.setattr(
-        sys.modules["rankscope.explorers.player"],
-        "save_play",
-        lambda plays, path, seconds: (tmp_path / path).write_text("gif"),
-    )
-    box.buttons["save as GIF"].click()
-    assert Path("ring_against_swing.gif").exists()
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(sys.modules["rankscope.explorers.player"], "save_play", full)
-    box.buttons["save as SVG"].click()
-    assert "No space left on device" in box.said.value
-    with pytest.raises(OSError, match="No space left"):
-        box.save("mine.svg")
-
-
-def test_a_notebook_keeps_the_animation_where_it_is_small() -> None:
-    small, large = explorers.player(against="none"), explorers.player()
-    assert small._repr_mimebundle_()["image/svg+xml"] == animated(plays(small.now))
-    assert large._repr_mimebundle_()["image/svg+xml"] == svg(PLAYER)
 
 
 # ---- samplers

@@ -28,7 +28,7 @@ from rankscope.ddp import LocalStep
 from rankscope.ddp.buckets import ParameterSpec
 from rankscope.ddp.recommend import Recommendation
 from rankscope.explorers.catalogue import CATALOGUE
-from rankscope.explorers.panel import Explorer
+from rankscope.explorers.explorer import Explorer
 from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
 from rankscope.figures.axes import to_axes
 from rankscope.figures.boxes import draw_boxes

@@ -5,22 +5,20 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build
 from rankscope.collectives.playback import Playback, playback
-from rankscope.figures import player
 from rankscope.figures.marks import Drawing, Rects
 from rankscope.figures.palette import EMPTY, ramp
-from rankscope.figures.player import animated, draw_play, save_play, strips
+from rankscope.figures.player import draw_play, strips
 from rankscope.figures.svg import to_svg
 
+from ..tools.playing_picture import animated
 from .readable import svg_problems
 from .shown import keys_of, placed, words_of
 
@@ -295,67 +293,3 @@ def test_where_nothing_moves_a_moment_on_the_way_is_shown() -> None:
 def test_two_animations_on_one_page_reveal_their_own() -> None:
     one, two = (re.findall(r'clipPath id="([^"]+)"', animated(plays(name)))[0] for name in ("one", "race"))
     assert one != two
-
-
-# ---- as a file
-
-
-def test_a_gif_has_its_frames_and_holds_the_last(tmp_path: Path) -> None:
-    path = tmp_path / "ring.gif"
-    save_play([play()], path, seconds=0.6)
-    with Image.open(path) as picture:
-        assert picture.n_frames == 6
-        assert picture.info["loop"] == 0
-        frames, times = [], []
-        for nth in range(6):
-            picture.seek(nth)
-            times.append(picture.info["duration"])
-            frames.append(np.asarray(picture.convert("RGB")))
-        assert picture.size[0] > 900
-    assert times == [100] * 5 + [2500]
-    yellow = [int((abs(frame.astype(int) - [253, 231, 37]) < 12).all(axis=2).sum()) for frame in frames]
-    assert yellow == sorted(yellow)  # chunks that are finished
-    assert yellow[-1] > 10 * yellow[0]
-    assert (frames[0][0, 0] == 255).all()
-
-
-def test_an_svg_file_is_what_is_animated(tmp_path: Path) -> None:
-    path = tmp_path / "race.svg"
-    save_play(plays("race"), path, seconds=3.0, title="a <race>")
-    assert path.read_text(encoding="utf-8") == animated(plays("race"), 3.0, "a <race>") + "\n"
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "ring.gif"
-    path.write_bytes(b"old")
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Image.Image, "save", fail)
-    with pytest.raises(OSError, match="No space left"):
-        save_play([play()], path, seconds=0.3)
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(OSError, match="nowhere"):
-        save_play([play()], tmp_path / "nowhere" / "ring.svg")
-
-
-@pytest.mark.parametrize(
-    ("name", "seconds", "message"),
-    [
-        ("ring.mp4", 3.0, "path must end in .svg or .gif, got '.*ring.mp4'"),
-        ("ring", 3.0, "path must end in .svg or .gif"),
-        ("ring.svg", 0, "seconds must be a finite number above 0 and of at most 60.0, got 0"),
-        ("ring.gif", 61, "seconds must be a finite number above 0 and of at most 60.0, got 61"),
-        ("ring.svg", None, "seconds must be a finite number above 0"),
-        ("race.gif", 60, "frames have at most 1000000 pixels in all, got [0-9]+: take fewer seconds"),
-    ],
-)
-def test_what_cannot_be_written_is_refused(
-    name: str, seconds: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(player, "_MOST_PIXELS", 1_000_000)
-    with pytest.raises(ValueError, match=message):
-        save_play([play()], tmp_path / name, seconds)
-    assert not list(tmp_path.iterdir())

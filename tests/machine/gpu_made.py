@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rankscope.machine import Protocol, measure_traps
+from rankscope.machine import Protocol
 from rankscope.machine.measuring import run
 from rankscope.machine.measuring.plan import transfer_keys
 from rankscope.machine.measuring.transfers import most_bytes, transfer_points
@@ -142,10 +142,5 @@ def _in_rank(name: str, *args: Any) -> Any:
 
     rank.Cuda = lambda _: Made()  # type: ignore[assignment,misc]
     rank._gpu = lambda: "cuda:0"
-    rank.measure_traps = lambda _: measure_traps(Made(), 2**20)
-    rank.measure_loader = lambda _: [
-        Point("loader", 2**20, [s] * 4, [True] * 4, {"pin_memory": pin, "num_workers": 0})
-        for pin, s in ((False, 2e-3), (True, 1e-3))
-    ]
     found = getattr(rank, name)(*args)
     return found | {"gpus": PROVENANCE["gpus"], "transfer_bytes": 2**17} if name == "survey" else found

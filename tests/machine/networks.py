@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankscope.machine.emulate import emulated
+from tests.tools.emulate import emulated
 
 
 def why_not() -> str:

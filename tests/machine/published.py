@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from rankscope.machine import read_log
 from rankscope.machine.curve import Curve
 from rankscope.machine.profile import NATIVE
+from tests.tools.rare_logs import read
 
 LOGS = Path(__file__).parents[2] / "../shared/measurements/logs"
 LEAST = 12  # sizes of a curve
@@ -45,7 +45,7 @@ def published() -> Iterator[Published]:
     """Yield every curve of at least LEAST sizes above 0: collectives by the backend itself, messages and copies."""
     for path in sorted(LOGS.glob("*")):
         try:
-            profiles = read_log(path)
+            profiles = read(path)
         except ValueError:  # no log of points; which are refused, and why, is tested with the reader
             continue
         words = path.name.removeprefix("aiconfigurator-").split("-")

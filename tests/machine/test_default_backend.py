@@ -24,7 +24,7 @@ from rankscope.machine.measuring import run
         (8, {"num_ranks": 9}, {}, "gloo"),  # NCCL has no two ranks on a GPU
         (8, {"device": "cpu"}, {}, "gloo"),
         (8, {"device": "cuda"}, {}, "gloo"),
-        (8, {"emulate": (1e9, 0.0)}, {}, "gloo"),
+        (8, {"network": object()}, {}, "gloo"),
         (8, {}, {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "nccl"),
         (4, {}, {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "gloo"),
     ],

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
-from rankscope.machine import emulate
-from rankscope.machine.emulate import Network, emulated
-from rankscope.machine.emulate.switch import is_bare, processes_in
+from rankscope.machine import Profile
+from tests.tools import emulate
+from tests.tools.emulate import Network, emulated
+from tests.tools.emulate.__main__ import main, parse_network
+from tests.tools.emulate.switch import is_bare, processes_in
 
 from ..processes import NOT_HANGING_S, alive, open_files, soon
 from .host_functions import every_allreduce, messages, stay, who
@@ -25,6 +27,7 @@ from .networks import needs_network
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[2]
 RATE, LATENCY_S = 12.5e6, 0.005  # 100 Mbit/s
 
 
@@ -63,6 +66,23 @@ def test_ranks_are_on_hosts_of_their_own(kind: str, request: pytest.FixtureReque
     assert [total for total, _, _ in found] == [46] * 4
     assert all(names == [network.device, "lo"] for _, names, _ in found)
     assert len({namespace for _, _, namespace in found} - {os.readlink("/proc/self/ns/net")}) == 4
+
+
+@needs_network
+def test_a_profile_is_measured_on_it_and_says_so(tmp_path: Path) -> None:
+    words = ["100Mbit/s,5ms", "--num-ranks", "2", "--sizes", "1KiB", "--algorithms", "ring", "--iterations", "6"]
+    profile = main([*words, "-o", str(tmp_path / "slow.json")])
+    assert Profile.load(tmp_path / "slow.json") == profile
+    assert profile.provenance["network"] == "emulated: 100 Mbit/s, 5 ms"
+    assert (profile.num_nodes, list(profile.ranks_per_node)) == (2, [1, 1])
+    assert all(min(point.seconds) >= LATENCY_S for point in profile.select("ping_pong", link="inter"))
+
+
+def test_networks_by_name() -> None:
+    networks = {"1Gbit/s": (125e6, 0.0), "64 kbit/s, 0.25 s": (8e3, 0.25), "8kbit/s,9us": (1e3, 9e-6)}
+    assert {text: parse_network(text) for text in networks} == networks
+    with pytest.raises(ValueError, match="network must be a rate and a latency, as in 100Mbit/s,5ms, .* got 'fast'"):
+        parse_network("fast")
 
 
 @needs_network
@@ -221,7 +241,7 @@ def test_nothing_is_left_after_the_end(latency_s: float, error: Any) -> None:
 
 OWNER = """
 import os, sys, time
-from rankscope.machine.emulate import emulated
+from tests.tools.emulate import emulated
 
 def wait():
     print("up", flush=True)
@@ -247,6 +267,7 @@ def test_nothing_is_left_of_an_owner_that_is_ended(latency_s: float, doing: str,
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
+        cwd=ROOT,
     )
     assert owner.stdout is not None
     inodes = {int(word) for word in owner.stdout.readline().split()}

@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from rankscope.machine import Profile, measure_traps
-from rankscope.machine.claims import CLAIMS, claims
+from rankscope.machine import Profile
 from rankscope.machine.link_facts import (
     PCIE,
     LinkFacts,
@@ -22,6 +21,7 @@ from rankscope.machine.link_facts import (
     transfers_of,
 )
 from rankscope.machine.measuring.plan import Protocol
+from rankscope.machine.profile import PAST
 from rankscope.pipeline import Pipeline, Stage, simulate
 from rankscope.values.storage import StorageError
 
@@ -141,28 +141,15 @@ def test_a_profile_that_does_not_tell_its_link_has_no_facts(topology: str) -> No
     assert facts_of(profile([], topology=topology)) is None
 
 
-# ---- claims, predicted
+def test_facts_are_those_of_a_profile() -> None:
+    with pytest.raises(ValueError, match="profile must be a Profile, got 3"):
+        facts_of(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("generation", PCIE)
-def test_what_is_predicted_holds_on_the_gpu_that_was_made(known: Profile, generation: int) -> None:
-    both = claims(known.add(*measure_traps(Made(), 2**22)), stated(generation))
-    assert [(one.predicted.holds, one.measured.holds) for one in (both[0], *both[2:4])] == [(True, True)] * 3
-
-
-def test_a_prediction_may_turn_out_wrong() -> None:
-    """Where the host copies no slower than the link carries and nothing is lost to a start, pinning gains nothing."""
-    assert claims(facts=LinkFacts("", 1e9, 1e9, 100e9))[-1].predicted.holds is False
-
-
-def test_a_claim_prints_with_prediction_and_measurement(known: Profile) -> None:
-    bare, full = ("\n".join(map(str, claims(one, stated(4)))) for one in (None, known))
-    assert bare.count("not measured here") == len(CLAIMS)
-    assert full.count("not measured here") == len(CLAIMS) - 1
-    assert all(claim in bare for claim in CLAIMS)
-    assert f"measured   yes: {claims(known)[0].measured.words}" in full
-    with pytest.raises(ValueError, match="facts must be a LinkFacts, got 4"):
-        claims(known, 4)
+def test_a_profile_with_experiments_that_are_no_longer_measured_still_loads(tmp_path: Path) -> None:
+    points = [point(what, 2**28, 5e-3, method="pinned_non_blocking", num_wrong=9) for what in PAST]
+    stored = profile(points)
+    assert Profile.load(stored.save(tmp_path / "before.json")) == stored
 
 
 # ---- the profile that was recorded

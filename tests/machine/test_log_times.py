@@ -2,7 +2,7 @@
 
 Patterns are found in the modules of the readers, and long lines are derived from each pattern; logs are derived from
 an example of each reader in `READERS`. A new pattern or reader is therefore covered without a change here, except that
-a reader needs an example in `logs_made`.
+a reader needs an example in `logs_made`. The readers of rare logs, which make the bank, are tested as well.
 """
 
 from __future__ import annotations
@@ -26,10 +26,12 @@ from typing import Any
 import pytest
 
 from rankscope import nccl
-from rankscope.machine import expected, link_facts, logs, provenance, read_log
-from rankscope.machine.logs import READERS
+from rankscope.machine import expected, link_facts, logs, provenance
 from rankscope.nccl import log as nccl_log
 from rankscope.nccl import topology as nccl_topology
+from tests.tools import rare_logs
+from tests.tools.rare_logs import ALL as READERS
+from tests.tools.rare_logs import read as read_log
 
 from . import logs_made as made
 
@@ -76,6 +78,7 @@ READER_MODULES = [
     *(importlib.import_module(f"{logs.__name__}.{one.name}") for one in pkgutil.iter_modules(logs.__path__)),
     nccl_log,
     nccl_topology,
+    rare_logs,
 ]
 MODULES = [*READER_MODULES, expected, link_facts, provenance]  # the last three see strings from logs
 PROBES = "a1A. \t\n:-_+[|/,(eG"  # characters that classes contain

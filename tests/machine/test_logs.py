@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from rankscope import machine
 from rankscope.cli import main
-from rankscope.machine import Profile, read_log
-from rankscope.machine.logs import READERS
+from rankscope.machine import Profile
+from tests.tools.rare_logs import ALL as READERS
+from tests.tools.rare_logs import RARE
+from tests.tools.rare_logs import read as read_log
 
 from . import logs_made as made
 
@@ -376,6 +379,13 @@ def test_every_kind_is_recognised_and_can_be_forced(tmp_path: Path, kind: str) -
     other = next(name for name in READERS if name not in (kind, "osu"))
     with pytest.raises(ValueError, match="line"):
         read(tmp_path, made.OTHERS[kind][0], kind=other)
+
+
+@pytest.mark.parametrize("kind", RARE)
+def test_the_library_reads_no_rare_logs(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a.log").write_text(made.OTHERS[kind][0])
+    with pytest.raises(ValueError, match="not a log of nccl-tests, osu, all_reduce_bench, nvbandwidth, p2p"):
+        machine.read_log(tmp_path / "a.log")
 
 
 def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path) -> None:

@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import attrs
 import pytest
 import torch
 
 from rankscope import cli
-from rankscope.cli.profile import parse_network, parse_sizes
+from rankscope.cli.profile import parse_sizes
 from rankscope.machine import Profile
 from rankscope.machine.measuring import rank as measure_rank
 from rankscope.machine.measuring import run as measure_run
@@ -127,7 +128,7 @@ def test_a_file_of_another_setting_or_of_something_else_is_left_alone(
 
 
 def test_what_is_no_protocol_and_no_report_is_refused(tmp_path: Path) -> None:
-    for name, wrong in (("protocol", {}), ("report", 3), ("emulate", 1e6)):
+    for name, wrong in (("protocol", {}), ("report", 3), ("network", 1e6)):
         with pytest.raises(ValueError, match=f"{name} must be .*, got {wrong!r}"):
             measure(tmp_path / "a.json", **{name: wrong})  # type: ignore[arg-type]
     assert not (tmp_path / "a.json").exists()
@@ -144,8 +145,7 @@ def test_what_is_no_protocol_and_no_report_is_refused(tmp_path: Path) -> None:
         (["--place", "there"], "--place must be one of 'in', 'out', 'both', got 'there'"),
         (["--num-ranks", "1"], "num_ranks must be a whole number from 2 to 256, got 1"),
         (["--budget", "-1"], "budget_s must be a finite number above 0.0 and of at most 3600, got -1.0"),
-        (["--emulate", "fast"], "--emulate must be a rate and a latency, as in 100Mbit/s,5ms"),
-        (["--emulate", "1Gbit/s", "--backend", "mpi"], "backend='mpi' needs a torch that was built with MPI"),
+        (["--backend", "mpi"], "backend='mpi' needs a torch that was built with MPI"),
         (["--sizes"], "requires an argument"),
     ],
 )
@@ -158,9 +158,7 @@ def test_bad_input_is_one_line_and_leaves_no_file(words: list[str], message: str
     assert not list(tmp_path.iterdir())
 
 
-def test_networks_and_sizes_by_name() -> None:
-    networks = {"1Gbit/s": (125e6, 0.0), "64 kbit/s, 0.25 s": (8e3, 0.25), "8kbit/s,9us": (1e3, 9e-6)}
-    assert {text: parse_network(text) for text in networks} == networks
+def test_sizes_by_name() -> None:
     assert parse_sizes("1KiB:5KiB") == [1024, 2048, 4096]
     assert parse_sizes("64KiB,1KiB") == [65536, 1024]
 
@@ -203,9 +201,10 @@ def test_gloo_on_a_gpu_has_its_own_collectives_and_no_links(tmp_path: Path, monk
     assert " --no-transfers" in profile.provenance["command"]
     assert profile_command(path, "--device", "cuda", *words, "--algorithms", "native,ring")[0] == 0
     assert {point.options["algorithm"] for point in Profile.load(path).select("allreduce")} == {"native", "ring"}
-    code, _, err = profile_command(path, "--device", "cuda", *words, "--emulate", "1Gbit/s")
-    assert code == 2
-    assert "emulate needs backend='gloo' and device='cpu', and does not work under torchrun" in err
+    hosts = Mock(num_hosts=2)
+    with pytest.raises(ValueError, match="network needs backend='gloo' and device='cpu', and does not work under"):
+        measure(tmp_path / "other.json", num_ranks=2, device="cuda", network=hosts)
+    hosts.launch.assert_not_called()
     monkeypatch.undo()
     code, _, err = profile_command(path, *words, "--algorithms", "native")
     assert code == 2

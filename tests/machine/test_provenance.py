@@ -49,7 +49,7 @@ def test_it_names_no_host_no_user_and_no_folder(monkeypatch: pytest.MonkeyPatch)
         (["rankscope", "--output={folder}/a.json"], "rankscope --output=a.json"),
         (["rankscope", "-o", "~/a.json"], "rankscope -o a.json"),
         (["rankscope", "-o", "../not there/a.json"], "rankscope -o a.json"),
-        (["rankscope", "--emulate", "100Mbit/s,5ms"], "rankscope --emulate 100Mbit/s,5ms"),
+        (["rankscope", "--sizes", "1KiB,4KiB"], "rankscope --sizes 1KiB,4KiB"),
         (["rankscope", "--sizes", "1KiB:1MiB"], "rankscope --sizes 1KiB:1MiB"),
     ],
 )

@@ -8,8 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +16,16 @@ import pytest
 import torch
 
 from rankscope.machine import Profile, measure, provenance, verdict
-from rankscope.machine.measuring import transfers
 from rankscope.machine.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys
 from rankscope.machine.measuring.transfers import (
-    BATCH_SIZE,
-    LOOKED_AT,
-    TRIES,
     Buffers,
     Cuda,
     check,
-    measure_loader,
-    measure_traps,
     most_bytes,
     move_of,
     sampled,
 )
 from rankscope.machine.profile import Point
-from rankscope.ranks import launch
 
 from ..test_boundaries import RUNNERS
 from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made, copies, put_into_ranks
@@ -253,9 +244,8 @@ def test_nothing_wrong_is_timed() -> None:
     ],
 )
 def test_what_is_no_gpu_is_refused_in_one_sentence(device: str, message: str) -> None:
-    for ask in (Cuda, measure_traps):
-        with pytest.raises(ValueError, match=message):
-            ask(device)
+    with pytest.raises(ValueError, match=message):
+        Cuda(device)
 
 
 def test_cuda_without_a_number_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,73 +255,6 @@ def test_cuda_without_a_number_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch)
     assert set(given) == {torch.device("cuda", 0)}
 
 
-# ---- the two traps
-
-
-def test_who_reads_or_changes_too_early_gets_wrong_data_where_copies_do_not_block() -> None:
-    points = measure_traps(Made(), 2**20)
-    wrong = {(p.what, p.options["method"].split("_")[0]): p.options["num_wrong"] for p in points}
-    assert wrong == {
-        ("too_early", "pinned"): LOOKED_AT,
-        ("too_early", "pageable"): 0,
-        ("changed_source", "pinned"): LOOKED_AT,
-        ("changed_source", "pageable"): 0,
-    }
-    for point in points:
-        rate = RATES[point.options["method"].split("_")[0]]
-        assert point.seconds == nearly([CALL_S + LATENCY_S + 2**20 / rate] * TRIES)
-
-
-def test_where_copies_block_nothing_is_wrong() -> None:
-    class Blocking(Made):
-        def copy(self, pairs: Any, non_blocking: bool, lane: int) -> None:
-            super().copy(pairs, False, lane)
-
-    assert {point.options["num_wrong"] for point in measure_traps(Blocking(), 2**20)} == {0}
-
-
-def test_a_copy_that_never_comes_is_not_taken_for_one_read_too_early() -> None:
-    with pytest.raises(RuntimeError, match="a copy from the GPU to pinned memory delivered wrong data"):
-        measure_traps(Short(), 2**20)
-
-
-def test_the_traps_fit_into_memory() -> None:
-    assert {point.num_bytes for point in measure_traps(Made(free=(12 * 2**18, 1 << 40)))} == {2**18}
-
-
-# ---- the loader
-
-
-def small_epochs(put: Callable[..., Any], step: Callable[[torch.Tensor], Any], workers: int = 0) -> None:
-    """Let `measure_loader` take 3 batches of 32 samples of 64 bytes, without pin_memory, and this step."""
-    sizes = {"SAMPLE_BYTES": 64, "NUM_BATCHES": 3, "PINS": (False,), "WORKERS": (workers,)}
-    for name, value in {**sizes, "products": lambda device: step}.items():
-        put(transfers, name, value)
-
-
-def test_an_epochs_mean_batch_is_what_its_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    began: list[float] = []
-
-    def step(batch: torch.Tensor) -> None:
-        began.append(time.perf_counter())
-        time.sleep(0.002)
-
-    small_epochs(monkeypatch.setattr, step)
-    (point,) = measure_loader("cpu")
-    assert (point.what, point.num_bytes) == ("loader", 64 * BATCH_SIZE)
-    assert dict(point.options) == {"pin_memory": False, "num_workers": 0}
-    epochs = [began[place : place + 3] for place in range(0, len(began), 3)][1:]
-    assert len(epochs) == len(point.seconds)
-    for seconds, starts in zip(point.seconds, epochs, strict=True):
-        assert seconds * 3 >= starts[-1] - starts[0] + 0.002
-
-
-def test_a_batch_with_wrong_data_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    small_epochs(monkeypatch.setattr, lambda batch: batch.zero_())
-    with pytest.raises(RuntimeError, match="batch 0 has wrong data: its last elements sum up to 0, not 496"):
-        measure_loader("cpu")
-
-
 # ---- in a profile
 
 
@@ -339,7 +262,7 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
     put_into_ranks(monkeypatch)
     protocol = attrs.evolve(QUICK, sizes=[2**16], algorithms=["native"])
     plain = measure(tmp_path / "a.json", attrs.evolve(protocol, transfers=False), num_ranks=2)
-    assert not [point for point in plain.points if point.what in ("transfer", "too_early")]
+    assert not [point for point in plain.points if point.what == "transfer"]
     told: list[Any] = []
     profile = measure(tmp_path / "a.json", protocol, num_ranks=2, report=told.append)
     assert profile.points[: len(plain.points)] == plain.points
@@ -349,8 +272,7 @@ def test_a_profile_has_the_copies_where_there_is_a_gpu(tmp_path: Path, monkeypat
     assert measure(tmp_path / "a.json", protocol, num_ranks=2) == profile
     words = "\n".join(verdict(profile))
     assert "Copies to the GPU: 4.94 GB/s with pinned memory at 64 KiB" in words
-    assert "That DataLoader(pin_memory=True) makes batches arrive faster: yes" in words
-    assert {"transfer", "pin", "too_early"} <= set(profile.to_frame(predicted=True).what)
+    assert {"transfer", "pin"} <= set(profile.to_frame(predicted=True).what)
 
 
 def test_links_of_gpus_are_told_without_their_addresses(tmp_path: Path) -> None:
@@ -377,16 +299,6 @@ def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_loaders_workers_run_in_a_launched_rank() -> None:
-    (points,) = launch(loads_in_a_rank, 1)
-    assert [point.options["num_workers"] for point in points] == [2]
-
-
-def loads_in_a_rank() -> list[Point]:
-    small_epochs(setattr, lambda batch: batch, workers=2)  # in a process of its own
-    return measure_loader("cpu")
 
 
 # ---- on a GPU
@@ -417,10 +329,7 @@ def test_pinned_bandwidth_is_that_of_a_plain_loop() -> None:
 @gpu
 @pytest.mark.gpu
 def test_a_gpu_does_all_that_a_made_one_does() -> None:
-    points = copies(Cuda(), QUICK, 2**12, 2**20) + measure_traps()
+    points = copies(Cuda(), QUICK, 2**12, 2**20)
     assert {point.key for point in points if point.what in ("transfer", "pin")} == {
         key for size in (2**12, 2**20) for key in transfer_keys(size, torch.cuda.device_count())
     }
-    wrong = {(p.what, p.options["method"]): p.options["num_wrong"] for p in points if "num_wrong" in p.options}
-    assert wrong["too_early", "pinned_non_blocking"] > 0
-    assert wrong["changed_source", "pinned_non_blocking"] > 0

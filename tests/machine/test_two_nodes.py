@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from rankscope.machine import Profile
-from rankscope.machine.emulate import emulated
+from tests.tools.emulate import emulated
 
 from .networks import needs_network
 

@@ -1,4 +1,4 @@
-"""Part files for real: the same rows however they are loaded, queues that are bounded, and deaths that are named."""
+"""Part files for real: the same rows however they are loaded, bounded queues, and dead workers that are named."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import gc
 import multiprocessing
 import os
 import pickle
-import resource
+import re
 import signal
-import subprocess
 import sys
 import threading
 import time
-import types
 import weakref
 from functools import partial
 from pathlib import Path
@@ -28,17 +26,19 @@ from rankscope.parts import datasets
 from rankscope.parts import files as files_module
 from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
 from rankscope.parts.files import DelayedLoad, PartError, load_part, write_parts
-from rankscope.parts.loaders import LoaderDied
 from rankscope.parts.simulate import idle_share, simulate
 from rankscope.pipeline.service import Lognormal
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder
-from rankscope.workers import crew
 
-from ..processes import NOT_HANGING_S, alive, gone, server_pid, soon
+from ..processes import NOT_HANGING_S, gone, soon
 from . import loads as part_loads
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("leaves_nothing")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("leaves_nothing"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),  # more workers than cores
+]
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_loading_ahead_changes_no_bit_of_any_epoch(files, queue_size, num_loader
     ahead = AsyncPartDataset(files, 3, 2, 1, 7, queue_size=queue_size, num_loaders=num_loaders, **arguments)
     orders = []
     with ahead:
-        pids = ahead.pids
+        pids = workers()
         assert len(pids) == num_loaders
         for epoch in (0, 1, 5):
             now.set_epoch(epoch)
@@ -214,11 +214,15 @@ def test_loading_ahead_changes_no_bit_of_any_epoch(files, queue_size, num_loader
             batches = list(DataLoader(ahead, batch_size=None))
             equal(batches, list(now))
             orders.append([batch["x"].tolist() for batch in batches])
-            assert ahead.pids == pids  # the same processes, epoch after epoch
+            assert workers() == pids  # the same processes, epoch after epoch
     assert orders[0] != orders[1] != orders[2]
     assert all(len(rows) == 3 for rows in orders[0]) == drop_last
-    assert ahead.pids == []
     assert gone(pids)
+
+
+def workers():
+    """The processes that load parts."""
+    return sorted(process.pid for process in multiprocessing.active_children())
 
 
 def test_a_data_loader_worker_is_told_that_it_is_the_wrong_place(files, monkeypatch):
@@ -238,26 +242,14 @@ def test_batches_may_be_kept_and_written_to(files):
     assert sum(int(batch["x"].sum()) for batch in kept) == 34 * 1000 + 33 * 17  # still there after the end
 
 
-def test_memory_is_used_again(tmp_path):
-    files = write_parts(tmp_path, 1000, x=np.arange(40_000))
-    with AsyncPartDataset(files, 1000, queue_size=2) as dataset:
-        segments = set()
-        for _ in dataset:
-            (loaders,) = dataset._started
-            segments |= set(loaders.workers[0].post.exchange._theirs)
-    assert len(segments) <= 6  # one loading, one held, two queued, two with the trainer
-
-
 # ---- the queue
 
 
-@pytest.mark.parametrize(("queue_size", "num_loaders"), [(1, 1), (2, 1), (1, 3), (4, 2)])
-def test_loaders_run_ahead_by_the_queue_and_their_own_part_and_no_further(files, queue_size, num_loaders):
+@pytest.mark.parametrize(("queue_size", "num_loaders", "ahead"), [(1, 1, 2), (2, 1, 3), (1, 3, 6), (4, 2, 6)])
+def test_loaders_run_ahead_as_far_as_is_said_and_no_further(files, queue_size, num_loaders, ahead):
     recorder = Recorder()
-    setting = {"queue_size": queue_size, "num_loaders": num_loaders, "recorder": recorder}
-    ahead = queue_size + num_loaders
-    dataset = AsyncPartDataset(files, 100, **setting)
-    for taken, _ in enumerate(dataset, start=1):  # a part is a batch, but for the empty one
+    dataset = AsyncPartDataset(files, 100, queue_size=queue_size, num_loaders=num_loaders, recorder=recorder)
+    for taken, _ in enumerate(dataset, start=1):  # a part is a batch, except the empty one
         taken += taken > dataset.shard.index(os.fspath(files[2]))
         expected = list(range(min(taken + ahead, len(files))))
         assert soon(lambda: len(recorder.timeline().select(kind="load")) >= len(expected))  # noqa: B023
@@ -286,7 +278,6 @@ def test_an_error_while_loading_comes_in_its_turn_with_file_and_cause(files, kin
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == 5
     equal(seen, good[:num_batches])
-    assert getattr(dataset, "pids", []) == []
 
 
 def test_an_error_that_does_not_survive_a_pickle_still_says_what_it_said(files):
@@ -302,121 +293,65 @@ def test_what_is_no_part_is_refused(files, kind):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_a_load_may_be_of_a_notebook_and_what_cannot_be_sent_is_refused(files, monkeypatch):
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a worker gets its load by pickle")
+def test_a_load_may_be_of_a_notebook(files):
     equal(list(AsyncPartDataset(files, 3, load=lambda path: load_part(path))), list(SyncPartDataset(files, 3)))
-    lock = threading.Lock()
-    monkeypatch.setitem(sys.modules, "made_here", made := types.ModuleType("made_here"))
-    exec("def load(path): pass", made.__dict__)
-    for load, why in ((lambda path: lock, "cannot pickle '_thread.lock'"), (made.load, "No module named 'made_here'")):
-        with pytest.raises(ValueError, match=f"load must be a function that can be sent to .*, got <function.*{why}"):
-            list(AsyncPartDataset(files, 3, load=load))
 
 
-def hanging(files):
-    """A dataset of which all but the first part hang in loading, and an iteration that has taken that part."""
+def stuck_after_one(files, **options):
+    """A dataset of which all parts but the first take ten minutes to load."""
     first = SyncPartDataset(files, 100).shard[0]
-    dataset = AsyncPartDataset(files, 100, load=partial(part_loads.hang_but_on, first), num_loaders=2)
+    return AsyncPartDataset(files, 100, load=partial(part_loads.hang_but_on, first), **options)
+
+
+def test_a_killed_worker_is_named_with_the_file_that_did_not_arrive(files):
+    dataset = stuck_after_one(files)
     batches = iter(dataset)
     next(batches)
-    return dataset, batches
+    (pid,) = workers()
+    with pytest.raises(
+        PartError, match=rf"{re.escape(dataset.shard[1])} did not arrive: .*{pid}.* exited unexpectedly"
+    ):
+        kill_while_waited_for(pid, batches)
+    assert gone([pid])
+    with AsyncPartDataset(files, 3) as anew:
+        equal(list(anew), list(SyncPartDataset(files, 3)))
 
 
-@pytest.fixture
-def no_deadline(monkeypatch):
-    """No wait that only a deadline ends: each would take longer than a test may."""
-    ended = crew.Worker.ended
-    monkeypatch.setattr(crew.Worker, "ended", lambda self, within_s: ended(self, 1000 * within_s))
+def kill_while_waited_for(pid, batches):
+    timer = threading.Timer(0.2, os.kill, (pid, signal.SIGKILL))
+    timer.start()
+    next(batches)
 
 
-def test_a_killed_loader_is_named_each_time(files, no_deadline):
-    for turn in range(20):
-        dataset, batches = hanging(files)
-        loaders = dataset.pids
-        victim = turn % 2
-        timer = threading.Timer(0.02, os.kill, (loaders[victim], signal.SIGKILL))
-        timer.start()
-        pattern = rf"part loader {victim} \(pid {loaders[victim]}\) was killed by SIGKILL while it loaded .*\d+.npz"
-        with pytest.raises(LoaderDied, match=pattern):
-            next(batches)
-        assert gone(loaders)
-        assert dataset.pids == []
-        with pytest.raises(StopIteration):
-            next(batches)
-
-
-def test_a_killed_server_is_named_and_its_loaders_end(files, no_deadline):
-    for _ in range(3):
-        dataset, batches = hanging(files)
-        loaders = dataset.pids
-        os.kill(server_pid(), signal.SIGKILL)
-        with pytest.raises(LoaderDied, match=r"the server that forks the workers \(pid \d+\) was killed by SIGKILL"):
-            next(batches)
-        assert gone(loaders)
-
-
-def test_a_loader_that_hangs_is_named_with_its_file_and_where_it_stands(files):
-    first = SyncPartDataset(files, 100).shard[0]
-    hang = partial(part_loads.hang_but_on, first)
-    for stop, where in ((False, r"stands at\n.*in hang_but_on\n.*sleep\(600\)"), (True, r"is stopped \(SIGSTOP\)")):
-        batches = iter(dataset := AsyncPartDataset(files, 100, load=hang, timeout_s=2))
-        next(batches)
-        if stop:
-            os.kill(dataset.pids[0], signal.SIGSTOP)
-        late = rf"(?s)part loader 0 .* has not brought .*part-\d+.npz after 2 s \(timeout_s\): it {where}"
-        with pytest.raises(LoaderDied, match=late):
-            next(batches)
-
-
-@pytest.mark.parametrize(
-    ("load", "message"),
-    [(part_loads.leave, "ended with exit code 3"), (part_loads.kill_self, "was killed by SIGKILL")],
-)
-def test_a_loader_that_ends_itself_is_named_with_its_file(files, load, message):
-    with pytest.raises(LoaderDied, match=rf"part loader \d .* {message} while it loaded .*part-\d+.npz"):
-        list(AsyncPartDataset(files, 3, load=load, num_loaders=2))
-
-
-def test_more_loaders_than_can_be_started_are_one_clear_error(files):
-    list(AsyncPartDataset(files, 3))  # the server has its own descriptors
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = max(map(int, os.listdir("/proc/self/fd"))) + 20
-    resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
-    try:
-        with pytest.raises(LoaderDied, match=rf"could be started: OSError: .*open files \(num_loaders={few}\)"):
-            list(AsyncPartDataset(files, 3, num_loaders=few))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
-def test_a_death_is_noticed_at_the_next_batch_not_at_the_next_part(files):
-    dataset = AsyncPartDataset([files[4]], 1)
+def test_a_part_that_takes_too_long_is_named(files):
+    dataset = stuck_after_one(files, timeout_s=0.5)
     batches = iter(dataset)
     next(batches)
-    os.kill(pid := dataset.pids[0], signal.SIGKILL)
-    assert soon(lambda: not alive(pid))
-    time.sleep(0.2)  # in which the server says so
-    with pytest.raises(LoaderDied, match=r"part loader 0 .* was killed by SIGKILL while it waited"):
+    with pytest.raises(PartError, match=rf"{re.escape(dataset.shard[1])} did not arrive: .*timed out after 0.5 sec"):
         next(batches)
-
-
-def test_after_a_death_the_next_iteration_starts_anew(files):
-    with AsyncPartDataset(files, 3) as dataset:
-        os.kill(dataset.pids[0], signal.SIGKILL)
-        with pytest.raises(LoaderDied):
-            list(dataset)
-        equal(list(dataset), list(SyncPartDataset(files, 3)))
 
 
 # ---- the end, however it comes
 
 
-def test_a_dataset_that_is_collected_takes_its_processes_along(files):
+def test_a_dataset_that_is_collected_takes_its_workers_along(files):
     dataset = AsyncPartDataset(files, 3)
     list(dataset)
-    pids, watch = dataset.pids, weakref.ref(dataset)
+    pids, watch = workers(), weakref.ref(dataset)
+    assert len(pids) == 1
     del dataset
     gc.collect()
     assert watch() is None
+    assert gone(pids)
+
+
+def test_an_iteration_that_is_not_finished_ends_its_workers(files):
+    batches = iter(AsyncPartDataset(files, 3, num_loaders=2))
+    next(batches)
+    pids = workers()
+    assert len(pids) == 2
+    batches.close()
     assert gone(pids)
 
 
@@ -426,87 +361,16 @@ def test_two_iterations_at_once_do_not_mix(files):
     pairs = list(zip(dataset, dataset, strict=True))
     equal([one for one, _ in pairs], good)
     equal([other for _, other in pairs], good)
-    assert len(dataset.pids) == 1  # one of the two is kept
     dataset.close()
 
 
-def test_close_ends_an_iteration_under_way(files):
-    dataset, batches = hanging(files)
-    pids = dataset.pids
-    dataset.close()
-    assert gone(pids)
-    with pytest.raises(LoaderDied, match="were closed while parts were still to come"):
-        next(batches)
-    dataset.close()
-
-
-def test_control_c_ends_the_wait_and_the_processes(files):
-    dataset, batches = hanging(files)
-    pids = dataset.pids
-    for pid in pids:  # as a terminal would: they go on, it is the trainer's to stop
-        os.kill(pid, signal.SIGINT)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
-        timer.start()
-        next(batches)
-    assert gone(pids)
-
-
-@pytest.mark.parametrize("end", ["by itself", "by an error", "killed", "interrupted", "with a child"])
-def test_whatever_ends_the_trainer_nothing_is_left_behind(files, end):
-    program = f"import sys; from {part_loads.__name__} import trainer; trainer(*sys.argv[1:])"
-    command = [sys.executable, "-c", program, os.fspath(files[0].parent), end]
-    root = Path(__file__).parents[2]
-    trainer = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    memory, child, *pids = trainer.stdout.readline().split()
-    assert len(pids) == 2
-    if end in ("killed", "with a child"):
-        trainer.kill()
-    elif end == "interrupted":
-        trainer.send_signal(signal.SIGINT)
-    try:
-        assert gone([int(pid) for pid in pids])
-    finally:
-        if end == "with a child":
-            assert alive(int(child)), "it was not its end that ended them"
-            os.kill(int(child), signal.SIGKILL)
-    _, said = trainer.communicate(timeout=NOT_HANGING_S)
-    words = {"by itself": "", "by an error": "out of luck", "interrupted": "KeyboardInterrupt"}
-    assert words.get(end, "") in said
-    assert said == "" or end in ("by an error", "interrupted"), said
-    assert soon(lambda: not Path(memory).exists())
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_process_forked_from_the_trainer_leaves_its_loaders_alone(files):
+def test_a_pickled_dataset_starts_workers_of_its_own(files):
     with AsyncPartDataset(files, 3) as dataset:
-        child = multiprocessing.get_context("fork").Process(target=dataset.close)
-        child.start()
-        child.join(NOT_HANGING_S)
-        assert child.exitcode == 0
-        equal(list(dataset), list(SyncPartDataset(files, 3)))
-
-
-def test_a_pickled_dataset_starts_processes_of_its_own(files):
-    with AsyncPartDataset(files, 3) as dataset:
-        copy = pickle.loads(pickle.dumps(dataset))
-        assert copy.pids == []
-        equal(list(copy), list(dataset))
-        assert not set(copy.pids) & set(dataset.pids)
-        copy.close()
-
-
-def test_loaders_have_no_torch_and_numpy_has_one_thread(tmp_path):
-    program = f"""
-import sys, numpy as np
-from rankscope.parts import AsyncPartDataset, write_parts
-from {part_loads.__name__} import placed
-(batch,) = AsyncPartDataset(write_parts(sys.argv[1], 1, x=np.arange(1)), 1, load=placed)
-print({{name: value.tolist() for name, value in batch.items()}})
-"""
-    said = subprocess.check_output([sys.executable, "-c", program, tmp_path], cwd=Path(__file__).parents[2], text=True)
-    assert said == "{'threads': [1], 'torch': [False], 'limited': [True]}\n"
+        before = workers()
+        with pickle.loads(pickle.dumps(dataset)) as copy:
+            assert len(workers()) == 2 > len(before)
+            equal(list(copy), list(dataset))
+        assert workers() == before
 
 
 # ---- lock-step

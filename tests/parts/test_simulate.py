@@ -31,24 +31,38 @@ class Reference:
     def add(self, rank, lane, kind, item, start_s):
         self.spans.append(Span(rank, lane, kind, item, start_s, self.clock.now))
 
-    def loader(self, rank, number, store, turns):
-        for part in range(number, len(self.load_s[rank]), self.num_loaders):
+    def loader(self, rank, number, asked, loaded):
+        """A worker of a DataLoader: it loads what its own queue asks for."""
+        while True:
+            part = yield asked.get()
             start = self.clock.now
             yield self.clock.timeout(self.load_s[rank][part])
             self.add(rank, f"loader {number}", "load", part, start)
-            yield turns[part]  # the part before has entered
-            yield store.put(part)
-            turns[part + 1].succeed()
+            loaded[part].succeed()
 
-    def parts(self, rank, store):
-        for part in range(len(self.load_s[rank])):
+    def parts(self, rank):
+        """The parts, loaded here or asked for ahead: each that is taken asks for one more."""
+        num_parts, to_ask = len(self.load_s[rank]), 0
+        if self.queue_size is not None:
+            loaded = [self.clock.event() for _ in range(num_parts)]
+            queues = [simpy.Store(self.clock) for _ in range(self.num_loaders)]
+            for number, asked in enumerate(queues):
+                self.clock.process(self.loader(rank, number, asked, loaded))
+            prefetch_factor = 1 + (self.queue_size + self.num_loaders - 1) // self.num_loaders
+            to_ask = min(num_parts, prefetch_factor * self.num_loaders)
+            for part in range(to_ask):
+                queues[part % self.num_loaders].put(part)
+        for part in range(num_parts):
             start = self.clock.now
-            if store is None:
+            if self.queue_size is None:
                 yield self.clock.timeout(self.load_s[rank][part])
                 self.add(rank, "trainer", "load", part, start)
             else:
-                assert (yield store.get()) == part
+                yield loaded[part]
                 self.add(rank, "trainer", "wait", part, start)
+                if to_ask < num_parts:
+                    queues[to_ask % self.num_loaders].put(to_ask)
+                    to_ask += 1
             yield part
 
     def meet(self, has_batch):
@@ -63,14 +77,7 @@ class Reference:
         return release
 
     def trainer(self, rank):
-        store = None
-        if self.queue_size is not None:
-            store = simpy.Store(self.clock, self.queue_size)
-            turns = [self.clock.event() for _ in range(len(self.load_s[rank]) + 1)]
-            turns[0].succeed()
-            for number in range(self.num_loaders):
-                self.clock.process(self.loader(rank, number, store, turns))
-        step, parts, left = 0, self.parts(rank, store), 0
+        step, parts, left = 0, self.parts(rank), 0
         while True:
             while left == 0:  # the next part with a batch in it, if there is one
                 value, event = None, next(parts, None)

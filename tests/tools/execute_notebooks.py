@@ -1,16 +1,20 @@
 """Run notebooks from a clean kernel, in place, and store them in one normal form.
 
-    python tests/tools/execute_notebooks.py [notebook ...]        (without arguments: all of notebooks/)
+    python tests/tools/execute_notebooks.py [--form] [notebook ...]        (without notebooks: all of notebooks/)
 
-The normal form keeps what a reader sees and nothing of the machine or the moment: sources, outputs, tags, cell ids
-and counts 1…n. A notebook is written at once or not at all; one that raises stays as it was.
+The normal form keeps what a reader sees and nothing of the machine or the moment: sources, outputs, tags, cell ids,
+counts 1…n, and the metadata that JupyterLab writes, except the version of Python. The first picture is stored as PNG,
+too. With `--form` nothing runs: the stored outputs are put into normal form, as after a merge. A notebook is written at
+once or not at all; one that raises stays as it was.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +25,21 @@ from nbformat.validator import iter_validate
 from rankscope.values.storage import write_atomically
 
 sys.path.insert(1, str(Path(__file__).parents[2]))  # as a script, too
-from tests.tools.pictures import KERNEL, SVG, stored
+from tests.tools.pictures import KERNEL, PNG, SVG, copy_as_png, is_copy, stored
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+# What JupyterLab writes when it opens and saves a notebook, except language_info.version: tools/copies.py adds the
+# reader's own, so that opening a copy does not change it.
 METADATA = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {
+        "codemirror_mode": {"name": "ipython", "version": 3},
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "name": "python",
+        "nbconvert_exporter": "python",
+        "pygments_lexer": "ipython3",
+    },
 }
 WIDGET = "application/vnd.jupyter.widget-view+json"
 WIDGET_TEXT = "(a widget: run this cell to use it)"
@@ -53,7 +66,7 @@ def normalise(nb: Notebook) -> Notebook:
     nb = nbformat.from_dict(copy.deepcopy(nb))
     nb["nbformat"], nb["nbformat_minor"] = 4, 5
     nb["metadata"] = nbformat.from_dict(METADATA)
-    count, ids = 0, set()
+    count, ids, is_first_picture = 0, set(), True
     for number, cell in enumerate(nb["cells"], start=1):
         if "id" not in cell or cell["id"] in ids:
             cell["id"] = f"cell-{number:02d}"
@@ -65,23 +78,31 @@ def normalise(nb: Notebook) -> Notebook:
         count += 1
         cell["execution_count"] = count
         for output in cell["outputs"]:
-            _normalise_output(output, count)
+            has_picture = _normalise_output(output, count, is_first_picture)
+            if has_picture:
+                is_first_picture = False
     return nb
 
 
-def _normalise_output(output: dict[str, Any], count: int) -> None:
+def _normalise_output(output: dict[str, Any], count: int, is_first_picture: bool) -> bool:
+    """Put one output into normal form, and return whether it has a picture."""
     if output["output_type"] == "execute_result":
         output["execution_count"] = count
     if "metadata" in output:
         output["metadata"] = {}
     output.pop("transient", None)
     data = output.get("data", {})
+    earlier_copy = data.pop(PNG) if PNG in data and is_copy(data[PNG]) else None
     if WIDGET in data:
         picture = {kind: content for kind, content in data.items() if kind == SVG}
         data.clear()
         data |= {"text/plain": WIDGET_TEXT, **picture}
     if data:
         output["data"] = stored(data)
+        if is_first_picture and SVG in output["data"]:
+            with suppress(ValueError):  # an SVG that nothing can draw stays alone, and the tests of notebooks refuse it
+                output["data"][PNG], output["metadata"] = copy_as_png(output["data"][SVG], earlier_copy)
+    return any(kind.startswith("image/") for kind in output.get("data", {}))
 
 
 def execute(path: Path, timeout_s: int = 600) -> Notebook:
@@ -112,10 +133,14 @@ def write(path: Path, nb: Notebook) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    paths = [Path(argument).resolve() for argument in arguments] or sorted(NOTEBOOKS.glob("*.ipynb"))
+    parser = argparse.ArgumentParser(description="Run notebooks in place, and store them in one normal form.")
+    parser.add_argument("--form", action="store_true", help="run nothing: put what is stored into normal form")
+    parser.add_argument("notebook", nargs="*", type=Path, help="by default, all of notebooks/")
+    options = parser.parse_args(arguments)
+    paths = [path.resolve() for path in options.notebook] or sorted(NOTEBOOKS.glob("*.ipynb"))
     for path in paths:
         start = time.perf_counter()
-        write(path, execute(path))
+        write(path, normalise(read(path)) if options.form else execute(path))
         print(f"{path.name}: {time.perf_counter() - start:.1f} s", flush=True)
 
 

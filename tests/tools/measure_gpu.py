@@ -1,6 +1,6 @@
 """All that one GPU can tell, in one profile and within 8 minutes: python tests/tools/measure_gpu.py -o gpu.json.
 
-Copies and the claims about them (twice), the loader, NCCL with a single rank, Gloo with two ranks on tensors of the
+Copies, NCCL with a single rank, Gloo with two ranks on tensors of the
 GPU, schedules carried out in one process by virtual ranks, which the GPU's own memory bounds, and no link, and a step
 of training as we and as torch.profiler see it. It needs torch, numpy, attrs, msgspec, pandas, typer and rich, and
 nothing installed of rankscope's own. With --tests it runs the tests that need a GPU instead, by pytest.
@@ -28,8 +28,8 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
 from rankscope.cli.tables import overview, show  # noqa: E402
-from rankscope.machine import Profile, Protocol, claims, measure, measure_traps  # noqa: E402
-from rankscope.machine.measuring.plan import powers_of_two, transfer_keys  # noqa: E402
+from rankscope.machine import Profile, Protocol, measure  # noqa: E402
+from rankscope.machine.measuring.plan import powers_of_two  # noqa: E402
 from rankscope.machine.measuring.run import Progress  # noqa: E402
 from rankscope.machine.profile import Point  # noqa: E402
 from rankscope.machine.provenance import command_words  # noqa: E402
@@ -39,7 +39,6 @@ from rankscope.values.units import bytes_words, time_words  # noqa: E402
 
 SIZES = powers_of_two(2**10, 2**30, 4)
 PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))
-AGAIN = tuple(2**power for power in (12, 16, 20, 22, 24, 26, 28))  # at which claims are judged a second time
 GLOO_RANKS, GLOO_SIZES = 2, powers_of_two(2**12, 2**26, 16)
 VIRTUAL, VIRTUAL_SIZES, SCHEDULES = (2, 4, 8), powers_of_two(2**16, 2**26, 16), ("ring", "halving_doubling")
 RUNS, STEPS = 10, 10
@@ -87,16 +86,6 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
     return points
 
 
-def again(profile: Profile) -> Profile:
-    """Measure a second time, in this process, what claims are judged by."""
-    from rankscope.machine.measuring.transfers import Cuda, measure_loader, most_bytes, transfer_points
-
-    device = Cuda()
-    keys = [key for size in AGAIN if size <= most_bytes(device) for key in transfer_keys(size, device.num_gpus)]
-    points = [*transfer_points(keys, PROTOCOL, device), *measure_traps(), *measure_loader()]
-    return Profile(profile.provenance, profile.protocol, tuple(points))
-
-
 # ---- tables
 
 
@@ -119,19 +108,6 @@ def steps_table(device: str, batch_size: int = 512, width: int = 4096) -> Iterat
             yield "the two agree"
         except DisagreementError as error:
             yield f"the two DISAGREE: {error}"
-
-
-def claims_table(first: Profile, second: Profile | None) -> Iterator[str]:
-    """What was measured about each claim, and what came out the second time."""
-    for one, again in zip(claims(first), claims(second or first), strict=True):
-        yield f"\n{one.claim}\n  {_answer(one)}"
-        if second:
-            yield f"  again: {_answer(again)}"
-
-
-def _answer(claim: Any) -> str:
-    found = claim.measured
-    return f"{'yes' if found.holds else 'no'}: {found.words}" if found else "not measured"
 
 
 def collectives_table(profile: Profile) -> Iterator[str]:
@@ -182,10 +158,9 @@ def main() -> int:
     for name, part in more.items():
         profile = profile.add(*(_tried(name, part, start) or []))
         profile.save(told.output)
-    second = _tried("claims again", lambda: again(profile), start)
     steps = _tried("steps of training", lambda: list(steps_table(DEVICE)), start)
     show(overview(profile))
-    for table in (claims_table(profile, second), collectives_table(profile), steps or []):
+    for table in (collectives_table(profile), steps or []):
         print("\n".join(table))
     print(f"\n{profile.provenance['topology']}")
     print(f"\n{len(profile.points)} points in {told.output.name}, {time.monotonic() - start:.0f} s")

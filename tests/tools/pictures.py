@@ -3,17 +3,24 @@
 matplotlib's SVG is long: a line per corner, a style and a group per mark, ten fonts per text. `compact` keeps a fifth
 of it. The result is sharp at any size, its texts are texts, it has a light ground in dark mode, and no date. A figure
 of thousands of marks stays a PNG.
+
+JupyterLab drops every SVG of a notebook that it does not trust, so the first picture of a notebook has a PNG of the
+same next to it (`copy_as_png`).
 """
 
 from __future__ import annotations
 
 import base64
+import functools
+import hashlib
 import io
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 from typing import Any
 
-from PIL import Image  # comes with matplotlib
+import matplotlib
+from PIL import Image, PngImagePlugin  # comes with matplotlib
 
 SVG, PNG = "image/svg+xml", "image/png"
 MOST_SVG_BYTES = 58_000
@@ -23,6 +30,8 @@ KERNEL = [
     f"--InlineBackend.figure_formats={ {'svg', 'retina'} }",
     f"--InlineBackend.rc={ {'svg.fonttype': 'none', 'svg.hashsalt': 'rankscope'} }",
 ]
+_ZOOM = 2  # of a PNG, for screens with small pixels
+_COPIED = "Copied from the SVG with this SHA-256"  # the name of a text in a PNG
 _NS = "{http://www.w3.org/2000/svg}"
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _SHARED = ("font-size", "font-family", "text-anchor")  # said once for all texts
@@ -45,11 +54,64 @@ def small(png: str) -> str:
     with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
         if picture.mode == "P":
             return png
-        file = io.BytesIO()
-        method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-        flat = picture.convert("RGB").quantize(256, method=method, dither=dither, kmeans=1)  # large grounds stay true
-        flat.save(file, "PNG", optimize=True)
+        return _in_few_colours(picture)
+
+
+def _in_few_colours(picture: Image.Image, texts: PngImagePlugin.PngInfo | None = None) -> str:
+    file = io.BytesIO()
+    method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+    flat = picture.convert("RGB").quantize(256, method=method, dither=dither, kmeans=1)  # large grounds stay true
+    flat.save(file, "PNG", optimize=True, pnginfo=texts)
     return base64.b64encode(file.getvalue()).decode() + "\n"
+
+
+def copy_as_png(svg: str, earlier: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Return a picture as PNG of twice the size, and the metadata by which a page shows it in the size of the SVG.
+
+    The PNG names the SVG from which it was made. If `earlier` is a copy of the same SVG, it is returned as it is, so
+    that what one machine has stored no other machine changes.
+    """
+    source = hashlib.sha256(svg.encode()).hexdigest()
+    if earlier is not None and _copied_from(earlier) == source:
+        png = earlier
+    else:
+        texts = PngImagePlugin.PngInfo()
+        texts.add_text(_COPIED, source)
+        with Image.open(io.BytesIO(_drawn(svg))) as picture:
+            png = _in_few_colours(picture, texts)
+    with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
+        width_px = picture.width // _ZOOM
+    return png, {PNG: {"width": width_px}}
+
+
+def is_copy(png: str) -> bool:
+    """Whether a PNG was made by `copy_as_png`."""
+    return _copied_from(png) is not None
+
+
+def _copied_from(png: str) -> str | None:
+    with Image.open(io.BytesIO(base64.b64decode(png))) as picture:
+        return picture.info.get(_COPIED)
+
+
+def _drawn(svg: str) -> bytes:
+    """Draw an SVG as PNG, with the fonts that matplotlib brings: no machine has others, or none."""
+    import resvg_py
+
+    return resvg_py.svg_to_bytes(
+        svg_string=svg,
+        zoom=_ZOOM,
+        background="#ffffff",
+        skip_system_fonts=True,
+        font_files=_fonts(),
+        font_family="DejaVu Sans",
+        sans_serif_family="DejaVu Sans",
+    )
+
+
+@functools.cache
+def _fonts() -> list[str]:
+    return sorted(str(path) for path in Path(matplotlib.get_data_path(), "fonts", "ttf").glob("DejaVuSans*.ttf"))
 
 
 def compact(svg: str) -> str:

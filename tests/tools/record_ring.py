@@ -7,9 +7,9 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rankscope.machine.emulate import emulated
 from rankscope.timeline import Recorder, Timeline
 from rankscope.values.storage import write_atomically
+from tests.tools.emulate import emulated
 
 TARGET = Path(__file__).parents[2] / "notebooks" / "profiles" / "ring_64kib_emulated.json"
 NUM_BYTES, WARM_UP, RUNS = 2**16, 3, 9

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from rankscope.ddp import Contention, DDPRun, Where, measure, simulate
 from rankscope.ddp.cost import CostTable
 from rankscope.ddp.sweep import CapSweep, MeasuredCap
-from rankscope.machine.emulate import emulated
 from rankscope.pipeline import StoredImages
 from tests.benchmarks.ddp_prediction import go_before_others, joined, measure_allreduce, save_sweeps
+from tests.tools.emulate import emulated
 
 COMMAND = "python -m tests.tools.record_step"
 TARGET = Path(__file__).parents[2] / "notebooks" / "profiles"

@@ -14,14 +14,13 @@ from attrs import evolve
 from torch import nn
 
 from rankscope import uneven
-from rankscope.gradients import DemoError, gradient_alone
-from rankscope.ranks import RankError, launch
+from rankscope.gradients import gradient_alone
+from rankscope.ranks import RankError
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Recorder, Span, Timeline
-from rankscope.uneven import files_epoch, states_after_join
+from rankscope.uneven import files_epoch
 from rankscope.uneven.model import HANDLINGS, Counts
 from rankscope.uneven.run import UnevenComparison, UnevenError, UnevenRun, Watch, split_waits
-from rankscope.uneven.states import JoinedTraining, StatesAfterJoin, share_state
 from rankscope.workers import crew
 
 from ..processes import children, soon
@@ -152,7 +151,6 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: uneven.measure(mlp(), *batch(9), EPOCH, losses), "inputs must be .* of 61 samples, got shape"),
     (lambda: uneven.measure(nn.Linear(1, 1, bias=False), *batch(61), EPOCH, losses), "two parameter elements"),
     (lambda: uneven.compare(mlp(), *batch(61), EPOCH, nn.functional.cross_entropy), r"of 61 samples, got \(\)"),
-    (lambda: states_after_join(mlp(), *batch(2), epoch_of(1, [], [0, 1]), losses), "epoch must have a batch for each"),
 ]
 
 
@@ -316,35 +314,3 @@ def test_a_shadow_of_nothing_is_not_recorded() -> None:
     watch.finish()
     watch.give_up()
     assert [span.kind for span in recorder.timeline()] == ["step"]
-
-
-# ---- the optimizers' state
-
-
-@pytest.fixture(scope="module")
-def states() -> StatesAfterJoin:
-    return states_after_join(mlp(), *batch(EPOCH.size), EPOCH, losses)
-
-
-def test_adams_state_is_old_after_join_unless_it_is_shared(states: StatesAfterJoin) -> None:
-    states.check()
-    assert states.ways["Adam"].rank_difference > 1e-4
-    assert states.ways["Adam, state shared"].difference(1) < 1e-11 < 1e-4 < states.ways["Adam"].difference(1)
-
-
-def test_states_that_are_not_as_known_are_caught(states: StatesAfterJoin) -> None:
-    good = states.ways["SGD"]
-    with pytest.raises(DemoError, match="ranks agree, second epoch right should be"):
-        StatesAfterJoin({**states.ways, "Adam": good}).check()
-    moved = JoinedTraining((good.started[0], good.started[0] + 1), good.ended, good.single, good.rounding)
-    assert StatesAfterJoin({"SGD": moved}).is_right("SGD") == (True, False, True)
-
-
-def share_after_steps() -> None:
-    rank = torch.distributed.get_rank()
-    share_state(torch.optim.Adam(mlp().parameters()), num_steps=1 - rank)
-
-
-def test_a_state_that_is_not_there_cannot_be_shared() -> None:
-    with pytest.raises(RankError, match="rank 1 has made no step, and its optimizer has no state yet"):
-        launch(share_after_steps, 2, timeout_s=RUNS_S)

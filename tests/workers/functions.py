@@ -33,6 +33,14 @@ def total(base: int = 0) -> int:
     return int(tensor.item())
 
 
+def sum_from_workers() -> int:
+    """The sum of 0 … 9, which two workers of a DataLoader read."""
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(range(10), batch_size=5, num_workers=2)  # type: ignore[arg-type]
+    return sum(int(batch.sum()) for batch in loader)
+
+
 def note(folder: str) -> None:
     """Leave the process id where the test finds it, and be sure that all have."""
     Path(folder, str(rank())).write_text(str(os.getpid()))

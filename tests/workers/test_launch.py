@@ -59,6 +59,10 @@ def late(message: str, fn: Callable[..., Any], args: tuple[Any, ...], timeout_s:
 # ---- results
 
 
+def test_the_workers_of_a_data_loader_run_in_a_rank():
+    assert launch(functions.sum_from_workers, 2) == [45, 45]
+
+
 def test_results_come_by_rank():
     assert launch(functions.total, 4, args=(10,)) == [46] * 4
     assert launch(functions.rank, 3) == [0, 1, 2]

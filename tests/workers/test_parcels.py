@@ -53,4 +53,4 @@ def test_without_cloudpickle_what_can_be_imported_goes_and_the_rest_is_refused(t
     assert len(refused) == 4
     for words, name in zip(refused, ("<lambda>", "mine", "inner", "Mine"), strict=True):
         assert name in words.split("cannot be sent to another process")[0]
-        assert words.endswith("sending it needs cloudpickle, which is not installed")
+        assert words.endswith("sending it needs cloudpickle, which is not installed: pip install 'rankscope[torch]'")

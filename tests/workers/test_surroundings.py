@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from rankscope.ranks import launch
-from rankscope.values import folders
 from rankscope.workers import crew as crew_module
 from rankscope.workers.crew import Crew
 
@@ -90,37 +89,6 @@ def test_ctrl_c_is_heard_while_the_server_imports(tmp_path: Path, monkeypatch: p
         crew.start(crew.pack(functions.wait_long), ["worker"])
     crew_module._close()  # as at the end of the process
     assert not server_pid()
-
-
-def test_folders_of_dead_processes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A killed owner's folder goes; one whose owner lives stays, and so does a new one, which may not be locked yet."""
-    text = """
-import sys
-from pathlib import Path
-from rankscope.values import folders
-print(folders.make_folder(Path(sys.argv[1])), flush=True)
-input()
-"""
-    made, owners = [], []
-    for _ in range(3):
-        command = [*script(tmp_path, text), str(tmp_path)]
-        owners.append(
-            subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        )
-        made.append(Path(owners[-1].stdout.readline().strip()))  # type: ignore[union-attr]
-    for owner in owners[:2]:
-        owner.kill()
-        owner.communicate()
-    for folder in made[0], made[2]:
-        os.utime(folder / ".owner", (0, 0))
-    never_locked = [tmp_path / "rankscope-old", tmp_path / "rankscope-new"]  # killed before, and about to
-    for folder in never_locked:
-        folder.mkdir()
-    os.utime(never_locked[0], (0, 0))
-    folders._swept.discard(tmp_path)
-    folders.delete_folder(folders.make_folder(tmp_path))
-    assert [folder.exists() for folder in made + never_locked] == [False, True, True, False, True]
-    owners[2].communicate("\n")
 
 
 def test_memory_goes_with_an_owner_that_is_killed(tmp_path: Path) -> None:

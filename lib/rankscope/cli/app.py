@@ -235,36 +235,6 @@ def trace(
     tables.show([f"{printable(str(output))}: {what}, {time_words(timeline.makespan_s)}"])
 
 
-@app.command()
-def play(
-    algorithm: Annotated[str, typer.Argument(help="The algorithm, as in ring.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; it ends in .svg or .gif.")],
-    against: Annotated[str | None, typer.Option(help="A second algorithm, which races the first.")] = None,
-    collective: Collective = "allreduce",
-    num_ranks: Annotated[int | None, typer.Option(help="Number of ranks. Default: 4, or that of the profile.")] = None,
-    num_bytes: Annotated[str, typer.Option(help="Bytes of the whole buffer, as in 64KiB.")] = "1MiB",
-    profile: Annotated[
-        str | None, typer.Option(help="A profile or bank:NAME with the links. Default: 5 µs and 25 GB/s everywhere.")
-    ] = None,
-    seconds: Annotated[float, typer.Option(help="How long it plays.")] = 12.0,
-) -> None:
-    """Write an animation of a collective: what each rank holds, its messages, and which ranks are busy."""
-    from ..cluster import Cluster, Link
-    from ..collectives.playback import playback_of
-    from ..figures.player import finishes, save_play
-    from ..machine import Profile
-    from ..values.storage import check_file
-    from . import tables
-
-    (size,) = _sizes([num_bytes])
-    where = Profile.load(profile).cluster(num_ranks) if profile else None
-    where = where or Cluster.uniform(4 if num_ranks is None else num_ranks, Link(5e-6, 25e9))
-    check_file("--output", output)
-    plays = [playback_of(collective, name, size, where) for name in (algorithm, against) if name is not None]
-    save_play(plays, output, seconds)
-    tables.show([f"{printable(str(output))}: {finishes(plays)}"])
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 2 after an error that the user can fix, stated in one line on stderr.
 
@@ -294,13 +264,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "rankscope").startswith("rankscope"):
             raise
-        message = str(error)
+        message = _install_hint(error)
     except Exception as error:
         if not hasattr(error, "format_message"):  # typer's error about an argument
             raise
         message = str(error.format_message())
     print(f"rankscope: {one_line(' '.join(message.split()))}", file=sys.stderr)
     return 2
+
+
+def _install_hint(error: ModuleNotFoundError) -> str:
+    """Return the message of an error about a missing package. It says how to install one that an extra brings."""
+    from ..values.extras import naming_extras
+
+    try:
+        with naming_extras("this command"):
+            raise error
+    except ModuleNotFoundError as named:
+        return str(named)
 
 
 def _sizes(texts: Sequence[str] | None) -> list[int]:

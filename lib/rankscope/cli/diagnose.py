@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import RenderableType
+from rich.table import Table
 from rich.text import Text
 from typer import Option
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
     from ..diagnose.what_if import WhatIf
 
 _SILENT_S = 2.0
-_MOST_ROWS, _LEAST_SHARE = 16, 0.01  # of a table: rows, and of the own time a phase that has a column
+_MOST_ROWS = 16  # of a table
+_LEAST_SHARE = 0.01  # of the own time: a phase with less has no column
+_LEAST_LATE = 0.005  # of a step: a rank that is late by less is not shown as late
 
 
 def diagnose(
@@ -38,7 +41,8 @@ def diagnose(
 
     Record traces with torch.profiler, a file per rank. From flight-recorder dumps it names the rank that did not come
     to a collective, or came with another one. --json prints culprits, findings, ranks, steps, step_s, exposed_s,
-    hidden_s, phases, buckets and what_if; of dumps culprits, findings, notes and ranks.
+    hidden_s, phases, buckets, what_if, the steps that it skipped, and why there is none if there is none; of dumps
+    culprits, findings, notes and ranks.
     """
     from ..diagnose.kineto import files_in
     from ..values.storage import check_file, write_atomically
@@ -98,14 +102,14 @@ def diagnose(
 
         written.append(to_perfetto(perfetto, traces, found.joined, found))
     if as_json:
-        print(json.dumps(_fields(found, answers), allow_nan=False))
+        print(json.dumps(_fields(found, answers, why_not), allow_nan=False))
     else:
         show(_tables(found, answers, why_not))
         show(Text(f"wrote {printable(str(path))}") for path in written)
 
 
-def _fields(found: JobDiagnosis, answers: WhatIf | None) -> dict[str, Any]:
-    from ..diagnose.diagnosis import PHASES
+def _fields(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> dict[str, Any]:
+    from ..diagnose.trace import PHASES
 
     mean_s = found.phase_s.mean(axis=0).tolist() if found.steps else [[0.0] * len(PHASES)] * len(found.ranks)
     phases = [
@@ -123,38 +127,22 @@ def _fields(found: JobDiagnosis, answers: WhatIf | None) -> dict[str, Any]:
         "phases": phases,
         "buckets": [one._asdict() for one in found.buckets],
         "what_if": [one._asdict() for one in answers.answers] if answers else [],
+        "what_if_skipped_steps": answers.skipped_steps if answers else [],
+        "no_what_if": why_not or None,
     }
 
 
 def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterator[RenderableType]:
     """The verdict in words, each rank's own time by phase, each bucket's communication, and what changes would give."""
-    from ..diagnose.diagnosis import PHASES
-    from ..figures.jobs import EXPOSED, what_if_table
-    from ..values.units import bytes_words, time_words
+    from ..figures.jobs import what_if_table
     from .tables import table_of
 
     for line in str(found).splitlines():
         yield Text(printable(line), "bold")
     if found.steps:
-        mean_s, late_s = found.phase_s.mean(axis=0), found.late_s.mean(axis=0)
-        waited_s = found.waiting_s.mean(axis=0)
-        shown = [place for place in range(len(PHASES)) if mean_s[:, place].sum() > _LEAST_SHARE * mean_s.sum()]
-        table = table_of("Time of each rank per step", "rank", *(PHASES[one] for one in shown), "exposed", "late")
-        table.caption = f"exposed: {EXPOSED}; late: own time, without that, more than the median of the others"
-        for place in sorted(sorted(range(len(found.ranks)), key=lambda place: -late_s[place])[:_MOST_ROWS]):
-            times = [time_words(mean_s[place, one]) for one in shown]
-            late = time_words(late_s[place]) if late_s[place] > 0 else ""
-            table.add_row(str(found.ranks[place]), *times, time_words(waited_s[place]), late)
-        yield table
+        yield _ranks_table(found)
     if found.buckets:
-        table = table_of("Communication per step", "what", "size", "exposed", "hidden", "last")
-        table.caption = "the mean over ranks; hidden: under work; last: the rank that most often came last"
-        for one in sorted(found.buckets, key=lambda one: -one.exposed_s)[:_MOST_ROWS]:
-            size = bytes_words(one.num_bytes) if one.num_bytes >= 0 else ""
-            last = "" if one.last_rank is None else str(one.last_rank)
-            times = [time_words(max(seconds, 0.0)) for seconds in (one.exposed_s, one.hidden_s)]
-            table.add_row(printable(one.name), size, *times, last)
-        yield table
+        yield _buckets_table(found)
     if answers is None:
         yield Text(f"\nNo what-if: {printable(why_not)}")
         return
@@ -163,3 +151,45 @@ def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterat
     for row in rows:
         table.add_row(*row)
     yield table
+    for note in answers.notes:
+        yield Text(note)
+
+
+def _ranks_table(found: JobDiagnosis) -> Table:
+    """A row per rank, of many ranks for the latest; all times in one unit."""
+    from ..diagnose.trace import PHASES
+    from ..figures.jobs import EXPOSED
+    from ..values.units import times_in_one_unit
+    from .tables import table_of
+
+    mean_s = found.phase_s.mean(axis=0)
+    late_s = found.late_s.mean(axis=0)
+    waited_s = found.waiting_s.mean(axis=0)
+    shown = [place for place in range(len(PHASES)) if mean_s[:, place].sum() > _LEAST_SHARE * mean_s.sum()]
+    latest_first = sorted(range(len(found.ranks)), key=lambda place: -late_s[place])
+    ranks = sorted(latest_first[:_MOST_ROWS])
+    is_late = late_s > _LEAST_LATE * found.step_s
+    columns = [*(mean_s[:, place] for place in shown), waited_s, late_s * is_late]
+    words = iter(times_in_one_unit(*(float(column[rank]) for rank in ranks for column in columns)))
+    table = table_of("Time of each rank per step", "rank", *(PHASES[place] for place in shown), "exposed", "late")
+    table.caption = f"exposed: {EXPOSED}; late: own time, without that, above the median of the others"
+    for rank in ranks:
+        *times, late = [next(words) for _ in columns]
+        table.add_row(str(found.ranks[rank]), *times, late if is_late[rank] else "")
+    return table
+
+
+def _buckets_table(found: JobDiagnosis) -> Table:
+    """A row per collective, of many for those that are waited for longest; all times in one unit."""
+    from ..values.units import bytes_words, times_in_one_unit
+    from .tables import table_of
+
+    table = table_of("Communication per step", "what", "size", "exposed", "hidden", "last")
+    table.caption = "means over ranks; hidden: while the rank works; last: the rank that most often arrives last"
+    buckets = sorted(found.buckets, key=lambda one: -one.exposed_s)[:_MOST_ROWS]
+    words = iter(times_in_one_unit(*(max(s, 0.0) for one in buckets for s in (one.exposed_s, one.hidden_s))))
+    for one in buckets:
+        size = bytes_words(one.num_bytes) if one.num_bytes >= 0 else ""
+        last = "" if one.last_rank is None or one.late_s <= _LEAST_LATE * found.step_s else str(one.last_rank)
+        table.add_row(printable(one.name), size, next(words), next(words), last)
+    return table

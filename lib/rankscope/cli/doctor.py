@@ -1,11 +1,11 @@
-"""`rankscope doctor`: what this machine can do, as tables or as JSON."""
+"""`rankscope doctor`: what this machine is and what works on it, as tables or as JSON."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated
 
 import attrs
@@ -14,32 +14,31 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..doctor import Diagnosis, examine
+from ..doctor import Diagnosis, examine, machine
 from ..values.checks import count_of
 from .ending import interruptible
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """Show what this machine can do, what it is for, and what to install for the rest.
-
-    Everything is tried, not just looked up. The exit code is 1 if something required is missing.
-    """
+    """Show what this machine is, which parts of rankscope work on it, and what to install for the rest."""
     from .tables import show
 
     with interruptible(), _shown() as report:
+        report("the machine")
+        about = machine()
         diagnoses = examine(report)
-    short = [one.name for one in diagnoses if one.required and not one.found]
     if as_json:
-        print(json.dumps({"usable": not short, "diagnoses": [attrs.asdict(one) for one in diagnoses]}, indent=1))
+        print(json.dumps({"machine": about, "diagnoses": [attrs.asdict(one) for one in diagnoses]}, indent=1))
     else:
-        show(tables(diagnoses))
-    if short:
-        print(f"rankscope: required, but missing: {', '.join(short)}", file=sys.stderr)
-        raise typer.Exit(1)
+        show(tables(diagnoses, about))
 
 
-def tables(diagnoses: Sequence[Diagnosis]) -> Iterator[RenderableType]:
-    """Yield what was found, and what is missing with what to install."""
+def tables(diagnoses: Sequence[Diagnosis], about: Mapping[str, str]) -> Iterator[RenderableType]:
+    """Yield the machine, what was found, and what is missing with what to install."""
+    table = _table("This machine", "what", "")
+    for name, words in about.items():
+        table.add_row(name, words)
+    yield table
     here = [one for one in diagnoses if one.found]
     gone = [one for one in diagnoses if not one.found]
     if here:
@@ -50,10 +49,9 @@ def tables(diagnoses: Sequence[Diagnosis]) -> Iterator[RenderableType]:
     if gone:
         table = _table("Not here", "what", "why, what it is for, and what to do")
         for one in gone:
-            table.add_row(Text(one.name, "bold red" if one.required else "yellow"), one.detail)
+            table.add_row(Text(one.name, "yellow"), one.detail)
             table.add_row("", Text(f"for {one.used_by}", "dim"))
-            if one.remedy:
-                table.add_row("", f"to do: {one.remedy}")
+            table.add_row("", f"to do: {one.remedy}")
         yield table
 
 

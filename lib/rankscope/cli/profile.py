@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 _OUTPUT = Path("machine.json")
 _PLACES = {"in": (True,), "out": (False,), "both": (True, False)}
-_BITS = {"k": 1e3, "M": 1e6, "G": 1e9}
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _A_LINE_S = 5.0  # without a terminal
 
 
@@ -50,9 +47,6 @@ def profile(
         float, Option(help="Seconds per point; a slow point takes longer, for at least six iterations.")
     ] = 0.4,
     real_time: Annotated[bool, Option("--real-time", help="Run the ranks at real-time priority (root).")] = False,
-    emulate: Annotated[
-        str | None, Option(help="Measure on an emulated network with one rank per host, as in 100Mbit/s,5ms (root).")
-    ] = None,
     transfers: Annotated[bool, Option(help="Also measure copies to and from the GPU, if there is one.")] = True,
     fresh: Annotated[bool, Option("--fresh", help="Replace the file's contents.")] = False,
 ) -> None:
@@ -68,8 +62,7 @@ def profile(
     from ..workers.joined import is_joined
     from . import tables
 
-    network = None if emulate is None else parse_network(emulate)
-    backend = default_backend(num_ranks, device, network) if backend is None else backend
+    backend = default_backend(num_ranks, device) if backend is None else backend
     speaks = writes(backend)
     joined = is_joined(backend)  # inside a collective only a signal's default action ends the process
     seen: list[Progress] = []
@@ -95,7 +88,6 @@ def profile(
             num_ranks=num_ranks,
             backend=backend,
             device=device,
-            emulate=network,
             fresh=fresh,
             name=printable(name or output.stem),
             command=_command(context),
@@ -126,23 +118,6 @@ def parse_sizes(text: str) -> list[int]:
     if not 0 < low <= high:
         raise ValueError(f"--sizes must increase from a size above 0, got {text!r}")
     return list(powers_of_two(low, high))
-
-
-def parse_network(text: str) -> tuple[float, float]:
-    """Return the bytes/s and the latency in seconds of the network that a string describes.
-
-    >>> parse_network("100Mbit/s,5ms")
-    (12500000.0, 0.005)
-    >>> parse_network("fast")
-    Traceback (most recent call last):
-    ValueError: --emulate must be a rate and a latency, as in 100Mbit/s,5ms, or a rate alone, got 'fast'
-    """
-    number = r"(\d+(?:\.\d+)?) ?"
-    found = re.fullmatch(rf"{number}([kMG])bit/s(?:, ?{number}(us|ms|s))?", text.strip())
-    if found is None:
-        raise ValueError(f"--emulate must be a rate and a latency, as in 100Mbit/s,5ms, or a rate alone, got {text!r}")
-    latency_s = float(found[3]) * _SECONDS[found[4]] if found[3] else 0.0
-    return float(found[1]) * _BITS[found[2]] / 8, latency_s
 
 
 def _names(text: str) -> list[str]:

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ..collectives import ALGORITHMS
-from ..machine import Profile, claims, verdict
+from ..machine import Profile, verdict
 from ..machine.bank import PREFIX
 from ..machine.expected import LARGE_BYTES, LOW, Beside, beside, is_like
-from ..machine.link_facts import facts_of, peer_rates
+from ..machine.link_facts import peer_rates
 from ..machine.logs.log import WARNING
 from ..machine.measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
 from ..machine.profile import LEAST_CLEAN, LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
@@ -391,10 +391,7 @@ _OTHERS: Columns = {
 
 
 def copies_tables(profile: Profile) -> Iterator[Table]:
-    """Yield the rates of copies by method and size, other measurements of copies, and the claims about them.
-
-    Yields nothing for a profile without copies.
-    """
+    """Yield the rates of copies by method and size, and other measurements of copies; nothing if there are none."""
     methods = "call: how long a non_blocking copy kept the host busy; on the fly: pinned for this copy"
     ways = f"from pinned memory; both ways at once; in {NUM_PIECES} pieces; pin: the host's time of pin_memory()"
     yield from _copies(profile, "copies to the GPU", _methods("h2d"), methods, direction="h2d")
@@ -402,8 +399,6 @@ def copies_tables(profile: Profile) -> Iterator[Table]:
     yield from _copies(profile, "copies in other ways", _OTHERS, ways)
     with contextlib.suppress(ValueError):  # no copies between GPUs
         yield _between_gpus(profile)
-    if any(one.measured for one in claims(profile)):
-        yield _said(profile)
 
 
 def _methods(direction: str) -> Columns:
@@ -429,14 +424,6 @@ def _between_gpus(profile: Profile) -> Table:
     for src in gpus:
         cells = [three_digits(rates[src, dst] / 1e9) if (src, dst) in rates else "" for dst in gpus]
         table.add_row(str(src), *cells)
-    return table
-
-
-def _said(profile: Profile) -> Table:
-    table = table_of("claims about copies", "claim", "predicted", "measured")
-    for claim, predicted, measured in claims(profile, facts_of(profile)):
-        expected, found = (("yes" if one.holds else "no") if one else "" for one in (predicted, measured))
-        table.add_row(claim, expected, found or "not measured")
     return table
 
 

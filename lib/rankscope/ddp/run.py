@@ -45,8 +45,9 @@ _MORE = 2  # times as many iterations of the step that all predictions depend on
 class Where:
     """Where ranks run, and after how many seconds they must have ended.
 
-    Ranks compute on GPUs where the backend is NCCL, else on the CPU. `network` is one of `machine.emulate.emulated`,
-    whose hosts share the ranks, or None for this machine. Raises ValueError for an unknown backend.
+    Ranks compute on GPUs where the backend is NCCL, else on the CPU. `network` is None for this machine, or an object
+    with `num_hosts` hosts, whose ``launch(fn, args, timeout_s, ranks_per_host)`` runs the ranks on them. Raises
+    ValueError for an unknown backend.
 
     >>> Where(backend="tcp")
     Traceback (most recent call last):
@@ -64,7 +65,7 @@ class Where:
             return launch(fn, num_ranks, args, self.backend, self.timeout_s)
         hosts = getattr(self.network, "num_hosts", None)
         if self.backend != "gloo" or num_ranks is None or not hosts or num_ranks % hosts:
-            wanted = f"an emulated one with hosts for {num_ranks} ranks, the same number on each, on Gloo"
+            wanted = f"one with hosts for {num_ranks} ranks, the same number on each, on Gloo"
             raise ValueError(f"network must be {wanted}, got {self.network!s}")
         found: list[Any] = self.network.launch(fn, args, self.timeout_s, num_ranks // hosts)
         return found

@@ -19,28 +19,12 @@ from ..timeline.timeline import Intervals, Timeline, merge
 from ..values.checks import count_of, of_type, several
 from ..values.frozen import frozen
 from .join import Joined, join, listed
-from .trace import Ints, Trace
+from .late_ranks import SHARE_OF_STEP, Culprit, Lateness, Seconds, lateness
+from .trace import PHASES, Ints, Trace
+from .verdict import in_ms, sentences
 
-Seconds = NDArray[np.float64]
-
-PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")
-_HOST = PHASES.index("host")  # what no span covers
+_HOST = PHASES.index("host")
 _NONE = np.zeros(0), np.zeros(0)
-_LEAST_S, _LEAST_SHARE, _HELD = 0.004, 0.1, 0.6  # see `culprits_of`
-_ODD_SHARE, _ODD_NOISE, _NOISE = 0.2, 2.0, 0.9  # late in a step: of it, and times this quantile of the other ranks
-_SECOND = 0.4  # of what the first cause costs
-_ALIKE, _ALL = 0.6, 0.8  # a starved rank stretches phases of most of a step, each by this share of what it is late
-_WORDS = {"h2d": "its copies to the GPU take", "host": "Python after its {after} takes"}  # others: its … takes
-_HINTS = {
-    "loader": "Look at its storage, and give its DataLoader more workers.",
-    "h2d": "Look at its PCIe link, and at whether its batches lie in pinned memory.",
-    "zero_grad": "Look for other work on its device.",
-    "forward": "Look for longer samples, other input shapes or a slower device there.",
-    "backward": "Look for longer samples, other input shapes or a slower device there.",
-    "optimizer": "Look for parameters or states that only this rank has.",
-    "host": "Look for logging, checkpoints, .item() and garbage collection on this rank.",
-    "starved": "Look for other processes on its cores or its GPU.",
-}
 
 
 class OwnTimes(NamedTuple):
@@ -185,74 +169,6 @@ def own_times(trace: Trace) -> OwnTimes:
     )
 
 
-# ---- the rule
-
-
-class Culprit(NamedTuple):
-    """A rank that the others wait for, the phase that it loses its time in, and what that costs per step, in seconds.
-
-    The cause is one of `PHASES`, or "starved" where all of them take longer alike: the rank has too little of its core.
-    """
-
-    rank: int
-    cause: str
-    cost_s: float
-
-
-def culprits_of(
-    ranks: Sequence[int], window_s: Seconds, phase_s: Seconds, starved_s: Seconds | None = None
-) -> list[Culprit]:
-    """Return the culprits in the order in which to mend them, the latest rank first; none where ranks are balanced.
-
-    `window_s` and `starved_s` have a row per step and a column per rank, `phase_s` a last axis for `PHASES` too; see
-    `own_times`. In each step the rank with the most own time is late, by what that is more than the median of the
-    others'. A rank is a culprit if what it is late in all steps but its worst is, per step, more than `_LEAST_S` and
-    `_LEAST_SHARE` of a step, and `_HELD` of what all ranks are late. Its causes are the phase that takes longest in
-    comparison with the others, in the median of the steps in which it is very late, and any that takes `_SECOND` of
-    that. The cost is what the last rank would arrive earlier if that took as long as on the others, once those before
-    it in the list are mended: costs add up.
-    """
-    found, left_s = list[Culprit](), phase_s.astype(float)
-    step_s = float(np.median(window_s)) if window_s.size else 0.0
-    while len(ranks) > 1 and len(left_s) and len(found) < len(ranks):
-        own_s = left_s.sum(axis=2)
-        is_last = own_s.argmax(axis=1)[:, None] == np.arange(len(ranks))
-        lost_s = np.where(is_last, np.maximum(own_s - _of_others(own_s), 0), 0)
-        steady_s = lost_s.sum(axis=0) - (lost_s.max(axis=0) if len(lost_s) > 1 else 0)
-        place, num_steps = int(steady_s.argmax()), max(len(lost_s) - 1, 1)
-        least_s = max(_LEAST_S, _LEAST_SHARE * step_s) * num_steps
-        if steady_s[place] <= least_s or steady_s[place] < _HELD * steady_s.sum():
-            break
-        usual_s = _of_others(left_s)[:, place]
-        rows = lost_s[:, place] >= np.quantile(lost_s[lost_s[:, place] > 0, place], 0.75) / 2
-        starved = 0.0
-        if starved_s is not None:
-            starved = float((starved_s - _of_others(starved_s))[rows, place].sum())
-        excess_s = np.maximum(np.median(left_s[rows, place] - usual_s[rows], axis=0), 0)
-        for cause, columns in _causes(excess_s, usual_s[rows].mean(axis=0), starved / rows.sum()):
-            before_s = left_s.sum(axis=2).max(axis=1)
-            left_s[:, place, columns] = np.minimum(left_s[:, place, columns], usual_s[:, columns])
-            cost_s = float((before_s - left_s.sum(axis=2).max(axis=1)).mean())
-            found.append(Culprit(int(ranks[place]), cause, cost_s))
-        left_s[:, place] = np.minimum(left_s[:, place], usual_s)
-    return found
-
-
-def _of_others(values: Seconds) -> Seconds:
-    """For each rank, on axis 1, the median of the other ranks."""
-    return np.stack([np.median(np.delete(values, place, axis=1), axis=1) for place in range(values.shape[1])], axis=1)
-
-
-def _causes(excess_s: Seconds, usual_s: Seconds, starved_s: float) -> list[tuple[str, list[int]]]:
-    """Why a rank takes so much longer in each phase than what is usual, and which phases each cause makes longer."""
-    alike = excess_s * usual_s.sum() > _ALIKE * excess_s.sum() * usual_s
-    all_alike = alike.sum() > 2 and usual_s[alike].sum() > _ALL * usual_s.sum()
-    if starved_s > excess_s.sum() / 2 or all_alike:
-        return [("starved", [*range(len(PHASES))])]
-    largest_first = np.argsort(-excess_s, kind="stable").tolist()
-    return [(PHASES[place], [place]) for place in largest_first if excess_s[place] > _SECOND * excess_s.max()]
-
-
 # ---- the job
 
 
@@ -292,16 +208,21 @@ class JobDiagnosis:
     waiting_s: Seconds
     covered_s: Seconds
     idle_s: Seconds
-    culprits: list[Culprit]
+    lateness: Lateness
     buckets: tuple[Bucket, ...]
     problems: tuple[str, ...]
     missing: tuple[int, ...]
     joined: Joined
 
     @property
+    def culprits(self) -> list[Culprit]:
+        """The late ranks with their causes, in the order in which to mend them; see `late_ranks.lateness`."""
+        return self.lateness.culprits
+
+    @property
     def step_s(self) -> float:
         """The mean seconds of a step."""
-        return _mean(self.window_s)
+        return self.lateness.step_s
 
     @property
     def exposed_s(self) -> float:
@@ -315,9 +236,8 @@ class JobDiagnosis:
 
     @property
     def late_s(self) -> Seconds:
-        """How much more own time than the median of the others each rank has in each step."""
-        own_s = self.phase_s.sum(axis=2)
-        return own_s - _of_others(own_s) if len(self.ranks) > 1 else np.zeros(own_s.shape)
+        """How much more own time each rank has in each step than the median of the other ranks that are not late."""
+        return self.lateness.late_s
 
     def __repr__(self) -> str:
         return f"<JobDiagnosis: {count_of(len(self.ranks), 'rank')}, {count_of(len(self.steps), 'step')}>"
@@ -328,75 +248,30 @@ class JobDiagnosis:
     def _verdict(self) -> list[str]:
         lines = []
         of_last_s = float(self.waiting_s.min(axis=1).mean()) if self.missing and self.steps else 0.0
-        if of_last_s > _LEAST_SHARE * self.step_s:
-            they, late = listed("Rank", self.ranks), listed("rank", self.missing)
-            wait, are = "waits" if len(self.ranks) == 1 else "wait", "s are" if len(self.missing) > 1 else " is"
-            lines.append(f"{they} {wait} {_ms(self.exposed_s)} per step, perhaps for {late}, whose trace{are} missing.")
+        if of_last_s > SHARE_OF_STEP * self.step_s:
+            they = listed("Rank", self.ranks)
+            late = listed("rank", self.missing)
+            wait = "waits" if len(self.ranks) == 1 else "wait"
+            is_missing = "traces are missing" if len(self.missing) > 1 else "trace is missing"
+            lines.append(f"{they} {wait} {in_ms(self.exposed_s)} per step, perhaps for {late}, whose {is_missing}.")
         if len(self.ranks) == 1:
             return [*lines, "One rank only: who is late needs the traces of all ranks."]
-        if self.culprits:
-            return lines + [self._said_of(one) for one in self.culprits]
-        return lines + self._no_culprit() if self.steps else []
-
-    def _said_of(self, culprit: Culprit) -> str:
-        rank, cause, cost_s = culprit
-        place = self.ranks.index(rank)
-        late_s = self.late_s[:, place]
-        rows = late_s > np.sort(late_s)[-2:][0] / 2  # the largest may be of one bad step
-        when, there = f"in {rows.sum()} of {len(rows)} steps", " in these"
-        if rows.mean() > 0.7 or not rows.any():
-            rows[:], when, there = True, "in each step", ""
-        own_s = self.phase_s[rows].mean(axis=0)
-        usual_s, own_s = _of_others(own_s[None])[0, place], own_s[place]
-        if cause == "starved":
-            times = own_s.sum() / max(usual_s.sum(), 1e-9)
-            why = f"all it does takes {times:.1f} times as long as on the others, as if it had too little of its core"
-        else:
-            column = PHASES.index(cause)
-            why = (
-                f"{self._takes(place, column, rows)} {_ms(own_s[column])}{there}, on the others {_ms(usual_s[column])}"
-            )
-        mean_s = float(late_s[rows].mean())  # not positive where a rank that is named before it is later in all steps
-        arrives = f"arrives {_ms(mean_s)} late {when}" if mean_s > 0 else "would be the next that is late"
-        costs = f"This costs {_ms(cost_s)} per step, {cost_s / self.step_s:.0%} of it."
-        return f"Rank {rank} {arrives}: {why}. {costs} {_HINTS[cause]}"
-
-    def _takes(self, place: int, column: int, rows: NDArray[np.bool_]) -> str:
-        after = (self.host_s - _of_others(self.host_s))[rows, place].sum(axis=0).argmax()
-        return _WORDS.get(PHASES[column], f"its {PHASES[column]} takes").format(after=PHASES[after])
-
-    def _no_culprit(self) -> list[str]:
-        """What is said where nobody is named: who is late in some steps, or that nobody is."""
-        late_s, odd = self.late_s, list[str]()
-        last = self.phase_s.sum(axis=2).argmax(axis=1)
-        for place, rank in enumerate(self.ranks):
-            noise_s = float(np.quantile(np.abs(np.delete(late_s, place, axis=1)), _NOISE))
-            least_s = max(_LEAST_S, _ODD_SHARE * float(np.median(self.window_s)), _ODD_NOISE * noise_s)
-            rows = (late_s[:, place] > least_s) & (last == place)
-            if rows.sum() > 1:
-                excess_s = (self.phase_s - _of_others(self.phase_s))[rows, place].mean(axis=0)
-                why = self._takes(place, int(excess_s.argmax()), rows).removesuffix(" takes").removesuffix(" take")
-                mean = _ms(float(late_s[rows, place].mean()))
-                odd.append(f"Rank {rank} is late in {rows.sum()} of {len(rows)} steps, by {mean} ({why})")
-        if odd:
-            first = "No rank makes the others wait in most steps."
-            return [" ".join([first, *(f"{one}, which is not steady enough to be named." for one in odd)])]
-        noise = _ms(float(np.quantile(np.abs(late_s), _NOISE)))
-        first = "None of these ranks" if self.missing else "The job is balanced: no rank"
-        return [f"{first} stands out above the noise: nine of ten times a rank is less than {noise} late or early."]
+        if self.steps:
+            lines += sentences(self.lateness, self.steps, self.host_s, is_complete=not self.missing)
+        return lines
 
     def _communication(self) -> list[str]:
         if not self.steps:
             return []
-        step = f"A step takes {_ms(self.step_s)} in the mean"
+        step = f"The mean step takes {in_ms(self.step_s)}."
         if not self.buckets:
-            return [f"{step}. The traces hold no collective."]
+            return [f"{step} The traces contain no collective."]
         share = self.exposed_s / self.step_s
-        said = (
-            f"{step}; {_ms(self.exposed_s)} of it ({share:.0%}) is exposed communication, waiting for others included"
-        )
-        hidden = f"; {_ms(self.hidden_s)} of communication is hidden" if self.hidden_s else ""  # `watch` cannot see it
-        return [f"{said}{hidden}."]
+        exposed = f"Of this, {in_ms(self.exposed_s)} ({share:.0%}) is exposed communication"
+        said = f"{step} {exposed}, which includes waiting for other ranks"
+        if not self.hidden_s:  # `watch` cannot see it
+            return [f"{said}."]
+        return [f"{said}; another {in_ms(self.hidden_s)} of communication is hidden under work."]
 
     def to_frame(self) -> Any:
         """Return a pandas DataFrame with a row per step and rank: seconds by phase, and what is said of them above."""
@@ -415,7 +290,7 @@ class JobDiagnosis:
 
 
 def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
-    """Return whose late arrival the ranks of a job wait for, why, and what it costs; see `culprits_of` for the rule.
+    """Return whose late arrival the ranks of a job wait for, why, and what it costs; see `late_ranks` for the rule.
 
     `traces` are what `read_traces` returns, of all ranks. The steps are those that all ranks recorded, without the
     first: a step counts from the last gradient collective of the step before. Raises ValueError for no traces, two of
@@ -455,7 +330,7 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         waiting_s=stacked("exposed_s"),
         covered_s=stacked("hidden_s"),
         idle_s=stacked("idle_s"),
-        culprits=culprits_of(ranks, window_s, phase_s, stacked("starved_s")),
+        lateness=lateness(ranks, window_s, phase_s, stacked("starved_s")),
         buckets=_buckets(traces, owns, steps),
         problems=tuple(problems),
         missing=missing,
@@ -506,10 +381,6 @@ def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[
 
 def _mean(values: Seconds) -> float:
     return float(values.mean()) if values.size else 0.0
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms"
 
 
 def _merged(spans: Timeline, *kinds: str) -> Intervals:

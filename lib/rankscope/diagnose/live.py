@@ -1,11 +1,12 @@
 """`watch`: the late rank and its cause while a job trains, without a profiler.
 
-Stamps are taken where a step changes its phase: around the loader's `next`, by hooks of the forward, of its output's
-backward and of all optimizers, and around each collective that Python asks for. DDP asks for its own from C++, and
-waits for all of them at the end of backward: callbacks of the autograd engine stamp the begin and the end of this wait,
-so that DDP itself runs as it does unwatched. Ranks send a few numbers through the store of the process group
+Stamps are taken where a step changes its phase: around the loader's `next` and the model's call, by hooks of its
+output's backward and of all optimizers, and around each collective that Python asks for. DDP asks for its own from C++,
+and waits for all of them at the end of backward: callbacks of the autograd engine stamp the begin and the end of this
+wait, so that DDP itself runs as it does unwatched. A thread sends a few numbers through the store of the process group
 (https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.Store): no collective is added, so that ranks
-with different numbers of steps, and ranks that die, leave nobody waiting for a watch.
+with different numbers of steps, ranks that die and a store that does not answer leave nobody waiting for a watch. An
+error of the watch itself ends the watch with a line on stderr, and never reaches the training loop.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from datetime import timedelta
 from functools import partial, wraps
 from itertools import count, repeat
 from typing import Any
@@ -34,29 +34,37 @@ from torch.utils._pytree import tree_leaves
 
 from ..timeline import Span, Timeline
 from ..values.checks import of_type, whole
-from .diagnosis import culprits_of, own_times
+from . import patches
+from .diagnosis import own_times
+from .exchange import BoundedStore, Exchange, described, tell
+from .late_ranks import lateness
 from .trace import Calls, Trace
+from .verdict import headline
 
 _WAIT_S = 60.0  # for the traces of the other ranks
-_KINDS = {  # of what a process group is asked for, by the name of its method
-    "allreduce": "allreduce",
-    "allreduce_coalesced": "allreduce",
-    "broadcast": "broadcast",
-    "allgather": "allgather",
-    "_allgather_base": "allgather",
-    "allgather_into_tensor_coalesced": "allgather",
-    "reduce": "reduce",
-    "reduce_scatter": "reduce_scatter",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "alltoall": "alltoall",
-    "alltoall_base": "alltoall",
-    "barrier": "barrier",
-    "gather": "gather",
-    "scatter": "scatter",
-}
+_LOOK_S = 0.05  # between two looks for them
+_FEWEST_STEPS = 2  # of the last, shorter window: a line about one step would say nothing of the job
 _ENGINE: Any = torch.autograd.Variable._execution_engine
 _numbers = count()
+
+
+def _stamping(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a method that is called in the middle of a training step.
+
+    It does nothing when no step is watched, `torch.compile` does not trace it, and an error in it ends the watch.
+    """
+
+    @wraps(method)
+    def guarded(watched: Watched, *args: Any) -> Any:
+        if not watched._is_open:
+            return None
+        try:
+            return method(watched, *args)
+        except Exception as error:
+            watched._fail(error)
+            return None
+
+    return torch.compiler.disable(guarded)  # type: ignore[no-untyped-call,no-any-return]
 
 
 class Step(msgspec.Struct, array_like=True):
@@ -90,8 +98,15 @@ def watch(
             for inputs, targets in watched.loader:
                 ...  # as before
 
-    After each `every` steps, `report` is called on the first rank with a line that names the late rank and its cause.
-    A step ends with the first `next` after gradients were reduced, so that micro-batches under `no_sync` belong to one.
+    After each `every` steps, and after the last ones, `report` is called on the first rank with a line that names the
+    late rank and its cause. It is called in a thread, so that neither it nor the network delays the training. If it
+    raises an error, or if the store of the process group does not answer for ten seconds, one line on stderr says so,
+    and there are no more lines. A step ends with the first `next` after gradients were reduced, so that micro-batches
+    under `no_sync` belong to one.
+
+    A watch is entered once; a second time raises RuntimeError. A model that `torch.compile` compiles has no more graph
+    breaks than without.
+
     Afterwards `trace` is what this rank did in its last `keep` steps, and `traces` what all ranks did, for `diagnose`.
 
     DDP's allreduces appear as one call, from the end of backward to the end of the last of them; what backward hides is
@@ -112,7 +127,7 @@ def watch(
 
 
 class Watched:
-    """A watch over the steps of this rank, open within its `with`."""
+    """A watch over the steps of this rank, open within its `with`, which is entered once."""
 
     def __init__(
         self, model: DistributedDataParallel, loader: Iterable[Any], every: int, keep: int, report: Callable[[str], Any]
@@ -120,12 +135,18 @@ class Watched:
         self.loader = _Batches(self, loader)
         self._model: Any = model
         self._group: str = self._model.process_group.group_name
-        self._every, self._report, self._rank = every, report, dist.get_rank()
+        self._every = every
+        self._rank = dist.get_rank()
         self._ranks = dist.get_process_group_ranks(self._model.process_group)
         store = dist.distributed_c10d._get_default_store()
-        self._store: Any = dist.distributed_c10d.PrefixStore(f"rankscope.watch/{self._group}/{next(_numbers)}", store)
+        prefix = f"rankscope.watch/{self._group}/{next(_numbers)}"
+        self._store = BoundedStore(dist.distributed_c10d.PrefixStore(prefix, store))
+        self._exchange = Exchange(self._store, self._rank, self._ranks, self._numbers_of, self._line_of, report)
         self._is_cuda = next(model.parameters()).is_cuda
-        self._undo, self._is_open = ExitStack(), False
+        self._undo = ExitStack()
+        self._was_entered = False
+        self._is_open = False  # that stamps are taken
+        self._is_closed = False
         self._step: Step | None = None  # the one under way
         self._stamps: Any = deque(maxlen=0)  # of the step, if there is one
         self._now: Callable[[], Any] = _event if self._is_cuda else time.perf_counter_ns
@@ -134,27 +155,17 @@ class Watched:
         self._ended = deque[Step]()  # whose stamps may lie ahead, on the GPU
         self._kept = deque[Step](maxlen=keep)
         self._window = list[Step]()  # the steps that the next line is about, and the one before them
-        self._awaited: NDArray[np.int64] | None = None  # steps whose line waits for the other ranks' numbers
 
     def __enter__(self) -> Watched:
-        model = self._model
+        if self._was_entered:
+            raise RuntimeError("this watch was entered before; make another one with rankscope.watch(model, loader)")
+        self._was_entered = True
         with ExitStack() as undo:
-            for name, kind in _KINDS.items():
-                method = getattr(dist.ProcessGroup, name)
-                undo.callback(
-                    setattr, dist.ProcessGroup, name, vars(dist.ProcessGroup)[name]
-                )  # which binds, unlike `method`
-                setattr(dist.ProcessGroup, name, self._asking(method, kind))
-            method = torch.optim.Optimizer.zero_grad
-            undo.callback(setattr, torch.optim.Optimizer, "zero_grad", method)
-            setattr(torch.optim.Optimizer, "zero_grad", self._clearing(method))  # noqa: B010
-            if model.broadcast_buffers and model.modules_buffers:
-                undo.callback(model.module.register_forward_pre_hook(self._before_module, prepend=True).remove)
+            patches.start(self)
+            undo.callback(patches.stop, self)
             for handle in (
-                model.register_forward_pre_hook(self._before_forward, prepend=True),
-                model.register_forward_hook(self._after_forward),
-                register_optimizer_step_pre_hook(lambda *_: self._stamps.append(("optimizer", True, self._now()))),
-                register_optimizer_step_post_hook(lambda *_: self._stamps.append(("optimizer", False, self._now()))),
+                register_optimizer_step_pre_hook(self._before_optimizer),
+                register_optimizer_step_post_hook(self._after_optimizer),
             ):
                 undo.callback(handle.remove)
             self._schedule = -1
@@ -165,21 +176,27 @@ class Watched:
             if self._is_cuda:
                 self._origin[0].synchronize()
                 self._origin = self._origin[0], time.perf_counter_ns()
-            self._undo, self._is_open = undo.pop_all(), True
+            self._exchange.start()
+            self._undo = undo.pop_all()
+            self._is_open = True
         return self
 
     def __exit__(self, kind: object, *error: object) -> None:
         if kind is None:
-            self._turn(self._now(), goes_on=False)
-            if self._is_cuda:
-                torch.cuda.synchronize()
+            self._end_last_step()
+        self._end_last_window()
+        self._is_open = False
+        self._is_closed = True
         self._undo.close()
-        self._settle()
-        self._is_open, self._model = False, None
+        self._step, self._stamps, self._model = None, deque(maxlen=0), None
+        self._exchange.send_trace(zlib.compress(msgspec.json.encode(list(self._kept)), 1))
+        self._exchange.close(last_lines=kind is None)
+
+    def _fail(self, error: Exception) -> None:
+        """End the watch before its `with` does, as stamps could not be taken."""
+        self._is_open = False
         self._step, self._stamps = None, deque(maxlen=0)
-        steps = zlib.compress(msgspec.json.encode(list(self._kept)), 1)
-        with suppress(RuntimeError):  # a store is gone once the process that serves it has ended
-            self._store.set(f"trace/{self._rank}", steps)
+        tell(f"rank {self._rank}: the watch ends, {described(error)}; training goes on")
 
     @property
     def trace(self) -> Trace:
@@ -198,50 +215,89 @@ class Watched:
 
         Those of ranks that have not left it by then are missing, with a warning. Raises RuntimeError within the watch.
         """
-        if self._is_open:
+        if self._was_entered and not self._is_closed:
             raise RuntimeError("traces of all ranks are there once the watch is closed; `trace` is this rank's so far")
-        keys = {rank: f"trace/{rank}" for rank in self._ranks}
+        own = list(self._kept)
+        by_rank = {self._rank: own}
+        others = [rank for rank in self._ranks if rank != self._rank]
+        deadline = time.monotonic() + _WAIT_S
         try:
-            self._store.wait(list(keys.values()), timedelta(seconds=_WAIT_S))
-        except RuntimeError:
-            missing = [rank for rank in keys if not self._store.check([keys[rank]])]
-            warnings.warn(f"no traces of ranks {missing}, which have not left their watch", stacklevel=2)
-            keys = {rank: key for rank, key in keys.items() if rank not in missing}
-        found = [
-            msgspec.json.decode(zlib.decompress(one), type=list[Step])
-            for one in self._store.multi_get([*keys.values()])
-        ]
-        return tuple(_trace(rank, steps) for rank, steps in zip(keys, found, strict=True))
+            while not self._has_traces(others) and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+            for rank in others:
+                if self._has_traces([rank]):
+                    (message,) = self._store.call("multi_get", [f"trace/{rank}"])
+                    by_rank[rank] = msgspec.json.decode(zlib.decompress(message), type=list[Step])
+            reason = "which have not left their watch"
+        except (RuntimeError, OSError) as error:  # the store is gone, or its server is stopped
+            reason = described(error)
+        missing = [rank for rank in others if rank not in by_rank]
+        if missing:
+            warnings.warn(f"no traces of ranks {missing}, {reason}", stacklevel=2)
+        return tuple(_trace(rank, by_rank[rank]) for rank in self._ranks if rank in by_rank)
+
+    def _has_traces(self, ranks: list[int]) -> bool:
+        return not ranks or bool(self._store.call("check", [f"trace/{rank}" for rank in ranks]))
 
     # ---- stamps
 
-    def _before_forward(self, model: Any, inputs: Any) -> None:
-        if not vars(model).get("_divide_by_initial_world_size", True):  # join sets it
-            raise ValueError("a watch needs model.join(divide_by_initial_world_size=True), which is its default")
-        self._syncs = torch.is_grad_enabled() and model.require_backward_grad_sync
+    @_stamping
+    def moment(self) -> Any:
+        return self._now()
+
+    @_stamping
+    def after_next(self, begin: Any, goes_on: bool) -> None:
+        """Take over a batch, or the loader's end, that was asked for at `begin`; None if that was not watched."""
+        if begin is None:
+            begin = self._now()
+        self._turn(begin, goes_on)
+        self._stamps += ("loader", True, begin), ("loader", False, self._now())
+
+    def watches(self, model: object) -> bool:
+        return model is self._model
+
+    @_stamping
+    def stamp(self, phase: str, begins: bool) -> None:
+        self._stamps.append((phase, begins, self._now()))
+
+    def _before_optimizer(self, *args: Any) -> None:
+        self.stamp("optimizer", True)
+
+    def _after_optimizer(self, *args: Any) -> None:
+        self.stamp("optimizer", False)
+
+    @_stamping
+    def before_forward(self) -> None:
+        self._syncs = torch.is_grad_enabled() and self._model.require_backward_grad_sync
         self._reduces = self._reduces or self._syncs
-        self._asked = self._now()
-        self._stamps.append(("forward", True, self._asked))
+        self._stamps.append(("forward", True, self._now()))
 
-    def _before_module(self, module: Any, inputs: Any) -> None:
-        model = self._model
-        if self._step is not None and model.will_sync_module_buffers():
-            about = self._group, "broadcast", sum(buffer.nbytes for buffer in model.modules_buffers)
-            self._step.calls.append([*about, self._asked, self._now()])
+    @_stamping
+    def before_broadcast(self) -> None:
+        self._broadcast = [self._group, "broadcast", sum(buffer.nbytes for buffer in self._model.modules_buffers)]
+        self._broadcast.append(self._now())
 
-    def _after_forward(self, model: Any, inputs: Any, outputs: Any) -> None:
+    @_stamping
+    def after_broadcast(self) -> None:
+        if self._step is not None:
+            self._step.calls.append([*self._broadcast, self._now()])
+
+    @_stamping
+    def after_forward(self, outputs: Any) -> None:
         self._stamps.append(("forward", False, self._now()))
         leaves = [outputs] if isinstance(outputs, Tensor) else tree_leaves(outputs)  # which takes its time
         for node in {leaf.grad_fn for leaf in leaves if isinstance(leaf, Tensor) and leaf.grad_fn}:
             node.register_prehook(self._before_backward)
 
+    @_stamping
     def _before_backward(self, gradients: Any) -> None:
-        if self._is_open and not self._in_backward:
+        if not self._in_backward:
             self._in_backward = True
             self._stamps.append(("backward", True, self._now()))
             # called when all gradients are there: DDP's own callback, which waits, is queued later in backward
             _ENGINE.queue_callback(self._after_backward)
 
+    @_stamping
     def _after_backward(self) -> None:
         now, self._in_backward = self._now(), False
         self._stamps.append(("backward", False, now))
@@ -250,30 +306,15 @@ class Watched:
             self._step.calls.append(call)
             _ENGINE.queue_callback(partial(self._done, call))  # called after DDP's
 
-    def _asking(self, method: Any, kind: str) -> Callable[..., Any]:
-        """A method of process groups that stamps its call and the call's end."""
+    @_stamping
+    def before_collective(self, group: Any, kind: str, args: tuple[Any, ...]) -> list[Any] | None:
+        if self._step is None:
+            return None
+        call = [group.group_name, kind, _num_bytes(args), self._now(), None]
+        self._step.calls.append(call)
+        return call
 
-        def ask(group: Any, *args: Any, **options: Any) -> Any:
-            call = [group.group_name, kind, _num_bytes(args), self._now(), None]
-            if self._step is not None:
-                self._step.calls.append(call)
-            work = method(group, *args, **options)
-            with suppress(Exception):  # some kinds of work have no future
-                work.get_future().add_done_callback(partial(self._answered, call))
-            return work
-
-        return ask
-
-    def _clearing(self, method: Any) -> Any:
-        @wraps(method)
-        def clear(optimizer: Any, *args: Any, **options: Any) -> None:
-            self._stamps.append(("zero_grad", True, self._now()))
-            method(optimizer, *args, **options)
-            self._stamps.append(("zero_grad", False, self._now()))
-
-        return clear
-
-    def _answered(self, call: list[Any], future: Any) -> None:
+    def answered(self, call: list[Any], future: Any) -> None:
         with suppress(Exception):
             future.value()  # raises where the collective failed: that has no end
             self._done(call)
@@ -281,7 +322,8 @@ class Watched:
     def _done(self, call: list[Any]) -> None:
         call[-1] = self._now()
 
-    def _turn(self, stamp: Any, goes_on: bool = True) -> None:
+    @_stamping
+    def _turn(self, stamp: Any, goes_on: bool) -> None:
         """End the step under way if its gradients were reduced, and begin the next."""
         step = self._step
         if step is not None and goes_on and not self._reduces:
@@ -291,13 +333,19 @@ class Watched:
             step.end, step.ran_at_end = stamp, ran
             self._ended.append(step)
             self._num_steps += 1
-            if len(self._ended) + len(self._window) > self._every or self._awaited is not None:
-                self._settle()
+            if len(self._ended) + len(self._window) > self._every:
+                self._end_windows()
         self._reduces = self._in_backward = False
         self._step = step = Step(self._num_steps, stamp, ran) if goes_on else None
         self._stamps = deque(maxlen=0) if step is None else step.stamps
 
     # ---- what the ranks tell each other
+
+    @_stamping
+    def _end_last_step(self) -> None:
+        self._turn(self._now(), False)
+        if self._is_cuda:
+            torch.cuda.synchronize()
 
     def _keep(self) -> None:
         """Keep the steps that have come to pass."""
@@ -308,39 +356,31 @@ class Watched:
             self._kept.append(step)
             self._window.append(step)
 
-    def _settle(self) -> None:
-        """Send the numbers of every so many steps to the first rank, which reports them."""
+    def _end_windows(self) -> None:
+        """Have the numbers of every so many steps sent to the first rank, which reports them."""
         self._keep()
-        if len(self._window) > self._every:
-            window, self._window = self._window[: self._every + 1], self._window[self._every :]
-            own = own_times(_trace(self._rank, window))
-            table = np.column_stack([own.steps, own.window_s, own.starved_s, own.phase_s])
-            with suppress(RuntimeError):
-                self._store.set(f"window/{self._rank}", np.append(table.shape[1], table).tobytes())
-            self._awaited = own.steps if self._rank == self._ranks[0] else None
-        elif self._awaited is not None:
-            self._say(self._awaited)
+        while len(self._window) > self._every:
+            self._exchange.post(self._window[: self._every + 1])
+            self._window = self._window[self._every :]
 
-    def _say(self, steps: NDArray[np.int64]) -> None:
-        """Report a line about these steps, if all ranks have sent their numbers of them."""
-        keys = [f"window/{rank}" for rank in self._ranks]
-        found = []
-        with suppress(RuntimeError):
-            found = [np.frombuffer(one) for one in self._store.multi_get(keys)] if self._store.check(keys) else []
-        tables = [one[1:].reshape(-1, int(one[0])) for one in found]
-        if not tables or any(not np.array_equal(table[:, 0], steps) for table in tables):
-            return
-        self._awaited = None
-        both = np.stack(tables, axis=1)  # steps x ranks x numbers
-        late = culprits_of(self._ranks, both[..., 1], both[..., 3:], both[..., 2])
-        about, step_s = f"steps {steps[0]} to {steps[-1]}", float(both[..., 1].mean())
-        if late:
-            rank, cause, cost_s = late[0]
-            why = "it is starved of its core" if cause == "starved" else f"because of its {cause}"
-            cost = f"{cost_s * 1e3:.0f} ms of each step of {step_s * 1e3:.0f} ms"
-            self._report(f"{about}: rank {rank} is late, {why}: {cost}")
-        else:
-            self._report(f"{about}: balanced, {step_s * 1e3:.0f} ms per step")
+    @_stamping
+    def _end_last_window(self) -> None:
+        """Have the numbers of the last steps sent, too."""
+        self._end_windows()
+        if len(self._window) > _FEWEST_STEPS:
+            self._exchange.post(self._window)
+
+    # ---- called in the thread of the exchange
+
+    def _numbers_of(self, steps: list[Step]) -> NDArray[np.float64]:
+        own = own_times(_trace(self._rank, steps))
+        return np.column_stack([own.steps, own.window_s, own.starved_s, own.phase_s])
+
+    def _line_of(self, both: NDArray[np.float64]) -> str:
+        """Return a line about these numbers of all ranks, steps x ranks x numbers."""
+        steps = both[:, 0, 0].astype(int)
+        found = lateness(self._ranks, both[..., 1], both[..., 3:], both[..., 2])
+        return f"steps {steps[0]} to {steps[-1]}: {headline(found, steps.tolist())}"
 
 
 class _Batches:
@@ -350,17 +390,16 @@ class _Batches:
         self._watched, self._loader = watched, loader
 
     def __iter__(self) -> Iterator[Any]:
-        watched, begin = self._watched, self._watched._now()
-        batches, last = iter(self._loader), object()
+        watched = self._watched
+        batches = iter(self._loader)
+        last = object()
         while True:
+            begin = watched.moment()
             batch = next(batches, last)
-            if watched._is_open:
-                watched._turn(begin, goes_on=batch is not last)
-                watched._stamps += ("loader", True, begin), ("loader", False, watched._now())
+            watched.after_next(begin, batch is not last)
             if batch is last:
                 return
             yield batch
-            begin = watched._now()
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]

@@ -11,8 +11,9 @@ import numpy as np
 from ..timeline import Span, Timeline
 from ..values.storage import PathLike
 from .diagnosis import JobDiagnosis
-from .join import Joined
+from .join import Joined, listed
 from .trace import Trace
+from .verdict import in_ms
 
 _EDGE_S = 1e-6
 _LATE = 0.05  # of a step: an arrival that others wait longer for gets arrows
@@ -22,8 +23,9 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
     """Write the timelines of all ranks, in seconds of the first, and return the path; gzipped if it ends in .gz.
 
     In each step, arrows run from where a late rank asks for its first late collective to the same collective on the
-    ranks that wait there, and a mark says in words how long they do. Another mark says of each culprit what it costs.
-    Arrows are pairs of flow events of the Trace Event Format, which bind to the slice around their time
+    ranks that wait there, and a mark says in words how long they do. Another mark says of each culprit what it costs;
+    of several ranks that are late next to each other, what they cost together. Arrows are pairs of flow events of the
+    Trace Event Format, which bind to the slice around their time
     (https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, "Flow Events").
     """
     offset_s = np.nan_to_num(joined.offset_s)
@@ -48,7 +50,7 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
             continue
         seen.add((step, late))
         at_s = _inside(came[late], came[late].start_s)
-        words = f"rank {traces[late].rank} is {waited_s * 1e3:.3g} ms late"
+        words = f"rank {traces[late].rank} is {in_ms(waited_s)} late"
         mark("i", words, came[late], at_s, s="p")
         for row, place in enumerate(places):
             waiting = slices[row][1].get(place)
@@ -57,10 +59,16 @@ def to_perfetto(path: PathLike, traces: Sequence[Trace], joined: Joined, diagnos
                 left_s = min(at_s, reached_s)  # by the error of the clocks it may have ended before the late rank came
                 mark("s", words, came[late], left_s, id=len(marks))
                 mark("f", words, waiting, reached_s, id=len(marks) - 1, bp="e")
-    for rank, cause, cost_s in diagnosis.culprits:
-        steps = spans.select(rank=rank, kind="step")
-        for step_span in steps[:1]:
-            mark("i", f"rank {rank}: {cause} costs {cost_s * 1e3:.3g} ms per step", step_span, step_span.start_s, s="g")
+    for group in diagnosis.lateness.groups:
+        culprits = [culprit for late in group for culprit in late.culprits]
+        together_s = sum(culprit.cost_s for culprit in culprits)
+        who = listed("rank", [culprit.rank for culprit in culprits])
+        for rank, cause, cost_s in culprits:
+            words = f"rank {rank}: {cause} costs {in_ms(cost_s)} per step"
+            if len(group) > 1:
+                words = f"rank {rank}: {cause}; {who} cost {in_ms(together_s)} per step"
+            for step_span in spans.select(rank=rank, kind="step")[:1]:
+                mark("i", words, step_span, step_span.start_s, s="g")
     return spans.to_chrome_trace(path, marks)
 
 

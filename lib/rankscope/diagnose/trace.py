@@ -13,6 +13,7 @@ from ..values.checks import of_type, whole
 from ..values.frozen import checked, frozen
 
 Ints = NDArray[np.int64]
+PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")  # "host" is what no span covers
 
 
 @frozen(eq=False)

@@ -23,7 +23,8 @@ from ..timeline import Timeline
 from ..timeline.timeline import merge
 from ..values.checks import count_of, several
 from ..values.frozen import frozen
-from ..values.units import time_words
+from ..values.units import times_in_one_unit
+from .join import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +58,8 @@ class WhatIf:
 
     `step_s` is the recorded step, `model_s` the same step by the model; their difference is in every answer.
     ``ddp.simulate(local, cost, contention=contention)`` draws the model's step with DDP's default cap. `caps` has each
-    cap that was asked for, and None, DDP's default.
+    cap that was asked for, and None, DDP's default. `skipped_steps` are the numbers of steps in which some rank's
+    stamps came late: its backward seems to begin before the allreduces of the step before it end.
     """
 
     step_s: float
@@ -67,6 +69,7 @@ class WhatIf:
     contention: Contention
     caps: tuple[Candidate, ...]
     answers: tuple[Answer, ...]
+    skipped_steps: tuple[int, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
         """Return a row for each answer: what, step_s, saved_share."""
@@ -75,8 +78,31 @@ class WhatIf:
         return pd.DataFrame(self.answers, columns=Answer._fields)
 
     def __str__(self) -> str:
-        rows = [f"  {time_words(one.step_s)} ({-one.saved_share:+.1%}) with {one.what}" for one in self.answers]
-        return "\n".join([f"a step takes {time_words(self.step_s)} in the median; it would take", *rows])
+        now, *times = times_in_one_unit(self.step_s, *(one.step_s for one in self.answers))
+        lines = [f"The median step takes {now}. It would take"]
+        for one, step in zip(self.answers, times, strict=True):
+            change = f" ({change_words(one.saved_share)})" if change_words(one.saved_share) else ""
+            lines.append(f"  {step}{change} with {one.what}")
+        return "\n".join([*lines, *self.notes])
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on what was left out."""
+        if not self.skipped_steps:
+            return []
+        number = count_of(len(self.skipped_steps), "step")
+        why = "a stamp came late, so that backward seems to begin before the allreduces of the step before it end"
+        return [f"{number} {'was' if len(self.skipped_steps) == 1 else 'were'} skipped, because {why}."]
+
+
+def change_words(saved_share: float) -> str:
+    """Return by how much a step gets shorter or longer; nothing for a change that would be printed as 0.0%.
+
+    >>> change_words(0.5), change_words(-0.02), change_words(0.0004)
+    ('-50.0%', '+2.0%', '')
+    """
+    words = f"{-saved_share:+.1%}"
+    return "" if words in ("+0.0%", "-0.0%") else words
 
 
 def what_if(
@@ -89,7 +115,8 @@ def what_if(
     buckets, smaller ones change nothing. How much allreduces slow computing down is known best if some of the recorded
     steps run under ``no_sync``; else from layers that repeat. From allreduces that are all of about one size no latency
     is known: the step with a small cap is then a lower bound. With a `diagnosis` each of its culprits is taken out in
-    turn. How many workers a loader needs only its recording can say: see `pipeline.advise`.
+    turn, and ranks that are late next to each other are taken out together. How many workers a loader needs only its
+    recording can say: see `pipeline.advise`. Steps with a late stamp are skipped; see `WhatIf.skipped_steps`.
 
     Raises ValueError where no steps with allreduces of gradients are in all traces.
     """
@@ -115,17 +142,31 @@ def what_if(
         buckets = f"{count_of(best.num_buckets, 'bucket')} instead of {seen.num_bytes.size}"
         changes = [(f"{cap}, {buckets}", best.step_s)]
     else:
-        changes = [("its bucket_cap_mb: no other saves 1 % or more", step_s)]
+        changes = [("the recorded bucket_cap_mb: no other saves 1 % or more", step_s)]
     changes += [(f"a link {_FASTER} times as fast", model_s(_FASTER) + missed_s)]
     changes += [("allreduces that take no time (lower bound)", local.forward_s + local.backward_s + missed_s)]
     if seen.loader_s.any():
         without_s = seen.begin_s.max(axis=1) - (seen.begin_s - seen.loader_s).max(axis=1)
         changes += [("a loader that never keeps a rank waiting", step_s - float(np.median(without_s)))]
     if diagnosis:
-        for rank, cause, cost_s in diagnosis.culprits:
-            changes += [(f"rank {rank} as fast as the others ({cause})", step_s * (1 - cost_s / diagnosis.step_s))]
+        changes += _mended(diagnosis, step_s)
     answers = tuple(Answer(what, max(seconds, 0.0), 1 - max(seconds, 0.0) / step_s) for what, seconds in changes)
-    return WhatIf(step_s, modelled_s, local, cost, contention, caps, answers)
+    return WhatIf(step_s, modelled_s, local, cost, contention, caps, answers, seen.skipped_steps)
+
+
+def _mended(diagnosis: JobDiagnosis, step_s: float) -> list[tuple[str, float]]:
+    """What a step takes without each culprit; ranks that are late together are taken out together."""
+    changes = []
+    for group in diagnosis.lateness.groups:
+        culprits = [culprit for late in group for culprit in late.culprits]
+        if len(group) == 1:
+            saved_s = [(f"rank {rank} as fast as the others ({cause})", cost_s) for rank, cause, cost_s in culprits]
+        else:
+            who = listed("rank", [culprit.rank for culprit in culprits])
+            causes = ", ".join(dict.fromkeys(culprit.cause for culprit in culprits))
+            saved_s = [(f"{who} as fast as the others ({causes})", sum(culprit.cost_s for culprit in culprits))]
+        changes += [(what, step_s * (1 - cost_s / diagnosis.step_s)) for what, cost_s in saved_s]
+    return changes
 
 
 # ---- what the traces say
@@ -136,7 +177,8 @@ class _Seen(NamedTuple):
 
     Columns are gradients in the order in which they get ready, or calls; where there are three axes, steps by ranks by
     gradients. A call starts when its last rank comes; `calls_s` has its start and stop. `alone_s`, ranks by gradients,
-    is how long each takes to compute in steps under ``no_sync``, nan without such steps.
+    is how long each takes to compute in steps under ``no_sync``, nan without such steps. `skipped_steps` are the
+    numbers of steps that have a late stamp on some rank.
     """
 
     sizes: NDArray[np.int64]
@@ -147,6 +189,7 @@ class _Seen(NamedTuple):
     ready_s: Seconds
     calls_s: tuple[Seconds, Seconds]
     alone_s: Seconds
+    skipped_steps: tuple[int, ...]
 
 
 class _Row(NamedTuple):
@@ -162,14 +205,16 @@ class _Row(NamedTuple):
 
 
 def _seen(traces: Sequence[Trace]) -> _Seen:
-    ranks, alone = zip(*map(_rows, traces), strict=True) if traces else ((), ())
+    ranks, alone, skipped = zip(*map(_rows, traces), strict=True) if traces else ((), (), ())
+    skipped_steps = tuple(sorted(set().union(*skipped)))
     shapes: dict[int, set[tuple[tuple[int, ...], ...]]] = {}
     for number in sorted(set.intersection(*map(set, ranks))) if ranks else ():
         shapes[number] = {(rows[number].sizes, rows[number].num_bytes) for rows in ranks}
     alike = Counter(shape for found in shapes.values() if len(found) == 1 for shape in found)
     if not alike or alike.most_common(1)[0][1] < _LEAST_STEPS:
         wanted = f"at least {_LEAST_STEPS + 1} steps with the same allreduces of gradients on every rank"
-        raise ValueError(f"traces must have {wanted}, and have {count_of(sum(alike.values()), 'such step')}")
+        late = f", and {count_of(len(skipped_steps), 'step')} with late stamps" if skipped_steps else ""
+        raise ValueError(f"traces must have {wanted}, and have {count_of(sum(alike.values()), 'such step')}{late}")
     common = alike.most_common(1)[0][0]
     num, unknown = len(common[0]), np.full(len(common[0]), np.nan)
     num_pairs = max(num, len(common[1])) * len(common[1])  # each gradient and each call is compared with all calls
@@ -191,13 +236,17 @@ def _seen(traces: Sequence[Trace]) -> _Seen:
         ready_s,
         (calls_s[:, 0], np.maximum(calls_s[:, 0], calls_s[:, 1])),
         np.array([np.median([one for one in found if one.size == num] or [unknown], axis=0) for found in alone]),
+        skipped_steps,
     )
 
 
-def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds]]:
-    """The steps of a rank that follow one with allreduces of gradients, by their numbers; and those without.
+def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds], set[int]]:
+    """The steps of a rank that follow one with allreduces of gradients, by their numbers; those without; and those left
+    out.
 
-    Of the latter, the seconds from the gradient before until each is computed.
+    Of those without, the seconds from the gradient before until each is computed. Left out, by their numbers, are those
+    whose backward begins before the allreduces of the step before it end: a thread of Gloo stamps this end, and is late
+    where it has no core.
     """
     spans, calls = trace.timeline, trace.calls
     gradients, backward, loader = (spans.select(kind=kind) for kind in ("gradient", "backward", "loader"))
@@ -208,7 +257,10 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds]]:
     summing = np.flatnonzero(np.isfinite(calls.start_s + calls.stop_s) & np.isin(calls.kind, sums))
     summing = summing[np.argsort(asked_s[summing], kind="stable")]
     forward = spans.select(kind="forward")
-    rows, alone, before_s = dict[int, _Row](), list[Seconds](), None
+    rows = dict[int, _Row]()
+    alone = list[Seconds]()
+    skipped = set[int]()
+    before_s: float | None = None
     steps = spans.select(kind="step")
     for place in np.argsort(steps.start_s).tolist():
         step = steps[place]
@@ -230,7 +282,9 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds]]:
             came_s = np.maximum.accumulate((calls.start_s if on_gpu else asked_s)[own])
             sizes, ready_s = calls.num_bytes[own], np.array([came_s, came_s])
         stop_s = float(calls.stop_s[own].max())
-        if before_s is not None and (sizes >= 0).all() and (calls.num_bytes[own] >= 0).all():
+        if before_s is not None and begin_s < before_s:
+            skipped.add(step.item)
+        elif before_s is not None and (sizes >= 0).all() and (calls.num_bytes[own] >= 0).all():
             loaded = loader.select(between_s=(before_s, begin_s))
             rows[step.item] = _Row(
                 tuple(sizes.tolist()),
@@ -242,7 +296,7 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds]]:
                 np.array([calls.start_s[own], calls.stop_s[own]]) - before_s,
             )
         before_s = stop_s
-    return rows, alone
+    return rows, alone, skipped
 
 
 def _between(times_s: Seconds, low_s: float, high_s: float) -> NDArray[np.int64]:

@@ -18,7 +18,8 @@ from ..figures.schedules import draw_schedule
 from ..figures.svg import to_svg
 from ..values.checks import count_of
 from ..values.units import parse_bytes, time_words, times_in_one_unit
-from .panel import Explorer, Now, Setting, Steps, shows, sizes
+from .explorer import Explorer, Now, Setting, Steps, sizes
+from .opening import shows
 
 _ALGORITHMS = ALGORITHMS["allreduce"]
 _LATENCIES_US = Steps((0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100))

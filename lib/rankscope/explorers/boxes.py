@@ -11,8 +11,9 @@ from ..figures.marks import Drawing
 from ..machine import Profile, bank
 from ..machine.profile import busbw_factor
 from ..values.units import parse_bytes, rates_in_one_unit, times_in_one_unit
+from .explorer import Explorer, Now, Setting, sizes
 from .machine import by_name, interpolated
-from .panel import Explorer, Now, Setting, shows, sizes
+from .opening import shows
 
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "all_to_all")
 NONE = "none"

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from html import escape
-from typing import Any, NamedTuple
-from urllib.parse import parse_qs, quote
-
-import ipywidgets as widgets
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..machine import Profile
 from ..values.checks import of_type, one_of
@@ -18,7 +14,7 @@ from .ddp import ddp
 from .machine import by_name, machine
 from .nccl import nccl
 from .networks import has_network
-from .panel import Panel, Pictured
+from .opening import open_panel
 from .parts import parts
 from .pipeline import pipeline
 from .pipeline_parallel import pipeline_parallel
@@ -27,6 +23,9 @@ from .samplers import samplers
 from .transfers import transfers
 from .uneven import uneven
 from .zero import zero
+
+if TYPE_CHECKING:
+    from .panel import Panel, Pictured
 
 
 class Entry(NamedTuple):
@@ -61,7 +60,7 @@ CATALOGUE = (
     Entry(boxes, "Collectives measured on GPU boxes", "15_measured_gpu_boxes"),
     Entry(nccl, "What NCCL chooses, and what it takes", "17_nccls_choice"),
 )
-_ENTRIES = {entry.name: entry for entry in CATALOGUE}
+ENTRIES = {entry.name: entry for entry in CATALOGUE}
 
 
 def gallery(
@@ -90,44 +89,6 @@ def gallery(
         "ddp": {name: profile for name, profile in of_gpus.items() if has_network(profile)},
         "transfers": None if gpu is None else of_type("gpu", gpu, Profile),
     }
-    return _Gallery(inputs, one_of("opened", opened, tuple(_ENTRIES)), address)
-
-
-class _Gallery(Pictured):
-    def __init__(self, inputs: Mapping[str, Any], opened: str, address: str | None) -> None:
-        self.inputs, self.linked, self.made = inputs, address is not None, dict[str, Panel]()
-        state = parse_qs(address or "").get("state", [""])[0]
-        named = next((name for name in _ENTRIES if name in state.partition("(")[0].split(".")), opened)
-        self.picked = widgets.ToggleButtons(
-            options=[(entry.title, entry.name) for entry in CATALOGUE], value=named, style={"button_width": "auto"}
-        )
-        self.heading, self.place, self.link = widgets.HTML(), widgets.VBox(), widgets.HTML()
-        super().__init__([self.picked, self.heading, self.place, self.link])
-        self.picked.observe(self._show, names="value")
-        self._show()
-        if state:
-            self.panel.line.value = state  # it says what is wrong with it
-
-    @property
-    def panel(self) -> Panel:
-        return self.made[self.picked.value]
-
-    def still(self) -> str:
-        return self.panel.still()
-
-    def _show(self, _: object = None) -> None:
-        entry = _ENTRIES[self.picked.value]
-        if entry.name not in self.made:
-            given = [self.inputs[entry.name]] if self.inputs.get(entry.name) else []
-            self.made[entry.name] = entry.show(*given)
-            self.panel.line.observe(self._link, names="value")
-        self.heading.value = f"<p><b>{escape(entry.title)}</b>, the subject of notebook {entry.notebook}</p>"
-        self.place.children = (self.panel,)
-        self._link()
-
-    def _link(self, _: object = None) -> None:
-        if self.linked:
-            state = quote(self.panel.explorer.line(self.panel.now))
-            self.link.value = (
-                f'<p><a style="text-decoration: underline" href="?state={state}">Link to these settings</a></p>'
-            )
+    one_of("opened", opened, tuple(ENTRIES))
+    box: Pictured = open_panel("gallery_panel.Gallery", "gallery", inputs, opened, address)
+    return box

@@ -12,7 +12,8 @@ from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..timeline import Timeline
 from ..values.units import decimal_words, time_words, times_in_one_unit
-from .panel import Explorer, Now, Setting, Steps, shows
+from .explorer import Explorer, Now, Setting, Steps
+from .opening import shows
 
 # Bytes of one sample: a float32 image or int64 tokens, and float32 scores of each class or of each token's successor.
 SAMPLE_BYTES = {

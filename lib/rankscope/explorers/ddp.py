@@ -17,8 +17,9 @@ from ..timeline import Timeline
 from ..values.checks import count_of
 from ..values.units import bytes_words, parse_bytes, time_words, times_in_one_unit
 from . import networks
+from .explorer import Explorer, Now, Setting, Steps, sizes
 from .networks import BY_HAND, Networks
-from .panel import Explorer, Now, Setting, Steps, shows, sizes
+from .opening import shows
 
 DEFAULT_CAP = "default"
 CAPS = Steps((*sizes(20, 24), ("25 MiB (default)", DEFAULT_CAP), *sizes(25, 35)))

@@ -18,7 +18,8 @@ from ..machine.verdict import bound_s
 from ..timeline import Timeline
 from ..values.checks import of_type, printable
 from ..values.units import parse_bytes, time_words, times_in_one_unit
-from .panel import Explorer, Now, Setting, shows, sizes
+from .explorer import Explorer, Now, Setting, sizes
+from .opening import shows
 
 SETTINGS = (
     Setting("profile", "", (), "profile"),  # one of those that are given

@@ -14,7 +14,8 @@ from ..figures.palette import INK
 from ..nccl import GPUS, Model
 from ..nccl.public import public
 from ..values.units import bytes_words, parse_bytes, times_in_one_unit
-from .panel import Explorer, Now, Setting, Steps, shows, sizes
+from .explorer import Explorer, Now, Setting, Steps, sizes
+from .opening import shows
 
 POWERS = range(10, 34)
 VERSIONS = ("2.20", "2.22", "2.27", "2.29", "2.30")

@@ -14,7 +14,7 @@ from ..ddp.cost import cost as cost_of_link
 from ..networks import Cost, Measured, Network, registered
 from ..values.checks import count_of, printable
 from ..values.units import bytes_words
-from .panel import Now, Setting, Steps
+from .explorer import Now, Setting, Steps
 
 DEFAULT = "abci_a100_4x8"  # four nodes of eight A100s: a job that many people have run
 BY_HAND = "latency and bandwidth"

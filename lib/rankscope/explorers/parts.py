@@ -11,7 +11,8 @@ from ..parts.simulate import simulate, simulated_idle_share
 from ..pipeline import Lognormal
 from ..timeline import Timeline
 from ..values.checks import count_of
-from .panel import Explorer, Now, Setting, Steps, jitter, shows
+from .explorer import Explorer, Now, Setting, Steps, jitter
+from .opening import shows
 
 SETTINGS = (
     Setting("load_ms", 160, Steps((*range(0, 200, 20), *range(200, 601, 50))), "loading a part [ms]"),

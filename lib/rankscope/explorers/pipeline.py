@@ -9,7 +9,8 @@ from ..figures.marks import Drawing
 from ..figures.timelines import draw_timeline
 from ..pipeline import Lognormal, Pipeline, Stage, simulate
 from ..timeline import Timeline
-from .panel import Explorer, Now, Setting, jitter, shows
+from .explorer import Explorer, Now, Setting, jitter
+from .opening import shows
 
 SETTINGS = (
     Setting("read_ms", 4, range(61), "reading [ms]"),

@@ -12,7 +12,8 @@ from ..pipeline_parallel.model import simulate, traffic
 from ..pipeline_parallel.schedule import PIPELINES, PipelineSchedule, bubble_share, build
 from ..timeline import Timeline
 from ..values.units import decimal_words, time_words
-from .panel import Explorer, Now, Setting, Steps, shows
+from .explorer import Explorer, Now, Setting, Steps
+from .opening import shows
 
 # Stages send activations from rank to rank, which needs a link. Networks of other explorers are times of allreduces.
 LINKS = {

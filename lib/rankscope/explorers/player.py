@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from html import escape
 from inspect import signature
 from typing import Any
 
-import ipywidgets as widgets
 import numpy as np
 
 from ..cluster import Cluster
 from ..collectives import ALGORITHMS
 from ..collectives.playback import Playback, playback_of
 from ..figures.marks import Drawing
-from ..figures.player import animated, draw_play, save_play
-from ..values.checks import count_of, printable
-from ..values.storage import PathLike
+from ..figures.player import draw_play
+from ..values.checks import count_of
 from ..values.units import bytes_words, times_in_one_unit
 from .allreduce import H100_LINKS, cluster, num_bytes, without_links
 from .allreduce import SETTINGS as OF_CLUSTERS
-from .panel import MOST_SVG_BYTES, Explorer, Now, Panel, Setting, shows
+from .explorer import Explorer, Now, Setting
+from .opening import shows
 
 COLLECTIVES = ("allreduce", "reduce_scatter", "allgather", "broadcast", "all_to_all")
 _MOST_RANKS = 16  # at which a picture still follows the slider
 _WHEN = ("start_s", "done_s")
-_MOST_STEPS = 100  # of the moment, which is in percent
+MOST_STEPS = 100  # of the moment, which is in percent
 
 
 def _algorithms() -> list[str]:
@@ -43,7 +41,7 @@ SETTINGS = (
     Setting("num_nodes", 1, range(1, 5), "nodes"),
     Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
     _SHARED["message"],
-    Setting("moment", 40, range(_MOST_STEPS + 1), "moment [%]", "of the time that the slower one takes"),
+    Setting("moment", 40, range(MOST_STEPS + 1), "moment [%]", "of the time that the slower one takes"),
     _SHARED["intra_us"]._replace(label="latency, node [µs]", hint="within a node"),
     _SHARED["inter_us"]._replace(label="latency, network [µs]", hint="between nodes"),
     _SHARED["intra_gb_per_s"]._replace(label="bandwidth, node [GB/s]", hint="within a node"),
@@ -51,7 +49,6 @@ SETTINGS = (
     _SHARED["gamma_ps"],
     _SHARED["shared_nic"],
 )
-_ABOVE = 6  # controls over the picture; the links are below it
 PRESETS: dict[str, dict[str, Any]] = {
     "ring alone": {"against": "none"},
     "1 GiB": {"message": "1 GiB"},
@@ -83,7 +80,7 @@ def _chosen(now: Now) -> list[tuple[str, str, Any]]:
 
 
 def moment_s(now: Now) -> float:
-    return float(now.moment / _MOST_STEPS * max(play.finish_s for play in plays(now)))
+    return float(now.moment / MOST_STEPS * max(play.finish_s for play in plays(now)))
 
 
 def picture(now: Now) -> Drawing:
@@ -95,7 +92,7 @@ def instants(now: Now) -> list[int]:
     found = plays(now)
     end_s = max(play.finish_s for play in found) or 1.0
     done_s = np.concatenate([np.zeros(1), *(play.done_s for play in found)])
-    return np.unique(np.ceil(done_s / end_s * _MOST_STEPS - 1e-9).astype(int)).tolist()  # type: ignore[no-any-return]
+    return np.unique(np.ceil(done_s / end_s * MOST_STEPS - 1e-9).astype(int)).tolist()  # type: ignore[no-any-return]
 
 
 def most(now: Now) -> dict[str, int]:
@@ -159,70 +156,11 @@ def _alike(some: list[Playback], others: list[Playback]) -> bool:
     return all(one.shape == other.shape and np.allclose(one, other, 1e-9, 0) for one, other in pairs)
 
 
-class Player(Panel):
-    """A panel whose moment can be played, paused and stepped, and whose animation can be saved."""
-
-    children: tuple[Any, ...]
-
-    def __init__(self, explorer: Explorer, start: Now) -> None:
-        super().__init__(explorer, start)
-        moment = self.controls["moment"]
-        self.play = widgets.Play(min=0, max=_MOST_STEPS, step=1, interval=150, show_repeat=True, value=moment.value)
-        self.linked = widgets.jslink((self.play, "value"), (moment, "value"))
-        self.said = widgets.HTML()
-        buttons = [
-            self._button("step back", "to where the message before was done", lambda: self.step(-1)),
-            self._button("step", "to where the next message is done", lambda: self.step(1)),
-            self._button("save as SVG", "an animation that plays in a browser", lambda: self._save("svg")),
-            self._button("save as GIF", "this takes some seconds", lambda: self._save("gif")),
-        ]
-        self.buttons = {button.description: button for button in buttons}
-        row = self._row([self.play, *buttons, self.said])
-        place = self.children.index(self.line)
-        grid = self.children[place - 1]
-        grid.children, below = grid.children[:_ABOVE], grid.children[_ABOVE:]  # so that the picture is near its player
-        links = widgets.Box(below, layout=grid.layout)
-        self.children = (*self.children[:place], row, *self.children[place:], links)
-
-    def step(self, by: int) -> None:
-        """Move on, or back, to where the next message is done."""
-        now = self.now
-        if not self.controls["moment"].disabled:
-            ahead = [one for one in instants(now)[::by] if (one - now.moment) * by > 0]
-            self.controls["moment"].value = ahead[0] if ahead else now.moment
-
-    def save(self, path: PathLike, seconds: float = 12.0) -> None:
-        """Write what these settings play as an animation: an SVG, or a GIF where the name ends in .gif.
-
-        Raises ValueError for another ending, for a time that is not above 0 and at most 60 seconds, and for what cannot
-        be drawn; OSError where it cannot be written.
-        """
-        save_play(plays(self.now), path, seconds)
-
-    def still(self) -> str:
-        """Return the animation, or, where that is too large for a notebook, the picture of the moment."""
-        try:
-            svg = animated(plays(self.now))
-        except ValueError:
-            return ""
-        return svg if len(svg.encode()) <= MOST_SVG_BYTES else super().still()
-
-    def _save(self, ending: str) -> None:
-        some = [self.now.algorithm, *([self.now.against] if self.now.against != "none" else [])]
-        name = f"{'_against_'.join(some).replace(' ', '_')}.{ending}"
-        try:
-            self.save(name)
-            words = f"wrote {name}"
-        except (ValueError, OSError) as error:
-            words = str(error)
-        self.said.value = f"<span>{escape(printable(words))}</span>"
-
-
-@shows(SETTINGS, Player)
+@shows(SETTINGS, "player_panel.Player")
 def player() -> Explorer:
     """Return controls over a collective that plays: chunks, messages and busy ranks under one playhead.
 
     A second algorithm races it on the same axis of time. Shapes follow the nodes; an algorithm that cuts chunks into
-    segments has at most 4 of them. The panel's `save` writes the animation, as SVG or GIF.
+    segments has at most 4 of them.
     """
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect, most)

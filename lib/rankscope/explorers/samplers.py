@@ -9,7 +9,8 @@ from ..figures.assignments import draw_assignment, reading_title
 from ..figures.marks import Drawing
 from ..sampling import Assignment, assign, audit
 from ..values.checks import count_of
-from .panel import Explorer, Now, Setting, Steps, shows
+from .explorer import Explorer, Now, Setting, Steps
+from .opening import shows
 
 SAMPLERS = (
     ("torch DistributedSampler", "torch"),

@@ -18,7 +18,8 @@ from ..timeline import Timeline
 from ..transfer import overlap_share, simulate
 from ..values.checks import of_type
 from ..values.units import parse_bytes, rate_words, time_words, times_in_one_unit
-from .panel import Explorer, Now, Setting, shows, sizes
+from .explorer import Explorer, Now, Setting, sizes
+from .opening import shows
 
 LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}
 SETTINGS = (

@@ -11,7 +11,8 @@ from ..figures.timelines import COMMUNICATION, draw_timeline
 from ..sampling import Assignment, audit
 from ..uneven.model import HANDLINGS, predict, simulate
 from ..values.checks import count_of
-from .panel import Explorer, Now, Setting, Steps, shows
+from .explorer import Explorer, Now, Setting, Steps
+from .opening import shows
 
 SETTINGS = (
     Setting("rank_0", 2, range(1, 13), "batches of rank 0"),

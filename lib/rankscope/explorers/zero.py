@@ -10,7 +10,8 @@ from ..figures.memory import draw_memory
 from ..values.units import decimal_words
 from ..zero import model
 from ..zero.model import OPTIMIZERS, RECIPES, ZeroMemory
-from .panel import Explorer, Now, Setting, Steps, shows
+from .explorer import Explorer, Now, Setting, Steps
+from .opening import shows
 
 MODELS = {
     "125 M": 125_000_000,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
+from ..values.extras import naming_extras
 from ..values.lazy import lazy
 from .assignments import draw_assignment, draw_coverage, draw_label_counts
 from .ddp import draw_buckets
@@ -51,7 +52,8 @@ def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
     shown = signature(draw).replace(parameters=[*parameters[:place], ax, *parameters[place:]], return_annotation="Axes")
 
     def figure(*args: Any, **options: Any) -> Axes:
-        from .axes import to_axes
+        with naming_extras("rankscope.figures"):
+            from .axes import to_axes
 
         given = shown.bind(*args, **options).arguments
         on = given.pop("ax", None)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from itertools import compress
-from typing import Any, BinaryIO
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Patch
 from matplotlib.text import Text
-from PIL import Image
 
 from .marks import Drawing, Key, Lines, Rects, Texts, plain
 from .palette import FAINT, INK, PAPER, hatch_on
@@ -35,7 +32,6 @@ def sharpen() -> None:
 sharpen()
 _PX_PER_INCH = 96.0
 _POINTS_PER_PX = 72.0 / _PX_PER_INCH
-_GIF_COLORS = 128
 
 
 def to_axes(drawing: Drawing, ax: Axes | None = None) -> Axes:
@@ -62,40 +58,6 @@ def _paint(drawing: Drawing, ax: Axes) -> None:
         _paint_lines(lines, ax)
     for texts in drawing.texts:
         _paint_texts(texts, ax, _room(texts, drawing, ax))
-
-
-def to_frames(still: Drawing, moments: Sequence[Drawing], ms: int, hold_ms: int) -> Callable[[BinaryIO], None]:
-    """Return a function that writes a GIF: the marks of one moment after the other over what stands still.
-
-    A moment is shown for `ms`, the last one for `hold_ms`.
-    """
-
-    def pictures(moment: Drawing) -> Any:
-        before = set(ax.get_children())
-        _paint(moment, ax)
-        canvas.restore_region(ground)
-        new = [artist for artist in ax.get_children() if artist not in before]
-        for artist in sorted(new, key=lambda one: one.get_zorder()):
-            ax.draw_artist(artist)
-            artist.remove()
-        return np.asarray(canvas.buffer_rgba())[..., :3].copy()
-
-    def write(file: BinaryIO) -> None:
-        # all share the colours of three of them, so that what stands still is stored once
-        some = [pictures(moments[place]) for place in (0, len(moments) // 2, len(moments) - 1)]
-        colors = Image.fromarray(np.concatenate(some)).quantize(_GIF_COLORS, Image.Quantize.MAXCOVERAGE)
-        frames = (Image.fromarray(pictures(one)).quantize(palette=colors, dither=Image.Dither.NONE) for one in moments)
-        times = [ms] * (len(moments) - 1) + [hold_ms]
-        next(frames).save(file, "GIF", save_all=True, append_images=frames, duration=times, loop=0)
-
-    wide, high = (px / _PX_PER_INCH for px in still.size_px)
-    figure = Figure(figsize=(wide + 1.0, high + 1.3), layout="constrained", dpi=_PX_PER_INCH)
-    canvas: Any = FigureCanvasAgg(figure)
-    ax = to_axes(still, figure.add_subplot())
-    canvas.draw()
-    figure.set_layout_engine("none")
-    ground = canvas.copy_from_bbox(figure.bbox)
-    return write
 
 
 def as_text(*texts: Text) -> None:

@@ -13,15 +13,15 @@ from itertools import compress
 import attrs
 import numpy as np
 
-from ..diagnose.diagnosis import PHASES, JobDiagnosis
+from ..diagnose.diagnosis import JobDiagnosis
 from ..diagnose.hangs import Hang
 from ..diagnose.join import Joined, listed
-from ..diagnose.trace import Trace
-from ..diagnose.what_if import WhatIf
+from ..diagnose.trace import PHASES, Trace
+from ..diagnose.what_if import WhatIf, change_words
 from ..timeline import Span, Timeline
 from ..timeline.timeline import merge
 from ..values.checks import printable
-from ..values.units import round_ticks, time_unit, time_words
+from ..values.units import round_ticks, time_unit, time_words, times_in_one_unit
 from .hangs import draw_hang
 from .marks import Drawing, FloatArray, Key, Lines, Rects, stacked, whole_ticks
 from .palette import ALARM, FAINT, INK, PAPER, WORK, diverging
@@ -211,16 +211,17 @@ def job_page(
             for what, takes, saved in rows
         )
         head = "<tr><th>with</th><th>a step takes</th><th></th></tr>"
-        drawn.append(("", caption, f"<table>{head}{cells}</table>"))
+        notes = "".join(f"<p>{escape(note)}</p>" for note in answers.notes)
+        drawn.append(("", caption, f"<table>{head}{cells}</table>{notes}"))
     return _page(name, str(diagnosis), drawn)
 
 
 def what_if_table(answers: WhatIf, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
     """Return a caption and rows in words: a change, what a step then takes, and by how much that is less."""
-    caption = f"{time_words(answers.step_s)} in the median (mean {time_words(diagnosis.step_s)})"
-    saved = [f"{-one.saved_share:+.1%}" if one.saved_share else "" for one in answers.answers]
-    rows = [(one.what, time_words(one.step_s), share) for one, share in zip(answers.answers, saved, strict=True)]
-    return f"What if? A step takes {caption}", rows
+    seconds = [one.step_s for one in answers.answers]
+    median, mean, *times = times_in_one_unit(answers.step_s, diagnosis.step_s, *seconds)
+    rows = [(one.what, time, change_words(one.saved_share)) for one, time in zip(answers.answers, times, strict=True)]
+    return f"What if? The median step takes {median}, the mean step {mean}", rows
 
 
 def hang_page(name: str, hang: Hang) -> str:

@@ -1,15 +1,9 @@
-"""A collective as it plays: the chunks of every rank, messages over time, and who is busy, under one playhead.
-
-`draw_play` draws one moment; `animated` makes an SVG that plays by itself, and `save_play` writes one, or a GIF.
-"""
+"""A collective at one moment: the chunks of every rank, messages over time, and who is busy, under one playhead."""
 
 from __future__ import annotations
 
-import zlib
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -19,26 +13,20 @@ from numpy.typing import NDArray
 from ..collectives.playback import Playback
 from ..collectives.schedule import MOVES, Ints
 from ..values.checks import count_of, number, of_type, several
-from ..values.storage import PathLike, write_atomically
 from ..values.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
 from .marks import Drawing, Key, Lines, Rects, Texts
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ink_on, ramp, rank_colors
 from .schedules import _ADDED, _COPIED
-from .svg import marks, to_svg
 
 Floats = NDArray[np.floating[Any]]
 
-_TIME_PX, _GAP_PX, _BETWEEN_PX, _RIGHT_PX = 480.0, 48.0, 24.0, 24.0
-_NAME, _CAPTION, _READ, _CHUNKS, _HEAD = 8.0, 25.0, 43.0, 57.0, 66.0  # lines of text, from the top of a strip
+TIME_PX, _GAP_PX, _BETWEEN_PX, _RIGHT_PX = 480.0, 48.0, 24.0, 24.0
+_NAME, _CAPTION, _READ, CHUNKS, _HEAD = 8.0, 25.0, 43.0, 57.0, 66.0  # lines of text, from the top of a strip
 _CELL_PX, _ROWS_PX = 44.0, {1: 300.0, 2: 240.0}
 _GRID_PX, _ROW_PX = (256.0, 290.0), (9.0, 38.0)  # the least and the most
 _PALE, _QUIET = "#d4d4d4", "#5f5f5f"  # what is still to come; words that say how to read it
 _COLORS = {True: _ADDED, False: _COPIED}  # of messages that are added, and that replace
 _MOST_SHOWN = 2
-_LEAD_S, _HOLD_S = 0.7, 2.5  # before and after an animation plays
-_TELLING = 0.4  # of the time: what is shown where nothing moves
-_CLOCK = 24  # readings of an SVG's clock
-MOST_SECONDS, _FRAMES_PER_S, _MOST_PIXELS = 60.0, 10, 1 << 28  # of all frames of a GIF, a byte each
 
 
 def shades_of(num_ranks: int) -> tuple[str, ...]:
@@ -90,7 +78,7 @@ class Strip:
         return self.grid_px + _GAP_PX
 
     def x(self, time_s: Floats | float) -> Floats:
-        return np.asarray(self.left + np.asarray(time_s) / self.horizon_s * _TIME_PX)
+        return np.asarray(self.left + np.asarray(time_s) / self.horizon_s * TIME_PX)
 
     def y(self, rank: Ints) -> Floats:
         """The middle of a rank's row."""
@@ -232,7 +220,7 @@ class Strip:
         between = self.top + _HEAD + np.arange(edge, self.ranks if edge > 1 else 0, edge) * self.row_px
         left, y = np.r_[y * 0 + self.left, between * 0], np.r_[y, between]
         colors = [FAINT] * self.ranks + [_QUIET] * between.size
-        return Lines(left, y, self.left + _TIME_PX, y, colors, width_px=0.8)
+        return Lines(left, y, self.left + TIME_PX, y, colors, width_px=0.8)
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
@@ -256,7 +244,7 @@ class Strip:
         found = [_line(0.0, self.top + _NAME, name, 13.0), Texts(*places, heads, _QUIET, 10.0, "start")]
         shown = np.arange(0, schedule.num_chunks, max(1, int(np.ceil(20.0 / self.cell_px))))
         words = tuple(map(str, shown.tolist()))
-        found.append(Texts((shown + 0.5) * self.cell_px, self.top + _CHUNKS, words, _QUIET, 10.0))
+        found.append(Texts((shown + 0.5) * self.cell_px, self.top + CHUNKS, words, _QUIET, 10.0))
         rows = [self.y(ranks)] * (self.row_px >= 12) + [self.busy + (ranks + 0.5) * self.bar_px] * (self.bar_px >= 10)
         return found + [Texts(self.left - 8.0, y, [str(r) for r in ranks], INK, 10.0, "end") for y in rows]
 
@@ -268,7 +256,7 @@ class Strip:
         count = f"{int(play.finished(at_s).sum())} of {int(play.schedule.wanted().sum())} chunks finished"
         if at_s < play.finish_s:
             return self._happening(at_s), count, ""
-        roomy = play.src.size and self._finish_x + 8.0 * len(after) <= self.left + _TIME_PX
+        roomy = play.src.size and self._finish_x + 8.0 * len(after) <= self.left + TIME_PX
         return f"F{after[1:]}: {_promise(play)}", count, after if roomy else ""
 
     @property
@@ -363,16 +351,16 @@ def draw_play(plays: Sequence[Playback], at_s: float, title: str | None = None) 
     Raises ValueError for a negative time, and for more than two.
     """
     laid, at_s = strips(plays), number("at_s", at_s, 0)
-    still = _still(laid, title, at_s)
-    both: dict[str, Any] = {name: [*getattr(still, name), *more] for name, more in _moment(laid, at_s).items()}
+    still = still_parts(laid, title, at_s)
+    both: dict[str, Any] = {name: [*getattr(still, name), *more] for name, more in moment_parts(laid, at_s).items()}
     return attrs.evolve(still, **both)
 
 
-def _still(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawing:
+def still_parts(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawing:
     """Title, axes, legend, and what is grey at this time."""
     last, plays = laid[-1], [strip.play for strip in laid]
     scale, unit = time_unit(last.horizon_s)
-    width, height = last.left + _TIME_PX + _RIGHT_PX, last.bottom + 4
+    width, height = last.left + TIME_PX + _RIGHT_PX, last.bottom + 4
     return Drawing(
         title=title or finishes(plays),
         x_label=f"time [{unit}]",
@@ -389,7 +377,7 @@ def _still(laid: Sequence[Strip], title: str | None, at_s: float) -> Drawing:
     )
 
 
-def _moment(laid: Sequence[Strip], at_s: float) -> dict[str, Any]:
+def moment_parts(laid: Sequence[Strip], at_s: float) -> dict[str, Any]:
     """What depends on the moment, over what stands still: rectangles, lines and texts of a drawing."""
     rects, lines, texts = list[Rects](), list[Lines](), list[Texts]()
     now = min(at_s, laid[0].horizon_s)
@@ -399,19 +387,20 @@ def _moment(laid: Sequence[Strip], at_s: float) -> dict[str, Any]:
         rows = np.flatnonzero(np.isin(play.message, flying))
         packets, carried = strip.packets(rows, strip.height(at_s)[play.message[rows]])
         rects += [*strip.cells(at_s), strip.done(at_s), strip.bars(at_s)[1], *packets, strip.marks(flying, at_s)]
-        lines += [strip.lines(at_s)[1], _playhead(strip, now)]
+        lines += [strip.lines(at_s)[1], playhead(strip, now)]
         said = zip(strip.lettering(), strip.said(at_s), strict=True)
         texts += [strip.numbers(at_s), carried, *(attrs.evolve(place, text=(words,)) for place, words in said)]
     return {"rects": rects, "lines": lines, "texts": [*texts, _clock(laid[0], now)]}
 
 
-def _playhead(strip: Strip, at_s: float) -> Lines:
+def playhead(strip: Strip, at_s: float) -> Lines:
+    """Return the upright line of a strip that marks a time."""
     now = strip.x(at_s)
     return Lines(now, strip.top + _HEAD - 3, now, strip.bottom + 4, INK, width_px=2.0)
 
 
 def _clock(strip: Strip, at_s: float) -> Texts:
-    return Texts([strip.x(at_s)], [strip.top + _CHUNKS], [time_words(at_s)], size_px=10.0, halo=PAPER)
+    return Texts([strip.x(at_s)], [strip.top + CHUNKS], [time_words(at_s)], size_px=10.0, halo=PAPER)
 
 
 def _legend(plays: Sequence[Playback]) -> tuple[Key, ...]:
@@ -433,199 +422,3 @@ def _legend(plays: Sequence[Playback]) -> tuple[Key, ...]:
     kinds = {kind for play in plays for kind in play.reduce.tolist()}
     named = ((True, "message: the receiver adds it", "solid"), (False, "message: the receiver copies it", "dashed"))
     return (*keys, *(Key(label, _COLORS[kind], line=line) for kind, label, line in named if kind in kinds))
-
-
-# ---- as an SVG that plays
-
-
-def animated(plays: Sequence[Playback], seconds: float = 12.0, title: str | None = None) -> str:
-    """Return an SVG that plays by itself, over and over, `seconds` for each run, without scripts.
-
-    Where nothing moves, because the viewer cannot or its user prefers reduced motion, it shows one moment on the way.
-    Raises ValueError for a time that is not above 0 and at most 60 seconds.
-    """
-    laid = strips(plays)
-    film = _Film(laid[0].horizon_s, number("seconds", seconds, above=0, high=MOST_SECONDS))
-    still, ahead = _still(laid, title, -1.0), laid[0].horizon_s * _TELLING
-    bare, paused = attrs.evolve(still, rects=(), lines=(), texts=()), marks(attrs.evolve(still, **_moment(laid, ahead)))
-    over = (
-        "<style>@media (prefers-reduced-motion: reduce){.playing{display:none!important}"
-        ".paused{display:inline!important}}</style>"
-        f'<g class="paused">{film.at_once("display", "none")}{paused}</g>'
-        f'<g class="playing" display="none">{film.at_once("display", "inline")}'
-        f"{''.join(film.layers(laid, bare))}</g>"
-    )
-    return to_svg(still, over)
-
-
-class _Film:
-    """Times of a collective as those of an animation, and what changes in it, as SVG."""
-
-    def __init__(self, horizon_s: float, seconds: float) -> None:
-        self.horizon_s, self.seconds = horizon_s, seconds
-        self.total_s = _LEAD_S + seconds + _HOLD_S
-
-    def key(self, at_s: float) -> str:
-        """When something happens, as a share of the whole animation."""
-        share = (_LEAD_S + at_s / self.horizon_s * self.seconds) / self.total_s
-        return f"{share:.5f}".rstrip("0").rstrip(".")
-
-    @staticmethod
-    def at_once(name: str, value: str) -> str:
-        return f'<set attributeName="{name}" to="{value}"/>'
-
-    def jumps(self, name: str, changes: Iterable[tuple[float, str]]) -> str:
-        """An attribute that has one value after the other, the first from the beginning on."""
-        kept: list[tuple[str, str]] = []
-        for at_s, value in changes:
-            key = self.key(at_s) if kept else "0"
-            if kept and kept[-1][0] == key:
-                kept.pop()
-            if not kept or kept[-1][1] != value:
-                kept.append((key, value))
-        if len(kept) < 2:
-            return ""
-        keys, values = zip(*kept, strict=True)
-        return self._animate("animate", f'attributeName="{name}" calcMode="discrete"', values, keys)
-
-    def glides(self, name: str, start_s: float, end_s: float, first: str, last: str, moves: bool = False) -> str:
-        """An attribute, or a shift, that changes evenly between two times."""
-        what = 'attributeName="transform" type="translate"' if moves else f'attributeName="{name}"'
-        keys = ("0", self.key(start_s), self.key(end_s), "1")
-        return self._animate("animateTransform" if moves else "animate", what, (first, first, last, last), keys)
-
-    def _animate(self, tag: str, what: str, values: Sequence[str], keys: Sequence[str]) -> str:
-        return (
-            f'<{tag} {what} values="{";".join(values)}" keyTimes="{";".join(keys)}" dur="{self.total_s:g}s" '
-            'repeatCount="indefinite"/>'
-        )
-
-    def shown(self, inside: str, from_s: float, to_s: float | None = None, more: str = "") -> str:
-        """Something that is there from one time to another; from the beginning on, for a time below 0."""
-        changes = [(0.0, "visible" if from_s < 0 else "hidden"), (max(from_s, 0.0), "visible")]
-        changes += [] if to_s is None else [(to_s, "hidden")]
-        visible = self.jumps("visibility", changes)
-        return f'<g visibility="hidden">{visible}{more}{inside}</g>' if visible else f"<g>{inside}</g>"
-
-    def layers(self, laid: Sequence[Strip], bare: Drawing) -> Iterator[str]:
-        """All that moves, from the bottom up."""
-
-        def painted(*rects: Rects, lines: Sequence[Lines] = (), texts: Sequence[Texts] = ()) -> str:
-            return marks(attrs.evolve(bare, rects=rects, lines=lines, texts=texts))
-
-        end_s, left = self.horizon_s, laid[0].left
-        past = self.glides("width", 0.0, end_s, "0", f"{_TIME_PX:g}")
-        clip = f"rankscope-{zlib.crc32(repr((bare.title, bare.size_px, self.total_s)).encode()):08x}"
-        yield f'<clipPath id="{clip}"><rect x="{left:g}" y="0" width="0" height="{bare.height:g}">{past}</rect>'
-        yield f'</clipPath><g clip-path="url(#{clip})">'
-        for strip in laid:
-            yield painted(strip.bars(end_s)[1], lines=[strip.lines(end_s)[1]])
-        yield "</g>"
-        for strip in laid:
-            yield from self._cells(strip)
-            yield from self._packets(strip, painted)
-            yield from self._done(strip, painted)
-            yield from self._said(strip, painted)
-        move = self.glides("", 0.0, end_s, "0 0", f"{_TIME_PX:g} 0", moves=True)
-        times = [end_s * place / _CLOCK for place in range(_CLOCK + 1)]
-        yield f'<g>{move}{painted(lines=[_playhead(strip, 0.0) for strip in laid])}<g text-anchor="middle" '
-        yield 'font-size="10" stroke="#ffffff" stroke-width="4" paint-order="stroke" dominant-baseline="central">'
-        at = f'x="{left:g}" y="{laid[0].top + _CHUNKS:g}"'
-        for at_s, until_s in zip([-1.0, *times[1:]], [*times[1:], None], strict=True):
-            yield self.shown(f"<text {at}>{time_words(max(at_s, 0.0))}</text>", at_s, until_s)
-        yield "</g></g>"
-
-    def _cells(self, strip: Strip) -> Iterator[str]:
-        """Every chunk with all that is ever in it."""
-        play, (x, y, w, h) = strip.play, strip.boxes
-        history = [[(-1.0, count)] for count in play.held(-1.0).ravel().tolist()]
-        to = play.dst[play.message] * play.schedule.num_chunks + play.chunk
-        done_s = play.done_s[play.message]
-        for place, at_s, count in zip(to.tolist(), done_s.tolist(), play.leaves.tolist(), strict=True):
-            history[place].append((at_s, count))
-        wanted = play.schedule.wanted()
-        framed = wanted.ravel() & (not wanted.all())
-        boxes, outlines, letters = (defaultdict[Any, list[str]](list) for _ in range(3))  # by how they change
-        for place, changes in enumerate(history):
-            times, shares = zip(*changes, strict=True)
-            fills, words = strip.looks(np.array(shares), np.full(len(shares), strip.places[1][place]))
-            box = f'<rect x="{x[place]:.5g}" y="{y[place]:.5g}" width="{w:.5g}" height="{h:.5g}"/>'
-            boxes[f'<g fill="{fills[0]}">{self.jumps("fill", zip(times, fills, strict=True))}'].append(box)
-            done = [at_s for at_s, count in changes if count == play.all_shares]
-            if framed[place] and done:
-                outlines[done[-1]].append(box)
-            for at_s, until_s, word, fill in zip(times, (*times[1:], None), words, fills, strict=True):
-                if word:
-                    at = f'x="{x[place] + w / 2:.5g}" y="{y[place] + h / 2:.5g}"'
-                    letters[at_s, until_s].append(f'<text {at} fill="{ink_on(fill)}">{word}</text>')
-        for at_s, rects in outlines.items():
-            yield self.shown(f'<g fill="none" stroke="{INK}" stroke-width="5">{"".join(rects)}</g>', at_s)
-        for change, rects in boxes.items():
-            yield f"{change}{''.join(rects)}</g>"
-        shown = "".join(self.shown("".join(texts), *times) for times, texts in letters.items())
-        style = f'text-anchor="middle" dominant-baseline="central" font-size="{strip.number_px:g}"'
-        yield f"<g {style}>{shown}</g>"
-
-    def _done(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
-        """The bar of what is finished."""
-        times = [-1.0, *np.unique(strip.play.done_s).tolist()]
-        bars = [strip.done(at_s) for at_s in times]
-        grows = self.jumps("width", zip(times, (f"{bar.width[1]:.5g}" for bar in bars), strict=True))
-        ground, bar = bars[0], bars[-1]
-        yield painted(attrs.evolve(ground, width=(ground.width[0], 0.0)))
-        yield f'<rect x="0" y="{bar.y[1]:.5g}" width="0" height="{bar.height[1]:g}" fill="{bar.fill[1]}">{grows}</rect>'
-
-    def _packets(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
-        """Every message, in the grid and on its line; those that move alike together."""
-        play = strip.play
-        dx, dy = strip.x(play.end_s) - strip.x(play.start_s), strip.y(play.dst) - strip.y(play.src)
-        columns = np.stack([play.start_s, play.end_s, play.done_s, dx, dy])
-        alike = defaultdict[tuple[float, ...], list[int]](list)
-        for nth, column in enumerate(columns.T.tolist()):
-            alike[tuple(column)].append(nth)
-        for (start_s, end_s, done_s, right, down), messages in alike.items():
-            rows = np.flatnonzero(np.isin(play.message, messages))
-            boxes, words = strip.packets(rows, strip.y(play.src[play.message[rows]]))
-            marked = painted(strip.marks(np.array(messages), start_s))
-            for where, to_right in ((painted(*boxes, texts=[words]), 0.0), (marked, right)):
-                move = self.glides("", start_s, end_s, "0 0", f"{to_right:.5g} {down:.5g}", moves=True)
-                yield self.shown(where, start_s or -1.0, done_s, move)
-
-    def _said(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
-        """Every sentence, from when it holds to the next."""
-        times = np.unique(np.r_[0.0, strip.play.start_s, strip.play.done_s]).tolist()
-        for place, words in zip(strip.lettering(), zip(*map(strip.said, times), strict=True), strict=True):
-            firsts = [nth for nth in range(len(times)) if not nth or words[nth] != words[nth - 1]]
-            for nth, after in zip(firsts, [*firsts[1:], None], strict=True):
-                until_s = None if after is None else times[after]
-                if words[nth]:
-                    text = painted(texts=[attrs.evolve(place, text=(words[nth],))])
-                    yield self.shown(text, times[nth] if nth else -1.0, until_s)
-
-
-# ---- as a file
-
-
-def save_play(plays: Sequence[Playback], path: PathLike, seconds: float = 12.0, title: str | None = None) -> None:
-    """Write an animation that plays for so many seconds: an SVG, or a GIF where the name ends in .gif.
-
-    Raises ValueError for another ending, before anything is drawn, for a time that is not above 0 and at most 60
-    seconds, and for a GIF whose frames have more than 268 million pixels; OSError where it cannot be written.
-    """
-    seconds, path = number("seconds", seconds, above=0, high=MOST_SECONDS), Path(path)
-    if path.suffix not in (".svg", ".gif"):
-        raise ValueError(f"path must end in .svg or .gif, got {str(path)!r}")
-    if path.suffix == ".svg":
-        svg = f"{animated(plays, seconds, title)}\n".encode()
-        write_atomically(path, lambda file: file.write(svg))
-        return
-    from .axes import to_frames
-
-    laid, count = strips(plays), max(2, round(seconds * _FRAMES_PER_S))
-    still = _still(laid, title, -1.0)
-    wide, high = still.size_px
-    if (pixels := int((wide + 120) * (high + 140)) * count) > _MOST_PIXELS:
-        raise ValueError(f"a GIF's frames have at most {_MOST_PIXELS} pixels in all, got {pixels}: take fewer seconds")
-    moments = (_moment(laid, laid[0].horizon_s * place / (count - 1)) for place in range(count))
-    frames = [attrs.evolve(still, **moment) for moment in moments]
-    write_atomically(path, to_frames(still, frames, 1000 // _FRAMES_PER_S, int(1000 * _HOLD_S)))

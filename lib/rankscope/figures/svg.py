@@ -25,11 +25,8 @@ _DEFS = "".join(
 )
 
 
-def to_svg(drawing: Drawing, over: str = "") -> str:
-    """Return the drawing as one ``<svg class="rankscope">`` element, with title, axes and legend.
-
-    `over` is SVG that is painted over the marks, in pixels from the corner of the area that they fill.
-    """
+def to_svg(drawing: Drawing) -> str:
+    """Return the drawing as one ``<svg class="rankscope">`` element, with title, axes and legend."""
     wide, high = drawing.size_px
     keys, key_rows = _legend(drawing.legend, max(wide, 8.6 * len(drawing.title)))
     left = max(76.0, 30 + 6.6 * max((len(label) for _, label in drawing.y_ticks), default=0))
@@ -41,7 +38,7 @@ def to_svg(drawing: Drawing, over: str = "") -> str:
         f"<title>{escape(drawing.title)}</title><defs>{_DEFS}</defs>"
         f'<rect width="{width:g}" height="{height:g}" rx="6" fill="{PAPER}"/>'
         f'<text x="{left:g}" y="20" font-size="14" font-weight="bold">{escape(drawing.title)}</text>'
-        f'<g class="marks" transform="translate({left:g} {_TOP})">{marks(drawing)}{over}</g>'
+        f'<g class="marks" transform="translate({left:g} {_TOP})">{marks(drawing)}</g>'
     ]
     across, down = wide / drawing.width, high / drawing.height
     parts.append(_axes(drawing, across, down, left))

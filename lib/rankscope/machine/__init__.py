@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from ..values.lazy import lazy
 from .bank import bank
-from .claims import claims
 from .fit import fit_link
 from .link_facts import facts_of, pcie_bytes_per_s, recorded, stated
 from .logs import read_log
@@ -17,15 +15,12 @@ __all__ = [
     "Profile",
     "Protocol",
     "bank",
-    "claims",
     "facts_of",
     "fit_link",
     "measure",
-    "measure_traps",
     "pcie_bytes_per_s",
     "read_log",
     "recorded",
     "stated",
     "verdict",
 ]
-__getattr__, __dir__ = lazy(__name__, {"measure_traps": "measuring.transfers"})

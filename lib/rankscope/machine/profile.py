@@ -39,8 +39,8 @@ MOST_BYTES, LEAST_S, MOST_S = 1 << 60, 1e-9, 1e6  # limits of a point
 LEAST_CLEAN = 4  # with fewer clean iterations, all are used
 NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
 TRANSFERS = ("transfer", "transfer_host", "pin")
-EXPERIMENTS = ("too_early", "changed_source", "loader")
-WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *EXPERIMENTS)
+PAST = ("too_early", "changed_source", "loader")  # no longer measured; profiles that have them still load
+WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *PAST)
 LINKS, PATTERNS = ("inter", "intra"), ("together", "ping_pong")
 NAMED = ("algorithm", "in_place", "link")  # options that have their own columns
 _PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
@@ -72,11 +72,11 @@ class Point:
     """One measured operation at one size: the seconds of each iteration, those of its slowest rank.
 
     `what` is a collective ("allreduce", …), "ping_pong" (a one-way message on an idle network), "together" (every rank
-    sends to the next at once), "add" or "copy" (in memory), or one of TRANSFERS and EXPERIMENTS (see
-    `measuring.transfers`). `num_bytes` is the whole buffer of a collective, otherwise the message. `options` holds the
-    rest: for a collective ``algorithm`` (one of ALGORITHMS, or "native" for the backend's own), ``in_place`` and the
-    builder's arguments; for messages ``link``, "intra" or "inter". `clean` says for each iteration whether it ran
-    undisturbed: it started on time, and the host stole no CPU time. Seconds are rounded to six digits.
+    sends to the next at once), "add" or "copy" (in memory), or one of TRANSFERS (see `measuring.transfers`).
+    `num_bytes` is the whole buffer of a collective, otherwise the message. `options` holds the rest: for a collective
+    ``algorithm`` (one of ALGORITHMS, or "native" for the backend's own), ``in_place`` and the builder's arguments; for
+    messages ``link``, "intra" or "inter". `clean` says for each iteration whether it ran undisturbed: it started on
+    time, and the host stole no CPU time. Seconds are rounded to six digits.
 
     Raises ValueError for values that no measurement can give.
 

@@ -164,8 +164,8 @@ def of_run(name: str, command: str, network: str) -> dict[str, Any]:
 def command_words(words: Sequence[str]) -> str:
     """Return a command as one line, with paths reduced to their file names.
 
-    >>> command_words(["/usr/bin/rankscope", "profile", "-o", "/tmp/machine.json", "--emulate", "100Mbit/s,5ms"])
-    'rankscope profile -o machine.json --emulate 100Mbit/s,5ms'
+    >>> command_words(["/usr/bin/rankscope", "profile", "-o", "/tmp/machine.json", "--sizes", "1KiB:64MiB"])
+    'rankscope profile -o machine.json --sizes 1KiB:64MiB'
     """
     return " ".join(_without_folder(word) for word in words)
 

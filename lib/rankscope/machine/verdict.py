@@ -15,7 +15,6 @@ from ..collectives import lower_bounds
 from ..collectives.cost import Bounds
 from ..values.checks import count_of, of_type
 from ..values.units import bytes_words, cell_words, rate_words, three_digits
-from .claims import claims
 from .expected import beside
 from .fit import LinkFit
 from .link_facts import transfers_of
@@ -166,7 +165,7 @@ def above_the_bound(profile: Profile) -> Iterator[str]:
 
 
 def copies(profile: Profile) -> Iterator[str]:
-    """The rates of copies to and from the GPU, and which claims about them hold."""
+    """The rates of copies to and from the GPU."""
     for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
         rates = []
         for method in ("pinned_non_blocking", "pageable"):
@@ -175,9 +174,6 @@ def copies(profile: Profile) -> Iterator[str]:
                 rates.append(f"{rate} with {method.split('_')[0]} memory at {size}")
         if rates:
             yield f"Copies {name}: {', '.join(rates)}."
-    for one in claims(profile):
-        if one.measured is not None:
-            yield f"That {one.claim}: {'yes' if one.measured.holds else 'no'}; {one.measured.words}."
 
 
 FINDINGS = (expected_got_why, fastest, against_native, above_the_bound, copies)

@@ -1,4 +1,4 @@
-"""Data sets cut into part files: read by the trainer itself or by processes ahead of it, and simulated.
+"""Data sets cut into part files: read by the trainer itself or by workers ahead of it, and simulated.
 
 The datasets need torch, and are brought in when first asked for; everything else is numpy.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..values.lazy import lazy
-from .files import DelayedLoad, write_parts
-from .loaders import LoaderDied
+from .files import DelayedLoad, PartError, write_parts
 from .simulate import idle_share, simulate
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPartDataset",
     "DelayedLoad",
-    "LoaderDied",
+    "PartError",
     "SyncPartDataset",
     "idle_share",
     "in_step",

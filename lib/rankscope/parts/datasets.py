@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 from ..sampling import shard_files
 from ..timeline import Recorder
 from ..values.checks import function, number, of_type, several, truth, whole
-from .files import Load, Part, load_part, loaded
-from .loaders import PartLoaders, Setting
-from .simulate import TRAINER
+from ..workers.errors import portable
+from .files import Load, Part, PartError, load_part, loaded
+from .simulate import TRAINER, loader_lane, parts_ahead
 
 Batch = TypeVar("Batch")
 
@@ -83,19 +84,17 @@ class SyncPartDataset(IterableDataset[dict[str, Tensor]]):
 
 
 class AsyncPartDataset(SyncPartDataset):
-    """The same batches in the same order, from parts that processes load ahead.
+    """The same batches in the same order, from parts that the workers of a torch DataLoader load ahead.
 
-    `num_loaders` loader processes load the parts in turn, and keep up to `queue_size` of them ready; in addition,
-    each loader holds one that it is loading or that finds no room. Parts come through shared memory: a batch that is
-    kept keeps its whole part. Loaders record kind "load" on lanes "loader 0", …; the trainer kind "wait" on lane
-    "trainer".
+    `num_loaders` workers load the parts in turn. They are at most `queue_size` + `num_loaders` parts ahead of the
+    trainer, rounded up to a multiple of `num_loaders`: that many are loaded or being loaded. Parts come through shared
+    memory, so a batch that is kept keeps its whole part. Workers record kind "load" on lanes "loader 0", …; the trainer
+    records kind "wait" on lane "trainer".
 
-    The processes start with the first iteration (some tenths of a second; `with` starts them before), stay for the
-    next epoch, and end with `close`, with the dataset, with an iteration that is not finished, and with the trainer,
-    however that ends. `load` is pickled, by value where it is of a notebook or a script; the libraries that numpy calls
-    have one thread in it. Beyond what `SyncPartDataset` raises: ValueError for a `load` that cannot be sent to another
-    process, and LoaderDied, naming the process and its file, at the next batch after a loader has ended, and where a
-    part is waited for longer than `timeout_s`.
+    The workers start with the first iteration (`with` starts them before), stay for the next epoch, and end with
+    `close`, with the dataset, and with an iteration that is not finished. On Linux they are forked, so `load` may be of
+    a notebook; elsewhere it is pickled. Beyond what `SyncPartDataset` raises: PartError, naming the file, if the worker
+    that loads it dies, or if it takes longer than `timeout_s`; the cause is torch's own error, which names the process.
 
     >>> AsyncPartDataset([], batch_size=32, queue_size=0)
     Traceback (most recent call last):
@@ -123,58 +122,113 @@ class AsyncPartDataset(SyncPartDataset):
         self.queue_size = whole("queue_size", queue_size, 1)
         self.num_loaders = whole("num_loaders", num_loaders, 1)
         self.timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
-        self._idle: list[PartLoaders] = []
-        self._started: list[PartLoaders] = []
+        self._idle: list[DataLoader[Any]] = []
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         _refuse_workers()
-        shard, loaders = self.shard, self._claim()
-        finished = False
+        loader = self._idle.pop() if self._idle else self._start()
+        shard: Any = loader.sampler
+        shard.files = self.shard
+        parts = iter(loader)
         try:
-            loaders.begin(shard)
-            for place in range(len(shard)):
+            for place, file in enumerate(shard.files):
                 with self._span("wait", place):
-                    part = loaders.take()
-                for batch in self._batches(part):
-                    yield batch
-                    loaders.check()
-            finished = True
+                    part = _next_part(parts, file)
+                if isinstance(part, PartError):
+                    raise part
+                yield from self._batches(part)
+            next(parts, None)  # tells the loader that its epoch is over
+            self._idle.append(loader)
         finally:
-            if finished and not self._idle:
-                self._idle.append(loaders)
-            else:
-                loaders.close()
-
-    @property
-    def pids(self) -> list[int]:
-        """The ids of the loader processes that run."""
-        return [worker.pid for loaders in self._started if loaders.usable for worker in loaders.workers]
+            del loader, parts  # which end the workers, unless they are idle; a traceback would keep them
 
     def close(self) -> None:
-        """End the processes; the next iteration starts new ones."""
+        """End the workers that wait for an epoch; the next iteration starts new ones."""
         self._idle.clear()
-        while self._started:
-            self._started.pop().close()
 
     def __enter__(self) -> AsyncPartDataset:
-        self._idle.append(self._claim())
+        self._idle.append(self._start())
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": [], "_started": []}
+        return {**self.__dict__, "_idle": []}
 
-    def _claim(self) -> PartLoaders:
-        """Loaders that wait for an epoch, or new ones."""
-        while self._idle:
-            loaders = self._idle.pop()
-            if loaders.usable:
-                return loaders
-        loaders = PartLoaders(Setting(self.load, self.queue_size, self.num_loaders, self.recorder, self.timeout_s))
-        self._started = [*filter(lambda others: others.usable, self._started), loaders]
-        return loaders
+    def _start(self) -> DataLoader[Any]:
+        """Return a DataLoader whose workers have started and wait for an epoch."""
+        loader = DataLoader(
+            _PartFiles(self.load, self.recorder),
+            batch_size=None,
+            sampler=_Shard(),
+            num_workers=self.num_loaders,
+            prefetch_factor=parts_ahead(self.queue_size, self.num_loaders) // self.num_loaders,
+            persistent_workers=True,
+            collate_fn=_as_it_is,
+            timeout=self.timeout_s,
+            multiprocessing_context="fork" if sys.platform == "linux" else None,
+        )
+        for _ in loader:  # an epoch without files
+            pass
+        return loader
+
+
+class _Shard(Sampler[tuple[int, str]]):
+    """The files of the next epoch, each with its place in the shard."""
+
+    def __init__(self) -> None:
+        self.files: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return iter(list(enumerate(self.files)))
+
+
+class _PartFiles(Dataset[Any]):
+    """What a worker does: load the part of a file. A part that cannot be loaded is its error, as a value."""
+
+    def __init__(self, load: Load, recorder: Recorder | None) -> None:
+        self._load = load
+        self._recorder = recorder
+
+    def __getitem__(self, item: tuple[int, str]) -> dict[str, Tensor] | _Failure:
+        place, file = item
+        worker: Any = get_worker_info()
+        recording = self._recorder.span(loader_lane(worker.id), "load", place) if self._recorder else nullcontext()
+        try:
+            with recording:
+                part = loaded(self._load, file)
+        except PartError as error:
+            return _Failure(str(error), portable(error.__cause__ or error))
+        return {name: torch.as_tensor(rows) for name, rows in part.items()}
+
+
+class _Failure(NamedTuple):
+    """Why there is no part: the words of its PartError, and what `load` raised."""
+
+    words: str
+    cause: BaseException
+
+
+def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
+    """Return the next part from the workers, or the error if it could not be loaded or did not arrive."""
+    try:
+        part: Any = next(parts)
+    except RuntimeError as error:  # torch's, for a worker that has died or is too late
+        part = _Failure(f"part file {file} did not arrive: {error}", error.with_traceback(None))
+    if not isinstance(part, _Failure):
+        found: Part = part
+        return found
+    problem = PartError(part.words)
+    problem.__cause__ = part.cause
+    return problem
+
+
+def _as_it_is(part: Any) -> Any:
+    return part
 
 
 def in_step(

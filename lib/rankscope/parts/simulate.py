@@ -21,6 +21,17 @@ def loader_lane(loader: int) -> str:
     return f"loader {loader}"
 
 
+def parts_ahead(queue_size: int, num_loaders: int) -> int:
+    """Return how many parts are loaded or being loaded before the trainer takes the first of them.
+
+    That is the queue and one for each loader, rounded up to the same number for each loader.
+
+    >>> parts_ahead(1, 1), parts_ahead(2, 2), parts_ahead(1, 3)
+    (2, 4, 6)
+    """
+    return num_loaders * (1 + -(-queue_size // num_loaders))
+
+
 def simulate(
     load_s: Service | Sequence[Sequence[float]],
     steps_per_part: int | Sequence[Sequence[int]],
@@ -38,10 +49,10 @@ def simulate(
     trainer draws times of its own. `step_s` gives the seconds of each trainer's steps 0, 1, ….
 
     With `queue_size` None a trainer loads its parts itself (`SyncPartDataset`): kind "load" on lane "trainer". With a
-    number, loaders load ahead (`AsyncPartDataset`): loader n modulo `num_loaders` loads part n, which enters the queue
-    once the part before has entered and part n - `queue_size` is taken; then its loader goes on. A trainer's other
-    kinds are "wait" for a part, "barrier" for the other trainers and "step". Agreeing costs `barrier_s` before each
-    step and at the end. A trainer without batches holds nobody up.
+    number, loaders load ahead (`AsyncPartDataset`): loader n modulo `num_loaders` loads part n, once it has loaded its
+    part before and the trainer has taken part n - `parts_ahead`. A trainer's other kinds are "wait" for a part,
+    "barrier" for the other trainers and "step". Agreeing costs `barrier_s` before each step and at the end. A trainer
+    without batches holds nobody up.
 
     Raises ValueError for numbers out of range, shards that do not fit each other, and times that are negative.
 
@@ -124,14 +135,17 @@ def _synchronous(rank: int, loads: list[float], steps: list[int], spans: list[Sp
 def _asynchronous(
     rank: int, loads: list[float], steps: list[int], spans: list[Span], queue_size: int, num_loaders: int
 ) -> _Trainer:
-    entered, taken = list[float](), list[float]()
+    ahead = parts_ahead(queue_size, num_loaders)
+    arrived: list[float] = []
+    taken: list[float] = []
     now = yield 0.0  # to be sent the first time
     for part, (seconds, lasting) in enumerate(zip(loads, steps, strict=True)):
-        start = entered[part - num_loaders] if part >= num_loaders else 0.0
-        room = taken[part - queue_size] if part >= queue_size else 0.0
+        free = arrived[part - num_loaders] if part >= num_loaders else 0.0
+        room = taken[part - ahead] if part >= ahead else 0.0
+        start = max(free, room)
         spans.append(Span(rank, loader_lane(part % num_loaders), "load", part, start, start + seconds))
-        entered.append(max(start + seconds, room, entered[-1] if part else 0.0))
-        taken.append(max(now, entered[-1]))
+        arrived.append(start + seconds)
+        taken.append(max(now, arrived[-1]))
         spans.append(Span(rank, TRAINER, "wait", part, now, taken[-1]))
         now = taken[-1]
         for _ in range(lasting):

@@ -9,8 +9,7 @@ from .model import files_epoch, predict, simulate
 
 if TYPE_CHECKING:
     from .run import compare, measure
-    from .states import states_after_join
 
-__all__ = ["compare", "files_epoch", "measure", "predict", "simulate", "states_after_join"]
+__all__ = ["compare", "files_epoch", "measure", "predict", "simulate"]
 
-__getattr__, __dir__ = lazy(__name__, {"compare": "run", "measure": "run", "states_after_join": "states"})
+__getattr__, __dir__ = lazy(__name__, {"compare": "run", "measure": "run"})

@@ -1,12 +1,20 @@
-"""Temporary folders that go with their owner; where it was killed, the next process that needs one deletes them."""
+"""Temporary folders that are deleted with their owner; if it was killed, the next process that makes one deletes them.
+
+Others keep folders next to ours, under names like ours, and theirs must survive. So a folder is swept only if all of
+this holds: its name is one that `tempfile.mkdtemp` makes with our prefix; it is a folder, not a link to one; it and the
+marker in it belong to this user; the marker has our text and the name of this machine; nobody holds the marker's lock.
+The marker is locked before the folder has its name, so a folder is never without its lock while its owner lives.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import re
 import shutil
+import stat
 import tempfile
-import time
 from pathlib import Path
 
 try:
@@ -14,35 +22,48 @@ try:
 except ImportError:  # Windows, where nothing is swept
     fcntl = None  # type: ignore[assignment]
 
-_PREFIX, _LOCK = "rankscope-", ".owner"
-_YOUNG_S = 60.0  # a folder this new may not be locked yet
-_owned: dict[Path, tuple[int, int]] = {}  # by which process, and the descriptor of the lock
+_PREFIX = "rankscope-"
+_HIDDEN_PREFIX = ".rankscope-"  # while the folder is being made
+_NAME = re.compile(r"rankscope-[a-z0-9_]{8}")  # what tempfile.mkdtemp makes of our prefix
+_MARKER = ".owner"
+_owned: dict[Path, tuple[int, int | None]] = {}  # by which process, and the descriptor of the marker
 _swept: set[Path] = set()
 
 
 def make_folder(parent: Path | None = None) -> Path:
     """Make a folder in `parent`, by default the place for temporary files, after deleting those of dead processes.
 
-    A folder belongs to whoever holds the lock of a file in it: this process and those that it forks.
+    A folder belongs to whoever holds the lock of its marker: this process and those that it forks. On a file system
+    without locks the folder has no marker, and only its owner deletes it.
     """
     place = Path(tempfile.gettempdir() if parent is None else parent)
     if fcntl and place not in _swept:
         _swept.add(place)
         _sweep(place)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    if fcntl:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    _owned[folder] = os.getpid(), lock
+    draft = Path(tempfile.mkdtemp(prefix=_HIDDEN_PREFIX, dir=place))
+    folder = None
+    try:
+        marker = _make_marker(draft)
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))  # so that the name is nobody else's
+        if marker is not None:
+            draft.rename(folder)  # which replaces our own empty folder, and no other
+    except BaseException:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)  # unless it has its name by now
+    _owned[folder] = os.getpid(), marker
     return folder
 
 
 def delete_folder(folder: Path) -> None:
     """Delete a folder that `make_folder` made in this process, whatever is in it; one that was forked only lets go."""
-    owner, lock = _owned.pop(folder)
+    owner, marker = _owned.pop(folder)
     if owner == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
+    if marker is not None:
+        os.close(marker)
 
 
 def memory() -> Path | None:
@@ -51,15 +72,68 @@ def memory() -> Path | None:
     return place if place.is_dir() and os.access(place, os.W_OK) else None
 
 
+def _marker_text() -> bytes:
+    # On a shared file system a lock may be known to one machine only, so each sweeps its own folders.
+    return f"temporary folder of rankscope on {platform.node()}\n".encode(errors="replace")
+
+
+def _make_marker(folder: Path) -> int | None:
+    """Make the marker, locked, and return its descriptor, or None if it cannot be locked here."""
+    if fcntl is None:
+        return None
+    marker = os.open(folder / _MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(marker, _marker_text())
+    except OSError:
+        os.close(marker)
+        os.unlink(folder / _MARKER)
+        return None
+    return marker
+
+
 def _sweep(place: Path) -> None:
-    for folder in place.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # another user's, locked, or going just now
-            marker = folder / _LOCK
-            if marker.exists():
-                lock = os.open(marker, os.O_RDWR | os.O_NOFOLLOW)
-                stack.callback(os.close, lock)
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            else:  # its owner was killed before it could lock it, or is about to
-                marker = folder
-            if time.time() - marker.stat().st_mtime > _YOUNG_S:
-                shutil.rmtree(folder, ignore_errors=True)
+    """Delete the folders in `place` that are ours and whose owners have ended."""
+    names = list[str]()
+    with contextlib.suppress(OSError):  # a place that cannot be listed
+        names = [name for name in os.listdir(place) if _NAME.fullmatch(name)]
+    for name in names:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:  # not ours, locked, or going just now
+            folder = os.open(place / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            stack.callback(os.close, folder)
+            marker = os.open(_MARKER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            stack.callback(os.close, marker)
+            if _is_ours(folder, marker):
+                fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _delete(place / name, folder)
+
+
+def _is_ours(folder: int, marker: int) -> bool:
+    """Whether a folder and the marker in it, both open, are this user's, and the marker has our text."""
+    user = os.geteuid()
+    about_folder = os.fstat(folder)
+    about_marker = os.fstat(marker)
+    if about_folder.st_uid != user or about_marker.st_uid != user:
+        return False
+    if not stat.S_ISREG(about_marker.st_mode):
+        return False
+    text = _marker_text()
+    return os.pread(marker, len(text) + 1, 0) == text
+
+
+def _delete(path: Path, folder: int) -> None:
+    """Delete an open folder, the marker last, so that a sweep that is interrupted can be finished by another.
+
+    All goes by the descriptor: if the name has come to stand for something else meanwhile, that stays. Raises OSError
+    if something in the folder cannot be deleted; the marker then stays.
+    """
+    names = [name for name in os.listdir(folder) if name != _MARKER]
+    for name in names:
+        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISDIR(about.st_mode):
+            shutil.rmtree(name, dir_fd=folder)
+        else:
+            os.unlink(name, dir_fd=folder)
+    os.unlink(_MARKER, dir_fd=folder)
+    if os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(folder)):
+        path.rmdir()

@@ -1,1 +1,1 @@
-"""The workshop: it starts, watches, names and ends the processes behind ranks, stages and part loaders."""
+"""The workshop: it starts, watches, names and ends the processes behind ranks and stages."""

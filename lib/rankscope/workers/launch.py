@@ -14,7 +14,6 @@ in the same manner, where torch was built with it.
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 import sys
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from ..values.checks import function, number, one_of, truth, whole
+from ..values.extras import require
 from . import joined, pickling
 from .crew import STOPPED, Crew, Worker, stands
 from .errors import MachineError, RankError
@@ -96,8 +96,7 @@ def launch_in(
 
 
 def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) -> float:
-    if importlib.util.find_spec("torch") is None:
-        raise ModuleNotFoundError("ranks need PyTorch, and there is no module named 'torch'", name="torch")
+    require("torch", "rankscope.ranks")
     function("fn", fn)
     if not isinstance(args, Sequence) or isinstance(args, str):
         raise ValueError(f"args must be a tuple of what fn is called with, got {args!r}")

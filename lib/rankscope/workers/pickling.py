@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..values.extras import install_command
+
 try:
     from cloudpickle import Pickler as _Base
 except ImportError:
@@ -27,7 +29,8 @@ except ImportError:
             if value.__module__ == "__main__" or "<" in value.__qualname__:
                 where = "a notebook, a script's own file, a lambda or another function"
                 raise pickle.PicklingError(
-                    f"{value!r} is defined in {where}: sending it needs cloudpickle, which is not installed"
+                    f"{value!r} is defined in {where}: sending it needs cloudpickle, which is not installed: "
+                    + install_command("cloudpickle")
                 )
             return NotImplemented
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...collectives.schedule import COLLECTIVES
 from ...values.checks import one_of, whole
@@ -15,19 +15,13 @@ from ..provenance import difference
 from . import collectives, copies, nccl_tests
 from .log import Log
 
-READERS: dict[str, tuple[tuple[str, ...], Callable[[Log], list[Profile]]]] = {  # strings that only that program prints
+Readers: TypeAlias = Mapping[str, tuple[tuple[str, ...], Callable[[Log], list[Profile]]]]
+READERS: Readers = {  # strings that only that program prints, and its reader
     "nccl-tests": (("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
     "osu": (("# OSU ",), collectives.osu),
     "all_reduce_bench": (("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
-    "aiconfigurator": (("num_gpus,message_size,latency",), collectives.aiconfigurator),
-    "pairs": (("node_a,node_b,collective",), collectives.pairs),
-    "bandwidthTest": (("bandwidthTest-", "Transfer Size (Bytes)"), copies.bandwidth_test),
-    "hipBusBandwidth": (("H2D_Bandwidth", "D2H_Bandwidth"), copies.hip_bus_bandwidth),
     "nvbandwidth": (('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
     "p2pBandwidthLatencyTest": (("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
-    "rocm_bandwidth_test": (("copy peak bandwidth GB/s",), copies.rocm_bandwidth_test),
-    "gpu_copy": (("_by_sm", "_by_dma"), copies.gpu_copy),
-    "pageable_pinned": (("h2d_pageable_gbps", "H2D Page"), copies.pageable_pinned),
     "trace": (('"traceEvents"',), copies.trace),
 }
 
@@ -48,21 +42,28 @@ def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: i
     Raises StorageError (a one-line ValueError that names the file and the line in it) if the file is not such a log, is
     cut short or contradicts itself; OSError if it cannot be opened.
     """
+    return read_by(READERS, path, kind, num_ranks)
+
+
+def read_by(
+    readers: Readers, path: str | os.PathLike[str], kind: str | None = None, num_ranks: int | None = None
+) -> list[Profile]:
+    """Return the measurements in a log of one of these programs; arguments and errors are those of `read_log`."""
     if num_ranks is not None:
         whole("num_ranks", num_ranks, 1, 1 << 20)
     if kind is not None:
-        one_of("kind", kind, tuple(READERS))
+        one_of("kind", kind, tuple(readers))
     log = Log(path, num_ranks)
     found = {}
-    for name, (marks, _) in READERS.items():
+    for name, (marks, _) in readers.items():
         if places := [place for mark in marks if (place := log.text.find(mark)) >= 0]:
             found[name] = log.text.count("\n", 0, min(places)) + 1
     if kind is None:
         is_alone = bool(log.topology) and not found
         log.check(not is_alone, 1, "a GPU topology without measurements: append it to a log of that machine")
-        log.check(found, 1, f"not a log of {', '.join(READERS)}")
+        log.check(found, 1, f"not a log of {', '.join(readers)}")
         log.check(len(found) == 1, max(found.values()), f"has logs of {' and '.join(found)}: name one of these kinds")
-    reader = READERS[kind or next(iter(found))][1]
+    reader = readers[kind or next(iter(found))][1]
     try:
         with no_collection():
             profiles = reader(log)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
-from ...values.checks import count_of, printable
-from ..profile import NATIVE, Profile, busbw_factor
-from .log import COLLECTIVE, GB, MOST_CARDS, NATIVE_OUT, SLACK, TYPE_BYTES, Log, Times, half_unit
+from ..profile import Profile, busbw_factor
+from .log import GB, NATIVE_OUT, SLACK, Log, Times, half_unit
 
 _IN_PLACE = NATIVE_OUT | {"in_place": True}
 _OSU = {  # by the name in a title: the collective, and whether the size is one rank's share
@@ -38,51 +36,6 @@ _BENCH_RATE = re.compile(r"^([\d.]+) ?GBps$")
 _TRIAL_LABEL = re.compile(r"^\s*(\d{1,7}):\s*$")
 _TRIAL_FIGURES = ("data size", "duration", "throughput", "busbw")
 _TRIAL_FIGURE = re.compile(rf"({'|'.join(_TRIAL_FIGURES)}): ([\d.]+)")
-
-
-def aiconfigurator(log: Log) -> list[Profile]:
-    """Tables of nccl-tests in NVIDIA's AIConfigurator: sizes in elements, times in ms, out of place."""
-    found: dict[tuple[str, ...], Times] = {}
-    columns = ("version", "device", "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
-    for line, (version, device, name, dtype, gpus, elements, latency) in log.table(*columns):
-        fits = name in COLLECTIVE and dtype in TYPE_BYTES and gpus.isdigit() and 0 < int(gpus) <= MOST_CARDS
-        words = f"no collective, type, GPUs and elements: {name}, {dtype}, {gpus}, {elements}"
-        log.check(fits and elements.isdigit(), line, words)
-        times = found.setdefault((gpus, dtype, printable(device), printable(version)), Times(log))
-        seconds = log.number(line, latency) / 1e3
-        times.add(line, COLLECTIVE[name], int(elements) * TYPE_BYTES[dtype], seconds, NATIVE_OUT)
-    profiles = []
-    for (gpus, dtype, device, version), times in found.items():
-        how, about = {"dtype": dtype, "statistic": "mean"}, {"gpus": [{"name": device, "nccl": version}] * int(gpus)}
-        title = f"{gpus} GPUs, {dtype}"
-        profiles.append(times.profile("aiconfigurator", "nccl", int(gpus), how, title, num_nodes=1, **about))
-    return profiles
-
-
-def pairs(log: Log) -> list[Profile]:
-    """A table of nccl-tests for each pair of nodes in a fleet: one size per pair, out of place."""
-    found: dict[tuple[str, int], Times] = {}
-    measured = ("collective", "size_bytes", "time_oop_us", "busbw_oop_GBps")
-    table = log.table("cluster", "gpus_per_node", "node_a", "node_b", *measured)
-    for line, (cluster, gpus, src, dst, name, size, time, bus) in table:
-        fits = name in COLLECTIVE and gpus.isdigit() and 0 < int(gpus) <= MOST_CARDS and size.isdigit()
-        log.check(fits, line, f"no collective, GPUs and size: {name}, {gpus}, {size}")
-        what, printed = COLLECTIVE[name], log.number(line, time, 1e-9)
-        is_rounded = printed >= 1e7  # printed with two digits, as in 1.8e+07
-        off = 0.05 * 10 ** math.floor(math.log10(printed)) if is_rounded else half_unit(time.removesuffix(".0"))
-        scale = GB / (1.0 if what == "together" else busbw_factor(what, 2 * int(gpus)))
-        rate, rate_off = log.number(line, bus, 1e-9) * scale, half_unit(bus) * scale
-        times = found.setdefault((cluster, int(gpus)), Times(log))
-        problem = f"{bus} GB/s does not fit {size} bytes in {time} µs on {2 * int(gpus)} ranks"
-        seconds = times.fitting_s(line, printed / 1e6, off / 1e6, int(size), rate, rate_off, problem)
-        kind = {"link": "inter"} if what == "together" else {"algorithm": NATIVE}
-        options = {**kind, "in_place": False, "src": src, "dst": dst}
-        times.add(line, what, int(size), seconds if is_rounded else printed / 1e6, options)
-    profiles = []
-    for (cluster, each), times in found.items():
-        title, how = f"{cluster}, pairs of {count_of(each, 'GPU')}", {"statistic": "mean"}
-        profiles.append(times.profile("nccl-tests", "nccl", 2 * each, how, title, ranks_per_node=[each, each]))
-    return profiles
 
 
 def osu(log: Log) -> list[Profile]:

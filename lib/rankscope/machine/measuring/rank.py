@@ -19,7 +19,7 @@ from ..profile import NATIVE, TRANSFERS, Key, Point
 from ..provenance import free_bytes, of_machine
 from .plan import ITEM_BYTES, Protocol, node_sizes
 from .timing import Ranks, Task, go_first, measure_all, network_id
-from .transfers import Cuda, measure_loader, measure_traps, most_bytes, transfer_points
+from .transfers import Cuda, most_bytes, transfer_points
 
 EXCHANGES, CHAIN_BYTES = 8, 2**20  # messages in sequence per iteration: this many or this many bytes, at least two
 CALLS, CALL_BYTES = 256, 2**22  # sums or copies per iteration, likewise, at least one
@@ -63,13 +63,6 @@ def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protoco
 def same(value: Any) -> Any:
     """Return the argument that rank 0 passed."""
     return value
-
-
-def experiment() -> list[Point]:
-    """Return the points of all experiments on copies; only on rank 0."""
-    if dist.get_rank() != 0:
-        return []
-    return measure_traps(_gpu()) + measure_loader(_gpu())
 
 
 def points_of(keys: Sequence[Key], nodes: Sequence[int], ranks: Ranks, protocol: Protocol) -> list[Point]:

@@ -8,16 +8,17 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...values.checks import function, of_type, one_of, truth, whole
+from ...values.extras import require
 from ...workers.host import MOST_RANKS
 from ...workers.interrupts import Interrupts
 from ...workers.joined import is_joined
 from ...workers.launch import launch
-from ..profile import EXPERIMENTS, Key, Point, Profile
+from ..profile import Key, Point, Profile
 from ..provenance import FIELDS, difference, of_run
 from .plan import Protocol, guess_s, keys_of, next_launch, node_sizes, powers_of_two, transfer_keys, words_of
 
@@ -52,7 +53,7 @@ def measure(
     num_ranks: int | None = None,
     backend: str | None = None,
     device: str | None = None,
-    emulate: tuple[float, float] | None = None,
+    network: Any = None,
     fresh: bool = False,
     name: str = "",
     command: str = "measure",
@@ -61,15 +62,15 @@ def measure(
     """Measure this machine and return its `Profile`, which is stored at `path` after every few points.
 
     Links and memory come first, then the collectives of the protocol, then copies to and from the GPU of rank 0, if it
-    has one, and the experiments for `claims`. Sizes that need more than half of the free memory are left out. An
+    has one. Sizes that need more than half of the free memory are left out. An
     existing file is continued, so an interrupted run loses nothing; `fresh` replaces it.
 
     `backend` is "nccl" by default if there are two GPUs or more, else "gloo" (see `default_backend`). `num_ranks` is by
     default the number of GPUs with "nccl" (1 is allowed), else 4. Under torchrun its ranks are used: all call `measure`
     with the same arguments, rank 0 writes, and all get the profile. Buffers are on `device`, by default "cuda" with
     "nccl", else "cpu". Gloo ranks may share a GPU; then links and algorithms that were not asked for are left out.
-    `emulate` is the bytes/s and the latency in seconds of a network emulated for the run, with one host per rank (root
-    on Linux; see `emulated`).
+    `network` is an object that launches ranks on hosts of its own instead of on this machine, as for `ddp.Where`; its
+    name is stored.
 
     Raises ValueError for invalid arguments, for a file of another machine or setting, and for a file that another run
     is writing or has just written; RankError if a rank fails, hangs or gets a wrong result; OSError if the file cannot
@@ -82,19 +83,20 @@ def measure(
     >>> [point.what for point in profile.select(algorithm="ring")]
     ['allreduce']
     """
+    require("torch", "rankscope.machine.measure")
     chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
     function("report", report, "of a Progress")
-    backend = default_backend(num_ranks, device, emulate) if backend is None else one_of("backend", backend, BACKENDS)
+    backend = default_backend(num_ranks, device, network) if backend is None else one_of("backend", backend, BACKENDS)
     device = device_of(device, backend)
     number = num_ranks_of(num_ranks, backend)
     chosen.check_algorithms(number)
-    with _network(number, backend, device, emulate) as (start, network):
-        run = _Run(Path(path), chosen, backend, device, report, start)
-        report(Progress(0, 0, "starting the ranks"))
-        found: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
-        with run.lock:
-            run.open(found, of_run(name, command, network), truth("fresh", fresh))
-            run.measure(found)
+    start = _starter(number, backend, device, network)
+    run = _Run(Path(path), chosen, backend, device, report, start)
+    report(Progress(0, 0, "starting the ranks"))
+    found: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
+    with run.lock:
+        run.open(found, of_run(name, command, "" if network is None else str(network)), truth("fresh", fresh))
+        run.measure(found)
     return run.profile
 
 
@@ -103,14 +105,14 @@ def writes(backend: str) -> bool:
     return not is_joined(one_of("backend", backend, BACKENDS)) or _from_launcher(_RANK) == 0
 
 
-def default_backend(num_ranks: int | None = None, device: str | None = None, emulate: object = None) -> str:
+def default_backend(num_ranks: int | None = None, device: str | None = None, network: object = None) -> str:
     """Return "nccl" if there are two GPUs or more and one for each rank of this machine, else "gloo".
 
-    An explicit device or an emulated network also gives "gloo". Raises ValueError for `num_ranks` below 1.
+    An explicit device or a network of hosts also gives "gloo". Raises ValueError for `num_ranks` below 1.
     """
     if num_ranks is not None:
         whole("num_ranks", num_ranks, 1)
-    if device is not None or emulate is not None:
+    if device is not None or network is not None:
         return "gloo"
     import torch
     import torch.distributed as dist
@@ -165,22 +167,18 @@ def _from_launcher(names: Sequence[str]) -> int:
 Start = Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
 
 
-@contextlib.contextmanager
-def _network(
-    num_ranks: int, backend: str, device: str, emulate: tuple[float, float] | None
-) -> Iterator[tuple[Start, str]]:
-    """The function that launches ranks, and the name of the network between them."""
-    if emulate is None:
-        yield lambda fn, args, limit_s: launch(fn, num_ranks, args, backend, limit_s), ""
-        return
-    if not isinstance(emulate, tuple | list) or len(emulate) != 2:
-        raise ValueError(f"emulate must be bytes per second and seconds of latency, got {emulate!r}")
+def _starter(num_ranks: int, backend: str, device: str, network: Any) -> Start:
+    """Return the function that launches the ranks: on this machine, or on the hosts of a network."""
+    if network is None:
+        return lambda fn, args, limit_s: launch(fn, num_ranks, args, backend, limit_s)
+    num_hosts = getattr(network, "num_hosts", None)
+    if not num_hosts or num_ranks % num_hosts:
+        raise ValueError(
+            f"network must be one with hosts for {num_ranks} ranks, the same number on each, got {network!s}"
+        )
     if backend != "gloo" or device != "cpu" or is_joined(backend):
-        raise ValueError("emulate needs backend='gloo' and device='cpu', and does not work under torchrun")
-    from ..emulate import emulated
-
-    with emulated(num_ranks, *emulate) as network:
-        yield network.launch, str(network)
+        raise ValueError("network needs backend='gloo' and device='cpu', and does not work under torchrun")
+    return lambda fn, args, limit_s: network.launch(fn, args, limit_s, num_ranks // num_hosts)
 
 
 class _Run:
@@ -252,13 +250,12 @@ class _Run:
         return stored
 
     def measure(self, found: Mapping[str, Any]) -> None:
-        """Measure the missing points, one launch at a time; if copies are measured, run the experiments on them,
-        too."""
+        """Measure the missing points, one launch at a time."""
         sizes = self.protocol.sizes or (NCCL_SIZES if self.backend == "nccl" else CPU_SIZES)
         ranks_per_node = self.profile.ranks_per_node
         keys, left_out = keys_of(self.protocol, sizes, ranks_per_node, found["free_bytes"], self.through_host)
-        copies = self._copies(found) if self.protocol.transfers else []
-        keys += copies
+        if self.protocol.transfers:
+            keys += self._copies(found)
         ratio = 1.0  # actual / expected time of the last launch
         done = {point.key for point in self.profile.points}
         while missing := [key for key in keys if key not in done]:
@@ -273,9 +270,6 @@ class _Run:
             ratio = (time.monotonic() - begin) / expected
             self._keep(points)
             done |= {point.key for point in points}
-        if copies and not all(self.profile.select(what) for what in EXPERIMENTS):
-            self.report(Progress(len(keys), len(keys), "experiments on copies", None, left_out))
-            self._keep(self.start(_in_rank, ("experiment",), 4 * PATIENCE_S)[0])
         self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
 
     def _copies(self, found: Mapping[str, Any]) -> list[Key]:

@@ -19,11 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from ...values.checks import number, whole
-from ...workers import namespaces as network_namespaces
-from ...workers.errors import MachineError
-from ...workers.host import how_it_ended
-from ...workers.launch import launch_in
+from rankscope.values.checks import number, whole
+from rankscope.workers import namespaces as network_namespaces
+from rankscope.workers.errors import MachineError
+from rankscope.workers.host import how_it_ended
+from rankscope.workers.launch import launch_in
+
 from . import switch as switching
 
 Result = TypeVar("Result")

@@ -14,11 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..gradients import TIMEOUT_S, DemoError, Vector, apart, rounding_of, values_of
 from ..sampling import Assignment
+from ..uneven.model import batches_by_rank
+from ..uneven.run import Losses, Task, own_batches
 from ..values.frozen import frozen
 from ..workers.launch import launch
 from ..zero.run import zero_redundancy_class
-from .model import batches_by_rank
-from .run import Losses, Task, own_batches
 
 
 class Kind(NamedTuple):

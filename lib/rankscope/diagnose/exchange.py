@@ -1,0 +1,286 @@
+"""What the ranks of a watch tell each other through the store of the process group, off the training path.
+
+A daemon thread per rank sends the numbers of each window of steps and, at the end, the trace; the first rank's judges
+the windows and reports. The training loop only puts things into a queue. Each operation on the store is bounded in
+time, because a store whose server is stopped does not answer for as long as that lasts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+ANSWER_S = 10.0  # how long an operation on the store may take, until the exchange gives up
+CLOSE_S = 1.0  # how long closing a watch may wait for what is under way
+_LAST_S = 10.0  # how long the thread tries to report the last windows after that
+_LONGEST_PAUSE_S = 0.1  # between two looks for the numbers of other ranks
+_SLOTS = 4  # windows of a rank that stay in the store; a first rank that is further behind skips some
+_MOST_POSTED = 8  # windows that may wait for the thread
+
+
+def tell(reason: str) -> None:
+    """Print one line on stderr, if that is possible."""
+    with suppress(Exception):
+        sys.stderr.write(f"rankscope.watch: {reason}\n")
+        sys.stderr.flush()
+
+
+def described(error: BaseException) -> str:
+    """An error in one line."""
+    text = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+_started: list[threading.Thread] = []  # by BoundedStore, and not known to have ended
+
+
+def _hold_all() -> None:
+    """At the end of the process, keep the threads that still wait for a store from coming back.
+
+    If a thread comes back from C++ while Python ends, Python up to 3.13 ends the thread, C++ does not allow that there,
+    and the process aborts (https://github.com/python/cpython/issues/87135). From 3.14 on the thread hangs instead. This
+    does the same: it sends the thread a signal whose handler never returns.
+    """
+    waiting = [thread for thread in _started if thread.is_alive()]
+    if not waiting or sys.version_info >= (3, 14) or sys.platform != "linux":
+        return
+    number = signal.SIGRTMAX - 1
+    libc = ctypes.PyDLL(None)  # which keeps the GIL: nobody comes back meanwhile
+    if signal.getsignal(number) != signal.SIG_DFL or not hasattr(libc, "tgkill"):
+        return
+    libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+    libc.signal.restype = ctypes.c_void_p
+    libc.signal(number, ctypes.cast(libc.pause, ctypes.c_void_p))
+    for thread in waiting:
+        libc.tgkill(os.getpid(), thread.native_id, number)
+
+
+atexit.register(_hold_all)  # before any exchange is started, so that it is called after these have been left
+
+
+class BoundedStore:
+    """A store of a process group; an operation that its server does not answer in time raises TimeoutError.
+
+    An operation cannot be cancelled, so each runs in a daemon thread of its own, which is left to itself if it takes
+    too long. Until it has ended, all further operations raise TimeoutError at once. The operations use a connection of
+    their own if torch can clone the store (since 2.7), as one that waits would keep those of the training job waiting.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._original = store
+        self._store: Any = None
+        self._unanswered: threading.Thread | None = None
+
+    def call(self, operation: str, *args: Any) -> Any:
+        """Return what the operation returns. Raises what it raises, and TimeoutError after `ANSWER_S`."""
+        if self._unanswered is not None and self._unanswered.is_alive():
+            raise TimeoutError(f"the store of the process group has not answered for {ANSWER_S:g} s")
+        answers = list[Any]()
+        errors = list[BaseException]()
+
+        def run() -> None:
+            try:
+                if self._store is None:
+                    self._store = self._cloned()
+                answers.append(getattr(self._store, operation)(*args))
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run, name="rankscope.watch store", daemon=True)
+        _started.append(thread)
+        thread.start()
+        thread.join(ANSWER_S)
+        if not thread.is_alive():
+            _started.remove(thread)
+        if errors:
+            raise errors[0]
+        if not answers:
+            self._unanswered = thread
+            raise TimeoutError(f"the store of the process group has not answered for {ANSWER_S:g} s")
+        return answers[0]
+
+    def _cloned(self) -> Any:
+        try:
+            return self._original.clone()
+        except (AttributeError, NotImplementedError, RuntimeError):
+            return self._original
+
+
+class _Window(NamedTuple):
+    """Steps, and the number of the window that they make."""
+
+    number: int
+    steps: list[Any]
+
+
+class _Awaited(NamedTuple):
+    """A window that this rank has sent and the others may not have."""
+
+    number: int
+    steps: NDArray[np.float64]  # their numbers
+
+
+class Exchange:
+    """The thread of this rank. `post`, `send_trace` and `close` are for the training loop, and never raise.
+
+    `numbers_of` makes a table of a window, a row per step, the number of the step first. `line_of` makes the line
+    about the tables of all ranks (steps x ranks x numbers), which is given to `report`.
+    """
+
+    def __init__(
+        self,
+        store: BoundedStore,
+        rank: int,
+        ranks: Sequence[int],
+        numbers_of: Callable[[list[Any]], NDArray[np.float64]],
+        line_of: Callable[[NDArray[np.float64]], str],
+        report: Callable[[str], object],
+    ) -> None:
+        self._store = store
+        self._rank = rank
+        self._ranks = ranks
+        self._numbers_of = numbers_of
+        self._line_of = line_of
+        self._report = report
+        self._is_first = rank == ranks[0]
+        self._messages = queue.SimpleQueue[_Window | bytes | None]()  # None: the watch is closed
+        self._num_posted = 0
+        self._awaited = deque[_Awaited]()  # the oldest first
+        self._has_lines = True
+        self._last_lines = True  # whether those of the last windows are wanted
+        self._leaving = threading.Event()  # the process ends
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rankscope.watch", daemon=True)
+
+    # ---- called by the training loop
+
+    def start(self) -> None:
+        atexit.register(self._leave)
+        self._thread.start()
+
+    def post(self, steps: list[Any]) -> None:
+        """Have the numbers of a window sent; if the thread cannot keep up, the window is left out."""
+        number = self._num_posted
+        self._num_posted += 1
+        if self._has_lines and self._messages.qsize() < _MOST_POSTED:
+            self._messages.put(_Window(number, steps))
+
+    def send_trace(self, trace: bytes) -> None:
+        self._messages.put(trace)
+
+    def close(self, last_lines: bool) -> None:
+        """End the thread once all is sent and, if `last_lines`, reported; wait for that for at most `CLOSE_S`."""
+        self._last_lines = last_lines
+        self._messages.put(None)
+        self._ended.wait(CLOSE_S)
+
+    def _leave(self) -> None:
+        """At the end of the process: a thread that came back from the store while Python ends would abort it."""
+        self._leaving.set()
+        self._messages.put(None)
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive() and self._is_first and self._has_lines:
+            tell(f"rank {self._rank}: the last lines are missing, as the thread that reports them does not end")
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            self._end_lines(f"an error of rankscope's own ({described(error)})")
+        finally:
+            self._ended.set()
+            atexit.unregister(self._leave)
+
+    def _serve(self) -> None:
+        pause_s = 0.0
+        while not self._leaving.is_set():
+            try:
+                message = self._messages.get(timeout=pause_s if self._awaited else None)
+            except queue.Empty:
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                self._look()
+                continue
+            if message is None:
+                break
+            if isinstance(message, bytes):
+                with suppress(Exception):  # a store is gone once the process that serves it has ended
+                    self._store.call("set", f"trace/{self._rank}", message)
+            elif self._has_lines:
+                self._send(message)
+                self._look()
+                pause_s = 0.002
+        deadline = time.monotonic() + _LAST_S
+        while self._awaited and self._last_lines and time.monotonic() < deadline and not self._leaving.wait(pause_s):
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._look()
+
+    def _send(self, window: _Window) -> None:
+        table = self._numbers_of(window.steps)
+        message = np.append(table.shape[1], table).tobytes()
+        try:
+            self._store.call("set", f"window/{window.number % _SLOTS}/{self._rank}", message)
+            self._store.call("add", f"sent/{window.number}", 1)
+        except Exception as error:
+            self._lose_store(error)
+            return
+        if self._is_first:
+            self._awaited.append(_Awaited(window.number, table[:, 0]))
+
+    def _look(self) -> None:
+        """Report the windows, oldest first, that all ranks have sent."""
+        while self._awaited:
+            window = self._awaited[0]
+            try:
+                num_sent = self._store.call("add", f"sent/{window.number}", 0)
+                if num_sent < len(self._ranks) and len(self._awaited) < _SLOTS:
+                    return
+                messages = []
+                if num_sent == len(self._ranks):
+                    keys = [f"window/{window.number % _SLOTS}/{rank}" for rank in self._ranks]
+                    messages = self._store.call("multi_get", keys)
+                with suppress(RuntimeError, NotImplementedError):  # not all stores can delete
+                    self._store.call("delete_key", f"sent/{window.number}")
+            except Exception as error:
+                self._lose_store(error)
+                return
+            self._awaited.popleft()
+            self._judge(window, [np.frombuffer(message) for message in messages])
+
+    def _judge(self, window: _Awaited, messages: list[NDArray[np.float64]]) -> None:
+        """Report a line about a window, unless the ranks sent numbers of different steps."""
+        tables = [message[1:].reshape(-1, int(message[0])) for message in messages]
+        if not tables or any(not np.array_equal(table[:, 0], window.steps) for table in tables):
+            return
+        line = self._line_of(np.stack(tables, axis=1))
+        try:
+            self._report(line)
+        except BaseException as error:
+            self._end_lines(f"report raised {described(error)}")
+
+    def _lose_store(self, error: Exception) -> None:
+        """End the lines as the store is silent or gone; the first rank says so, for all."""
+        reason = str(error)
+        if not isinstance(error, TimeoutError):
+            reason = f"the store of the process group is gone ({described(error)})"
+        self._end_lines(reason if self._is_first else "")
+
+    def _end_lines(self, reason: str) -> None:
+        self._has_lines = False
+        self._awaited.clear()
+        if reason and not self._leaving.is_set():
+            tell(f"rank {self._rank}: no more lines, {reason}; training goes on")

@@ -1,0 +1,176 @@
+"""Methods of torch that watches stamp, replaced while any watch is open and put back when the last one closes.
+
+Each method is replaced once for all open watches, so that these can be closed in any order. `torch.compile` does not
+trace the replacements, but it traces the methods that they call: hooks on the model would be traced, at a graph break
+for each stamp.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.distributed as dist
+from torch._dynamo.eval_frame import OptimizedModule
+from torch.nn.parallel import DistributedDataParallel
+
+KINDS = {  # of what a process group is asked for, by the name of its method
+    "allreduce": "allreduce",
+    "allreduce_coalesced": "allreduce",
+    "broadcast": "broadcast",
+    "allgather": "allgather",
+    "_allgather_base": "allgather",
+    "allgather_into_tensor_coalesced": "allgather",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "alltoall": "alltoall",
+    "alltoall_base": "alltoall",
+    "barrier": "barrier",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+
+
+class Watcher(Protocol):
+    """What is told when a method is called; none of this raises."""
+
+    def watches(self, model: object) -> bool: ...
+
+    def before_forward(self) -> None: ...
+
+    def after_forward(self, outputs: Any) -> None: ...
+
+    def before_broadcast(self) -> None: ...
+
+    def after_broadcast(self) -> None: ...
+
+    def before_collective(self, group: Any, kind: str, args: tuple[Any, ...]) -> list[Any] | None: ...
+
+    def answered(self, call: list[Any], future: Any) -> None: ...
+
+    def stamp(self, phase: str, begins: bool) -> None: ...
+
+
+class _Patch(NamedTuple):
+    """A method of a class, what the class itself had under this name (None: nothing, it inherits), and ours."""
+
+    owner: Any
+    name: str
+    original: Any
+    replacement: Any
+
+
+_lock = threading.Lock()
+_open: tuple[Watcher, ...] = ()
+_patches: list[_Patch] = []
+
+
+def start(watcher: Watcher) -> None:
+    """Have the methods tell this watcher, too."""
+    global _open
+    with _lock:
+        if not _open:
+            _replace_all()
+        _open = (*_open, watcher)
+
+
+def stop(watcher: Watcher) -> None:
+    """Tell it no more; with the last one, all methods are as they were before the first."""
+    global _open
+    with _lock:
+        was_open = bool(_open)
+        _open = tuple(other for other in _open if other is not watcher)
+        if was_open and not _open:
+            _restore_all()
+
+
+def _replace_all() -> None:
+    for name, kind in KINDS.items():
+        _replace(dist.ProcessGroup, name, partial(_collective, kind))
+    _replace(torch.optim.Optimizer, "zero_grad", _zero_grad)
+    _replace(DistributedDataParallel, "__call__", _forward)
+    _replace(DistributedDataParallel, "_sync_buffers", _broadcast)
+    _replace(OptimizedModule, "__call__", _forward)
+
+
+def _replace(owner: Any, name: str, replacement_of: Callable[[Any], Callable[..., Any]]) -> None:
+    method = getattr(owner, name, None)
+    if method is None:  # this torch has none
+        return
+    replacement = torch.compiler.disable(wraps(method)(replacement_of(method)), recursive=False)  # type: ignore[no-untyped-call]
+    _patches.append(_Patch(owner, name, vars(owner).get(name), replacement))
+    setattr(owner, name, replacement)
+
+
+def _restore_all() -> None:
+    while _patches:
+        patch = _patches.pop()
+        if vars(patch.owner).get(patch.name) is not patch.replacement:
+            continue  # somebody has replaced ours, and calls it: it goes on to the original
+        if patch.original is None:
+            delattr(patch.owner, patch.name)
+        else:
+            setattr(patch.owner, patch.name, patch.original)
+
+
+# ---- what stands in for the methods
+
+
+def _forward(method: Any) -> Callable[..., Any]:
+    def call(module: Any, *args: Any, **options: Any) -> Any:
+        model = module._orig_mod if isinstance(module, OptimizedModule) else module
+        watchers = [watcher for watcher in _open if watcher.watches(model)]
+        for watcher in watchers:
+            watcher.before_forward()
+        outputs = method(module, *args, **options)
+        for watcher in watchers:
+            watcher.after_forward(outputs)
+        return outputs
+
+    return call
+
+
+def _broadcast(method: Any) -> Callable[..., Any]:
+    def sync_buffers(model: Any, *args: Any, **options: Any) -> Any:
+        watchers = [watcher for watcher in _open if watcher.watches(model)]
+        for watcher in watchers:
+            watcher.before_broadcast()
+        answer = method(model, *args, **options)
+        for watcher in watchers:
+            watcher.after_broadcast()
+        return answer
+
+    return sync_buffers
+
+
+def _collective(kind: str, method: Any) -> Callable[..., Any]:
+    def ask(group: Any, *args: Any, **options: Any) -> Any:
+        watchers = _open
+        calls = [watcher.before_collective(group, kind, args) for watcher in watchers]
+        work = method(group, *args, **options)
+        for watcher, call in zip(watchers, calls, strict=True):
+            if call is not None:
+                with suppress(Exception):  # some kinds of work have no future
+                    work.get_future().add_done_callback(partial(watcher.answered, call))
+        return work
+
+    return ask
+
+
+def _zero_grad(method: Any) -> Callable[..., Any]:
+    def clear(optimizer: Any, *args: Any, **options: Any) -> Any:
+        watchers = _open
+        for watcher in watchers:
+            watcher.stamp("zero_grad", True)
+        answer = method(optimizer, *args, **options)
+        for watcher in watchers:
+            watcher.stamp("zero_grad", False)
+        return answer
+
+    return clear

@@ -1,0 +1,376 @@
+"""What `lateness` found, in words: `sentences` for a recorded job, `headline` for a line while it runs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .join import listed
+from .late_ranks import LEAST_S, Lateness, LateRank, Seconds, median_of_others
+from .trace import PHASES
+
+_SELDOM_SHARE = 0.2  # of a step: a rank that is later than this is mentioned, though it is late too seldom …
+_SELDOM_NOISE = 2.0  # … and later than so many times the noise
+_QUANTILE = 0.9  # of how far ranks are from each other: the noise that a verdict states
+_IN_EACH_STEP = 0.7  # of the steps: "in each step"
+_AT_ONCE = 0.5  # of the late steps of one rank: another one is late in the same steps
+_MOST_OF_IT = 0.5  # of all waiting
+_FEW = 0.25  # of the steps: most of the waiting in so few of them is told step by step
+_MOST_LISTED = 4  # ranks, steps or phases in a sentence
+_LEAST_SAVED = 0.01  # of a step: less is nothing
+_LEAST_LISTED = 0.1  # of the extra time: a phase with less is not mentioned
+_HINTS = {
+    "loader": "Look at {its} storage, and give {its} DataLoader more workers.",
+    "h2d": "Look at {its} PCIe link, and at whether {its} batches lie in pinned memory.",
+    "zero_grad": "Look for other work on {its} device.",
+    "forward": "Look for longer samples, other input shapes or a slower device there.",
+    "backward": "Look for longer samples, other input shapes or a slower device there.",
+    "optimizer": "Look for parameters or states that no other rank has.",
+    "host": "Look for logging, checkpoints, .item() and garbage collection there.",
+    "starved": "Look for other processes on {its} cores.",
+    "slower": "Compare clocks, power limits and temperatures; look for other processes on {its} cores and {its} GPU.",
+}
+
+
+# ---- a recorded job
+
+
+def sentences(found: Lateness, steps: Sequence[int], host_s: Seconds, is_complete: bool) -> list[str]:
+    """Return the verdict on who is late, a sentence or a few per line.
+
+    `steps` are the numbers of the steps; `host_s`, steps by ranks by phases, is the time of the phase "host" by the
+    phase before it. A job is called balanced only if it `is_complete`, with a trace of each rank.
+    """
+    words = _Words(found, steps, host_s)
+    if not found.groups:
+        return words.of_nobody(is_complete)
+    lines = []
+    for group in found.groups:
+        lines += words.of_one(group[0]) if len(group) == 1 else words.of_several(group)
+    return lines
+
+
+class _Words:
+    def __init__(self, found: Lateness, steps: Sequence[int], host_s: Seconds) -> None:
+        self._found = found
+        self._steps = steps
+        self._host_s = host_s
+        self._late_s = found.late_s
+
+    # ---- late ranks
+
+    def of_one(self, late: LateRank) -> list[str]:
+        """A line for each cause of a rank that is late alone."""
+        rank = self._found.ranks[late.place]
+        mean_s = float(self._late_s[self._rows(late), late.place].mean())
+        arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
+        if mean_s <= 0:  # a rank that is named before it has more own time
+            arrives = "would be the next that is late"
+        lines = []
+        for culprit in late.culprits:
+            why = self._why([late], culprit.cause, "its")
+            cost = f"This costs {self._of_step(culprit.cost_s)}."
+            lines.append(f"Rank {rank} {arrives}: {why}. {cost} {_hint(culprit.cause, 'its')}")
+        return lines
+
+    def of_several(self, group: Sequence[LateRank]) -> list[str]:
+        """What ranks that share the lateness cost together, and a line for each cause."""
+        cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
+        lines = [
+            f"{self._ranks('Rank', group)} are late {_pattern(group)}. They cost {self._of_step(cost_s)}; mending only "
+            f"one of them saves {self._saved_by_one(group)}."
+        ]
+        by_cause = defaultdict[str, list[LateRank]](list)
+        for late in group:
+            for culprit in late.culprits:
+                by_cause[culprit.cause].append(late)
+        for cause, ranks in by_cause.items():
+            its = "its" if len(ranks) == 1 else "their"
+            lateness_s = [float(self._late_s[self._rows(late), late.place].mean()) for late in ranks]
+            arrives = "arrives" if len(ranks) == 1 else "arrive"
+            when = self._when(ranks[0]) if len({self._when(late) for late in ranks}) == 1 else "in their late steps"
+            lines.append(
+                f"{self._ranks('Rank', ranks)} {arrives} {_range(lateness_s)} late {when}: "
+                f"{self._why(ranks, cause, its)}. {_hint(cause, its)}"
+            )
+        return lines
+
+    def _saved_by_one(self, group: Sequence[LateRank]) -> str:
+        """What it saves at most to mend only one of these ranks."""
+        own_s = self._found.phase_s.sum(axis=2)
+        saved_s = []
+        for late in group:
+            mended_s = own_s.copy()
+            mended_s[:, late.place] = np.minimum(mended_s[:, late.place], late.usual_s.sum(axis=1))
+            saved_s.append(float((own_s.max(axis=1) - mended_s.max(axis=1)).mean()))
+        if max(saved_s) < _LEAST_SAVED * self._found.step_s:
+            return "nothing"
+        return f"at most {in_ms(max(saved_s))}"
+
+    def _rows(self, late: LateRank) -> NDArray[np.bool_]:
+        """The steps that a rank's times are the means of: its late ones, or all where it is late in most."""
+        if late.in_steps.mean() > _IN_EACH_STEP:
+            return np.ones(len(late.in_steps), bool)
+        return late.in_steps
+
+    def _when(self, late: LateRank) -> str:
+        if self._rows(late).all():
+            return "in each step"
+        return f"in {late.in_steps.sum()} of {len(late.in_steps)} steps"
+
+    def _why(self, ranks: Sequence[LateRank], cause: str, its: str) -> str:
+        """What takes longer on these ranks, and what it takes on the calm ones."""
+        in_all_steps = all(self._rows(late).all() for late in ranks)
+        columns = [*range(len(PHASES))] if cause in ("starved", "slower") else [PHASES.index(cause)]
+        takes_s, usual_s, starved_s = [], [], []
+        for late in ranks:
+            rows = self._rows(late)
+            takes_s.append(float(self._found.phase_s[rows, late.place][:, columns].sum(axis=1).mean()))
+            usual_s.append(float(late.usual_s[rows][:, columns].sum(axis=1).mean()))
+            starved_s.append(late.starved_s)
+        if cause == "starved":
+            there = "per step" if in_all_steps else "in each of these steps"
+            it_was = "it was" if its == "its" else "they were"
+            return f"{it_was} ready to run but waited {_range(starved_s)} longer {there} for a core than the others"
+        if cause == "slower":
+            ratios = [takes / max(usual, 1e-9) for takes, usual in zip(takes_s, usual_s, strict=True)]
+            times = _span(f"{min(ratios):.1f}", f"{max(ratios):.1f}")
+            return (
+                f"all {its} phases take {times} times as long as on the others, as with a slower clock of {its} GPU or "
+                "CPU, or with a shared core; the traces do not tell which"
+            )
+        there = "" if in_all_steps else " in these"
+        what = _takes(cause, its, self._after(ranks) if cause == "host" else "")
+        return f"{what} {_range(takes_s)}{there}, on the others {in_ms(float(np.mean(usual_s)))}"
+
+    def _after(self, ranks: Sequence[LateRank]) -> str:
+        """The phase after which ranks lose their time in Python."""
+        longer_s = np.zeros(len(PHASES))
+        for late in ranks:
+            usual_s = median_of_others(self._host_s)[:, late.place]
+            longer_s += (self._host_s[:, late.place] - usual_s)[self._rows(late)].sum(axis=0)
+        return PHASES[int(longer_s.argmax())]
+
+    # ---- nobody is late, or nobody can be named
+
+    def of_nobody(self, is_complete: bool) -> list[str]:
+        lines = []
+        if not self._found.is_balanced:
+            lines.append(self._unattributed())
+        seldom = self._seldom()
+        if seldom:
+            lines.append(f"No rank makes the others wait in most steps. {seldom}")
+        if lines:
+            return lines
+        first = "The job is balanced: no rank" if is_complete else "None of these ranks"
+        noise = in_ms(float(np.quantile(np.abs(self._late_s), _QUANTILE)))
+        often = f"{_QUANTILE:.0%} of the time, a rank is within {noise} of the others' median."
+        return [f"{first} stands out above the noise. {often}"]
+
+    def _unattributed(self) -> str:
+        """How long ranks wait for each other, and how that is distributed over steps, ranks and phases."""
+        found = self._found
+        first = (
+            f"Ranks wait for each other, for up to {self._of_step(found.longest_wait_s)}, but no rank is late steadily "
+            "enough to be named."
+        )
+        few_steps = _few_steps(found, self._steps)
+        if few_steps:
+            return f"{first} {few_steps}"
+        return f"{first} {_last_ranks(found)} {_phases_of_the_last(found)}"
+
+    def _seldom(self) -> str:
+        """Ranks that are late in some steps, which does not suffice to name them."""
+        said = []
+        for place, rows in _seldom_late(self._found):
+            longer_s = (self._found.phase_s - median_of_others(self._found.phase_s))[rows, place].mean(axis=0)
+            cause = PHASES[int(longer_s.argmax())]
+            after = ""
+            if cause == "host":
+                host_longer_s = (self._host_s - median_of_others(self._host_s))[rows, place].sum(axis=0)
+                after = PHASES[int(host_longer_s.argmax())]
+            why = _takes(cause, "its", after).removesuffix(" takes").removesuffix(" take")
+            said.append(f"{_late_in(self._found, place, rows)} ({why}), which is not steady enough to be named.")
+        return " ".join(one[0].upper() + one[1:] for one in said)
+
+    # ---- parts of sentences
+
+    def _ranks(self, noun: str, late: Sequence[LateRank]) -> str:
+        return listed(noun, [self._found.ranks[one.place] for one in late])
+
+    def _of_step(self, seconds: float) -> str:
+        return f"{in_ms(seconds)} per step, {seconds / max(self._found.step_s, 1e-9):.0%} of it"
+
+
+# ---- while a job runs
+
+
+def headline(found: Lateness, steps: Sequence[int]) -> str:
+    """Return who is late and why, and what that costs, in one line."""
+    step = _whole_ms(found.step_s)
+    if not found.groups:
+        seldom = [_late_in(found, place, rows) for place, rows in _seldom_late(found)]
+        if found.is_balanced and seldom:
+            return f"no rank is late in most steps of {step}; {_and(seldom)}"
+        if found.is_balanced:
+            return f"balanced, {step} per step"
+        where = _few_steps(found, steps) or _last_ranks(found)
+        wait = f"ranks wait for each other, for up to {_whole_ms(found.longest_wait_s)} of each step of {step}"
+        return f"{wait}, but no rank is late steadily enough to be named. {where}"
+    group = found.groups[0]
+    cost_s = sum(culprit.cost_s for late in group for culprit in late.culprits)
+    cost = f"{_whole_ms(cost_s)} of each step of {step}"
+    if len(group) == 1:
+        (late,) = group
+        first = late.culprits[0]
+        cost = f"{_whole_ms(first.cost_s)} of each step of {step}"
+        return f"rank {first.rank} is late, {_because(first.cause, 'its')}: {cost}"
+    who = listed("rank", [found.ranks[late.place] for late in group])
+    first_causes = {late.culprits[0].cause for late in group}
+    if len(first_causes) == 1:
+        return f"{who} are late {_pattern(group)}, {_because(first_causes.pop(), 'their')}: {cost}"
+    each = [f"rank {late.culprits[0].rank} {_because(late.culprits[0].cause, 'its')}" for late in group]
+    if len(each) > _MOST_LISTED:
+        each[_MOST_LISTED:] = [f"{len(each) - _MOST_LISTED} more"]
+    return f"{who} are late {_pattern(group)}, {_and(each)}: {cost}"
+
+
+def _because(cause: str, its: str) -> str:
+    it_is = "it is" if its == "its" else "they are"
+    if cause == "starved":
+        return f"because {it_is} starved of {its} core{'' if its == 'its' else 's'}"
+    if cause == "slower":
+        return f"because all {its} phases take longer alike (a slower clock, or a shared core)"
+    return f"because of {_phase(cause, its)}"
+
+
+# ---- how lateness is distributed
+
+
+def _pattern(group: Sequence[LateRank]) -> str:
+    """Whether these ranks are late in the same steps."""
+    shares = []
+    for one, other in combinations(group, 2):
+        both = (one.in_steps & other.in_steps).sum()
+        shares.append(both / max(min(one.in_steps.sum(), other.in_steps.sum()), 1))
+    if min(shares) > _AT_ONCE:
+        return "together"
+    if max(shares) < _AT_ONCE:
+        return "in turn"
+    return "partly together and partly in turn"
+
+
+def _seldom_late(found: Lateness) -> list[tuple[int, NDArray[np.bool_]]]:
+    """The columns of ranks that are very late in at least two steps, and these steps."""
+    if len(found.ranks) < 2:
+        return []
+    late_s = found.late_s
+    last = found.phase_s.sum(axis=2).argmax(axis=1)
+    seldom = []
+    for place in range(len(found.ranks)):
+        noise_s = float(np.quantile(np.abs(np.delete(late_s, place, axis=1)), _QUANTILE))
+        least_s = max(LEAST_S, _SELDOM_SHARE * float(np.median(found.window_s)), _SELDOM_NOISE * noise_s)
+        rows = (late_s[:, place] > least_s) & (last == place)
+        if rows.sum() > 1:
+            seldom.append((place, rows))
+    return seldom
+
+
+def _late_in(found: Lateness, place: int, rows: NDArray[np.bool_]) -> str:
+    mean = in_ms(float(found.late_s[rows, place].mean()))
+    return f"rank {found.ranks[place]} is late in {rows.sum()} of {len(rows)} steps, by {mean}"
+
+
+def _few_steps(found: Lateness, steps: Sequence[int]) -> str:
+    """The few steps that most of the waiting is in, with their last ranks; nothing if it is not in few steps."""
+    waits_s = found.waits_s.mean(axis=1)
+    longest_first = np.argsort(-waits_s, kind="stable")
+    num_steps = int(np.searchsorted(np.cumsum(waits_s[longest_first]), _MOST_OF_IT * waits_s.sum())) + 1
+    if num_steps > max(_FEW * len(waits_s), 1) or num_steps > _MOST_LISTED:
+        return ""
+    own_s = found.phase_s.sum(axis=2)
+    usual_s = median_of_others(found.phase_s)
+    said = []
+    for row in sorted(longest_first[:num_steps].tolist()):
+        last = int(own_s[row].argmax())
+        longer_s = found.phase_s[row, last] - usual_s[row, last]
+        phase = _phase(PHASES[int(longer_s.argmax())], "its")
+        longer = in_ms(float(longer_s.sum()))
+        said.append(f"rank {found.ranks[last]} takes {longer} longer in step {steps[row]}, mostly in {phase}")
+    in_steps = "one step" if num_steps == 1 else f"{num_steps} steps"
+    words = f"Most of it is in {in_steps} of {len(waits_s)}: {_and(said)}."
+    other_steps = longest_first[num_steps:]
+    if not other_steps.size:
+        return words
+    return (
+        f"{words} In the other steps they wait for up to {in_ms(float(found.waits_s[other_steps].mean(axis=0).max()))}."
+    )
+
+
+def _last_ranks(found: Lateness) -> str:
+    """How often each rank has the most own time."""
+    last = Counter(found.phase_s.sum(axis=2).argmax(axis=1).tolist())
+    num_steps = len(found.phase_s)
+    said = [f"rank {found.ranks[place]} in {number}" for place, number in last.most_common(_MOST_LISTED)]
+    others = len(last) - _MOST_LISTED
+    if others > 0:
+        said.append(f"{others} other{'s' if others > 1 else ''} in the rest")
+    return f"The last to arrive is {_and(said)} of {num_steps} steps."
+
+
+def _phases_of_the_last(found: Lateness) -> str:
+    """In which phases the last rank of each step takes longer than the others."""
+    own_s = found.phase_s.sum(axis=2)
+    rows = np.arange(len(own_s))
+    last = own_s.argmax(axis=1)
+    longer_s = np.maximum(found.phase_s - median_of_others(found.phase_s), 0.0)[rows, last].sum(axis=0)
+    shares = longer_s / max(float(longer_s.sum()), 1e-12)
+    chosen = [place for place in np.argsort(-shares, kind="stable").tolist() if shares[place] >= _LEAST_LISTED]
+    said = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in chosen[:_MOST_LISTED]]
+    return f"Its extra time is spent in {_and(said)}." if said else ""
+
+
+# ---- words
+
+
+def _phase(cause: str, its: str) -> str:
+    return {"h2d": f"{its} copies to the GPU", "host": f"Python between {its} phases"}.get(cause, f"{its} {cause}")
+
+
+def _takes(cause: str, its: str, after: str) -> str:
+    if cause == "host" and after not in ("", "host"):
+        return f"Python after {its} {after} takes"
+    return f"{_phase(cause, its)} {'take' if cause == 'h2d' else 'takes'}"
+
+
+def _hint(cause: str, its: str) -> str:
+    return _HINTS[cause].format(its=its)
+
+
+def _range(seconds: Sequence[float]) -> str:
+    """Times as one, or as the least and the most of them."""
+    return _span(in_ms(min(seconds)).removesuffix(" ms"), in_ms(max(seconds)).removesuffix(" ms")) + " ms"
+
+
+def _span(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
+
+
+def _and(parts: Sequence[str]) -> str:
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def in_ms(seconds: float) -> str:
+    """Milliseconds with three digits, in whole microseconds and without an exponent."""
+    milliseconds = round(seconds * 1e3, 3)
+    return f"{milliseconds:.3g} ms" if abs(milliseconds) < 999.5 else f"{milliseconds:.0f} ms"
+
+
+def _whole_ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms"

@@ -1,0 +1,203 @@
+"""What explorers share: a table of settings, and pictures and a report that are pure functions of them.
+
+Nothing here needs ipywidgets. Only the panel with the controls does (`panel`).
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections import namedtuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from html import escape
+from typing import Any, NamedTuple
+
+from ..figures.marks import Drawing
+from ..figures.svg import to_svg
+from ..values.checks import of_type, one_line, printable, runs, truth, whole
+from ..values.units import bytes_words
+
+MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
+_MOST_LINE_CHARACTERS = 2000
+Now = Any  # what every setting is set to: a named tuple, so that it can be a key of a cache
+
+
+class Steps(tuple[Any, ...]):
+    """The values of a slider, in order: each as a person types it, or a pair (label, value)."""
+
+
+def sizes(low: int, high: int) -> Steps:
+    """Return powers of two in bytes as a person types them.
+
+    >>> sizes(19, 21)
+    ('512 KiB', '1 MiB', '2 MiB')
+    """
+    return Steps(bytes_words(1 << power) for power in range(low, high + 1))
+
+
+class Setting(NamedTuple):
+    """A setting and its control, which the default and the choices tell.
+
+    A bool is a switch. A `range` of whole numbers and `Steps` are sliders. Any other collection is a list; its values
+    are strings or pairs (label, string), and where they may change a function returns it. `hint` says more than the
+    label.
+
+    >>> Setting("num_ranks", 4, range(1, 65), "ranks").check(65)
+    Traceback (most recent call last):
+    ValueError: num_ranks must be one of 1 to 64, got 65
+    >>> Setting("message", "1 MiB", sizes(19, 21), "message").allowed
+    "'512 KiB', '1 MiB', '2 MiB'"
+    """
+
+    name: str
+    default: Any
+    choices: Collection[Any] | Callable[[], Collection[Any]]
+    label: str
+    hint: str = ""
+
+    def check(self, value: Any) -> Any:
+        """Return the value, or raise ValueError if the control does not offer it."""
+        if isinstance(self.default, bool):
+            return truth(self.name, value)
+        with suppress(ValueError):
+            plain = whole(self.name, value) if self.kind is int else of_type(self.name, value, str)
+            return self.values[self.values.index(plain)]
+        raise ValueError(f"{self.name} must be one of {self.allowed}, got {value!r}")
+
+    @property
+    def kind(self) -> type:
+        return type(self.default)
+
+    @property
+    def options(self) -> tuple[tuple[str, Any], ...]:
+        """Each value that the control offers, in order, with its label.
+
+        >>> Setting("overlap", True, (), "overlap").options
+        (('off', False), ('on', True))
+        """
+        if isinstance(self.default, bool):
+            return ("off", False), ("on", True)
+        choices = self.choices() if callable(self.choices) else self.choices
+        return tuple(choice if isinstance(choice, tuple) else (str(choice), choice) for choice in choices)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        return tuple(value for _, value in self.options)
+
+    @property
+    def allowed(self) -> str:
+        """What the control offers, in words.
+
+        >>> Setting("size", 3, Steps((0, 1, 2, 3, 10, 50)), "samples").allowed
+        '0 to 3, 10, 50'
+        """
+        if isinstance(self.default, bool):
+            return "False or True"
+        return ", ".join(map(repr, self.values) if self.kind is str else runs(self.values, " to "))
+
+
+def jitter(default: int, what: str) -> Setting:
+    """Return the setting of how much the times of something vary."""
+    hint = f"standard deviation of {what}, in per cent of the mean"
+    return Setting("jitter", default, Steps((0, 10, 20, 30, 40, 50, 75, 100, 150, 200)), "jitter [%]", hint)
+
+
+class Explorer:
+    """A table of settings, and what is shown of them: pictures, each with a name, and the lines of a report.
+
+    Everything is a pure function of the settings. A picture may be None, and may raise ValueError, whose message then
+    stands in its place. `presets` are settings worth seeing, by the text of their buttons; what one does not name is at
+    its default. `without_effect` gives the reason for each control that changes nothing at these settings, `most` the
+    largest value of a slider that ends before its own end, and `derived` the value of each setting that follows from
+    the others: whatever it is set to, it has that value.
+    """
+
+    name: str = ""  # of the function that makes it, if one does
+    inputs: tuple[str, ...] = ()  # that the function was given
+
+    def __init__(
+        self,
+        settings: Sequence[Setting],
+        pictures: Mapping[str, Callable[[Now], Drawing | None]],
+        report: Callable[[Now], list[str]],
+        presets: Mapping[str, Mapping[str, Any]] | None = None,
+        without_effect: Callable[[Now], dict[str, str]] = lambda now: {},
+        most: Callable[[Now], dict[str, int]] = lambda now: {},
+        derived: Callable[[Now], dict[str, Any]] = lambda now: {},
+    ) -> None:
+        self.settings, self.pictures, self.report = settings, pictures, report
+        self.presets, self.without_effect, self.most = presets or {}, without_effect, most
+        self.derived = derived
+        self._now: Any = namedtuple("Now", [setting.name for setting in settings])  # type: ignore[misc]
+
+    def at(self, **given: Any) -> Now:
+        """Return all settings: these, and the defaults of the others. Raises ValueError for wrong and unknown ones."""
+        known = self._now._fields
+        if unknown := given.keys() - {*known}:
+            raise ValueError(f"settings are {', '.join(known)}; got {', '.join(sorted(unknown))}")
+        now = self._now(*(setting.check(given.get(setting.name, setting.default)) for setting in self.settings))
+        return now._replace(**self.derived(now))
+
+    def line(self, now: Now) -> str:
+        """Return the call that opens the explorer at these settings.
+
+        It names those that are not at their defaults and do not follow from others.
+        """
+        derived = self.derived(now)
+        words = []
+        for setting, value in zip(self.settings, now, strict=True):
+            if value != setting.default and setting.name not in derived:
+                words.append(f"{setting.name}={_typed(value)}")
+        return f"explorers.{self.name}({', '.join([*self.inputs, *words])})"
+
+    def read(self, line: str) -> Now:
+        """Return the settings of such a line, which is not run. Raises ValueError for any other."""
+        try:
+            if len(line) > _MOST_LINE_CHARACTERS:
+                raise ValueError
+            call = ast.parse(line.strip(), mode="eval").body
+            if not isinstance(call, ast.Call) or ast.unparse(call.func).rpartition(".")[2] != self.name:
+                raise ValueError
+            written = {str(key.arg): key.value for key in call.keywords if key.arg not in self.inputs}
+            given = {name: ast.literal_eval(value) for name, value in written.items()}
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            like = self.line(self.at(**next(iter(self.presets.values()), {})))
+            raise ValueError(f"a line must be like {like}, got {one_line(line)!r}") from None
+        return self.at(**given)
+
+    def svg(self, picture: str, now: Now) -> str:
+        """Return one picture as SVG, nothing where it is None. Raises ValueError where it cannot be drawn."""
+        drawing = self.pictures[picture](now)
+        return to_svg(drawing) if drawing else ""
+
+    def still(self, now: Now) -> str:
+        """Return the first picture that there is at these settings, as SVG; "" for none."""
+        for picture in self.pictures:
+            with suppress(ValueError):
+                if svg := self.svg(picture, now):
+                    return svg
+        return ""
+
+    def html(self, now: Now) -> tuple[str, str]:
+        """Return all pictures, and the report, as the panel shows them."""
+        pictures, words = "", escape(printable("\n".join(self.report(now)), keep="\n"))
+        for picture in self.pictures:
+            try:
+                pictures += self.svg(picture, now)
+            except ValueError as error:
+                pictures += f"<p>{escape(printable(str(error)))}</p>"
+        return (
+            pictures,
+            f"<pre style='line-height:1.35;font-family:monospace;white-space:pre-wrap;word-break:normal'>{words}</pre>",
+        )
+
+
+def _typed(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def explorer_of(show: Any, *inputs: Any) -> Explorer:
+    """Return what a function such as `explorers.zero` opens a panel of."""
+    explorer: Explorer = show.explorer(*inputs)
+    return explorer

@@ -1,0 +1,53 @@
+"""The panel of `gallery`: a button for each explorer over the one that was picked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+from urllib.parse import parse_qs, quote
+
+import ipywidgets as widgets
+
+from .catalogue import CATALOGUE, ENTRIES
+from .panel import Panel, Pictured
+
+
+class Gallery(Pictured):
+    def __init__(self, inputs: Mapping[str, Any], opened: str, address: str | None) -> None:
+        self.inputs, self.linked, self.made = inputs, address is not None, dict[str, Panel]()
+        state = parse_qs(address or "").get("state", [""])[0]
+        named = next((name for name in ENTRIES if name in state.partition("(")[0].split(".")), opened)
+        self.picked = widgets.ToggleButtons(
+            options=[(entry.title, entry.name) for entry in CATALOGUE], value=named, style={"button_width": "auto"}
+        )
+        self.heading, self.place, self.link = widgets.HTML(), widgets.VBox(), widgets.HTML()
+        super().__init__([self.picked, self.heading, self.place, self.link])
+        self.picked.observe(self._show, names="value")
+        self._show()
+        if state:
+            self.panel.line.value = state  # it says what is wrong with it
+
+    @property
+    def panel(self) -> Panel:
+        return self.made[self.picked.value]
+
+    def still(self) -> str:
+        return self.panel.still()
+
+    def _show(self, _: object = None) -> None:
+        entry = ENTRIES[self.picked.value]
+        if entry.name not in self.made:
+            given = [self.inputs[entry.name]] if self.inputs.get(entry.name) else []
+            self.made[entry.name] = entry.show(*given)
+            self.panel.line.observe(self._link, names="value")
+        self.heading.value = f"<p><b>{escape(entry.title)}</b>, the subject of notebook {entry.notebook}</p>"
+        self.place.children = (self.panel,)
+        self._link()
+
+    def _link(self, _: object = None) -> None:
+        if self.linked:
+            state = quote(self.panel.explorer.line(self.panel.now))
+            self.link.value = (
+                f'<p><a style="text-decoration: underline" href="?state={state}">Link to these settings</a></p>'
+            )

@@ -1,0 +1,65 @@
+"""From a function that returns an Explorer to one that opens its panel, for which ipywidgets is imported only then."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ..values.extras import naming_extras
+from .explorer import Explorer, Setting
+
+if TYPE_CHECKING:
+    from .panel import Panel
+
+
+def shows(
+    settings: Sequence[Setting], opens: str = "panel.Panel"
+) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
+    """Make of a function that returns an Explorer one that opens its panel, and takes settings as keywords, too.
+
+    The new function's signature and docstring list the settings; `explorer_of` gives the Explorer. `opens` is the
+    module and the class of the panel, which is imported when one is opened, so that importing an explorer does not need
+    ipywidgets.
+    """
+
+    def decorate(make: Callable[..., Explorer]) -> Callable[..., Panel]:
+        signature = inspect.signature(make)
+
+        def made(*inputs: Any, **own: Any) -> Explorer:
+            explorer = make(*inputs, **own)
+            explorer.name, explorer.inputs = make.__name__, tuple(signature.bind(*inputs, **own).arguments)
+            return explorer
+
+        @wraps(make, assigned=("__module__", "__name__", "__qualname__"))
+        def show(*inputs: Any, **given: Any) -> Panel:
+            own = {name: given.pop(name) for name in signature.parameters if name in given}
+            explorer = made(*inputs, **own)
+            panel: Panel = open_panel(opens, explorer.name, explorer, explorer.at(**given))
+            return panel
+
+        keywords = [
+            inspect.Parameter(one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
+            for one in settings
+        ]
+        parameters = [*signature.parameters.values(), *keywords]
+        ranges = [f"- `{one.name}`: {one.allowed} (“{one.label}”)" for one in settings if one.choices]
+        text = "Controls start at these settings. Raises ValueError for a setting that its control does not offer:"
+        show.__doc__ = "\n".join([inspect.getdoc(make) or "", "", text, "", *ranges])
+        show.__dict__ = {
+            "__signature__": inspect.Signature(parameters, return_annotation="Panel"),
+            "explorer": made,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
+        }
+        return show
+
+    return decorate
+
+
+def open_panel(panel: str, user: str, *arguments: Any) -> Any:
+    """Return a new panel; `panel` is like "panel.Panel". If ipywidgets is missing, the error says how to install it."""
+    module, _, name = panel.partition(".")
+    with naming_extras(f"rankscope.explorers.{user}"):
+        panels = import_module(f".{module}", __package__)
+    return getattr(panels, name)(*arguments)

@@ -1,0 +1,43 @@
+"""The panel of `player`: its moment can be played, paused and stepped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ipywidgets as widgets
+
+from .explorer import Explorer, Now
+from .panel import Panel
+from .player import MOST_STEPS, instants
+
+_ABOVE = 6  # controls over the picture; the links are below it
+
+
+class Player(Panel):
+    """A panel whose moment can be played, paused, or stepped from message to message."""
+
+    children: tuple[Any, ...]
+
+    def __init__(self, explorer: Explorer, start: Now) -> None:
+        super().__init__(explorer, start)
+        moment = self.controls["moment"]
+        self.play = widgets.Play(min=0, max=MOST_STEPS, step=1, interval=150, show_repeat=True, value=moment.value)
+        self.linked = widgets.jslink((self.play, "value"), (moment, "value"))
+        buttons = [
+            self._button("step back", "to where the message before was done", lambda: self.step(-1)),
+            self._button("step", "to where the next message is done", lambda: self.step(1)),
+        ]
+        self.buttons = {button.description: button for button in buttons}
+        row = self._row([self.play, *buttons])
+        place = self.children.index(self.line)
+        grid = self.children[place - 1]
+        grid.children, below = grid.children[:_ABOVE], grid.children[_ABOVE:]  # so that the picture is near its player
+        links = widgets.Box(below, layout=grid.layout)
+        self.children = (*self.children[:place], row, *self.children[place:], links)
+
+    def step(self, by: int) -> None:
+        """Move on, or back, to where the next message is done."""
+        now = self.now
+        if not self.controls["moment"].disabled:
+            ahead = [one for one in instants(now)[::by] if (one - now.moment) * by > 0]
+            self.controls["moment"].value = ahead[0] if ahead else now.moment

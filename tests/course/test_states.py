@@ -1,0 +1,48 @@
+"""Optimizer states after Join, on real ranks; and each check, given something wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rankscope.course import states_after_join
+from rankscope.course.states import JoinedTraining, StatesAfterJoin, share_state
+from rankscope.gradients import DemoError
+from rankscope.ranks import RankError, launch
+
+from ..small import batch, mlp
+from ..uneven.test_uneven import EPOCH, epoch_of, losses
+
+
+@pytest.fixture(scope="module")
+def states() -> StatesAfterJoin:
+    return states_after_join(mlp(), *batch(EPOCH.size), EPOCH, losses)
+
+
+def test_adams_state_is_old_after_join_unless_it_is_shared(states: StatesAfterJoin) -> None:
+    states.check()
+    assert states.ways["Adam"].rank_difference > 1e-4
+    assert states.ways["Adam, state shared"].difference(1) < 1e-11 < 1e-4 < states.ways["Adam"].difference(1)
+
+
+def test_states_that_are_not_as_known_are_caught(states: StatesAfterJoin) -> None:
+    good = states.ways["SGD"]
+    with pytest.raises(DemoError, match="ranks agree, second epoch right should be"):
+        StatesAfterJoin({**states.ways, "Adam": good}).check()
+    moved = JoinedTraining((good.started[0], good.started[0] + 1), good.ended, good.single, good.rounding)
+    assert StatesAfterJoin({"SGD": moved}).is_right("SGD") == (True, False, True)
+
+
+def share_after_steps() -> None:
+    rank = torch.distributed.get_rank()
+    share_state(torch.optim.Adam(mlp().parameters()), num_steps=1 - rank)
+
+
+def test_a_state_that_is_not_there_cannot_be_shared() -> None:
+    with pytest.raises(RankError, match="rank 1 has made no step, and its optimizer has no state yet"):
+        launch(share_after_steps, 2, timeout_s=100.0)
+
+
+def test_a_rank_without_a_batch_is_refused() -> None:
+    with pytest.raises(ValueError, match="epoch must have a batch for each"):
+        states_after_join(mlp(), *batch(2), epoch_of(1, [], [0, 1]), losses)

@@ -1,0 +1,210 @@
+"""Make the README's picture, a ring allreduce that plays by itself: python -m tests.tools.playing_picture.
+
+`animated` plays any collective, or two that race, as an SVG without scripts.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import build
+from rankscope.collectives.playback import Playback, playback
+from rankscope.figures.marks import Drawing, Lines, Rects, Texts
+from rankscope.figures.palette import INK, ink_on
+from rankscope.figures.player import CHUNKS, TIME_PX, Strip, moment_parts, playhead, still_parts, strips
+from rankscope.figures.svg import marks, to_svg
+from rankscope.values.checks import number
+from rankscope.values.units import time_words
+
+TARGET = Path(__file__).parents[2] / "notebooks" / "pictures" / "ring_playing.svg"
+LEAD_S = 0.7  # before it plays
+HOLD_S = 2.5  # after it has played
+MOST_SECONDS = 60.0
+TELLING = 0.4  # of the time: the moment that is shown if nothing moves
+CLOCK_READINGS = 24
+
+
+def ring() -> str:
+    """Return the README's picture: a ring allreduce on four ranks."""
+    play = playback(build("allreduce", "ring", 4), 2**20, Cluster.uniform(4, Link(5e-6, 25e9)))
+    title = "Ring allreduce on 4 ranks: each chunk goes around once to be summed, once to be copied"
+    return animated([play], 14.0, title) + "\n"
+
+
+def animated(plays: Sequence[Playback], seconds: float = 12.0, title: str | None = None) -> str:
+    """Return an SVG that plays by itself, over and over, `seconds` for each run, without scripts.
+
+    Where nothing moves, because the viewer cannot or its user prefers reduced motion, it shows one moment on the way.
+    Raises ValueError for a time that is not above 0 and at most 60 seconds.
+    """
+    laid = strips(plays)
+    film = Film(laid[0].horizon_s, number("seconds", seconds, above=0, high=MOST_SECONDS))
+    still = still_parts(laid, title, -1.0)
+    bare = attrs.evolve(still, rects=(), lines=(), texts=())
+    paused = marks(attrs.evolve(still, **moment_parts(laid, laid[0].horizon_s * TELLING)))
+    over = (
+        "<style>@media (prefers-reduced-motion: reduce){.playing{display:none!important}"
+        ".paused{display:inline!important}}</style>"
+        f'<g class="paused">{film.at_once("display", "none")}{paused}</g>'
+        f'<g class="playing" display="none">{film.at_once("display", "inline")}'
+        f"{''.join(film.layers(laid, bare))}</g>"
+    )
+    plain = marks(still)
+    return to_svg(still).replace(plain, plain + over, 1)
+
+
+class Film:
+    """Times of a collective as those of an animation, and what changes in it, as SVG."""
+
+    def __init__(self, horizon_s: float, seconds: float) -> None:
+        self.horizon_s, self.seconds = horizon_s, seconds
+        self.total_s = LEAD_S + seconds + HOLD_S
+
+    def key(self, at_s: float) -> str:
+        """When something happens, as a share of the whole animation."""
+        share = (LEAD_S + at_s / self.horizon_s * self.seconds) / self.total_s
+        return f"{share:.5f}".rstrip("0").rstrip(".")
+
+    @staticmethod
+    def at_once(name: str, value: str) -> str:
+        return f'<set attributeName="{name}" to="{value}"/>'
+
+    def jumps(self, name: str, changes: Iterable[tuple[float, str]]) -> str:
+        """An attribute that has one value after the other, the first from the beginning on."""
+        kept: list[tuple[str, str]] = []
+        for at_s, value in changes:
+            key = self.key(at_s) if kept else "0"
+            if kept and kept[-1][0] == key:
+                kept.pop()
+            if not kept or kept[-1][1] != value:
+                kept.append((key, value))
+        if len(kept) < 2:
+            return ""
+        keys, values = zip(*kept, strict=True)
+        return self._animate("animate", f'attributeName="{name}" calcMode="discrete"', values, keys)
+
+    def glides(self, name: str, start_s: float, end_s: float, first: str, last: str, moves: bool = False) -> str:
+        """An attribute, or a shift, that changes evenly between two times."""
+        what = 'attributeName="transform" type="translate"' if moves else f'attributeName="{name}"'
+        keys = ("0", self.key(start_s), self.key(end_s), "1")
+        return self._animate("animateTransform" if moves else "animate", what, (first, first, last, last), keys)
+
+    def _animate(self, tag: str, what: str, values: Sequence[str], keys: Sequence[str]) -> str:
+        return (
+            f'<{tag} {what} values="{";".join(values)}" keyTimes="{";".join(keys)}" dur="{self.total_s:g}s" '
+            'repeatCount="indefinite"/>'
+        )
+
+    def shown(self, inside: str, from_s: float, to_s: float | None = None, more: str = "") -> str:
+        """Something that is there from one time to another; from the beginning on, for a time below 0."""
+        changes = [(0.0, "visible" if from_s < 0 else "hidden"), (max(from_s, 0.0), "visible")]
+        changes += [] if to_s is None else [(to_s, "hidden")]
+        visible = self.jumps("visibility", changes)
+        return f'<g visibility="hidden">{visible}{more}{inside}</g>' if visible else f"<g>{inside}</g>"
+
+    def layers(self, laid: Sequence[Strip], bare: Drawing) -> Iterator[str]:
+        """All that moves, from the bottom up."""
+
+        def painted(*rects: Rects, lines: Sequence[Lines] = (), texts: Sequence[Texts] = ()) -> str:
+            return marks(attrs.evolve(bare, rects=rects, lines=lines, texts=texts))
+
+        end_s, left = self.horizon_s, laid[0].left
+        past = self.glides("width", 0.0, end_s, "0", f"{TIME_PX:g}")
+        clip = f"rankscope-{zlib.crc32(repr((bare.title, bare.size_px, self.total_s)).encode()):08x}"
+        yield f'<clipPath id="{clip}"><rect x="{left:g}" y="0" width="0" height="{bare.height:g}">{past}</rect>'
+        yield f'</clipPath><g clip-path="url(#{clip})">'
+        for strip in laid:
+            yield painted(strip.bars(end_s)[1], lines=[strip.lines(end_s)[1]])
+        yield "</g>"
+        for strip in laid:
+            yield from self._cells(strip)
+            yield from self._packets(strip, painted)
+            yield from self._done(strip, painted)
+            yield from self._said(strip, painted)
+        move = self.glides("", 0.0, end_s, "0 0", f"{TIME_PX:g} 0", moves=True)
+        times = [end_s * place / CLOCK_READINGS for place in range(CLOCK_READINGS + 1)]
+        yield f'<g>{move}{painted(lines=[playhead(strip, 0.0) for strip in laid])}<g text-anchor="middle" '
+        yield 'font-size="10" stroke="#ffffff" stroke-width="4" paint-order="stroke" dominant-baseline="central">'
+        at = f'x="{left:g}" y="{laid[0].top + CHUNKS:g}"'
+        for at_s, until_s in zip([-1.0, *times[1:]], [*times[1:], None], strict=True):
+            yield self.shown(f"<text {at}>{time_words(max(at_s, 0.0))}</text>", at_s, until_s)
+        yield "</g></g>"
+
+    def _cells(self, strip: Strip) -> Iterator[str]:
+        """Every chunk with all that is ever in it."""
+        play, (x, y, w, h) = strip.play, strip.boxes
+        history = [[(-1.0, count)] for count in play.held(-1.0).ravel().tolist()]
+        to = play.dst[play.message] * play.schedule.num_chunks + play.chunk
+        done_s = play.done_s[play.message]
+        for place, at_s, count in zip(to.tolist(), done_s.tolist(), play.leaves.tolist(), strict=True):
+            history[place].append((at_s, count))
+        wanted = play.schedule.wanted()
+        framed = wanted.ravel() & (not wanted.all())
+        boxes, outlines, letters = (defaultdict[Any, list[str]](list) for _ in range(3))  # by how they change
+        for place, changes in enumerate(history):
+            times, shares = zip(*changes, strict=True)
+            fills, words = strip.looks(np.array(shares), np.full(len(shares), strip.places[1][place]))
+            box = f'<rect x="{x[place]:.5g}" y="{y[place]:.5g}" width="{w:.5g}" height="{h:.5g}"/>'
+            boxes[f'<g fill="{fills[0]}">{self.jumps("fill", zip(times, fills, strict=True))}'].append(box)
+            done = [at_s for at_s, count in changes if count == play.all_shares]
+            if framed[place] and done:
+                outlines[done[-1]].append(box)
+            for at_s, until_s, word, fill in zip(times, (*times[1:], None), words, fills, strict=True):
+                if word:
+                    at = f'x="{x[place] + w / 2:.5g}" y="{y[place] + h / 2:.5g}"'
+                    letters[at_s, until_s].append(f'<text {at} fill="{ink_on(fill)}">{word}</text>')
+        for at_s, rects in outlines.items():
+            yield self.shown(f'<g fill="none" stroke="{INK}" stroke-width="5">{"".join(rects)}</g>', at_s)
+        for change, rects in boxes.items():
+            yield f"{change}{''.join(rects)}</g>"
+        shown = "".join(self.shown("".join(texts), *times) for times, texts in letters.items())
+        style = f'text-anchor="middle" dominant-baseline="central" font-size="{strip.number_px:g}"'
+        yield f"<g {style}>{shown}</g>"
+
+    def _done(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
+        """The bar of what is finished."""
+        times = [-1.0, *np.unique(strip.play.done_s).tolist()]
+        bars = [strip.done(at_s) for at_s in times]
+        grows = self.jumps("width", zip(times, (f"{bar.width[1]:.5g}" for bar in bars), strict=True))
+        ground, bar = bars[0], bars[-1]
+        yield painted(attrs.evolve(ground, width=(ground.width[0], 0.0)))
+        yield f'<rect x="0" y="{bar.y[1]:.5g}" width="0" height="{bar.height[1]:g}" fill="{bar.fill[1]}">{grows}</rect>'
+
+    def _packets(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
+        """Every message, in the grid and on its line; those that move alike together."""
+        play = strip.play
+        dx, dy = strip.x(play.end_s) - strip.x(play.start_s), strip.y(play.dst) - strip.y(play.src)
+        columns = np.stack([play.start_s, play.end_s, play.done_s, dx, dy])
+        alike = defaultdict[tuple[float, ...], list[int]](list)
+        for nth, column in enumerate(columns.T.tolist()):
+            alike[tuple(column)].append(nth)
+        for (start_s, end_s, done_s, right, down), messages in alike.items():
+            rows = np.flatnonzero(np.isin(play.message, messages))
+            boxes, words = strip.packets(rows, strip.y(play.src[play.message[rows]]))
+            marked = painted(strip.marks(np.array(messages), start_s))
+            for where, to_right in ((painted(*boxes, texts=[words]), 0.0), (marked, right)):
+                move = self.glides("", start_s, end_s, "0 0", f"{to_right:.5g} {down:.5g}", moves=True)
+                yield self.shown(where, start_s or -1.0, done_s, move)
+
+    def _said(self, strip: Strip, painted: Callable[..., str]) -> Iterator[str]:
+        """Every sentence, from when it holds to the next."""
+        times = np.unique(np.r_[0.0, strip.play.start_s, strip.play.done_s]).tolist()
+        for place, words in zip(strip.lettering(), zip(*map(strip.said, times), strict=True), strict=True):
+            firsts = [nth for nth in range(len(times)) if not nth or words[nth] != words[nth - 1]]
+            for nth, after in zip(firsts, [*firsts[1:], None], strict=True):
+                until_s = None if after is None else times[after]
+                if words[nth]:
+                    text = painted(texts=[attrs.evolve(place, text=(words[nth],))])
+                    yield self.shown(text, times[nth] if nth else -1.0, until_s)
+
+
+if __name__ == "__main__":
+    TARGET.write_text(ring(), encoding="utf-8")
