@@ -28,14 +28,13 @@ import msgspec
 
 from ..values.checks import count_of, one_line, several, whole
 from ..values.frozen import frozen, optional
-from ..values.storage import PathLike, StorageError, check_num_values, open_file, read_bytes
+from ..values.storage import PathLike, StorageError, check_num_values, naming, open_of_any_size, read_bytes
 from .pickles import read_pickle
 
 MOST_RANKS = 1 << 20  # of a job
 _MOST_JSON_VALUES = 1 << 22  # of a dump: 64 MiB of calls with their stacks have two thirds of that
 _MOST_DIMENSIONS = 64  # of a tensor
 _MOST_ELEMENTS = 2**63 - 1
-_MOST_FILE_BYTES = 1 << 62  # of what is only looked at
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
 _HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|nccl_version|comm_lib_version)"')
@@ -158,11 +157,7 @@ def is_dump(path: PathLike) -> bool:
 
     Raises StorageError for a folder, a FIFO, a socket or a device, and OSError for what cannot be opened.
     """
-    try:
-        file = open_file(path, _MOST_FILE_BYTES)
-    except ValueError as error:
-        raise StorageError(path, str(error)) from error
-    with file:
+    with open_of_any_size(path) as file, naming(path):
         return _HEAD.match(file.read(64)) is not None
 
 

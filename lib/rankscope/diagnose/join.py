@@ -179,7 +179,8 @@ class _Matcher(SequenceMatcher[_Key]):
 
     def __init__(self, usual: list[_Key], own: list[_Key]) -> None:
         super().__init__(None, usual, own, autojunk=False)
-        alike = [1 + len(self.b2j.get(key, ())) for key in usual]
+        count = Counter(own)
+        alike = [1 + count[key] for key in usual]
         self._looks = np.cumsum([0, *alike])  # up to each call
         self._looks_left = _MOST_LOOKS * (len(usual) + len(own))
 

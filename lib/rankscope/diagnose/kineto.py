@@ -81,8 +81,8 @@ def read_traces(
     many processes as there are cores.
 
     Raises ValueError, naming the file, for what is no trace of a profiler, is cut short, has more than 4 GiB of text or
-    4 million events of steps, GPUs and collectives, or unpacks to 64 times its size; for two files of one rank, for files of jobs of different sizes and for a folder without a trace; OSError where a
-    file cannot be opened.
+    4 million events of steps, GPUs and collectives, or unpacks to 64 times its size; ValueError for two files of one
+    rank, for files of jobs of different sizes and for a folder without a trace; OSError where a file cannot be opened.
     """
     paths, dumps = files_in(folder_or_files)
     if not paths:
@@ -366,7 +366,8 @@ class _Reader:
             events = [events[place] for place in np.flatnonzero(good).tolist()]
             codes, start_us, length_us = codes[good], start_us[good], length_us[good]
         if self._num_kept + len(events) > MOST_EVENTS:
-            raise ValueError(f"it has more than {MOST_EVENTS} events of steps, GPUs and collectives: profile fewer steps")
+            many = f"more than {MOST_EVENTS} events of steps, GPUs and collectives"
+            raise ValueError(f"it has {many}: profile fewer steps")
         threads = np.array([self._threads[one.pid, one.tid] for one in events], np.int64)
         if len(self._threads) > _MOST_THREADS:
             raise ValueError(f"it has more than {_MOST_THREADS} threads and streams")

@@ -219,7 +219,8 @@ def _seen(traces: Sequence[Trace]) -> _Seen:
     num, unknown = len(common[0]), np.full(len(common[0]), np.nan)
     num_pairs = max(num, len(common[1])) * len(common[1])  # each gradient and each call is compared with all calls
     if num_pairs > _MOST_PAIRS:
-        raise ValueError(f"a step must have at most {_MOST_PAIRS} pairs of gradients and allreduces, and has {num_pairs}")
+        wanted = f"at most {_MOST_PAIRS} pairs of gradients and allreduces"
+        raise ValueError(f"a step must have {wanted}, and has {num_pairs}")
     most_steps = max(_MOST_PAIRS_OF_STEPS // num_pairs, _LEAST_STEPS)
     chosen = [number for number, found in shapes.items() if found == {common}][-most_steps:]
     steps = [[rows[number] for rows in ranks] for number in chosen]

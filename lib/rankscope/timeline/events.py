@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from ..values.storage import StorageError, check_num_values, most_unpacked_bytes, open_file
+from ..values.storage import StorageError, check_num_values, most_unpacked_bytes, naming, open_file, open_of_any_size
 
 Entry = TypeVar("Entry")
 
@@ -48,7 +48,7 @@ class TraceFile(Generic[Entry]):
         ValueError for what is no trace, for one that is cut short and for more than `most_bytes` of text, before
         memory is taken for it; OSError and EOFError for what cannot be read, and RecursionError.
         """
-        with open_file(self._path, self._most_bytes) as raw, _unpacked(raw) as file:
+        with open_file(self._path, self._most_bytes) as raw, naming(self._path), _unpacked(raw) as file:
             if file is not raw:
                 self._most_bytes = most_unpacked_bytes(os.fstat(raw.fileno()).st_size, self._most_bytes)
             yield from self._cut(file)
@@ -148,8 +148,12 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def is_ours(path: str | os.PathLike[str]) -> bool:
-    """Whether `Timeline.to_chrome_trace` wrote this file, by how it begins."""
-    with open(path, "rb") as raw, _unpacked(raw) as file, suppress(gzip.BadGzipFile, EOFError, zlib.error):
+    """Whether `Timeline.to_chrome_trace` wrote this file, by how it begins.
+
+    Raises StorageError for what is not a file, and OSError for what cannot be read.
+    """
+    damage = suppress(gzip.BadGzipFile, EOFError, zlib.error)
+    with open_of_any_size(path) as raw, naming(path), _unpacked(raw) as file, damage:
         return file.read(len(_OURS)) == _OURS
     return False
 

@@ -7,10 +7,12 @@ starts with ^, and no two neighbouring repetitions match the same character.
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -61,7 +63,9 @@ class Log:
             self.raw = unpacked(raw, MOST_BYTES) if raw[:2] == b"\x1f\x8b" else raw
             if self.raw.count(b"\n") > _MOST_LINES:
                 raise ValueError(f"it has more than {_MOST_LINES} lines")
-        except (ValueError, EOFError) as error:
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise StorageError(path, f"it is damaged or cut short: {error}") from error
+        except ValueError as error:
             raise StorageError(path, str(error)) from error
         text = self.raw.decode("utf-8", "replace")
         self.text = _MPI_TAG.sub("", text) if "<std" in text else text
