@@ -29,6 +29,7 @@ MOST_BYTES = 1 << 26  # of a stored value
 MOST_VALUES = 1 << 23  # of a stored value: numbers, texts, lists and mappings
 MOST_UNPACKED_RATIO = 64  # by which a gzipped file may grow; traces and logs grow by 5 to 30
 FREE_UNPACKED_BYTES = 32 << 20  # up to which it may grow in any case
+_MOST_LENGTH = 1 << 62  # of a dimension; numpy counts in 64 bits
 _ANY_SIZE_BYTES = 1 << 63  # no file is longer
 
 PathLike = str | os.PathLike[str]
@@ -259,6 +260,8 @@ def _arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
                 if version not in read_header:
                     raise ValueError(f"{one.filename} must be of version 1.0 or 2.0 of npy, got {version}")
                 shape, _, dtype = read_header[version](file)
+                if not all(0 <= size < _MOST_LENGTH for size in shape):
+                    raise ValueError(f"{one.filename} must have sizes from 0 to {_MOST_LENGTH - 1}, got {shape}")
                 declared = file.tell() + math.prod(shape) * dtype.itemsize
                 if declared != one.file_size and not dtype.hasobject:
                     what = f"{declared} bytes for {dtype} of shape {shape}"
