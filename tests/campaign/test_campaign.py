@@ -24,6 +24,7 @@ from .pool import Verdict, Wrong
 
 SAMPLE = {
     "files": (1, 19),
+    "structures": (3, 40),
     "commands": (2, 20),
     "names": (5, 12),
     "kills": (17, 3),
