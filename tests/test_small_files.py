@@ -148,6 +148,15 @@ def test_a_timeline_has_events_up_to_a_limit(tmp_path: Path, monkeypatch: pytest
         Timeline.from_chrome_trace(tmp_path / "rank0.json")
 
 
+def test_millions_of_empty_events_are_refused(tmp_path: Path) -> None:
+    """The time and the memory that they take are those of events, and a packed file of 40 kB has ten million."""
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(bombs.packed(*bombs.PACKED_TRACES["empty events"], 30))
+    for read in (read_traces, Timeline.from_chrome_trace):
+        with pytest.raises(StorageError, match=r"it has more than 11\d{5} events in \d{7} bytes$"):
+            read(path)
+
+
 def test_what_stands_around_the_events_has_values_up_to_a_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,7 +55,7 @@ VALUES = {
     "--version": "2.30 2.29.2 1 2.x",
     "--kind": "nccl-tests osu trace none",
 }
-BOXES = "h100x4 h100x8 a100x8 h100x0 h100x99 x8 h100".split()
+BOXES = ["h100x4", "h100x8", "a100x8", "h100x0", "h100x99", "x8", "h100"]
 CHEAP = "--num-ranks 2 --sizes 1KiB --algorithms native --iterations 1 --budget 0.01 --no-transfers"
 AROUND = "COLUMNS=0 COLUMNS=-1 COLUMNS=x COLUMNS=99999 TERM=dumb TERM= LANG=C LANG=x PYTHONIOENCODING=ascii "
 AROUND += "HOME=/nonexistent FORCE_COLOR=1 NO_COLOR=1 RANK=x RANK=-1 RANK=5 TMPDIR=/nonexistent"

@@ -20,6 +20,7 @@ Entry = TypeVar("Entry")
 
 _PIECE_BYTES = 4 << 20  # of text, decoded at once
 _MOST_EVENT_BYTES = 1 << 24  # so much text must hold the end of an event
+_FREE_EVENTS, _LEAST_EVENT_BYTES = 1 << 20, 32  # beyond so many, events must have so much text: the shortest have 50
 _MOST_FIELD_VALUES = 1 << 22  # of what stands before and after the events
 _MOST_CUTS, _MOST_BRACES = 8, 1000  # places that are tried, or looked at, before more is read
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -45,13 +46,20 @@ class TraceFile(Generic[Entry]):
         """Yield the events, some thousands at a time, in their order.
 
         A cut is right where what stands before it is a list once it is closed, whatever its strings hold. Raises
-        ValueError for what is no trace, for one that is cut short and for more than `most_bytes` of text, before
-        memory is taken for it; OSError and EOFError for what cannot be read, and RecursionError.
+        ValueError for what is no trace, for one that is cut short, for more than `most_bytes` of text, before memory is
+        taken for it, and for millions of events with hardly any text; OSError and EOFError for what cannot be read, and
+        RecursionError.
         """
         with open_file(self._path, self._most_bytes) as raw, naming(self._path), _unpacked(raw) as file:
             if file is not raw:
                 self._most_bytes = most_unpacked_bytes(os.fstat(raw.fileno()).st_size, self._most_bytes)
-            yield from self._cut(file)
+            num_events = 0
+            for events in self._cut(file):
+                num_events += len(events)
+                most = _FREE_EVENTS + self.num_bytes // _LEAST_EVENT_BYTES
+                if num_events > most:
+                    raise ValueError(f"it has more than {most} events in {self.num_bytes} bytes")
+                yield events
 
     def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
         text, size = self._read(file, b"", _PIECE_BYTES).removeprefix(_BOM), _PIECE_BYTES

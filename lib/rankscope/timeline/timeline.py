@@ -36,7 +36,6 @@ _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 _FORMAT, _VERSION = "rankscope.timeline", 1
 _MOST_TRACE_BYTES = 1 << 29  # unpacked
 _MOST_EVENTS = 1 << 22  # of a trace; they take about 1.3 GiB to read
-_FREE_EVENTS, _LEAST_EVENT_BYTES = 1 << 20, 32  # beyond so many, events must have so much text: the shortest have 50
 
 
 class TimelineError(ValueError):
@@ -355,9 +354,8 @@ class Timeline:
             events = list[_Entry]()
             for piece in file.pieces():
                 events += piece
-                most = min(_MOST_EVENTS, _FREE_EVENTS + file.num_bytes // _LEAST_EVENT_BYTES)
-                if len(events) > most:
-                    raise ValueError(f"it has more than {most} events")
+                if len(events) > _MOST_EVENTS:
+                    raise ValueError(f"it has more than {_MOST_EVENTS} events")
             head = file.fields.get("otherData")
             if not isinstance(head, dict) or head.get("format") != _FORMAT:
                 timeline, skipped = _foreign(events, file.fields.get("distributedInfo"), kind)
