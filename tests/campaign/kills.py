@@ -151,8 +151,8 @@ def _signalled(
             os.kill(victim, signal.SIGCONT)
     wrong = _ended(owner, mark)
     said = f"{out.read_text(errors='replace')[-300:]!r} {err.read_text(errors='replace')[-600:]!r}"
-    fits = {"KILL": (0, 2, -9), "INT": (0, 2, 130, -2), "TERM": (0, 2, 143, -15), "HUP": (0, 2, 129, -1)}.get(how, (0, 2))
-    if not wrong and owner.returncode not in fits:
+    of_signals = {"KILL": (-9,), "INT": (130, -2), "TERM": (143, -15), "HUP": (129, -1)}
+    if not wrong and owner.returncode not in (0, 2, *of_signals.get(how, ())):
         wrong = f"exit {owner.returncode}: {said}"
     if not wrong and b"Traceback" in err.read_bytes() and b"begun" in out.read_bytes():  # else Python still imported
         wrong = f"shows a traceback: {said}"
