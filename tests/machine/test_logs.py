@@ -18,6 +18,7 @@ from rankscope import machine
 from rankscope.cli import main
 from rankscope.machine import Profile
 from rankscope.machine.logs import merged
+from rankscope.values.storage import StorageError
 from tests.tools.rare_logs import ALL as READERS
 from tests.tools.rare_logs import RARE
 from tests.tools.rare_logs import read as read_log
@@ -614,6 +615,21 @@ def test_copies_and_kernels_of_a_trace_are_points_with_their_spread(tmp_path: Pa
     assert "wait" in found.provenance["source"]["notes"]
     path.write_bytes(path.read_bytes()[:300])
     with pytest.raises(ValueError, match=r"a\.json"):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x1f\x8b", b"\x1f\x8bno gzip", gzip.compress(b"x" * 999)[:-9], gzip.compress(b"")[:12]], ids=range(4)
+)
+def test_what_is_no_gzip_or_is_cut_short_is_named(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(raw)
+    with pytest.raises(StorageError, match=r"a\.log\.gz: it is damaged or cut short: "):
+        read_log(path)
+    packed = bytearray(gzip.compress(bytes(range(256))))
+    packed[12:20] = b"\xff" * 8
+    path.write_bytes(packed)
+    with pytest.raises(StorageError, match=r"a\.log\.gz: it is damaged or cut short: "):
         read_log(path)
 
 
