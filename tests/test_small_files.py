@@ -86,8 +86,8 @@ def test_a_file_may_unpack_to_a_multiple_of_its_size_and_to_some_megabytes_in_an
 
 def test_a_log_has_lines_and_values_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
-    path.write_bytes(b"algbw   busbw\n" + b"\n" * (1 << 20))
-    with pytest.raises(StorageError, match=r"a\.log: it has more than 1048576 lines$"):
+    path.write_bytes(b"algbw   busbw\n" + b"\n" * (1 << 22))
+    with pytest.raises(StorageError, match=r"a\.log: it has more than 4194304 lines$"):
         read_log(path)
     path.write_bytes(b'{"bus_bw":[' + b"[]," * (1 << 21) + b"0]}")
     with pytest.raises(StorageError, match=r"a\.log: it has more than 4194304 values$"):

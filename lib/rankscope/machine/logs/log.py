@@ -22,7 +22,7 @@ from ...values.storage import MOST_BYTES, StorageError, check_num_values, read_b
 from ..profile import NATIVE, Point, Profile
 from ..provenance import topology
 
-_MOST_LINES = 1 << 20  # of a log; each takes 60 bytes, and more where it is long
+_MOST_LINES = 1 << 22  # of a log, or of a trace in JSON, which has a line per value; each takes 60 bytes or more
 _MOST_JSON_VALUES = 1 << 22  # of a log in JSON
 GB = 10**9  # bytes assumed for a copy of unstated size: its time is computed from the printed rate
 _NAMES = ("allreduce", "allgather", "all_to_all", "reduce_scatter", "broadcast", "reduce", "scatter", "gather")
