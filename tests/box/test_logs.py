@@ -16,7 +16,9 @@ import pytest
 
 from rankscope.box import Profile
 from rankscope.box import read_log as box_read_log
+from rankscope.box.logs import merged
 from rankscope.cli import main
+from rankscope.common.storage import StorageError
 from tests.tools.rare_logs import ALL as READERS
 from tests.tools.rare_logs import RARE
 from tests.tools.rare_logs import read as read_log
@@ -151,6 +153,8 @@ def test_the_number_of_ranks_chooses_among_tables_of_several(tmp_path: Path) -> 
     assert_same(one(tmp_path, sweep, num_ranks=4), made.printed("all_reduce", 4))
     with pytest.raises(ValueError, match=r"its tables are of 2, 4 and 8 ranks, and none is of 16$"):
         read(tmp_path, sweep, num_ranks=16)
+    with pytest.raises(ValueError, match="the tables are of 2, 4 and 8 ranks, .* choose it with num_ranks"):
+        merged(read(tmp_path, sweep), "sweep")
     unlisted = [line for number in (2, 4) for line in made.table(num_ranks=number, listed=False)]
     assert_same(one(tmp_path, unlisted, num_ranks=2), made.printed("all_reduce", 2))
     broadcast = made.table("broadcast", listed=False)  # states no number, so it is of the number given
@@ -614,6 +618,21 @@ def test_copies_and_kernels_of_a_trace_are_points_with_their_spread(tmp_path: Pa
         read_log(path)
 
 
+@pytest.mark.parametrize(
+    "raw", [b"\x1f\x8b", b"\x1f\x8bno gzip", gzip.compress(b"x" * 999)[:-9], gzip.compress(b"")[:12]], ids=range(4)
+)
+def test_what_is_no_gzip_or_is_cut_short_is_named(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(raw)
+    with pytest.raises(StorageError, match=r"a\.log\.gz: it is damaged or cut short: "):
+        read_log(path)
+    packed = bytearray(gzip.compress(bytes(range(256))))
+    packed[12:20] = b"\xff" * 8
+    path.write_bytes(packed)
+    with pytest.raises(StorageError, match=r"a\.log\.gz: it is damaged or cut short: "):
+        read_log(path)
+
+
 TOPOLOGY = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-15\t0\nGPU1\tPHB\t X \t0-15\t0\n\nLegend:\n"
 
 
@@ -707,7 +726,7 @@ def test_the_command_says_what_it_read_and_writes_one_machine(
 ) -> None:
     log, other = tmp_path / "a.log", tmp_path / "b.log"
     log.write_text("\n".join([*made.table(), *made.table("all_gather")]))
-    other.write_text("\n".join(made.table(num_ranks=4)))
+    other.write_text("\n".join(made.table()).replace("NVIDIA", "AMD"))
     assert main(["import", str(log), "-o", str(tmp_path / "box.json")]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "a, allreduce: 8 ranks on 1 node, nccl, nccl-tests 2.17.8: 18 times, 128 B to 2 GiB" in words

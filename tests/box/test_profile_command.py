@@ -32,6 +32,7 @@ from rankscope.box.measuring import run as measure_run
 from rankscope.box.measuring.plan import Protocol
 from rankscope.box.measuring.run import measure
 from rankscope.box.profile import Point
+from rankscope.cli.ending import interruptible
 from rankscope.ranks import RankError, crew
 
 from ..ports import free_port
@@ -489,7 +490,10 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         (["doctor"], b"\x1b[?25l", b"rankscope: interrupted"),
     ],
 )
-def test_sigterm_leaves_no_hidden_cursor(words: list[str], sign: bytes, said: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_no_hidden_cursor(
+    sent: signal.Signals, words: list[str], sign: bytes, said: bytes, tmp_path: Path
+) -> None:
     terminal, end = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), "TERM": "xterm"}
     command = [sys.executable, "-m", "rankscope", *words]
@@ -498,14 +502,51 @@ def test_sigterm_leaves_no_hidden_cursor(words: list[str], sign: bytes, said: by
     shown = b""
     while sign not in shown:
         shown += os.read(terminal, 4096)
-    process.terminate()
+    process.send_signal(sent)
     with suppress(OSError):  # the terminal is gone with its last process
         while more := os.read(terminal, 4096):
             shown += more
     os.close(terminal)
-    assert process.wait(NOT_HANGING_S) == 143
+    assert process.wait(NOT_HANGING_S) == 128 + sent
     assert said in shown
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
+
+
+def test_a_terminal_that_is_closed_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
+    """The kernel sends SIGHUP, and nothing can be written to the terminal any more."""
+    errors = tmp_path / "errors"
+    driver = (
+        "import os, sys\n"
+        "from rankscope.cli import app\n"
+        "sys.excepthook = lambda *error: open(sys.argv[1], 'w').write(repr(error))\n"
+        "from rankscope.cli import main\n"
+        "sys.exit(main(sys.argv[2:]))\n"
+    )
+    words = ["profile", *SMALL[:-2], "--iterations", "10000", "--budget", "600", "-o", str(tmp_path / "machine.json")]
+    command = [sys.executable, "-c", driver, str(errors), *words]
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ["PYTHONPATH"] = str(ROOT / "lib")
+        os.execv(sys.executable, command)
+    shown = b""
+    while b" points" not in shown:
+        shown += os.read(terminal, 4096)
+    os.close(terminal)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    assert not errors.exists(), errors.read_text()
+    assert Profile.load(tmp_path / "machine.json").points == ()
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """As SIGHUP is under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 # ---- torchrun

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from . import kills, pool, stores
 from .pool import Verdict
 
-COUNTS = {"files": 2400, "commands": 1200, "names": 1200, "kills": 180, "stores": 40}  # at scale 1
+COUNTS = {"files": 2400, "structures": 1600, "commands": 1200, "names": 1200, "kills": 180, "stores": 40}  # at scale 1
 
 
 def run(kind: str, seed: int, numbers: Sequence[int], num_workers: int = 2) -> list[Verdict]:

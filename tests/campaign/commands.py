@@ -22,6 +22,7 @@ from rankscope.cli import app, main
 from rankscope.train.ddp import LocalStep
 
 from ..diagnose.made_traces import write_traces
+from ..test_nccl_topology import dump as topology_dump
 from . import damage
 from .files import PROFILES, ROOT, STORED
 from .kills import marked
@@ -45,12 +46,21 @@ VALUES = {
     "--budget": "0.01 0 -1 1e9 5e-324",
     "--perfetto": "out.json out.json.gz . /dev/null none/x.json fifo",
     "--name": "machine $\\frac$",
+    "--picture": "out.svg none/x.svg fifo loop . /dev/null",
+    "--tuner-csv": "out.csv none/x.csv fifo loop . /dev/null",
+    "--log": "fifo loop . /dev/zero /dev/null none.log",
+    "--topo": "fifo loop . /dev/zero /dev/null none.xml topo.xml",
+    "--profile": "fifo loop . /dev/zero bank:h100_8 bank:none bank:",
+    "--nodes": "1 2 0 -1 4096 4097",
+    "--version": "2.30 2.29.2 1 2.x",
+    "--kind": "nccl-tests osu trace none",
 }
+BOXES = ["h100x4", "h100x8", "a100x8", "h100x0", "h100x99", "x8", "h100"]
 CHEAP = "--num-ranks 2 --sizes 1KiB --algorithms native --iterations 1 --budget 0.01 --no-transfers"
 AROUND = "COLUMNS=0 COLUMNS=-1 COLUMNS=x COLUMNS=99999 TERM=dumb TERM= LANG=C LANG=x PYTHONIOENCODING=ascii "
 AROUND += "HOME=/nonexistent FORCE_COLOR=1 NO_COLOR=1 RANK=x RANK=-1 RANK=5 TMPDIR=/nonexistent"
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
-OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "trace": 25, "import": 15, "nccl": 10}
+OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "trace": 25, "import": 15, "nccl": 20}
 OFTEN |= {"diagnose": 15, "bank": 1}
 assert OFTEN.keys() == COMMANDS.keys()
 AS_PROCESS = ("profile", "doctor")
@@ -67,11 +77,13 @@ runpy.run_module("rankscope", run_name="__main__", alter_sys=True)
 def prepare(folder: Path) -> Callable[[Random, Path], Case]:
     profiles = (STORED / "profile.v1.json", *PROFILES.glob("*_ranks.json"))
     traces = write_traces(folder, LocalStep.modelled([1 << 18] * 4, backward_s=0.02), lambda num_bytes: 1e-3)
+    topology = topology_dump([[]] * 4)
     recorded = [path.read_bytes() for path in sorted(traces.glob("rank*.json"))]
 
     def make(chance: Random, work: Path) -> Case:
         os.mkfifo(work / "fifo")
         (work / "loop").symlink_to("loop")
+        (work / "topo.xml").write_text(topology)
         name = chance.choices([*OFTEN, ""], [*OFTEN.values(), 3])[0] or chance.choice(ODD)
         given = [_path(chance, work, profiles) for _ in range(3)]
         if name == "diagnose" and chance.random() < 0.8:
@@ -96,7 +108,8 @@ def _words(name: str, chance: Random, paths: Sequence[str]) -> list[str]:
         is_option = parameter.param_type_name == "option"
         often = 0.3 if name == "profile" and parameter.opts[-1] != "--num-bytes" else 0.5
         if not is_option:
-            words += [left.pop()] * (chance.random() < 0.96)
+            is_box = name == "nccl" and chance.random() < 0.9
+            words += [chance.choice(BOXES) if is_box else left.pop()] * (chance.random() < 0.96)
         elif parameter.is_flag:
             words += [chance.choice([*parameter.opts, *parameter.secondary_opts])] * (chance.random() < 0.2)
         elif chance.random() < (0.93 if parameter.required else often):

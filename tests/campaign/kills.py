@@ -25,7 +25,7 @@ from .pool import Verdict, left_behind
 ROOT = Path(__file__).parents[2]
 END_S = 90.0  # for a job to end after a signal; its own timeouts are 10 s, and four of them run at once
 GONE_S = 20.0  # for what it had started, after that
-HOW = ["KILL"] * 13 + ["STOP", "STOP and CONT"] + ["INT"] * 2 + ["TERM"] * 3  # in turn
+HOW = ["KILL"] * 13 + ["STOP", "STOP and CONT"] + ["INT"] * 2 + ["TERM"] * 3 + ["HUP"] * 2  # in turn
 PROLOGUE = """
 import os, sys, time
 from pathlib import Path
@@ -151,8 +151,8 @@ def _signalled(
             os.kill(victim, signal.SIGCONT)
     wrong = _ended(owner, mark)
     said = f"{out.read_text(errors='replace')[-300:]!r} {err.read_text(errors='replace')[-600:]!r}"
-    fits = {"KILL": (0, 2, -9), "INT": (0, 2, 130, -2), "TERM": (0, 2, 143, -15)}.get(how, (0, 2))
-    if not wrong and owner.returncode not in fits:
+    of_signals = {"KILL": (-9,), "INT": (130, -2), "TERM": (143, -15), "HUP": (129, -1)}
+    if not wrong and owner.returncode not in (0, 2, *of_signals.get(how, ())):
         wrong = f"exit {owner.returncode}: {said}"
     if not wrong and b"Traceback" in err.read_bytes() and b"begun" in out.read_bytes():  # else Python still imported
         wrong = f"shows a traceback: {said}"

@@ -68,7 +68,7 @@ def sentence_problem(said: str) -> str:
 def judged(case: Case) -> tuple[str, float, int]:
     """Run a case; return what was wrong with it, the seconds of processor time that it took, the bytes it added."""
     Path("/proc/self/clear_refs").write_text("5")  # the peak of resident memory begins anew
-    before, begin_s = _peak_bytes(), time.process_time()
+    before, begin_s = peak_bytes(), time.process_time()
     try:
         case.run()
         wrong = ""
@@ -84,7 +84,7 @@ def judged(case: Case) -> tuple[str, float, int]:
         problem = sentence_problem(said) if isinstance(error, case.allowed) else said[:200].replace("\n", " ")
         strange = isinstance(error, UnicodeError) or not isinstance(error, case.allowed)
         wrong = f"{named}: {problem or said[:200]}" if problem or strange else ""
-    seconds, grown = time.process_time() - begin_s, _peak_bytes() - before
+    seconds, grown = time.process_time() - begin_s, peak_bytes() - before
     if not wrong and seconds > CASE_S:
         wrong = f"took {seconds:.0f} s of a processor, more than {CASE_S:.0f}"
     if not wrong and grown > MOST_BYTES:
@@ -92,7 +92,7 @@ def judged(case: Case) -> tuple[str, float, int]:
     return wrong, seconds, grown
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 

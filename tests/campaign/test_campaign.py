@@ -18,12 +18,13 @@ from .. import strangers
 from ..diagnose.store_job import Result, Settings
 from ..processes import soon
 from . import __main__ as entry
-from . import commands, kills, names, pool, stores
+from . import commands, kills, names, pool, stores, structures
 from .files import STORED
 from .pool import Verdict, Wrong
 
 SAMPLE = {
     "files": (1, 19),
+    "structures": (3, 40),
     "commands": (2, 20),
     "names": (5, 12),
     "kills": (17, 3),
@@ -85,6 +86,40 @@ def test_the_judge_of_what_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         monkeypatch.setattr(kills, "END_S", 0.2 if "has" in said else 60.0)
         assert said in kills._ended(owner, mark)
         assert soon(lambda: not kills.marked(mark))
+
+
+def test_the_judge_of_structures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(bytes(1000))
+    use = structures._bounded(lambda: sum(range(10**6)), path, how="")
+    use.run()
+    monkeypatch.setattr(structures, "FREE_S", 0.0)
+    with pytest.raises(Wrong, match="1000 bytes take .* s of a processor"):
+        use.run()
+    monkeypatch.setattr(structures, "FREE_S", 100.0)
+    monkeypatch.setattr(structures, "FREE_BYTES", -(1 << 40))
+    with pytest.raises(Wrong, match="1000 bytes take .* MiB"):
+        use.run()
+
+
+def test_the_judge_of_what_is_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A command that takes what is no file, and one that replaces it."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("OUT")
+    monkeypatch.setattr(structures, "main", lambda words: 0)
+    with pytest.raises(Wrong, match="takes it"):
+        structures._command(["show"], tmp_path, "fifo").run()
+
+    def replace(words: list[str]) -> int:
+        Path("new").touch()
+        os.replace("new", "OUT")
+        print("rankscope: none", file=sys.stderr)
+        return 2
+
+    monkeypatch.setattr(structures, "main", replace)
+    shutil.rmtree("traces")
+    with pytest.raises(Wrong, match="replaced or added files"):
+        structures._command(["show"], tmp_path, "fifo").run()
 
 
 def test_the_judge_of_a_profile(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ Gloo ends the process, so there the call of that rank is written into the dump o
 
 from __future__ import annotations
 
-import io
 import json
 import threading
 import time
@@ -20,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from rankscope.diagnose.dumps import _Plain
+from rankscope.diagnose.pickles import read_pickle
 from rankscope.ranks import launch
 
 STEPS = 3  # healthy ones
@@ -127,7 +126,7 @@ def _train(case: Case, part: Any, made: list[int]) -> None:
 
 
 def _write(case: Case, folder: Path, rank: int, groups: dict[str, list[int]]) -> None:
-    dump = _Plain(io.BytesIO(_dump_fr_trace())).load()
+    dump = read_pickle(_dump_fr_trace())
     if case.what in ("size", "dtype") and rank == case.rank:
         last = dump["entries"][-1]
         changed: dict[str, Any] = {"input_sizes": [[5]], "output_sizes": [[5]]}

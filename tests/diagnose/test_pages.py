@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 
 import attrs
@@ -89,8 +91,35 @@ def test_the_page_is_one_file_that_asks_for_nothing(folder: Path) -> None:
     assert "<b>" not in page
     assert not re.search(r"<script|<link|src=|@import|url\((?!#)|href=", page)
     assert set(re.findall(r"https?://[^\"' <]+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert policy_problems(page) == []
     assert "rank 2 as fast as the others (loader)" in page
     assert str(found).splitlines()[0] in page
+
+
+def policy_problems(page: str) -> list[str]:
+    """What keeps a page from forbidding everything except its own style, or from being seen under its policy."""
+    problems = []
+    policies = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    styles = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    digests = [b64encode(sha256(style.encode()).digest()).decode() for style in styles]
+    said = [one.split() for one in policies[0].split(";")] if policies else []
+    if said != [
+        ["default-src", "'none'"],
+        ["style-src", *(f"'sha256-{digest}'" for digest in digests)],
+        ["base-uri", "'none'"],
+        ["form-action", "'none'"],
+    ]:
+        problems.append(f"its policy is {policies}")
+    if page.find("Content-Security-Policy") > page.find("<title>"):
+        problems.append("the policy comes after something that it should hold for")
+    return problems + re.findall(r"<[^>]*\sstyle=[^>]*>", page)  # which the policy forbids
+
+
+def test_the_page_of_a_hang_has_the_same_policy(tmp_path: Path) -> None:
+    write(tmp_path / "dumps", sick("size", 2, 1))
+    output(str(tmp_path / "dumps"), "-o", str(tmp_path / "page.html"))
+    assert policy_problems((tmp_path / "page.html").read_text()) == []
+    assert policy_problems("<head><title></title><style></style><p style='color:red'>") != []
 
 
 def test_drawings_are_readable_and_say_who_is_late(folder: Path) -> None:

@@ -6,6 +6,7 @@ import inspect
 import random
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from html import escape
 from typing import Any
 
@@ -269,6 +270,44 @@ def test_a_line_that_says_nothing_is_refused_and_changes_nothing(line: str, mess
     assert shown(box) == before
     box.controls["num_ranks"].value = 16
     assert (box.line.value, box.refusal.value) == ('explorers.ddp(network="nccl:h100", num_ranks=16)', "")
+
+
+ODD_LITERALS = (
+    "{[]: 1}",
+    "{{}: 1}",
+    "{[]}",
+    "[[[]]]",
+    "b''",
+    "1j",
+    "-True",
+    "1e999",
+    "~1",
+    "'\\ud800'",
+    "...",
+    "()",
+    "9" * 900,
+)
+
+
+@each_case
+def test_a_line_with_odd_literals_is_refused_with_a_value_error(case: Case) -> None:
+    """`literal_eval` raises more than ValueError: TypeError for a dictionary whose key is a list."""
+    explorer = case.made()
+    for setting in explorer.settings:
+        for literal in ODD_LITERALS:
+            with pytest.raises(ValueError, match="a line must be like|must be one of|must be"):
+                explorer.read(f"explorers.{case.name}({setting.name}={literal})")
+
+
+@each_case
+def test_a_line_of_any_words_is_read_or_refused_with_a_value_error(case: Case) -> None:
+    explorer = case.made()
+    chance = random.Random(29)
+    words = [one.name for one in explorer.settings] + list("()[]{}=,:'.*-~\0\n2") + ["lambda", "f''", "1e9", case.name]
+    for _ in range(300):
+        line = f"explorers.{case.name}({''.join(chance.choices(words, k=chance.randrange(12)))})"
+        with suppress(ValueError):
+            explorer.read(line)
 
 
 def test_a_table_makes_a_panel() -> None:

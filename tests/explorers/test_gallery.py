@@ -110,6 +110,9 @@ def test_a_page_opens_at_the_state_in_its_address_and_links_to_what_it_shows() -
     assert "handling must be one of" in inside(box).refusal.value
     assert box.children[0].value == "uneven"
     assert explorers.gallery(address="state=3").children[0].value == "samplers"
+    box = explorers.gallery(address="state=explorers.zero(stage={[]:1})")  # literal_eval raises TypeError
+    assert "a line must be like explorers.zero" in inside(box).refusal.value
+    assert inside(box).now == inside(box).explorer.at()
     assert explorers.gallery().children[3].value == ""
 
 

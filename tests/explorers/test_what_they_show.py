@@ -24,7 +24,7 @@ from rankscope.box.nccl.constants import HOP
 from rankscope.cluster import Link
 from rankscope.collectives import ALGORITHMS, Schedule, best, build, closed_form, simulate, verify
 from rankscope.collectives.playback import playback
-from rankscope.common.units import bytes_words, time_words
+from rankscope.common.units import bytes_words, cell_words, time_words
 from rankscope.explorers import ddp, machine, pipeline_parallel, transfers, zero
 from rankscope.explorers.core.allreduce import H100_LINKS, L40S_LINKS, cluster, recipe, schedule
 from rankscope.explorers.core.parts import predicted
@@ -439,7 +439,7 @@ def test_machine_passes_over_points_that_do_not_say_by_which_algorithm() -> None
 def test_machine_predicts_other_numbers_of_ranks_and_says_that_they_were_not_measured() -> None:
     lines = report(MACHINE, num_ranks=6)
     expected_s = profiles()["one"].predict("allreduce", "ring", 2**18, num_ranks=6).makespan_s
-    assert lines[0].startswith(f"predicted: {time_words(expected_s)}, ")
+    assert lines[0].startswith(f"predicted: {cell_words(expected_s)}, ")
     assert lines[1] == "not measured at this size, on 6 ranks"
     assert ", measured " not in svg(MACHINE, "ranking", num_ranks=6)
 

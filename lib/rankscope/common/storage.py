@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import math
 import os
 import secrets
 import stat
+import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -24,6 +26,11 @@ from .checks import one_line, whole
 from .frozen import mapping
 
 MOST_BYTES = 1 << 26  # of a stored value
+MOST_VALUES = 1 << 23  # of a stored value: numbers, texts, lists and mappings
+MOST_UNPACKED_RATIO = 64  # by which a gzipped file may grow; traces and logs grow by 5 to 30
+FREE_UNPACKED_BYTES = 32 << 20  # up to which it may grow in any case
+_MOST_LENGTH = 1 << 62  # of a dimension; numpy counts in 64 bits
+_ANY_SIZE_BYTES = 1 << 63  # no file is longer
 
 PathLike = str | os.PathLike[str]
 Value = TypeVar("Value")
@@ -40,7 +47,7 @@ def save(path: PathLike, format: str, version: int, **fields: Any) -> Path:
     """Write fields as JSON under a head with format, version and a checksum of all that follows; return the path.
 
     Each field stands on a line of its own, and so does each item of a list and of a mapping, for readable diffs.
-    Raises OSError, with this path, where the file cannot be written.
+    Raises OSError, with this path, where the file cannot be written, or where there is something that is no file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -54,8 +61,6 @@ def save(path: PathLike, format: str, version: int, **fields: Any) -> Path:
     """
     body = ",\n".join(f'"{name}": {_in_lines(value)}' for name, value in fields.items()).encode()
     head = f'{{"format": "{format}", "version": {version}, "crc32": "{zlib.crc32(body):08x}",\n'.encode()
-    if Path(path).exists() and not Path(path).is_file():
-        raise FileExistsError(17, "it exists and is not a file", os.fspath(path))
     return write_atomically(path, lambda file: file.write(head + body + b"}\n"))
 
 
@@ -99,10 +104,24 @@ def load(
 
 
 def _decoded(raw: bytes) -> Any:
+    check_num_values(raw, MOST_VALUES)
     try:
         return msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
         raise ValueError(f"damaged, cut short or not JSON: {error}") from error
+
+
+def check_num_values(text: bytes, most_values: int) -> None:
+    """Raise ValueError if JSON may have more values than this, before each of them takes up to 232 bytes of memory.
+
+    Commas and brackets are counted, those within strings included.
+
+    >>> check_num_values(b"[0,0,0]", 2)
+    Traceback (most recent call last):
+    ValueError: it has more than 2 values
+    """
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > most_values:
+        raise ValueError(f"it has more than {most_values} values")
 
 
 def _checksums(raw: bytes) -> set[str]:
@@ -137,9 +156,24 @@ def rebuild(kind: type[Value], name: str, fields: Any) -> Value:
         raise ValueError(f"{name}: {error}") from error
 
 
+@contextlib.contextmanager
+def naming(path: PathLike) -> Iterator[None]:
+    """Let an OSError of the body have this path, if it has none: reading and writing leave it out, unlike opening."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        raise
+
+
 def read_bytes(path: PathLike, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return all of a regular file; ValueError for a longer, an empty or another kind of file, OSError for none."""
-    with open_file(path, most_bytes) as file:
+    """Return all of a regular file.
+
+    Raises ValueError for a longer, an empty or another kind of file; OSError, with this path, for none and for one that
+    cannot be read.
+    """
+    with open_file(path, most_bytes) as file, naming(path):
         raw = file.read(os.fstat(file.fileno()).st_size + 1)  # takes memory for as much
     if len(raw) > most_bytes:
         raise ValueError(f"it has more than {most_bytes} bytes")
@@ -158,8 +192,28 @@ def open_file(path: PathLike, most_bytes: int) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def open_of_any_size(path: PathLike) -> BinaryIO:
+    """Open a regular file, to look at how it begins; StorageError for another kind of file, OSError for none."""
+    try:
+        return open_file(path, _ANY_SIZE_BYTES)
+    except ValueError as error:
+        raise StorageError(path, str(error)) from error
+
+
+def most_unpacked_bytes(packed_bytes: int, most_bytes: int) -> int:
+    """Return to how much a gzipped file may unpack: `most_bytes`, or less if the file is small.
+
+    Zeros shrink by a factor of 1,000, and so a file of megabytes could ask for gigabytes of memory.
+    """
+    return min(most_bytes, max(FREE_UNPACKED_BYTES, MOST_UNPACKED_RATIO * packed_bytes))
+
+
 def unpacked(raw: bytes, most_bytes: int) -> bytes:
-    """Return what was gzipped; raises ValueError for more than `most_bytes`, OSError or EOFError for no gzip."""
+    """Return what was gzipped.
+
+    Raises ValueError for more than `most_bytes`, or than `most_unpacked_bytes` allows; OSError or EOFError for no gzip.
+    """
+    most_bytes = most_unpacked_bytes(len(raw), most_bytes)
     pieces, num_bytes = list[bytes](), 0
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
         while piece := file.read(1 << 20):
@@ -174,9 +228,26 @@ def read_arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
     """Return the arrays of an npz archive by their names; pickles are never read.
 
     What the archive and each array declare is compared with what is there before memory is taken for it. Raises
-    ValueError for arrays of more than `most_bytes` together, and ValueError, zipfile.BadZipFile or OSError for what is
-    no such archive.
+    ValueError for arrays of more than `most_bytes` together and for what is no such archive, zipfile.BadZipFile for
+    what is no archive.
     """
+    try:
+        return _arrays(raw, most_bytes)
+    except (ValueError, zipfile.BadZipFile):
+        raise
+    except _DAMAGED_ARCHIVE as error:
+        said = str(error) or type(error).__name__
+        raise ValueError(f"it is damaged, or no archive of arrays: {said}") from error
+
+
+# a size above 64 bits, another compression, a password, what is cut short, and headers that are none of an array
+_DAMAGED_ARCHIVE = (
+    *(OverflowError, NotImplementedError, RuntimeError, EOFError, OSError, zlib.error, struct.error),
+    *(TypeError, KeyError, IndexError, SyntaxError, AttributeError),
+)
+
+
+def _arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         num_bytes = sum(one.file_size for one in archive.infolist())
@@ -189,6 +260,8 @@ def read_arrays(raw: bytes, most_bytes: int) -> dict[str, NDArray[Any]]:
                 if version not in read_header:
                     raise ValueError(f"{one.filename} must be of version 1.0 or 2.0 of npy, got {version}")
                 shape, _, dtype = read_header[version](file)
+                if not all(0 <= size < _MOST_LENGTH for size in shape):
+                    raise ValueError(f"{one.filename} must have sizes from 0 to {_MOST_LENGTH - 1}, got {shape}")
                 declared = file.tell() + math.prod(shape) * dtype.itemsize
                 if declared != one.file_size and not dtype.hasobject:
                     what = f"{declared} bytes for {dtype} of shape {shape}"
@@ -208,11 +281,9 @@ def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Pat
     """Let `write` fill a new file next to `path`, then put it in the place of `path` in one step.
 
     An exception or a crash before the last step leaves whatever stood at `path` as it was. Raises OSError
-    naming `path` where it cannot be written.
+    naming `path` where it cannot be written, and where there is a folder, a FIFO, a socket or a device.
     """
-    with contextlib.suppress(FileNotFoundError):
-        os.stat(path)  # a loop of links is an OSError here, and what not below
-    target = Path(path).resolve()  # a link stays a link
+    target = output_path(path)
     temporary = target.with_name(f".{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         _replace(target, temporary, write)
@@ -220,6 +291,25 @@ def write_atomically(path: PathLike, write: Callable[[BinaryIO], object]) -> Pat
         if error.errno and str(error.filename) in ("None", str(temporary)):
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
+    return target
+
+
+def output_path(path: PathLike) -> Path:
+    """Return where a file is written: behind the links, so that a link stays a link.
+
+    Raises OSError naming `path` for links that lead to themselves, and for what exists and is not a file: a folder, or
+    a FIFO or a device, which a file must not replace.
+    """
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(path)
+        target = Path(path).resolve()
+    except RuntimeError as error:  # what Python 3.11 and 3.12 say of a loop; "none/../loop" is one, and has no stat
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from error
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    if target.exists() and not target.is_file():
+        raise FileExistsError(errno.EEXIST, "it exists and is not a file", os.fspath(path))
     return target
 
 

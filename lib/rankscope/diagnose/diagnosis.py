@@ -308,7 +308,10 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
         problems.append(f"The job has {size} ranks; there is no trace of {listed('rank', missing)}.")
     owns = [own_times(trace) for trace in traces]
     steps = sorted(set.intersection(*(set(own.steps.tolist()) for own in owns)))
-    rows = [[own.steps.tolist().index(number) for number in steps] for own in owns]
+    rows = []
+    for own in owns:
+        row_of = {number: row for row, number in reversed([*enumerate(own.steps.tolist())])}  # the first of a number
+        rows.append([row_of[number] for number in steps])
     if not steps:
         problems.append("The ranks recorded no step in common that ends with a collective.")
     elif any(len(own.steps) > len(steps) for own in owns):
@@ -340,13 +343,14 @@ def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[
     sharded = any("reduce_scatter" in trace.calls.kinds for trace in traces)
     watched = all(trace.source == "watch" for trace in traces)
     found = defaultdict[Any, list[tuple[float, ...]]](list)
+    common = {*steps}
     for trace, own in zip(traces, owns, strict=True):
         calls, counts = trace.calls, Counter[Any]()
         for place in np.flatnonzero(own.call_row >= 0).tolist():
             number = int(own.steps[own.call_row[place]])
             kind, group = calls.kinds[calls.kind[place]], calls.groups[calls.group[place]]
             key = PHASES[own.call_phase[place]], kind, group, bool(own.call_of_gradients[place])
-            if number in steps:
+            if number in common:
                 took_s = tuple(float(one[place]) for one in (own.call_s, own.call_exposed_s, own.call_hidden_s))
                 found[*key, counts[key, number]].append((trace.rank, number, *took_s, int(calls.num_bytes[place])))
                 counts[key, number] += 1
@@ -356,9 +360,9 @@ def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[
         share = len(steps) * len(traces)
         last = Counter[int]()
         late_s = []
-        for number in steps:
-            here = numbers == number
-            if len(traces) > 1 and here.sum() == len(traces):
+        by_step = np.argsort(numbers, kind="stable")
+        for here in np.split(by_step, np.flatnonzero(np.diff(numbers[by_step])) + 1):  # the calls of a step
+            if len(traces) > 1 and here.size == len(traces):
                 last[int(ranks[here][call_s[here].argmin()])] += 1
                 late_s.append(float(np.median(call_s[here]) - call_s[here].min()))
         where = "between phases" if phase == "host" else f"in {phase}"

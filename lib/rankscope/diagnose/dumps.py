@@ -15,20 +15,26 @@ dumps do not state the ranks of a group, leave point-to-point calls out, and nev
 
 from __future__ import annotations
 
-import io
 import math
 import pickle
 import re
 import struct
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
 from ..common.checks import count_of, one_line, several, whole
 from ..common.frozen import frozen, optional
-from ..common.storage import PathLike, StorageError, read_bytes
+from ..common.storage import PathLike, StorageError, check_num_values, naming, open_of_any_size, read_bytes
+from .pickles import read_pickle
+
+MOST_RANKS = 1 << 20  # of a job
+_MOST_JSON_VALUES = 1 << 22  # of a dump: 64 MiB of calls with their stacks have two thirds of that
+_MOST_DIMENSIONS = 64  # of a tensor
+_MOST_ELEMENTS = 2**63 - 1
 
 _RANK = re.compile(r"(\d{1,9})(\.json|\.pkl|\.pickle)?$", re.ASCII)
 _HEAD = re.compile(rb'\x80|\s*\{\s*"(version|entries|pg_config|pg_status|nccl_version|comm_lib_version)"')
@@ -39,7 +45,13 @@ _DAMAGE = (
     *(struct.error, pickle.UnpicklingError),
 )
 
-Sizes = tuple[tuple[int, ...], ...]
+
+class Tensors(NamedTuple):
+    """What a call reads or writes: of each tensor its sizes, its type and its number of elements."""
+
+    sizes: tuple[tuple[int, ...], ...]
+    types: tuple[str, ...]
+    num_elements: tuple[int, ...]
 
 
 class Call(NamedTuple):
@@ -52,8 +64,8 @@ class Call(NamedTuple):
     group: str
     number: int
     collective: str
-    inputs: tuple[Sizes, tuple[str, ...]]
-    outputs: tuple[Sizes, tuple[str, ...]]
+    inputs: Tensors
+    outputs: Tensors
     state: str
     created_s: float
     timeout_s: float | None
@@ -66,13 +78,16 @@ class Call(NamedTuple):
 
         Only one rank has something to scatter, and only one gathers; the sizes of alltoall may differ.
         """
-        free = {"scatter": (False, True), "gather": (True, False)}.get(self.collective, (True, True))
-        free = (False, False) if self.collective.startswith("all_to_all") else free
-        both = ((tuple(map(math.prod, sizes)), types) for sizes, types in (self.inputs, self.outputs))
-        return self.collective, *(one for one, counts in zip(both, free, strict=True) if counts)
+        is_alltoall = self.collective.startswith("all_to_all")
+        what: list[Any] = [self.collective]
+        if self.collective != "scatter" and not is_alltoall:
+            what.append((self.inputs.num_elements, self.inputs.types))
+        if self.collective != "gather" and not is_alltoall:
+            what.append((self.outputs.num_elements, self.outputs.types))
+        return tuple(what)
 
     def label(self, types: bool = True) -> str:
-        sizes, names = self.inputs if self.inputs[0] else self.outputs
+        sizes, names, _ = self.inputs if self.inputs.sizes else self.outputs
         shown = [" ".join([str(list(size)), *names[at : at + 1] * types]) for at, size in enumerate(sizes[:2])]
         more = [f"{len(sizes) - 2} more"] * (len(sizes) > 2)
         return " ".join([self.collective, " and ".join([*shown, *more])]).rstrip()
@@ -94,6 +109,8 @@ class Dump:
 
 
 _Count = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+_Rank = Annotated[int, msgspec.Meta(ge=0, lt=MOST_RANKS)]
+_Dimensions = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=_MOST_DIMENSIONS)]
 
 
 class _Frame(msgspec.Struct):
@@ -109,8 +126,8 @@ class _Entry(msgspec.Struct):
     profiling_name: str
     state: str
     time_created_ns: _Count
-    input_sizes: tuple[tuple[_Count, ...], ...] = ()
-    output_sizes: tuple[tuple[_Count, ...], ...] = ()
+    input_sizes: tuple[_Dimensions, ...] = ()
+    output_sizes: tuple[_Dimensions, ...] = ()
     input_dtypes: tuple[str, ...] = ()
     output_dtypes: tuple[str, ...] = ()
     retired: bool = False
@@ -121,18 +138,26 @@ class _Entry(msgspec.Struct):
 
 class _Group(msgspec.Struct):
     desc: str = ""
-    ranks: str | tuple[_Count, ...] = "[]"
+    ranks: str | tuple[_Rank, ...] = "[]"
 
 
-class _File(msgspec.Struct):
+_Undecoded = TypeVar("_Undecoded")
+
+
+class _File(msgspec.Struct, Generic[_Undecoded]):
+    """A dump whose calls are decoded one after another, since most of what they hold is not kept."""
+
     version: str
-    entries: list[_Entry] = []
+    entries: list[_Undecoded] = []
     pg_config: dict[str, _Group] = {}
 
 
-def is_dump(path: Path) -> bool:
-    """Whether a file begins as a flight-recorder dump does."""
-    with open(path, "rb") as file:
+def is_dump(path: PathLike) -> bool:
+    """Whether a file begins as a flight-recorder dump does.
+
+    Raises StorageError for a folder, a FIFO, a socket or a device, and OSError for what cannot be opened.
+    """
+    with open_of_any_size(path) as file, naming(path):
         return _HEAD.match(file.read(64)) is not None
 
 
@@ -144,10 +169,11 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
     without it nobody misses a last rank that left no dump. No pickle is executed: only containers, texts and numbers
     are decoded, 10,000 calls per second or so.
 
-    Raises StorageError, which names the file, for one that is no dump, is damaged, holds code, or has more than 64 MiB;
-    ValueError for no dumps, two of one rank, and dumps of jobs of different sizes.
+    Raises StorageError, which names the file, for one that is no dump, is damaged, holds code, has more than 64 MiB, or
+    asks for more memory than its calls need; ValueError for no dumps, two of one rank, and dumps of jobs of different
+    sizes.
     """
-    optional("num_ranks", num_ranks, whole, 1)
+    optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
     if isinstance(folder_or_files, str | Path):
         given = Path(folder_or_files)
         inside = sorted(given.iterdir()) if given.is_dir() else []
@@ -175,79 +201,102 @@ def read_dumps(folder_or_files: PathLike | Iterable[PathLike], *, num_ranks: int
 
 def _read(path: Path, num_ranks: int | None) -> Dump:
     raw = read_bytes(path)
-    if not (numbered := _RANK.search(path.name)):
+    numbered = _RANK.search(path.name)
+    if not numbered:
         raise ValueError("its name must end in the number of its rank")
     if b'"traceEvents"' in raw:
         raise ValueError("it is a trace: rankscope.diagnose.read_traces reads it")
-    is_pickle = raw[0] == 0x80
-    file = msgspec.convert(_Plain(io.BytesIO(raw)).load(), _File) if is_pickle else msgspec.json.decode(raw, type=_File)
+    file, entries = _of_pickle(raw) if raw[0] == 0x80 else _of_json(raw)
     if not file.version.startswith("2."):
         raise ValueError(f"version must be 2.x, of torch 2.4 or later, got {file.version!r}")
+    known = _Known()
     groups: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, desc in (entry.process_group for entry in file.entries):
-        groups[name] = one_line(desc), ()
+    calls: list[tuple[int, Call]] = []
+    for entry in entries:
+        name, desc = entry.process_group
+        groups[name] = known.text(desc), ()
+        calls.append((entry.record_id, known.call(entry)))
+    calls.sort(key=lambda numbered_call: numbered_call[0])
     size = num_ranks or 0
     for name, group in file.pg_config.items():
-        ranks = msgspec.json.decode(group.ranks, type=list[_Count]) if isinstance(group.ranks, str) else group.ranks
+        ranks = known.ranks(group.ranks)
         if name:
-            groups[name] = one_line(group.desc), tuple(sorted(set(ranks)))
+            groups[name] = known.text(group.desc), ranks
         if ranks and (group.desc == "default_pg" or not name):  # Gloo's default group has no name here
             size = size or len(ranks)
-    rank = whole("the rank, the number at the end of its name,", int(numbered[1]), 0, size - 1 if size else None)
-    entries = sorted(file.entries, key=lambda entry: entry.record_id)
-    same: dict[Any, Any] = {}  # what calls have in common is kept once
-    return Dump(
-        rank,
-        tuple(_call(entry, same) for entry in entries),
-        groups,
-        size,
-        not entries or entries[0].record_id <= 0,
-        path.name,
-    )
+    most = size or MOST_RANKS
+    rank = whole("the rank, the number at the end of its name,", int(numbered[1]), 0, most - 1)
+    is_whole = not calls or calls[0][0] <= 0
+    return Dump(rank, tuple(call for _, call in calls), groups, size, is_whole, path.name)
 
 
-def _call(entry: _Entry, same: dict[Any, Any]) -> Call:
-    backend, _, name = entry.profiling_name.partition(":")
-    ended = entry.retired and entry.state == "scheduled" and backend == "gloo"
-    own = next((one for one in entry.frames if not _LIBRARY.search(one.filename)), None)
-    where = one_line(f"{Path(own.filename).name}:{own.line} in {own.name}") if own else ""
-    inputs, outputs = (entry.input_sizes, entry.input_dtypes), (entry.output_sizes, entry.output_dtypes)
-    return Call(
-        group=entry.process_group[0],
-        number=entry.collective_seq_id,
-        collective=one_line(name or backend),
-        inputs=same.setdefault(inputs, inputs),
-        outputs=same.setdefault(outputs, outputs),
-        state="ended" if ended else one_line(entry.state),
-        created_s=entry.time_created_ns / 1e9,
-        timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1e3,
-        is_peer=entry.is_p2p or name.split(" ")[0] in ("send", "recv"),
-        where=same.setdefault(where, where),
-    )
+def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_Entry]]:
+    check_num_values(raw, _MOST_JSON_VALUES)
+    file = msgspec.json.decode(raw, type=_File[msgspec.Raw])
+    decoder = msgspec.json.Decoder(_Entry)
+    return file, (decoder.decode(entry) for entry in file.entries)
 
 
-_OPCODES = """
-    PROTO FRAME MARK STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE
-    EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET
-    GLOBAL STACK_GLOBAL
-"""  # all that a dump has, and those by which a class is asked for
+def _of_pickle(raw: bytes) -> tuple[_File[Any], Iterable[_Entry]]:
+    file = msgspec.convert(read_pickle(raw), _File[Any])
+    if len({id(entry) for entry in file.entries}) < len(file.entries):
+        raise ValueError("one of its calls stands there more than once")
+    return file, (msgspec.convert(entry, _Entry) for entry in file.entries)
 
 
-class _Plain(pickle._Unpickler):
-    """Reads containers, texts and numbers, and calls nothing: whatever class or function a pickle asks for is refused.
+class _Known:
+    """Makes calls of the entries of a dump; what they have in common is worked out and kept once.
 
-    It is the unpickler in Python, as the one in C takes as much memory as a damaged file asks for. Tuples become lists,
-    which cannot be keys: Python crashes where it hashes deeply nested tuples.
+    A pickle can name a long text a thousand times, so that work on it for each call would take time without bound.
     """
 
-    dispatch: ClassVar[dict[int, Any]] = {
-        code: pickle._Unpickler.dispatch[code] for code in (getattr(pickle, name)[0] for name in _OPCODES.split())
-    }
+    def __init__(self) -> None:
+        self.text = cache(one_line)
+        self.ranks = cache(_ranks)
+        self._operation = cache(_operation)
+        self._tensors = cache(_tensors)
+        self._is_library = cache(lambda filename: _LIBRARY.search(filename) is not None)
+        self._place = cache(lambda filename, line, name: one_line(f"{Path(filename).name}:{line} in {name}"))
 
-    def find_class(self, module: str, name: str) -> Any:
-        raise ValueError(f"it asks for {module}.{name}, which no dump has; nothing was executed")
+    def call(self, entry: _Entry) -> Call:
+        backend, collective, is_peer = self._operation(entry.profiling_name)
+        ended = entry.retired and entry.state == "scheduled" and backend == "gloo"
+        return Call(
+            group=entry.process_group[0],
+            number=entry.collective_seq_id,
+            collective=collective,
+            inputs=self._tensors(entry.input_sizes, entry.input_dtypes),
+            outputs=self._tensors(entry.output_sizes, entry.output_dtypes),
+            state="ended" if ended else self.text(entry.state),
+            created_s=entry.time_created_ns / 1e9,
+            timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1e3,
+            is_peer=entry.is_p2p or is_peer,
+            where=self._where(entry.frames),
+        )
 
-    def _list_of_two(self: Any) -> None:
-        self.stack[-2:] = [self.stack[-2:]]
+    def _where(self, frames: tuple[_Frame, ...]) -> str:
+        for frame in frames:
+            if not self._is_library(frame.filename):
+                return self._place(frame.filename, frame.line, frame.name)
+        return ""
 
-    dispatch[pickle.TUPLE2[0]] = _list_of_two
+
+def _operation(profiling_name: str) -> tuple[str, str, bool]:
+    """The backend, the collective, and whether it is a point-to-point call."""
+    backend, _, name = profiling_name.partition(":")
+    return backend, one_line(name or backend), name.split(" ")[0] in ("send", "recv")
+
+
+def _tensors(sizes: tuple[tuple[int, ...], ...], types: tuple[str, ...]) -> Tensors:
+    num_elements = tuple(map(math.prod, sizes))
+    if max(num_elements, default=0) > _MOST_ELEMENTS:
+        raise ValueError(f"a tensor of a call has more than {_MOST_ELEMENTS} elements")
+    return Tensors(sizes, types, num_elements)
+
+
+def _ranks(ranks: str | tuple[int, ...]) -> tuple[int, ...]:
+    if isinstance(ranks, str):
+        if ranks.count(",") >= MOST_RANKS:
+            raise ValueError(f"a group must have at most {MOST_RANKS} ranks")
+        ranks = msgspec.json.decode(ranks, type=tuple[_Rank, ...])
+    return tuple(sorted(set(ranks)))

@@ -7,6 +7,7 @@ Point-to-point calls and the sizes of alltoall are not compared.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,9 @@ from .join import listed
 if TYPE_CHECKING:
     import pandas as pd
 
+_MOST_RANKS = 1 << 21  # of all groups together
+_MOST_LINES = 30  # that one finding lists of groups that wait for each other
+_MOST_ALIKE = 3  # calls before one, which are compared with those before an earlier one
 _PROGRESS = {"scheduled": 0, "started": 1, "ended": 2, "completed": 2}
 _ADVICE = {
     "missing": "See its log and its stack (py-spy dump): a slow batch, an evaluation, an error, the end of its loop.",
@@ -103,18 +107,28 @@ class Hang:
         """
         import pandas as pd
 
-        rows = []
+        found: dict[str, list[Finding]] = defaultdict(list)
+        for finding in self.findings:
+            found[finding.group].append(finding)
+        rows: list[tuple[Any, ...]] = []
         for group in self.groups:
-            found = [one for one in self.findings if one.group == group.name]
-            for number in group.last_calls(found[0].call if found else None) if found or not self.findings else []:
-                for rank in group.ranks:
-                    cause = next((one.cause for one in found if one.call == number and rank in one.ranks), "")
-                    for call in group.calls.get(rank, {}).get(number, [None]):
-                        after_s = call and call.created_s - group.first(number).created_s
-                        words = (call.label(), call.state, call.where) if call else ("", "", "")
-                        rows.append((group.name, number, rank, *words, after_s, cause))
+            if group.name in found or not found:
+                rows += self._rows(group, found.get(group.name, []))
         columns = ["group", "call", "rank", "what", "state", "where", "after_s", "cause"]
         return pd.DataFrame(rows, columns=columns).astype({"after_s": float})
+
+    def _rows(self, group: Group, findings: Sequence[Finding]) -> Iterator[tuple[Any, ...]]:
+        causes: dict[tuple[int, int], str] = {}
+        for finding in findings:
+            for rank in finding.ranks:
+                causes.setdefault((finding.call, rank), finding.cause)
+        for number in group.last_calls(findings[0].call if findings else None):
+            for rank in group.ranks:
+                cause = causes.get((number, rank), "")
+                for call in group.calls.get(rank, {}).get(number, [None]):
+                    after_s = call and call.created_s - group.first(number).created_s
+                    words = (call.label(), call.state, call.where) if call else ("", "", "")
+                    yield group.name, number, rank, *words, after_s, cause
 
 
 @attrs.frozen(eq=False)
@@ -133,6 +147,10 @@ class _Stop:
     behind: list[int]
     dead: list[int]
     waits: dict[int, _Stop] = attrs.field(factory=dict)
+
+    def has(self, rank: int) -> bool:
+        """Whether a rank came."""
+        return self.number in self.group.calls.get(rank, {})
 
     def call(self, rank: int) -> Call:
         return self.group.calls[rank][self.number][0]
@@ -159,33 +177,68 @@ def explain_hang(dumps: Sequence[Dump]) -> Hang:
     """
     of_rank = {dump.rank: dump for dump in each("dumps", dumps, Dump)}
     groups = _groups(of_rank)
-    stops = [stop for group in groups if (stop := _stop(group, of_rank))]
+    past = {rank: _Past(dump) for rank, dump in of_rank.items()}
+    stops = [stop for group in groups if (stop := _stop(group, of_rank, past))]
     stops.sort(key=lambda stop: stop.group.first(stop.number).created_s)
-    for stop in stops:
-        for rank in stop.absent:
-            if others := [other for other in stops if other is not stop and rank in other.came]:
-                stop.waits[rank] = others[0]
-    for place, stop in enumerate(stops):
-        for other in [*stop.waits.values()]:  # who is missing there as well is missing there first
-            if stop not in other.waits.values() or other in stops[:place]:
-                for rank in {*stop.absent, *stop.dead} & {*other.absent, *other.dead}:
-                    stop.waits.setdefault(rank, other)
-    reached = own = [one for one in stops if one.odd or {*one.absent, *one.dead} - {*one.waits} or not one.absent]
-    while more := [one for one in stops if one not in reached and any(at in reached for at in one.waits.values())]:
-        reached = reached + more
-    found = _circle([stop for stop in stops if stop not in reached], of_rank)
+    _add_waits(stops)
+    own = [one for one in stops if one.odd or {*one.absent, *one.dead} - {*one.waits} or not one.absent]
+    reached = _reached(stops, own)
+    in_circles = {*stops} - {*reached}
+    found = _circle([stop for stop in stops if stop in in_circles], past)
+    blamed: dict[str, set[int]] = defaultdict(set)
+    for one in found:
+        blamed[one.cause].update(one.ranks)
     for stop in own:
         for cause, ranks, *words in _causes(stop, of_rank):
-            if not ranks or {*ranks} - {rank for one in found for rank in one.ranks if one.cause == cause}:
+            if not ranks or {*ranks} - blamed[cause]:
                 found.append(_finding(cause, ranks, stop, words))
+                blamed[cause].update(ranks)
+    named = {one.group for one in found}
     notes = [
         f"So {listed('rank', stop.came)} cannot end {stop}: {listed('rank', stop.absent)} did not come."
         for stop in reached
-        if stop.absent and all(one.group != stop.group.name for one in found)
+        if stop.absent and stop.group.name not in named
     ]
     num_peers = sum(call.is_peer for dump in of_rank.values() for call in dump.calls)
-    notes += [f"{count_of(num_peers, 'point-to-point call')} not compared."] * bool(num_peers)
+    if num_peers:
+        notes.append(f"{count_of(num_peers, 'point-to-point call')} not compared.")
     return Hang(tuple(found), tuple(notes), groups)
+
+
+def _add_waits(stops: list[_Stop]) -> None:
+    """Say of the ranks that did not come to a stop at which other one they are; `stops` are in order of time."""
+    first_of: dict[int, _Stop] = {}  # by rank, the first stop to which it came
+    for stop in stops:
+        for rank in stop.came:
+            first_of.setdefault(rank, stop)
+    for stop in stops:
+        for rank in stop.absent:
+            if rank in first_of:
+                stop.waits[rank] = first_of[rank]
+    order = {stop: place for place, stop in enumerate(stops)}
+    waits_for = {stop: dict.fromkeys(stop.waits.values()) for stop in stops}
+    for stop in stops:
+        for other in waits_for[stop]:  # who is missing there as well is missing there first
+            if stop not in waits_for[other] or order[other] < order[stop]:
+                for rank in {*stop.absent, *stop.dead} & {*other.absent, *other.dead}:
+                    stop.waits.setdefault(rank, other)
+
+
+def _reached(stops: list[_Stop], own: list[_Stop]) -> list[_Stop]:
+    """The stops with a cause of their own, then those that wait for them, then those that wait for these, and so on."""
+    order = {stop: place for place, stop in enumerate(stops)}
+    waiting: dict[_Stop, list[_Stop]] = defaultdict(list)  # for a stop
+    for stop in stops:
+        for other in dict.fromkeys(stop.waits.values()):
+            waiting[other].append(stop)
+    reached, known = [*own], {*own}
+    last = own
+    while last:
+        following = {stop for other in last for stop in waiting[other]} - known
+        last = sorted(following, key=lambda stop: order[stop])
+        reached += last
+        known |= following
+    return reached
 
 
 def _finding(cause: str, ranks: Iterable[int], stop: _Stop, words: list[str]) -> Finding:
@@ -198,25 +251,64 @@ def _groups(of_rank: dict[int, Dump]) -> tuple[Group, ...]:
     num_ranks = max((max(dump.num_ranks, rank + 1) for rank, dump in of_rank.items()), default=0)
     found: dict[Any, dict[int, dict[int, list[Call]]]] = {}  # by name, description and ranks
     for rank, dump in of_rank.items():
+        of_name: dict[str, dict[int, list[Call]]] = {}
         for call in dump.calls:
             if not call.is_peer:
-                calls = found.setdefault((call.group, *dump.groups[call.group]), {}).setdefault(rank, {})
-                calls.setdefault(call.number, []).append(call)
-    words = [f"group {name}" if desc in ("", "undefined") else desc for name, desc, _ in found]
+                if call.group not in of_name:
+                    key = (call.group, *dump.groups[call.group])
+                    of_name[call.group] = found.setdefault(key, {}).setdefault(rank, {})
+                of_name[call.group].setdefault(call.number, []).append(call)
+    keys = [(name, _word(name, desc), ranks) for name, desc, ranks in found]
+    num_of_word = Counter(word for _, word, _ in keys)
+    num_of_name = Counter((word, name) for name, word, _ in keys)
+    if sum(len(ranks) or num_ranks for *_, ranks in keys) > _MOST_RANKS:
+        raise ValueError(f"the groups of these dumps have more than {_MOST_RANKS} ranks together")
+    without_dump = {*range(num_ranks)} - {*of_rank}
     groups = []
-    for word, ((name, desc, ranks), of_group) in zip(words, found.items(), strict=True):
+    for (name, word, ranks), of_group in zip(keys, found.values(), strict=True):
         if not ranks:  # those without a dump may belong to it
-            unknown = range(num_ranks) if desc == "default_pg" else {*range(num_ranks)} - {*of_rank}
+            unknown = range(num_ranks) if word == "default_pg" else without_dump
             ranks = tuple(sorted({*of_group, *unknown}))
-        names = [key[0] for key, other in zip(found, words, strict=True) if other == word]
-        label = f"{word} ({name})" if names.count(name) == 1 else f"{word} of {listed('rank', ranks)}"
+        label = word
+        if num_of_word[word] > 1:
+            label = f"{word} ({name})" if num_of_name[word, name] == 1 else f"{word} of {listed('rank', ranks)}"
         calls_by_rank = {rank: of_group.get(rank, {}) for rank in ranks if rank in of_rank}
-        groups.append(Group(word if len(names) == 1 else label, ranks, calls_by_rank))
+        groups.append(Group(label, ranks, calls_by_rank))
     return tuple(groups)
 
 
-def _stop(group: Group, of_rank: dict[int, Dump]) -> _Stop | None:
+def _word(name: str, desc: str) -> str:
+    return f"group {name}" if desc in ("", "undefined") else desc
+
+
+class _Past:
+    """What a rank called, arranged so that earlier calls like a given one are found at once."""
+
+    def __init__(self, dump: Dump) -> None:
+        self._place = {id(call): place for place, call in enumerate(dump.calls)}
+        known: dict[Any, int] = {}
+        self._made = [known.setdefault((call.group, call.what), len(known)) for call in dump.calls]
+        self._alike: dict[int, list[int]] = defaultdict(list)
+        for place, what in enumerate(self._made):
+            self._alike[what].append(place)
+
+    def habit(self, call: Call) -> int:
+        """How many calls before it, at most 3, also came before an earlier call like it; -1 where there was none."""
+        end = self._place[id(call)]
+        most = -1
+        for place in self._alike[self._made[end]]:
+            if place >= end or most == _MOST_ALIKE:
+                break
+            length = 0
+            while length < min(_MOST_ALIKE, place) and self._made[place - length - 1] == self._made[end - length - 1]:
+                length += 1
+            most = max(most, length)
+        return most
+
+
+def _stop(group: Group, of_rank: dict[int, Dump], past: dict[int, _Past]) -> _Stop | None:
     dead = [rank for rank in group.ranks if rank not in of_rank]
+    first_number = {rank: min(calls) for rank, calls in group.calls.items() if calls}
     stop = None
     for number in sorted(set().union(*group.calls.values())):
         came = [rank for rank, calls in group.calls.items() if number in calls]
@@ -224,9 +316,9 @@ def _stop(group: Group, of_rank: dict[int, Dump]) -> _Stop | None:
         absent = [
             rank
             for rank, calls in group.calls.items()
-            if number not in calls and not _is_forgotten(of_rank[rank], calls, number, first.created_s)
+            if number not in calls and not _is_forgotten(of_rank[rank], first_number.get(rank), number, first.created_s)
         ]
-        odd = _odd(group, number, came, of_rank)
+        odd = _odd(group, number, came, past)
         after_s = {rank: group.calls[rank][number][0].created_s - first.created_s for rank in came}
         late = [rank for rank in came if first.timeout_s and after_s[rank] >= first.timeout_s]
         progress = {rank: min(_PROGRESS.get(call.state, 0) for call in group.calls[rank][number]) for rank in came}
@@ -238,12 +330,14 @@ def _stop(group: Group, of_rank: dict[int, Dump]) -> _Stop | None:
     return stop if dead else None
 
 
-def _is_forgotten(dump: Dump, calls: dict[int, Any], number: int, created_s: float) -> bool:
-    """Whether the ring buffer of the rank may have lost that call."""
-    return not dump.is_whole and (number < min(calls) if calls else created_s < dump.calls[0].created_s)
+def _is_forgotten(dump: Dump, first_number: int | None, number: int, created_s: float) -> bool:
+    """Whether the ring buffer of the rank, whose first call of the group is known, may have lost that call."""
+    if dump.is_whole:
+        return False
+    return created_s < dump.calls[0].created_s if first_number is None else number < first_number
 
 
-def _odd(group: Group, number: int, came: list[int], of_rank: dict[int, Dump]) -> list[int]:
+def _odd(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> list[int]:
     """The ranks whose call differs from that of most; of equal parties, those that break with their earlier steps."""
     parties: dict[Any, list[int]] = {}
     for rank in came:
@@ -251,37 +345,30 @@ def _odd(group: Group, number: int, came: list[int], of_rank: dict[int, Dump]) -
     weights = {what: len(ranks) for what, ranks in parties.items()}
     if len(parties) > 1 and len({*weights.values()}) == 1:
         heads = {what: ranks[0] for what, ranks in parties.items()}
-        weights = {what: _habit(of_rank[rank], group.calls[rank][number][0]) for what, rank in heads.items()}
-    best = [what for what in parties if weights[what] == max(weights.values())]
-    return [rank for rank in came if len(best) > 1 or rank not in parties[best[0]]]
+        weights = {what: past[rank].habit(group.calls[rank][number][0]) for what, rank in heads.items()}
+    most = max(weights.values())
+    best = [what for what in parties if weights[what] == most]
+    return [] if len(parties) == 1 else [rank for rank in came if len(best) > 1 or rank not in parties[best[0]]]
 
 
-def _habit(dump: Dump, call: Call) -> int:
-    """How many calls before it, at most 3, also came before an earlier call like it; -1 where there was none."""
-    made = [(one.group, one.what) for one in dump.calls]
-    end = next(place for place, one in enumerate(dump.calls) if one is call) + 1
-    for length in range(min(4, end), 0, -1):
-        if any(made[at : at + length] == made[end - length : end] for at in range(end - length)):
-            return length - 1
-    return -1
-
-
-def _circle(stops: list[_Stop], of_rank: dict[int, Dump]) -> list[Finding]:
+def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[Finding]:
     """Groups that wait for each other: odd is who breaks with its earlier steps, or who most of a group wait for."""
     if not stops:
         return []
-
-    def weight(stop: _Stop) -> tuple[int, float]:
-        habits = [_habit(of_rank[rank], at.call(rank)) for rank, at in stop.waits.items() if rank in at.came]
-        return -min(habits, default=0), len(stop.came) / len(stop.group.ranks)
-
-    odd = [stop for stop in stops if weight(stop) == max(map(weight, stops))]
+    weights = []
+    for stop in stops:
+        habits = [past[rank].habit(at.call(rank)) for rank, at in stop.waits.items() if at.has(rank)]
+        weights.append((-min(habits, default=0), len(stop.came) / len(stop.group.ranks)))
+    most = max(weights)
+    odd = [stop for stop, weight in zip(stops, weights, strict=True) if weight == most]
     ranks = sorted({rank for stop in odd for rank in stop.absent})
     words = [f"{listed('Rank', ranks)} came to another group than {odd[0]}.", "The groups wait for each other:"]
     words += [
         f"{listed('Rank', stop.came)} made {stop}, {stop.made}, without {listed('rank', stop.absent)}."
-        for stop in stops
+        for stop in stops[:_MOST_LINES]
     ]
+    if len(stops) > _MOST_LINES:
+        words.append(f"So do {len(stops) - _MOST_LINES} more groups.")
     return [_finding("group", ranks, odd[0], words)]
 
 
@@ -293,7 +380,7 @@ def _causes(stop: _Stop, of_rank: dict[int, Dump]) -> Iterator[tuple[Any, ...]]:
         what = group.what(stop.odd[0], number)
         rest = usual or [rank for rank in stop.odd if group.what(rank, number) != what]
         one, other = stop.call(stop.odd[0]), stop.call(rest[0])
-        same = (one.inputs[0], one.outputs[0]) == (other.inputs[0], other.outputs[0])
+        same = (one.inputs.sizes, one.outputs.sizes) == (other.inputs.sizes, other.outputs.sizes)
         cause = "collective" if one.collective != other.collective else "dtype" if same else "size"
         sides = f"Rank {stop.odd[0]} called {one}, {listed('rank', rest)} {other}."
         if not usual:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from difflib import SequenceMatcher
+from difflib import Match, SequenceMatcher
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from .trace import Ints, Trace
 
 # what ends on all ranks at once; the root of a broadcast is done before the others are
 _END_TOGETHER = ("allreduce", "allgather", "reduce_scatter", "alltoall", "barrier")
-_MOST_COMPARED = 2000  # calls in a row that do not fit; difflib takes the square of that
+_MOST_COMPARED = 2000  # calls in a row that do not fit
+_MOST_LOOKS = 1000  # for each of them, at calls of the other rank; without a limit difflib takes the cube of them
 _MOST_PROBLEMS = 30  # sentences
 _OWN_SIZES = ("alltoall", "gather", "scatter", "barrier")  # in which ranks may put in different sizes
 
@@ -94,19 +95,22 @@ def join(traces: Sequence[Trace]) -> Joined:
     if not common:
         problems.add("the traces have no step in common: profile the same steps on all ranks")
     said = {name: members for trace in traces for name, members in trace.group_ranks.items()}
-    lines: dict[_Group, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(dict))
+    lines: dict[_Group, dict[int, dict[int, list[int]]]] = {}  # by group, step and row: places of calls
+    rows_of: dict[_Group, list[int]] = {}  # by group: the traces that have it, whether they call it or not
     for row, (trace, mine) in enumerate(zip(traces, steps, strict=True)):
         step_of = _step_of(trace, mine) if by_step else np.full(len(trace.calls), -1)
         groups = [_Group(name, trace.group_ranks.get(name) or said.get(name, ())) for name in trace.calls.groups]
-        for group in {*groups, *(_Group(*one) for one in trace.group_ranks.items())}:
-            for step in common:
-                lines[group][step].setdefault(row, [])
+        for group in dict.fromkeys([*groups, *(_Group(*one) for one in trace.group_ranks.items())]):
+            lines.setdefault(group, defaultdict(lambda: defaultdict(list)))
+            rows_of.setdefault(group, []).append(row)
+        of_place = [lines[group] for group in groups]
         for place, (group_place, step) in enumerate(zip(trace.calls.group.tolist(), step_of.tolist(), strict=True)):
             if step in common and trace.calls.kinds[trace.calls.kind[place]] != "send_recv":
-                lines[groups[group_place]][step][row].append(place)
+                of_place[group_place][step][row].append(place)
     matched: list[tuple[int, list[int]]] = []
     for group, by_number in lines.items():
-        for step, line in by_number.items():
+        for step in sorted(by_number):
+            line = {row: by_number[step].get(row, []) for row in rows_of[group]}
             matched += [(step, places) for places in _matched(traces, group, step, line, problems)]
     matched.sort(key=lambda one: next((place, row) for row, place in enumerate(one[1]) if place >= 0))
     calls = np.array([places for _, places in matched], np.int64).reshape(-1, len(traces))
@@ -170,6 +174,23 @@ def _key(trace: Trace, place: int) -> _Key:
     return _Key(kind, -1 if kind in _OWN_SIZES else int(trace.calls.num_bytes[place]))
 
 
+class _Matcher(SequenceMatcher[_Key]):
+    """Finds what two lists have in common, the longest pieces first, until it has looked at too many pairs of calls."""
+
+    def __init__(self, usual: list[_Key], own: list[_Key]) -> None:
+        super().__init__(None, usual, own, autojunk=False)
+        count = Counter(own)
+        alike = [1 + count[key] for key in usual]
+        self._looks = np.cumsum([0, *alike])  # up to each call
+        self._looks_left = _MOST_LOOKS * (len(usual) + len(own))
+
+    def find_longest_match(self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None) -> Match:
+        self._looks_left -= int(self._looks[-1 if ahi is None else ahi] - self._looks[alo])
+        if self._looks_left < 0:
+            return Match(alo, blo, 0)
+        return super().find_longest_match(alo, ahi, blo, bhi)
+
+
 def _compared(usual: list[_Key], own: list[_Key]) -> list[tuple[str, int, int, int, int]]:
     """Blocks that are equal or not, as difflib gives them; what both begin and end with is equal in any case."""
     shorter = min(len(usual), len(own))
@@ -180,7 +201,7 @@ def _compared(usual: list[_Key], own: list[_Key]) -> list[tuple[str, int, int, i
     if max(len(middle), len(mine)) > _MOST_COMPARED:
         blocks.append(("replace", begin, begin + len(middle), begin, begin + len(mine)))
     else:
-        for what, *places in SequenceMatcher(None, middle, mine, autojunk=False).get_opcodes():
+        for what, *places in _Matcher(middle, mine).get_opcodes():
             low, high, first, last = (place + begin for place in places)
             blocks.append((what, low, high, first, last))
     return blocks + [("equal", len(usual) - end, len(usual), len(own) - end, len(own))] * (end > 0)

@@ -38,6 +38,11 @@ _IN_PARALLEL_BYTES = 8 << 20  # of files together; fewer are read before another
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
 _PAUSE_S = 1e-4  # between copies out of buckets: the rank waits in it
 _MOST_NAMES = 1 << 16  # that are remembered
+MOST_EVENTS = 1 << 22  # that are kept of a file; each takes up to 250 bytes
+_MOST_KINDS = 1 << 14  # steps and categories, of a file
+_MOST_RANGES = 1 << 13  # names of ranges that are kept separate
+_MOST_THREADS = 1 << 16  # threads and streams, of a file
+_MOST_OPEN = 1 << 16  # B events without their E, at one time
 _TIMES = ("start_s", "stop_s")
 
 _STEP_PARTS = ("step", "loader", "forward", "zero_grad", "optimizer")
@@ -75,9 +80,9 @@ def read_traces(
     these are read. `report` is called with a line whenever a file was read. Files are read a piece at a time, and by as
     many processes as there are cores.
 
-    Raises ValueError, naming the file, for what is no trace of a profiler, is cut short or has more than 4 GiB of text,
-    for two files of one rank, for files of jobs of different sizes and for a folder without a trace; OSError where a
-    file cannot be opened.
+    Raises ValueError, naming the file, for what is no trace of a profiler, is cut short, has more than 4 GiB of text or
+    4 million events of steps, GPUs and collectives, or unpacks to 64 times its size; ValueError for two files of one
+    rank, for files of jobs of different sizes and for a folder without a trace; OSError where a file cannot be opened.
     """
     paths, dumps = files_in(folder_or_files)
     if not paths:
@@ -275,6 +280,9 @@ class _Places(dict[Any, int]):
         return self[value]
 
 
+_OTHER_RANGES = _Role("span", "range: others")  # once there are too many names
+
+
 class _Roles(dict[Any, int]):
     """The place of the role of each (phase, category, name), for so many of them as memory allows."""
 
@@ -284,7 +292,12 @@ class _Roles(dict[Any, int]):
     def __missing__(self, key: tuple[Any, Any, Any]) -> int:
         if len(self) > _MOST_NAMES:
             self.clear()
-        self[key] = self.places[_role(*key)]
+        role = _role(*key)
+        if len(self.places) >= _MOST_RANGES and role.kind.startswith("range: ") and role not in self.places:
+            role = _OTHER_RANGES
+        if len(self.places) >= _MOST_KINDS and role not in self.places:
+            raise ValueError(f"its events have more than {_MOST_KINDS} different steps and categories")
+        self[key] = self.places[role]
         return self[key]
 
 
@@ -329,6 +342,7 @@ class _Reader:
     def __init__(self) -> None:
         self._roles, self._threads = _Roles(), _Places()
         self._begun = defaultdict[Any, list[_Event]](list)  # the B events of each thread that have no E yet
+        self._num_begun = 0
         self._num_others = Counter[str]()
         self._pieces = list[tuple[NDArray[Any], ...]]()
         self._num_kept = 0
@@ -351,7 +365,12 @@ class _Reader:
             self._num_others["unreadable"] += int((~good).sum())
             events = [events[place] for place in np.flatnonzero(good).tolist()]
             codes, start_us, length_us = codes[good], start_us[good], length_us[good]
+        if self._num_kept + len(events) > MOST_EVENTS:
+            many = f"more than {MOST_EVENTS} events of steps, GPUs and collectives"
+            raise ValueError(f"it has {many}: profile fewer steps")
         threads = np.array([self._threads[one.pid, one.tid] for one in events], np.int64)
+        if len(self._threads) > _MOST_THREADS:
+            raise ValueError(f"it has more than {_MOST_THREADS} threads and streams")
         numbers = np.full(len(events), -1)
         launched = np.array([role.role in ("kernel", "nccl", "runtime") for role in roles], bool)[codes]
         numbers[launched] = [_correlation(events[place].args) for place in np.flatnonzero(launched).tolist()]
@@ -371,8 +390,12 @@ class _Reader:
             if type(one) is not _Event:
                 self._num_others["unreadable"] += 1
             elif one.ph == "B":
+                self._num_begun += 1
+                if self._num_begun > _MOST_OPEN:
+                    raise ValueError(f"more than {_MOST_OPEN} of its events begin and do not end")
                 self._begun[one.pid, one.tid].append(one)
-            elif one.ph == "E" and (begun := self._begun[one.pid, one.tid]):
+            elif one.ph == "E" and (begun := self._begun.get((one.pid, one.tid))):
+                self._num_begun -= 1
                 first = begun.pop()
                 stop_us, start_us = _floats([one.ts, first.ts])
                 first.ph, first.dur = "X", stop_us - start_us
@@ -387,6 +410,7 @@ class _Reader:
         if not self._num_kept:
             raise ValueError("it has no event of a step, of a GPU or of a collective")
         code, thread, start_us, length_us, number = map(np.concatenate, zip(*self._pieces, strict=True))
+        self._pieces.clear()
         # the first start is taken off before scaling: absolute times have no bits to spare
         start_us -= start_us.min()
         self._known = list(self._roles.places)
@@ -433,11 +457,12 @@ class _Reader:
         rows = events.take(np.flatnonzero(is_drawn))
         side = sides[rows.code]
         places, lane = np.unique(side * len(threads) + np.where(side >= gloo, 0, rows.thread), return_inverse=True)
-        lanes = list[str]()
+        lanes, known = list[str](), set[str]()
         for where, thread in (divmod(place, len(threads)) for place in places.tolist()):
             pid, tid = threads[thread]
             name = ("main" if thread == main else f"thread {tid}", f"stream {tid}", "gloo", "backward")[where]
-            lanes.append(name if name not in lanes else f"{name} of {pid}")
+            lanes.append(name if name not in known else f"{name} of {pid}")
+            known.add(lanes[-1])
         is_call = np.array([role.role in ("nccl", "gloo") for role in roles])[rows.code]
         rows.code[is_call] = len(roles) + calls.kind[call_of[rows.place[is_call]]]
         words = ["launch" if role.role == "launch" else role.kind for role in roles] + list(calls.kinds)
@@ -616,11 +641,19 @@ def _within(at_s: Times, start_s: Times, stop_s: Times) -> tuple[Ints, NDArray[n
 
 def _around(spans: _Events, inner: _Events) -> Ints:
     """For each inner event the span of its thread in which it starts, as a row of `spans`, or -1."""
+    num_spans = spans.place.size
+    thread = np.concatenate([spans.thread, inner.thread])
+    start_s = np.concatenate([spans.start_s, inner.start_s])
+    order = np.lexsort((start_s, thread))  # stable: of what starts at the same time, a span comes first
+    is_span = order < num_spans
+    last_span = np.maximum.accumulate(np.where(is_span, np.arange(order.size), -1))
+    asked, last_span = order[~is_span], last_span[~is_span]
+    row = np.where(last_span >= 0, order[last_span], 0)
+    has_span = (last_span >= 0) & (thread[asked] == thread[row])
     found = np.full(inner.place.size, -1)
-    for thread in np.unique(inner.thread).tolist():
-        mine, asked = np.flatnonzero(spans.thread == thread), np.flatnonzero(inner.thread == thread)
-        row, inside = _within(inner.start_s[asked], spans.start_s[mine], spans.stop_s[mine])
-        found[asked[inside]] = mine[row[inside]]
+    if num_spans:
+        inside = has_span & (start_s[asked] <= spans.stop_s[np.where(has_span, row, 0)])
+        found[asked[inside] - num_spans] = row[inside]
     return found
 
 

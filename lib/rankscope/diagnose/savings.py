@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .trace import Trace
 
 _LEAST_STEPS = 2
+_MOST_PAIRS = 1 << 21  # of gradients and allreduces, or of two allreduces, in a step
+_MOST_PAIRS_OF_STEPS = 1 << 26  # of all steps; where there are more, the last steps are taken
 _SPREAD = 4.0  # of sizes that say what an allreduce takes without any bytes
 _FREE, _BUSY = 0.1, 0.9  # shares of a gradient's time in which allreduces run
 _SAMPLES = 3
@@ -215,7 +217,13 @@ def _seen(traces: Sequence[Trace]) -> _Seen:
         raise ValueError(f"traces must have {wanted}, and have {count_of(sum(alike.values()), 'such step')}{late}")
     common = alike.most_common(1)[0][0]
     num, unknown = len(common[0]), np.full(len(common[0]), np.nan)
-    steps = [[rows[number] for rows in ranks] for number, found in shapes.items() if found == {common}]
+    num_pairs = max(num, len(common[1])) * len(common[1])  # each gradient and each call is compared with all calls
+    if num_pairs > _MOST_PAIRS:
+        wanted = f"at most {_MOST_PAIRS} pairs of gradients and allreduces"
+        raise ValueError(f"a step must have {wanted}, and has {num_pairs}")
+    most_steps = max(_MOST_PAIRS_OF_STEPS // num_pairs, _LEAST_STEPS)
+    chosen = [number for number, found in shapes.items() if found == {common}][-most_steps:]
+    steps = [[rows[number] for rows in ranks] for number in chosen]
     loader_s, begin_s, ready_s = (
         np.array([[getattr(row, name) for row in step] for step in steps]) for name in _OF_RANKS
     )
@@ -247,7 +255,9 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds], set[int]]:
     on_gpu = any(lane.startswith("stream") for _, lane in spans.select(kind=Timeline.COMMUNICATION).rank_lanes())
     asked_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
     sums = [place for place, kind in enumerate(calls.kinds) if kind == "allreduce"]
-    summing = np.isfinite(calls.start_s + calls.stop_s) & np.isin(calls.kind, sums)
+    summing = np.flatnonzero(np.isfinite(calls.start_s + calls.stop_s) & np.isin(calls.kind, sums))
+    summing = summing[np.argsort(asked_s[summing], kind="stable")]
+    forward = spans.select(kind="forward")
     rows = dict[int, _Row]()
     alone = list[Seconds]()
     skipped = set[int]()
@@ -259,9 +269,10 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds], set[int]]:
         if not inside.any():
             continue
         begin_s, end_s = float(backward.start_s[inside].min()), float(backward.stop_s[inside].max())
-        own = np.flatnonzero(summing & (asked_s >= begin_s) & (asked_s <= end_s))
-        ready = gradients.take(np.flatnonzero((gradients.start_s >= begin_s) & (gradients.stop_s <= end_s)))
-        passes = max(len(spans.select(kind="forward", between_s=(step.start_s, step.stop_s))), 1)
+        own = np.sort(summing[_between(asked_s[summing], begin_s, end_s)])
+        ready = gradients.take(_between(gradients.stop_s, begin_s, end_s))
+        ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))
+        passes = max(len(forward.select(between_s=(step.start_s, step.stop_s))), 1)
         ready = ready.take(np.arange(len(ready))[-(len(ready) // passes) :])  # the last micro-batch's
         if not own.size:
             alone += [ready.start_s - np.append(begin_s, ready.stop_s)[:-1]] * (not on_gpu)
@@ -287,6 +298,11 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds], set[int]]:
             )
         before_s = stop_s
     return rows, alone, skipped
+
+
+def _between(times_s: Seconds, low_s: float, high_s: float) -> NDArray[np.int64]:
+    """The places of the times that are within these bounds, of increasing times."""
+    return np.arange(np.searchsorted(times_s, low_s, "left"), np.searchsorted(times_s, high_s, "right"))
 
 
 # ---- what it says about the model

@@ -20,6 +20,8 @@ from ..figures.svg import to_svg
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 _MOST_LINE_CHARACTERS = 2000
+# what ast.parse and ast.literal_eval raise, as their documentation says; TypeError is for {[]: 1}
+_NO_LITERAL = SyntaxError, ValueError, TypeError, RecursionError, MemoryError
 Now = Any  # what every setting is set to: a named tuple, so that it can be a key of a cache
 
 
@@ -161,7 +163,7 @@ class Explorer:
                 raise ValueError
             written = {str(key.arg): key.value for key in call.keywords if key.arg not in self.inputs}
             given = {name: ast.literal_eval(value) for name, value in written.items()}
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
+        except _NO_LITERAL:
             like = self.line(self.at(**next(iter(self.presets.values()), {})))
             raise ValueError(f"a line must be like {like}, got {one_line(line)!r}") from None
         return self.at(**given)

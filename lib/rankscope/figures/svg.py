@@ -25,8 +25,13 @@ _DEFS = "".join(
 )
 
 
-def to_svg(drawing: Drawing) -> str:
-    """Return the drawing as one ``<svg class="rankscope">`` element, with title, axes and legend."""
+def to_svg(drawing: Drawing, *, shrinks: bool = True) -> str:
+    """Return the drawing as one ``<svg class="rankscope">`` element, with title, axes and legend.
+
+    It `shrinks` where the page around it is narrower, by a style of its own. A page that sets the size of its drawings,
+    and forbids elements a style of their own, does without.
+    """
+    style = ' style="max-width:100%;height:auto"' if shrinks else ""
     wide, high = drawing.size_px
     keys, key_rows = _legend(drawing.legend, max(wide, 8.6 * len(drawing.title)))
     left = max(76.0, 30 + 6.6 * max((len(label) for _, label in drawing.y_ticks), default=0))
@@ -34,7 +39,7 @@ def to_svg(drawing: Drawing) -> str:
     height = high + _TOP + _BOTTOM + key_rows * _KEY_HEIGHT
     parts = [
         f'<svg class="rankscope" xmlns="http://www.w3.org/2000/svg" role="img" width="{width:g}" height="{height:g}" '
-        f'viewBox="0 0 {width:g} {height:g}" style="max-width:100%;height:auto" {_FONT} fill="{INK}">'
+        f'viewBox="0 0 {width:g} {height:g}"{style} {_FONT} fill="{INK}">'
         f"<title>{escape(drawing.title)}</title><defs>{_DEFS}</defs>"
         f'<rect width="{width:g}" height="{height:g}" rx="6" fill="{PAPER}"/>'
         f'<text x="{left:g}" y="20" font-size="14" font-weight="bold">{escape(drawing.title)}</text>'

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..common.extras import install_command
+from ..common.storage import naming
 
 try:
     from cloudpickle import Pickler as _Base
@@ -69,7 +70,7 @@ class Pickler(_Base):  # type: ignore[misc]
 
 def write(path: Path, value: Any) -> set[str]:
     """Write a value to a file, and return the modules of this library that whoever reads it will import."""
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         pickler = Pickler(file, protocol=PROTOCOL)
         pickler.dump(value)
     return pickler.modules

@@ -14,12 +14,14 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from ..common.storage import StorageError, open_file
+from ..common.storage import StorageError, check_num_values, most_unpacked_bytes, naming, open_file, open_of_any_size
 
 Entry = TypeVar("Entry")
 
 _PIECE_BYTES = 4 << 20  # of text, decoded at once
-_MOST_EVENT_BYTES = 1 << 26  # so much text must hold the end of an event
+_MOST_EVENT_BYTES = 1 << 24  # so much text must hold the end of an event
+_FREE_EVENTS, _LEAST_EVENT_BYTES = 1 << 20, 32  # beyond so many, events must have so much text: the shortest have 50
+_MOST_FIELD_VALUES = 1 << 22  # of what stands before and after the events
 _MOST_CUTS, _MOST_BRACES = 8, 1000  # places that are tried, or looked at, before more is read
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*$")  # of what stands before an event: the end of the one before it
@@ -44,11 +46,20 @@ class TraceFile(Generic[Entry]):
         """Yield the events, some thousands at a time, in their order.
 
         A cut is right where what stands before it is a list once it is closed, whatever its strings hold. Raises
-        ValueError for what is no trace, for one that is cut short and for more than `most_bytes` of text, before
-        memory is taken for it; OSError and EOFError for what cannot be read, and RecursionError.
+        ValueError for what is no trace, for one that is cut short, for more than `most_bytes` of text, before memory is
+        taken for it, and for millions of events with hardly any text; OSError and EOFError for what cannot be read, and
+        RecursionError.
         """
-        with open_file(self._path, self._most_bytes) as raw, _unpacked(raw) as file:
-            yield from self._cut(file)
+        with open_file(self._path, self._most_bytes) as raw, naming(self._path), _unpacked(raw) as file:
+            if file is not raw:
+                self._most_bytes = most_unpacked_bytes(os.fstat(raw.fileno()).st_size, self._most_bytes)
+            num_events = 0
+            for events in self._cut(file):
+                num_events += len(events)
+                most = _FREE_EVENTS + self.num_bytes // _LEAST_EVENT_BYTES
+                if num_events > most:
+                    raise ValueError(f"it has more than {most} events in {self.num_bytes} bytes")
+                yield events
 
     def _cut(self, file: BinaryIO) -> Iterator[list[Entry]]:
         text, size = self._read(file, b"", _PIECE_BYTES).removeprefix(_BOM), _PIECE_BYTES
@@ -82,8 +93,10 @@ class TraceFile(Generic[Entry]):
         if text.lstrip()[:1] == b"[":
             return text.index(b"[") + 1
         for found in islice(_LIST.finditer(text), _MOST_CUTS):
+            head = text[: found.end()] + b"]}"
+            check_num_values(head, _MOST_FIELD_VALUES)
             try:
-                fields = _decoded(text[: found.end()] + b"]}", dict[str, Any])
+                fields = _decoded(head, dict[str, Any])
             except ValueError:  # within a string, or deeper
                 continue
             self.fields.update(fields)
@@ -96,8 +109,11 @@ class TraceFile(Generic[Entry]):
         try:
             found = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
             events = self._decoder.decode(found.pop("traceEvents"))
+            for one in found.values():
+                check_num_values(bytes(one), _MOST_FIELD_VALUES)
             fields: Any = {name: msgspec.json.decode(one) for name, one in found.items()}
         except (msgspec.DecodeError, KeyError):
+            check_num_values(text, _MOST_FIELD_VALUES)
             fields = _loaded(text)
             if not isinstance(fields, dict) or "traceEvents" not in fields:
                 raise ValueError("it has no traceEvents: move it away if it is no trace") from None
@@ -140,8 +156,12 @@ def readable(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def is_ours(path: str | os.PathLike[str]) -> bool:
-    """Whether `Timeline.to_chrome_trace` wrote this file, by how it begins."""
-    with open(path, "rb") as raw, _unpacked(raw) as file, suppress(gzip.BadGzipFile, EOFError, zlib.error):
+    """Whether `Timeline.to_chrome_trace` wrote this file, by how it begins.
+
+    Raises StorageError for what is not a file, and OSError for what cannot be read.
+    """
+    damage = suppress(gzip.BadGzipFile, EOFError, zlib.error)
+    with open_of_any_size(path) as raw, naming(path), _unpacked(raw) as file, damage:
         return file.read(len(_OURS)) == _OURS
     return False
 

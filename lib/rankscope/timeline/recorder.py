@@ -23,7 +23,7 @@ import numpy as np
 
 from ..common.checks import of_type, whole
 from ..common.folders import delete_folder, make_folder
-from ..common.storage import StorageError, read_bytes, reserve
+from ..common.storage import StorageError, naming, read_bytes, reserve
 from .timeline import Timeline
 
 _SLOTS = 1 << 15  # spans a file holds; then the next is begun
@@ -133,13 +133,14 @@ class Recorder:
             for name in (lane, kind):
                 if name not in self._names:
                     entry = json.dumps([len(self._names), name])
-                    with open(f"{self._stem}.names", "ab") as file:
+                    names_path = f"{self._stem}.names"
+                    with open(names_path, "ab") as file, naming(names_path):
                         # on a line of its own, even after an entry that was cut short
                         file.write(f"\n{entry}\n".encode())
                     self._names[name] = len(self._names)
             while len(self._files) <= number:
                 path = f"{self._stem}.{len(self._files):06d}.spans"
-                with open(path, "w+b") as file:
+                with open(path, "w+b") as file, naming(path):
                     reserve(file.fileno(), _SLOTS * _SIZE)
                     self._files.append(mmap.mmap(file.fileno(), 0))
             return self._names[lane], self._names[kind], self._files[number]

@@ -34,7 +34,8 @@ _NO_WORK = (*WAITS, "gpu_user_annotation", "cuda_sync")  # and a profiler's labe
 _LATEST_US = 2.0**63  # no clock counts further than 64 bits
 _COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")
 _FORMAT, _VERSION = "rankscope.timeline", 1
-_MOST_TRACE_BYTES = 1 << 29  # unpacked: some 4 million events, which take about 1.3 GiB to read
+_MOST_TRACE_BYTES = 1 << 29  # unpacked
+_MOST_EVENTS = 1 << 22  # of a trace; they take about 1.3 GiB to read
 
 
 class TimelineError(ValueError):
@@ -188,7 +189,7 @@ class Timeline:
                 keep &= np.isin(getattr(self, name), [whole(name, one) for one in _listed(name, wanted)])
         for name, words in (("lane", lane), ("kind", kind)):
             if words is not None:
-                known, chosen = getattr(self, f"{name}s"), _listed(name, words)
+                known, chosen = getattr(self, f"{name}s"), set(_listed(name, words))
                 keep &= np.array([word in chosen for word in known], bool)[getattr(self, name)]
         if between_s is None:
             return self.take(np.flatnonzero(keep))
@@ -350,7 +351,11 @@ class Timeline:
         one_of("kind", kind, ("category", "name"))
         file = TraceFile[_Entry](path, _Entry, _MOST_TRACE_BYTES)
         with readable(path):
-            events = [event for piece in file.pieces() for event in piece]
+            events = list[_Entry]()
+            for piece in file.pieces():
+                events += piece
+                if len(events) > _MOST_EVENTS:
+                    raise ValueError(f"it has more than {_MOST_EVENTS} events")
             head = file.fields.get("otherData")
             if not isinstance(head, dict) or head.get("format") != _FORMAT:
                 timeline, skipped = _foreign(events, file.fields.get("distributedInfo"), kind)

@@ -128,6 +128,11 @@ def test_topo_m_is_read_with_its_underlining_and_without_its_legend(tmp_path: Pa
         (MATRIX.replace("GPU2\tSYS", "GPU7\tSYS"), "line 4: the row of GPU2 with 3 cells is missing"),
         (b"\xff\xfe<\x00s\x00", "it is not text in UTF-8"),
         (b"<" + b" " * (1 << 21), "it has more than 1048576 bytes"),
+        (dump([[]] * 4).replace('link_width="16"', 'link_width="²"'), "line 5: link_width must be a whole number"),
+        (dump([[]] * 4).replace('link_width="16"', f'link_width="{"9" * 5000}"'), "line 5: link_width must be a whole"),
+        (dump([[]] * 4).replace('speed="400000"', 'speed="٣"'), "speed must be a whole number, got '٣'"),
+        (dump([[]] * 4).replace('modelid="143"', 'modelid="²"'), "line 3: modelid must be a whole number, got '²'"),
+        (dump([[("0000:f5:00.0", 5, "0x068000")]] * 4).replace('count="5"', 'count="⁵"'), "line 5: count must be a"),
     ],
 )
 def test_a_bad_file_gives_one_sentence_with_its_line(tmp_path: Path, text: str | bytes, says: str) -> None:

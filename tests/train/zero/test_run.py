@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from rankscope.common.storage import write_atomically
 from rankscope.ranks import launch
 from rankscope.train import zero
 from rankscope.train.zero import WAYS
-from rankscope.train.zero.run import LiveMemory, load_training, save_training, storages, zero_redundancy_class
+from rankscope.train.zero.run import LiveMemory, _save, load_training, save_training, storages, zero_redundancy_class
 
 from ...small import Tied
 
@@ -205,3 +207,18 @@ def test_a_file_with_code_in_it_is_refused(tmp_path: Path) -> None:
 def test_wrong_input_to_resume(args: tuple[Any, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         zero.resume_difference(*args)
+
+
+def test_training_that_a_disk_has_no_room_for_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    """torch's writer says "unexpected pos 704 vs 598", which names neither."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path = tmp_path / "training.pt"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(OSError, match=f"File too large: '{path}'"):
+            write_atomically(path, lambda file: _save({"model": torch.ones(100_000)}, file))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+    write_atomically(path, lambda file: _save({"model": torch.ones(3)}, file))
+    assert torch.load(path, weights_only=True)["model"].tolist() == [1.0] * 3

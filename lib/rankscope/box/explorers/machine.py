@@ -9,7 +9,7 @@ from typing import Any
 
 from ...collectives import ALGORITHMS
 from ...common.checks import of_type, printable
-from ...common.units import parse_bytes, time_words, times_in_one_unit
+from ...common.units import cell_words, parse_bytes, times_in_one_unit
 from ...explorers.explorer import Explorer, Now, Setting, sizes
 from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
@@ -83,7 +83,7 @@ class Machines:
         point = measured.get(now.algorithm)
         if point is None:
             lines = [
-                f"predicted: {time_words(predicted_s)}, {times}",
+                f"predicted: {cell_words(predicted_s)}, {times}",
                 f"not measured at this size, on {now.num_ranks} ranks",
             ]
         else:
@@ -100,7 +100,7 @@ class Machines:
         """
         profile = self.profiles[now.profile]
         if point := self.measured(now).get(NATIVE):
-            return [f"{profile.backend}'s own: {time_words(point.median_s)}"]
+            return [f"{profile.backend}'s own: {cell_words(point.median_s)}"]
         if now.num_ranks != profile.num_ranks:
             return []
         found = interpolated(profile, "allreduce", self.num_bytes(now))

@@ -185,6 +185,7 @@ class Trace(msgspec.Struct):
 
 def trace(log: Log) -> list[Profile]:
     """Copies and NCCL kernels with a size in a torch.profiler trace; older versions truncate to whole µs."""
+    log.check_num_values()
     try:
         found = msgspec.json.decode(log.raw, type=Trace)
         info = found.distributedInfo or {}

@@ -7,20 +7,23 @@ starts with ^, and no two neighbouring repetitions match the same character.
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ...common.checks import count_of, printable
-from ...common.storage import StorageError, read_bytes, unpacked
+from ...common.storage import MOST_BYTES, StorageError, check_num_values, read_bytes, unpacked
 from ...provenance import topology
 from ..profile import NATIVE, Point, Profile
 
-_MOST_BYTES = 1 << 29  # of a log, unpacked
+_MOST_LINES = 1 << 22  # of a log, or of a trace in JSON, which has a line per value; each takes 60 bytes or more
+_MOST_JSON_VALUES = 1 << 22  # of a log in JSON
 GB = 10**9  # bytes assumed for a copy of unstated size: its time is computed from the printed rate
 _NAMES = ("allreduce", "allgather", "all_to_all", "reduce_scatter", "broadcast", "reduce", "scatter", "gather")
 COLLECTIVE = dict(zip(_NAMES, _NAMES, strict=True)) | {"all_reduce": "allreduce", "all_gather": "allgather"}
@@ -57,8 +60,12 @@ class Log:
         self.name = printable(Path(path).name.split(".")[0])
         try:
             raw = read_bytes(path)
-            self.raw = unpacked(raw, _MOST_BYTES) if raw[:2] == b"\x1f\x8b" else raw
-        except (ValueError, EOFError) as error:
+            self.raw = unpacked(raw, MOST_BYTES) if raw[:2] == b"\x1f\x8b" else raw
+            if self.raw.count(b"\n") > _MOST_LINES:
+                raise ValueError(f"it has more than {_MOST_LINES} lines")
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise StorageError(path, f"it is damaged or cut short: {error}") from error
+        except ValueError as error:
             raise StorageError(path, str(error)) from error
         text = self.raw.decode("utf-8", "replace")
         self.text = _MPI_TAG.sub("", text) if "<std" in text else text
@@ -84,7 +91,15 @@ class Log:
         self.check(math.isfinite(found) and found >= least, line, f"{text!r} must be a number{bound}")
         return found
 
+    def check_num_values(self) -> None:
+        """Refuse JSON that would take much more memory than its text."""
+        try:
+            check_num_values(self.raw, _MOST_JSON_VALUES)
+        except ValueError as error:
+            raise StorageError(self.path, str(error)) from error
+
     def json(self) -> Any:
+        self.check_num_values()
         try:
             return json.loads(self.text)
         except json.JSONDecodeError as error:

@@ -14,6 +14,7 @@ from ...provenance import command_words
 from ..profile import NATIVE, Profile, busbw_factor
 from .log import COLLECTIVE, GB, MOST_CARDS, ROUNDING, SLACK, TRUNCATED, TYPE_BYTES, Log, Times, Where, half_unit
 
+_MOST_RANKS = 1 << 20
 _INFO_FIRST = re.compile(r"^\s*\S+:\d+:\d+ \[\d+\] ")  # a line of NCCL's own log: host:process:thread [device]
 _INFO_LATER = re.compile(r"(?<![\w.-])[\d_.-]*([A-Za-z][\w.-]*):\d+:\d+ \[\d+\] ")  # the same, behind part of a row
 _ROW = re.compile(rf"(?<![\w.])(\d+)[ \t]+(\d+)[ \t]+({'|'.join(TYPE_BYTES)})(?!\w)(.*)")
@@ -203,8 +204,10 @@ def _json(log: Log) -> Table:
             size, count = (str(whole(name, one[name], 0)) for name in ("size", "count"))
             table.rows.append(Row(place, size, count, one["type"], cells))
         config = found.get("config", {})
-        each = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
-        devices = [one for one in config.get("devices", ()) for _ in range(each)]
+        each = math.prod(whole(name, config.get(name, 1), 1, MOST_CARDS) for name in ("nthreads", "ngpus"))
+        processes = config.get("devices", ())
+        whole("the number of ranks", len(processes) * each, 0, _MOST_RANKS)
+        devices = [one for one in processes for _ in range(each)]
         table.ranks = [Rank(at, str(one["hostname"]), printable(one["device_info"])) for at, one in enumerate(devices)]
         if "average_bus_bandwidth" in found:
             table.footer = "average_bus_bandwidth", f"{found['average_bus_bandwidth']['bandwidth']:.6f}"

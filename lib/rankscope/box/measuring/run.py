@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from ...cluster import node_sizes
 from ...common.checks import function, of_type, one_of, truth, whole
 from ...common.extras import require
+from ...common.storage import output_path
 from ...provenance import FIELDS, difference, of_run
 from ...ranks.host import MOST_RANKS
 from ...ranks.interrupts import Interrupts
@@ -92,6 +93,8 @@ def measure(
     number = num_ranks_of(num_ranks, backend)
     chosen.check_algorithms(number)
     start = _starter(number, backend, device, network)
+    if not is_joined(backend):  # else rank 0 says so below, to all ranks
+        output_path(path)
     run = _Run(Path(path), chosen, backend, device, report, start)
     report(Progress(0, 0, "starting the ranks"))
     found: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
@@ -303,7 +306,7 @@ def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
     """
     if sys.platform != "linux":
         return contextlib.nullcontext()
-    lock, name = socket.socket(socket.AF_UNIX), hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    lock, name = socket.socket(socket.AF_UNIX), hashlib.sha256(os.fsencode(output_path(path))).hexdigest()
     try:
         lock.bind(f"\0rankscope-profile-{name}")
     except OSError:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ...common.checks import one_line
-from ...common.storage import read_bytes
+from ...common.storage import StorageError, read_bytes
 from .constants import ALGORITHMS, COLLECTIVES, GPUS, PROTOCOLS, Graph
 
 _MOST_LOG_BYTES = 1 << 26
@@ -64,7 +64,10 @@ def _printed_graphs(text: str) -> dict[str, Graph]:
 
 def read_log(path: str | os.PathLike[str], gpu: str | None) -> dict[str, Any]:
     """Return what a log says of the fields of `Model`; ValueError for one without a table or without a GPU."""
-    text = read_bytes(path, _MOST_LOG_BYTES).decode("utf-8", "replace")
+    try:
+        text = read_bytes(path, _MOST_LOG_BYTES).decode("utf-8", "replace")
+    except ValueError as error:
+        raise StorageError(path, str(error)) from error
     printed = _printed(text)
     if not printed:
         wanted = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING print it"

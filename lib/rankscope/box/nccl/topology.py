@@ -115,8 +115,12 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     return Topology(gpu, tuple(ways), rates, len(names) - count, None, notes)
 
 
+_WHOLE = re.compile(r"-?\d{1,9}", re.ASCII)
+
+
 @attrs.frozen(eq=False)
 class _Tag:
+    path: Any
     name: str
     said: dict[str, str]
     parents: tuple[_Tag, ...]
@@ -126,8 +130,17 @@ class _Tag:
     def rate(self) -> float:
         """GB/s of a PCIe link; without bound where none is stated, as above bridges of virtual machines."""
         lane = LANE.get(self.said.get("link_speed", "").split(" ")[0].removesuffix(".0"), 0.0)
-        width = self.said.get("link_width", "")
-        return lane * int(width) if lane and width.isdigit() and 0 < int(width) <= 32 else np.inf
+        width = self.whole("link_width")
+        return lane * width if lane and width is not None and 0 < width <= 32 else np.inf
+
+    def whole(self, name: str) -> int | None:
+        """A number that the tag states, None where it states none; StorageError, with the line, for another text."""
+        text = self.said.get(name, "").strip()
+        if not text:
+            return None
+        if not _WHOLE.fullmatch(text):
+            raise StorageError(self.path, f"line {self.line}: {name} must be a whole number, got {text[:80]!r}")
+        return int(text)
 
 
 def _tags(path: Any, text: str) -> list[_Tag]:
@@ -136,7 +149,7 @@ def _tags(path: Any, text: str) -> list[_Tag]:
     parser = expat.ParserCreate("utf-8")
 
     def start(name: str, said: dict[str, str]) -> None:
-        found.append(_Tag(name, said, tuple(within), parser.CurrentLineNumber))
+        found.append(_Tag(path, name, said, tuple(within), parser.CurrentLineNumber))
         within.append(found[-1])
         if len(found) > _MOST_TAGS or len(within) > 64:
             raise StorageError(path, f"line {parser.CurrentLineNumber}: more than {_MOST_TAGS} tags, or 64 deep")
@@ -164,13 +177,13 @@ def _of_xml(path: Any, text: str, gpu: str) -> Topology:
     direct, switched = np.zeros((len(gpus), len(gpus))), np.zeros(len(gpus))
     for tag in (one for one in tags if one.name == "nvlink"):
         owner = next((place[up.said.get("busid", "").lower()] for up in tag.parents if up in gpus), None)
-        count, target = tag.said.get("count", ""), tag.said.get("target", "").lower()
-        if owner is None or not (count.isdigit() and 0 < int(count) <= 72):
+        count, target = tag.whole("count") or 0, tag.said.get("target", "").lower()
+        if owner is None or not 0 < count <= 72:
             raise StorageError(path, f"line {tag.line}: an nvlink is of a GPU and has a count of 1 to 72")
         if tag.said.get("tclass", "").startswith(_NVSWITCH):
-            switched[owner] += int(count)
+            switched[owner] += count
         elif target in place:
-            direct[owner, place[target]] += int(count)
+            direct[owner, place[target]] += count
     notes, nvlink = [], NVLINKS[CAPABILITIES[GPUS[gpu].generation]]
     if not any(one.name == "gpu" for one in tags) and GPUS[gpu].link == "nvlink":
         switched[:] = round(GPUS[gpu].wire / nvlink)
@@ -182,8 +195,8 @@ def _of_xml(path: Any, text: str, gpu: str) -> Topology:
             ways[src][dst], rates[src, dst] = f"NV{links[src, dst]:.0f}", links[src, dst] * nvlink
         else:
             ways[src][dst], rates[src, dst] = _over_pcie(gpus[src], gpus[dst], PCIE[GPUS[gpu].generation])
-    cards = [one.said.get("speed", "") for one in tags if one.name == "net"]  # a card's ports count each
-    speeds = [int(speed) / 8000 for speed in cards if speed.isdigit() and int(speed) >= 25000]  # no control network
+    cards = [one.whole("speed") or 0 for one in tags if one.name == "net"]  # a card's ports count each
+    speeds = [speed / 8000 for speed in cards if speed >= 25000]  # no control network
     seen = [one for one in tags if one.name == "pci" and one.said.get("class", "").startswith("0x02")]
     nics, rate = (len(speeds), min(speeds)) if speeds else (len(seen), None)
     return Topology(gpu, tuple(map(tuple, ways)), rates, nics, rate, tuple(notes))
@@ -198,9 +211,11 @@ def _over_pcie(one: _Tag, other: _Tag, otherwise: float) -> tuple[str, float]:
         return ("PIX" if one.parents[-1] is other.parents[-1] else "PXB"), rate
     if meets.name == "cpu":
         return "PHB", rate
-    said = one.parents[1].said if len(one.parents) > 1 else {}
-    model = said.get("modelid", "")
-    intel = next(rate for least, rate in INTEL if (int(model) if model.isdigit() else 0x55) >= least)
-    return "SYS", min(
-        rate, intel if said.get("vendor") == "GenuineIntel" else SOCKETS.get(said.get("vendor", ""), 10.0)
-    )
+    if len(one.parents) < 2:
+        return "SYS", min(rate, SOCKETS.get("", 10.0))
+    cpu = one.parents[1]
+    vendor, model = cpu.said.get("vendor", ""), cpu.whole("modelid")
+    if vendor != "GenuineIntel":
+        return "SYS", min(rate, SOCKETS.get(vendor, 10.0))
+    known = 0x55 if model is None else model
+    return "SYS", min(rate, next((rate for least, rate in INTEL if known >= least), 10.0))

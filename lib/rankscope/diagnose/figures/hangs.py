@@ -25,14 +25,15 @@ def draw_hang(hang: Hang, finding: int = 0, title: str | None = None) -> Drawing
         raise ValueError(f"finding must be the place of one of {len(hang.findings)} findings, got {finding}")
     found = hang.findings[finding]
     group = next(one for one in hang.groups if one.name == found.group)
-    chosen = sorted(group.ranks, key=lambda rank: (rank not in found.ranks, rank in group.calls, rank))
+    to_look_at = {*found.ranks}
+    chosen = sorted(group.ranks, key=lambda rank: (rank not in to_look_at, rank in group.calls, rank))
     ranks, numbers = sorted(chosen[:_MOST_RANKS]), group.last_calls(found.call, most=4)
     fills, labels, hatched = [], [], []
     for rank in ranks:
         for number in numbers:
             call = next(iter(group.calls.get(rank, {}).get(number, [])), None)
             hatched.append(call is None and number == found.call)
-            blamed = number == found.call and rank in found.ranks
+            blamed = number == found.call and rank in to_look_at
             fills.append((_ODD if blamed else _OPEN if number >= found.call else EMPTY) if call else PAPER)
             absent = _ABSENT[rank not in group.calls] if number == found.call else ""
             label = call.label(types=found.cause == "dtype") if call else absent

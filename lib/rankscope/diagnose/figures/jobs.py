@@ -6,7 +6,9 @@ read on a phone; only the timeline scrolls there.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
+from hashlib import sha256
 from html import escape
 from itertools import compress
 
@@ -30,6 +32,8 @@ from .hangs import draw_hang
 
 _WIDE_PX, _ROW_PX, _TALL_PX = 270.0, 20.0, 480.0
 _MOST_COLUMNS, _MOST_ROWS, _MOST_TIMELINES = 60, 32, 8
+_ALWAYS_DRAWN, _MOST_LANES = ("main", "backward"), 16  # lanes of a rank: these, and at most so many others
+_MOST_HANGS = 20  # findings of a hang that are drawn
 _MOSTLY, _LEAST_LATE = 0.95, 0.02  # the scale holds so many cells, and is at least such a share of a step
 EXPOSED = "the rank only waits or communicates"
 _EARLY_LATE = (("early by", -1.0), ("late by", 1.0))
@@ -105,7 +109,7 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
     for timeline in shown:
         lanes = [lane for lane in timeline.lanes if lane != "gpu"]
         chosen = [kind for kind in timeline.kinds if kind in kinds or kind.startswith("memcpy")]
-        parts.append(_coarse(timeline.select(lane=lanes, kind=chosen, between_s=window)))
+        parts.append(_coarse(_busiest(timeline.select(lane=lanes, kind=chosen, between_s=window))))
     spans = Timeline.concat(parts).named(("main", "backward"), ())
     latest = rows[int(diagnosis.late_s[place, rows].argmax())]
     late = shown[rows.index(latest)]
@@ -125,13 +129,22 @@ def draw_step(traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis) 
 def _coarse(timeline: Timeline) -> Timeline:
     """The same, with spans of a kind that are less than a pixel from each other as one."""
     spans, pixel_s = list[Span](), timeline.makespan_s / _PIXELS
-    for rank, lane in timeline.rank_lanes():
-        for kind in timeline.kinds:
-            own = timeline.select(rank=rank, lane=lane, kind=kind)
-            starts_s, stops_s = merge(own.start_s, own.stop_s + pixel_s)
-            both = zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True)
-            spans += [Span(rank, lane, kind, -1, start_s, max(stop_s, start_s)) for start_s, stop_s in both]
+    order = np.lexsort((timeline.kind, timeline.lane, timeline.rank))
+    columns = np.stack([timeline.rank, timeline.lane, timeline.kind])[:, order]
+    cuts = np.flatnonzero((np.diff(columns) != 0).any(axis=0)) + 1
+    for places in np.split(order, cuts) if len(timeline) else []:
+        rank, lane, kind, *_ = timeline[int(places[0])]
+        starts_s, stops_s = merge(timeline.start_s[places], timeline.stop_s[places] + pixel_s)
+        both = zip(starts_s.tolist(), (stops_s - pixel_s).tolist(), strict=True)
+        spans += [Span(rank, lane, kind, -1, start_s, max(stop_s, start_s)) for start_s, stop_s in both]
     return Timeline.of(spans)
+
+
+def _busiest(timeline: Timeline) -> Timeline:
+    """The lanes of one rank that are drawn: "main", "backward", and of the others those with the longest spans."""
+    length_s = np.bincount(timeline.lane, timeline.stop_s - timeline.start_s, len(timeline.lanes))
+    others = [place for place in np.argsort(-length_s, kind="stable") if timeline.lanes[place] not in _ALWAYS_DRAWN]
+    return timeline.select(lane=[*_ALWAYS_DRAWN, *(timeline.lanes[place] for place in others[:_MOST_LANES])])
 
 
 def _largest(weights: FloatArray, most: int) -> list[int]:
@@ -178,6 +191,9 @@ table {{ border-collapse: collapse; margin-top: 1rem; }}
 td, th {{ padding: .2rem .8rem .2rem 0; text-align: left; vertical-align: top; }}
 td.number {{ text-align: right; white-space: nowrap; }} tr {{ border-top: 1px solid {FAINT}; }}
 """
+_STYLE_SHA256 = b64encode(sha256(_STYLE.encode()).digest()).decode()
+# the browser loads, runs and sends nothing, whatever names in a trace might become, and takes this one style
+_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'none'; form-action 'none'"
 
 
 def job_page(
@@ -192,7 +208,7 @@ def job_page(
         parts.append(("wide", "The step of median length, on one clock", draw_step(traces, joined, diagnosis)))
     if diagnosis.buckets:
         parts.append(("", f"Communication per step. Exposed: {EXPOSED}", draw_communication(diagnosis)))
-    drawn = [(kind, title, to_svg(drawing)) for kind, title, drawing in parts]
+    drawn = [(kind, title, _svg(drawing)) for kind, title, drawing in parts]
     if answers is not None:
         caption, rows = what_if_table(answers, diagnosis)
         cells = "".join(
@@ -215,8 +231,15 @@ def what_if_table(answers: WhatIf, diagnosis: JobDiagnosis) -> tuple[str, list[t
 
 def hang_page(name: str, hang: Hang) -> str:
     """Return the HTML of a page on a job that hangs: what was found, and each finding drawn."""
-    drawn = [to_svg(draw_hang(hang, place)) for place in range(len(hang.findings))]
-    return _page(name, str(hang), [("wide", "", svg) for svg in drawn])
+    num_drawn = min(len(hang.findings), _MOST_HANGS)
+    parts = [("wide", "", _svg(draw_hang(hang, place))) for place in range(num_drawn)]
+    if num_drawn < len(hang.findings):
+        parts.append(("", f"{len(hang.findings) - num_drawn} more are named above and not drawn", ""))
+    return _page(name, str(hang), parts)
+
+
+def _svg(drawing: Drawing) -> str:
+    return to_svg(drawing, shrinks=False)
 
 
 def _page(name: str, verdict: str, parts: Sequence[tuple[str, str, str]]) -> str:
@@ -228,6 +251,7 @@ def _page(name: str, verdict: str, parts: Sequence[tuple[str, str, str]]) -> str
     title = escape(printable(name))
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{title}</title><style>{_STYLE}</style></head>"
         f'<body><h1>{title}</h1>{lines}<div class="parts">{body}</div></body></html>\n'

@@ -1,6 +1,6 @@
 """ZeRO and FSDP: the memory and the traffic of each rank, predicted and measured.
 
->>> from rankscope import zero
+>>> from rankscope.train import zero
 >>> print(zero.memory(7.5e9, 64, stage=3))
 7.5 billion parameters, 64 ranks, stage 3, mixed, adam: 1.88 GB per rank
   parameters         234 MB

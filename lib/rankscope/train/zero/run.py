@@ -8,7 +8,8 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 import torch.distributed as dist
@@ -223,8 +224,27 @@ def save_training(path: str | os.PathLike[str], model: nn.Module, optimizer: Zer
     optimizer.consolidate_state_dict(to=0)
     if dist.get_rank() == 0:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        write_atomically(path, lambda file: torch.save(state, file))
+        write_atomically(path, lambda file: _save(state, file))
     dist.barrier()
+
+
+def _save(state: Any, file: BinaryIO) -> None:
+    """Write as torch.save does, but on a full disk raise the OSError; torch.save raises a RuntimeError without it."""
+    failed: list[OSError] = []
+
+    def write(piece: bytes) -> int:
+        try:
+            return file.write(piece)
+        except OSError as error:
+            failed.append(error)
+            raise
+
+    try:
+        torch.save(state, SimpleNamespace(write=write, flush=file.flush))
+    except RuntimeError as error:
+        if failed:
+            raise failed[0] from error
+        raise
 
 
 def load_training(path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroRedundancyOptimizer) -> None:

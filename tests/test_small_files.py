@@ -1,0 +1,257 @@
+"""Small files that ask for much: time and memory grow in proportion to the file, or the file is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rankscope.diagnose.what_if import what_if
+
+from rankscope.box import read_log
+from rankscope.common.storage import (
+    FREE_UNPACKED_BYTES,
+    MOST_UNPACKED_RATIO,
+    StorageError,
+    most_unpacked_bytes,
+    unpacked,
+)
+from rankscope.diagnose import diagnose, read_traces
+from rankscope.diagnose import join as matching
+from rankscope.diagnose.join import join
+from rankscope.diagnose.kineto import _around, _Events, _within
+from rankscope.diagnose.trace import Calls, Trace
+from rankscope.timeline import Span, Timeline
+
+from . import bombs
+from .growth import Meter
+
+MEGABYTES = (60, 240)
+MOST_PACKED_BYTES = 320 << 20  # of memory, for any file of a quarter of a megabyte
+NUM_EVENTS = 2000
+
+
+@pytest.fixture(scope="module")
+def meter() -> Iterator[Meter]:
+    with Meter() as found:
+        yield found
+
+
+# ---- gzip
+
+
+def packed_problem(action: str, content: tuple[bytes, bytes, bytes], meter: Meter, folder: Path) -> str:
+    paths = [folder / f"rank{place}.json.gz" for place in range(2)]
+    for path, num_mb in zip(paths, MEGABYTES, strict=True):
+        path.write_bytes(bombs.packed(*content, num_mb))
+    cost = meter.cost(action, paths[1])
+    if cost.num_bytes > MOST_PACKED_BYTES:
+        return str(cost)
+    return meter.growth_problem(action, *paths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bombs.PACKED_TRACES)
+def test_a_packed_trace_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
+    assert packed_problem("trace", bombs.PACKED_TRACES[name], meter, tmp_path) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bombs.PACKED_TRACES)
+def test_a_packed_timeline_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
+    assert packed_problem("timeline", bombs.PACKED_TRACES[name], meter, tmp_path) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bombs.PACKED_LOGS)
+def test_a_packed_log_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
+    assert packed_problem("log", bombs.PACKED_LOGS[name], meter, tmp_path) == ""
+
+
+def test_a_file_may_unpack_to_a_multiple_of_its_size_and_to_some_megabytes_in_any_case() -> None:
+    most = 1 << 40
+    assert most_unpacked_bytes(1, most) == FREE_UNPACKED_BYTES
+    assert most_unpacked_bytes(1 << 30, most) == MOST_UNPACKED_RATIO << 30
+    assert most_unpacked_bytes(1 << 30, 1 << 26) == 1 << 26
+    assert len(unpacked(gzip.compress(bytes(FREE_UNPACKED_BYTES)), most)) == FREE_UNPACKED_BYTES
+    with pytest.raises(ValueError, match=f"it has more than {FREE_UNPACKED_BYTES} bytes unpacked"):
+        unpacked(gzip.compress(bytes(FREE_UNPACKED_BYTES + 1)), most)
+
+
+def test_a_log_has_lines_and_values_up_to_a_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(b"algbw   busbw\n" + b"\n" * (1 << 22))
+    with pytest.raises(StorageError, match=r"a\.log: it has more than 4194304 lines$"):
+        read_log(path)
+    path.write_bytes(b'{"bus_bw":[' + b"[]," * (1 << 21) + b"0]}")
+    with pytest.raises(StorageError, match=r"a\.log: it has more than 4194304 values$"):
+        read_log(path)
+    devices = [{"hostname": "a", "device_info": "b"}] * 1000
+    content = {"bus_bw": 0, "results": [], "config": {"nthreads": 4096, "ngpus": 4096, "devices": devices}}
+    path.write_text(json.dumps(content))
+    with pytest.raises(StorageError, match="the number of ranks must be a whole number from 0 to 1048576"):
+        read_log(path)
+
+
+# ---- much of one thing in a trace
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bombs.EVENTS)
+def test_the_command_takes_time_in_proportion_to_the_events(name: str, meter: Meter, tmp_path: Path) -> None:
+    folders = [tmp_path / f"{place}" for place in range(2)]
+    for folder, num in zip(folders, (NUM_EVENTS, 4 * NUM_EVENTS), strict=True):
+        folder.mkdir()
+        bombs.traces(folder, name, num)
+    assert meter.growth_problem("traces", *folders) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "said"),
+    [
+        ("kernels", "MOST_EVENTS", "it has more than 99 events of steps, GPUs and collectives: profile fewer steps"),
+        ("threads", "_MOST_THREADS", "it has more than 99 threads and streams"),
+        ("steps", "_MOST_KINDS", "its events have more than 99 different steps and categories"),
+        ("categories", "_MOST_KINDS", "its events have more than 99 different steps and categories"),
+        ("open events", "_MOST_OPEN", "more than 99 of its events begin and do not end"),
+    ],
+)
+def test_a_trace_has_so_much_of_a_thing_at_most(
+    name: str, limit: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"rankscope.diagnose.kineto.{limit}", 99)
+    bombs.traces(tmp_path, name, 200)
+    with pytest.raises(StorageError, match=f"rank0.json: not a readable trace: {said}$"):
+        read_traces(tmp_path)
+
+
+def test_of_many_ranges_the_later_ones_share_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.diagnose.kineto._MOST_RANGES", 50)
+    bombs.traces(tmp_path, "ranges", 200)
+    trace = read_traces(tmp_path)[0]
+    ranges = [kind for kind in trace.timeline.kinds if kind.startswith("range: ")]
+    assert len(ranges) < 52
+    assert len(trace.timeline.select(kind="range: others")) > 140
+    assert len(trace.timeline.select(kind=ranges)) == 200
+
+
+def test_a_timeline_has_events_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.timeline.timeline._MOST_EVENTS", 99)
+    bombs.traces(tmp_path, "kernels", 200)
+    with pytest.raises(StorageError, match="rank0.json: not a readable trace: it has more than 99 events$"):
+        Timeline.from_chrome_trace(tmp_path / "rank0.json")
+
+
+def test_millions_of_empty_events_are_refused(tmp_path: Path) -> None:
+    """The time and the memory that they take are those of events, and a packed file of 40 kB has ten million."""
+    path = tmp_path / "rank0.json.gz"
+    path.write_bytes(bombs.packed(*bombs.PACKED_TRACES["empty events"], 30))
+    for read in (read_traces, Timeline.from_chrome_trace):
+        with pytest.raises(StorageError, match=r"it has more than 11\d{5} events in \d{7} bytes$"):
+            read(path)
+
+
+def test_what_stands_around_the_events_has_values_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankscope.timeline.events._MOST_FIELD_VALUES", 99)
+    event = {"ph": "X", "cat": "kernel", "name": "k", "tid": 7, "ts": 1, "dur": 5}
+    contents: list[dict[str, Any]] = [
+        {"x": [0] * 100, "traceEvents": [event]},
+        {"traceEvents": [event], "x": [0] * 100},
+    ]
+    for content in contents:
+        path = tmp_path / "rank0.json"
+        path.write_text(json.dumps(content))
+        with pytest.raises(StorageError, match="rank0.json: not a readable trace: it has more than 99 values$"):
+            read_traces(path)
+
+
+def test_what_if_refuses_a_step_with_too_many_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bombs.traces(tmp_path, "kernels", 1)
+    traces = read_traces(tmp_path)
+    found = diagnose(traces)
+    whole = what_if(traces, found)
+    module = sys.modules[what_if.__module__]
+    monkeypatch.setattr(module, "_MOST_PAIRS_OF_STEPS", 1)
+    assert what_if(traces, found).answers[0].what == whole.answers[0].what  # from the last two steps alone
+    monkeypatch.setattr(module, "_MOST_PAIRS", 1)
+    with pytest.raises(ValueError, match="a step must have at most 1 pairs of gradients and allreduces, and has 4$"):
+        what_if(traces, found)
+
+
+def test_spans_around_events_are_those_of_their_threads() -> None:
+    """As with a loop over the threads, which took 3.6 s for 20,000 of them."""
+    chance = np.random.default_rng(29)
+    for _ in range(200):
+        num_spans, num_inner = chance.integers(0, 30, 2)
+        start_s = np.sort(chance.integers(0, 20, num_spans).astype(float))
+        spans = events(chance.integers(0, 4, num_spans), start_s, start_s + chance.integers(0, 4, num_spans))
+        at_s = chance.choice([*np.arange(20.0), np.nan], num_inner)
+        inner = events(chance.integers(-1, 4, num_inner), at_s, at_s)
+        expected = np.full(num_inner, -1)
+        for thread in range(-1, 4):
+            mine, asked = np.flatnonzero(spans.thread == thread), np.flatnonzero(inner.thread == thread)
+            row, inside = _within(inner.start_s[asked], spans.start_s[mine], spans.stop_s[mine])
+            expected[asked[inside]] = mine[row[inside]]
+        assert _around(spans, inner).tolist() == expected.tolist()
+
+
+def events(thread: Any, start_s: Any, stop_s: Any) -> _Events:
+    places = np.arange(thread.size)
+    return _Events(places, thread, start_s, stop_s, places, places)
+
+
+# ---- many groups and steps
+
+
+def trace_of(rank: int, num_groups: int, num_steps: int) -> Trace:
+    """A rank whose calls each are the only one of their group in their step."""
+    number = np.arange(max(num_groups, num_steps))
+    at_s = number % num_steps + 0.1
+    order = np.argsort(at_s, kind="stable")
+    zeros = np.zeros(number.size, int)
+    names = tuple(map(str, range(num_groups)))
+    calls = Calls(
+        number[order] % num_groups, zeros, zeros + 4, at_s[order], at_s[order], at_s[order], names, ("allreduce",)
+    )
+    steps = Timeline.of(Span(rank, "main", "step", step, float(step), step + 0.9) for step in range(num_steps))
+    return Trace(rank, steps, calls, group_ranks=dict.fromkeys(names, (0, 1)))
+
+
+def test_join_looks_at_groups_only_in_steps_that_have_calls_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 groups in 1,000 steps took 24 s for a thousand calls."""
+    compared = 0
+
+    def counted(*given: Any, before: Any = matching._matched) -> Any:
+        nonlocal compared
+        compared += 1
+        return before(*given)
+
+    monkeypatch.setattr(matching, "_matched", counted)
+    joined = join([trace_of(rank, 300, 300) for rank in range(2)])
+    assert (len(joined.calls), joined.problems) == (300, ())
+    assert compared == 300
+
+
+def test_calls_that_alternate_are_compared_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """difflib alone takes the cube of their number: 38 s for 2,000 calls, in which it searches a thousand times."""
+    num_searches = 0
+
+    def counted(*given: Any, before: Any = SequenceMatcher.find_longest_match) -> Any:
+        nonlocal num_searches
+        num_searches += 1
+        return before(*given)
+
+    monkeypatch.setattr(SequenceMatcher, "find_longest_match", counted)
+    one, other = matching._Key("allreduce", 1), matching._Key("allreduce", 2)
+    blocks = matching._compared([one, other] * 1000, [other, one, one] * 666)
+    assert num_searches < 20
+    assert [begin for what, _, _, begin, _ in blocks if what == "equal"]  # the longest pieces are found
+    assert blocks[-1][2::2] == (2000, 1998)
