@@ -54,7 +54,7 @@ def plant(place: Path) -> list[Path]:
     (place / "rankscope-main" / ".git").mkdir()
     (place / "rankscope-main" / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
     for name in ("rankscope-longerone", "rankscope-UPPERONE", "elsewhere"):  # with our marker, which is not enough
-        (place / name / ".owner").write_bytes(folders._marker_text())
+        (place / name / ".owner").write_bytes(folders._marker_text((place / name).stat().st_ino))
     for name in ("rankscope-main", "rankscope-otherone"):
         (place / name / ".owner").write_text("the department's backup\n")
     (place / "rankscope-emptyone" / ".owner").write_text("")  # as rankscope wrote it once

@@ -220,6 +220,13 @@ def test_compare_cannot_tell_without_a_spread() -> None:
     assert not re.search("slower|faster", shown.partition("Mean times")[2].partition("expected, got, why")[0])
 
 
+def test_compare_says_it_of_one_point_too(tmp_path: Path) -> None:
+    path = str(profile([Point("copy", 8, [1.0], [True])]).save(tmp_path / "one.json"))
+    words = " ".join(output("compare", path, path).split())
+    assert "1 point in both profiles has fewer than 4 iterations in A or B, so its noise is not known" in words
+    assert "B/A is 1.00. 4 runs of each" in words
+
+
 def test_compare_without_a_common_point_says_so(tmp_path: Path) -> None:
     one, other = (profile([Point("copy", size, [1.0] * 4, [True] * 4)]) for size in (8, 16))
     shown = output("compare", str(one.save(tmp_path / "a.json")), str(other.save(tmp_path / "b.json")))

@@ -54,7 +54,7 @@ import rankscope
 found = {}
 for module in pkgutil.iter_modules(rankscope.__path__):
     place = f"rankscope.{module.name}"
-    if module.name in ("__main__", "pytest_plugin"):
+    if module.name in ("__main__", "pytest_plugin", "yours"):  # `yours` is a file to copy, and imports as a user would
         continue
     try:
         package = importlib.import_module(place)
@@ -75,7 +75,7 @@ def test_every_package_imports_and_each_public_name_is_there_or_names_its_extra(
     assert done.returncode == 0, done.stderr
     failed = json.loads(done.stdout)
     assert {"rankscope.gradients", "rankscope.sampling.DistributedSampler", "rankscope.diagnose.watch"} <= set(failed)
-    assert [place for place in failed if place.count(".") == 1] == ["rankscope.gradients", "rankscope.yours"]
+    assert [place for place in failed if place.count(".") == 1] == ["rankscope.gradients"]
     for place, message in failed.items():
         assert INSTALL.search(message), f"{place}: {message}"
         assert message.startswith(place), message

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .collectives import Schedule
-from .values.extras import naming_extras
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-with naming_extras("rankscope.yours"):
-    import torch
-    from torch import Tensor, nn
-    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from rankscope.collectives import Schedule
 
 
 def samplers() -> tuple[list[Iterable[int]], int]:

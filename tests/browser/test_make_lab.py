@@ -100,8 +100,12 @@ def is_modified(page: Page) -> bool:
     return "jp-mod-dirty" in classes
 
 
-def was_run(notebook: dict[str, Any]) -> bool:
+def was_run(path: Path) -> bool:
     """Whether each cell has run since the notebook was copied: the stored ones show no live widgets."""
+    try:
+        notebook: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        return False  # Jupyter is writing it at this moment
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     has_widget = any(WIDGET in output.get("data", {}) for output in cells[0]["outputs"])
     return has_widget and all(cell["execution_count"] for cell in cells)
@@ -110,7 +114,7 @@ def was_run(notebook: dict[str, Any]) -> bool:
 def run_all_and_save(page: Page, path: Path) -> None:
     choose(page, "Run", "runmenu:run-all")
     deadline = time.monotonic() + RUN_MS / 1000
-    while not was_run(json.loads(path.read_text(encoding="utf-8"))):
+    while not was_run(path):
         assert time.monotonic() < deadline, "the notebook does not come to its end"
         page.wait_for_timeout(500)
         page.keyboard.press("Control+s")

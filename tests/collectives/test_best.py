@@ -138,6 +138,9 @@ def test_a_builder_that_makes_something_else_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", lambda n: build("allreduce", "ring", n + 1))
     with pytest.raises(ValueError, match="mine must build allreduce for 4 ranks, and built allreduce for 5"):
         best(1e3, cluster)
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", lambda n: n)
+    with pytest.raises(ValueError, match="what mine builds must be a Schedule, got 4"):
+        best(1e3, cluster)
     header = {"collective": "allreduce", "algorithm": "mine", "num_ranks": 4, "num_chunks": 1}
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", lambda n: Schedule.of_steps([], **header))
     with pytest.raises(ScheduleError, match="rank 0, chunk 0: ends without the shares of ranks 1, 2, 3"):

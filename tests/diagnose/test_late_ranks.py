@@ -138,6 +138,34 @@ def test_ranks_that_share_the_lateness_are_described_as_late_together_or_in_turn
     assert "rank 1 because of its backward" in line
 
 
+def test_a_rank_that_is_late_in_most_steps_is_not_said_to_be_late_in_each() -> None:
+    seconds = noisy("even", 0.05, 4, NUM_STEPS, 1)
+    seconds["loader"][:9, 2] += 0.06
+    (line,), _ = verdict(seconds)
+    assert line.startswith("Rank 2 arrives 60")
+    assert "late in 9 of 12 steps: its loader takes 64" in line
+
+
+def test_a_line_while_training_groups_ranks_by_cause_and_says_where_a_cause_is_not_the_only_one() -> None:
+    seconds = noisy("even", 0.05, 5, NUM_STEPS, 1)
+    seconds["loader"][:, :2] += 0.06
+    seconds["forward"][:, 2] += 0.06
+    line = verdict(seconds)[1]
+    assert "ranks 0 and 1 because of their loader" in line
+    assert "rank 2 because of its forward" in line
+    assert "mostly" not in line
+    seconds = noisy("even", 0.05, 4, NUM_STEPS, 1)
+    seconds["loader"][:, :2] += 0.09
+    seconds["optimizer"][:, :2] += 0.06
+    line = verdict(seconds)[1]
+    assert line.startswith("ranks 0 and 1 are late together, mostly because of their loader: ")
+
+
+def test_a_step_of_less_than_a_millisecond_does_not_take_zero() -> None:
+    own_s = np.full((NUM_STEPS, 2, len(PHASES)), 0.0001)
+    assert headline(lateness(range(2), windows(own_s), own_s), range(NUM_STEPS)) == "balanced, 0.7 ms per step"
+
+
 def test_one_pause_is_told_with_its_step_and_names_no_culprit() -> None:
     seconds = noisy("even", 0.05, 4, NUM_STEPS, 1)
     seconds["host"][7, 1] += 2.0

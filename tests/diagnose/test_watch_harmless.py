@@ -181,7 +181,7 @@ def test_watches_that_are_closed_in_the_order_of_opening_leave_torch_as_it_was()
 
 
 def replaced_by_others() -> list[bool]:
-    """Somebody replaces a method while a watch is open: theirs stays, and still works afterwards."""
+    """Somebody replaces a method while a watch is open: theirs stays, and the next watch sees each collective once."""
     original = vars(dist.ProcessGroup)["allreduce"]
     model = DistributedDataParallel(Net())
     asked = list[int]()
@@ -197,12 +197,18 @@ def replaced_by_others() -> list[bool]:
     stays = dist.ProcessGroup.allreduce is theirs
     value = torch.ones(1)
     dist.all_reduce(value)
+    with watch(model, batches(3), report=lambda line: None) as again:
+        for inputs in again.loader:
+            model(inputs).mean().backward()
+            dist.all_reduce(torch.ones(1))
+    calls = again.trace.calls
+    allreduces = [calls.kinds[kind] for kind in calls.kind].count("allreduce")
     dist.ProcessGroup.allreduce = original  # type: ignore[method-assign]
-    return [stays, asked == [1], float(value) == 2.0]
+    return [stays, asked == [1] * 4, float(value) == 2.0, allreduces == 3 + 3]  # of DDP, and of Python
 
 
 def test_what_somebody_else_replaced_meanwhile_stays() -> None:
-    assert in_ranks(replaced_by_others, 2) == [[True] * 3] * 2
+    assert in_ranks(replaced_by_others, 2) == [[True] * 4] * 2
 
 
 def enter_twice() -> list[bool]:
@@ -315,7 +321,7 @@ def an_error_of_the_users() -> list[str]:
                     model(inputs[:, :3] if kind == "model" else inputs).mean().backward()
         except Exception as error:
             found.append(type(error).__name__)
-    return [*found, str(not patches._open)]
+    return [*found, str(not patches._told.watchers)]
 
 
 def test_errors_of_the_training_job_stay_its_own() -> None:

@@ -46,7 +46,7 @@ from rankscope.pipeline_parallel import simulate as simulate_schedule
 from rankscope.sampling import assign
 from rankscope.transfer import overlap_share
 from rankscope.transfer import simulate as simulate_loop
-from rankscope.values.units import bytes_words, time_words
+from rankscope.values.units import bytes_words, cell_words, time_words
 from rankscope.zero.model import memory as zero_memory
 
 from ..machine.made import links, point, profile
@@ -439,7 +439,7 @@ def test_machine_passes_over_points_that_do_not_say_by_which_algorithm() -> None
 def test_machine_predicts_other_numbers_of_ranks_and_says_that_they_were_not_measured() -> None:
     lines = report(MACHINE, num_ranks=6)
     expected_s = profiles()["one"].predict("allreduce", "ring", 2**18, num_ranks=6).makespan_s
-    assert lines[0].startswith(f"predicted: {time_words(expected_s)}, ")
+    assert lines[0].startswith(f"predicted: {cell_words(expected_s)}, ")
     assert lines[1] == "not measured at this size, on 6 ranks"
     assert ", measured " not in svg(MACHINE, "ranking", num_ranks=6)
 

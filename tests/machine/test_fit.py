@@ -135,6 +135,12 @@ def test_intervals_hold_the_truth_as_often_as_they_say(noise: float, number: int
         assert 0.88 <= share <= 1.0
 
 
+def test_a_latency_and_its_interval_have_one_unit() -> None:
+    sizes = [4**power for power in range(5, 13)]
+    samples = [(1.04e-3 + size / 1e9) * np.random.default_rng(size).uniform(0.7, 1.5, 20) for size in sizes]
+    assert re.match(r"α 1\.\d+ ms \(0\.\d+ ms to 1\.\d+ ms\), B ", str(fit_link(sizes, samples)))
+
+
 def test_intervals_are_no_wider_than_they_must_be() -> None:
     fit = fit_link(SIZES, drawn(0, 0.02, 20))
     low, high = fit.alpha_s_interval

@@ -17,6 +17,7 @@ import pytest
 from rankscope import machine
 from rankscope.cli import main
 from rankscope.machine import Profile
+from rankscope.machine.logs import merged
 from rankscope.values.storage import StorageError
 from tests.tools.rare_logs import ALL as READERS
 from tests.tools.rare_logs import RARE
@@ -152,6 +153,8 @@ def test_the_number_of_ranks_chooses_among_tables_of_several(tmp_path: Path) -> 
     assert_same(one(tmp_path, sweep, num_ranks=4), made.printed("all_reduce", 4))
     with pytest.raises(ValueError, match=r"its tables are of 2, 4 and 8 ranks, and none is of 16$"):
         read(tmp_path, sweep, num_ranks=16)
+    with pytest.raises(ValueError, match="the tables are of 2, 4 and 8 ranks, .* choose it with num_ranks"):
+        merged(read(tmp_path, sweep), "sweep")
     unlisted = [line for number in (2, 4) for line in made.table(num_ranks=number, listed=False)]
     assert_same(one(tmp_path, unlisted, num_ranks=2), made.printed("all_reduce", 2))
     broadcast = made.table("broadcast", listed=False)  # states no number, so it is of the number given
@@ -723,7 +726,7 @@ def test_the_command_says_what_it_read_and_writes_one_machine(
 ) -> None:
     log, other = tmp_path / "a.log", tmp_path / "b.log"
     log.write_text("\n".join([*made.table(), *made.table("all_gather")]))
-    other.write_text("\n".join(made.table(num_ranks=4)))
+    other.write_text("\n".join(made.table()).replace("NVIDIA", "AMD"))
     assert main(["import", str(log), "-o", str(tmp_path / "box.json")]) == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "a, allreduce: 8 ranks on 1 node, nccl, nccl-tests 2.17.8: 18 times, 128 B to 2 GiB" in words

@@ -129,6 +129,15 @@ def test_one_of_another_machine_on_a_shared_file_system_stays(place: Path, monke
     assert folder.exists()
 
 
+def test_a_copy_of_one_stays(place: Path) -> None:
+    copy = place / "rankscope-evidence"  # somebody looks into what a killed process has left
+    shutil.copytree(killed_owners_folder(place), copy)
+    before = contents([copy])
+    folders._sweep(place)
+    assert contents([copy]) == before
+    assert [path.name for path in place.iterdir()] == [copy.name]
+
+
 def test_a_link_out_of_a_swept_folder_is_deleted_and_what_it_points_to_stays(place: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

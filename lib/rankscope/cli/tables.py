@@ -259,9 +259,10 @@ def _compared(both: DataFrame) -> Iterator[str]:
         yield f"Of {count_of(len(judged), 'point')} in both profiles, {counts}; {within or 'none'} {is_are} {noise}."
     if len(unknown):
         points = f"{count_of(len(unknown), 'point')} in both profiles"
-        few = f"have fewer than {LEAST_CLEAN} iterations in A or B, so their noise is not known"
-        low, high = float(unknown.ratio.min()), float(unknown.ratio.max())
-        cannot = f"`compare` cannot tell whether B differs there; B/A is {low:.2f} to {high:.2f}"
+        have, their = ("has", "its") if len(unknown) == 1 else ("have", "their")
+        few = f"{have} fewer than {LEAST_CLEAN} iterations in A or B, so {their} noise is not known"
+        ends = dict.fromkeys([f"{unknown.ratio.min():.2f}", f"{unknown.ratio.max():.2f}"])
+        cannot = f"`compare` cannot tell whether B differs there; B/A is {' to '.join(ends)}"
         yield f"{points} {few}: {cannot}. {LEAST_CLEAN} runs of each, imported together, would have a spread."
     if not len(both):
         yield "The profiles have no point in common."

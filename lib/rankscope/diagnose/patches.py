@@ -66,37 +66,48 @@ class _Patch(NamedTuple):
     replacement: Any
 
 
+class _Told:
+    """Whom replacements tell. All that are made at once share one: the first watch makes them, and the last one ends.
+
+    Somebody who has replaced one of ours goes on calling it. It then tells nobody, so that the next watch, which
+    replaces their method, is told only once.
+    """
+
+    def __init__(self) -> None:
+        self.watchers: tuple[Watcher, ...] = ()
+
+
 _lock = threading.Lock()
-_open: tuple[Watcher, ...] = ()
+_told = _Told()
 _patches: list[_Patch] = []
 
 
 def start(watcher: Watcher) -> None:
     """Have the methods tell this watcher, too."""
-    global _open
+    global _told
     with _lock:
-        if not _open:
-            _replace_all()
-        _open = (*_open, watcher)
+        if not _told.watchers:
+            _told = _Told()
+            _replace_all(_told)
+        _told.watchers = (*_told.watchers, watcher)
 
 
 def stop(watcher: Watcher) -> None:
     """Tell it no more; with the last one, all methods are as they were before the first."""
-    global _open
     with _lock:
-        was_open = bool(_open)
-        _open = tuple(other for other in _open if other is not watcher)
-        if was_open and not _open:
+        had_any = bool(_told.watchers)
+        _told.watchers = tuple(other for other in _told.watchers if other is not watcher)
+        if had_any and not _told.watchers:
             _restore_all()
 
 
-def _replace_all() -> None:
+def _replace_all(told: _Told) -> None:
     for name, kind in KINDS.items():
-        _replace(dist.ProcessGroup, name, partial(_collective, kind))
-    _replace(torch.optim.Optimizer, "zero_grad", _zero_grad)
-    _replace(DistributedDataParallel, "__call__", _forward)
-    _replace(DistributedDataParallel, "_sync_buffers", _broadcast)
-    _replace(OptimizedModule, "__call__", _forward)
+        _replace(dist.ProcessGroup, name, partial(_collective, told, kind))
+    _replace(torch.optim.Optimizer, "zero_grad", partial(_zero_grad, told))
+    _replace(DistributedDataParallel, "__call__", partial(_forward, told))
+    _replace(DistributedDataParallel, "_sync_buffers", partial(_broadcast, told))
+    _replace(OptimizedModule, "__call__", partial(_forward, told))
 
 
 def _replace(owner: Any, name: str, replacement_of: Callable[[Any], Callable[..., Any]]) -> None:
@@ -122,10 +133,10 @@ def _restore_all() -> None:
 # ---- what stands in for the methods
 
 
-def _forward(method: Any) -> Callable[..., Any]:
+def _forward(told: _Told, method: Any) -> Callable[..., Any]:
     def call(module: Any, *args: Any, **options: Any) -> Any:
         model = module._orig_mod if isinstance(module, OptimizedModule) else module
-        watchers = [watcher for watcher in _open if watcher.watches(model)]
+        watchers = [watcher for watcher in told.watchers if watcher.watches(model)]
         for watcher in watchers:
             watcher.before_forward()
         outputs = method(module, *args, **options)
@@ -136,9 +147,9 @@ def _forward(method: Any) -> Callable[..., Any]:
     return call
 
 
-def _broadcast(method: Any) -> Callable[..., Any]:
+def _broadcast(told: _Told, method: Any) -> Callable[..., Any]:
     def sync_buffers(model: Any, *args: Any, **options: Any) -> Any:
-        watchers = [watcher for watcher in _open if watcher.watches(model)]
+        watchers = [watcher for watcher in told.watchers if watcher.watches(model)]
         for watcher in watchers:
             watcher.before_broadcast()
         answer = method(model, *args, **options)
@@ -149,9 +160,9 @@ def _broadcast(method: Any) -> Callable[..., Any]:
     return sync_buffers
 
 
-def _collective(kind: str, method: Any) -> Callable[..., Any]:
+def _collective(told: _Told, kind: str, method: Any) -> Callable[..., Any]:
     def ask(group: Any, *args: Any, **options: Any) -> Any:
-        watchers = _open
+        watchers = told.watchers
         calls = [watcher.before_collective(group, kind, args) for watcher in watchers]
         work = method(group, *args, **options)
         for watcher, call in zip(watchers, calls, strict=True):
@@ -163,9 +174,9 @@ def _collective(kind: str, method: Any) -> Callable[..., Any]:
     return ask
 
 
-def _zero_grad(method: Any) -> Callable[..., Any]:
+def _zero_grad(told: _Told, method: Any) -> Callable[..., Any]:
     def clear(optimizer: Any, *args: Any, **options: Any) -> Any:
-        watchers = _open
+        watchers = told.watchers
         for watcher in watchers:
             watcher.stamp("zero_grad", True)
         answer = method(optimizer, *args, **options)

@@ -16,7 +16,6 @@ from .trace import PHASES
 _SELDOM_SHARE = 0.2  # of a step: a rank that is later than this is mentioned, though it is late too seldom …
 _SELDOM_NOISE = 2.0  # … and later than so many times the noise
 _QUANTILE = 0.9  # of how far ranks are from each other: the noise that a verdict states
-_IN_EACH_STEP = 0.7  # of the steps: "in each step"
 _AT_ONCE = 0.5  # of the late steps of one rank: another one is late in the same steps
 _MOST_OF_IT = 0.5  # of all waiting
 _FEW = 0.25  # of the steps: most of the waiting in so few of them is told step by step
@@ -66,7 +65,7 @@ class _Words:
     def of_one(self, late: LateRank) -> list[str]:
         """A line for each cause of a rank that is late alone."""
         rank = self._found.ranks[late.place]
-        mean_s = float(self._late_s[self._rows(late), late.place].mean())
+        mean_s = float(self._late_s[late.in_steps, late.place].mean())
         arrives = f"arrives {in_ms(mean_s)} late {self._when(late)}"
         if mean_s <= 0:  # a rank that is named before it has more own time
             arrives = "would be the next that is late"
@@ -90,7 +89,7 @@ class _Words:
                 by_cause[culprit.cause].append(late)
         for cause, ranks in by_cause.items():
             its = "its" if len(ranks) == 1 else "their"
-            lateness_s = [float(self._late_s[self._rows(late), late.place].mean()) for late in ranks]
+            lateness_s = [float(self._late_s[late.in_steps, late.place].mean()) for late in ranks]
             arrives = "arrives" if len(ranks) == 1 else "arrive"
             when = self._when(ranks[0]) if len({self._when(late) for late in ranks}) == 1 else "in their late steps"
             lines.append(
@@ -111,24 +110,18 @@ class _Words:
             return "nothing"
         return f"at most {in_ms(max(saved_s))}"
 
-    def _rows(self, late: LateRank) -> NDArray[np.bool_]:
-        """The steps that a rank's times are the means of: its late ones, or all where it is late in most."""
-        if late.in_steps.mean() > _IN_EACH_STEP:
-            return np.ones(len(late.in_steps), bool)
-        return late.in_steps
-
     def _when(self, late: LateRank) -> str:
-        if self._rows(late).all():
+        if late.in_steps.all():
             return "in each step"
         return f"in {late.in_steps.sum()} of {len(late.in_steps)} steps"
 
     def _why(self, ranks: Sequence[LateRank], cause: str, its: str) -> str:
         """What takes longer on these ranks, and what it takes on the calm ones."""
-        in_all_steps = all(self._rows(late).all() for late in ranks)
+        in_all_steps = all(late.in_steps.all() for late in ranks)
         columns = [*range(len(PHASES))] if cause in ("starved", "slower") else [PHASES.index(cause)]
         takes_s, usual_s, starved_s = [], [], []
         for late in ranks:
-            rows = self._rows(late)
+            rows = late.in_steps
             takes_s.append(float(self._found.phase_s[rows, late.place][:, columns].sum(axis=1).mean()))
             usual_s.append(float(late.usual_s[rows][:, columns].sum(axis=1).mean()))
             starved_s.append(late.starved_s)
@@ -152,7 +145,7 @@ class _Words:
         longer_s = np.zeros(len(PHASES))
         for late in ranks:
             usual_s = median_of_others(self._host_s)[:, late.place]
-            longer_s += (self._host_s[:, late.place] - usual_s)[self._rows(late)].sum(axis=0)
+            longer_s += (self._host_s[:, late.place] - usual_s)[late.in_steps].sum(axis=0)
         return PHASES[int(longer_s.argmax())]
 
     # ---- nobody is late, or nobody can be named
@@ -230,12 +223,17 @@ def headline(found: Lateness, steps: Sequence[int]) -> str:
         cost = f"{_whole_ms(first.cost_s)} of each step of {step}"
         return f"rank {first.rank} is late, {_because(first.cause, 'its')}: {cost}"
     who = listed("rank", [found.ranks[late.place] for late in group])
-    first_causes = {late.culprits[0].cause for late in group}
-    if len(first_causes) == 1:
-        return f"{who} are late {_pattern(group)}, {_because(first_causes.pop(), 'their')}: {cost}"
-    each = [f"rank {late.culprits[0].rank} {_because(late.culprits[0].cause, 'its')}" for late in group]
-    if len(each) > _MOST_LISTED:
-        each[_MOST_LISTED:] = [f"{len(each) - _MOST_LISTED} more"]
+    by_first_cause = defaultdict[str, list[int]](list)
+    for late in group:
+        by_first_cause[late.culprits[0].cause].append(found.ranks[late.place])
+    mostly = "mostly " if any(len(late.culprits) > 1 for late in group) else ""  # the cost is of all causes
+    if len(by_first_cause) == 1:
+        (only_cause,) = by_first_cause
+        return f"{who} are late {_pattern(group)}, {mostly}{_because(only_cause, 'their')}: {cost}"
+    each = []
+    for cause, ranks in by_first_cause.items():
+        its = "its" if len(ranks) == 1 else "their"
+        each.append(f"{listed('rank', ranks)} {mostly}{_because(cause, its)}")
     return f"{who} are late {_pattern(group)}, {_and(each)}: {cost}"
 
 
@@ -373,4 +371,5 @@ def in_ms(seconds: float) -> str:
 
 
 def _whole_ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.0f} ms"
+    """Whole milliseconds if that is at least two digits."""
+    return f"{seconds * 1e3:.0f} ms" if seconds >= 0.00995 else in_ms(seconds)

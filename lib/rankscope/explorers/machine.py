@@ -17,7 +17,7 @@ from ..machine.profile import NATIVE, Point
 from ..machine.verdict import bound_s
 from ..timeline import Timeline
 from ..values.checks import of_type, printable
-from ..values.units import parse_bytes, time_words, times_in_one_unit
+from ..values.units import cell_words, parse_bytes, times_in_one_unit
 from .explorer import Explorer, Now, Setting, sizes
 from .opening import shows
 
@@ -83,7 +83,7 @@ class Machines:
         point = measured.get(now.algorithm)
         if point is None:
             lines = [
-                f"predicted: {time_words(predicted_s)}, {times}",
+                f"predicted: {cell_words(predicted_s)}, {times}",
                 f"not measured at this size, on {now.num_ranks} ranks",
             ]
         else:
@@ -100,7 +100,7 @@ class Machines:
         """
         profile = self.profiles[now.profile]
         if point := self.measured(now).get(NATIVE):
-            return [f"{profile.backend}'s own: {time_words(point.median_s)}"]
+            return [f"{profile.backend}'s own: {cell_words(point.median_s)}"]
         if now.num_ranks != profile.num_ranks:
             return []
         found = interpolated(profile, "allreduce", self.num_bytes(now))

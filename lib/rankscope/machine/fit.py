@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..cluster import Link
 from ..values.checks import count_of, is_scalar, number, several, whole
 from ..values.frozen import each
-from ..values.units import bytes_words, rate_words, time_words
+from ..values.units import bytes_words, cell_words, rate_words, times_in_one_unit
 
 LEAST_SIZES = 5
 MOST_PIECES, LEAST_A_PIECE = 3, 3
@@ -66,7 +66,7 @@ class LinkFit:
         return ""
 
     def __str__(self) -> str:
-        alpha, low, high = map(time_words, (self.link.alpha_s, *self.alpha_s_interval))
+        alpha, low, high = times_in_one_unit(self.link.alpha_s, *self.alpha_s_interval)
         rate, least, most = map(_rate, (self.link.bytes_per_s, *self.bytes_per_s_interval))
         line = f"α {alpha} ({low} to {high}), B {rate} ({least} to {most})"
         each = (f"from {bytes_words(start)} on {_words(link)}" for start, link in self.pieces)
@@ -237,7 +237,7 @@ def _inverse(beta: float) -> float:
 
 
 def _words(link: Link) -> str:
-    return f"α {time_words(link.alpha_s)}, B {_rate(link.bytes_per_s)}"
+    return f"α {cell_words(link.alpha_s)}, B {_rate(link.bytes_per_s)}"
 
 
 def _rate(bytes_per_s: float) -> str:

@@ -38,6 +38,6 @@ def of_the_bank() -> tuple[Network, ...]:
 
 
 def recorded() -> tuple[Network, ...]:
-    """Return the networks on which rankscope's authors measured Gloo; the profiles are in notebooks/profiles."""
+    """Return the networks on which rankscope's authors measured Gloo's allreduce, as profiles in `RECORDED`."""
     profiles = [Profile.load(path) for path in sorted(RECORDED.glob("*.json"))]
     return tuple([profile.network(str(profile.provenance["name"])) for profile in profiles])

@@ -9,12 +9,16 @@ import numpy as np
 from ..networks import CostTable, Network
 from .constants import GPUS
 from .model import Model
+from .public import PUBLIC_ERRORS
 
 _GPUS = ("a100", "h100", "b200")
 _GPUS_PER_NODE = 8
 _SIZES = tuple(round(2 ** (half / 2)) for half in range(2 * 8, 2 * 36 + 1))  # 256 B to 64 GiB, two per octave
-_ERRORS = (  # of the curves that notebook 17 and python -m tests.benchmarks.nccl compare
-    "NCCL's model, not a measurement: the median error is about 4 % on one node, and 4 to 57 % between nodes"
+_ON_A_NODE = "{} to {} %".format(*PUBLIC_ERRORS["NVLink"].model)
+_BETWEEN_NODES = "{} to {} %".format(*PUBLIC_ERRORS["InfiniBand"].model)
+_ERRORS = (
+    f"NCCL's model, not a measurement: on public machines it is off by {_ON_A_NODE} on one node, and by "
+    f"{_BETWEEN_NODES} between nodes"
 )
 
 

@@ -2,8 +2,9 @@
 
 Others keep folders next to ours, under names like ours, and theirs must survive. So a folder is swept only if all of
 this holds: its name is one that `tempfile.mkdtemp` makes with our prefix; it is a folder, not a link to one; it and the
-marker in it belong to this user; the marker has our text and the name of this machine; nobody holds the marker's lock.
-The marker is locked before the folder has its name, so a folder is never without its lock while its owner lives.
+marker in it belong to this user; the marker has our text with the name of this machine and the folder's inode, which a
+copy of the folder does not have; nobody holds the marker's lock. The marker is locked before the folder has its name,
+so a folder is never without its lock while its owner lives.
 """
 
 from __future__ import annotations
@@ -72,9 +73,9 @@ def memory() -> Path | None:
     return place if place.is_dir() and os.access(place, os.W_OK) else None
 
 
-def _marker_text() -> bytes:
+def _marker_text(inode: int) -> bytes:
     # On a shared file system a lock may be known to one machine only, so each sweeps its own folders.
-    return f"temporary folder of rankscope on {platform.node()}\n".encode(errors="replace")
+    return f"temporary folder of rankscope on {platform.node()}, inode {inode}\n".encode(errors="replace")
 
 
 def _make_marker(folder: Path) -> int | None:
@@ -84,7 +85,7 @@ def _make_marker(folder: Path) -> int | None:
     marker = os.open(folder / _MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(marker, _marker_text())
+        os.write(marker, _marker_text(folder.stat().st_ino))
     except OSError:
         os.close(marker)
         os.unlink(folder / _MARKER)
@@ -109,7 +110,7 @@ def _sweep(place: Path) -> None:
 
 
 def _is_ours(folder: int, marker: int) -> bool:
-    """Whether a folder and the marker in it, both open, are this user's, and the marker has our text."""
+    """Whether a folder and the marker in it, both open, are this user's, and the marker is of this folder."""
     user = os.geteuid()
     about_folder = os.fstat(folder)
     about_marker = os.fstat(marker)
@@ -117,7 +118,7 @@ def _is_ours(folder: int, marker: int) -> bool:
         return False
     if not stat.S_ISREG(about_marker.st_mode):
         return False
-    text = _marker_text()
+    text = _marker_text(about_folder.st_ino)
     return os.pread(marker, len(text) + 1, 0) == text
 
 

@@ -80,15 +80,21 @@ def _of_ranks(log: Log, profiles: Sequence[Profile], num_ranks: int) -> list[Pro
 
     Raises StorageError if there are tables of collectives, but none of so many ranks.
     """
-    others = [one.num_ranks for one in profiles if _is_of_ranks(one) and one.num_ranks != num_ranks]
-    wanted = [one for one in profiles if not _is_of_ranks(one) or one.num_ranks == num_ranks]
-    if others and not any(map(_is_of_ranks, wanted)):
-        numbers = sorted(set(others))
+    numbers = _numbers_of_ranks(profiles)
+    if numbers and num_ranks not in numbers:
         if len(numbers) == 1:
             log.fail(1, f"its tables are of {numbers[0]} ranks, not of {num_ranks}")
-        known = ", ".join(map(str, numbers[:-1]))
-        log.fail(1, f"its tables are of {known} and {numbers[-1]} ranks, and none is of {num_ranks}")
-    return wanted
+        log.fail(1, f"its tables are of {_listed(numbers)} ranks, and none is of {num_ranks}")
+    return [one for one in profiles if not _is_of_ranks(one) or one.num_ranks == num_ranks]
+
+
+def _numbers_of_ranks(profiles: Sequence[Profile]) -> list[int]:
+    """Return the numbers of ranks of the tables of collectives."""
+    return sorted({one.num_ranks for one in profiles if _is_of_ranks(one)})
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def _is_of_ranks(profile: Profile) -> bool:
@@ -99,8 +105,17 @@ _ONE_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "
 
 
 def merged(profiles: Sequence[Profile], name: str) -> Profile:
-    """Return one profile from several logs of a machine. Raises ValueError if they are of different machines."""
+    """Return one profile from several logs of a machine.
+
+    Raises ValueError if they are of different machines or numbers of ranks.
+    """
     first = profiles[0]
+    numbers = _numbers_of_ranks(profiles)
+    if len(numbers) > 1:
+        raise ValueError(
+            f"the tables are of {_listed(numbers)} ranks, and a profile is of one number: choose it with num_ranks "
+            "(--num-ranks on the command line)"
+        )
     points: dict[Any, Point] = {}
     for one in profiles:
         told = difference(first.provenance, one.provenance, _ONE_MACHINE)
