@@ -306,10 +306,9 @@ def output_path(path: PathLike) -> Path:
         target = Path(path).resolve()
     except RuntimeError as error:  # what Python 3.11 and 3.12 say of a loop; "none/../loop" is one, and has no stat
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path)) from error
-    if target.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if target.exists() and not target.is_file():
-        raise FileExistsError(errno.EEXIST, "it exists and is not a file", os.fspath(path))
+        code = errno.EISDIR if target.is_dir() else errno.EEXIST
+        raise OSError(code, "it exists and is not a file", os.fspath(path))
     return target
 
 
