@@ -61,9 +61,8 @@ class Meter:
 
 
 def _hang(path: str) -> None:
-    from rankscope.figures.jobs import hang_page
-
     from rankscope.diagnose import explain_hang, read_dumps
+    from rankscope.diagnose.figures.jobs import hang_page
 
     hang = explain_hang(read_dumps(path))
     hang_page("job", hang)
@@ -137,11 +136,11 @@ def _cost(action: str, path: str) -> Cost:
 
 def main() -> None:
     import numpy  # noqa: F401
-    import rankscope.cli.tables
-    import rankscope.figures.jobs
 
     import rankscope.box
+    import rankscope.box.tables
     import rankscope.diagnose
+    import rankscope.diagnose.figures.jobs
 
     modules: Any = (rankscope.diagnose, rankscope.box)
     for module in modules:

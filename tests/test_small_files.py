@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rankscope.diagnose.what_if import what_if
 
 from rankscope.box import read_log
 from rankscope.common.storage import (
@@ -26,6 +25,7 @@ from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose import join as matching
 from rankscope.diagnose.join import join
 from rankscope.diagnose.kineto import _around, _Events, _within
+from rankscope.diagnose.savings import what_if
 from rankscope.diagnose.trace import Calls, Trace
 from rankscope.timeline import Span, Timeline
 

@@ -21,8 +21,8 @@ from typer.main import get_command
 from rankscope.cli import app, main
 from rankscope.train.ddp import LocalStep
 
+from ..box.nccl.test_topology import dump as topology_dump
 from ..diagnose.made_traces import write_traces
-from ..test_nccl_topology import dump as topology_dump
 from . import damage
 from .files import PROFILES, ROOT, STORED
 from .kills import marked

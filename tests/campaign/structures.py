@@ -18,25 +18,24 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rankscope.diagnose.what_if import what_if
-from rankscope.figures.jobs import hang_page, job_page
-
 from rankscope.box import Profile, read_log
 from rankscope.box.nccl import read_topology
 from rankscope.cli import main
 from rankscope.diagnose import diagnose, explain_hang, read_dumps, read_traces
+from rankscope.diagnose.figures.jobs import hang_page, job_page
 from rankscope.diagnose.join import join
 from rankscope.diagnose.perfetto import to_perfetto
+from rankscope.diagnose.savings import what_if
 from rankscope.parts.files import PartError, load_part, loaded
 from rankscope.sampling import Assignment
 from rankscope.timeline import Timeline
 from rankscope.train.ddp import LocalStep
 
 from .. import bombs
+from ..box.nccl.test_topology import dump as topology_dump
 from ..diagnose.made_dumps import entry
 from ..diagnose.made_traces import write_traces
 from ..explorers.cases import CASES
-from ..test_nccl_topology import dump as topology_dump
 from ..test_no_files import INPUTS, LOG, NO_FILES, NO_INPUTS, OUTPUTS
 from .commands import judge
 from .files import STORED

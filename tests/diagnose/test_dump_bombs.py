@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rankscope.figures.jobs import hang_page
 
 from rankscope.common.storage import StorageError
 from rankscope.diagnose import explain_hang, pickles, read_dumps
+from rankscope.diagnose.figures.jobs import hang_page
 from rankscope.diagnose.pickles import DEEPEST, read_pickle
 
 from .. import bombs
