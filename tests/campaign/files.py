@@ -33,7 +33,7 @@ from . import damage
 from .pool import Case
 
 ROOT = Path(__file__).parents[2]
-STORED, PROFILES = ROOT / "tests" / "values" / "stored", ROOT / "notebooks" / "profiles"
+STORED, PROFILES = ROOT / "tests" / "common" / "stored", ROOT / "notebooks" / "profiles"
 EXPECTED = (ValueError, OSError)
 READINGS = [(0.0, 1e-3, 2e-3), (5e-3, 6e-3, 7e-3)]
 
