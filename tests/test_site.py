@@ -17,7 +17,7 @@ import pytest
 import typer
 from pages import api, commands, gpu_box, links, notebooks, sources
 from pages.docstrings import as_rst, is_left_out
-from pages.states import GRIDS, LEAST_STATES, Shown, stored
+from pages.states import LEAST_STATES, Shown, stored
 from typer.testing import CliRunner
 
 from rankscope.box import bank
@@ -27,6 +27,7 @@ from rankscope.explorers.entries import catalogue
 from rankscope.explorers.opening import Entry
 
 ROOT = Path(__file__).parents[1]
+NAMES = [entry.name for entry in catalogue()]
 PNG = {"output_type": "display_data", "metadata": {}, "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
 WIDGET = {
     "output_type": "execute_result",
@@ -145,7 +146,7 @@ def test_every_stored_state_is_what_the_explorer_shows(entry: Entry) -> None:
         assert grid.explorer.read(line) == now
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_explorer_has_hundreds_of_states_and_names_what_is_not_in_them(name: str) -> None:
     grid = Shown(name).grid()
     assert grid.num_states >= LEAST_STATES
@@ -161,10 +162,6 @@ def test_a_stored_state_has_the_ranks_of_its_network() -> None:
     assert (ranks["abci_a100_4x8"], ranks["l40s_4"], ranks["nccl:h100"]) == (32, 4, 32)
     for now in grid.states():
         assert grid.explorer.read(grid.explorer.line(now)) == now
-
-
-def test_every_explorer_has_a_grid() -> None:
-    assert set(GRIDS) == {entry.name for entry in catalogue()}
 
 
 def test_pages_share_what_is_stored_where_the_grid_is_the_same() -> None:
@@ -189,7 +186,7 @@ def test_what_changes_nothing_is_known_and_where_a_slider_ends() -> None:
             assert [most[one] >= grid.axes[one][-1] for one in most] == [end == 1 for end in limits["ends"].values()]
 
 
-@pytest.mark.parametrize("name", GRIDS)
+@pytest.mark.parametrize("name", NAMES)
 def test_presets_of_an_explorer_are_on_its_page(name: str) -> None:
     grid = Shown(name).grid()
     explorer = grid.explorer

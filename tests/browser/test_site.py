@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 from make_site import build
 from pages.links import problems
-from pages.states import FOLDER, GRIDS, Shown, packed
+from pages.states import FOLDER, Shown, packed
 from playwright.sync_api import Locator, Page
 
 from rankscope.explorers.entries import catalogue
@@ -66,7 +66,7 @@ PAPER = """() => "#" + getComputedStyle(document.body).backgroundColor.match(/\\
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    only_ends = GRIDS.keys() - {WHOLE}
+    only_ends = {entry.name for entry in catalogue()} - {WHOLE}
     assert build(folder / "pages", folder / "work", only_ends) == 0, "Sphinx warns: see above"
     return folder / "pages"
 
@@ -213,7 +213,7 @@ def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> No
     page.goto((site / "notebooks" / f"{entry.notebook}.html").as_uri())
     place = opened(page.locator(f".explorer[data-states^={entry.name}_]").first)
     controls = place.locator(".explorer-controls :is(input, select)")
-    assert controls.count() == len(GRIDS[entry.name])
+    assert controls.count() == len(entry.on_the_site)
     for control in place.locator(".explorer-controls label:has(:disabled)").all():
         assert control.get_attribute("title")
     assert dead_controls(place) == []

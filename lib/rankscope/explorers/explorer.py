@@ -25,6 +25,9 @@ _NO_LITERAL = SyntaxError, ValueError, TypeError, RecursionError, MemoryError
 Now = Any  # what every setting is set to: a named tuple, so that it can be a key of a cache
 
 
+ALL: tuple[Any, ...] = ()  # of a setting that moves on the site: every value that its control offers
+
+
 class Steps(tuple[Any, ...]):
     """The values of a slider, in order: each as a person types it, or a pair (label, value)."""
 

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..common.extras import naming_extras
+from ..common.frozen import ReadOnly
 from .explorer import Explorer, Setting
 
 if TYPE_CHECKING:
@@ -33,13 +34,15 @@ class Entry(NamedTuple):
     """The function that opens an explorer, a title, and the notebook (its file's stem) that explains it.
 
     `inputs` returns what the explorer takes of what the gallery was given, None if that is nothing. It raises
-    ValueError for what is no profile.
+    ValueError for what is no profile. `on_the_site` has the settings that move on its static page, where no kernel
+    runs, with their values; `ALL` stands for every value of the control.
     """
 
     show: Callable[..., Panel]
     title: str
     notebook: str
     inputs: Callable[[Given], Any] = _no_inputs
+    on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly()
 
     @property
     def name(self) -> str:
@@ -56,12 +59,13 @@ def shows(
     title: str = "",
     notebook: str = "",
     inputs: Callable[[Given], Any] = _no_inputs,
+    on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly(),
 ) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
     """Make of a function that returns an Explorer one that opens its panel, and takes settings as keywords, too.
 
     The new function's signature and docstring list the settings; `explorer_of` gives the Explorer. `opens` is the
     module and the class of the panel, which is imported when one is opened, so that importing an explorer does not need
-    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue; see there for `notebook` and `inputs`.
+    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue; see there for the last three.
     """
 
     def decorate(make: Callable[..., Explorer]) -> Callable[..., Panel]:
@@ -92,7 +96,7 @@ def shows(
             "explorer": made,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
         }
         if title:
-            ENTRIES[make.__name__] = Entry(show, title, notebook, inputs)
+            ENTRIES[make.__name__] = Entry(show, title, notebook, inputs, on_the_site)
         return show
 
     return decorate

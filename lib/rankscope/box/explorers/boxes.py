@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from ...common.units import parse_bytes, rates_in_one_unit, times_in_one_unit
-from ...explorers.explorer import Explorer, Now, Setting, sizes
+from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
 from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
 from .. import Profile, bank
@@ -138,7 +138,23 @@ def profiles_of_gpus(given: Given) -> dict[str, Profile]:
     return {name: profile for name, profile in profiles.items() if profile.provenance.get("gpus")}
 
 
-@shows(SETTINGS, title="Collectives measured on GPU boxes", notebook="15_measured_gpu_boxes", inputs=profiles_of_gpus)
+ON_THE_SITE = {
+    "collective": ("allreduce", "all_to_all"),
+    "first": ("b200_8", "h100_8", "h100_4", "l40s_2", "runpod_a100_2"),
+    "second": ("h100_8", "rtx_pro_6000_8", "l40s_8", "runpod_a100_2_no_p2p", "none"),
+    "third": ("a100_80gb_8", "l40s_8", "none"),
+    "view": ALL,
+    "message": ("64 KiB", "1 MiB", "64 MiB"),
+}
+
+
+@shows(
+    SETTINGS,
+    title="Collectives measured on GPU boxes",
+    notebook="15_measured_gpu_boxes",
+    inputs=profiles_of_gpus,
+    on_the_site=ON_THE_SITE,
+)
 def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the time of collectives on up to three machines, from the bank or your own.
 

@@ -10,7 +10,7 @@ from typing import Any
 from ...collectives import ALGORITHMS
 from ...common.checks import of_type, printable
 from ...common.units import cell_words, parse_bytes, times_in_one_unit
-from ...explorers.explorer import Explorer, Now, Setting, sizes
+from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
 from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
@@ -152,7 +152,21 @@ def interpolated(profile: Profile, collective: str, num_bytes: int) -> tuple[flo
     return None
 
 
-@shows(SETTINGS, title="Recorded machines against the model", notebook="07_model_and_machine", inputs=profiles_of)
+ON_THE_SITE = {
+    "profile": ALL,
+    "algorithm": ALL,
+    "num_ranks": (2, 3, 4, 8),
+    "message": ("1 KiB", "16 KiB", "256 KiB", "1 MiB", "64 MiB"),
+}
+
+
+@shows(
+    SETTINGS,
+    title="Recorded machines against the model",
+    notebook="07_model_and_machine",
+    inputs=profiles_of,
+    on_the_site=ON_THE_SITE,
+)
 def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
     """Return controls over the predicted time of each algorithm on a machine, the waits of its ranks, and measurements.
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...common.units import bytes_words, parse_bytes, times_in_one_unit
-from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
 from ...explorers.opening import shows
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from ...figures.palette import INK
@@ -173,7 +173,17 @@ def report(now: Now) -> list[str]:
     return [*lines, *model.notes]
 
 
-@shows(SETTINGS, title="What NCCL chooses, and what it takes", notebook="17_nccls_choice")
+ON_THE_SITE = {
+    "gpu": ("a100", "h100", "b200", "l40s"),
+    "gpus_per_node": (2, 4, 8),
+    "num_nodes": (1, 2, 4, 16),
+    "collective": ("allreduce", "allgather"),
+    "nvls": ALL,
+    "message": ("64 KiB", "1 MiB", "64 MiB"),
+}
+
+
+@shows(SETTINGS, title="What NCCL chooses, and what it takes", notebook="17_nccls_choice", on_the_site=ON_THE_SITE)
 def nccl() -> Explorer:
     """Return controls over NCCL's choice by size, what it expects, and what machines take."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...common.checks import of_type
 from ...common.units import parse_bytes, rate_words, time_words, times_in_one_unit
-from ...explorers.explorer import Explorer, Now, Setting, sizes
+from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
 from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
@@ -166,7 +166,16 @@ def gpu_of(given: Given) -> Profile | None:
     return None if given.gpu is None else of_type("gpu", given.gpu, Profile)
 
 
-@shows(SETTINGS, title="Copies to the GPU", notebook="08_transfers", inputs=gpu_of)
+ON_THE_SITE = {
+    "link": ALL,
+    "method": ALL,
+    "size": ("16 KiB", "1 MiB", "8 MiB", "64 MiB", "256 MiB"),
+    "num_workers": (1, 2, 4, 8),
+    "prefetched": ALL,
+}
+
+
+@shows(SETTINGS, title="Copies to the GPU", notebook="08_transfers", inputs=gpu_of, on_the_site=ON_THE_SITE)
 def transfers(profile: Profile | None = None) -> Explorer:
     """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
 

@@ -18,7 +18,7 @@ from ...figures.marks import Drawing
 from ...figures.rankings import draw_ranking
 from ...figures.schedules import draw_schedule
 from ...figures.svg import to_svg
-from ..explorer import Explorer, Now, Setting, Steps, sizes
+from ..explorer import ALL, Explorer, Now, Setting, Steps, sizes
 from ..opening import shows
 
 _ALGORITHMS = ALGORITHMS["allreduce"]
@@ -209,7 +209,17 @@ def without_effect(now: Now) -> dict[str, str]:
     return found
 
 
-@shows(SETTINGS, title="An allreduce, step by step", notebook="06_allreduce_variants")
+ON_THE_SITE = {
+    "algorithm": ALL,
+    "num_nodes": (2, 3),
+    "message": ("1 KiB", "1 MiB", "1 GiB"),
+    "step": (0, 1, 2, 3, 4, 5, 6, 10, 14, 22),
+    "inter_gb_per_s": (1, 25),
+    "shared_nic": ALL,
+}
+
+
+@shows(SETTINGS, title="An allreduce, step by step", notebook="06_allreduce_variants", on_the_site=ON_THE_SITE)
 def allreduce() -> Explorer:
     """Return controls over a step of an allreduce, a ranking of all algorithms, and what is verified and predicted.
 

@@ -11,7 +11,7 @@ from ...figures.timelines import draw_timeline
 from ...parts.simulate import simulate, simulated_idle_share
 from ...pipeline import Lognormal
 from ...timeline import Timeline
-from ..explorer import Explorer, Now, Setting, Steps, jitter
+from ..explorer import ALL, Explorer, Now, Setting, Steps, jitter
 from ..opening import shows
 
 SETTINGS = (
@@ -99,7 +99,16 @@ def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
     }
 
 
-@shows(SETTINGS, title="Trainers on part files", notebook="04_part_files")
+ON_THE_SITE = {
+    "load_ms": (40, 160, 300),
+    "num_trainers": (1, 2, 4, 8, 16),
+    "queue_size": (0, 1, 2, 4),
+    "num_loaders": (1, 2, 4),
+    "aligned": ALL,
+}
+
+
+@shows(SETTINGS, title="Trainers on part files", notebook="04_part_files", on_the_site=ON_THE_SITE)
 def parts() -> Explorer:
     """Return controls over the first parts of trainers in lock step, and how idle they are in the long run.
 

@@ -9,7 +9,7 @@ from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
 from ...pipeline import Lognormal, Pipeline, Stage, simulate
 from ...timeline import Timeline
-from ..explorer import Explorer, Now, Setting, jitter
+from ..explorer import ALL, Explorer, Now, Setting, jitter
 from ..opening import shows
 
 SETTINGS = (
@@ -118,7 +118,16 @@ def _shares(timeline: Timeline, stage: Stage) -> str:
     )
 
 
-@shows(SETTINGS, title="How a batch arrives", notebook="03_how_a_batch_arrives")
+ON_THE_SITE = {
+    "decode_ms": (10, 30, 60),
+    "num_workers": (1, 2, 3, 4, 6, 8),
+    "capacity": (1, 2, 16),
+    "jitter": (0, 50, 150),
+    "ordered": ALL,
+}
+
+
+@shows(SETTINGS, title="How a batch arrives", notebook="03_how_a_batch_arrives", on_the_site=ON_THE_SITE)
 def pipeline() -> Explorer:
     """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -156,7 +156,17 @@ def _alike(some: list[Playback], others: list[Playback]) -> bool:
     return all(one.shape == other.shape and np.allclose(one, other, 1e-9, 0) for one, other in pairs)
 
 
-@shows(SETTINGS, "player_panel.Player", title="A collective that plays", notebook="05_collectives")
+ON_THE_SITE = {
+    "algorithm": ("ring", "halving_doubling", "recursive_doubling", "flat"),
+    "against": ("none", "halving_doubling", "recursive_doubling", "binomial_tree"),
+    "message": ("1 KiB", "1 MiB", "1 GiB"),
+    "moment": tuple(range(0, 101, 5)),
+}
+
+
+@shows(
+    SETTINGS, "player_panel.Player", title="A collective that plays", notebook="05_collectives", on_the_site=ON_THE_SITE
+)
 def player() -> Explorer:
     """Return controls over a collective that plays: chunks, messages and busy ranks under one playhead.
 

@@ -10,7 +10,7 @@ from ...figures.assignments import draw_assignment, reading_title
 from ...figures.marks import Drawing
 from ...sampling import Assignment, assign, audit
 from ...sampling.kinds import SAMPLERS
-from ..explorer import Explorer, Now, Setting, Steps
+from ..explorer import ALL, Explorer, Now, Setting, Steps
 from ..opening import shows
 
 SETTINGS = (
@@ -103,7 +103,19 @@ def without_effect(now: Now) -> dict[str, str]:
     return found
 
 
-@shows(SETTINGS, title="Which rank reads which sample", notebook="01_who_reads_what")
+ON_THE_SITE = {
+    "sampler": ALL,
+    "num_ranks": (1, 2, 3, 4, 6, 8),
+    "size": (3, 10, 22, 50),
+    "batch_size": (1, 4),
+    "epoch": (0, 3, 5),
+    "color_by": ALL,
+    "drop_last": ALL,
+    "forget_set_epoch": ALL,
+}
+
+
+@shows(SETTINGS, title="Which rank reads which sample", notebook="01_who_reads_what", on_the_site=ON_THE_SITE)
 def samplers() -> Explorer:
     """Return controls over which rank reads which sample in an epoch, and the audit of all epochs up to it."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...cluster import Link
 from ...common.units import decimal_words, time_words, times_in_one_unit
-from ...explorers.explorer import Explorer, Now, Setting, Steps
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
@@ -100,7 +100,16 @@ def _one_sample(now: Now) -> tuple[float, float, int]:
     return local.forward_s, local.backward_s, local.num_bytes
 
 
-@shows(SETTINGS, title="DataParallel against DDP", notebook="10_dataparallel_against_ddp")
+ON_THE_SITE = {
+    "model": ALL,
+    "num_gpus": (2, 3, 4, 6, 8),
+    "batch": ("9 samples", "64 samples", "512 samples"),
+    "link": ALL,
+    "rate": ("10 TFLOP/s", "40 TFLOP/s"),
+}
+
+
+@shows(SETTINGS, title="DataParallel against DDP", notebook="10_dataparallel_against_ddp", on_the_site=ON_THE_SITE)
 def data_parallel() -> Explorer:
     """Return controls over a step of DataParallel and one of DDP, on the same GPUs with the same batch.
 

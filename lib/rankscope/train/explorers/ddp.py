@@ -9,7 +9,7 @@ from typing import Any
 from ...common.checks import count_of, printable
 from ...common.units import bytes_words, parse_bytes, time_words, times_in_one_unit
 from ...explorers import networks
-from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
 from ...explorers.networks import BY_HAND, Networks, has_network
 from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
@@ -147,7 +147,24 @@ def networks_of(given: Given) -> dict[str, Measured]:
     return networks
 
 
-@shows(SETTINGS, title="DDP's buckets and overlap", notebook="09_ddp_buckets_and_overlap", inputs=networks_of)
+ON_THE_SITE = {
+    "model": ("ResNet-50", "GPT-2"),
+    "network": ("abci_a100_4x8", "l40s_4", "nccl:h100", "loopback, two cores", "latency and bandwidth"),
+    "cap": ("default", "8 MiB", "128 MiB"),
+    "gb_per_s": (3, 25),
+    "slower": (0, 100),
+    "accumulation": (1, 4),
+    "overlap": ALL,
+}
+
+
+@shows(
+    SETTINGS,
+    title="DDP's buckets and overlap",
+    notebook="09_ddp_buckets_and_overlap",
+    inputs=networks_of,
+    on_the_site=ON_THE_SITE,
+)
 def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
     """Return controls over one step, its time with other caps, its parts, and the cap that is recommended.
 

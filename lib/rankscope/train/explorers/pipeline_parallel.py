@@ -7,7 +7,7 @@ from typing import Any
 
 from ...cluster import Link
 from ...common.units import decimal_words, time_words
-from ...explorers.explorer import Explorer, Now, Setting, Steps
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.timelines import draw_timeline
@@ -97,7 +97,16 @@ def without_effect(now: Now) -> dict[str, str]:
     return found
 
 
-@shows(SETTINGS, title="Pipelines and their bubbles", notebook="18_pipelines")
+ON_THE_SITE = {
+    "schedule": ALL,
+    "num_ranks": (2, 4, 6),
+    "num_microbatches": (1, 2, 4, 8, 32),
+    "num_chunks": (2, 3),
+    "link": ALL,
+}
+
+
+@shows(SETTINGS, title="Pipelines and their bubbles", notebook="18_pipelines", on_the_site=ON_THE_SITE)
 def pipeline_parallel() -> Explorer:
     """Return controls over one step of a pipeline schedule, its bubble, and what it keeps and sends.
 

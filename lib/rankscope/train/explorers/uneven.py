@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...common.checks import count_of
-from ...explorers.explorer import Explorer, Now, Setting, Steps
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ...figures.timelines import COMMUNICATION, draw_timeline
@@ -70,7 +70,17 @@ def without_effect(now: Now) -> dict[str, str]:
     return {} if len({*_batches(now)}) > 1 else {"divide_by_initial": "all ranks take part in each step"}
 
 
-@shows(SETTINGS, title="Ranks that run out of batches", notebook="12_uneven_inputs")
+ON_THE_SITE = {
+    "rank_0": (1, 2, 3, 5, 8),
+    "rank_1": (1, 3, 5, 8),
+    "rank_2": (1, 3, 5),
+    "allreduce_ms": (0, 20, 100),
+    "handling": ALL,
+    "divide_by_initial": ALL,
+}
+
+
+@shows(SETTINGS, title="Ranks that run out of batches", notebook="12_uneven_inputs", on_the_site=ON_THE_SITE)
 def uneven() -> Explorer:
     """Return controls over an epoch of three ranks with different numbers of batches, and what it does to samples."""
     return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from ...common.units import decimal_words
-from ...explorers.explorer import Explorer, Now, Setting, Steps
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
 from ...explorers.opening import shows
 from ...figures.marks import Drawing
 from ..figures.memory import draw_memory
@@ -88,7 +88,17 @@ def without_effect(now: Now) -> dict[str, str]:
     return {"layer_millions": "the sizes of your module's layers are known"} if now.model == YOURS else {}
 
 
-@shows(SETTINGS, title="Memory per rank with ZeRO", notebook="11_zero_memory")
+ON_THE_SITE = {
+    "model": ALL,
+    "recipe": ALL,
+    "num_ranks": (1, 2, 4, 8, 64, 512),
+    "stage": (0, 1, 2, 3),
+    "layer_millions": (0, 1000),
+    "activations_gb": (0, 10),
+}
+
+
+@shows(SETTINGS, title="Memory per rank with ZeRO", notebook="11_zero_memory", on_the_site=ON_THE_SITE)
 def zero(module: Any = None) -> Explorer:
     """Return controls over the memory per rank with each stage, and what the chosen one fits into and sends.
 
