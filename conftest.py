@@ -20,7 +20,7 @@ LONGEST = (
     "tests/course/test_your_own.py",
     "tests/collectives/test_openmpi.py",
     "notebooks/10_dataparallel_against_ddp.ipynb",
-    "tests/figures/test_every_figure.py",
+    "tests/test_explorers_shown.py",
     "tests/campaign/test_campaign.py",
     "tests/browser/test_dashboard.py",
     "notebooks/18_pipelines.ipynb",
