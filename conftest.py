@@ -13,6 +13,7 @@ LONGEST = (
     "tests/box/test_emulate.py",
     "tests/ranks/test_launch.py",
     "tests/ranks/test_surroundings.py",
+    "tests/test_subpackages.py",
     "notebooks/13_other_ways.ipynb",
     "tests/test_pytest_plugin.py",
     "notebooks/12_uneven_inputs.ipynb",
