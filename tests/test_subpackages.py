@@ -209,6 +209,7 @@ def core_alone(folder: Path) -> Path:
         shutil.rmtree(tests / name)
     for name in ("conftest.py", "pyproject.toml"):
         shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "notebooks" / "profiles", folder / "notebooks" / "profiles")  # what was recorded
     return folder
 
 
@@ -224,7 +225,8 @@ def core_tests(folder: Path) -> list[str]:
 
 
 def run_core_tests(folder: Path, *paths: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", FAST_TESTS, "-p", "no:cacheprovider", *paths]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n2", "--dist=loadfile", "-m", FAST_TESTS]
+    command += ["-p", "no:cacheprovider", *paths]
     where = {**os.environ, "PYTHONPATH": str(folder / "lib")}
     for name in [name for name in where if name.startswith("PYTEST_")]:
         del where[name]  # of the run that this one is in
