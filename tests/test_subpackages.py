@@ -230,7 +230,7 @@ def run_core_tests(folder: Path, *paths: str) -> subprocess.CompletedProcess[str
     where = {**os.environ, "PYTHONPATH": str(folder / "lib")}
     for name in [name for name in where if name.startswith("PYTEST_")]:
         del where[name]  # of the run that this one is in
-    return subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, timeout=900)
+    return subprocess.run(command, cwd=folder, env=where, capture_output=True, text=True, timeout=1800)
 
 
 @pytest.mark.slow
