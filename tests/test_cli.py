@@ -21,7 +21,7 @@ from rankscope.box import Profile, bank
 from rankscope.box.measuring.plan import Protocol
 from rankscope.box.profile import WHAT, Point
 from rankscope.cli import app, main
-from rankscope.cli.app import EXAMPLES
+from rankscope.cli.program import EXAMPLES
 from rankscope.common.units import cell_words, rate_words
 from rankscope.ranks.errors import MachineError, RankError, WorkerError
 from rankscope.timeline import Timeline

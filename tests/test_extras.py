@@ -146,7 +146,7 @@ COMMAND = "from rankscope.cli import main\nsys.exit(main(sys.argv[1:]))"
 
 def commands() -> list[str]:
     """Every command of `rankscope --help`."""
-    from rankscope.cli.app import app
+    from rankscope.cli.program import app
 
     return [one.name or one.callback.__name__ for one in app.registered_commands]
 

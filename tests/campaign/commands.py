@@ -75,7 +75,7 @@ runpy.run_module("rankscope", run_name="__main__", alter_sys=True)
 
 
 def prepare(folder: Path) -> Callable[[Random, Path], Case]:
-    profiles = (STORED / "profile.v1.json", *PROFILES.glob("*_ranks.json"))
+    profiles = (STORED["profile"], *PROFILES.glob("*_ranks.json"))
     traces = write_traces(folder, LocalStep.modelled([1 << 18] * 4, backward_s=0.02), lambda num_bytes: 1e-3)
     topology = topology_dump([[]] * 4)
     recorded = [path.read_bytes() for path in sorted(traces.glob("rank*.json"))]

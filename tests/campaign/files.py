@@ -33,7 +33,9 @@ from . import damage
 from .pool import Case
 
 ROOT = Path(__file__).parents[2]
-STORED, PROFILES = ROOT / "tests" / "common" / "stored", ROOT / "notebooks" / "profiles"
+PROFILES = ROOT / "notebooks" / "profiles"
+# a file of each kind of stored value, by the name of the kind
+STORED = {path.name.split(".")[0]: path for path in sorted((ROOT / "tests").glob("*/stored/*.v1.*"))}
 EXPECTED = (ValueError, OSError)
 READINGS = [(0.0, 1e-3, 2e-3), (5e-3, 6e-3, 7e-3)]
 
@@ -125,7 +127,7 @@ def _kinds(folder: Path) -> Mapping[str, Kind]:
     def json(signed: bool) -> Callable[[bytes, Random], bytes]:
         return lambda raw, chance: damage.json_file(raw, chance, signed)
 
-    stored = {path.name.split(".")[0]: (path,) for path in STORED.iterdir()}
+    stored = {name: (path,) for name, path in STORED.items()}
     ours, foreign, steps = stored["timeline"], folder / "foreign.json", folder / "steps.json"
     foreign.write_text(damage.written(_foreign(["cpu_op", "kernel", "user_annotation"], "op")))
     steps.write_text(damage.written(_foreign(["user_annotation"], "rankscope: clock")))

@@ -35,7 +35,6 @@ from .. import bombs
 from ..box.nccl.test_topology import dump as topology_dump
 from ..diagnose.made_dumps import entry
 from ..diagnose.made_traces import write_traces
-from ..explorers.cases import CASES
 from ..test_no_files import INPUTS, LOG, NO_FILES, NO_INPUTS, OUTPUTS
 from .commands import judge
 from .files import STORED
@@ -302,7 +301,8 @@ def _topology(chance: Random, work: Path) -> Case:
 
 
 def _state_line(chance: Random, work: Path) -> Case:
-    explorer = CASES[chance.choice(sorted(CASES))].made()
+    cases = all_cases()
+    explorer = cases[chance.choice(sorted(cases))].made()
     values = ["{[]:1}", "{{}:1}", "[]", "()", "b''", "1j", "-True", "1e999", "'\\ud800'", "...", "9" * 1500, "f''"]
     values += [
         "[" * 150,
@@ -345,7 +345,7 @@ def _no_output(chance: Random, work: Path) -> Case:
 
 def _command(words: list[str], work: Path, what: str) -> Case:
     def run() -> None:
-        Profile.load(STORED / "profile.v1.json").save("good.json")
+        Profile.load(STORED["profile"]).save("good.json")
         Path("log.txt").write_text(LOG)
         Path("topo.xml").write_text(topology_dump([[]] * 4))
         Path("traces").mkdir()

@@ -123,7 +123,7 @@ def test_the_judge_of_what_is_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_the_judge_of_a_profile(tmp_path: Path) -> None:
-    path, good = tmp_path / "a.json", STORED / "profile.v1.json"
+    path, good = tmp_path / "a.json", STORED["profile"]
     path.write_bytes(good.read_bytes()[:-5])
     assert "not whole" in kills._lost(path, 1)
     assert kills._lost(good, len(Profile.load(good).points)) == ""

@@ -6,55 +6,21 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import numpy as np
 import pytest
 
-from rankscope.box import Profile
-from rankscope.collectives import Schedule
-from rankscope.sampling import Assignment
-from rankscope.timeline import Timeline
-from rankscope.train.ddp import DDPRun, load_sweeps
-from rankscope.train.pipeline_parallel import PipelineSchedule, verify
+from ..contributed import contributed
+from .kinds import Kind
 
-from ..benchmarks.ddp_prediction import save_sweeps
-
-FILES = Path(__file__).with_name("stored")  # one of each kind, as rankscope 0.1.0 wrote it before the house was rebuilt
-
-
-class Kind(NamedTuple):
-    """How one kind of value is written and read; `signed` where its file has a checksum."""
-
-    file: str
-    load: Callable[[Path], Any]
-    save: Callable[[Any, Path], object]
-    signed: bool = True
-
-
-def _read_text(path: Path) -> Schedule:
-    return Schedule.from_text(path.read_text())
-
-
-def _read_pipeline(path: Path) -> PipelineSchedule:
-    schedule = PipelineSchedule.from_text(path.read_text())
-    verify(schedule)  # a row may end anywhere
-    return schedule
-
-
-KINDS = [
-    Kind("profile.v1.json", Profile.load, lambda value, path: value.save(path)),
-    Kind("ddp_run.v1.json", DDPRun.load, lambda value, path: value.save(path)),
-    Kind("cap_sweeps.v1.json", load_sweeps, lambda value, path: save_sweeps(path, value, "a command")),
-    Kind("assignment.v1.npz", Assignment.load, lambda value, path: value.save(path)),
-    Kind("timeline.v1.json", Timeline.from_chrome_trace, lambda value, path: value.to_chrome_trace(path), False),
-    Kind("schedule.v1.txt", _read_text, lambda value, path: path.write_text(value.to_text()), False),
-    Kind("pipeline.v1.txt", _read_pipeline, lambda value, path: path.write_text(value.to_text()), False),
-]
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.file.split(".")[0])
+KINDS: list[Kind] = []
+for module in contributed("stored_cases"):
+    KINDS.extend(module.KINDS)
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.stored.name.split(".")[0])
 
 
 def fields(value: Any) -> dict[str, Any] | None:
@@ -90,15 +56,15 @@ def outcome(kind: Kind, path: Path) -> tuple[Any, str]:
 
 
 def value_of(kind: Kind) -> Any:
-    return kind.load(FILES / kind.file)
+    return kind.load(kind.stored)
 
 
 @every_kind
 def test_a_file_of_the_first_version_still_loads_and_is_the_same_when_written_again(kind: Kind, tmp_path: Path) -> None:
-    value, path = value_of(kind), tmp_path / kind.file
+    value, path = value_of(kind), tmp_path / kind.stored.name
     kind.save(value, path)
     assert same(kind.load(path), value)
-    assert os.listdir(tmp_path) == [kind.file]
+    assert os.listdir(tmp_path) == [kind.stored.name]
 
 
 @every_kind
@@ -119,8 +85,8 @@ def test_it_is_frozen_and_copied_and_pickled_whole(kind: Kind) -> None:
 
 @every_kind
 def test_a_damaged_file_is_refused_in_one_line_that_names_it(kind: Kind, tmp_path: Path) -> None:
-    value, whole = value_of(kind), (FILES / kind.file).read_bytes()
-    path, refused = tmp_path / kind.file, 0
+    value, whole = value_of(kind), kind.stored.read_bytes()
+    path, refused = tmp_path / kind.stored.name, 0
     for place in np.random.default_rng(1).integers(0, len(whole), 60).tolist():
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
         found, message = outcome(kind, path)
@@ -134,18 +100,20 @@ def test_a_damaged_file_is_refused_in_one_line_that_names_it(kind: Kind, tmp_pat
 @every_kind
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
 def test_a_file_cut_short_is_refused(kind: Kind, share: float, tmp_path: Path) -> None:
-    whole = (FILES / kind.file).read_bytes()
-    path = tmp_path / kind.file
+    whole = kind.stored.read_bytes()
+    path = tmp_path / kind.stored.name
     path.write_bytes(whole[: int(len(whole) * share)])
     with pytest.raises(ValueError, match=r"\S") as caught:
         kind.load(path)
     assert not kind.signed or str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.file.endswith(".txt")], ids=lambda kind: kind.file)
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.stored.suffix == ".txt"], ids=lambda kind: kind.stored.name
+)
 def test_a_text_is_not_quoted_without_end_nor_raw(kind: Kind, tmp_path: Path) -> None:
-    path = tmp_path / kind.file
-    path.write_text((FILES / kind.file).read_text().replace("0: ", "\x1b[2J" + "9" * 10**5, 1))
+    path = tmp_path / kind.stored.name
+    path.write_text(kind.stored.read_text().replace("0: ", "\x1b[2J" + "9" * 10**5, 1))
     _, message = outcome(kind, path)
     assert 100 < len(message) < 410
     assert message.isprintable()
@@ -156,7 +124,7 @@ def test_the_files_of_other_kinds_are_refused(kind: Kind) -> None:
     for other in KINDS:
         if other is not kind:
             with pytest.raises(ValueError, match=r"\S"):
-                kind.load(FILES / other.file)
+                kind.load(other.stored)
 
 
 @every_kind

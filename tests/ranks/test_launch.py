@@ -88,12 +88,12 @@ def test_ranks_are_forked_with_what_they_are_sent_of_this_library():
     """A function as an argument, a module that the function uses; each rank would import it anew."""
 
     def imported_here(_):
-        __import__("rankscope.train.zero")
+        __import__("rankscope.doctor")
         mine = set(map(id, gc.get_objects()))  # without what the server froze before it forked
-        names = Cluster.__module__, transfer.__name__, "rankscope.train.zero"
+        names = Cluster.__module__, transfer.__name__, "rankscope.doctor"
         return [name for name in names if id(vars(sys.modules[name])) in mine]
 
-    assert launch(imported_here, 2, [Cluster.uniform]) == [["rankscope.train.zero"]] * 2
+    assert launch(imported_here, 2, [Cluster.uniform]) == [["rankscope.doctor"]] * 2
 
 
 def test_large_results_tensors_and_classes():
@@ -438,7 +438,7 @@ def test_a_script_needs_no_guard_and_where_it_is_killed_all_ends(tmp_path):
 import sys
 import torch
 import torch.distributed as dist
-from tests.workers import functions
+from tests.ranks import functions
 from rankscope.ranks import launch
 from rankscope.ranks import crew
 BASE = 10
@@ -474,7 +474,7 @@ def test_a_fork_of_the_caller_has_its_own_server_and_holds_nobody(tmp_path):
         tmp_path,
         """
 import multiprocessing, os, signal, sys, time, warnings
-from tests.workers import functions
+from tests.ranks import functions
 from rankscope.ranks import launch
 from rankscope.ranks import crew
 warnings.simplefilter("ignore", DeprecationWarning)
@@ -533,7 +533,7 @@ def test_a_cell_of_a_notebook_launches_its_own_functions(tmp_path):
 
 JOINED = """
 import os
-from tests.workers import functions
+from tests.ranks import functions
 from rankscope.ranks import RankError, launch
 first = launch(functions.total, None, (10,))
 second = launch(functions.rank, int(os.environ["WORLD_SIZE"]))

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import torch
 from rankscope.ranks import launch
-from tests.workers import functions
+from tests.ranks import functions
 
 class Mine:
     pass

@@ -37,7 +37,7 @@ def test_no_file_in_the_working_directory_passes_for_a_library(tmp_path: Path) -
 import os, sys
 from rankscope.pipeline import Pipeline, Stage, run
 from rankscope.ranks import launch
-from tests.workers import functions
+from tests.ranks import functions
 os.chdir(sys.argv[1])
 sys.path.insert(0, "")
 assert launch(functions.total, 2) == [1, 1]
@@ -62,7 +62,7 @@ def test_closed_standard_streams_do_not_matter(tmp_path: Path, closed: str) -> N
     text = """
 import sys
 from rankscope.ranks import launch
-from tests.workers import functions
+from tests.ranks import functions
 open(sys.argv[1], "w").write(str(launch(functions.total, 2)))
 """
     command = [*script(tmp_path, text), str(tmp_path / "result")]

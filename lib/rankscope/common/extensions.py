@@ -1,7 +1,8 @@
 """What each part of the library adds to the common tables: explorers, figures, networks, commands and fixtures.
 
 The core and each subpackage have a module `extension` with an `Extension`. The common tables are made of these records.
-So nothing in the core names a subpackage, and a subpackage that is not installed adds nothing.
+So nothing in the core names a subpackage, and a subpackage that is not installed, or that lacks another one that it
+needs, adds nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 from .frozen import ReadOnly, frozen
 
+_ROOT = __name__.partition(".")[0]
+
 
 @frozen
 class Extension:
@@ -23,7 +26,8 @@ class Extension:
     `explorers` and `commands` are packages. Each module in them is imported for the explorers or commands that it
     declares, so a new one needs no entry here. `figures` maps the name of a figure to the module that has its function,
     which is called like the figure, or `draw_` and its name if it returns a drawing. `networks` are functions that
-    return networks, as "module:function". `fixtures` are modules of pytest fixtures.
+    return networks, as "module:function". `fixtures` are modules of pytest fixtures. `needs` are the subpackages
+    without which this one does not work: if one of them is not installed, this one adds nothing.
     """
 
     explorers: tuple[str, ...] = ()
@@ -31,6 +35,7 @@ class Extension:
     figures: Mapping[str, str] = ReadOnly()
     networks: tuple[str, ...] = ()
     fixtures: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
 
 
 @cache
@@ -40,13 +45,33 @@ def extensions() -> tuple[Extension, ...]:
     >>> [extension.networks for extension in extensions()][0]
     ()
     """
-    root = __name__.partition(".")[0]
-    folders = sorted(Path(path) for path in import_module(root).__path__)
-    found = [import_module(f"{root}.extension").EXTENSION]
+    core = import_module(f"{_ROOT}.extension").EXTENSION
+    return (core, *subpackages().values())
+
+
+@cache
+def subpackages() -> Mapping[str, Extension]:
+    """Return the record of each subpackage that is installed with everything that it needs, by its name."""
+    folders = sorted(Path(path) for path in import_module(_ROOT).__path__)
+    found: dict[str, Extension] = {}
     for folder in folders:
         for file in sorted(folder.glob("*/extension.py")):
-            found.append(import_module(f"{root}.{file.parent.name}.extension").EXTENSION)
-    return tuple(found)
+            name = file.parent.name
+            found[name] = import_module(f"{_ROOT}.{name}.extension").EXTENSION
+    return with_their_needs(found)
+
+
+def with_their_needs(found: Mapping[str, Extension]) -> Mapping[str, Extension]:
+    """Return the subpackages that have all they need among these, directly and through others.
+
+    >>> found = {"course": Extension(needs=("diagnose",)), "diagnose": Extension(needs=("train",)), "box": Extension()}
+    >>> list(with_their_needs(found))
+    ['box']
+    """
+    usable = {name: extension for name, extension in found.items() if found.keys() >= set(extension.needs)}
+    if len(usable) < len(found):
+        return with_their_needs(usable)
+    return ReadOnly(usable)
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated
 
 import typer
@@ -14,18 +14,28 @@ from ..common.checks import one_line
 from ..ranks.errors import MachineError
 from .registry import commands
 
-EXAMPLES = """\b
-Examples:
-  rankscope profile -o box.json                measure this machine
-  rankscope import all_reduce.log -o box.json  or read logs of other programs
-  rankscope show box.json                      what it reaches, and why
-  rankscope compare box.json bank:h100_8       against a published machine
-  rankscope predict box.json --num-bytes 1MiB  the time of each algorithm
-  rankscope nccl h100x8 --nodes 4              what NCCL will choose there
-  rankscope diagnose traces/                   which rank the others wait for
-"""
+_EXAMPLES = (  # in the order in which they are used; the help shows those whose command is installed
+    ("rankscope profile -o box.json", "measure this machine"),
+    ("rankscope import all_reduce.log -o box.json", "or read logs of other programs"),
+    ("rankscope show box.json", "what it reaches, and why"),
+    ("rankscope compare box.json bank:h100_8", "against a published machine"),
+    ("rankscope predict box.json --num-bytes 1MiB", "the time of each algorithm"),
+    ("rankscope nccl h100x8 --nodes 4", "what NCCL will choose there"),
+    ("rankscope diagnose traces/", "which rank the others wait for"),
+)
 
-app = typer.Typer(epilog=EXAMPLES, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+def _examples(names: Collection[str]) -> str:
+    """Return the examples of these commands as the end of the help, "" if they have none."""
+    lines = [f"  {example:<43}  {purpose}" for example, purpose in _EXAMPLES if example.split()[1] in names]
+    if not lines:
+        return ""
+    return "\n".join(["\b", "Examples:", *lines, ""])
+
+
+EXAMPLES = _examples(commands())
+
+app = typer.Typer(epilog=EXAMPLES or None, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 def _print_version(is_wanted: bool) -> None:
