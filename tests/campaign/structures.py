@@ -35,6 +35,7 @@ from .. import bombs
 from ..box.nccl.test_topology import dump as topology_dump
 from ..diagnose.made_dumps import entry
 from ..diagnose.made_traces import write_traces
+from ..explorers.cases import all_cases
 from ..test_no_files import INPUTS, LOG, NO_FILES, NO_INPUTS, OUTPUTS
 from .commands import judge
 from .files import STORED
