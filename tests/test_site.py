@@ -236,26 +236,28 @@ def test_fields_and_private_names_are_left_out() -> None:
     assert not left_out("run", len)
 
 
-@pytest.mark.parametrize("room", api.rooms(), ids=lambda room: room.__name__)
-def test_every_public_name_is_on_its_page_once(room: ModuleType) -> None:
-    text = api.room_page(room)
+@pytest.mark.parametrize("package", api.packages(), ids=lambda package: package.__name__)
+def test_every_public_name_is_on_its_page_once(package: ModuleType) -> None:
+    text = api.package_page(package)
     listed = [line.split("::")[-1].strip() for line in text.splitlines() if line.startswith(".. ")]
-    assert sorted(listed[1:]) == sorted(room.__all__)
-    assert f"   {room.__name__}\n" in api.pages()["index.rst"]
+    assert sorted(listed[1:]) == sorted(package.__all__)
+    assert f"   {package.__name__}\n" in api.pages()["index.rst"]
 
 
-def test_every_room_with_public_names_has_a_page() -> None:
-    faces = (ROOT / "lib" / "rankscope").glob("*/__init__.py")
-    packages = {path.parent.name for path in faces if "__all__" in path.read_text()}
-    assert len(packages) > 5
-    assert packages <= {room.__name__.removeprefix("rankscope.") for room in api.rooms()}
+def test_every_package_with_public_names_has_a_page() -> None:
+    root = ROOT / "lib" / "rankscope"
+    files = [*root.glob("*/__init__.py"), *root.glob("*/*/__init__.py")]
+    public = {path.parent.relative_to(root.parent) for path in files if "__all__" in path.read_text()}
+    names = {".".join(folder.parts) for folder in public}
+    assert len(names) > 15
+    assert names <= {package.__name__ for package in api.packages()}
 
 
 def test_a_command_is_on_the_page_as_it_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = typer.Option("--wide", "-w", help="How wide.\n[m]")
 
     def measure(wide: float = 2.5) -> None:
-        """Measure a room."""
+        """Measure a box."""
 
     measure.__annotations__["wide"] = Annotated[float, wide]
     monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
@@ -263,7 +265,7 @@ def test_a_command_is_on_the_page_as_it_is_typed(monkeypatch: pytest.MonkeyPatch
     app.command()(measure)
     added = commands.page().removeprefix(before)
     table = "* - `-w, --wide <float>`\n  - How wide. \\[m] \\[default: 2.5]\n"
-    for part in ("## rankscope measure", "rankscope measure [OPTIONS]", "Measure a room.", table):
+    for part in ("## rankscope measure", "rankscope measure [OPTIONS]", "Measure a box.", table):
         assert part in added
 
 

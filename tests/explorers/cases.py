@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from rankscope import explorers
 from rankscope.common.frozen import ReadOnly
+from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer, Setting, Steps, explorer_of
 from rankscope.explorers.panel import Panel
 
@@ -31,8 +32,11 @@ class Case(NamedTuple):
 
 
 def all_cases() -> dict[str, Case]:
-    """Return the cases of the core and of each subpackage that is installed, by name."""
-    cases: dict[str, Case] = {}
+    """Return the cases of the core and of each subpackage that is installed, by name.
+
+    An explorer that no table has is a case without inputs, opened at its defaults.
+    """
+    cases = {entry.name: Case(entry.name) for entry in catalogue()}
     for module in contributed("explorer_cases"):
         cases.update(module.CASES)
     return cases
