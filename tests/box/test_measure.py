@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rankscope.box.measuring import rank as measure_collectives
 from rankscope.box.measuring.plan import MEASURED, Protocol, collective_keys, key_of, keys_of, link_keys
-from rankscope.box.measuring.rank import Buffers, check, collective_tasks, method, neighbours, pair, points_of
+from rankscope.box.measuring.rank import CollectiveBuffers, check, collective_tasks, method, neighbours, pair, points_of
 from rankscope.box.measuring.run import measure
 from rankscope.box.measuring.turns import measure_all
 from rankscope.collectives import ALGORITHMS
@@ -265,7 +265,7 @@ def test_one_wrong_element_is_caught_wherever_it_is(collective: str) -> None:
 
     def work(rank: int, group: Any) -> None:
         ranks = Ranks(group)
-        buffers = Buffers(collective, 4096, ranks)
+        buffers = CollectiveBuffers(collective, 4096, ranks)
         right = method(key, buffers, ranks)
         check(key, right, buffers)
         for element in (0, 17, number - 1):
@@ -305,7 +305,7 @@ def test_a_run_at_the_place_of_another_is_caught(collective: str) -> None:
         ranks = Ranks(group)
         for num_elements in (2 * 61, 2 * 610, 2**12):  # the pattern has 61 numbers
             (key,) = collective_keys(collective, 4 * num_elements, [2], ["native"])
-            buffers = Buffers(collective, 4 * num_elements, ranks)
+            buffers = CollectiveBuffers(collective, 4 * num_elements, ranks)
             right = method(key, buffers, ranks)
             turned = buffers.given.roll(num_elements // 2 if collective != "allgather" else 1)
             with pytest.raises(RuntimeError, match="wrong result"):
@@ -319,7 +319,7 @@ def test_no_result_is_there_before_it_is_made() -> None:
     (key,) = collective_keys("broadcast", 4096, [1], ["native"])
 
     def work(rank: int, group: Any) -> None:
-        buffers = Buffers("broadcast", 4096, Ranks(group))
+        buffers = CollectiveBuffers("broadcast", 4096, Ranks(group))
         with pytest.raises(RuntimeError, match="element 0 is nan"):
             check(key, lambda given: buffers.out, buffers)
 

@@ -20,7 +20,7 @@ from ...common.units import bytes_words
 from ...provenance import free_bytes, of_machine
 from ..profile import NATIVE, TRANSFERS, Key, Point
 from .plan import ITEM_BYTES, Protocol
-from .transfers import Cuda, most_bytes, transfer_points
+from .transfers import MeasuredGpu, most_bytes, transfer_points
 from .turns import measure_all
 
 EXCHANGES, CHAIN_BYTES = 8, 2**20  # messages in sequence per iteration: this many or this many bytes, at least two
@@ -39,7 +39,7 @@ def survey(device: str) -> dict[str, Any]:
         **of_machine(),
         "nodes": nodes,
         "free_bytes": -int(ranks.slowest([-float(free)])[0]),  # the minimum over all ranks
-        "transfer_bytes": most_bytes(Cuda(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0,
+        "transfer_bytes": most_bytes(MeasuredGpu(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0,
         "clock_offset_s": ranks.slowest([ranks.clock_offset_s])[0],
     }
 
@@ -58,7 +58,7 @@ def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protoco
         if chosen[0][0] not in TRANSFERS:
             points += points_of(chosen, nodes, ranks, protocol)
         elif ranks.rank == 0:
-            points += transfer_points(chosen, protocol, Cuda(_gpu()))
+            points += transfer_points(chosen, protocol, MeasuredGpu(_gpu()))
     return points
 
 
@@ -205,7 +205,7 @@ def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> Task:
 # ---- collectives
 
 PATTERN = 61  # random, from 1: misplaced elements show; sums stay exact in float32 for 700 ranks
-Run = Callable[[Tensor], Tensor]
+CollectiveFunction = Callable[[Tensor], Tensor]
 
 
 def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, Task]:
@@ -213,7 +213,7 @@ def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, Task]:
 
     Raises RuntimeError for a wrong result, with the first wrong element.
     """
-    buffers = Buffers(keys[0][0], keys[0][1], ranks)
+    buffers = CollectiveBuffers(keys[0][0], keys[0][1], ranks)
     tasks = {}
     for key in keys:
         run = method(key, buffers, ranks)
@@ -222,7 +222,7 @@ def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, Task]:
     return tasks
 
 
-class Buffers:
+class CollectiveBuffers:
     """A rank's input to a collective (integers that identify their rank and position) and its expected result."""
 
     def __init__(self, collective: str, num_bytes: int, ranks: Ranks) -> None:
@@ -260,7 +260,7 @@ class Buffers:
         return torch.mul(self._pattern[where], rank + 1)
 
 
-def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
+def method(key: Key, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
     """Return the function that runs a key; all ranks must call this at the same point."""
     collective, _, options = key
     chosen: dict[str, Any] = dict(options)
@@ -274,7 +274,7 @@ def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
     return lambda given: run(buffers.out.copy_(given))
 
 
-def check(key: Key, run: Run, buffers: Buffers) -> None:
+def check(key: Key, run: CollectiveFunction, buffers: CollectiveBuffers) -> None:
     """Run one iteration; raises RuntimeError unless every element of its result is right."""
     buffers.fill()
     found, right = run(buffers.given), buffers.right()
@@ -292,7 +292,7 @@ def _named(key: Key) -> str:
     return f"{what} by {dict(options)['algorithm']} of {bytes_words(num_bytes)}"
 
 
-def _native(collective: str, buffers: Buffers, ranks: Ranks) -> Run:
+def _native(collective: str, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
     group, out, options = ranks.group, buffers.out, dist.AllreduceOptions()
     starts: dict[str, Callable[[Tensor], Any]] = {
         "allreduce": lambda given: group.allreduce([given], options),
