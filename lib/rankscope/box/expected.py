@@ -14,8 +14,8 @@ import numpy as np
 
 from ..common.units import bytes_words, rate_words
 from .fit import LEAST_SIZES
-from .link_facts import pcie_bytes_per_s
 from .machines import PREFIX, is_sick, provenances
+from .pcie import GPU_GENERATIONS, pcie_bytes_per_s
 from .profile import NATIVE, Point, Profile, busbw_factor
 
 LARGE_BYTES, SMALL_BYTES = 2**24, 2**15  # at least this: bandwidth-bound; at most this: latency-bound
@@ -34,8 +34,7 @@ NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data
     **dict.fromkeys(("H100", "H200", "GH200"), 450e9),
     **dict.fromkeys(("B200", "B300", "GB200", "GB300"), 900e9),
 }
-PCIE = {"L40S": 4, "RTX 4090": 4, "A100 PCIE": 4, "H100 PCIE": 5, "RTX PRO 6000": 5, "RTX 5090": 5}  # generations
-WIRE = NVLINK | {model: pcie_bytes_per_s(generation) for model, generation in PCIE.items()}
+WIRE = NVLINK | {model: pcie_bytes_per_s(generation) for model, generation in GPU_GENERATIONS.items()}
 _NO_MODEL = re.compile(r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\b\w+ EDITION")
 _FABRIC = re.compile(
     r"(?P<efa>EFA|AWS)|(?P<slingshot>Slingshot|CXI)|(?P<ethernet>GbE|RoCE)|(?P<ib>InfiniBand|\bIB\b)|(?P<opa>Omni)"
