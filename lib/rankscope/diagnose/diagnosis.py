@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from ..common.checks import count_of, of_type, several
 from ..common.frozen import frozen
+from ..common.words import listed
 from ..timeline.timeline import Intervals, Timeline, merge
-from .join import Joined, join, listed
+from .join import Joined, join
 from .late_ranks import SHARE_OF_STEP, Culprit, Lateness, Seconds, lateness
 from .trace import PHASES, Ints, Trace
 from .verdict import in_ms, sentences

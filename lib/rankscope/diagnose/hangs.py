@@ -15,8 +15,8 @@ import attrs
 from ..common.checks import count_of
 from ..common.frozen import each
 from ..common.units import time_words
+from ..common.words import listed
 from .dumps import Call, Dump
-from .join import listed
 
 if TYPE_CHECKING:
     import pandas as pd

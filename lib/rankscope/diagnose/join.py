@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ..common.checks import of_type, several
 from ..common.frozen import checked, frozen
+from ..common.words import listed
 from ..timeline.timeline import Times, column, words
 from .trace import Ints, Trace
 
@@ -223,25 +224,6 @@ class _Problems:
         if self._num_unclear:
             found.append(f"{self._num_unclear} calls do not fit, and the traces do not say which group they are of")
         return tuple(found)
-
-
-def listed(noun: str, numbers: Sequence[int]) -> str:
-    """Name some of a kind.
-
-    >>> listed("rank", [3]), listed("rank", [0, 1, 2, 3, 6]), listed("step", [1, 4])
-    ('rank 3', 'ranks 0 to 3 and 6', 'steps 1 and 4')
-    """
-    runs: list[list[int]] = []
-    for number in sorted({*numbers}):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [
-        text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(one) for one in run])
-    ]
-    text = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
-    return f"{noun}{'s' * (len({*numbers}) > 1)} {text}"
 
 
 def _offsets(traces: Sequence[Trace], calls: Ints) -> tuple[Times, Times]:

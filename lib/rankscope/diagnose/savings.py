@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..common.checks import count_of, several
 from ..common.frozen import frozen
 from ..common.units import times_in_one_unit
+from ..common.words import listed
 from ..timeline import Timeline
 from ..timeline.timeline import merge
 from ..train.ddp import Contention, LocalStep, recommend
@@ -24,7 +25,6 @@ from ..train.ddp.buckets import ParameterSpec
 from ..train.ddp.cost import CostTable, Seconds
 from ..train.ddp.recommend import DEFAULT_CAPS_MB, Candidate
 from ..train.ddp.step import Launches, last_backward
-from .join import listed
 
 if TYPE_CHECKING:
     import pandas as pd

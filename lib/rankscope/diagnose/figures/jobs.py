@@ -15,6 +15,7 @@ import numpy as np
 
 from ...common.checks import printable
 from ...common.units import round_ticks, time_unit, time_words, times_in_one_unit
+from ...common.words import listed
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, stacked, whole_ticks
 from ...figures.palette import ALARM, FAINT, INK, PAPER, WORK, diverging
 from ...figures.svg import to_svg
@@ -23,7 +24,7 @@ from ...timeline import Span, Timeline
 from ...timeline.timeline import merge
 from ..diagnosis import JobDiagnosis
 from ..hangs import Hang
-from ..join import Joined, listed
+from ..join import Joined
 from ..savings import WhatIf, change_words
 from ..trace import PHASES, Trace
 from .hangs import draw_hang
