@@ -16,7 +16,7 @@ from ..common.units import bytes_words, rate_words
 from .fit import LEAST_SIZES
 from .machines import PREFIX, is_sick, provenances
 from .pcie import GPU_GENERATIONS, pcie_bytes_per_s
-from .profile import NATIVE, Point, Profile, busbw_factor
+from .profile import Profile, busbw_factor
 
 LARGE_BYTES, SMALL_BYTES = 2**24, 2**15  # at least this: bandwidth-bound; at most this: latency-bound
 LOW = 0.75  # of the slowest similar machine: below it we look for a cause (healthy machines reach 91 % or more)
@@ -165,7 +165,7 @@ class Beside:
         """The busbw of the native backend in bytes/s, by collective and size."""
         return {
             what: {size: point.busbw_bytes_per_s(self.profile.num_ranks) for size, point in points.items()}
-            for what, points in native(self.profile).items()
+            for what, points in self.profile.native.items()
         }
 
     @cached_property
@@ -173,7 +173,7 @@ class Beside:
         """What the native backend reached, at the sizes that lie within a similar machine's measured range."""
         found = []
         for what, rates in self.rates.items():
-            swept = [peer for peer in self.peers.values() if len(native(peer).get(what, ())) >= LEAST_SIZES]
+            swept = [peer for peer in self.peers.values() if len(peer.native.get(what, ())) >= LEAST_SIZES]
             curves = [(peer.curve(what), busbw_factor(what, peer.num_ranks)) for peer in swept]
             for size, got in rates.items():
                 others = [size * factor / curve.seconds(size) for curve, factor in curves if curve.covers(size)]
@@ -218,15 +218,6 @@ class Beside:
         return (*enough, *causes, *slow_start(self), *switch_costs(self), *switch_adds(self))
 
 
-def native(profile: Profile) -> dict[str, dict[int, Point]]:
-    """Return the native points by collective and size, preferring in-place ones; pairs of a fleet are left out."""
-    found: dict[str, dict[int, Point]] = {}
-    for point in sorted(profile.select(algorithm=NATIVE), key=lambda point: bool(point.options.get("in_place"))):
-        if "src" not in point.options and point.num_bytes:
-            found.setdefault(point.what, {})[point.num_bytes] = point
-    return {what: dict(sorted(points.items())) for what, points in found.items()}
-
-
 def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Beside:
     """Return a profile and its peers: by default the healthy bank machines with the same GPUs, ranks and nodes.
 
@@ -234,7 +225,7 @@ def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Besi
     never compared with itself, nor with a machine whose network is known to be of another kind.
     """
     about, nodes = profile.provenance, profile.num_nodes or 0
-    if peers is not None or not (profile.backend == "nccl" and nodes and gpu_of(about) and native(profile)):
+    if peers is not None or not (profile.backend == "nccl" and nodes and gpu_of(about) and profile.native):
         return Beside(profile, peers or {})
     by_nodes: dict[int, dict[str, Profile]] = {}
     for name, other in provenances().items():
@@ -257,7 +248,7 @@ def _loaded(name: str) -> Profile:
 def _has(name: str, profile: Profile) -> bool:
     """Whether a bank machine is the profile itself, or has too few sizes to compare with."""
     points = _loaded(name).points
-    return set(profile.points) <= set(points) or all(len(some) < LEAST_SIZES for some in native(_loaded(name)).values())
+    return set(profile.points) <= set(points) or all(len(some) < LEAST_SIZES for some in _loaded(name).native.values())
 
 
 def is_like(profile: Profile, other: Profile) -> bool:

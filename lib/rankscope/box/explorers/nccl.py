@@ -13,7 +13,6 @@ from ...explorers.explorer import Explorer, Now, Setting, Steps, sizes
 from ...explorers.opening import shows
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from ...figures.palette import INK
-from ..figures.boxes import natives
 from ..nccl import GPUS, Model
 from ..nccl.public import public
 
@@ -52,7 +51,7 @@ def _model(gpu: str, gpus: int, nodes: int, nics: int, version: str) -> Model:
 
 @cache
 def _found(gpu: str, gpus: int, nodes: int, collective: str) -> dict[str, dict[int, float]]:
-    return {name: natives(one, collective) for name, one in public(Model(gpu, gpus, nodes)).items()}
+    return {name: one.native_s(collective) for name, one in public(Model(gpu, gpus, nodes)).items()}
 
 
 class Row(NamedTuple):

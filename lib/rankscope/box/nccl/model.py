@@ -460,12 +460,15 @@ class Model:
 
 def _smallest(profile: Profile, collectives: tuple[str, ...]) -> tuple[str, int, float]:
     """The collective, the bytes and the seconds of the smallest native point of 1 KiB and more."""
-    points = [one for what in collectives for one in profile.select(what, algorithm="native") if one.num_bytes >= 1024]
-    if not points:
+    found: list[tuple[int, str, list[float]]] = []
+    for collective in collectives:
+        for size, points in profile.native_points(collective).items():
+            if size >= 1024:
+                found.append((size, collective, [point.median_s for point in points]))
+    if not found:
         raise ValueError(f"profile must have native points of {' or '.join(collectives)}, of 1 KiB and more")
-    least = min(points, key=lambda point: point.num_bytes)
-    same = [one.median_s for one in points if one.key[:2] == least.key[:2]]
-    return least.what, least.num_bytes, float(np.median(same))
+    size, collective, medians_s = min(found, key=lambda one: one[0])
+    return collective, size, float(np.median(medians_s))
 
 
 _PAIRS = tuple((algorithm, protocol) for algorithm in ALGORITHMS for protocol in PROTOCOLS)

@@ -51,13 +51,13 @@ def tuner_csv(model: Model, profile: Profile) -> str:
         raise ValueError(f"profile must be of {model.num_ranks} ranks, got {profile.num_ranks}")
     lines = list(COMMENTS)
     for collective in COLLECTIVES:
-        points = profile.select(collective, algorithm="native") if model.num_nodes == 1 else ()
-        sizes = sorted({point.num_bytes for point in points if point.num_bytes})
+        points = profile.native_points(collective) if model.num_nodes == 1 else {}
+        sizes = [size for size in points if size]
         table = model.table(sizes or [1])
         table = table[(table.collective == collective) & (table.why_not == "")]
         better: dict[int, _Choice] = {}
         for size in sizes:
-            took_s = float(np.median([point.median_s for point in points if point.num_bytes == size]))
+            took_s = float(np.median([point.median_s for point in points[size]]))
             rows = table[table.num_bytes == size]
             known = rows[rows.algorithm.isin(("ring", "nvls") if model.gpus_per_node == NVLS_GPUS else ("ring",))]
             own_s, best = float(rows[rows.is_chosen].time_s.iloc[0]), known.loc[known.time_s.idxmin()]
