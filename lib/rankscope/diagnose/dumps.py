@@ -102,7 +102,7 @@ class _Frame(msgspec.Struct):
     line: _Count = 0
 
 
-class _Entry(msgspec.Struct):
+class _DumpEntry(msgspec.Struct):
     record_id: _Count
     process_group: tuple[str, str]
     collective_seq_id: _Count
@@ -119,15 +119,15 @@ class _Entry(msgspec.Struct):
     frames: tuple[_Frame, ...] = ()
 
 
-class _Group(msgspec.Struct):
+class _DumpGroup(msgspec.Struct):
     desc: str = ""
     ranks: str | tuple[_Count, ...] = "[]"
 
 
 class _File(msgspec.Struct):
     version: str
-    entries: list[_Entry] = []
-    pg_config: dict[str, _Group] = {}
+    entries: list[_DumpEntry] = []
+    pg_config: dict[str, _DumpGroup] = {}
 
 
 def is_dump(path: Path) -> bool:
@@ -206,7 +206,7 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
     )
 
 
-def _call(entry: _Entry, same: dict[Any, Any]) -> Call:
+def _call(entry: _DumpEntry, same: dict[Any, Any]) -> Call:
     backend, _, name = entry.profiling_name.partition(":")
     ended = entry.retired and entry.state == "scheduled" and backend == "gloo"
     own = next((one for one in entry.frames if not _LIBRARY.search(one.filename)), None)

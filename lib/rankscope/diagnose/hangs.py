@@ -32,7 +32,7 @@ _ADVICE = {
 }
 
 
-class Culprit(NamedTuple):
+class HangCulprit(NamedTuple):
     """A rank, and what it did at the `call`-th collective of a group."""
 
     rank: int
@@ -41,7 +41,7 @@ class Culprit(NamedTuple):
     call: int
 
 
-class Finding(NamedTuple):
+class HangFinding(NamedTuple):
     """Why a group stops at its `call`-th collective: the cause, the ranks to look at, those that came, a verdict."""
 
     cause: str
@@ -82,14 +82,14 @@ class Group:
 class Hang:
     """What `explain_hang` found: the causes, by time; what follows from them, in sentences; and what it compared."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[HangFinding, ...]
     notes: tuple[str, ...]
     groups: tuple[Group, ...]
 
     @property
-    def culprits(self) -> list[Culprit]:
+    def culprits(self) -> list[HangCulprit]:
         """The ranks to look at, by finding; empty where no rank differs from the others."""
-        return [Culprit(rank, one.cause, one.group, one.call) for one in self.findings for rank in one.ranks]
+        return [HangCulprit(rank, one.cause, one.group, one.call) for one in self.findings for rank in one.ranks]
 
     def __str__(self) -> str:
         num_calls = count_of(sum(len(calls) for group in self.groups for calls in group.calls.values()), "call")
@@ -188,10 +188,10 @@ def explain_hang(dumps: Sequence[Dump]) -> Hang:
     return Hang(tuple(found), tuple(notes), groups)
 
 
-def _finding(cause: str, ranks: Iterable[int], stop: _Stop, words: list[str]) -> Finding:
+def _finding(cause: str, ranks: Iterable[int], stop: _Stop, words: list[str]) -> HangFinding:
     who, was = listed("Rank", ranks := tuple(ranks)), "was" if len(ranks) == 1 else "were"
     lines = "\n  ".join([*words, _ADVICE[cause].format(who=who, was=was)] if cause in _ADVICE else words)
-    return Finding(cause, ranks, stop.group.name, stop.number, tuple(stop.came), lines)
+    return HangFinding(cause, ranks, stop.group.name, stop.number, tuple(stop.came), lines)
 
 
 def _groups(of_rank: dict[int, Dump]) -> tuple[Group, ...]:
@@ -266,7 +266,7 @@ def _habit(dump: Dump, call: Call) -> int:
     return -1
 
 
-def _circle(stops: list[_Stop], of_rank: dict[int, Dump]) -> list[Finding]:
+def _circle(stops: list[_Stop], of_rank: dict[int, Dump]) -> list[HangFinding]:
     """Groups that wait for each other: odd is who breaks with its earlier steps, or who most of a group wait for."""
     if not stops:
         return []

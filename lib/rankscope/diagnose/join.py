@@ -25,7 +25,7 @@ _MOST_PROBLEMS = 30  # sentences
 _OWN_SIZES = ("alltoall", "gather", "scatter", "barrier")  # in which ranks may put in different sizes
 
 
-class _Key(NamedTuple):
+class _CallSignature(NamedTuple):
     """By what a call is recognised: calls of one place in the order fit where these are equal."""
 
     kind: str
@@ -35,7 +35,7 @@ class _Key(NamedTuple):
         return f"{self.kind} of {self.num_bytes:,} bytes" if self.num_bytes >= 0 else self.kind
 
 
-class _Group(NamedTuple):
+class _TracedGroup(NamedTuple):
     name: str
     ranks: tuple[int, ...]  # () where the trace does not say
 
@@ -95,11 +95,11 @@ def join(traces: Sequence[Trace]) -> Joined:
     if not common:
         problems.add("the traces have no step in common: profile the same steps on all ranks")
     said = {name: members for trace in traces for name, members in trace.group_ranks.items()}
-    lines: dict[_Group, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(dict))
+    lines: dict[_TracedGroup, dict[int, dict[int, list[int]]]] = defaultdict(lambda: defaultdict(dict))
     for row, (trace, mine) in enumerate(zip(traces, steps, strict=True)):
         step_of = _step_of(trace, mine) if by_step else np.full(len(trace.calls), -1)
-        groups = [_Group(name, trace.group_ranks.get(name) or said.get(name, ())) for name in trace.calls.groups]
-        for group in {*groups, *(_Group(*one) for one in trace.group_ranks.items())}:
+        groups = [_TracedGroup(name, trace.group_ranks.get(name) or said.get(name, ())) for name in trace.calls.groups]
+        for group in {*groups, *(_TracedGroup(*one) for one in trace.group_ranks.items())}:
             for step in common:
                 lines[group][step].setdefault(row, [])
         for place, (group_place, step) in enumerate(zip(trace.calls.group.tolist(), step_of.tolist(), strict=True)):
@@ -140,7 +140,7 @@ def _step_of(trace: Trace, steps: NDArray[Any]) -> Ints:
 
 
 def _matched(
-    traces: Sequence[Trace], group: _Group, step: int, line: dict[int, list[int]], problems: _Problems
+    traces: Sequence[Trace], group: _TracedGroup, step: int, line: dict[int, list[int]], problems: _Problems
 ) -> list[list[int]]:
     """The calls of a group in a step, a row of places each; those that are not on all of its ranks are problems."""
     keys = {row: [_key(traces[row], place) for place in places] for row, places in line.items()}
@@ -166,12 +166,12 @@ def _matched(
     return [places for places in found if sum(place >= 0 for place in places) > 1]
 
 
-def _key(trace: Trace, place: int) -> _Key:
+def _key(trace: Trace, place: int) -> _CallSignature:
     kind = trace.calls.kinds[trace.calls.kind[place]]
-    return _Key(kind, -1 if kind in _OWN_SIZES else int(trace.calls.num_bytes[place]))
+    return _CallSignature(kind, -1 if kind in _OWN_SIZES else int(trace.calls.num_bytes[place]))
 
 
-def _compared(usual: list[_Key], own: list[_Key]) -> list[tuple[str, int, int, int, int]]:
+def _compared(usual: list[_CallSignature], own: list[_CallSignature]) -> list[tuple[str, int, int, int, int]]:
     """Blocks that are equal or not, as difflib gives them; what both begin and end with is equal in any case."""
     shorter = min(len(usual), len(own))
     begin = next((place for place in range(shorter) if usual[place] != own[place]), shorter)
@@ -195,7 +195,14 @@ class _Problems:
         self._num_unclear = 0
 
     def compare(
-        self, group: _Group, step: int, trace: Trace, others: list[int], place: int, usual: list[_Key], own: list[_Key]
+        self,
+        group: _TracedGroup,
+        step: int,
+        trace: Trace,
+        others: list[int],
+        place: int,
+        usual: list[_CallSignature],
+        own: list[_CallSignature],
     ) -> None:
         """Note what a rank calls in the place of what the others call there."""
         if not group.name and len(trace.group_ranks) > 1:

@@ -45,7 +45,7 @@ def sentences(found: Lateness, steps: Sequence[int], host_s: Seconds, is_complet
     `steps` are the numbers of the steps; `host_s`, steps by ranks by phases, is the time of the phase "host" by the
     phase before it. A job is called balanced only if it `is_complete`, with a trace of each rank.
     """
-    words = _Words(found, steps, host_s)
+    words = _VerdictWords(found, steps, host_s)
     if not found.groups:
         return words.of_nobody(is_complete)
     lines = []
@@ -54,7 +54,7 @@ def sentences(found: Lateness, steps: Sequence[int], host_s: Seconds, is_complet
     return lines
 
 
-class _Words:
+class _VerdictWords:
     def __init__(self, found: Lateness, steps: Sequence[int], host_s: Seconds) -> None:
         self._found = found
         self._steps = steps

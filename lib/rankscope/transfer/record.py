@@ -83,14 +83,14 @@ def record_steps(
             raise ValueError(f"module must be on {str(there.device)!r}, and its {name} is on {str(tensor.device)!r}")
     most = None if num_batches is None else whole("num_batches", num_batches, 1)
     if own is None:
-        return _Run(module, loss, optimizer, there.device, there.cuda).recorded(loader, most, copies=True)
-    run = _Run(module, loss, optimizer, own.device, own.cuda)
+        return _StepsRecording(module, loss, optimizer, there.device, there.cuda).recorded(loader, most, copies=True)
+    run = _StepsRecording(module, loss, optimizer, own.device, own.cuda)
     watched = Prefetched(own.loader, own.cuda, own.num_ahead, run.copies if own.cuda else None)
     return run.recorded(watched, most, copies=False)
 
 
 @dataclass
-class _Run:
+class _StepsRecording:
     """One recording: what is trained, and what has been recorded so far."""
 
     module: torch.nn.Module

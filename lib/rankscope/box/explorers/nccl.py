@@ -54,7 +54,7 @@ def _found(gpu: str, gpus: int, nodes: int, collective: str) -> dict[str, dict[i
     return {name: one.native_s(collective) for name, one in public(Model(gpu, gpus, nodes)).items()}
 
 
-class Row(NamedTuple):
+class ProtocolRow(NamedTuple):
     """An algorithm and a protocol at a size: how many channels, what NCCL expects and what a machine takes."""
 
     algorithm: str
@@ -65,15 +65,15 @@ class Row(NamedTuple):
 
 
 @cache
-def _rows(model: Model, collective: str, nvls: bool) -> dict[tuple[str, str], list[Row]]:
+def _rows(model: Model, collective: str, nvls: bool) -> dict[tuple[str, str], list[ProtocolRow]]:
     return {
-        pair: [Row(*pair, *one) for one in zip(*columns, strict=True)]
+        pair: [ProtocolRow(*pair, *one) for one in zip(*columns, strict=True)]
         for pair, columns in model.compared(collective, _SIZES).items()
         if nvls or not pair[0].startswith("nvls")
     }
 
 
-def _shown(now: Now) -> tuple[Model, dict[tuple[str, str], list[Row]], list[Row]]:
+def _shown(now: Now) -> tuple[Model, dict[tuple[str, str], list[ProtocolRow]], list[ProtocolRow]]:
     """The model, its rows of the collective by what NCCL may choose, and those that it does, by size."""
     model = _model(now.gpu, now.gpus_per_node, now.num_nodes, now.nics, now.version)
     can = _rows(model, now.collective, now.nvls)
@@ -140,7 +140,7 @@ def _place(now: Now) -> int:
     return _SIZES.index(parse_bytes("message", now.message))
 
 
-def _said(now: Now, chosen: list[Row]) -> str:
+def _said(now: Now, chosen: list[ProtocolRow]) -> str:
     row = chosen[_place(now)]
     return f"{row.algorithm} {row.protocol} at {now.message}"
 

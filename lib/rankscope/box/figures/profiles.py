@@ -32,7 +32,7 @@ _GREY, _MOST_NAMED = "#b5b5b5", 5  # of what is not named
 # ---- collectives
 
 
-class Measured(NamedTuple):
+class MeasuredAlgorithm(NamedTuple):
     """An algorithm's points by size, and what is predicted for each; NaN for the backend's own."""
 
     points: list[Point]
@@ -175,20 +175,20 @@ def _percentiles_s(points: Sequence[Point], percent: float) -> Floats:
     return np.array([point.percentile_s(percent) for point in points])
 
 
-def _measured(profile: Profile, collective: str) -> dict[str, Measured]:
+def _measured(profile: Profile, collective: str) -> dict[str, MeasuredAlgorithm]:
     """What was measured of a collective, by algorithm, sizes rising; ValueError where nothing was."""
     group = next((one for one in groups(profile) if one.collective == collective), None)
     if group is None:
         raise ValueError(f"collective must be one that this profile has points of, got {collective!r}")
-    seconds, found = profile.model_s, dict[str, Measured]()
+    seconds, found = profile.model_s, dict[str, MeasuredAlgorithm]()
     for point in (point for points in group.by_size.values() for point in points.values()):
-        one = found.setdefault(str(point.options["algorithm"]), Measured([], []))
+        one = found.setdefault(str(point.options["algorithm"]), MeasuredAlgorithm([], []))
         one.points.append(point)
         one.predicted_s.append(seconds.get(point.key, math.nan))
     return found
 
 
-def _shown(found: dict[str, Measured], algorithms: Sequence[str] | None) -> list[str]:
+def _shown(found: dict[str, MeasuredAlgorithm], algorithms: Sequence[str] | None) -> list[str]:
     if algorithms is None:
         times = [(point.num_bytes, point.median_s, name) for name, one in found.items() for point in one.points]
         fastest = {size: name for size, _, name in sorted(times, reverse=True)}
@@ -207,7 +207,7 @@ _TWO = {"pinned": "s", "pageable": "d"}  # and the marker of the dashed line
 _CALLED = {"h2d": "to the GPU", "d2h": "to the host"}
 
 
-class Way(NamedTuple):
+class CopyStyle(NamedTuple):
     """A way to copy: how it looks, and the options of its points."""
 
     look: Look
@@ -300,10 +300,10 @@ def copies(
     return ax
 
 
-def _ways(view: str, plain: str) -> dict[str, Way]:
+def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
     """The ways to copy that a view compares: methods, or the plain one and, dashed, one with an option."""
     if view == "rate":
-        return {method: Way(look, {"method": method}) for method, look in looks((plain, *_SHOWN[1:])).items()}
+        return {method: CopyStyle(look, {"method": method}) for method, look in looks((plain, *_SHOWN[1:])).items()}
     compared: dict[str, tuple[str, str, dict[str, Any]]] = {
         "both_ways": ("", ", both ways", {"both": True}),
         "pieces": (", one copy", f", {NUM_PIECES} copies", {"pieces": NUM_PIECES}),
@@ -313,8 +313,8 @@ def _ways(view: str, plain: str) -> dict[str, Way]:
     for name, marker in _TWO.items():
         method = plain if name == "pinned" else name
         look = looks([method])[method]
-        found[name + alone] = Way(look, {"method": method})
-        found[name + other] = Way(Look(look.color, True, marker), {"method": method, **option})
+        found[name + alone] = CopyStyle(look, {"method": method})
+        found[name + other] = CopyStyle(Look(look.color, True, marker), {"method": method, **option})
     return found
 
 

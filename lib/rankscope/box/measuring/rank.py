@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...cluster import node_sizes
 from ...collectives import build
-from ...collectives.timing import Ranks, Task, go_first, network_id
+from ...collectives.timing import Ranks, TimedTask, go_first, network_id
 from ...collectives.wire.group import TAGS, Posted, backend_of, starter, takes_batches
 from ...collectives.wire.run import executor
 from ...common.units import bytes_words
@@ -108,7 +108,7 @@ def _gpu() -> str:
 # ---- messages, sums and copies in memory
 
 
-def link_task(key: Key, ranks: Ranks, nodes: Sequence[int]) -> Task:
+def link_task(key: Key, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
     """Return this rank's task for a key of a link; `nodes` has the node of each rank."""
     what, num_bytes, options = key
     if what in ("add", "copy"):
@@ -143,10 +143,10 @@ def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int]
     return (ring[at - 1], ring[(at + 1) % len(ring)]) if len(ring) > 1 else None
 
 
-def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> Task:
+def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask:
     """There and back. If the backend can, both post their receive before the start, so neither waits for ready."""
     if ranks.rank not in ends:
-        return Task(lambda: None, times=2)
+        return TimedTask(lambda: None, times=2)
     first = ranks.rank == ends[0]
     peer = ends[1] if first else ends[0]
     views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2)]
@@ -164,14 +164,14 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> Task:
         if not first:
             start(sends, views, works)
 
-    return Task(run, lambda: start(receives, views, works) if early else None, lambda: works[0].wait(), times=2)
+    return TimedTask(run, lambda: start(receives, views, works) if early else None, lambda: works[0].wait(), times=2)
 
 
-def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Task:
+def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> TimedTask:
     """Exchanges in sequence, each receive posted one step ahead, as `execute` does."""
     number = min(EXCHANGES, max(2, CHAIN_BYTES // num_bytes))
     if ring is None:
-        return Task(lambda: None, times=number)
+        return TimedTask(lambda: None, times=number)
     views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(3)]
     start, ahead = starter(ranks.group, views[0]), not takes_batches(backend_of(ranks.group, views[0]))
     works: list[Any] = [None] * (2 * number)  # the receives, then the sends
@@ -187,10 +187,10 @@ def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Tas
                 works[number + step - 1].wait()
         works[-1].wait()
 
-    return Task(run, lambda: start(receives[:1], views, works) if ahead else None, times=number)
+    return TimedTask(run, lambda: start(receives[:1], views, works) if ahead else None, times=number)
 
 
-def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> Task:
+def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> TimedTask:
     number = min(CALLS, max(1, CALL_BYTES // num_bytes))
     to, source = (torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2))
     call = to.add_ if what == "add" else to.copy_
@@ -199,7 +199,7 @@ def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> Task:
         for _ in range(number):
             call(source)
 
-    return Task(run, times=number)
+    return TimedTask(run, times=number)
 
 
 # ---- collectives
@@ -208,7 +208,7 @@ PATTERN = 61  # random, from 1: misplaced elements show; sums stay exact in floa
 CollectiveFunction = Callable[[Tensor], Tensor]
 
 
-def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, Task]:
+def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, TimedTask]:
     """Return this rank's tasks for keys of one collective and size, after checking the result of each.
 
     Raises RuntimeError for a wrong result, with the first wrong element.
@@ -218,7 +218,7 @@ def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, Task]:
     for key in keys:
         run = method(key, buffers, ranks)
         check(key, run, buffers)
-        tasks[key] = Task(lambda run=run: run(buffers.given), buffers.fill)  # type: ignore[misc]
+        tasks[key] = TimedTask(lambda run=run: run(buffers.given), buffers.fill)  # type: ignore[misc]
     return tasks
 
 

@@ -34,8 +34,8 @@ from .constants import (
     THREADS,
     THRESHOLD,
     Era,
+    GenerationTerms,
     Graph,
-    Terms,
     constants,
 )
 from .log import read_log
@@ -114,7 +114,7 @@ class Model:
     nics: int | None = checked(optional, whole, 1, 64, default=None)
     nic_bytes_per_s: float | None = checked(optional, number, above=0, default=None)
     graphs: Mapping[str, Graph] = checked(_graphs, factory=dict, hash=False)
-    terms: Terms | None = checked(optional, of_type, Terms, default=None)
+    terms: GenerationTerms | None = checked(optional, of_type, GenerationTerms, default=None)
     floor_s: float = checked(number, 0, default=0.0)
     printed: Mapping[tuple[str, str, str], tuple[float, float]] = checked(mapping, factory=dict, hash=False)
 
@@ -356,7 +356,7 @@ class Model:
             found["floor"] = np.maximum(self.floor_s * 1e6 - sum(found.values()), 0)
         return found
 
-    def _ring_us(self, terms: Terms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
+    def _ring_us(self, terms: GenerationTerms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
         graph, steps = self.graph("ring"), _num_steps(collective, self.num_ranks)
         wire = GPUS[self.gpu].wire
         if protocol == "simple":  # in the long run it reaches what NCCL itself expects of the paths
@@ -377,7 +377,7 @@ class Model:
             found["tail"] = terms.simple_tail * step * np.minimum(1, SLICE_BYTES / np.maximum(piece, 1))
         return found | ({"copy": terms.copy * step} if collective == "allgather" else {})
 
-    def _nvls_us(self, terms: Terms, collective: str, sizes: Floats) -> dict[str, Floats]:
+    def _nvls_us(self, terms: GenerationTerms, collective: str, sizes: Floats) -> dict[str, Floats]:
         about, together = GPUS[self.gpu], self._channels(collective, "nvls", "simple", sizes) * self.gpus_per_node
         chunk = np.full(sizes.shape, float(MULTICAST_CHUNK))
         for rounds, least in MULTICAST_CHUNKS:

@@ -25,7 +25,7 @@ from ...timeline.timeline import merge
 from ..diagnosis import JobDiagnosis
 from ..hangs import Hang
 from ..join import Joined
-from ..savings import WhatIf, change_words
+from ..savings import SavingsForecast, change_words
 from ..trace import PHASES, Trace
 from .hangs import draw_hang
 
@@ -182,7 +182,7 @@ td.number {{ text-align: right; white-space: nowrap; }} tr {{ border-top: 1px so
 
 
 def job_page(
-    name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis, answers: WhatIf | None
+    name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis, answers: SavingsForecast | None
 ) -> str:
     """Return the HTML of a page on a job: the verdict, its drawings, and what changes would give."""
     parts = []
@@ -206,7 +206,7 @@ def job_page(
     return _page(name, str(diagnosis), drawn)
 
 
-def what_if_table(answers: WhatIf, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
+def what_if_table(answers: SavingsForecast, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
     """Return a caption and rows in words: a change, what a step then takes, and by how much that is less."""
     seconds = [one.step_s for one in answers.answers]
     median, mean, *times = times_in_one_unit(answers.step_s, diagnosis.step_s, *seconds)

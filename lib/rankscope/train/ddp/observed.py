@@ -51,7 +51,7 @@ class Iterations:
 
 
 @frozen
-class Setting:
+class DDPSettings:
     """DDP's settings: its own options, the micro-batches of a step, and whether it communicates at all."""
 
     bucket_cap_mb: float | None = checked(optional, number, above=0, default=None)
@@ -100,7 +100,7 @@ class DDPRun(Iterations):
     """
 
     provenance: Mapping[str, Any] = checked(checked_provenance)
-    setting: Setting = checked(Setting)
+    setting: DDPSettings = checked(DDPSettings)
     parameters: tuple[ParameterSpec, ...] = checked(each, ParameterSpec)
     step_s: tuple[float, ...] = checked(each, number, 0)
     clean: tuple[bool, ...] = checked(each, truth)
@@ -212,7 +212,7 @@ class DDPRun(Iterations):
             steps.append(ObservedStep(Buckets(one["buckets"]), one["ready_s"], Timeline(**columns, **names)))
         return cls(
             fields["provenance"],
-            storage.rebuild(Setting, "setting", fields["setting"]),
+            storage.rebuild(DDPSettings, "setting", fields["setting"]),
             tuple(ParameterSpec(*spec) for spec in fields["parameters"]),
             fields["step_s"],
             tuple(map(bool, fields["clean"])),
