@@ -219,7 +219,7 @@ class Profile:
         or is damaged, cut short, changed or written by a newer version; ValueError for a name that the bank does not
         have; OSError if the file cannot be opened.
         """
-        return storage.load(found(path), FORMAT, VERSION, ("provenance", "protocol", "points"), _profile)
+        return storage.load(found(path), FORMAT, VERSION, _StoredProfile, _profile)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the profile as JSON, one point per line, atomically. Raises OSError if that fails."""
@@ -597,10 +597,23 @@ def _operations(points: Sequence[Point]) -> dict[str, list[Any]]:
     return {"what": [point.what for point in points], **named, "options": options, "num_bytes": sizes}
 
 
-def _profile(fields: dict[str, Any]) -> Profile:
+class _StoredPoint(storage.StoredPart):
+    what: str
+    num_bytes: int
+    options: dict[str, Any]
+    seconds: tuple[float, ...]
+    clean: tuple[storage.Mark, ...]
+
+
+class _StoredProfile(storage.StoredFile):
+    provenance: dict[str, Any]
+    protocol: dict[str, Any]
+    points: list[_StoredPoint]
+
+
+def _profile(stored: _StoredProfile) -> Profile:
     points = []
-    for place, one in enumerate(fields["points"]):
-        storage.exactly(f"points[{place}]", one, ("what", "num_bytes", "options", "seconds", "clean"))
-        clean = [bool(whole(f"points[{place}]: clean", mark, 0, 1)) for mark in one["clean"]]
-        points.append(storage.rebuild(Point, f"points[{place}]", one | {"clean": clean}))
-    return Profile(fields["provenance"], fields["protocol"], tuple(points))
+    for place, one in enumerate(stored.points):
+        with storage.within(f"points[{place}]"):
+            points.append(Point(one.what, one.num_bytes, one.seconds, tuple(map(bool, one.clean)), one.options))
+    return Profile(stored.provenance, stored.protocol, tuple(points))
