@@ -15,7 +15,7 @@ from ...common.checks import of_type, one_of
 from ...common.frozen import optional
 from ...common.units import bytes_words, rate_unit, rate_words
 from ...figures.axes import to_axes
-from ...figures.lines import Floats, axes_of, dash, explain, markers, name_ends, note, over_sizes
+from ...figures.line_axes import Floats, dash, explain, markers, name_ends, note, size_axes
 from ...figures.marks import Drawing, Key, shaded
 from ...figures.palette import INK, PAPER, Look, looks
 from .. import Profile
@@ -86,10 +86,11 @@ def _busbw(
     with suppress(ValueError):
         link = profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
     scale, unit = rate_unit(max(peak, link))
-    ax, top = axes_of(ax, 9, 4.6), 1.12 * max(peak, min(link, 2 * peak)) / scale
+    top = 1.12 * max(peak, min(link, 2 * peak)) / scale
     sizes = np.array(sorted({size for one in found.values() for size in one.sizes if size}), dtype=float)
-    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(0, top))
-    ax.set_ylabel(f"bus bandwidth (busbw) [{unit}]")
+    reached = f"gets {top_rate / link:.0%} of a link's bandwidth" if link else f"reaches {rate_words(top_rate)}"
+    y_label = f"bus bandwidth (busbw) [{unit}]"
+    ax = size_axes(ax, (9, 4.6), title or f"{best} {reached}", y_label, sizes, x_margin=1.2, y_limits=(0, top))
     kinds: dict[str, dict[str, Any]] = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}}
     if shown != [NATIVE]:
         kinds["predicted"] = {"linewidth": 1.5}
@@ -112,8 +113,6 @@ def _busbw(
         ax.axhline(link / scale, color=INK, linewidth=1, linestyle=_DASHES, label="link")
         note(ax, f"one link: {rate_words(link)}", (sizes[0], link / scale), (4, 4), va="bottom")
     explain(ax, kinds)
-    reached = f"gets {top_rate / link:.0%} of a link's bandwidth" if link else f"reaches {rate_words(top_rate)}"
-    over_sizes(ax, sizes, title or f"{best} {reached}")
     name_ends(ax, {name: (rates[name][-1] / scale, looks([name])[name]) for name in shown})
     return ax
 
@@ -143,9 +142,11 @@ def _residuals(
     off = np.abs(np.concatenate([errors[name] for name in (*shown, *others)]))
     reach = max(5.0, 1.15 * float(off.max()))
     sizes = sorted({size for name in (*shown, *others) for size in found[name].sizes})
-    ax = axes_of(ax, 9, 4.6)
-    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(-min(reach, 100), reach))
-    ax.set_ylabel("predicted − measured [% of measured]")
+    median, p90 = np.percentile(off, [50, 90])
+    words = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
+    y_label = "predicted − measured [% of measured]"
+    y_limits = -min(reach, 100), reach
+    ax = size_axes(ax, (9, 4.6), title or words, y_label, sizes, x_margin=1.2, y_limits=y_limits)
     ax.axhline(0, color=INK, linewidth=1)
     for name in others:
         ax.plot(found[name].sizes, errors[name], color=_GREY, linewidth=0.8, zorder=1, label=f"{name}, other")
@@ -164,9 +165,6 @@ def _residuals(
         ends[name] = errors[name][-1], look
     if kinds:
         explain(ax, kinds)
-    median, p90 = np.percentile(off, [50, 90])
-    words = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
-    over_sizes(ax, np.array(sizes, dtype=float), title or words)
     name_ends(ax, ends)
     return ax
 
@@ -272,9 +270,17 @@ def copies(
     high = max([float(heights.max()), *bound.tolist()])
     low, high = (0.0, 1.12 * high) if in_rates else (float(heights.min()) / 2, 2 * high)
 
-    ax = axes_of(ax, 9, 4.4)
-    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), yscale="linear" if in_rates else "log")
-    ax.set(ylim=(low, high), ylabel="bandwidth, one way [GB/s]" if in_rates else "time [µs]")
+    ax = size_axes(
+        ax,
+        (9, 4.4),
+        title or _finding(view, direction, facts, points),
+        "bandwidth, one way [GB/s]" if in_rates else "time [µs]",
+        sizes,
+        "size of the copy",
+        x_margin=1.2,
+        y_limits=(low, high),
+        log_y=not in_rates,
+    )
     if bound.size:
         ax.plot(sizes, bound, color=INK, linewidth=1, linestyle=_DASHES, label="the link alone")
     for name, line in lines.items():
@@ -283,7 +289,6 @@ def copies(
     for name, some in points.items():
         first, last = (of_points(some, percent) for percent in ((75, 25) if in_rates else (25, 75)))
         markers(ax, name, ways[name].look, [point.num_bytes for point in some], first, medians[name], last)
-    over_sizes(ax, sizes, title or _finding(view, direction, facts, points), "size of the copy")
     if facts is not None and in_rates:
         half = facts.start_s * facts.bytes_per_s(direction)
         ax.axvline(half, color=INK, linewidth=0.8, linestyle=":", label="n½")
