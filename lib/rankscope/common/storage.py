@@ -82,7 +82,7 @@ class StoredFile(StoredPart, kw_only=True):
     crc32: str
 
 
-class _Head(msgspec.Struct):
+class _FileHead(msgspec.Struct):
     """What is looked at first, whatever else the file holds."""
 
     format: Any = None
@@ -99,14 +99,14 @@ def load(path: PathLike, format: str, version: int, fields: type[Fields], build:
     """
     try:
         raw = read_bytes(path)
-        head = _decoded(raw, _Head)
+        head = decoded(raw, _FileHead)
         if head.format != format:
             raise ValueError(f"format must be {format!r}, got {head.format!r}")
         if whole("version", head.version, 1) > version:
             raise ValueError(f"version {head.version} is newer than {version}, the newest this rankscope reads")
         if head.crc32 not in _checksums(raw):
             raise ValueError(f"crc32 {head.crc32!r} does not fit: the file was damaged or edited by hand")
-        return build(_decoded(raw, fields))
+        return build(decoded(raw, fields))
     except StorageError:
         raise
     except RecursionError as error:
@@ -115,8 +115,15 @@ def load(path: PathLike, format: str, version: int, fields: type[Fields], build:
         raise StorageError(path, f"not a readable {format}: {error}") from error
 
 
-def _decoded(raw: bytes, kind: type[Value]) -> Value:
-    """The bytes as this type; ValueError names the place that does not fit, such as ``points[2]``."""
+def decoded(raw: bytes | str, kind: type[Value]) -> Value:
+    """Return JSON as this type, mostly a `StoredPart`; ValueError names the place that does not fit.
+
+    >>> class Sizes(StoredPart):
+    ...     sizes: list[int]
+    >>> decoded('{"sizes": [1, "2"]}', Sizes)
+    Traceback (most recent call last):
+    ValueError: sizes[1]: Expected `int`, got `str`
+    """
     try:
         return msgspec.json.decode(raw, type=kind)
     except msgspec.ValidationError as error:
