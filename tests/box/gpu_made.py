@@ -24,7 +24,9 @@ PIN_BYTES_PER_S, HOST_BYTES_PER_S = 2e9, 10e9  # of pinning what comes from the 
 
 
 class Made:
-    """A made GPU in the place of `Cuda`. Copies on it and of pinned memory arrive when the clock says so, not before.
+    """A made GPU in the place of `MeasuredGpu`.
+
+    Copies on it and of pinned memory arrive when the clock says so, not before.
 
     With `duplex` both directions have an engine of their own. Copies of pageable memory hold the host to their end.
     """
@@ -140,7 +142,7 @@ def put_into_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 def _in_rank(name: str, *args: Any) -> Any:
     from rankscope.box.measuring import rank
 
-    rank.Cuda = lambda _: Made()  # type: ignore[assignment,misc]
+    rank.MeasuredGpu = lambda _: Made()  # type: ignore[assignment,misc]
     rank._gpu = lambda: "cuda:0"
     found = getattr(rank, name)(*args)
     return found | {"gpus": PROVENANCE["gpus"], "transfer_bytes": 2**17} if name == "survey" else found

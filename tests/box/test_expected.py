@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.box import Profile, bank, verdict
-from rankscope.box.expected import RULES, Beside, beside, gpu_of, is_like, native
+from rankscope.box.expected import RULES, Beside, beside, gpu_of, is_like
 from rankscope.box.machines import is_sick, provenances
 from rankscope.box.profile import Point, busbw_factor
 from rankscope.cli import main
@@ -228,9 +228,9 @@ def test_a_gpu_is_known_by_its_model(name: str, model: str) -> None:
 
 
 def test_points_in_place_count_and_pairs_of_a_fleet_do_not() -> None:
-    both = native(Profile.load("bank:dgx_h100_8"))["allreduce"]
+    both = Profile.load("bank:dgx_h100_8").native["allreduce"]
     assert all(point.options["in_place"] for point in both.values())
-    assert native(Profile.load("bank:h100_fleet_b_pairs_2x8")) == {}
+    assert Profile.load("bank:h100_fleet_b_pairs_2x8").native == {}
 
 
 def test_profiles_are_compared_as_far_as_they_say_what_they_are() -> None:

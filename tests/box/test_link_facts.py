@@ -12,15 +12,14 @@ import pytest
 
 from rankscope.box import Profile
 from rankscope.box.link_facts import (
-    PCIE,
     LinkFacts,
     facts_of,
-    pcie_bytes_per_s,
     recorded,
     stated,
     transfers_of,
 )
 from rankscope.box.measuring.plan import Protocol
+from rankscope.box.pcie import PCIE, pcie_bytes_per_s
 from rankscope.box.profile import PAST
 from rankscope.common.storage import StorageError
 from rankscope.pipeline import Pipeline, Stage, simulate

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from rankscope.box.measuring import rank as measure_collectives
 from rankscope.box.measuring.plan import MEASURED, Protocol, collective_keys, key_of, keys_of, link_keys
-from rankscope.box.measuring.rank import Buffers, check, collective_tasks, method, neighbours, pair, points_of
+from rankscope.box.measuring.rank import CollectiveBuffers, check, collective_tasks, method, neighbours, pair, points_of
 from rankscope.box.measuring.run import measure
 from rankscope.box.measuring.turns import measure_all
 from rankscope.collectives import ALGORITHMS
-from rankscope.collectives.timing import Ranks, Task, go_first
+from rankscope.collectives.timing import Ranks, TimedTask, go_first
 from rankscope.ranks import RankError, in_threads
 
 pytestmark = pytest.mark.slow
@@ -40,7 +40,7 @@ def ranks_with(group: Any, **readings: Callable[[], Any]) -> Ranks:
 
 def test_the_slowest_rank_of_each_iteration_counts() -> None:
     def work(rank: int, group: Any) -> Any:
-        return measure_all({"": Task(lambda: time.sleep(0.05 * (rank + 1)))}, Ranks(group), QUICK)[""]
+        return measure_all({"": TimedTask(lambda: time.sleep(0.05 * (rank + 1)))}, Ranks(group), QUICK)[""]
 
     (seconds, clean), *others = in_threads(3, work)
     assert all(other == (seconds, clean) for other in others)
@@ -57,7 +57,7 @@ def test_only_what_is_to_be_timed_is() -> None:
 
     def work(rank: int, group: Any) -> Any:
         ranks = ranks_with(group, clock=lambda: time.monotonic() + slept_s[0])
-        return measure_all({"": Task(lambda: None, before=slow, after=slow)}, ranks, QUICK)[""]
+        return measure_all({"": TimedTask(lambda: None, before=slow, after=slow)}, ranks, QUICK)[""]
 
     ((seconds, _),) = in_threads(1, work)
     assert max(seconds) < 500
@@ -87,7 +87,7 @@ def test_an_iteration_from_which_the_host_took_time_is_not_clean_on_any_rank(vic
         ticks = itertools.count()
         ranks = ranks_with(group, stolen=stolen, clock=lambda: next(ticks) * 1e-3)  # a clock by which nobody is late
         ranks.margin_s = 0.02
-        return measure_all({"": Task(lambda: None)}, ranks, Protocol(iterations=3, budget_s=0.1))[""]
+        return measure_all({"": TimedTask(lambda: None)}, ranks, Protocol(iterations=3, budget_s=0.1))[""]
 
     for _, clean in in_threads(2, work):
         assert clean == (True, False, True)
@@ -97,7 +97,7 @@ def test_an_iteration_that_some_rank_starts_too_late_is_not_clean() -> None:
     def work(rank: int, group: Any) -> Any:
         ranks = ranks_with(group, stolen=lambda: 0)
         ranks.margin_s = -0.001
-        return measure_all({"": Task(lambda: None)}, ranks, Protocol(iterations=3))[""]
+        return measure_all({"": TimedTask(lambda: None)}, ranks, Protocol(iterations=3))[""]
 
     assert [clean for _, clean in in_threads(2, work)] == [(False,) * 3] * 2
 
@@ -139,7 +139,7 @@ def test_tasks_take_turns() -> None:
     order: list[str] = []
 
     def work(rank: int, group: Any) -> Any:
-        tasks = {name: Task(lambda name=name: order.append(name)) for name in "abc"}
+        tasks = {name: TimedTask(lambda name=name: order.append(name)) for name in "abc"}
         return measure_all(tasks, Ranks(group), Protocol(warm_up=0, iterations=6, budget_s=10))
 
     (found,) = in_threads(1, work)
@@ -265,7 +265,7 @@ def test_one_wrong_element_is_caught_wherever_it_is(collective: str) -> None:
 
     def work(rank: int, group: Any) -> None:
         ranks = Ranks(group)
-        buffers = Buffers(collective, 4096, ranks)
+        buffers = CollectiveBuffers(collective, 4096, ranks)
         right = method(key, buffers, ranks)
         check(key, right, buffers)
         for element in (0, 17, number - 1):
@@ -305,7 +305,7 @@ def test_a_run_at_the_place_of_another_is_caught(collective: str) -> None:
         ranks = Ranks(group)
         for num_elements in (2 * 61, 2 * 610, 2**12):  # the pattern has 61 numbers
             (key,) = collective_keys(collective, 4 * num_elements, [2], ["native"])
-            buffers = Buffers(collective, 4 * num_elements, ranks)
+            buffers = CollectiveBuffers(collective, 4 * num_elements, ranks)
             right = method(key, buffers, ranks)
             turned = buffers.given.roll(num_elements // 2 if collective != "allgather" else 1)
             with pytest.raises(RuntimeError, match="wrong result"):
@@ -319,7 +319,7 @@ def test_no_result_is_there_before_it_is_made() -> None:
     (key,) = collective_keys("broadcast", 4096, [1], ["native"])
 
     def work(rank: int, group: Any) -> None:
-        buffers = Buffers("broadcast", 4096, Ranks(group))
+        buffers = CollectiveBuffers("broadcast", 4096, Ranks(group))
         with pytest.raises(RuntimeError, match="element 0 is nan"):
             check(key, lambda given: buffers.out, buffers)
 

@@ -19,8 +19,8 @@ from rankscope import provenance
 from rankscope.box import Profile, measure, verdict
 from rankscope.box.measuring.plan import ON_THE_FLY, TRANSFER_METHODS, Protocol, key_of, transfer_keys
 from rankscope.box.measuring.transfers import (
-    Buffers,
-    Cuda,
+    CopyBuffers,
+    MeasuredGpu,
     check,
     most_bytes,
     move_of,
@@ -28,7 +28,6 @@ from rankscope.box.measuring.transfers import (
 )
 from rankscope.box.profile import Point
 
-from ..test_boundaries import RUNNERS
 from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, PIN_BYTES_PER_S, RATES, Made, copies, put_into_ranks
 from .made import PROVENANCE
 
@@ -141,7 +140,7 @@ def test_copies_take_turns_and_those_that_warm_up_do_not_count() -> None:
             super().copy(pairs, non_blocking, lane)
 
     device = Told()
-    buffers = Buffers(2**20, device)
+    buffers = CopyBuffers(2**20, device)
     keys = [
         key_of("transfer", 2**20, direction="h2d", method=method, pieces=1, both=False)
         for method in TRANSFER_METHODS[1::2]
@@ -156,7 +155,7 @@ def test_iterations_from_which_the_host_took_time_are_not_clean(monkeypatch: pyt
     monkeypatch.setattr("rankscope.box.measuring.transfers.stolen_ticks", lambda: int(next(reads) >= 2 * 4 + 1))
     device = Made()
     key = key_of("pin", 4096, cached=True)
-    samples = sampled({key: move_of(key, Buffers(4096, device))}, device, Protocol(0, 6, 1.0))[key]
+    samples = sampled({key: move_of(key, CopyBuffers(4096, device))}, device, Protocol(0, 6, 1.0))[key]
     assert [sample.clean for sample in samples] == [True, True, False, True, True, True]
 
 
@@ -209,7 +208,7 @@ class BadPin(Made):
 
 def caught(device: Made, num_bytes: int = 2**20) -> set[tuple[str, ...]]:
     """The keys whose check fails, by what tells them apart."""
-    buffers, found = Buffers(num_bytes, device), set()
+    buffers, found = CopyBuffers(num_bytes, device), set()
     for key in transfer_keys(num_bytes):
         try:
             check(key, move_of(key, buffers), buffers)
@@ -246,13 +245,13 @@ def test_nothing_wrong_is_timed() -> None:
 )
 def test_what_is_no_gpu_is_refused_in_one_sentence(device: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Cuda(device)
+        MeasuredGpu(device)
 
 
 def test_cuda_without_a_number_is_the_first_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: given.append(device))
-    assert Cuda("cuda").index == 0  # and so are its streams, whichever the current GPU is
+    assert MeasuredGpu("cuda").index == 0  # and so are its streams, whichever the current GPU is
     assert set(given) == {torch.device("cuda", 0)}
 
 
@@ -286,7 +285,13 @@ def test_links_of_gpus_are_told_without_their_addresses(tmp_path: Path) -> None:
 
 def test_what_ranks_are_forked_from_does_not_ask_for_gpus() -> None:
     """CUDA that a process has begun to use cannot be used in a fork of it; modules that ranks are sent are imported."""
-    ours = [name for name, heavy in RUNNERS.items() if heavy == "torch" and "*" not in name]
+    library = ROOT / "lib"
+    ours = [
+        ".".join(path.relative_to(library).with_suffix("").parts)
+        for path in sorted(library.rglob("*.py"))
+        if re.search(r"^(import|from) torch\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert "rankscope.box.measuring.transfers" in ours
     code = (
         "import importlib, torch\n"
         "from rankscope.ranks.launcher import MODULES\n"
@@ -322,15 +327,15 @@ def test_pinned_bandwidth_is_that_of_a_plain_loop() -> None:
         end.synchronize()
         times.append(begin.elapsed_time(end) * 1e-3 / number)
     key = key_of("transfer", size, direction="h2d", method="pinned_non_blocking", pieces=1, both=False)
-    device = Cuda()
-    samples = sampled({key: move_of(key, Buffers(size, device))}, device, Protocol(iterations=10))[key]
+    device = MeasuredGpu()
+    samples = sampled({key: move_of(key, CopyBuffers(size, device))}, device, Protocol(iterations=10))[key]
     assert math.isclose(sorted(one.device_s for one in samples)[5], sorted(times)[1], rel_tol=0.05)
 
 
 @gpu
 @pytest.mark.gpu
 def test_a_gpu_does_all_that_a_made_one_does() -> None:
-    points = copies(Cuda(), QUICK, 2**12, 2**20)
+    points = copies(MeasuredGpu(), QUICK, 2**12, 2**20)
     assert {point.key for point in points if point.what in ("transfer", "pin")} == {
         key for size in (2**12, 2**20) for key in transfer_keys(size, torch.cuda.device_count())
     }

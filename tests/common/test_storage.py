@@ -18,12 +18,13 @@ from rankscope.common.checks import of_type
 from rankscope.common.storage import (
     MOST_BYTES,
     StorageError,
+    StoredFile,
     load,
     output_path,
     read_arrays,
     read_bytes,
-    rebuild,
     save,
+    within,
     write_atomically,
 )
 
@@ -75,13 +76,22 @@ def test_an_error_names_the_path_and_no_temporary_file(tmp_path: Path) -> None:
 # ---- values under a head with a checksum
 
 
-def build(fields: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(fields.values())
+class About(StoredFile):
+    about: dict[str, float]
+    rows: list[Any]
+
+
+class Rows(StoredFile):
+    rows: Any
+
+
+def build(stored: Any) -> Any:
+    return {name: value for name, value in msgspec.structs.asdict(stored).items() if name in ("about", "rows")}
 
 
 def test_what_is_saved_is_loaded_and_a_list_has_an_item_a_line(tmp_path: Path) -> None:
-    path = save(tmp_path / "a.json", "rankscope test", 2, about={"a": 1.5}, rows=[[1, None], ["x"]], empty=[])
-    assert load(path, "rankscope test", 2, ("about", "rows", "empty"), build) == ({"a": 1.5}, [[1, None], ["x"]], [])
+    path = save(tmp_path / "a.json", "rankscope test", 2, about={"a": 1.5}, rows=[[1, None], ["x"]])
+    assert load(path, "rankscope test", 2, About, build) == {"about": {"a": 1.5}, "rows": [[1, None], ["x"]]}
     assert '\n"rows": [\n[1,null],\n["x"]\n]' in path.read_text()
 
 
@@ -92,12 +102,13 @@ def test_what_is_saved_is_loaded_and_a_list_has_an_item_a_line(tmp_path: Path) -
         (lambda text: text.replace('"version": 2', '"version": 3'), "version 3 is newer than 2"),
         (lambda text: text.replace('"version": 2', '"version": "2"'), "version must be a whole number of at least 1"),
         (lambda text: text.replace("rankscope test", "rankscope rest"), "format must be 'rankscope test'"),
-        (lambda text: text.replace('"rows"', '"cows"'), "the file must hold nothing but .*, rows, got 'cows'"),
+        (lambda text: text.replace('"rows"', '"cows"'), r"crc32 '\w+' does not fit"),
         (lambda text: text.replace("{\n", '{\n"b": 2,\n', 1), "does not fit"),
-        (lambda text: text.replace('"rows"', '"more": 1, "rows"'), "must hold nothing but .*, got 'more'"),
+        (lambda text: text.replace('"rows"', '"more": 1, "rows"'), "does not fit"),
         (lambda text: text[:40], "damaged, cut short or not JSON"),
-        (lambda text: "[" * 100_000, r"nested too deeply|not JSON"),
-        (lambda text: "7", "format must be 'rankscope test', got 7"),
+        (lambda text: '{"a": ' * 100_000, r"nested too deeply|not JSON"),
+        (lambda text: "[" * 100_000, "Expected `object`, got `array`"),
+        (lambda text: "7", "Expected `object`, got `int`"),
         (lambda text: text.replace("1.5", "NaN"), "not JSON"),
         (lambda text: text.replace("1.5", "1e999"), r"does not fit|out of range"),
     ],
@@ -106,17 +117,32 @@ def test_a_file_that_differs_is_refused_with_its_path(tmp_path: Path, change: An
     path = save(tmp_path / "a.json", "rankscope test", 2, about={"a": 1.5}, rows=[1])
     path.write_text(change(path.read_text()))
     with pytest.raises(StorageError, match=f"^{re.escape(str(path))}: not a readable rankscope test: .*({problem})"):
-        load(path, "rankscope test", 2, ("about", "rows"), build)
+        load(path, "rankscope test", 2, About, build)
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"about": {}}, "Object missing required field `rows`"),
+        ({"about": {}, "rows": [], "cows": 1}, "Object contains unknown field `cows`"),
+        ({"about": {"a": "b"}, "rows": []}, r"about\[...\]: Expected `float`, got `str`"),
+        ({"about": {}, "rows": "b"}, "rows: Expected `array`, got `str`"),
+    ],
+)
+def test_other_fields_and_types_are_refused_with_their_place(tmp_path: Path, fields: Any, problem: str) -> None:
+    path = save(tmp_path / "a.json", "rankscope test", 2, **fields)
+    with pytest.raises(StorageError, match=f"^{re.escape(str(path))}: not a readable rankscope test: {problem}$"):
+        load(path, "rankscope test", 2, About, build)
 
 
 @pytest.mark.parametrize("depth", range(500, 1000, 50))
 def test_nesting_is_refused_at_any_depth(tmp_path: Path, depth: int) -> None:
-    def build(fields: dict[str, Any], frames: int = 100) -> Any:
-        return build(fields, frames - 1) if frames else of_type("rows", fields["rows"], dict)
+    def build(stored: Rows, frames: int = 100) -> Any:
+        return build(stored, frames - 1) if frames else of_type("rows", stored.rows, dict)
 
     path = save(tmp_path / "a.json", "rankscope test", 1, rows=msgspec.Raw(b"[" * depth + b"]" * depth))
     with pytest.raises(StorageError, match="nested too deeply|rows must be a dict"):
-        load(path, "rankscope test", 1, ("rows",), build)
+        load(path, "rankscope test", 1, Rows, build)
 
 
 def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
@@ -124,13 +150,17 @@ def test_a_file_that_is_too_long_is_not_read(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(MOST_BYTES + 1)
     with pytest.raises(StorageError, match="more than 67108864 bytes"):
-        load(path, "rankscope test", 1, (), build)
+        load(path, "rankscope test", 1, Rows, build)
 
 
 def test_what_the_fields_cannot_make_is_refused_with_its_path(tmp_path: Path) -> None:
+    def link(stored: Rows) -> Link:
+        with within("rows[0]"):
+            return Link(**stored.rows[0])
+
     path = save(tmp_path / "a.json", "rankscope test", 1, rows=[{"alpha_s": -1, "bytes_per_s": 1}])
     with pytest.raises(StorageError, match=r"a.json: not a readable rankscope test: rows\[0\]: alpha_s must be"):
-        load(path, "rankscope test", 1, ("rows",), lambda fields: rebuild(Link, "rows[0]", fields["rows"][0]))
+        load(path, "rankscope test", 1, Rows, link)
 
 
 def test_an_error_is_one_printable_line_of_bounded_length(tmp_path: Path) -> None:
@@ -145,7 +175,7 @@ def test_a_place_that_is_taken_by_no_file_is_left_alone(tmp_path: Path, make: An
     with pytest.raises(OSError, match="it exists and is not a file"):
         save(tmp_path / "there", "rankscope test", 1)
     with pytest.raises(StorageError, match="it is not a file"):
-        load(tmp_path / "there", "rankscope test", 1, (), build)
+        load(tmp_path / "there", "rankscope test", 1, Rows, build)
 
 
 # ---- archives of arrays

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from rankscope.common import storage
-from rankscope.ranks.shared import Exchange
+from rankscope.ranks.shared import SharedMemoryEnd
 
 
 @pytest.fixture
-def ends(tmp_path: Path) -> Iterator[tuple[Exchange, Exchange]]:
-    yield Exchange(tmp_path / "e", 0), Exchange(tmp_path / "e", 1)
+def ends(tmp_path: Path) -> Iterator[tuple[SharedMemoryEnd, SharedMemoryEnd]]:
+    yield SharedMemoryEnd(tmp_path / "e", 0), SharedMemoryEnd(tmp_path / "e", 1)
     gc.collect()
     assert not list(tmp_path.iterdir()), "mapped files must have no name"
 

@@ -8,11 +8,12 @@ from ..common.lazy import lazy
 
 if TYPE_CHECKING:
     from .fit import fit_link
-    from .link_facts import facts_of, pcie_bytes_per_s, recorded, stated
+    from .link_facts import facts_of, recorded, stated
     from .logs import read_log
     from .machines import bank
     from .measuring.plan import Protocol
     from .measuring.run import measure
+    from .pcie import pcie_bytes_per_s
     from .profile import Profile
     from .sentences import verdict
 
@@ -39,7 +40,7 @@ __getattr__, __dir__ = lazy(
         "facts_of": "link_facts",
         "fit_link": "fit",
         "measure": "measuring.run",
-        "pcie_bytes_per_s": "link_facts",
+        "pcie_bytes_per_s": "pcie",
         "read_log": "logs",
         "recorded": "link_facts",
         "stated": "link_facts",

@@ -14,9 +14,9 @@ import numpy as np
 
 from ..common.units import bytes_words, rate_words
 from .fit import LEAST_SIZES
-from .link_facts import pcie_bytes_per_s
 from .machines import PREFIX, is_sick, provenances
-from .profile import NATIVE, Point, Profile, busbw_factor
+from .pcie import GPU_GENERATIONS, pcie_bytes_per_s
+from .profile import Profile, busbw_factor
 
 LARGE_BYTES, SMALL_BYTES = 2**24, 2**15  # at least this: bandwidth-bound; at most this: latency-bound
 LOW = 0.75  # of the slowest similar machine: below it we look for a cause (healthy machines reach 91 % or more)
@@ -34,8 +34,7 @@ NVLINK = {  # bytes/s from one GPU to the others, one way; source: NVIDIA's data
     **dict.fromkeys(("H100", "H200", "GH200"), 450e9),
     **dict.fromkeys(("B200", "B300", "GB200", "GB300"), 900e9),
 }
-PCIE = {"L40S": 4, "RTX 4090": 4, "A100 PCIE": 4, "H100 PCIE": 5, "RTX PRO 6000": 5, "RTX 5090": 5}  # generations
-WIRE = NVLINK | {model: pcie_bytes_per_s(generation) for model, generation in PCIE.items()}
+WIRE = NVLINK | {model: pcie_bytes_per_s(generation) for model, generation in GPU_GENERATIONS.items()}
 _NO_MODEL = re.compile(r"NVIDIA|TESLA|GEFORCE|QUADRO|\b\d+ ?GB\b|\bHBM\d\w*|BLACKWELL|\b\w+ EDITION")
 _FABRIC = re.compile(
     r"(?P<efa>EFA|AWS)|(?P<slingshot>Slingshot|CXI)|(?P<ethernet>GbE|RoCE)|(?P<ib>InfiniBand|\bIB\b)|(?P<opa>Omni)"
@@ -94,7 +93,7 @@ def _decided(is_stated: bool | None, is_seen: bool) -> bool:
 
 
 @attrs.frozen
-class Finding:
+class RuleFinding:
     """One result of a rule: the rule's name, a sentence with the figures, and whether it reports a fault."""
 
     rule: str
@@ -105,7 +104,7 @@ class Finding:
         return f"{self.sentence} (rule {self.rule})"
 
 
-class Row(NamedTuple):
+class ComparedSize(NamedTuple):
     """A collective at one size: the busbw reached, and that of the slowest and fastest similar machine, in bytes/s."""
 
     collective: str
@@ -166,25 +165,25 @@ class Beside:
         """The busbw of the native backend in bytes/s, by collective and size."""
         return {
             what: {size: point.busbw_bytes_per_s(self.profile.num_ranks) for size, point in points.items()}
-            for what, points in native(self.profile).items()
+            for what, points in self.profile.native.items()
         }
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ComparedSize, ...]:
         """What the native backend reached, at the sizes that lie within a similar machine's measured range."""
         found = []
         for what, rates in self.rates.items():
-            swept = [peer for peer in self.peers.values() if len(native(peer).get(what, ())) >= LEAST_SIZES]
+            swept = [peer for peer in self.peers.values() if len(peer.native.get(what, ())) >= LEAST_SIZES]
             curves = [(peer.curve(what), busbw_factor(what, peer.num_ranks)) for peer in swept]
             for size, got in rates.items():
                 others = [size * factor / curve.seconds(size) for curve, factor in curves if curve.covers(size)]
-                found += [Row(what, size, got, min(others), max(others))] if others and got > 0 else []
+                found += [ComparedSize(what, size, got, min(others), max(others))] if others and got > 0 else []
         return tuple(found)
 
     @cached_property
-    def worst(self) -> tuple[float, float, Row | None]:
+    def worst(self) -> tuple[float, float, ComparedSize | None]:
         """For the slowest collective: median share at large and at small sizes (nan if none), and its largest row."""
-        found: list[tuple[float, float, Row | None]] = []
+        found: list[tuple[float, float, ComparedSize | None]] = []
         for what in self.rates:
             rows = [row for row in self.rows if row.collective == what]
             large, small = (
@@ -210,22 +209,15 @@ class Beside:
         return f"{what} reaches {rate_words(rate)} at most, at {bytes_words(size)}." if rates else ""
 
     @cached_property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[RuleFinding, ...]:
         share, *_ = self.worst
-        enough = [Finding("reaches", self.figures, False)] if share >= LOW else []
+        enough = [RuleFinding("reaches", self.figures, False)] if share >= LOW else []
         causes = [found for rule in CAUSES for found in rule(self)]
         if share < LOW and not causes:
-            causes = [Finding("unexplained", f"{self.figures} No known cause fits: compare NCCL version and topo -m.")]
+            causes = [
+                RuleFinding("unexplained", f"{self.figures} No known cause fits: compare NCCL version and topo -m.")
+            ]
         return (*enough, *causes, *slow_start(self), *switch_costs(self), *switch_adds(self))
-
-
-def native(profile: Profile) -> dict[str, dict[int, Point]]:
-    """Return the native points by collective and size, preferring in-place ones; pairs of a fleet are left out."""
-    found: dict[str, dict[int, Point]] = {}
-    for point in sorted(profile.select(algorithm=NATIVE), key=lambda point: bool(point.options.get("in_place"))):
-        if "src" not in point.options and point.num_bytes:
-            found.setdefault(point.what, {})[point.num_bytes] = point
-    return {what: dict(sorted(points.items())) for what, points in found.items()}
 
 
 def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Beside:
@@ -235,7 +227,7 @@ def beside(profile: Profile, peers: Mapping[str, Profile] | None = None) -> Besi
     never compared with itself, nor with a machine whose network is known to be of another kind.
     """
     about, nodes = profile.provenance, profile.num_nodes or 0
-    if peers is not None or not (profile.backend == "nccl" and nodes and gpu_of(about) and native(profile)):
+    if peers is not None or not (profile.backend == "nccl" and nodes and gpu_of(about) and profile.native):
         return Beside(profile, peers or {})
     by_nodes: dict[int, dict[str, Profile]] = {}
     for name, other in provenances().items():
@@ -258,7 +250,7 @@ def _loaded(name: str) -> Profile:
 def _has(name: str, profile: Profile) -> bool:
     """Whether a bank machine is the profile itself, or has too few sizes to compare with."""
     points = _loaded(name).points
-    return set(profile.points) <= set(points) or all(len(some) < LEAST_SIZES for some in native(_loaded(name)).values())
+    return set(profile.points) <= set(points) or all(len(some) < LEAST_SIZES for some in _loaded(name).native.values())
 
 
 def is_like(profile: Profile, other: Profile) -> bool:
@@ -270,7 +262,7 @@ def is_like(profile: Profile, other: Profile) -> bool:
 # ---- why: each rule yields a finding only if it applies
 
 
-def p2p_off(box: Beside) -> Iterator[Finding]:
+def p2p_off(box: Beside) -> Iterator[RuleFinding]:
     """The GPUs of a node communicate through the host's memory."""
     share, _, row = box.worst
     is_seen = bool(box.gpu in NVLINK and box.profile.num_nodes == 1 and share < _HALF and row and row.got < _HOST)
@@ -278,10 +270,10 @@ def p2p_off(box: Beside) -> Iterator[Finding]:
         is_set = _P2P_FORBIDDEN.search(str(box.profile.provenance.get("environment", "")))
         how = "NCCL_P2P_DISABLE is set: unset it" if is_set else "See if `nvidia-smi topo -m` has PHB or SYS there"
         words = "The GPUs of a node talk through the host's memory: peer-to-peer access is off"
-        yield Finding("p2p_off", f"{box.figures} {words}. {how}.")
+        yield RuleFinding("p2p_off", f"{box.figures} {words}. {how}.")
 
 
-def plug_in_missing(box: Beside) -> Iterator[Finding]:
+def plug_in_missing(box: Beside) -> Iterator[RuleFinding]:
     """Nodes communicate through sockets: far less bandwidth, and small sizes are much slower, too.
 
     A log of one node names sockets wherever there is no other network, although the node's ranks do not use them.
@@ -294,10 +286,10 @@ def plug_in_missing(box: Beside) -> Iterator[Finding]:
         words = "The log states that nodes talk through sockets (NET/Socket). If their network has a plug-in, load it"
     else:
         words = "Nodes seem to talk through sockets, as without the network's plug-in: see which NCCL_DEBUG=INFO names"
-    yield Finding("plug_in_missing", f"{box.figures} {words}.")
+    yield RuleFinding("plug_in_missing", f"{box.figures} {words}.")
 
 
-def no_gpudirect(box: Beside) -> Iterator[Finding]:
+def no_gpudirect(box: Beside) -> Iterator[RuleFinding]:
     """Data pass through the host's memory on their way to the network: less bandwidth, slower small sizes."""
     if box.stated.uses_sockets:  # which know no GPUDirect
         return
@@ -307,10 +299,10 @@ def no_gpudirect(box: Beside) -> Iterator[Finding]:
     if is_off and not any((*plug_in_missing(box), *p2p_off(box))):
         how = "The log states that" if box.stated.is_gpudirect_off else "It looks as if"
         words = "GPUDirect RDMA is off, so bytes pass through the host's memory: load nvidia-peermem"
-        yield Finding("no_gpudirect", f"{box.figures} {how} {words}.")
+        yield RuleFinding("no_gpudirect", f"{box.figures} {how} {words}.")
 
 
-def one_nic(box: Beside) -> Iterator[Finding]:
+def one_nic(box: Beside) -> Iterator[RuleFinding]:
     """Bandwidth is a half, a quarter or an eighth of the peers', but small sizes are as fast."""
     if box.stated.uses_sockets:  # which are a cause of their own
         return
@@ -319,17 +311,17 @@ def one_nic(box: Beside) -> Iterator[Finding]:
     is_part = share < LOW and abs(share * cards - 1) < _NEAR
     if box.has_network and not box.is_series and is_part and small >= _AS_QUICK:
         words = f"Small sizes are as fast: NCCL seems to use one network card where others use {cards}"
-        yield Finding("one_nic", f"{box.figures} {words}. Look at NCCL_IB_HCA and what NCCL_DEBUG=INFO lists.")
+        yield RuleFinding("one_nic", f"{box.figures} {words}. Look at NCCL_IB_HCA and what NCCL_DEBUG=INFO lists.")
 
 
-def degraded_node(box: Beside) -> Iterator[Finding]:
+def degraded_node(box: Beside) -> Iterator[RuleFinding]:
     """Both smaller and larger clusters of the same nodes reach more."""
     if box.is_series and box.worst[0] < LOW:
         words = "Smaller and larger clusters of such nodes do better: measure the nodes in pairs to find a slow one"
-        yield Finding("degraded_node", f"{box.figures} {words}.")
+        yield RuleFinding("degraded_node", f"{box.figures} {words}.")
 
 
-def degraded_pair(box: Beside) -> Iterator[Finding]:
+def degraded_pair(box: Beside) -> Iterator[RuleFinding]:
     """Some pairs (of nodes or GPUs) are much slower than the median pair."""
     by_kind: dict[tuple[Any, ...], dict[int, dict[tuple[str, str], float]]] = {}
     for point in box.profile.points:
@@ -350,10 +342,10 @@ def degraded_pair(box: Beside) -> Iterator[Finding]:
             where = f"{len(slow)} of {len(rates)} pairs reach less than {share:.0%} of the median {rate_words(median)}"
             least = f"the slowest {rate_words(slow[worst])} ({worst[0]} and {worst[1]})"
             words = f"{where}, {least}, the fastest {rate_words(max(rates.values()))}; {who}"
-            yield Finding("degraded_pair", f"{name} of {bytes_words(size)}, pair by pair: {words}.")
+            yield RuleFinding("degraded_pair", f"{name} of {bytes_words(size)}, pair by pair: {words}.")
 
 
-def slow_start(box: Beside) -> Iterator[Finding]:
+def slow_start(box: Beside) -> Iterator[RuleFinding]:
     """Small sizes take much longer than on similar machines, although large sizes reach what they should."""
     if box.is_series or box.worst[0] < LOW:
         return
@@ -366,10 +358,10 @@ def slow_start(box: Beside) -> Iterator[Finding]:
     if slow:
         words = f"At sizes up to {bytes_words(SMALL_BYTES)}, {', '.join(slow)} as on {box.names}, in the median"
         why = "Latency decides there, not bandwidth: compare NCCL's version, the CPU and what else it runs"
-        yield Finding("slow_start", f"{words}. {why}.", False)
+        yield RuleFinding("slow_start", f"{words}. {why}.", False)
 
 
-def switch_costs(box: Beside) -> Iterator[Finding]:
+def switch_costs(box: Beside) -> Iterator[RuleFinding]:
     """Bandwidth drops at a size and recovers later; a fault if similar machines show no such drop."""
     for what, rates in box.rates.items():
         rows = {row.num_bytes: row for row in box.rows if row.collective == what}
@@ -389,20 +381,20 @@ def switch_costs(box: Beside) -> Iterator[Finding]:
             cause = "The figures do not tell why"
             if box.profile.backend == "nccl":
                 cause = "NCCL seems to switch its algorithm too early: try another NCCL_ALGO, NCCL_PROTO or version"
-            yield Finding("switch_costs", f"{what}: busbw {words}. {cause}.", bool(row))
+            yield RuleFinding("switch_costs", f"{what}: busbw {words}. {cause}.", bool(row))
 
 
-def switch_adds(box: Beside) -> Iterator[Finding]:
+def switch_adds(box: Beside) -> Iterator[RuleFinding]:
     """The busbw of an allreduce exceeds the link rate; this takes a switch that reduces (NVLS)."""
     rates, wire = box.rates.get("allreduce", {}), box.wire_bytes_per_s
     size = max(rates, key=rates.__getitem__, default=0)
     if wire and rates and rates[size] > wire:
         words = f"busbw is {rate_words(rates[size])}, more than the {rate_words(wire)} of a GPU's links"
         why = "This is expected: the switch reduces (NVLS), so each GPU sends its bytes only once"
-        yield Finding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)
+        yield RuleFinding("switch_adds", f"allreduce at {bytes_words(size)}: {words}. {why}.", False)
 
 
-CAUSES: Sequence[Callable[[Beside], Iterator[Finding]]] = (
+CAUSES: Sequence[Callable[[Beside], Iterator[RuleFinding]]] = (
     *(p2p_off, plug_in_missing, no_gpudirect, one_nic, degraded_pair, degraded_node),
 )
 RULES = ("reaches", "unexplained", *(rule.__name__ for rule in (*CAUSES, slow_start, switch_costs, switch_adds)))

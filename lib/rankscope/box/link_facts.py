@@ -14,20 +14,9 @@ from ..common.checks import number, of_type, one_of, truth, whole
 from ..common.frozen import checked, frozen
 from ..common.storage import read_bytes
 from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
+from .pcie import HEADER_BYTES, PCIE, pcie_bytes_per_s
 from .profile import FORMAT, WHAT, Point, Profile
 
-# per generation: transfers/s per lane, the share of bits that carries packets, framing bytes per packet (PCI Express
-# Base Specification: 8b/10b, 128b/130b; since generation 6 flits of 256 bytes, of which 236 carry packets)
-PCIE = {
-    1: (2.5e9, 8 / 10, 8),
-    2: (5e9, 8 / 10, 8),
-    3: (8e9, 128 / 130, 8),
-    4: (16e9, 128 / 130, 8),
-    5: (32e9, 128 / 130, 8),
-    6: (64e9, 236 / 256, 0),
-}
-HEADER_BYTES = {"h2d": 12, "d2h": 16}  # h2d: the GPU receives completions; d2h: it writes to 64-bit addresses
-PAYLOAD_BYTES = 256  # maximum payload of a packet on most machines
 START_S = 10e-6  # ASSUMED: from the call to the first byte; measure it in a profile
 HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies host memory
 METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
@@ -80,24 +69,6 @@ class LinkFacts:
             return started_s + (max(link_s, num_bytes / self.bytes_per_s(back)) if both else link_s)
         back_s = self.seconds(num_bytes, back, method, pieces) if both else 0.0
         return started_s + max(link_s, host_s) + back_s
-
-
-def pcie_bytes_per_s(generation: int, num_lanes: int = 16, direction: str | None = None) -> float:
-    """Return the one-way rate of a PCIe link in bytes/s: of packets or, with a `direction`, of the data in them.
-
-    Each packet has at most 256 bytes of data, a header and, up to generation 5, a frame (Neugebauer et al.:
-    Understanding PCIe performance for end host networking, 2018). Acknowledgements and flow control are left out.
-    Raises ValueError for an unknown generation or direction.
-
-    >>> round(pcie_bytes_per_s(4) / 1e9, 2), round(pcie_bytes_per_s(5, 16, "d2h") / 1e9, 2)
-    (31.51, 57.61)
-    """
-    transfers_per_s, share, frame_bytes = PCIE[whole("generation", generation, 1, max(PCIE))]
-    packets_per_s = transfers_per_s * share * whole("num_lanes", num_lanes, 1, 32) / 8
-    if direction is None:
-        return packets_per_s
-    overhead = HEADER_BYTES[one_of("direction", direction, tuple(HEADER_BYTES))] + frame_bytes
-    return packets_per_s * PAYLOAD_BYTES / (PAYLOAD_BYTES + overhead)
 
 
 def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S) -> LinkFacts:

@@ -56,8 +56,7 @@ def choices(model: Model, collective: str, sizes: Sequence[int] = SIZES) -> Iter
     """Yield the table by size, and what the model leaves out."""
     curves, machines = [], public(model)
     for profile in machines.values():
-        native = profile.select(collective, algorithm="native")
-        if len({point.num_bytes for point in native if point.num_bytes}) >= LEAST_SIZES:
+        if len(profile.native_s(collective)) >= LEAST_SIZES:
             curves.append(profile.curve(collective))
     gpus = f"{model.num_nodes} × {model.gpus_per_node}" if model.num_nodes > 1 else f"{model.gpus_per_node}"
     version = ".".join(map(str, model.version)).removesuffix(".99")

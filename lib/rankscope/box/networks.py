@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..networks import Network
 from .machines import PREFIX, bank, is_sick, provenances
-from .profile import NATIVE, Profile
+from .profile import Profile
 
 RECORDED = Path(__file__).parent / "recorded"
 # A curve that explorers can use at any bucket cap: it must reach from latency to bandwidth.
@@ -24,7 +24,7 @@ def of_the_bank() -> tuple[Network, ...]:
     labels = set[str]()
     for name, description in bank().items():
         profile = Profile.load(f"{PREFIX}{name}")
-        sizes = [point.num_bytes for point in profile.select("allreduce", algorithm=NATIVE)]
+        sizes = profile.native_points("allreduce")
         if not sizes or min(sizes) > _SMALLEST_BYTES or max(sizes) < _LARGEST_BYTES:
             continue
         label = description.partition(",")[0]

@@ -219,7 +219,7 @@ class Profile:
         or is damaged, cut short, changed or written by a newer version; ValueError for a name that the bank does not
         have; OSError if the file cannot be opened.
         """
-        return storage.load(found(path), FORMAT, VERSION, ("provenance", "protocol", "points"), _profile)
+        return storage.load(found(path), FORMAT, VERSION, _StoredProfile, _profile)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the profile as JSON, one point per line, atomically. Raises OSError if that fails."""
@@ -249,6 +249,29 @@ class Profile:
             and num_bytes in (None, point.num_bytes)
             and all(name in point.options and point.options[name] == value for name, value in options.items())
         )
+
+    def native_points(self, collective: str) -> dict[int, list[Point]]:
+        """Return all points of the backend's own collective by size, which rises: in place, out of place, by pairs."""
+        found: dict[int, list[Point]] = {}
+        for point in self.select(collective, algorithm=NATIVE):
+            found.setdefault(point.num_bytes, []).append(point)
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def native(self) -> Mapping[str, Mapping[int, Point]]:
+        """The points of the backend's own collectives by collective and size, one of each: in place where there is one.
+
+        Pairs of a fleet and points of 0 bytes are left out.
+        """
+        found: dict[str, dict[int, Point]] = {}
+        for point in sorted(self.select(algorithm=NATIVE), key=lambda point: bool(point.options.get("in_place"))):
+            if "src" not in point.options and point.num_bytes:
+                found.setdefault(point.what, {})[point.num_bytes] = point
+        return {what: dict(sorted(points.items())) for what, points in found.items()}
+
+    def native_s(self, collective: str) -> dict[int, float]:
+        """Return the median seconds of the points in `native` by size; empty if the collective was not measured."""
+        return {size: point.median_s for size, point in self.native.get(collective, {}).items()}
 
     def __str__(self) -> str:
         """A few lines that describe the machine and how it was measured."""
@@ -456,7 +479,7 @@ class Profile:
         """
         ranks = self.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, 1)
         if ranks == self.num_ranks:
-            measured_s = self._native_allreduce_s
+            measured_s = self._fastest_allreduce_s
             if len(measured_s) > 1:
                 return CostTable(tuple(measured_s), tuple(measured_s.values()))
         seconds = (self.predict("allreduce", "ring", size, ranks).makespan_s for size in _PREDICTED_BYTES)
@@ -467,7 +490,7 @@ class Profile:
 
         Raises ValueError if the backend's own allreduce was measured at fewer than two sizes.
         """
-        measured_s = self._native_allreduce_s
+        measured_s = self._fastest_allreduce_s
         if len(measured_s) < 2:
             raise ValueError(
                 f"profile {self.provenance['name']!r} must have the backend's own allreduce at two sizes or more"
@@ -488,12 +511,10 @@ class Profile:
         )
 
     @cached_property
-    def _native_allreduce_s(self) -> Mapping[int, float]:
+    def _fastest_allreduce_s(self) -> Mapping[int, float]:
         """The median seconds of the backend's own allreduce by size, the faster one of in place and out of place."""
-        found: dict[int, float] = {}
-        for point in self.select("allreduce", algorithm=NATIVE):
-            found[point.num_bytes] = min(point.median_s, found.get(point.num_bytes, math.inf))
-        return {size: found[size] for size in sorted(found)}
+        points = self.native_points("allreduce")
+        return {size: min(point.median_s for point in some) for size, some in points.items()}
 
     @cached_property
     def model_s(self) -> Mapping[Key, float]:
@@ -576,10 +597,23 @@ def _operations(points: Sequence[Point]) -> dict[str, list[Any]]:
     return {"what": [point.what for point in points], **named, "options": options, "num_bytes": sizes}
 
 
-def _profile(fields: dict[str, Any]) -> Profile:
+class _StoredPoint(storage.StoredPart):
+    what: str
+    num_bytes: int
+    options: dict[str, Any]
+    seconds: tuple[float, ...]
+    clean: tuple[storage.Mark, ...]
+
+
+class _StoredProfile(storage.StoredFile):
+    provenance: dict[str, Any]
+    protocol: dict[str, Any]
+    points: list[_StoredPoint]
+
+
+def _profile(stored: _StoredProfile) -> Profile:
     points = []
-    for place, one in enumerate(fields["points"]):
-        storage.exactly(f"points[{place}]", one, ("what", "num_bytes", "options", "seconds", "clean"))
-        clean = [bool(whole(f"points[{place}]: clean", mark, 0, 1)) for mark in one["clean"]]
-        points.append(storage.rebuild(Point, f"points[{place}]", one | {"clean": clean}))
-    return Profile(fields["provenance"], fields["protocol"], tuple(points))
+    for place, one in enumerate(stored.points):
+        with storage.within(f"points[{place}]"):
+            points.append(Point(one.what, one.num_bytes, one.seconds, tuple(map(bool, one.clean)), one.options))
+    return Profile(stored.provenance, stored.protocol, tuple(points))

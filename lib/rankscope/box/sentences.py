@@ -51,7 +51,7 @@ def verdict(profile: Profile) -> list[str]:
 
 
 @attrs.frozen
-class Group:
+class MeasuredCollective:
     """One collective: by size (ascending) the fastest point of each algorithm; in-place points if there are any."""
 
     collective: str
@@ -67,7 +67,7 @@ class Group:
         return min(self.by_size[num_bytes].values(), key=lambda point: point.median_s)
 
 
-def groups(profile: Profile) -> list[Group]:
+def groups(profile: Profile) -> list[MeasuredCollective]:
     """Return the collectives that were measured, in the order of their first points."""
     found = []
     named = [point for point in profile.points if "algorithm" in point.options]
@@ -77,7 +77,7 @@ def groups(profile: Profile) -> list[Group]:
         by_size: dict[int, dict[str, Point]] = {}
         for point in sorted(points, key=lambda point: -point.median_s):  # the fastest comes last, and stays
             by_size.setdefault(point.num_bytes, {})[str(point.options["algorithm"])] = point
-        found.append(Group(collective, dict(sorted(by_size.items()))))
+        found.append(MeasuredCollective(collective, dict(sorted(by_size.items()))))
     return found
 
 

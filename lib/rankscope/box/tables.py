@@ -25,7 +25,7 @@ from .logs.log import WARNING
 from .machines import PREFIX
 from .measuring.plan import ITEM_BYTES, NUM_PIECES, builder_options, num_elements
 from .profile import LINKS, NATIVE, PATTERNS, Point, busbw_factor, compare
-from .sentences import Group, bound_s, groups
+from .sentences import MeasuredCollective, bound_s, groups
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -267,7 +267,7 @@ def _links(profile: Profile) -> Iterator[RenderableType]:
         yield marked(lines)
 
 
-def _by_size(profile: Profile, group: Group) -> Table:
+def _by_size(profile: Profile, group: MeasuredCollective) -> Table:
     columns = ("size", "fastest", middle_of(profile), "busbw", "native", "gain", "×bound", "clean")
     table = table_of(group.collective, *columns)
     table.caption = "gain: native's time / our time; ×bound: time / lower bound"
@@ -290,7 +290,7 @@ def _by_size(profile: Profile, group: Group) -> Table:
     return table
 
 
-def _beside(box: Beside, group: Group) -> Table:
+def _beside(box: Beside, group: MeasuredCollective) -> Table:
     """The native times and rates, and those of similar machines of the bank."""
     rows = {row.num_bytes: row for row in box.rows if row.collective == group.collective}
     wire, has_clean = box.wire_bytes_per_s, any(len(p.seconds) > 1 for p in box.profile.select(group.collective))

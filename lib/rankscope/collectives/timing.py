@@ -27,7 +27,7 @@ def nothing() -> None:
     """Do nothing."""
 
 
-class Task(NamedTuple):
+class TimedTask(NamedTuple):
     """What a rank does in each iteration. Only `run` is timed; it performs the measured operation `times` times."""
 
     run: Callable[[], object]
@@ -159,7 +159,7 @@ class Ranks:
             os.sched_yield()
         return instant, kept
 
-    def once(self, task: Task) -> tuple[float, bool]:
+    def once(self, task: TimedTask) -> tuple[float, bool]:
         """Run one iteration; return this rank's seconds, and whether it ran undisturbed on this node."""
         task.before()
         stolen = self.stolen()

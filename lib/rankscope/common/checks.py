@@ -149,21 +149,6 @@ def count_of(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def runs(numbers: Iterable[int], to: str) -> list[str]:
-    """Return rising whole numbers as text, those without a gap between them by their ends.
-
-    >>> runs([0, 1, 2, 5], " to ")
-    ['0 to 2', '5']
-    """
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][-1] + 1:
-            found[-1][1:] = [number]
-        else:
-            found.append([number])
-    return [to.join(map(str, run)) for run in found]
-
-
 def printable(text: str, keep: str = "") -> str:
     """Return a text without what would do something where it is shown: it is a space, an escape, or one of `keep`.
 

@@ -15,15 +15,13 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
-import attrs
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from .checks import one_line, whole
-from .frozen import mapping
 
 MOST_BYTES = 1 << 26  # of a stored value
 MOST_VALUES = 1 << 23  # of a stored value: numbers, texts, lists and mappings
@@ -31,9 +29,11 @@ MOST_UNPACKED_RATIO = 64  # by which a gzipped file may grow; traces and logs gr
 FREE_UNPACKED_BYTES = 32 << 20  # up to which it may grow in any case
 _MOST_LENGTH = 1 << 62  # of a dimension; numpy counts in 64 bits
 _ANY_SIZE_BYTES = 1 << 63  # no file is longer
+Mark = bool | Literal[0, 1]  # a truth value, as lists in files hold it
 
 PathLike = str | os.PathLike[str]
 Value = TypeVar("Value")
+Fields = TypeVar("Fields", bound="StoredFile")
 
 
 class StorageError(ValueError):
@@ -75,26 +75,43 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def load(
-    path: PathLike, format: str, version: int, fields: tuple[str, ...], build: Callable[[dict[str, Any]], Value]
-) -> Value:
-    """Return what `build` makes from the fields of a file that `save` wrote, in this version of the format or older.
+class StoredPart(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a file, by the types of its fields: it holds all of them, and no others."""
 
-    Raises StorageError for a file that is damaged, cut short, of another format, newer, or longer than `MOST_BYTES`,
-    and for fields that `build` refuses; OSError where it cannot be opened.
+
+class StoredFile(StoredPart, kw_only=True):
+    """A file that `save` wrote; each format adds its own fields."""
+
+    format: str
+    version: int
+    crc32: str
+
+
+class _FileHead(msgspec.Struct):
+    """What is looked at first, whatever else the file holds."""
+
+    format: Any = None
+    version: Any = None
+    crc32: Any = None
+
+
+def load(path: PathLike, format: str, version: int, fields: type[Fields], build: Callable[[Fields], Value]) -> Value:
+    """Return what `build` makes from a file that `save` wrote, in this version of the format or older.
+
+    `fields` says what the file must hold. Raises StorageError for a file that is damaged, cut short, of another format,
+    newer, or longer than `MOST_BYTES`, for other fields or types, and for values that `build` refuses; OSError where it
+    cannot be opened.
     """
     try:
         raw = read_bytes(path)
-        found = _decoded(raw)
-        if not isinstance(found, dict) or found.get("format") != format:
-            said = found.get("format") if isinstance(found, dict) else found
-            raise ValueError(f"format must be {format!r}, got {said!r}")
-        if whole("version", found.get("version"), 1) > version:
-            raise ValueError(f"version {found['version']} is newer than {version}, the newest this rankscope reads")
-        exactly("the file", found, ("format", "version", "crc32", *fields))
-        if found["crc32"] not in _checksums(raw):
-            raise ValueError(f"crc32 {found['crc32']!r} does not fit: the file was damaged or edited by hand")
-        return build({name: found[name] for name in fields})
+        head = decoded(raw, _FileHead)
+        if head.format != format:
+            raise ValueError(f"format must be {format!r}, got {head.format!r}")
+        if whole("version", head.version, 1) > version:
+            raise ValueError(f"version {head.version} is newer than {version}, the newest this rankscope reads")
+        if head.crc32 not in _checksums(raw):
+            raise ValueError(f"crc32 {head.crc32!r} does not fit: the file was damaged or edited by hand")
+        return build(decoded(raw, fields))
     except StorageError:
         raise
     except RecursionError as error:
@@ -103,10 +120,23 @@ def load(
         raise StorageError(path, f"not a readable {format}: {error}") from error
 
 
-def _decoded(raw: bytes) -> Any:
+def decoded(raw: bytes | str, kind: type[Value]) -> Value:
+    """Return JSON as this type, mostly a `StoredPart`; ValueError names the place that does not fit.
+
+    >>> class Sizes(StoredPart):
+    ...     sizes: list[int]
+    >>> decoded('{"sizes": [1, "2"]}', Sizes)
+    Traceback (most recent call last):
+    ValueError: sizes[1]: Expected `int`, got `str`
+    """
+    if isinstance(raw, str):
+        raw = raw.encode()
     check_num_values(raw, MOST_VALUES)
     try:
-        return msgspec.json.decode(raw)
+        return msgspec.json.decode(raw, type=kind)
+    except msgspec.ValidationError as error:
+        problem, _, place = str(error).partition(" - at `$.")
+        raise ValueError(f"{place.rstrip('`')}: {problem}" if place else problem) from error
     except msgspec.DecodeError as error:
         raise ValueError(f"damaged, cut short or not JSON: {error}") from error
 
@@ -131,29 +161,19 @@ def _checksums(raw: bytes) -> set[str]:
     return {f"{zlib.crc32(part):08x}" for part in (body, items)}
 
 
-def exactly(name: str, value: Any, known: tuple[str, ...]) -> None:
-    """Raise ValueError unless a value is a mapping that holds these fields and no others."""
-    mapping(name, value, dict.fromkeys(known, lambda _, one: one), known)
+@contextlib.contextmanager
+def within(place: str) -> Iterator[None]:
+    """Let a ValueError name the place in the file where its value stands.
 
-
-def rebuild(kind: type[Value], name: str, fields: Any) -> Value:
-    """Return a frozen value of this class from its stored fields: all of them, and no others.
-
-    Raises ValueError, under the name of the place where they stood, for anything else.
-
-    >>> from rankscope.cluster import Link
-    >>> rebuild(Link, "intra", {"alpha_s": 1e-6})
+    >>> with within("points[2]"):
+    ...     raise ValueError("num_bytes must be at least 0")
     Traceback (most recent call last):
-    ValueError: intra must have 'bytes_per_s', and has not
-    >>> rebuild(Link, "intra", {"alpha_s": -1, "bytes_per_s": 1e9})
-    Traceback (most recent call last):
-    ValueError: intra: alpha_s must be a finite number of at least 0, got -1
+    ValueError: points[2]: num_bytes must be at least 0
     """
-    exactly(name, fields, tuple(one.name for one in attrs.fields(kind)))  # type: ignore[arg-type]
     try:
-        return kind(**fields)
+        yield
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        raise ValueError(f"{place}: {error}") from error
 
 
 @contextlib.contextmanager

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..common.storage import PathLike
+from ..common.words import listed
 from ..timeline import Span, Timeline
 from .diagnosis import JobDiagnosis
-from .join import Joined, listed
+from .join import Joined
 from .trace import Trace
 from .verdict import in_ms
 

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from ..common.checks import count_of, several
 from ..common.frozen import frozen
 from ..common.units import times_in_one_unit
+from ..common.words import listed
 from ..timeline import Timeline
 from ..timeline.timeline import merge
 from ..train.ddp import Contention, LocalStep, recommend
 from ..train.ddp.buckets import ParameterSpec
 from ..train.ddp.cost import CostTable, Seconds
-from ..train.ddp.recommend import DEFAULT_CAPS_MB, Candidate
+from ..train.ddp.recommend import DEFAULT_CAPS_MB, CapCandidate
 from ..train.ddp.step import Launches, last_backward
-from .join import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +53,7 @@ class Answer(NamedTuple):
 
 
 @frozen(eq=False)
-class WhatIf:
+class SavingsForecast:
     """What changes to a recorded job are predicted to give, and the model that says so.
 
     `step_s` is the recorded step, `model_s` the same step by the model; their difference is in every answer.
@@ -67,7 +67,7 @@ class WhatIf:
     local: LocalStep
     cost: CostTable
     contention: Contention
-    caps: tuple[Candidate, ...]
+    caps: tuple[CapCandidate, ...]
     answers: tuple[Answer, ...]
     skipped_steps: tuple[int, ...] = ()
 
@@ -107,7 +107,7 @@ def change_words(saved_share: float) -> str:
 
 def what_if(
     traces: Sequence[Trace], diagnosis: JobDiagnosis | None = None, *, caps_mb: Iterable[float] = DEFAULT_CAPS_MB
-) -> WhatIf:
+) -> SavingsForecast:
     """Return what other settings are predicted to give, from the traces of all ranks of a DDP job.
 
     A cap is predicted from the sizes of gradients, so record with ``record_shapes=True``; without them, and on a GPU,
@@ -116,7 +116,7 @@ def what_if(
     steps run under ``no_sync``; else from layers that repeat. From allreduces that are all of about one size no latency
     is known: the step with a small cap is then a lower bound. With a `diagnosis` each of its culprits is taken out in
     turn, and ranks that are late next to each other are taken out together. How many workers a loader needs only its
-    recording can say: see `pipeline.advise`. Steps with a late stamp are skipped; see `WhatIf.skipped_steps`.
+    recording can say: see `pipeline.advise`. Steps with a late stamp are skipped; see `SavingsForecast.skipped_steps`.
 
     Raises ValueError where no steps with allreduces of gradients are in all traces.
     """
@@ -151,7 +151,7 @@ def what_if(
     if diagnosis:
         changes += _mended(diagnosis, step_s)
     answers = tuple(Answer(what, max(seconds, 0.0), 1 - max(seconds, 0.0) / step_s) for what, seconds in changes)
-    return WhatIf(step_s, modelled_s, local, cost, contention, caps, answers, seen.skipped_steps)
+    return SavingsForecast(step_s, modelled_s, local, cost, contention, caps, answers, seen.skipped_steps)
 
 
 def _mended(diagnosis: JobDiagnosis, step_s: float) -> list[tuple[str, float]]:
@@ -172,7 +172,7 @@ def _mended(diagnosis: JobDiagnosis, step_s: float) -> list[tuple[str, float]]:
 # ---- what the traces say
 
 
-class _Seen(NamedTuple):
+class _StepsOfShape(NamedTuple):
     """Steps of one shape, in seconds from the end of the gradients' allreduces before each, which ranks share.
 
     Columns are gradients in the order in which they get ready, or calls; where there are three axes, steps by ranks by
@@ -192,8 +192,8 @@ class _Seen(NamedTuple):
     skipped_steps: tuple[int, ...]
 
 
-class _Row(NamedTuple):
-    """A step of one rank; see `_Seen`."""
+class _StepOfRank(NamedTuple):
+    """A step of one rank; see `_StepsOfShape`."""
 
     sizes: tuple[int, ...]
     num_bytes: tuple[int, ...]
@@ -204,7 +204,7 @@ class _Row(NamedTuple):
     calls_s: Seconds
 
 
-def _seen(traces: Sequence[Trace]) -> _Seen:
+def _seen(traces: Sequence[Trace]) -> _StepsOfShape:
     ranks, alone, skipped = zip(*map(_rows, traces), strict=True) if traces else ((), (), ())
     skipped_steps = tuple(sorted(set().union(*skipped)))
     shapes: dict[int, set[tuple[tuple[int, ...], ...]]] = {}
@@ -228,7 +228,7 @@ def _seen(traces: Sequence[Trace]) -> _Seen:
         np.array([[getattr(row, name) for row in step] for step in steps]) for name in _OF_RANKS
     )
     calls_s = np.array([np.max([row.calls_s for row in step], axis=0) for step in steps])
-    return _Seen(
+    return _StepsOfShape(
         np.array(common[0], dtype=np.int64),
         np.array(common[1], dtype=np.int64),
         np.array([np.mean([row.step_s for row in step]) for step in steps]),
@@ -241,7 +241,7 @@ def _seen(traces: Sequence[Trace]) -> _Seen:
     )
 
 
-def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds], set[int]]:
+def _rows(trace: Trace) -> tuple[dict[int, _StepOfRank], list[Seconds], set[int]]:
     """The steps of a rank that follow one with allreduces of gradients, by their numbers; those without; and those left
     out.
 
@@ -258,7 +258,7 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds], set[int]]:
     summing = np.flatnonzero(np.isfinite(calls.start_s + calls.stop_s) & np.isin(calls.kind, sums))
     summing = summing[np.argsort(asked_s[summing], kind="stable")]
     forward = spans.select(kind="forward")
-    rows = dict[int, _Row]()
+    rows = dict[int, _StepOfRank]()
     alone = list[Seconds]()
     skipped = set[int]()
     before_s: float | None = None
@@ -287,7 +287,7 @@ def _rows(trace: Trace) -> tuple[dict[int, _Row], list[Seconds], set[int]]:
             skipped.add(step.item)
         elif before_s is not None and (sizes >= 0).all() and (calls.num_bytes[own] >= 0).all():
             loaded = loader.select(between_s=(before_s, begin_s))
-            rows[step.item] = _Row(
+            rows[step.item] = _StepOfRank(
                 tuple(sizes.tolist()),
                 tuple(calls.num_bytes[own].tolist()),
                 stop_s - before_s,
@@ -308,7 +308,7 @@ def _between(times_s: Seconds, low_s: float, high_s: float) -> NDArray[np.int64]
 # ---- what it says about the model
 
 
-def _slowed_by_allreduces(seen: _Seen) -> float:
+def _slowed_by_allreduces(seen: _StepsOfShape) -> float:
     """How many times as long computing takes during allreduces.
 
     Steps under ``no_sync`` say so. Without them, layers that repeat do: gradients of one size after gradients of one
@@ -333,13 +333,13 @@ def _slowed_by_allreduces(seen: _Seen) -> float:
     return max(busy_s / free_s, 1.0) if free_s else 1.0
 
 
-def _gaps(seen: _Seen) -> tuple[Seconds, Seconds]:
+def _gaps(seen: _StepsOfShape) -> tuple[Seconds, Seconds]:
     """Of each gradient of each step and rank the seconds after the one before, and how many of them have allreduces."""
     edges = np.concatenate([seen.begin_s[:, :, None], seen.ready_s[:, :, 1]], axis=2)
     return _lengths(seen, edges[:, :, :-1], edges[:, :, 1:])
 
 
-def _lengths(seen: _Seen, low_s: Seconds, high_s: Seconds) -> tuple[Seconds, Seconds]:
+def _lengths(seen: _StepsOfShape, low_s: Seconds, high_s: Seconds) -> tuple[Seconds, Seconds]:
     """The lengths of these intervals, steps by ranks by gradients, and how much of each has allreduces."""
     during_s = np.empty(low_s.shape)
     for place, (start_s, stop_s) in enumerate(zip(*seen.calls_s, strict=True)):
@@ -349,7 +349,7 @@ def _lengths(seen: _Seen, low_s: Seconds, high_s: Seconds) -> tuple[Seconds, Sec
     return np.maximum(high_s - low_s, 0.0), during_s
 
 
-def _local(seen: _Seen, slowed: float) -> LocalStep:
+def _local(seen: _StepsOfShape, slowed: float) -> LocalStep:
     """The step of the last rank if no allreduce slowed it; parameters stand in reverse order of their gradients."""
     length_s, during_s = _gaps(seen)
     own_s = seen.begin_s[:, :, None] + np.cumsum(length_s - during_s * (1 - 1 / slowed), axis=2)
@@ -360,7 +360,7 @@ def _local(seen: _Seen, slowed: float) -> LocalStep:
     return LocalStep(specs, ready_s[::-1], forward_s=begin_s, backward_s=float(ready_s[-1]))
 
 
-def _cost(seen: _Seen) -> tuple[CostTable, float]:
+def _cost(seen: _StepsOfShape) -> tuple[CostTable, float]:
     """What an allreduce takes by its size while nothing else runs, and how many times as long during the backward.
 
     Calls that run at once share the wire. The seconds of a call after the backward, and a share of those during it, are

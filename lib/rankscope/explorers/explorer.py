@@ -13,8 +13,9 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
-from ..common.checks import of_type, one_line, printable, runs, truth, whole
+from ..common.checks import of_type, one_line, printable, truth, whole
 from ..common.units import bytes_words
+from ..common.words import run_words
 from ..figures.marks import Drawing
 from ..figures.svg import to_svg
 
@@ -99,7 +100,7 @@ class Setting(NamedTuple):
         """
         if isinstance(self.default, bool):
             return "False or True"
-        return ", ".join(map(repr, self.values) if self.kind is str else runs(self.values, " to "))
+        return ", ".join(map(repr, self.values) if self.kind is str else run_words(self.values, " to "))
 
 
 def jitter(default: int, what: str) -> Setting:

@@ -32,7 +32,7 @@ from .errors import MachineError, WorkerError
 from .host import how_it_ended, is_stopped
 from .interrupts import Interrupts
 from .server import ENDED, FORKED, NEWS, WHERE, serve
-from .worker import Post, Raised, Refused, Surroundings
+from .worker import Raised, Refused, Surroundings, WorkerLine
 
 _BEGIN = f"import sys; sys.path[:] = sys.argv[5:]; from {serve.__module__} import serve; serve(*sys.argv[1:5])"
 # libraries of numpy's and torch's that start threads when they are imported, from which one must not fork
@@ -180,7 +180,7 @@ class Worker:
     ) -> None:
         self.name, self.place, self.timeout_s, self._line, self._server = name, place, timeout_s, line, server
         self.pid, self.code = 0, cast("int | None", None)
-        self.post = Post(connection, place, 0)
+        self.post = WorkerLine(connection, place, 0)
         self._lock = threading.Lock()
 
     def __str__(self) -> str:
@@ -290,7 +290,7 @@ class Crew:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def pack(self, work: Callable[[Post, int], object]) -> str:
+    def pack(self, work: Callable[[WorkerLine, int], object]) -> str:
         """Write down what workers will do, and return its name for `start`. Raises what pickling it raises."""
         self._num_packed += 1
         name = f"work{self._num_packed}"

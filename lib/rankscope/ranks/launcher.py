@@ -124,7 +124,7 @@ def _forked(
         try:
             with output.files() as files:
                 ranks = crew.start(name, [f"rank {rank}" for rank in range(num_ranks)], files)
-            _Watch(ranks, guards or {}).wait(timeout_s, output if progress else None)
+            _RanksUnderWay(ranks, guards or {}).wait(timeout_s, output if progress else None)
             return [_result(crew.folder, rank) for rank in range(num_ranks)]
         finally:
             crew.end()
@@ -139,7 +139,7 @@ def _result(folder: Path, rank: int) -> Any:
         raise RankError(problem, rank) from error
 
 
-class _Watch:
+class _RanksUnderWay:
     """Who runs, who has returned, who failed, and why."""
 
     def __init__(self, ranks: list[Worker], guards: Mapping[int, Callable[[], str]]) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from . import pickling
 from .host import num_cores
 from .namespaces import enter
-from .worker import Post, flush
+from .worker import WorkerLine, flush
 
 _LATER_S = 10.0  # the group waits longer than the caller, whose error says more
 _LOST_PEER = re.compile("connection (was |is )?(closed|reset|refused|lost|aborted)|broken pipe|by peer", re.IGNORECASE)
@@ -59,7 +59,7 @@ class Rank:
     folder: Path  # where ranks meet, and for results
     networks: tuple[tuple[str, str], ...]  # a namespace and its interface for each rank that is in another one
 
-    def __call__(self, post: Post, rank: int) -> None:
+    def __call__(self, post: WorkerLine, rank: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if self.networks:
             path, os.environ["GLOO_SOCKET_IFNAME"] = self.networks[rank]

@@ -27,7 +27,7 @@ _ALIGNED = 64  # bytes: a cache line
 _HEADER = struct.Struct("<qqiiq")
 
 
-class Exchange:
+class SharedMemoryEnd:
     """One of two ends between which values pass as short messages and shared memory.
 
     `pack` makes the message, `unpack` at the other end takes it; how it gets there is left to the caller, but all

@@ -20,7 +20,7 @@ import numpy as np
 
 from . import pickling
 from .errors import MachineError, portable
-from .shared import Exchange
+from .shared import SharedMemoryEnd
 
 DUMP = signal.SIGUSR1  # lets a worker write where it stands
 _PR_SET_PDEATHSIG = 1
@@ -55,11 +55,11 @@ class Surroundings(NamedTuple):
         linecache.cache.update(self.sources)
 
 
-class Post:
-    """One end of the line between a worker, side 1, and its owner: values pass as by `Exchange`."""
+class WorkerLine:
+    """One end of the line between a worker, side 1, and its owner: values pass as by `SharedMemoryEnd`."""
 
     def __init__(self, connection: Connection, place: Path, side: int) -> None:
-        self.connection, self.exchange = connection, Exchange(place, side)
+        self.connection, self.exchange = connection, SharedMemoryEnd(place, side)
 
     def send(self, value: Any) -> None:
         self.connection.send_bytes(self.exchange.pack(value))
@@ -93,13 +93,13 @@ def be_worker(descriptor: int, server_pid: int, folder: Path, name: str, number:
     stack = os.open(f"{place}-stack", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     faulthandler.register(DUMP, stack, all_threads=False)
     os.set_inheritable(descriptor, False)
-    post = Post(Connection(descriptor), place, 1)
+    post = WorkerLine(Connection(descriptor), place, 1)
     with contextlib.suppress(EOFError, ConnectionError):  # the owner is gone
         surroundings: Surroundings = pickling.read(folder / "surroundings")
         surroundings.take_on()
         np.random.seed()  # as in any fresh process; Python's own generator does so by itself
         try:
-            work: Callable[[Post, int], object] = pickling.read(folder / name)
+            work: Callable[[WorkerLine, int], object] = pickling.read(folder / name)
         except Exception as error:
             post.send(Refused(f"{type(error).__name__}: {error}"))
         else:
@@ -111,7 +111,7 @@ def be_worker(descriptor: int, server_pid: int, folder: Path, name: str, number:
     os._exit(0)
 
 
-def answer(fn: Callable[[Any], Any], post: Post, number: int) -> None:
+def answer(fn: Callable[[Any], Any], post: WorkerLine, number: int) -> None:
     """Work: answer each value with what `fn` returns for it, and when that began and ended (`time.perf_counter_ns`)."""
     if "torch" in sys.modules:  # as torch's own DataLoader does
         sys.modules["torch"].set_num_threads(1)
@@ -121,7 +121,7 @@ def answer(fn: Callable[[Any], Any], post: Post, number: int) -> None:
         post.connection.send_bytes(reply)
 
 
-def _answer(fn: Callable[[Any], Any], exchange: Exchange, message: bytes) -> bytes:
+def _answer(fn: Callable[[Any], Any], exchange: SharedMemoryEnd, message: bytes) -> bytes:
     try:
         value = exchange.unpack(message)
         start_ns = time.perf_counter_ns()

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import checked, evolve, frozen, optional
-from ..common.storage import StorageError, read_arrays, read_bytes, write_atomically
+from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
 from .kinds import SAMPLERS, Recipe
 from .permutation import SEEDS, IntArray, torch_order
 
@@ -39,6 +40,30 @@ class Loader:
     batch_size: int = checked(whole, 1, default=1)
     drop_last: bool = checked(truth, default=False)
     num_workers: int = checked(whole, 0, default=0)
+
+
+class _StoredLoader(StoredPart):
+    batch_size: int
+    drop_last: bool
+    num_workers: int
+
+
+class _StoredRecipe(StoredPart):
+    size: int
+    sampler: str
+    shuffle: bool | None
+    seed: int | None
+    epoch: int
+    drop_last: bool | None
+
+
+class _StoredHeader(StoredPart):
+    """What the file of an `Assignment` says in JSON next to its arrays."""
+
+    format: str
+    version: int
+    loader: _StoredLoader | None
+    recipe: _StoredRecipe
 
 
 def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
@@ -188,18 +213,21 @@ class Assignment:
             raise StorageError(path, f"{kind}: {error}") from error
         try:
             stored = read_arrays(content, len(content))  # `save` compresses nothing
-            header = json.loads(str(stored["header"]))
+            header = decoded(str(stored["header"]), _StoredHeader)
             lengths, flat = stored["lengths"], stored["indices"]
-            if header["format"] != _FORMAT or header["version"] != _VERSION:
-                raise ValueError(f"format {header['format']!r} version {header['version']!r}")
+            if header.format != _FORMAT or header.version != _VERSION:
+                raise ValueError(f"format {header.format!r} version {header.version!r}")
             if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind != "i":
                 raise ValueError(f"lengths of {lengths.dtype} in shape {lengths.shape}")
             whole("the number of ranks", lengths.size, 1, MOST_RANKS)
             total = sum(lengths.tolist())  # numpy's sum goes round at 2**63
             if total != flat.size or (lengths < 0).any():
                 raise ValueError(f"lengths add up to {total}, with {flat.size} indices")
-            loader = None if header["loader"] is None else Loader(**header["loader"])
-            return cls(ranks=tuple(np.split(flat, np.cumsum(lengths)[:-1])), loader=loader, **header["recipe"])
+            loader = None
+            if header.loader is not None:
+                loader = Loader(**msgspec.structs.asdict(header.loader))
+            ranks = tuple(np.split(flat, np.cumsum(lengths)[:-1]))
+            return cls(ranks=ranks, loader=loader, **msgspec.structs.asdict(header.recipe))
         except Exception as error:  # a damaged file can fail in many ways
             raise StorageError(path, f"{kind}: {error}") from error
 

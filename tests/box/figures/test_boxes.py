@@ -7,7 +7,7 @@ import pytest
 
 from rankscope import figures
 from rankscope.box import Profile
-from rankscope.box.figures.boxes import draw_beside, draw_boxes, natives
+from rankscope.box.figures.boxes import draw_beside, draw_boxes
 from rankscope.box.profile import Point
 from rankscope.figures.marks import Drawing
 from rankscope.figures.palette import INK
@@ -86,13 +86,13 @@ def test_one_size_is_a_dot_and_in_place_goes_before_out_of_place() -> None:
     options = {"algorithm": "native", "in_place": False}
     point = Point("allreduce", 512, (3e-6,), (True,), options)
     one = Profile({"name": "a", "backend": "nccl", "num_ranks": 2}, {}, (point,))
-    assert natives(one, "allreduce") == {512: 3e-6}
-    assert natives(one, "allgather") == {}
+    assert one.native_s("allreduce") == {512: 3e-6}
+    assert one.native_s("allgather") == {}
     assert len(draw_boxes({"a": one}).rects[0].x) == 1
     several = Profile(
         one.provenance, {}, (point, Point("allreduce", 512, (2e-6,), (True,), options | {"in_place": True}))
     )
-    assert natives(several, "allreduce") == {512: 2e-6}
+    assert several.native_s("allreduce") == {512: 2e-6}
     far = draw_boxes({"a": one, "b": TWO["quick"]})
     assert far.title == "allreduce: up to 349 GB/s", "no size in common"
 

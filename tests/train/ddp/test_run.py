@@ -217,7 +217,7 @@ def test_an_unknown_option_is_refused() -> None:
         (lambda run: evolve(run, step_s=(-1.0,) * 5), "step_s must be a finite number of at least 0, got -1.0"),
         (lambda run: evolve(run, clean=(True,)), "clean must say True or False of each of 5 iterations, got 1"),
         (lambda run: evolve(run, steps=run.steps[:2]), "steps must be 5, one for each iteration, got 2"),
-        (lambda run: evolve(run, setting={}), "setting must be a Setting, got {}"),
+        (lambda run: evolve(run, setting={}), "setting must be a DDPSettings, got {}"),
         (lambda run: evolve(run, parameters=run.parameters[:7]), "ready_s must have a time or nan for .2, 7. ranks"),
         (lambda run: evolve(run.steps[0], buckets=[[0], [0]]), "buckets must hold each parameter from 0 to 0 once"),
         (lambda run: evolve(run.steps[0], timeline=[]), "timeline must be a Timeline, got .."),

@@ -20,7 +20,7 @@ from rankscope.train import uneven
 from rankscope.train.gradients import gradient_alone
 from rankscope.train.uneven import files_epoch
 from rankscope.train.uneven.model import HANDLINGS, Counts
-from rankscope.train.uneven.run import UnevenComparison, UnevenError, UnevenRun, Watch, split_waits
+from rankscope.train.uneven.run import JoinRecorder, UnevenComparison, UnevenError, UnevenRun, split_waits
 
 from ...processes import children, soon
 from ...small import batch, mlp
@@ -307,7 +307,7 @@ def test_an_allreduce_begins_where_the_last_rank_comes() -> None:
 
 
 def test_a_shadow_of_nothing_is_not_recorded() -> None:
-    watch = Watch(recorder := Recorder())
+    watch = JoinRecorder(recorder := Recorder())
     watch.begin("step", 0)
     watch.end()
     watch.finish()

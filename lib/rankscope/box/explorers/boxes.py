@@ -11,7 +11,7 @@ from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
 from ...explorers.opening import Given, shows
 from ...figures.marks import Drawing
 from .. import Profile, bank
-from ..figures.boxes import UNITS, draw_boxes, natives
+from ..figures.boxes import UNITS, draw_boxes
 from ..profile import busbw_factor
 from .machine import by_name, interpolated
 
@@ -35,7 +35,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def _measured(profile: Profile) -> bool:
-    return any(natives(profile, what) for what in COLLECTIVES)
+    return any(profile.native_s(what) for what in COLLECTIVES)
 
 
 @cache
@@ -57,7 +57,7 @@ class Boxes:
 
     def picture(self, now: Now) -> Drawing | None:
         """The lines of those that were measured with this collective; the title is of the size that is set."""
-        found = {name: one for name, one in self.chosen(now).items() if natives(one, now.collective)}
+        found = {name: one for name, one in self.chosen(now).items() if one.native_s(now.collective)}
         if not found:
             return None
         num_bytes = parse_bytes("message", now.message)
@@ -68,7 +68,7 @@ class Boxes:
         what = f"{now.collective} of {now.message}"
         seconds: dict[str, float] = {}
         for name, profile in self.chosen(now).items():
-            sizes = natives(profile, now.collective)
+            sizes = profile.native_s(now.collective)
             time_s = self._seconds(now, profile)
             if time_s is not None and min(sizes) <= parse_bytes("message", now.message) <= max(sizes):
                 seconds[name] = time_s
@@ -88,7 +88,7 @@ class Boxes:
     def _seconds(self, now: Now, profile: Profile) -> float | None:
         """The time at this size as measured, otherwise interpolated; None if neither is known."""
         num_bytes = parse_bytes("message", now.message)
-        measured = natives(profile, now.collective).get(num_bytes)
+        measured = profile.native_s(now.collective).get(num_bytes)
         if measured is not None:
             return measured
         found = interpolated(profile, now.collective, num_bytes)
@@ -100,7 +100,7 @@ class Boxes:
 
     def without_effect(self, now: Now) -> dict[str, str]:
         """How a collective is shown, where none of the machines was measured with it."""
-        if any(natives(one, now.collective) for one in self.chosen(now).values()):
+        if any(one.native_s(now.collective) for one in self.chosen(now).values()):
             return {}
         return dict.fromkeys(("view", "message"), f"none of these machines was measured with {now.collective}")
 
@@ -117,7 +117,7 @@ class Boxes:
             said = f"{now.collective} was not measured"
             if name in known:
                 interval = ""
-                if num_bytes not in natives(profile, now.collective):
+                if num_bytes not in profile.native_s(now.collective):
                     interval = f", interpolated ({_interval(profile, now.collective, num_bytes)})"
                 said = f"{now.message} in {times[name]}{interval}, busbw {rates[name]}"
             source = profile.provenance.get("source", {})

@@ -13,7 +13,6 @@ from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
 from ...explorers.opening import shows
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from ...figures.palette import INK
-from ..figures.boxes import natives
 from ..nccl import GPUS, Model
 from ..nccl.public import public
 
@@ -52,10 +51,10 @@ def _model(gpu: str, gpus: int, nodes: int, nics: int, version: str) -> Model:
 
 @cache
 def _found(gpu: str, gpus: int, nodes: int, collective: str) -> dict[str, dict[int, float]]:
-    return {name: natives(one, collective) for name, one in public(Model(gpu, gpus, nodes)).items()}
+    return {name: one.native_s(collective) for name, one in public(Model(gpu, gpus, nodes)).items()}
 
 
-class Row(NamedTuple):
+class ProtocolRow(NamedTuple):
     """An algorithm and a protocol at a size: how many channels, what NCCL expects and what a machine takes."""
 
     algorithm: str
@@ -66,15 +65,15 @@ class Row(NamedTuple):
 
 
 @cache
-def _rows(model: Model, collective: str, nvls: bool) -> dict[tuple[str, str], list[Row]]:
+def _rows(model: Model, collective: str, nvls: bool) -> dict[tuple[str, str], list[ProtocolRow]]:
     return {
-        pair: [Row(*pair, *one) for one in zip(*columns, strict=True)]
+        pair: [ProtocolRow(*pair, *one) for one in zip(*columns, strict=True)]
         for pair, columns in model.compared(collective, _SIZES).items()
         if nvls or not pair[0].startswith("nvls")
     }
 
 
-def _shown(now: Now) -> tuple[Model, dict[tuple[str, str], list[Row]], list[Row]]:
+def _shown(now: Now) -> tuple[Model, dict[tuple[str, str], list[ProtocolRow]], list[ProtocolRow]]:
     """The model, its rows of the collective by what NCCL may choose, and those that it does, by size."""
     model = _model(now.gpu, now.gpus_per_node, now.num_nodes, now.nics, now.version)
     can = _rows(model, now.collective, now.nvls)
@@ -141,7 +140,7 @@ def _place(now: Now) -> int:
     return _SIZES.index(parse_bytes("message", now.message))
 
 
-def _said(now: Now, chosen: list[Row]) -> str:
+def _said(now: Now, chosen: list[ProtocolRow]) -> str:
     row = chosen[_place(now)]
     return f"{row.algorithm} {row.protocol} at {now.message}"
 

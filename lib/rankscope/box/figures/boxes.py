@@ -13,7 +13,7 @@ from ...common.units import bytes_words, rate_words, rates_in_one_unit, round_ti
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, Texts, spread_out
 from ...figures.palette import CATEGORIES, FAINT, INK
 from .. import Profile
-from ..expected import beside, native
+from ..expected import beside
 from ..machines import is_sick
 from ..profile import busbw_factor
 
@@ -27,11 +27,6 @@ LEAST_BYTES = 1 << 10  # smaller messages take as long, and say nothing of bandw
 _HUES = [CATEGORIES[place] for place in (0, 5, 2, 1, 3, 4)] * 2  # no yellow: a line has to show on white
 _WIDE_PX, _HIGH_PX, _DOT_PX, _LINE_PX, _LETTER_PX = 560.0, 330.0, 5.0, 15.0, 7.0
 _END, _NAME = 1.015, 1.05  # where the way to a name begins and ends, as parts of the width
-
-
-def natives(profile: Profile, collective: str) -> dict[int, float]:
-    """Return the median seconds of the backend's own collective by size, as `expected.native` has its points."""
-    return {size: point.median_s for size, point in native(profile).get(collective, {}).items()}
 
 
 @attrs.frozen(eq=False)
@@ -122,15 +117,15 @@ def draw_beside(profile: Profile, name: str = "yours", title: str | None = None)
     """
     box = beside(of_type("profile", profile, Profile))
     row = box.worst and box.worst[2]
-    what = row.collective if row else next(iter(native(profile)), "allreduce")
-    peers = {peer: one for peer, one in list(box.peers.items())[: MOST_LINES - 1] if natives(one, what)}
+    what = row.collective if row else next(iter(profile.native), "allreduce")
+    peers = {peer: one for peer, one in list(box.peers.items())[: MOST_LINES - 1] if one.native_s(what)}
     return draw_boxes({name: profile, **peers}, what, "log", name, title=title)
 
 
 def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: str) -> list[_Line]:
     lines = []
     for name, profile in profiles.items():
-        measured = {what: natives(of_type(f"profiles[{name!r}]", profile, Profile), what) for what in collectives}
+        measured = {what: of_type(f"profiles[{name!r}]", profile, Profile).native_s(what) for what in collectives}
         if not any(measured.values()):
             raise ValueError(f"profiles[{name!r}] must have {' or '.join(collectives)} of the backend, got none")
         for what, seconds in ((what, seconds) for what, seconds in measured.items() if seconds):

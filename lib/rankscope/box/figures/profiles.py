@@ -15,7 +15,7 @@ from ...common.checks import of_type, one_of
 from ...common.frozen import optional
 from ...common.units import bytes_words, rate_unit, rate_words
 from ...figures.axes import to_axes
-from ...figures.lines import Floats, axes_of, dash, explain, markers, name_ends, note, over_sizes
+from ...figures.line_axes import Floats, dash, explain, markers, name_ends, note, size_axes
 from ...figures.marks import Drawing, Key, shaded
 from ...figures.palette import INK, PAPER, Look, looks
 from .. import Profile
@@ -32,7 +32,7 @@ _GREY, _MOST_NAMED = "#b5b5b5", 5  # of what is not named
 # ---- collectives
 
 
-class Measured(NamedTuple):
+class MeasuredAlgorithm(NamedTuple):
     """An algorithm's points by size, and what is predicted for each; NaN for the backend's own."""
 
     points: list[Point]
@@ -86,10 +86,11 @@ def _busbw(
     with suppress(ValueError):
         link = profile.best_link("intra" if profile.num_nodes == 1 else "inter").link.bytes_per_s
     scale, unit = rate_unit(max(peak, link))
-    ax, top = axes_of(ax, 9, 4.6), 1.12 * max(peak, min(link, 2 * peak)) / scale
+    top = 1.12 * max(peak, min(link, 2 * peak)) / scale
     sizes = np.array(sorted({size for one in found.values() for size in one.sizes if size}), dtype=float)
-    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(0, top))
-    ax.set_ylabel(f"bus bandwidth (busbw) [{unit}]")
+    reached = f"gets {top_rate / link:.0%} of a link's bandwidth" if link else f"reaches {rate_words(top_rate)}"
+    y_label = f"bus bandwidth (busbw) [{unit}]"
+    ax = size_axes(ax, (9, 4.6), title or f"{best} {reached}", y_label, sizes, x_margin=1.2, y_limits=(0, top))
     kinds: dict[str, dict[str, Any]] = {"measured: median and quartiles": {"marker": "D", "linestyle": "none"}}
     if shown != [NATIVE]:
         kinds["predicted"] = {"linewidth": 1.5}
@@ -112,8 +113,6 @@ def _busbw(
         ax.axhline(link / scale, color=INK, linewidth=1, linestyle=_DASHES, label="link")
         note(ax, f"one link: {rate_words(link)}", (sizes[0], link / scale), (4, 4), va="bottom")
     explain(ax, kinds)
-    reached = f"gets {top_rate / link:.0%} of a link's bandwidth" if link else f"reaches {rate_words(top_rate)}"
-    over_sizes(ax, sizes, title or f"{best} {reached}")
     name_ends(ax, {name: (rates[name][-1] / scale, looks([name])[name]) for name in shown})
     return ax
 
@@ -143,9 +142,11 @@ def _residuals(
     off = np.abs(np.concatenate([errors[name] for name in (*shown, *others)]))
     reach = max(5.0, 1.15 * float(off.max()))
     sizes = sorted({size for name in (*shown, *others) for size in found[name].sizes})
-    ax = axes_of(ax, 9, 4.6)
-    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), ylim=(-min(reach, 100), reach))
-    ax.set_ylabel("predicted − measured [% of measured]")
+    median, p90 = np.percentile(off, [50, 90])
+    words = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
+    y_label = "predicted − measured [% of measured]"
+    y_limits = -min(reach, 100), reach
+    ax = size_axes(ax, (9, 4.6), title or words, y_label, sizes, x_margin=1.2, y_limits=y_limits)
     ax.axhline(0, color=INK, linewidth=1)
     for name in others:
         ax.plot(found[name].sizes, errors[name], color=_GREY, linewidth=0.8, zorder=1, label=f"{name}, other")
@@ -164,9 +165,6 @@ def _residuals(
         ends[name] = errors[name][-1], look
     if kinds:
         explain(ax, kinds)
-    median, p90 = np.percentile(off, [50, 90])
-    words = f"Predictions against measurements: half within {median:.1f}%, nine in ten within {p90:.1f}%"
-    over_sizes(ax, np.array(sizes, dtype=float), title or words)
     name_ends(ax, ends)
     return ax
 
@@ -175,20 +173,20 @@ def _percentiles_s(points: Sequence[Point], percent: float) -> Floats:
     return np.array([point.percentile_s(percent) for point in points])
 
 
-def _measured(profile: Profile, collective: str) -> dict[str, Measured]:
+def _measured(profile: Profile, collective: str) -> dict[str, MeasuredAlgorithm]:
     """What was measured of a collective, by algorithm, sizes rising; ValueError where nothing was."""
     group = next((one for one in groups(profile) if one.collective == collective), None)
     if group is None:
         raise ValueError(f"collective must be one that this profile has points of, got {collective!r}")
-    seconds, found = profile.model_s, dict[str, Measured]()
+    seconds, found = profile.model_s, dict[str, MeasuredAlgorithm]()
     for point in (point for points in group.by_size.values() for point in points.values()):
-        one = found.setdefault(str(point.options["algorithm"]), Measured([], []))
+        one = found.setdefault(str(point.options["algorithm"]), MeasuredAlgorithm([], []))
         one.points.append(point)
         one.predicted_s.append(seconds.get(point.key, math.nan))
     return found
 
 
-def _shown(found: dict[str, Measured], algorithms: Sequence[str] | None) -> list[str]:
+def _shown(found: dict[str, MeasuredAlgorithm], algorithms: Sequence[str] | None) -> list[str]:
     if algorithms is None:
         times = [(point.num_bytes, point.median_s, name) for name, one in found.items() for point in one.points]
         fastest = {size: name for size, _, name in sorted(times, reverse=True)}
@@ -207,7 +205,7 @@ _TWO = {"pinned": "s", "pageable": "d"}  # and the marker of the dashed line
 _CALLED = {"h2d": "to the GPU", "d2h": "to the host"}
 
 
-class Way(NamedTuple):
+class CopyStyle(NamedTuple):
     """A way to copy: how it looks, and the options of its points."""
 
     look: Look
@@ -272,9 +270,17 @@ def copies(
     high = max([float(heights.max()), *bound.tolist()])
     low, high = (0.0, 1.12 * high) if in_rates else (float(heights.min()) / 2, 2 * high)
 
-    ax = axes_of(ax, 9, 4.4)
-    ax.set(xscale="log", xlim=(sizes[0] / 1.2, sizes[-1] * 1.2), yscale="linear" if in_rates else "log")
-    ax.set(ylim=(low, high), ylabel="bandwidth, one way [GB/s]" if in_rates else "time [µs]")
+    ax = size_axes(
+        ax,
+        (9, 4.4),
+        title or _finding(view, direction, facts, points),
+        "bandwidth, one way [GB/s]" if in_rates else "time [µs]",
+        sizes,
+        "size of the copy",
+        x_margin=1.2,
+        y_limits=(low, high),
+        log_y=not in_rates,
+    )
     if bound.size:
         ax.plot(sizes, bound, color=INK, linewidth=1, linestyle=_DASHES, label="the link alone")
     for name, line in lines.items():
@@ -283,7 +289,6 @@ def copies(
     for name, some in points.items():
         first, last = (of_points(some, percent) for percent in ((75, 25) if in_rates else (25, 75)))
         markers(ax, name, ways[name].look, [point.num_bytes for point in some], first, medians[name], last)
-    over_sizes(ax, sizes, title or _finding(view, direction, facts, points), "size of the copy")
     if facts is not None and in_rates:
         half = facts.start_s * facts.bytes_per_s(direction)
         ax.axvline(half, color=INK, linewidth=0.8, linestyle=":", label="n½")
@@ -300,10 +305,10 @@ def copies(
     return ax
 
 
-def _ways(view: str, plain: str) -> dict[str, Way]:
+def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
     """The ways to copy that a view compares: methods, or the plain one and, dashed, one with an option."""
     if view == "rate":
-        return {method: Way(look, {"method": method}) for method, look in looks((plain, *_SHOWN[1:])).items()}
+        return {method: CopyStyle(look, {"method": method}) for method, look in looks((plain, *_SHOWN[1:])).items()}
     compared: dict[str, tuple[str, str, dict[str, Any]]] = {
         "both_ways": ("", ", both ways", {"both": True}),
         "pieces": (", one copy", f", {NUM_PIECES} copies", {"pieces": NUM_PIECES}),
@@ -313,8 +318,8 @@ def _ways(view: str, plain: str) -> dict[str, Way]:
     for name, marker in _TWO.items():
         method = plain if name == "pinned" else name
         look = looks([method])[method]
-        found[name + alone] = Way(look, {"method": method})
-        found[name + other] = Way(Look(look.color, True, marker), {"method": method, **option})
+        found[name + alone] = CopyStyle(look, {"method": method})
+        found[name + other] = CopyStyle(Look(look.color, True, marker), {"method": method, **option})
     return found
 
 

@@ -166,7 +166,7 @@ _MEMORY = re.compile(r"^Memcpy ([HDP])to([HDP])(?: \((\w+) -> (\w+))?")
 _RATE = "memory bandwidth (GB/s)"
 
 
-class Event(msgspec.Struct, gc=False):
+class CopyEvent(msgspec.Struct, gc=False):
     """The fields of a trace event that describe a copy or a collective."""
 
     name: Any = ""
@@ -175,10 +175,10 @@ class Event(msgspec.Struct, gc=False):
     args: Any = None
 
 
-class Trace(msgspec.Struct):
+class CopyTrace(msgspec.Struct):
     """The fields of a trace: its events, and what it says about the machine."""
 
-    traceEvents: list[Event]
+    traceEvents: list[CopyEvent]
     distributedInfo: Any = None
     deviceProperties: Any = None
 
@@ -187,7 +187,7 @@ def trace(log: Log) -> list[Profile]:
     """Copies and NCCL kernels with a size in a torch.profiler trace; older versions truncate to whole µs."""
     log.check_num_values()
     try:
-        found = msgspec.json.decode(log.raw, type=Trace)
+        found = msgspec.json.decode(log.raw, type=CopyTrace)
         info = found.distributedInfo or {}
         number = whole("world_size", info.get("world_size", 1), 1, 1 << 20)
         version = {"nccl": printable(info["nccl_version"])} if "nccl_version" in info else {}

@@ -36,13 +36,13 @@ _MOST_COLUMNS = 64  # behind the type; the widest table of nccl-tests has 21
 _SUMS = ("sum", "prod", "max", "min", "avg", "mulsum", "all")
 
 
-class Rank(NamedTuple):
+class PrintedRank(NamedTuple):
     number: int
     host: str
     card: str
 
 
-class Row(NamedTuple):
+class PrintedRow(NamedTuple):
     """A printed row: `cells` are those after the type, one per column."""
 
     line: Where
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 class Half(NamedTuple):
     """Half of a row (in or out of place): its time, and its algbw and busbw in bytes/s with what rounding hides."""
 
-    row: Row
+    row: PrintedRow
     in_place: bool
     seconds: float
     alg: float
@@ -67,11 +67,11 @@ class Half(NamedTuple):
 class Table:
     """A table while it is being read, with facts from the lines around it."""
 
-    def __init__(self, header: Where, columns: Sequence[str], ranks: Sequence[Rank], name: str) -> None:
+    def __init__(self, header: Where, columns: Sequence[str], ranks: Sequence[PrintedRank], name: str) -> None:
         self.header, self.ranks, self.name = header, ranks, name
         self.has_timestamps = columns[-1:] == ["timestamp"]
         self.columns = columns[:-1] if self.has_timestamps else columns
-        self.rows: list[Row] = []
+        self.rows: list[PrintedRow] = []
         self.halves = [place for place, name in enumerate(columns) if name in ("time", "cputime")]  # out of place first
         self.footer: tuple[Where, str] | None = None
         self.is_elided = False
@@ -115,7 +115,7 @@ def nccl_tests(log: Log) -> list[Profile]:
 
 
 def _text(log: Log) -> list[Table]:
-    tables, ranks, name, first = list[Table](), list[Rank](), "", 0
+    tables, ranks, name, first = list[Table](), list[PrintedRank](), "", 0
     table: Table | None = None
     pending: tuple[int, re.Match[str], str] | None = None  # a row that continues below lines of NCCL
     for line, text in enumerate(log.lines, 1):
@@ -142,11 +142,11 @@ def _text(log: Log) -> list[Table]:
                 continue
             if len(cells) > len(table.columns) or not all(map(_KIND.search, cells[: table.halves[0]])):
                 log.fail(line, f"its cells are not those of the columns: {row[0].strip()[:80]!r}")
-            table.rows.append(Row(line, row[1], row[2], row[3], cells))
+            table.rows.append(PrintedRow(line, row[1], row[2], row[3], cells))
         elif "Rank" in text and (found := _RANK.search(text)):
             if found[1] == "0" and ranks and ranks[0].number == 0:  # from a previous run, which printed no table
                 ranks = []
-            ranks.append(Rank(int(found[1]), found[2], printable(found[3].strip())))
+            ranks.append(PrintedRank(int(found[1]), found[2], printable(found[3].strip())))
         elif is_header:
             words = text[text.find("size") :].split()
             fits = words[:3] == ["size", "count", "type"] and not {"time", "cputime"}.isdisjoint(words)
@@ -202,13 +202,15 @@ def _json(log: Log) -> Table:
                 cells.append("N/A" if not half or half.get("nwrong") is None else f"{half['nwrong']:g}")
             log.check(one["type"] in TYPE_BYTES, place, f"no type that is known: {one['type']!r}")
             size, count = (str(whole(name, one[name], 0)) for name in ("size", "count"))
-            table.rows.append(Row(place, size, count, one["type"], cells))
+            table.rows.append(PrintedRow(place, size, count, one["type"], cells))
         config = found.get("config", {})
         each = math.prod(whole(name, config.get(name, 1), 1, MOST_CARDS) for name in ("nthreads", "ngpus"))
         processes = config.get("devices", ())
         whole("the number of ranks", len(processes) * each, 0, _MOST_RANKS)
         devices = [one for one in processes for _ in range(each)]
-        table.ranks = [Rank(at, str(one["hostname"]), printable(one["device_info"])) for at, one in enumerate(devices)]
+        table.ranks = [
+            PrintedRank(at, str(one["hostname"]), printable(one["device_info"])) for at, one in enumerate(devices)
+        ]
         if "average_bus_bandwidth" in found:
             table.footer = "average_bus_bandwidth", f"{found['average_bus_bandwidth']['bandwidth']:.6f}"
         table.name = next((name[1] for word in found.get("args", ()) if (name := _NAME.search(word))), "")

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ...cluster import node_sizes
 from ...collectives import build
-from ...collectives.timing import Ranks, Task, go_first, network_id
+from ...collectives.timing import Ranks, TimedTask, go_first, network_id
 from ...collectives.wire.group import TAGS, Posted, backend_of, starter, takes_batches
 from ...collectives.wire.run import executor
 from ...common.units import bytes_words
 from ...provenance import free_bytes, of_machine
 from ..profile import NATIVE, TRANSFERS, Key, Point
 from .plan import ITEM_BYTES, Protocol
-from .transfers import Cuda, most_bytes, transfer_points
+from .transfers import MeasuredGpu, most_bytes, transfer_points
 from .turns import measure_all
 
 EXCHANGES, CHAIN_BYTES = 8, 2**20  # messages in sequence per iteration: this many or this many bytes, at least two
@@ -39,7 +39,7 @@ def survey(device: str) -> dict[str, Any]:
         **of_machine(),
         "nodes": nodes,
         "free_bytes": -int(ranks.slowest([-float(free)])[0]),  # the minimum over all ranks
-        "transfer_bytes": most_bytes(Cuda(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0,
+        "transfer_bytes": most_bytes(MeasuredGpu(_gpu())) if ranks.rank == 0 and torch.cuda.is_available() else 0,
         "clock_offset_s": ranks.slowest([ranks.clock_offset_s])[0],
     }
 
@@ -58,7 +58,7 @@ def measure_keys(keys: Sequence[Key], nodes: Sequence[int], device: str, protoco
         if chosen[0][0] not in TRANSFERS:
             points += points_of(chosen, nodes, ranks, protocol)
         elif ranks.rank == 0:
-            points += transfer_points(chosen, protocol, Cuda(_gpu()))
+            points += transfer_points(chosen, protocol, MeasuredGpu(_gpu()))
     return points
 
 
@@ -108,7 +108,7 @@ def _gpu() -> str:
 # ---- messages, sums and copies in memory
 
 
-def link_task(key: Key, ranks: Ranks, nodes: Sequence[int]) -> Task:
+def link_task(key: Key, ranks: Ranks, nodes: Sequence[int]) -> TimedTask:
     """Return this rank's task for a key of a link; `nodes` has the node of each rank."""
     what, num_bytes, options = key
     if what in ("add", "copy"):
@@ -143,10 +143,10 @@ def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int]
     return (ring[at - 1], ring[(at + 1) % len(ring)]) if len(ring) > 1 else None
 
 
-def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> Task:
+def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask:
     """There and back. If the backend can, both post their receive before the start, so neither waits for ready."""
     if ranks.rank not in ends:
-        return Task(lambda: None, times=2)
+        return TimedTask(lambda: None, times=2)
     first = ranks.rank == ends[0]
     peer = ends[1] if first else ends[0]
     views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2)]
@@ -164,14 +164,14 @@ def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> Task:
         if not first:
             start(sends, views, works)
 
-    return Task(run, lambda: start(receives, views, works) if early else None, lambda: works[0].wait(), times=2)
+    return TimedTask(run, lambda: start(receives, views, works) if early else None, lambda: works[0].wait(), times=2)
 
 
-def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Task:
+def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> TimedTask:
     """Exchanges in sequence, each receive posted one step ahead, as `execute` does."""
     number = min(EXCHANGES, max(2, CHAIN_BYTES // num_bytes))
     if ring is None:
-        return Task(lambda: None, times=number)
+        return TimedTask(lambda: None, times=number)
     views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(3)]
     start, ahead = starter(ranks.group, views[0]), not takes_batches(backend_of(ranks.group, views[0]))
     works: list[Any] = [None] * (2 * number)  # the receives, then the sends
@@ -187,10 +187,10 @@ def _together(num_bytes: int, ranks: Ranks, ring: tuple[int, int] | None) -> Tas
                 works[number + step - 1].wait()
         works[-1].wait()
 
-    return Task(run, lambda: start(receives[:1], views, works) if ahead else None, times=number)
+    return TimedTask(run, lambda: start(receives[:1], views, works) if ahead else None, times=number)
 
 
-def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> Task:
+def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> TimedTask:
     number = min(CALLS, max(1, CALL_BYTES // num_bytes))
     to, source = (torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2))
     call = to.add_ if what == "add" else to.copy_
@@ -199,30 +199,30 @@ def _in_memory(what: str, num_bytes: int, ranks: Ranks) -> Task:
         for _ in range(number):
             call(source)
 
-    return Task(run, times=number)
+    return TimedTask(run, times=number)
 
 
 # ---- collectives
 
 PATTERN = 61  # random, from 1: misplaced elements show; sums stay exact in float32 for 700 ranks
-Run = Callable[[Tensor], Tensor]
+CollectiveFunction = Callable[[Tensor], Tensor]
 
 
-def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, Task]:
+def collective_tasks(keys: Sequence[Key], ranks: Ranks) -> dict[Key, TimedTask]:
     """Return this rank's tasks for keys of one collective and size, after checking the result of each.
 
     Raises RuntimeError for a wrong result, with the first wrong element.
     """
-    buffers = Buffers(keys[0][0], keys[0][1], ranks)
+    buffers = CollectiveBuffers(keys[0][0], keys[0][1], ranks)
     tasks = {}
     for key in keys:
         run = method(key, buffers, ranks)
         check(key, run, buffers)
-        tasks[key] = Task(lambda run=run: run(buffers.given), buffers.fill)  # type: ignore[misc]
+        tasks[key] = TimedTask(lambda run=run: run(buffers.given), buffers.fill)  # type: ignore[misc]
     return tasks
 
 
-class Buffers:
+class CollectiveBuffers:
     """A rank's input to a collective (integers that identify their rank and position) and its expected result."""
 
     def __init__(self, collective: str, num_bytes: int, ranks: Ranks) -> None:
@@ -260,7 +260,7 @@ class Buffers:
         return torch.mul(self._pattern[where], rank + 1)
 
 
-def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
+def method(key: Key, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
     """Return the function that runs a key; all ranks must call this at the same point."""
     collective, _, options = key
     chosen: dict[str, Any] = dict(options)
@@ -274,7 +274,7 @@ def method(key: Key, buffers: Buffers, ranks: Ranks) -> Run:
     return lambda given: run(buffers.out.copy_(given))
 
 
-def check(key: Key, run: Run, buffers: Buffers) -> None:
+def check(key: Key, run: CollectiveFunction, buffers: CollectiveBuffers) -> None:
     """Run one iteration; raises RuntimeError unless every element of its result is right."""
     buffers.fill()
     found, right = run(buffers.given), buffers.right()
@@ -292,7 +292,7 @@ def _named(key: Key) -> str:
     return f"{what} by {dict(options)['algorithm']} of {bytes_words(num_bytes)}"
 
 
-def _native(collective: str, buffers: Buffers, ranks: Ranks) -> Run:
+def _native(collective: str, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunction:
     group, out, options = ranks.group, buffers.out, dist.AllreduceOptions()
     starts: dict[str, Callable[[Tensor], Any]] = {
         "allreduce": lambda given: group.allreduce([given], options),

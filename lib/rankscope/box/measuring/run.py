@@ -95,7 +95,7 @@ def measure(
     start = _starter(number, backend, device, network)
     if not is_joined(backend):  # else rank 0 says so below, to all ranks
         output_path(path)
-    run = _Run(Path(path), chosen, backend, device, report, start)
+    run = _Measurement(Path(path), chosen, backend, device, report, start)
     report(Progress(0, 0, "starting the ranks"))
     found: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
     with run.lock:
@@ -185,7 +185,7 @@ def _starter(num_ranks: int, backend: str, device: str, network: Any) -> Start:
     return lambda fn, args, limit_s: network.launch(fn, args, limit_s, num_ranks // num_hosts)
 
 
-class _Run:
+class _Measurement:
     """One run: the profile as stored, and everything needed to continue it."""
 
     def __init__(

@@ -23,7 +23,7 @@ DTYPE = torch.int32  # elements of ITEM_BYTES
 Pairs = Sequence[tuple[Tensor, Tensor]]  # where to, where from
 
 
-class Cuda:
+class MeasuredGpu:
     """A GPU for measuring copies: three kinds of memory, two lanes (streams) of work, marks (events), a host clock.
 
     Work on a lane, 0 or 1, runs in order, and concurrently with the other lane. All memory has int32 elements. Tests
@@ -40,9 +40,9 @@ class Cuda:
             raise ValueError(f"device must be a GPU like 'cuda:0' that is there, got {device!r}") from error
         self.index, self.num_gpus = self._device.index, torch.cuda.device_count()
 
-    def at(self, gpu: int) -> Cuda:
+    def at(self, gpu: int) -> MeasuredGpu:
         """Return the GPU of that number."""
-        return self if gpu == self.index else Cuda(f"cuda:{gpu}")
+        return self if gpu == self.index else MeasuredGpu(f"cuda:{gpu}")
 
     def free_bytes(self) -> tuple[int, int]:
         """Return the free bytes of host memory and of GPU memory."""
@@ -102,10 +102,10 @@ class Cuda:
         return time.perf_counter()
 
 
-class Buffers:
+class CopyBuffers:
     """Memory of one size, allocated on first use: sources count up from `first`; copies fill the targets."""
 
-    def __init__(self, num_bytes: int, device: Cuda) -> None:
+    def __init__(self, num_bytes: int, device: MeasuredGpu) -> None:
         self.num_bytes, self.device = num_bytes, device
         self.first = 1
         self._sources: dict[str | int, Tensor] = {}
@@ -153,13 +153,13 @@ class Sample(NamedTuple):
     clean: bool
 
 
-def most_bytes(device: Cuda) -> int:
+def most_bytes(device: MeasuredGpu) -> int:
     """Return the largest size for which all buffers fit into half of the free memory."""
     host, own = device.free_bytes()
     return min(host // HOST_COPIES // 2, own // DEVICE_COPIES // 2, MOST_BYTES)
 
 
-def transfer_points(keys: Sequence[Key], protocol: Protocol, device: Cuda) -> list[Point]:
+def transfer_points(keys: Sequence[Key], protocol: Protocol, device: MeasuredGpu) -> list[Point]:
     """Return the "transfer", "transfer_host" and "pin" points of the keys from `transfer_keys`.
 
     Keys of the same size and GPU take turns. A "transfer" has the seconds by the GPU's clock, from before the call on
@@ -173,7 +173,7 @@ def transfer_points(keys: Sequence[Key], protocol: Protocol, device: Cuda) -> li
     points = []
     for (num_bytes, gpu), some in itertools.groupby(keys, lambda key: (key[1], dict(key[2]).get("src", device.index))):
         own = device.at(int(gpu))
-        buffers = Buffers(num_bytes, own)
+        buffers = CopyBuffers(num_bytes, own)
         moves = {key: move_of(key, buffers) for key in some}
         for key, move in moves.items():
             check(key, move, buffers)
@@ -186,7 +186,7 @@ def transfer_points(keys: Sequence[Key], protocol: Protocol, device: Cuda) -> li
     return points
 
 
-def move_of(key: Key, buffers: Buffers) -> Move:
+def move_of(key: Key, buffers: CopyBuffers) -> Move:
     """Return the move that a key describes."""
     what, num_bytes, options = key
     chosen: dict[str, Any] = dict(options)
@@ -225,13 +225,13 @@ def move_of(key: Key, buffers: Buffers) -> Move:
     return Move(copy, len(ways))
 
 
-def _pairs(buffers: Buffers, src: Any, dst: Any, pieces: int) -> Pairs:
+def _pairs(buffers: CopyBuffers, src: Any, dst: Any, pieces: int) -> Pairs:
     target, source = buffers.target(dst), buffers.source(src)
     each = source.numel() // pieces
     return list(zip(torch.split(target, each), torch.split(source, each), strict=True))
 
 
-def check(key: Key, move: Move, buffers: Buffers) -> None:
+def check(key: Key, move: Move, buffers: CopyBuffers) -> None:
     """Run one iteration; raises RuntimeError unless every element has arrived."""
     buffers.renew()
     move.before()
@@ -250,7 +250,7 @@ def check(key: Key, move: Move, buffers: Buffers) -> None:
         place = (place + target.numel()) % num_elements
 
 
-def sampled(moves: dict[Key, Move], device: Cuda, protocol: Protocol) -> dict[Key, list[Sample]]:
+def sampled(moves: dict[Key, Move], device: MeasuredGpu, protocol: Protocol) -> dict[Key, list[Sample]]:
     """Return the samples of each move; moves take turns, so that drift affects all of them equally."""
     expected_s = {}
     for key, move in moves.items():
@@ -261,7 +261,7 @@ def sampled(moves: dict[Key, Move], device: Cuda, protocol: Protocol) -> dict[Ke
     return protocol.in_turns(expected_s, lambda key: timed(moves[key], device))
 
 
-def timed(move: Move, device: Cuda) -> Sample:
+def timed(move: Move, device: MeasuredGpu) -> Sample:
     """Run and time one iteration on an idle device."""
     move.before()
     device.synchronize()

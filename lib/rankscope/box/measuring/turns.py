@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from .plan import Name, Protocol
 
 if TYPE_CHECKING:
-    from ...collectives.timing import Ranks, Task
+    from ...collectives.timing import Ranks, TimedTask
 
 Timings = tuple[tuple[float, ...], tuple[bool, ...]]  # seconds, and which iterations are clean
 
 
-def measure_all(tasks: Mapping[Name, Task], ranks: Ranks, protocol: Protocol) -> dict[Name, Timings]:
+def measure_all(tasks: Mapping[Name, TimedTask], ranks: Ranks, protocol: Protocol) -> dict[Name, Timings]:
     """Return per task the seconds of each iteration (the slowest rank's) and which are clean; equal on every rank.
 
     The tasks take turns, so that drift affects all of them equally.
@@ -24,7 +24,7 @@ def measure_all(tasks: Mapping[Name, Task], ranks: Ranks, protocol: Protocol) ->
     return {name: _of_all(mine, ranks) for name, mine in found.items()}
 
 
-def _estimate(task: Task, ranks: Ranks) -> float:
+def _estimate(task: TimedTask, ranks: Ranks) -> float:
     """The seconds of one whole iteration, after a first one that warms the caches."""
     ranks.once(task)
     begin = time.monotonic()

@@ -173,7 +173,7 @@ def constants(version: tuple[int, ...]) -> tuple[Era, dict[str, Any]]:
 
 
 @attrs.frozen
-class Terms:
+class GenerationTerms:
     """What a GPU generation adds to NCCL's model. `python -m tests.benchmarks.nccl --fit` finds the constants again.
 
     They were fitted to public curves of one NVLink node, 1 KiB to 512 MiB, half precision, out of place. The first
@@ -194,9 +194,9 @@ class Terms:
 
 
 TERMS = {
-    "volta": Terms(8.6, 0.69, 11.7, 9.6),
-    "ampere": Terms(8.6, 0.69, 11.7, 9.6),
-    "hopper": Terms(4.2, 0.73, 6.2, 5.9),
-    "blackwell": Terms(7.85, 1.18, 3.0, 10.6),
+    "volta": GenerationTerms(8.6, 0.69, 11.7, 9.6),
+    "ampere": GenerationTerms(8.6, 0.69, 11.7, 9.6),
+    "hopper": GenerationTerms(4.2, 0.73, 6.2, 5.9),
+    "blackwell": GenerationTerms(7.85, 1.18, 3.0, 10.6),
 }
 SLICE_BYTES = 1 << 21  # bytes of a channel's chunk of Simple

@@ -34,8 +34,8 @@ from .constants import (
     THREADS,
     THRESHOLD,
     Era,
+    GenerationTerms,
     Graph,
-    Terms,
     constants,
 )
 from .log import read_log
@@ -114,7 +114,7 @@ class Model:
     nics: int | None = checked(optional, whole, 1, 64, default=None)
     nic_bytes_per_s: float | None = checked(optional, number, above=0, default=None)
     graphs: Mapping[str, Graph] = checked(_graphs, factory=dict, hash=False)
-    terms: Terms | None = checked(optional, of_type, Terms, default=None)
+    terms: GenerationTerms | None = checked(optional, of_type, GenerationTerms, default=None)
     floor_s: float = checked(number, 0, default=0.0)
     printed: Mapping[tuple[str, str, str], tuple[float, float]] = checked(mapping, factory=dict, hash=False)
 
@@ -356,7 +356,7 @@ class Model:
             found["floor"] = np.maximum(self.floor_s * 1e6 - sum(found.values()), 0)
         return found
 
-    def _ring_us(self, terms: Terms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
+    def _ring_us(self, terms: GenerationTerms, collective: str, protocol: str, sizes: Floats) -> dict[str, Floats]:
         graph, steps = self.graph("ring"), _num_steps(collective, self.num_ranks)
         wire = GPUS[self.gpu].wire
         if protocol == "simple":  # in the long run it reaches what NCCL itself expects of the paths
@@ -377,7 +377,7 @@ class Model:
             found["tail"] = terms.simple_tail * step * np.minimum(1, SLICE_BYTES / np.maximum(piece, 1))
         return found | ({"copy": terms.copy * step} if collective == "allgather" else {})
 
-    def _nvls_us(self, terms: Terms, collective: str, sizes: Floats) -> dict[str, Floats]:
+    def _nvls_us(self, terms: GenerationTerms, collective: str, sizes: Floats) -> dict[str, Floats]:
         about, together = GPUS[self.gpu], self._channels(collective, "nvls", "simple", sizes) * self.gpus_per_node
         chunk = np.full(sizes.shape, float(MULTICAST_CHUNK))
         for rounds, least in MULTICAST_CHUNKS:
@@ -460,12 +460,15 @@ class Model:
 
 def _smallest(profile: Profile, collectives: tuple[str, ...]) -> tuple[str, int, float]:
     """The collective, the bytes and the seconds of the smallest native point of 1 KiB and more."""
-    points = [one for what in collectives for one in profile.select(what, algorithm="native") if one.num_bytes >= 1024]
-    if not points:
+    found: list[tuple[int, str, list[float]]] = []
+    for collective in collectives:
+        for size, points in profile.native_points(collective).items():
+            if size >= 1024:
+                found.append((size, collective, [point.median_s for point in points]))
+    if not found:
         raise ValueError(f"profile must have native points of {' or '.join(collectives)}, of 1 KiB and more")
-    least = min(points, key=lambda point: point.num_bytes)
-    same = [one.median_s for one in points if one.key[:2] == least.key[:2]]
-    return least.what, least.num_bytes, float(np.median(same))
+    size, collective, medians_s = min(found, key=lambda one: one[0])
+    return collective, size, float(np.median(medians_s))
 
 
 _PAIRS = tuple((algorithm, protocol) for algorithm in ALGORITHMS for protocol in PROTOCOLS)

@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from ...cluster import Cluster, Link
 from ...common.checks import one_of
 from ...common.storage import StorageError, read_bytes
+from ..pcie import ARCHITECTURE_GENERATIONS, PCIE, nccl_lane_gb_per_s
 from .constants import GPUS, HOP
 
 # GB/s of a link, one way, as NCCL's src/graph/topo.h counts them: by compute capability, generation, CPU.
 NVLINKS = {60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1}
 CAPABILITIES = {"volta": 70, "ampere": 80, "hopper": 90, "blackwell": 100}
-LANE = {"2.5": 0.1875, "5": 0.375, "8": 0.75, "16": 1.5, "32": 3.0, "64": 6.0}  # of PCIe, by GT/s
 INTEL = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0), (0, 6.0))  # between two sockets, from this model on
 SOCKETS = {"AuthenticAMD": 16.0, "": 10.0}  # "": not stated, as in topo -m: a Skylake's
-PCIE = {"volta": 12.0, "ampere": 24.0, "hopper": 48.0, "blackwell": 48.0}  # 16 lanes, where a file states none
 _MOST_BYTES, _MOST_TAGS, _MOST_GPUS = 1 << 20, 4096, 72
 _WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _NVSWITCH = "0x0680"
@@ -98,7 +97,7 @@ def _of_matrix(path: Any, text: str, gpu: str) -> Topology:
     if not 2 <= count <= _MOST_GPUS:
         raise StorageError(path, f"line {at + 1}: 2 to {_MOST_GPUS} GPUs are needed, got {count}")
     about, ways, rates = GPUS[gpu], [], np.zeros((count, count))
-    nvlink, pcie = NVLINKS[CAPABILITIES[about.generation]], PCIE[about.generation]
+    nvlink, pcie = NVLINKS[CAPABILITIES[about.generation]], _pcie_gb_per_s(about.generation)
     for row in range(count):
         line = at + 1 + row
         cells = lines[line].split() if line < len(lines) else []
@@ -129,7 +128,7 @@ class _Tag:
     @property
     def rate(self) -> float:
         """GB/s of a PCIe link; without bound where none is stated, as above bridges of virtual machines."""
-        lane = LANE.get(self.said.get("link_speed", "").split(" ")[0].removesuffix(".0"), 0.0)
+        lane = nccl_lane_gb_per_s(self.said.get("link_speed", ""))
         width = self.whole("link_width")
         return lane * width if lane and width is not None and 0 < width <= 32 else np.inf
 
@@ -194,12 +193,17 @@ def _of_xml(path: Any, text: str, gpu: str) -> Topology:
         if links[src, dst]:
             ways[src][dst], rates[src, dst] = f"NV{links[src, dst]:.0f}", links[src, dst] * nvlink
         else:
-            ways[src][dst], rates[src, dst] = _over_pcie(gpus[src], gpus[dst], PCIE[GPUS[gpu].generation])
+            ways[src][dst], rates[src, dst] = _over_pcie(gpus[src], gpus[dst], _pcie_gb_per_s(GPUS[gpu].generation))
     cards = [one.whole("speed") or 0 for one in tags if one.name == "net"]  # a card's ports count each
     speeds = [speed / 8000 for speed in cards if speed >= 25000]  # no control network
     seen = [one for one in tags if one.name == "pci" and one.said.get("class", "").startswith("0x02")]
     nics, rate = (len(speeds), min(speeds)) if speeds else (len(seen), None)
     return Topology(gpu, tuple(map(tuple, ways)), rates, nics, rate, tuple(notes))
+
+
+def _pcie_gb_per_s(architecture: str) -> float:
+    """GB/s of the 16 lanes that a GPU of this architecture has, where a file states none."""
+    return 16 * PCIE[ARCHITECTURE_GENERATIONS[architecture]].nccl_gb_per_s
 
 
 def _over_pcie(one: _Tag, other: _Tag, otherwise: float) -> tuple[str, float]:

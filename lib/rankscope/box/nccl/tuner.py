@@ -29,7 +29,7 @@ COMMENTS = (
 )
 
 
-class _Choice(NamedTuple):
+class _TunerLine(NamedTuple):
     algorithm: str
     protocol: str
     channels: int
@@ -51,25 +51,25 @@ def tuner_csv(model: Model, profile: Profile) -> str:
         raise ValueError(f"profile must be of {model.num_ranks} ranks, got {profile.num_ranks}")
     lines = list(COMMENTS)
     for collective in COLLECTIVES:
-        points = profile.select(collective, algorithm="native") if model.num_nodes == 1 else ()
-        sizes = sorted({point.num_bytes for point in points if point.num_bytes})
+        points = profile.native_points(collective) if model.num_nodes == 1 else {}
+        sizes = [size for size in points if size]
         table = model.table(sizes or [1])
         table = table[(table.collective == collective) & (table.why_not == "")]
-        better: dict[int, _Choice] = {}
+        better: dict[int, _TunerLine] = {}
         for size in sizes:
-            took_s = float(np.median([point.median_s for point in points if point.num_bytes == size]))
+            took_s = float(np.median([point.median_s for point in points[size]]))
             rows = table[table.num_bytes == size]
             known = rows[rows.algorithm.isin(("ring", "nvls") if model.gpus_per_node == NVLS_GPUS else ("ring",))]
             own_s, best = float(rows[rows.is_chosen].time_s.iloc[0]), known.loc[known.time_s.idxmin()]
             if abs(own_s / took_s - 1) < 1 - LEAST_GAIN and best.time_s < LEAST_GAIN * took_s:
-                better[size] = _Choice(best.algorithm, best.protocol, int(best.channels))
+                better[size] = _TunerLine(best.algorithm, best.protocol, int(best.channels))
         for first, last, choice in _ranges(sizes, better):
             cells = (PLUGIN_WORDS[collective], first, last, *choice, model.num_nodes, model.num_ranks, ANY, ANY)
             lines.append(",".join(map(str, cells)))
     return "\n".join(lines) + "\n"
 
 
-def _ranges(sizes: Sequence[int], better: Mapping[int, _Choice]) -> Iterator[tuple[int, int, _Choice]]:
+def _ranges(sizes: Sequence[int], better: Mapping[int, _TunerLine]) -> Iterator[tuple[int, int, _TunerLine]]:
     """Yield the first and last size of each range with one choice, and the choice.
 
     Where only the number of channels changes, the earlier range ends just below the next, so that no size between two

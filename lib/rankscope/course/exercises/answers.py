@@ -10,7 +10,7 @@ import numpy as np
 
 from ... import parts
 from ...box import Profile, nccl
-from ...box.link_facts import pcie_bytes_per_s
+from ...box.pcie import pcie_bytes_per_s
 from ...box.profile import busbw_factor
 from ...cluster import Cluster, Link
 from ...collectives import build, closed_form, simulate_executor

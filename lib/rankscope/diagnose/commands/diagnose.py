@@ -20,7 +20,7 @@ from ...common.checks import count_of, printable
 
 if TYPE_CHECKING:
     from ..diagnosis import JobDiagnosis
-    from ..savings import WhatIf
+    from ..savings import SavingsForecast
 
 _SILENT_S = 2.0
 _MOST_ROWS = 16  # of a table
@@ -112,7 +112,7 @@ def diagnose(
         print_parts(Text(f"wrote {printable(str(path))}") for path in written)
 
 
-def _fields(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> dict[str, Any]:
+def _fields(found: JobDiagnosis, answers: SavingsForecast | None, why_not: str) -> dict[str, Any]:
     from ..trace import PHASES
 
     mean_s = found.phase_s.mean(axis=0).tolist() if found.steps else [[0.0] * len(PHASES)] * len(found.ranks)
@@ -136,7 +136,7 @@ def _fields(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> dict[s
     }
 
 
-def _tables(found: JobDiagnosis, answers: WhatIf | None, why_not: str) -> Iterator[RenderableType]:
+def _tables(found: JobDiagnosis, answers: SavingsForecast | None, why_not: str) -> Iterator[RenderableType]:
     """The verdict in words, each rank's own time by phase, each bucket's communication, and what changes would give."""
     from ...cli.output import table_of
     from ..figures.jobs import what_if_table

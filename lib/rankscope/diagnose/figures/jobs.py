@@ -17,6 +17,7 @@ import numpy as np
 
 from ...common.checks import printable
 from ...common.units import round_ticks, time_unit, time_words, times_in_one_unit
+from ...common.words import listed
 from ...figures.marks import Drawing, FloatArray, Key, Lines, Rects, stacked, whole_ticks
 from ...figures.palette import ALARM, FAINT, INK, PAPER, WORK, diverging
 from ...figures.svg import to_svg
@@ -25,8 +26,8 @@ from ...timeline import Span, Timeline
 from ...timeline.timeline import merge
 from ..diagnosis import JobDiagnosis
 from ..hangs import Hang
-from ..join import Joined, listed
-from ..savings import WhatIf, change_words
+from ..join import Joined
+from ..savings import SavingsForecast, change_words
 from ..trace import PHASES, Trace
 from .hangs import draw_hang
 
@@ -197,7 +198,7 @@ _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_SHA256}'; base-uri 'no
 
 
 def job_page(
-    name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis, answers: WhatIf | None
+    name: str, traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis, answers: SavingsForecast | None
 ) -> str:
     """Return the HTML of a page on a job: the verdict, its drawings, and what changes would give."""
     parts = []
@@ -221,7 +222,7 @@ def job_page(
     return _page(name, str(diagnosis), drawn)
 
 
-def what_if_table(answers: WhatIf, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
+def what_if_table(answers: SavingsForecast, diagnosis: JobDiagnosis) -> tuple[str, list[tuple[str, str, str]]]:
     """Return a caption and rows in words: a change, what a step then takes, and by how much that is less."""
     seconds = [one.step_s for one in answers.answers]
     median, mean, *times = times_in_one_unit(answers.step_s, diagnosis.step_s, *seconds)

@@ -38,7 +38,7 @@ class StepSizes:
     buffer_bytes: int = checked(whole, 0, default=0)
 
 
-class Message(NamedTuple):
+class DeviceCopy(NamedTuple):
     """One copy from a device to another; `kind` is its collective, `what` the thing that moves."""
 
     kind: str
@@ -96,7 +96,7 @@ def chunk_sizes(batch_size: int, num_devices: int) -> tuple[int, ...]:
     return tuple(min(size, batch_size - first) for first in range(0, batch_size, size))
 
 
-def messages_of(sizes: StepSizes, num_devices: int) -> tuple[Message, ...]:
+def messages_of(sizes: StepSizes, num_devices: int) -> tuple[DeviceCopy, ...]:
     """Return each copy of a step in its order, from the batch on device 0 to the gradients on device 0.
 
     Parameters go to those devices only that have samples. NCCL, where torch was built with it, passes parameters and
@@ -121,7 +121,7 @@ def messages_of(sizes: StepSizes, num_devices: int) -> tuple[Message, ...]:
         ("reduce", "gradients", True, [sizes.parameter_bytes] * len(chunks)),
     ]
     return tuple(
-        Message(kind, what, device if home else 0, 0 if home else device, num_bytes[device])
+        DeviceCopy(kind, what, device if home else 0, 0 if home else device, num_bytes[device])
         for kind, what, home, num_bytes in stages
         for device in range(1, len(chunks))
     )

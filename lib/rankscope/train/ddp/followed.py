@@ -21,8 +21,8 @@ from ...sampling import Assignment
 from ...sampling.assignment import Loader
 from ...timeline import Recorder, Timeline
 from .buckets import Buckets
-from .observed import Setting
-from .run import Optimizer, Steps, Taken, buckets_in_common, check_training
+from .observed import DDPSettings
+from .run import DDPStepper, Optimizer, Taken, buckets_in_common, check_training
 
 LossFn = Callable[[Any, Any], Tensor]
 Vector = NDArray[np.float64]
@@ -125,9 +125,9 @@ def follow(
     most = min(indices.size for indices in assignment.ranks) // loader.batch_size
     if whole("num_steps", num_steps, 3) > most:
         raise ValueError(f"num_steps must be at most {most}, the full batches that every rank has, got {num_steps}")
-    setting, recorder = Setting(bucket_cap_mb=bucket_cap_mb), Recorder()
+    setting, recorder = DDPSettings(bucket_cap_mb=bucket_cap_mb), Recorder()
     args = assignment, dataset, module, loss, optimizer, num_steps, setting, recorder
-    ranks: list[_Rank] = launch(_follow, assignment.num_ranks, args, timeout_s=timeout_s)
+    ranks: list[_RankResult] = launch(_follow, assignment.num_ranks, args, timeout_s=timeout_s)
     return FollowedSteps(
         evolve(assignment, ranks=tuple(np.concatenate(rank.numbers) for rank in ranks)),
         _timeline(ranks, recorder.timeline()),
@@ -137,7 +137,7 @@ def follow(
     )
 
 
-class _Rank(NamedTuple):
+class _RankResult(NamedTuple):
     """What one rank brings back."""
 
     steps: list[Taken]
@@ -146,7 +146,7 @@ class _Rank(NamedTuple):
     parameters: Vector
 
 
-class _Numbered(Dataset[Any]):
+class _NumberedSamples(Dataset[Any]):
     """A dataset whose samples come with their numbers."""
 
     def __init__(self, dataset: Any) -> None:
@@ -166,16 +166,16 @@ def _follow(
     loss: LossFn,
     optimizer: Optimizer | None,
     num_steps: int,
-    setting: Setting,
+    setting: DDPSettings,
     recorder: Recorder,
-) -> _Rank:
+) -> _RankResult:
     """Train on this rank's samples, and note what happens."""
     rank, numbers, losses = dist.get_rank(), list[NDArray[np.int64]](), list[float]()
     torch.manual_seed(assignment.seed or 0)
     loader, own = assignment.loader or Loader(), assignment.ranks[rank].tolist()
     batches: Iterator[Any] = iter(
         record_dataloader(
-            DataLoader(_Numbered(dataset), loader.batch_size, sampler=own, num_workers=loader.num_workers),
+            DataLoader(_NumberedSamples(dataset), loader.batch_size, sampler=own, num_workers=loader.num_workers),
             recorder.for_rank(rank),
         )
     )
@@ -187,16 +187,19 @@ def _follow(
         losses.append(float(value.detach()))
         return value
 
-    steps, taken = Steps(module, step_loss, optimizer, setting, torch.device("cpu"), fetch=lambda _: next(batches)), []
+    steps, taken = (
+        DDPStepper(module, step_loss, optimizer, setting, torch.device("cpu"), fetch=lambda _: next(batches)),
+        [],
+    )
     for _ in range(num_steps):
         steps.before()
         steps.run()
         taken.append(steps.taken())
     parameters = torch.cat([parameter.detach().double().flatten() for parameter in steps.ddp.parameters()])
-    return _Rank(taken, numbers, losses, parameters.numpy())
+    return _RankResult(taken, numbers, losses, parameters.numpy())
 
 
-def _timeline(ranks: list[_Rank], loaders: Timeline) -> Timeline:
+def _timeline(ranks: list[_RankResult], loaders: Timeline) -> Timeline:
     """What workers and ranks did for the steps, on one axis that starts with the first of it."""
     spans, num_steps = [], len(ranks[0].steps)
     for one in ranks:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ...common import storage
@@ -20,8 +21,8 @@ from .cost import Seconds
 from .step import MOST_ACCUMULATION, LocalStep, numbers
 
 FORMAT, VERSION = "rankscope ddp run", 1
-_FIELDS = ("provenance", "setting", "parameters", "step_s", "clean", "steps")
-_COLUMNS, _NAMES = ("rank", "lane", "kind", "item", "start_s", "stop_s"), ("lanes", "kinds")  # of a timeline
+_COLUMNS = ("rank", "lane", "kind", "item", "start_s", "stop_s")  # of a timeline
+_NAMES = ("lanes", "kinds")
 
 
 class Iterations:
@@ -51,7 +52,7 @@ class Iterations:
 
 
 @frozen
-class Setting:
+class DDPSettings:
     """DDP's settings: its own options, the micro-batches of a step, and whether it communicates at all."""
 
     bucket_cap_mb: float | None = checked(optional, number, above=0, default=None)
@@ -100,7 +101,7 @@ class DDPRun(Iterations):
     """
 
     provenance: Mapping[str, Any] = checked(checked_provenance)
-    setting: Setting = checked(Setting)
+    setting: DDPSettings = checked(DDPSettings)
     parameters: tuple[ParameterSpec, ...] = checked(each, ParameterSpec)
     step_s: tuple[float, ...] = checked(each, number, 0)
     clean: tuple[bool, ...] = checked(each, truth)
@@ -199,22 +200,71 @@ class DDPRun(Iterations):
     @classmethod
     def load(cls, path: storage.PathLike) -> DDPRun:
         """Read a run that `save` wrote. Raises StorageError, in one line, for any other file."""
-        return storage.load(path, FORMAT, VERSION, _FIELDS, cls._from_fields)
+        return storage.load(path, FORMAT, VERSION, _StoredRun, _run)
 
-    @classmethod
-    def _from_fields(cls, fields: dict[str, Any]) -> DDPRun:
-        steps = []
-        for place, one in enumerate(fields["steps"]):
-            storage.exactly(f"steps[{place}]", one, ("buckets", "ready_s", "timeline"))
-            storage.exactly(f"steps[{place}]: timeline", one["timeline"], (*_COLUMNS, *_NAMES))
-            columns: dict[str, Any] = {name: np.array(one["timeline"][name]) for name in _COLUMNS}
-            names: dict[str, Any] = {name: tuple(one["timeline"][name]) for name in _NAMES}
-            steps.append(ObservedStep(Buckets(one["buckets"]), one["ready_s"], Timeline(**columns, **names)))
-        return cls(
-            fields["provenance"],
-            storage.rebuild(Setting, "setting", fields["setting"]),
-            tuple(ParameterSpec(*spec) for spec in fields["parameters"]),
-            fields["step_s"],
-            tuple(map(bool, fields["clean"])),
-            tuple(steps),
-        )
+
+# ---- as files hold it
+
+
+class StoredParameter(storage.StoredPart, array_like=True):
+    """A `ParameterSpec` in a file."""
+
+    name: str
+    num_bytes: int
+    dtype: str
+    device: str
+    sparse: bool
+
+    def value(self) -> ParameterSpec:
+        return ParameterSpec(self.name, self.num_bytes, self.dtype, self.device, self.sparse)
+
+
+class _StoredTimeline(storage.StoredPart):
+    rank: list[int]
+    lane: list[int]
+    kind: list[int]
+    item: list[int]
+    start_s: list[float]
+    stop_s: list[float]
+    lanes: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+    def value(self) -> Timeline:
+        columns: dict[str, Any] = {name: np.array(getattr(self, name)) for name in _COLUMNS}
+        return Timeline(**columns, lanes=self.lanes, kinds=self.kinds)
+
+
+class _StoredStep(storage.StoredPart):
+    buckets: list[list[int]]
+    ready_s: list[list[float | None]]
+    timeline: _StoredTimeline
+
+
+class _StoredSettings(storage.StoredPart):
+    bucket_cap_mb: float | None
+    accumulation: int
+    gradient_as_bucket_view: bool
+    find_unused_parameters: bool
+    static_graph: bool
+    communicate: bool
+
+
+class _StoredRun(storage.StoredFile):
+    provenance: dict[str, Any]
+    setting: _StoredSettings
+    parameters: list[StoredParameter]
+    step_s: tuple[float, ...]
+    clean: tuple[storage.Mark, ...]
+    steps: list[_StoredStep]
+
+
+def _run(stored: _StoredRun) -> DDPRun:
+    with storage.within("setting"):
+        settings = DDPSettings(**msgspec.structs.asdict(stored.setting))
+    steps = []
+    for place, one in enumerate(stored.steps):
+        with storage.within(f"steps[{place}]"):
+            steps.append(ObservedStep(Buckets(one.buckets), np.array(one.ready_s, float), one.timeline.value()))
+    clean = tuple(map(bool, stored.clean))
+    parameters = tuple([spec.value() for spec in stored.parameters])
+    return DDPRun(stored.provenance, settings, parameters, stored.step_s, clean, tuple(steps))

@@ -18,7 +18,7 @@ DEFAULT_CAPS_MB = (1.0, 2.0, 4.0, 8.0, 16.0, 25.0, 32.0, 64.0, 128.0, 256.0, 512
 _WORTH = 0.01  # of a step's time: smaller than what the model can resolve
 
 
-class Candidate(NamedTuple):
+class CapCandidate(NamedTuple):
     """The predicted step with a cap in MiB, None being DDP's default; `wait_s` of it the rank waits for allreduces."""
 
     bucket_cap_mb: float | None
@@ -36,12 +36,12 @@ class Recommendation:
     1 % of its step.
     """
 
-    candidates: tuple[Candidate, ...]
-    default: Candidate
+    candidates: tuple[CapCandidate, ...]
+    default: CapCandidate
     alone_s: float
 
     @cached_property
-    def chosen(self) -> Candidate:
+    def chosen(self) -> CapCandidate:
         enough_s = min((one.step_s for one in self.candidates), default=0.0) * (1 + _WORTH)
         worth_s = self.default.step_s * (1 - _WORTH)
         good = (one for one in self.candidates if one.step_s <= enough_s and one.step_s < worth_s)
@@ -58,7 +58,7 @@ class Recommendation:
         return 1 - self.chosen.step_s / self.default.step_s if self.default.step_s else 0.0
 
     @property
-    def neighbours(self) -> tuple[Candidate, ...]:
+    def neighbours(self) -> tuple[CapCandidate, ...]:
         """The candidates with the next smaller and the next larger cap, DDP's default counting as its 25 MiB."""
         cap = CAP_MB if self.bucket_cap_mb is None else self.bucket_cap_mb
         smaller = [one for one in self.candidates if one.bucket_cap_mb is not None and one.bucket_cap_mb < cap]
@@ -114,10 +114,10 @@ def recommend(
     caps = sorted({number("caps_mb", cap, 0) for cap in several("caps_mb", caps_mb, "caps")})
     others_s = backward_begin_s(local, accumulation) + local.optimizer_s
 
-    def candidate(cap: float | None, cost: Cost = cost) -> Candidate:
+    def candidate(cap: float | None, cost: Cost = cost) -> CapCandidate:
         launched = launches(local, default_buckets(local, cap))
         last = last_backward(local, launched, cost, contention, overlap)
-        return Candidate(cap, len(launched.launch_s), others_s + last.end_s, last.wait_s)
+        return CapCandidate(cap, len(launched.launch_s), others_s + last.end_s, last.wait_s)
 
     alone_s = candidate(None, lambda num_bytes: 0.0).step_s
     return Recommendation(tuple(map(candidate, caps)), candidate(None), alone_s)

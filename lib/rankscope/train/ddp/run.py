@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ...cluster import node_sizes
-from ...collectives.timing import Ranks, Task, network_id
+from ...collectives.timing import Ranks, TimedTask, network_id
 from ...common.checks import function, number, of_type, one_of, whole
 from ...common.frozen import checked, frozen, optional
 from ...provenance import of_machine, of_run
@@ -26,7 +26,7 @@ from ...timeline import Span, Timeline
 from .buckets import Buckets, ParameterSpec, parameter_specs
 from .contention import fit_contention
 from .cost import Cost, Seconds, costs_s
-from .observed import DDPRun, ObservedStep, Setting
+from .observed import DDPRun, DDPSettings, ObservedStep
 from .step import Contention, LocalStep
 
 Loss = Callable[[nn.Module, int, Any], Tensor]
@@ -107,7 +107,7 @@ def measure(
     >>> measure(model, lambda model, rank, number: model(torch.ones(4, 8)).mean(), iterations=4).buckets
     ((3, 2, 1, 0),)
     """
-    setting, where = Setting(**options), of_type("where", where, Where)
+    setting, where = DDPSettings(**options), of_type("where", where, Where)
     iterations = whole("iterations", iterations, 1, MOST_ITERATIONS)
     check_training(module, loss, optimizer)
     device = "cuda" if where.backend == "nccl" else "cpu"
@@ -207,21 +207,21 @@ class Record(NamedTuple):
 
 
 def _be_rank(
-    module: nn.Module, loss: Loss, optimizer: Optimizer | None, setting: Setting, iterations: int, device: str
+    module: nn.Module, loss: Loss, optimizer: Optimizer | None, setting: DDPSettings, iterations: int, device: str
 ) -> Record:
     """Run the steps on this rank, on a copy of the module."""
     own = torch.device("cuda", torch.cuda.current_device()) if device == "cuda" else torch.device(device)
-    steps = Steps(module, loss, optimizer, setting, own)
+    steps = DDPStepper(module, loss, optimizer, setting, own)
     ranks, kept = Ranks(device=str(own)), []
     nodes = ranks.numbered(network_id())
     for place in range(WARM_UP + iterations):
-        seconds, clean = ranks.once(Task(steps.run, steps.before))
+        seconds, clean = ranks.once(TimedTask(steps.run, steps.before))
         if place >= WARM_UP:
             kept.append(steps.taken(seconds, clean))
     return Record(nodes, parameter_specs(steps.ddp.module), kept)
 
 
-class Steps:
+class DDPStepper:
     """Takes one step after the other with DDP; `loss` gets a micro-batch's number, or what `fetch` returns for it."""
 
     def __init__(
@@ -229,14 +229,14 @@ class Steps:
         module: nn.Module,
         loss: Loss,
         optimizer: Optimizer | None,
-        setting: Setting,
+        setting: DDPSettings,
         device: torch.device,
         fetch: Callable[[int], Any] | None = None,
     ) -> None:
         module = copy.deepcopy(module).to(device)
         devices = [device] if device.type == "cuda" else None
         self.ddp = DistributedDataParallel(module, device_ids=devices, **setting.ddp)
-        self.watch = Watch(self.ddp, device)
+        self.watch = StepInstants(self.ddp, device)
         self.watch.stamp_buckets(self.ddp, setting.communicate)
         self.watch.stamp_gradients()
         self._share = 1 / dist.get_world_size()  # of the loss: DDP does not divide where it has a hook
@@ -305,10 +305,10 @@ class Steps:
         return Taken(seconds, clean, self._begun_s, spans, ready_s - begin_s, watch.buckets)
 
 
-class Watch:
+class StepInstants:
     """Instants of what DDP does in the step under way: of the host, or events of the current CUDA stream.
 
-    DDP's hooks hold a Watch. It must not hold DDP in turn: a DDP that outlives its process group may hang at exit.
+    DDP's hooks hold this object. It must not hold DDP in turn: a DDP that outlives its process group may hang at exit.
     """
 
     def __init__(self, ddp: DistributedDataParallel, device: torch.device) -> None:

@@ -11,9 +11,9 @@ from ...common import storage
 from ...common.checks import number, truth
 from ...common.frozen import checked, each, frozen, optional
 from ...provenance import checked_provenance
-from .buckets import Buckets, ParameterSpec, buckets_of
+from .buckets import Buckets, buckets_of
 from .cost import CostTable, Seconds
-from .observed import Iterations
+from .observed import Iterations, StoredParameter
 from .step import Contention, LocalStep, simulate
 
 FORMAT, VERSION = "rankscope cap sweeps", 1
@@ -76,27 +76,93 @@ class CapSweep:
         return np.array([step.makespan_s for step in steps])
 
 
+class _StoredLocalStep(storage.StoredPart):
+    parameters: list[StoredParameter]
+    ready_s: list[float | None]
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    unpack_s: float
+
+
+class _StoredCost(storage.StoredPart, array_like=True):
+    num_bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
+class _StoredContention(storage.StoredPart, array_like=True):
+    compute: float
+    communication: float
+
+
+class _StoredCap(storage.StoredPart, array_like=True):
+    bucket_cap_mb: float | None
+    buckets: list[list[int]]
+    step_s: tuple[float, ...]
+    clean: tuple[storage.Mark, ...]
+
+
+class _StoredSweep(storage.StoredPart):
+    name: str
+    provenance: dict[str, Any]
+    local: _StoredLocalStep
+    cost: _StoredCost
+    contention: _StoredContention
+    measured: list[_StoredCap]
+
+
+class _StoredSweeps(storage.StoredFile):
+    torch: str
+    date: str
+    command: str
+    sweeps: list[_StoredSweep]
+
+
 def load_sweeps(path: storage.PathLike) -> list[CapSweep]:
     """Read the sweeps of a file such as notebooks/profiles/ddp_steps.json: one for each module on some ranks.
 
     Raises StorageError, in one line that names the file, for any other file and for one that was damaged or changed;
     OSError if it cannot be opened.
     """
-    fields = ("torch", "date", "command", "sweeps")
-    return storage.load(path, FORMAT, VERSION, fields, lambda found: [_sweep(one) for one in found["sweeps"]])
+    return storage.load(path, FORMAT, VERSION, _StoredSweeps, _sweeps)
 
 
-def _sweep(stored: Any) -> CapSweep:
-    storage.exactly("a sweep", stored, ("name", "provenance", "local", "cost", "contention", "measured"))
-    parameters = [ParameterSpec(*spec) for spec in stored["local"]["parameters"]]
+def _sweeps(stored: _StoredSweeps) -> list[CapSweep]:
+    found = []
+    for place, one in enumerate(stored.sweeps):
+        with storage.within(f"sweeps[{place}]"):
+            found.append(_sweep(one))
+    return found
+
+
+def _sweep(stored: _StoredSweep) -> CapSweep:
+    local = stored.local
+    with storage.within("local"):
+        step = LocalStep(
+            tuple([spec.value() for spec in local.parameters]),
+            np.array(local.ready_s, float),
+            local.forward_s,
+            local.backward_s,
+            local.optimizer_s,
+            local.unpack_s,
+        )
     return CapSweep(
-        stored["name"],
-        stored["provenance"],
-        storage.rebuild(LocalStep, "local", {**stored["local"], "parameters": parameters}),
-        CostTable(*stored["cost"]),
-        Contention(*stored["contention"]),
+        stored.name,
+        stored.provenance,
+        step,
+        CostTable(stored.cost.num_bytes, stored.cost.seconds),
+        Contention(stored.contention.compute, stored.contention.communication),
         tuple(
-            MeasuredCap(cap, buckets, step_s, tuple(map(bool, clean)))
-            for cap, buckets, step_s, clean in stored["measured"]
+            [
+                MeasuredCap(
+                    one.bucket_cap_mb, buckets_of("buckets", one.buckets), one.step_s, tuple(map(bool, one.clean))
+                )
+                for one in stored.measured
+            ]
         ),
     )
+
+
+def _cap(stored: _StoredCap) -> MeasuredCap:
+    buckets = buckets_of("buckets", stored.buckets)
+    return MeasuredCap(stored.bucket_cap_mb, buckets, stored.step_s, tuple(map(bool, stored.clean)))

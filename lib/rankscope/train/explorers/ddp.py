@@ -17,7 +17,7 @@ from ...figures.timelines import draw_timeline
 from ...networks import Measured
 from ...timeline import Timeline
 from ..ddp.architectures import ARCHITECTURES, architecture_step
-from ..ddp.recommend import Candidate, Recommendation, recommend
+from ..ddp.recommend import CapCandidate, Recommendation, recommend
 from ..ddp.step import Contention, LocalStep, simulate
 from ..figures.ddp import draw_caps
 
@@ -134,7 +134,7 @@ class Training:
         return reasons
 
 
-def _candidate(found: Recommendation, cap: float | None) -> Candidate:
+def _candidate(found: Recommendation, cap: float | None) -> CapCandidate:
     return next(one for one in (found.default, *found.candidates) if one.bucket_cap_mb == cap)
 
 

@@ -10,7 +10,7 @@ from ...common.units import bytes_unit, bytes_words, round_ticks, three_digits, 
 from ...figures.marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on, stacked, whole_ticks
 from ...figures.palette import INK, PAPER, WORK, rank_colors
 from ..ddp.buckets import DDPBuckets
-from ..ddp.recommend import Candidate, Recommendation
+from ..ddp.recommend import CapCandidate, Recommendation
 
 _WIDE_PX = 640.0
 _MOST_BUCKETS = 256
@@ -21,7 +21,7 @@ PARTS = {  # of a step, with the look of such work in `palette.WORK`: computing,
 }
 
 
-def until_alike(recommendation: Recommendation, least_mb: float = 0.0) -> tuple[Candidate, ...]:
+def until_alike(recommendation: Recommendation, least_mb: float = 0.0) -> tuple[CapCandidate, ...]:
     """Return the candidates by cap up to the first of those at the end that are all alike, but at least up to a cap."""
     found = recommendation.candidates
     alike = {one[1:] for one in found[-1:]}  # buckets, step and wait

@@ -13,7 +13,7 @@ from ...common.checks import number, of_type
 from ...common.frozen import optional
 from ...common.units import time_unit
 from ...figures.axes import keys_below, to_axes
-from ...figures.lines import GREY, Floats, axes_of, dash, dress, name_ends, note, power_ticks
+from ...figures.line_axes import GREY, Floats, dash, line_axes, name_ends, note
 from ...figures.palette import CATEGORIES, INK, PAPER, Look
 from ..ddp.recommend import Recommendation
 from ..zero.model import ZeroMemory
@@ -53,7 +53,22 @@ def bucket_caps(
     top_s = max([float(steps_s.max()), found.default.step_s, *(high for _, _, high in quartiles_s.values())])
     scale, unit = time_unit(top_s)
 
-    ax = axes_of(ax, 9, 4.2)
+    finding = "No cap is predicted to be worth leaving the default for"
+    if found.bucket_cap_mb is not None:
+        words = f"With {found.bucket_cap_mb:g} MiB a step is predicted to take"
+        finding = f"{words} {found.gain:.1%} less than by default"
+    ax = line_axes(
+        ax,
+        (9, 4.2),
+        title or finding,
+        "bucket_cap_mb [MiB]",
+        f"step [{unit}]",
+        x=caps,
+        x_margin=1.3,
+        x_words="{:g}".format,
+        y_limits=(0, 1.12 * top_s / scale),
+        grid_color="#e0e0e0",
+    )
     edges = [np.zeros(caps.size), np.full(caps.size, found.alone_s), steps_s - waits_s, steps_s]
     for low, high, (name, (color, hatched)) in zip(edges[:-1], edges[1:], PARTS.items(), strict=True):
         style: dict[str, Any] = {"hatch": "///", "edgecolor": INK} if hatched else {}
@@ -76,14 +91,6 @@ def bucket_caps(
             low, middle, high = np.array(list(quartiles.values())).T / scale
             ax.errorbar(list(quartiles), middle, [middle - low, high - middle], fmt=fmt, label=label, **solid)
 
-    ax.set(xscale="log", xlim=(caps[0] / 1.3, caps[-1] * 1.3), ylim=(0, 1.12 * top_s / scale), ylabel=f"step [{unit}]")
-    power_ticks(ax, caps, "{:g}".format)
-    ax.set_xlabel("bucket_cap_mb [MiB]")
-    finding = "No cap is predicted to be worth leaving the default for"
-    if found.bucket_cap_mb is not None:
-        words = f"With {found.bucket_cap_mb:g} MiB a step is predicted to take"
-        finding = f"{words} {found.gain:.1%} less than by default"
-    dress(ax, title or finding, color="#e0e0e0")
     handles, names = ax.get_legend_handles_labels()
     keys_below(ax, dict(zip(names, handles, strict=True)))
     return ax
@@ -118,23 +125,30 @@ def _memory_lines(
     if any(len({one.num_ranks for one in line}) < 2 for line in memories.values()):
         raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
     limits = {name: number("limits_bytes", value, above=0) for name, value in limits_bytes.items()}
-    ax = axes_of(ax, 8, 4)
-    ax.set(xscale="log", yscale="log", xlabel="ranks", ylabel="memory of one rank [GB]")
+    counts = sorted({one.num_ranks for line in memories.values() for one in line})
+    every = [one.total_bytes for line in memories.values() for one in line] + list(limits.values())
+    gigabytes = {name: [one.total_bytes / 1e9 for one in line] for name, line in memories.items()}
+    least = min(gigabytes, key=lambda name: gigabytes[name][-1])
+    ax = line_axes(
+        ax,
+        (8, 4),
+        title or f"With {counts[-1]} ranks, {least} needs {gigabytes[least][-1]:.3g} GB per rank",
+        "ranks",
+        "memory of one rank [GB]",
+        x=counts,
+        x_words="{:.0f}".format,
+        y_limits=(min(every) / 1.3e9, max(every) * 1.4e-9),
+        log_y=True,
+    )
     ends = {}
     for place, (name, line) in enumerate(memories.items()):
         look = Look(CATEGORIES[place % len(CATEGORIES)], place >= len(CATEGORIES), "")
-        ranks, gigabytes = [one.num_ranks for one in line], [one.total_bytes / 1e9 for one in line]
-        ax.plot(ranks, gigabytes, color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
-        ends[name] = gigabytes[-1], look
-    counts = sorted({one.num_ranks for line in memories.values() for one in line})
-    every = [one.total_bytes for line in memories.values() for one in line] + list(limits.values())
-    ax.set(xlim=(counts[0], counts[-1]), ylim=(min(every) / 1.3e9, max(every) * 1.4e-9))
+        ranks = [one.num_ranks for one in line]
+        ax.plot(ranks, gigabytes[name], color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
+        ends[name] = gigabytes[name][-1], look
     for name, value in limits.items():
         ax.axhline(value / 1e9, color=GREY, linewidth=0.8, zorder=0, label=name)
         ends[name] = value / 1e9, Look(GREY, False, "")
-    power_ticks(ax, counts, "{:.0f}".format)
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     name_ends(ax, ends)
-    least = min(memories, key=lambda name: ends[name][0])
-    dress(ax, title or f"With {counts[-1]} ranks, {least} needs {ends[least][0]:.3g} GB per rank")
     return ax

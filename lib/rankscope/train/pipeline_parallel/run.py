@@ -101,7 +101,7 @@ def measure(
             raise ValueError(f"schedules must be of as many ranks, got {schedules[0].num_ranks} and {one.num_ranks}")
     width, num_steps = whole("width", width, 1), whole("num_steps", num_steps, 1)
     plans = [
-        _Plan(one, stage_seconds("forward_s", forward_s, one), stage_seconds("backward_s", backward_s, one))
+        _TimedSchedule(one, stage_seconds("forward_s", forward_s, one), stage_seconds("backward_s", backward_s, one))
         for one in schedules
     ]
     timeout_s = number("timeout_s", timeout_s, above=0)
@@ -120,13 +120,13 @@ def _check_torch_has(schedule: PipelineSchedule) -> None:
         whole("num_chunks of torch's ScheduleInterleaved1F1B", schedule.num_chunks, 2)
 
 
-class _Plan(NamedTuple):
+class _TimedSchedule(NamedTuple):
     schedule: PipelineSchedule
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
 
 
-class _Step(NamedTuple):
+class _StepRecord(NamedTuple):
     """What one rank did in a step."""
 
     start_ns: int
@@ -135,11 +135,11 @@ class _Step(NamedTuple):
 
 
 def _quickest(
-    planned: PipelineSchedule, width: int, by_rank: Sequence[tuple[list[_Step], list[list[Tensor]]]]
+    planned: PipelineSchedule, width: int, by_rank: Sequence[tuple[list[_StepRecord], list[list[Tensor]]]]
 ) -> PipelineRun:
     """Put together what the ranks saw of the fastest step of one schedule."""
 
-    def took_ns(ranks: tuple[_Step, ...]) -> int:
+    def took_ns(ranks: tuple[_StepRecord, ...]) -> int:
         return max(stop_ns for one in ranks for _, _, stop_ns in one.passes) - ranks[0].start_ns
 
     step = min(zip(*(steps for steps, _ in by_rank), strict=True), key=took_ns)
@@ -176,11 +176,11 @@ def _batch(planned: PipelineSchedule, width: int) -> tuple[Tensor, Tensor]:
 class _RecordedStage(PipelineStage):
     """A stage whose passes take the planned time, and which notes them and the bytes it sends."""
 
-    def __init__(self, model: nn.Sequential, plan: _Plan, chunk: int) -> None:
+    def __init__(self, model: nn.Sequential, plan: _TimedSchedule, chunk: int) -> None:
         place = chunk * plan.schedule.num_ranks + dist.get_rank()
         super().__init__(model[place], place, plan.schedule.num_stages, torch.device("cpu"))
         self.chunk, self.seconds = chunk, {FORWARD: plan.forward_s[place], BACKWARD: plan.backward_s[place]}
-        self.step: _Step | None = None
+        self.step: _StepRecord | None = None
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         with self._recorded(Action(FORWARD, fwd_chunk_id, self.chunk)):
@@ -211,11 +211,13 @@ class _RecordedStage(PipelineStage):
             self.step.passes.append((action, start_ns, time.perf_counter_ns()))
 
 
-def _run_rank(plans: Sequence[_Plan], width: int, num_steps: int) -> list[tuple[list[_Step], list[list[Tensor]]]]:
+def _run_rank(
+    plans: Sequence[_TimedSchedule], width: int, num_steps: int
+) -> list[tuple[list[_StepRecord], list[list[Tensor]]]]:
     return [_run_plan(plan, width, num_steps) for plan in plans]
 
 
-def _run_plan(plan: _Plan, width: int, num_steps: int) -> tuple[list[_Step], list[list[Tensor]]]:
+def _run_plan(plan: _TimedSchedule, width: int, num_steps: int) -> tuple[list[_StepRecord], list[list[Tensor]]]:
     """One rank's recorded steps, and its gradients by chunk."""
     planned, rank = plan.schedule, dist.get_rank()
     model = make_model(planned.num_stages, width)
@@ -229,7 +231,7 @@ def _run_plan(plan: _Plan, width: int, num_steps: int) -> tuple[list[_Step], lis
     inputs, targets = _batch(planned, width)
     steps = []
     for number_of_step in range(num_steps + 1):
-        step = _Step(_agreed_start_ns(), [], [])
+        step = _StepRecord(_agreed_start_ns(), [], [])
         for stage in stages:
             stage.submod.zero_grad()
             stage.step = step if number_of_step else None  # the first is not recorded

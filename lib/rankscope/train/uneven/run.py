@@ -198,7 +198,7 @@ def measure(
     >>> [one.gradients for one in run.counts]
     [4, 4]
     """
-    task = Task(module, inputs, targets, epoch, losses_fn, step_s, hang_s)
+    task = TrainingTask(module, inputs, targets, epoch, losses_fn, step_s, hang_s)
     way = handling, truth("divide_by_initial_world_size", divide_by_initial_world_size)
     return _measure(task, [way], timeout_s)[0]
 
@@ -211,7 +211,7 @@ def compare(
     Gradients agree up to rounding if samples are independent, unlike with batch normalisation. Raises as `measure`
     does, and ValueError for a `losses_fn` that does not return a loss for each sample.
     """
-    task = Task(module, inputs, targets, epoch, losses_fn)
+    task = TrainingTask(module, inputs, targets, epoch, losses_fn)
     exact = _weighted_gradient(task, np.ones(epoch.size))
     runs = _measure(task, list(WAYS_TO_HANDLE.values()), timeout_s)
     rounding = rounding_of(module.parameters())
@@ -224,7 +224,7 @@ def compare(
 
 
 @frozen(eq=False)
-class Task:
+class TrainingTask:
     """What the ranks train, and on which data; `hang_s` is how long an allreduce waits for a missing rank."""
 
     module: nn.Module = checked(nn.Module)
@@ -245,7 +245,7 @@ class Task:
                 raise ValueError(f"{name} must be a tensor with {wanted}, got shape {tuple(tensor.shape)}")
 
 
-def _weighted_gradient(task: Task, weights: Vector) -> Vector:
+def _weighted_gradient(task: TrainingTask, weights: Vector) -> Vector:
     """The gradient of the weighted mean of all losses, computed in this process."""
 
     def loss(module: nn.Module) -> Tensor:
@@ -258,7 +258,7 @@ def _weighted_gradient(task: Task, weights: Vector) -> Vector:
     return gradient_alone(task.module, loss)
 
 
-class _Seen(NamedTuple):
+class _RankRecord(NamedTuple):
     """What one rank recorded of an epoch."""
 
     trained: list[int]
@@ -267,7 +267,7 @@ class _Seen(NamedTuple):
     error: str | None
 
 
-def _measure(task: Task, ways: list[tuple[str, bool]], timeout_s: float) -> list[UnevenRun]:
+def _measure(task: TrainingTask, ways: list[tuple[str, bool]], timeout_s: float) -> list[UnevenRun]:
     own = batches_by_rank(task.epoch)
     for handling, _ in ways:
         steps_by_rank(own, handling)  # raises errors before ranks are started
@@ -323,16 +323,16 @@ def split_waits(timeline: Timeline) -> Timeline:
 # ---- in a rank
 
 
-def _train_all(task: Task, ways: list[tuple[str, bool]], recorders: list[Recorder]) -> list[_Seen]:
+def _train_all(task: TrainingTask, ways: list[tuple[str, bool]], recorders: list[Recorder]) -> list[_RankRecord]:
     rank = dist.get_rank()
     return [_train(task, *way, one.for_rank(rank)) for way, one in zip(ways, recorders, strict=True)]
 
 
-def _train(task: Task, handling: str, divide: bool, recorder: Recorder) -> _Seen:
+def _train(task: TrainingTask, handling: str, divide: bool, recorder: Recorder) -> _RankRecord:
     """Train one epoch; a hang runs in its own process group, whose timeout is shorter than that of the launch."""
     group = dist.new_group(timeout=timedelta(seconds=task.hang_s)) if handling == "hang" else None
     ddp = DistributedDataParallel(copy.deepcopy(task.module), process_group=group)
-    watch, error = Watch(recorder), None
+    watch, error = JoinRecorder(recorder), None
     trained: list[int] = []
     gradients: list[Vector] = []
     join = Join(
@@ -360,24 +360,24 @@ def _train(task: Task, handling: str, divide: bool, recorder: Recorder) -> _Seen
         error = str(caught)
         watch.give_up()
     num_elements = sum(one.numel() for one in ddp.parameters())
-    return _Seen(trained, np.array(gradients).reshape(-1, num_elements), watch.counts, error)
+    return _RankRecord(trained, np.array(gradients).reshape(-1, num_elements), watch.counts, error)
 
 
-class _Shard(IterableDataset[tuple[int, Tensor, Tensor]]):
+class _RankStream(IterableDataset[tuple[int, Tensor, Tensor]]):
     """A stream of one rank's samples, of unknown length."""
 
-    def __init__(self, task: Task, rank: int) -> None:
+    def __init__(self, task: TrainingTask, rank: int) -> None:
         self.task, self.indices = task, task.epoch.ranks[rank]
 
     def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         return ((index, self.task.inputs[index], self.task.targets[index]) for index in self.indices.tolist())
 
 
-def own_batches(task: Task, handling: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def own_batches(task: TrainingTask, handling: str) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Return this rank's batches; for "drop" and "pad", the ranks first agree on their number."""
     rank = dist.get_rank()
     assert task.epoch.loader is not None
-    loader: Any = DataLoader(_Shard(task, rank), batch_size=task.epoch.loader.batch_size)
+    loader: Any = DataLoader(_RankStream(task, rank), batch_size=task.epoch.loader.batch_size)
     if handling not in ("drop", "pad"):
         return iter(loader)
     agreed = torch.tensor(batches_by_rank(task.epoch)[rank])
@@ -385,7 +385,7 @@ def own_batches(task: Task, handling: str) -> Iterator[tuple[Tensor, Tensor, Ten
     return islice(cycle(loader), int(agreed))
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class JoinRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records a rank under torch's Join: its own steps, and its shadows of other ranks' steps.
 
     Allreduces of more than one number carry gradients: DDP's own, or shadows of them. All pass the dispatcher, also

@@ -481,7 +481,7 @@ _ALGORITHM = {"allreduce": "ring", "reduce_scatter": "ring", "allgather": "ring"
 _TIMES = {"allreduce": 2}  # how often a rank sends (N-1)/N of the bytes; default once
 
 
-class Exchange(NamedTuple):
+class CollectiveTraffic(NamedTuple):
     """One kind of collective in a step: what it carries, the bytes of all calls, and the number of calls."""
 
     collective: str
@@ -503,7 +503,7 @@ class ZeroTraffic:
 
     num_ranks: int
     stage: int
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[CollectiveTraffic, ...]
 
     def by_collective(self) -> dict[str, int]:
         """Return the total bytes of the arrays of each collective."""
@@ -555,16 +555,16 @@ def traffic(num_parameters_or_module: Any, num_ranks: int, stage: int | str, rec
     calls = len(held.sizes.layers) if rows else 1
     exchanges = []
     if isinstance(stage, str) and not rows and held.sizes.buffer_bytes:
-        exchanges.append(Exchange("broadcast", "buffers", held.sizes.buffer_bytes))
+        exchanges.append(CollectiveTraffic("broadcast", "buffers", held.sizes.buffer_bytes))
     if way.stage == 0 or way.partition == "tensors":
-        exchanges.append(Exchange("allreduce", "gradients", gradients))
+        exchanges.append(CollectiveTraffic("allreduce", "gradients", gradients))
         if way.stage:
-            exchanges.append(Exchange("broadcast", "updated parameters", updated, len(held.trained)))
+            exchanges.append(CollectiveTraffic("broadcast", "updated parameters", updated, len(held.trained)))
     elif way.stage < 3 and not rows:
-        exchanges.append(Exchange("reduce_scatter", "gradients", gradients))
-        exchanges.append(Exchange("allgather", "updated parameters", updated))
+        exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients))
+        exchanges.append(CollectiveTraffic("allgather", "updated parameters", updated))
     else:
         for one in ("forward", "backward") if way.stage == 3 else ("forward",):
-            exchanges.append(Exchange("allgather", f"parameters, for the {one} pass", every, calls))
-        exchanges.append(Exchange("reduce_scatter", "gradients", gradients, calls))
+            exchanges.append(CollectiveTraffic("allgather", f"parameters, for the {one} pass", every, calls))
+        exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients, calls))
     return ZeroTraffic(held.num_ranks, way.stage, tuple(exchanges))
