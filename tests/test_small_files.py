@@ -24,7 +24,7 @@ from rankscope.common.storage import (
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose import join as matching
 from rankscope.diagnose.join import join
-from rankscope.diagnose.kineto import _around, _Events, _within
+from rankscope.diagnose.kineto import _around, _EventColumns, _within
 from rankscope.diagnose.savings import what_if
 from rankscope.diagnose.trace import Calls, Trace
 from rankscope.timeline import Span, Timeline
@@ -203,9 +203,9 @@ def test_spans_around_events_are_those_of_their_threads() -> None:
         assert _around(spans, inner).tolist() == expected.tolist()
 
 
-def events(thread: Any, start_s: Any, stop_s: Any) -> _Events:
+def events(thread: Any, start_s: Any, stop_s: Any) -> _EventColumns:
     places = np.arange(thread.size)
-    return _Events(places, thread, start_s, stop_s, places, places)
+    return _EventColumns(places, thread, start_s, stop_s, places, places)
 
 
 # ---- many groups and steps
