@@ -250,7 +250,7 @@ def test_calls_that_alternate_are_compared_in_bounded_time(monkeypatch: pytest.M
         return before(*given)
 
     monkeypatch.setattr(SequenceMatcher, "find_longest_match", counted)
-    one, other = matching._Key("allreduce", 1), matching._Key("allreduce", 2)
+    one, other = matching._CallSignature("allreduce", 1), matching._CallSignature("allreduce", 2)
     blocks = matching._compared([one, other] * 1000, [other, one, one] * 666)
     assert num_searches < 20
     assert [begin for what, _, _, begin, _ in blocks if what == "equal"]  # the longest pieces are found

@@ -10,7 +10,7 @@ import os
 import re
 
 from rankscope.box import Profile
-from rankscope.box.logs import READERS, Reader, Readers, read_by
+from rankscope.box.logs import READERS, LogReader, Readers, read_by
 from rankscope.box.logs.copies import SUM_NOTE, matrix, route
 from rankscope.box.logs.log import COLLECTIVE, GB, MOST_CARDS, NATIVE_OUT, SLACK, TYPE_BYTES, Log, Times, half_unit
 from rankscope.box.profile import NATIVE, busbw_factor
@@ -215,13 +215,13 @@ def pageable_pinned(log: Log) -> list[Profile]:
 
 
 RARE: Readers = {
-    "aiconfigurator": Reader(("num_gpus,message_size,latency",), aiconfigurator),
-    "pairs": Reader(("node_a,node_b,collective",), pairs),
-    "bandwidthTest": Reader(("bandwidthTest-", "Transfer Size (Bytes)"), bandwidth_test),
-    "hipBusBandwidth": Reader(("H2D_Bandwidth", "D2H_Bandwidth"), hip_bus_bandwidth),
-    "rocm_bandwidth_test": Reader(("copy peak bandwidth GB/s",), rocm_bandwidth_test),
-    "gpu_copy": Reader(("_by_sm", "_by_dma"), gpu_copy),
-    "pageable_pinned": Reader(("h2d_pageable_gbps", "H2D Page"), pageable_pinned),
+    "aiconfigurator": LogReader(("num_gpus,message_size,latency",), aiconfigurator),
+    "pairs": LogReader(("node_a,node_b,collective",), pairs),
+    "bandwidthTest": LogReader(("bandwidthTest-", "Transfer Size (Bytes)"), bandwidth_test),
+    "hipBusBandwidth": LogReader(("H2D_Bandwidth", "D2H_Bandwidth"), hip_bus_bandwidth),
+    "rocm_bandwidth_test": LogReader(("copy peak bandwidth GB/s",), rocm_bandwidth_test),
+    "gpu_copy": LogReader(("_by_sm", "_by_dma"), gpu_copy),
+    "pageable_pinned": LogReader(("h2d_pageable_gbps", "H2D Page"), pageable_pinned),
 }
 ALL: Readers = {**READERS, **RARE}
 

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..common.checks import of_type, one_of, several, truth, whole
 from ..common.frozen import checked, evolve, frozen, optional
 from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
-from .kinds import SAMPLERS, Recipe
+from .kinds import SAMPLERS, EpochRecipe
 from .permutation import SEEDS, IntArray, torch_order
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def assign(
         raise ValueError(f"{sampler} always shuffles: shuffle must be True, got False")
     if kind.always_shuffles is not None:
         shuffle = kind.always_shuffles
-    recipe = Recipe(size, num_replicas, shuffle, seed, epoch, truth("drop_last", drop_last))
+    recipe = EpochRecipe(size, num_replicas, shuffle, seed, epoch, truth("drop_last", drop_last))
     whole(f"the samples that {num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
     ranks = kind.indices(recipe)
     return Assignment(size, ranks, sampler, shuffle, seed, epoch, recipe.drop_last)

@@ -16,7 +16,7 @@ from .permutation import SEEDS, IntArray, share, torch_order
 
 
 @frozen
-class Recipe:
+class EpochRecipe:
     """What an epoch is made from, as `assign` was given it; every field has been checked."""
 
     size: int
@@ -45,7 +45,7 @@ class Sampler:
     """
 
     title: str
-    indices: Callable[[Recipe], tuple[IntArray, ...]]
+    indices: Callable[[EpochRecipe], tuple[IntArray, ...]]
     always_shuffles: bool | None = None
     without_effect: Mapping[str, str] = ReadOnly()
 
@@ -61,12 +61,12 @@ def _slices(order: IntArray, num_replicas: int) -> tuple[IntArray, ...]:
     return tuple(order[rank * count : (rank + 1) * count] for rank in range(num_replicas))
 
 
-def _unshuffled(recipe: Recipe) -> IntArray:
+def _unshuffled(recipe: EpochRecipe) -> IntArray:
     """The dataset in its order, and again from its start where there are more reads than samples."""
     return np.arange(recipe.reads) % max(recipe.size, 1)
 
 
-def _torch(recipe: Recipe) -> tuple[IntArray, ...]:
+def _torch(recipe: EpochRecipe) -> tuple[IntArray, ...]:
     """What `torch.utils.data.DistributedSampler` hands out (torch/utils/data/distributed.py)."""
     if not recipe.shuffle:
         return _interleaved(_unshuffled(recipe), recipe.num_replicas)
@@ -74,13 +74,13 @@ def _torch(recipe: Recipe) -> tuple[IntArray, ...]:
     return _interleaved(torch_order(recipe.size, seed, recipe.reads), recipe.num_replicas)
 
 
-def _libtorch_random(recipe: Recipe) -> tuple[IntArray, ...]:
+def _libtorch_random(recipe: EpochRecipe) -> tuple[IntArray, ...]:
     """What libtorch's `DistributedRandomSampler` hands out (torch/csrc/api/src/data/samplers/distributed.cpp)."""
     epoch = whole("epoch", recipe.epoch, 0)
     return _slices(libtorch_random_order(recipe.size, recipe.reads, epoch), recipe.num_replicas)
 
 
-def _libtorch_sequential(recipe: Recipe) -> tuple[IntArray, ...]:
+def _libtorch_sequential(recipe: EpochRecipe) -> tuple[IntArray, ...]:
     """What libtorch's `DistributedSequentialSampler` hands out (torch/csrc/api/src/data/samplers/distributed.cpp)."""
     whole("epoch", recipe.epoch, 0)
     return _slices(_unshuffled(recipe), recipe.num_replicas)

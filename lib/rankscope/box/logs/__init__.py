@@ -16,7 +16,7 @@ from . import collectives, copies, nccl_tests
 from .log import Log
 
 
-class Reader(NamedTuple):
+class LogReader(NamedTuple):
     """A reader of one program's logs: strings that only that program prints, and what makes profiles of its log.
 
     `tests/box/logs_made.py` has a sample of each, which the tests read, cut and spoil.
@@ -26,14 +26,14 @@ class Reader(NamedTuple):
     read: Callable[[Log], list[Profile]]
 
 
-Readers: TypeAlias = Mapping[str, Reader]
+Readers: TypeAlias = Mapping[str, LogReader]
 READERS: Readers = {
-    "nccl-tests": Reader(("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
-    "osu": Reader(("# OSU ",), collectives.osu),
-    "all_reduce_bench": Reader(("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
-    "nvbandwidth": Reader(('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
-    "p2pBandwidthLatencyTest": Reader(("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
-    "trace": Reader(('"traceEvents"',), copies.trace),
+    "nccl-tests": LogReader(("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
+    "osu": LogReader(("# OSU ",), collectives.osu),
+    "all_reduce_bench": LogReader(("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
+    "nvbandwidth": LogReader(('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
+    "p2pBandwidthLatencyTest": LogReader(("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
+    "trace": LogReader(('"traceEvents"',), copies.trace),
 }
 
 
