@@ -35,6 +35,7 @@ from rankscope.box.profile import Point
 from rankscope.cli.ending import interruptible
 from rankscope.ranks import RankError, crew
 
+from ..campaign.kills import hears_hangups
 from ..ports import free_port
 from ..processes import NOT_HANGING_S, alive, children, soon
 
@@ -497,7 +498,9 @@ def test_a_signal_leaves_no_hidden_cursor(
     terminal, end = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "lib"), "TERM": "xterm"}
     command = [sys.executable, "-m", "rankscope", *words]
-    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=end)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=end, preexec_fn=hears_hangups
+    )
     os.close(end)
     shown = b""
     while sign not in shown:
@@ -527,6 +530,7 @@ def test_a_terminal_that_is_closed_ends_a_command_without_a_traceback(tmp_path: 
     process, terminal = pty.fork()
     if process == 0:
         os.environ["PYTHONPATH"] = str(ROOT / "lib")
+        hears_hangups()
         os.execv(sys.executable, command)
     shown = b""
     while b" points" not in shown:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -101,8 +102,9 @@ def wait_for_address(server: subprocess.Popen[bytes], folder: Path, log: Path) -
         for path in folder.rglob("jpserver-*.json"):
             try:
                 said = json.loads(path.read_text())
-                return str(said["url"]), str(said["token"])
-            except ValueError:  # half written
+                with socket.create_connection((said["hostname"], said["port"]), timeout=1):
+                    return str(said["url"]), str(said["token"])
+            except (ValueError, OSError):  # half written, or not listening yet
                 break
         time.sleep(0.05)
     raise RuntimeError(f"JupyterLab did not start\n{log.read_text()[-4000:]}")

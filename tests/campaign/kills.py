@@ -119,6 +119,11 @@ def _case(seed: int, number: int) -> Verdict:
     return Verdict(number, f"{how}, {job}, too late", "no signal came in time")
 
 
+def hears_hangups() -> None:
+    """In a child: end at SIGHUP even if the campaign runs under nohup, whose children ignore it."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def _signalled(
     job: str, how: str, chance: Random, share: float, folder: Path, memory: Path, planted: strangers.Planted
 ) -> tuple[str, bool]:
@@ -133,6 +138,7 @@ def _signalled(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
+            preexec_fn=hears_hangups,
         )
     early = chance.random() < 0.2  # while it imports
     while not early and b"begun" not in out.read_bytes() and owner.poll() is None:
