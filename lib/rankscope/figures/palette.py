@@ -105,7 +105,7 @@ _MARKERS = ("o", *dict.fromkeys(look.marker for look in _LOOKS.values() if look.
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for each algorithm, always the same for those that are known here.
+    """Return a look for each algorithm, always the same for those that are known here, unless two of them share one.
 
     Others take, in their order, the hues and lines that are left with a round marker. Where none are left, they begin
     again with the next marker, so that more than two hundred algorithms look different.
@@ -114,7 +114,10 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     True
     """
     wanted = list(dict.fromkeys(names))
-    known = {name: _LOOKS[name] for name in wanted if name in _LOOKS}
+    known: dict[str, Look] = {}
+    for name in wanted:
+        if name in _LOOKS and _LOOKS[name] not in known.values():
+            known[name] = _LOOKS[name]
     used = {(look.color, look.dashed) for look in known.values()}
     pairs = [(color, dashed) for dashed in (False, True) for color in reversed(CATEGORIES)]
     free = [Look(color, dashed, _MARKERS[0]) for color, dashed in pairs if (color, dashed) not in used]
