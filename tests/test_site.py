@@ -191,7 +191,7 @@ def test_presets_of_an_explorer_are_on_its_page(name: str) -> None:
     grid = Shown(name).grid()
     explorer = grid.explorer
     found = {preset["label"]: preset["at"] for preset in grid.presets()}
-    assert len(found) >= 3
+    assert found, "no preset of this explorer can be set on its page: give its settings on the site more values"
     for label, at in found.items():
         assert at == grid.at(explorer.at(**explorer.presets[label]))
 

@@ -220,7 +220,6 @@ def test_presets_go_where_they_say_whatever_was_set_before(case: Case) -> None:
     explorer, box = case.made(), case.open(**case.start)
     buttons = {button.description: button for button in box.presets}
     assert list(buttons) == [*explorer.presets, "reset"]
-    assert len(buttons) > 4
     seen = set()
     for label, button in buttons.items():
         to = explorer.at(**explorer.presets.get(label, {}))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from ..common.lazy import lazy
 
 if TYPE_CHECKING:
-    from .program import app, main
+    from .program import app as app
+    from .program import main
 
-__all__ = ["app", "main"]
+__all__ = ["main"]
 
 __getattr__, __dir__ = lazy(__name__, {"app": "program", "main": "program"})
