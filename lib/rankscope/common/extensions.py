@@ -12,15 +12,13 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
-
-from .frozen import ReadOnly, frozen
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 _ROOT = __name__.partition(".")[0]
 
 
-@frozen
-class Extension:
+class Extension(NamedTuple):
     """What one part of the library adds; modules are given by their whole names.
 
     `explorers` and `commands` are packages. Each module in them is imported for the explorers or commands that it
@@ -32,7 +30,7 @@ class Extension:
 
     explorers: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
-    figures: Mapping[str, str] = ReadOnly()
+    figures: Mapping[str, str] = MappingProxyType({})
     networks: tuple[str, ...] = ()
     fixtures: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
@@ -71,7 +69,7 @@ def with_their_needs(found: Mapping[str, Extension]) -> Mapping[str, Extension]:
     usable = {name: extension for name, extension in found.items() if found.keys() >= set(extension.needs)}
     if len(usable) < len(found):
         return with_their_needs(usable)
-    return ReadOnly(usable)
+    return MappingProxyType(usable)
 
 
 @cache
