@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rankscope.ddp import LocalStep
+from rankscope.train.ddp import LocalStep
 
 from .diagnose.made_dumps import entry
 from .diagnose.made_traces import write_traces

@@ -62,7 +62,7 @@ class Meter:
 
 def _hang(path: str) -> None:
     from rankscope.diagnose import explain_hang, read_dumps
-    from rankscope.figures.jobs import hang_page
+    from rankscope.diagnose.figures.jobs import hang_page
 
     hang = explain_hang(read_dumps(path))
     hang_page("job", hang)
@@ -90,7 +90,7 @@ def _timeline(path: str) -> None:
 
 
 def _log(path: str) -> None:
-    from rankscope.machine import read_log
+    from rankscope.box import read_log
 
     read_log(path)
 
@@ -137,12 +137,12 @@ def _cost(action: str, path: str) -> Cost:
 def main() -> None:
     import numpy  # noqa: F401
 
-    import rankscope.cli.tables
+    import rankscope.box
+    import rankscope.box.tables
     import rankscope.diagnose
-    import rankscope.figures.jobs
-    import rankscope.machine
+    import rankscope.diagnose.figures.jobs
 
-    modules: Any = (rankscope.diagnose, rankscope.machine)
+    modules: Any = (rankscope.diagnose, rankscope.box)
     for module in modules:
         for name in module.__all__:
             getattr(module, name)

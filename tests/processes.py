@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.values import folders
-from rankscope.workers import crew
+from rankscope.common import folders
+from rankscope.ranks import crew
 
 NOT_HANGING_S = 100.0  # what nothing takes, on the busiest machine, but what has come to a halt
 

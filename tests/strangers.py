@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rankscope.values import folders
+from rankscope.common import folders
 
 _FOLDERS = (
     "rankscope-0.9",

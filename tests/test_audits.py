@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from rankscope.gradients import Work, audit_step, differing
 from rankscope.ranks import launch
 from rankscope.sampling import AuditError, audit_loader
+from rankscope.train.gradients import Work, audit_step, differing
 
 mse = nn.functional.mse_loss
 

@@ -17,17 +17,17 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import rankscope
+from rankscope.box import Profile, bank
+from rankscope.box.measuring.plan import Protocol
+from rankscope.box.profile import WHAT, Point
 from rankscope.cli import app, main
-from rankscope.cli.app import EXAMPLES
-from rankscope.machine import Profile, bank
-from rankscope.machine.measuring.plan import Protocol
-from rankscope.machine.profile import WHAT, Point
+from rankscope.cli.program import EXAMPLES
+from rankscope.common.units import cell_words, rate_words
+from rankscope.ranks.errors import MachineError, RankError, WorkerError
 from rankscope.timeline import Timeline
-from rankscope.values.units import cell_words, rate_words
-from rankscope.workers.errors import MachineError, RankError, WorkerError
-from tests import nccl_plugin
-from tests.machine.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
-from tests.machine.made import as_predicted, collective, links, profile
+from tests.box.gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
+from tests.box.made import as_predicted, collective, links, profile
+from tests.box.nccl import nccl_plugin
 
 QUICK = Protocol(warm_up=0, iterations=4, budget_s=0.001)
 NAMES = ("ring", "recursive_doubling", "halving_doubling")
@@ -394,7 +394,7 @@ def test_what_a_machine_lacks_is_one_line(
 
 def test_a_file_of_any_name_gives_a_profile_a_printable_one(monkeypatch: pytest.MonkeyPatch) -> None:
     measure = Mock(side_effect=MachineError("called"))
-    monkeypatch.setattr("rankscope.machine.measuring.run.measure", measure)
+    monkeypatch.setattr("rankscope.box.measuring.run.measure", measure)
     assert main(["profile", "-o", "a\x1b[31m\udce9.json"]) == 2
     said = {name: measure.call_args.kwargs[name] for name in ("name", "command")}
     assert said == {"name": r"a\x1b[31m\udce9", "command": r"rankscope profile --output a\x1b[31m\udce9.json"}

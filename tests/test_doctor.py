@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from rankscope import cli
-from rankscope.cli import doctor as cli_doctor
+from rankscope.cli.commands import doctor as cli_doctor
 from rankscope.doctor import CHECKS, Check, Diagnosis, Missing, examine, machine
 
 ROOT = Path(__file__).parents[1]
@@ -134,7 +134,7 @@ def test_a_torch_without_backends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_gloo_that_adds_up_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.workers.threads.in_threads", lambda *given, **more: [3.0, 2.0])
+    monkeypatch.setattr("rankscope.ranks.threads.in_threads", lambda *given, **more: [3.0, 2.0])
     assert find("Gloo").detail == "two ranks that add 1 and 2 got [3.0, 2.0]"
 
 

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankscope.box import Profile, verdict
+from rankscope.box.profile import Point
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, best, build, verify
-from rankscope.machine import Profile, verdict
-from rankscope.machine.profile import Point
+from rankscope.common.storage import StorageError
 from rankscope.parts.files import load_part
 from rankscope.pipeline import Pipeline, Stage
 from rankscope.pipeline import simulate as pass_through
-from rankscope.pipeline_parallel.schedule import build as build_pipeline
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder, Timeline
-from rankscope.values.storage import StorageError
+from rankscope.train.pipeline_parallel.schedule import build as build_pipeline
 
 LINK = Link(1e-6, 1e9)
 MOST_BYTES = 32 << 20  # of memory that a refusal may take

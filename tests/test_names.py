@@ -22,25 +22,27 @@ from matplotlib.axes import Axes
 from matplotlib.cbook import is_math_text
 from matplotlib.text import Text
 
-from rankscope import explorers, figures, zero
+from rankscope import explorers, figures
+from rankscope.box import Profile
+from rankscope.box.link_facts import LinkFacts
+from rankscope.box.profile import Point
+from rankscope.box.tables import overview
 from rankscope.cli import main
-from rankscope.cli.doctor import tables
-from rankscope.cli.tables import overview, show
+from rankscope.cli.commands.doctor import tables
+from rankscope.cli.output import print_parts
 from rankscope.doctor import Diagnosis
 from rankscope.explorers.explorer import Explorer
 from rankscope.figures.assignments import draw_label_counts
 from rankscope.figures.axes import to_axes
 from rankscope.figures.marks import Drawing
-from rankscope.figures.memory import draw_memory
 from rankscope.figures.rankings import draw_ranking
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
-from rankscope.machine import Profile
-from rankscope.machine.link_facts import LinkFacts
-from rankscope.machine.profile import Point
 from rankscope.timeline import Span, Timeline
+from rankscope.train import zero
+from rankscope.train.figures.memory import draw_memory
 
-from .machine.made import links, profile
+from .box.made import links, profile
 
 Names = Sequence[str]
 PIECES = [
@@ -256,7 +258,7 @@ def test_a_name_in_a_table_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", str(measured(PRINTABLE).save("a.json")), "--num-bytes", "1KiB"]) == 0
     assert_text([capsys.readouterr().out], PRINTABLE)
     for name in PRINTABLE:
-        show(overview(profile(name=name)))
+        print_parts(overview(profile(name=name)))
         assert_text([capsys.readouterr().out], [name])
-    show(tables([Diagnosis("a", n % 2 == 0, name, "all") for n, name in enumerate(PIECES)], {}))
+    print_parts(tables([Diagnosis("a", n % 2 == 0, name, "all") for n, name in enumerate(PIECES)], {}))
     assert_text([capsys.readouterr().out], PIECES)

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope import ddp, networks
+from rankscope import networks
+from rankscope.box import Profile, bank
+from rankscope.box.networks import RECORDED
 from rankscope.cluster import Link
-from rankscope.machine import Profile, bank
-from rankscope.machine.networks import RECORDED
+from rankscope.common.extensions import Extension
+from rankscope.common.frozen import evolve
 from rankscope.networks import CostTable, Network, registered
-from rankscope.values.frozen import evolve
+from rankscope.train import ddp
 
-from .machine.made import links, point, profile
+from .box.made import links, point, profile
 
 ROOT = Path(__file__).parents[1]
 PROFILES = ROOT / "notebooks" / "profiles"
@@ -34,15 +36,17 @@ def provider(monkeypatch: pytest.MonkeyPatch, name: str, *found: Network) -> str
     return f"{name}:networks"
 
 
-def test_providers_are_asked_in_order_and_those_that_are_not_installed_are_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def provided_by(monkeypatch: pytest.MonkeyPatch, *providers: str) -> None:
+    """Have these providers only."""
+    monkeypatch.setattr(networks, "extensions", lambda: (Extension(networks=providers),))
+
+
+def test_providers_are_asked_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     one = provider(monkeypatch, "provider_one", evolve(FREE, name="one"), evolve(FREE, name="two"))
     two = provider(monkeypatch, "provider_two", evolve(FREE, name="three"))
-    missing = ["rankscope.not_installed:networks", "rankscope.machine.not_installed:networks", "not_installed:networks"]
-    monkeypatch.setattr(networks, "PROVIDERS", [two, *missing, one])
+    provided_by(monkeypatch, two, one)
     assert list(registered()) == ["three", "one", "two"]
-    monkeypatch.setattr(networks, "PROVIDERS", [one, provider(monkeypatch, "provider_three", evolve(FREE, name="two"))])
+    provided_by(monkeypatch, one, provider(monkeypatch, "provider_three", evolve(FREE, name="two")))
     with pytest.raises(ValueError, match="networks must have different names, got 'two' twice"):
         registered()
 
@@ -50,7 +54,7 @@ def test_providers_are_asked_in_order_and_those_that_are_not_installed_are_left_
 def test_a_provider_that_lacks_something_else_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "provider_of_nothing.py").write_text("import something_that_nobody_has")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(networks, "PROVIDERS", ["provider_of_nothing:networks"])
+    provided_by(monkeypatch, "provider_of_nothing:networks")
     with pytest.raises(ModuleNotFoundError, match="something_that_nobody_has"):
         registered()
 
@@ -114,7 +118,7 @@ def test_nothing_but_a_list_of_explorers_loads_the_machines() -> None:
     """The table names modules: importing it, or an explorer, loads none of them."""
     code = (
         "import sys, rankscope.networks; "
-        "print([name for name in sys.modules if name.startswith(('rankscope.machine', 'rankscope.nccl'))])"
+        "print([name for name in sys.modules if name.startswith(('rankscope.box', 'rankscope.box.nccl'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"

@@ -16,14 +16,14 @@ import pytest
 from typer.main import get_command
 
 from rankscope.cli import app, main
-from rankscope.ddp import LocalStep
+from rankscope.ranks import pickling
 from rankscope.timeline import Recorder
-from rankscope.workers import pickling
+from rankscope.train.ddp import LocalStep
+from tests.box.made import as_predicted, collective, links, profile
 from tests.diagnose.made_dumps import sick, write
 from tests.diagnose.made_traces import write_traces
-from tests.machine.made import as_predicted, collective, links, profile
 
-from .test_nccl_topology import dump
+from .box.nccl.test_topology import dump
 
 STILL_S = 60  # in which no command does nothing: it waits for what never comes
 STEP = LocalStep.modelled([1 << 18] * 4, backward_s=0.02)

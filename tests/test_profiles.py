@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope import ddp
+from rankscope.box import Profile
+from rankscope.box.profile import Point
 from rankscope.collectives import build, simulate
-from rankscope.machine import Profile
-from rankscope.machine.profile import Point
+from rankscope.train import ddp
 
 FOLDER = Path(__file__).parents[1] / "notebooks" / "profiles"
 MACHINES = ["emulated_100mbit_5ms_4_ranks", "emulated_100mbit_5ms_8_ranks", "loopback_2_cores_4_ranks"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pages import gpu_box
 
+from rankscope.box import Profile, verdict
 from rankscope.figures.assignments import draw_assignment
 from rankscope.figures.svg import to_svg
-from rankscope.machine import Profile, verdict
 from rankscope.sampling import assign
 from tests.tools.playing_picture import TARGET, ring
 

@@ -13,21 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankscope.diagnose import diagnose, read_traces
-from rankscope.diagnose import join as matching
-from rankscope.diagnose.join import join
-from rankscope.diagnose.kineto import _around, _Events, _within
-from rankscope.diagnose.trace import Calls, Trace
-from rankscope.diagnose.what_if import what_if
-from rankscope.machine import read_log
-from rankscope.timeline import Span, Timeline
-from rankscope.values.storage import (
+from rankscope.box import read_log
+from rankscope.common.storage import (
     FREE_UNPACKED_BYTES,
     MOST_UNPACKED_RATIO,
     StorageError,
     most_unpacked_bytes,
     unpacked,
 )
+from rankscope.diagnose import diagnose, read_traces
+from rankscope.diagnose import join as matching
+from rankscope.diagnose.join import join
+from rankscope.diagnose.kineto import _around, _EventColumns, _within
+from rankscope.diagnose.savings import what_if
+from rankscope.diagnose.trace import Calls, Trace
+from rankscope.timeline import Span, Timeline
 
 from . import bombs
 from .growth import Meter
@@ -203,9 +203,9 @@ def test_spans_around_events_are_those_of_their_threads() -> None:
         assert _around(spans, inner).tolist() == expected.tolist()
 
 
-def events(thread: Any, start_s: Any, stop_s: Any) -> _Events:
+def events(thread: Any, start_s: Any, stop_s: Any) -> _EventColumns:
     places = np.arange(thread.size)
-    return _Events(places, thread, start_s, stop_s, places, places)
+    return _EventColumns(places, thread, start_s, stop_s, places, places)
 
 
 # ---- many groups and steps
@@ -250,7 +250,7 @@ def test_calls_that_alternate_are_compared_in_bounded_time(monkeypatch: pytest.M
         return before(*given)
 
     monkeypatch.setattr(SequenceMatcher, "find_longest_match", counted)
-    one, other = matching._Key("allreduce", 1), matching._Key("allreduce", 2)
+    one, other = matching._CallSignature("allreduce", 1), matching._CallSignature("allreduce", 2)
     blocks = matching._compared([one, other] * 1000, [other, one, one] * 666)
     assert num_searches < 20
     assert [begin for what, _, _, begin, _ in blocks if what == "equal"]  # the longest pieces are found

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import nbformat
 from nbformat.sign import NotebookNotary
 
-from rankscope.values.storage import write_atomically
+from rankscope.common.storage import write_atomically
 
 RECORD = ".copied.json"  # in the folder of copies
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .values.checks import number, of_type, truth, whole
-from .values.frozen import ReadOnly, checked, frozen, optional
+from .common.checks import number, of_type, truth, whole
+from .common.frozen import ReadOnly, checked, frozen, optional
 
 __all__ = ["Cluster", "Link"]
 
@@ -148,3 +148,12 @@ class Cluster:
         keys, links = zip(*rows, strict=True)
         seconds = np.array([(link.alpha_s, link.beta_s_per_byte) for link in links])
         return np.array(keys), seconds[:, 0], seconds[:, 1]
+
+
+def node_sizes(nodes: Sequence[int]) -> list[int]:
+    """Return the number of ranks on each node.
+
+    >>> node_sizes([0, 0, 1])
+    [2, 1]
+    """
+    return [list(nodes).count(node) for node in range(max(nodes) + 1)]

@@ -16,10 +16,10 @@ from importlib import metadata
 
 import attrs
 
-from .values.checks import count_of, one_of, printable
-from .values.extras import install_command, package_of_extra
-from .values.units import bytes_words
-from .workers.host import num_cores
+from .common.checks import count_of, one_of, printable
+from .common.extras import install_command, package_of_extra
+from .common.units import bytes_words
+from .ranks.host import num_cores
 
 __all__ = ["examine", "machine", "remedy"]
 
@@ -116,7 +116,7 @@ def gloo() -> str:
     backend("gloo")
     import torch
 
-    from .workers.threads import in_threads
+    from .ranks.threads import in_threads
 
     def total(rank: int, group: object) -> float:
         tensor = torch.tensor([rank + 1.0])

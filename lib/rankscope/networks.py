@@ -1,8 +1,8 @@
 """Networks by what an allreduce takes on them, and the table of those that explorers offer.
 
 A `Network` is a name and a function from a number of ranks to a cost; a cost is a function from bytes to seconds. The
-packages that know machines provide networks: each has a function in `PROVIDERS`, which is imported when an explorer
-first asks for networks. Nothing here imports those packages, and one that is not installed provides none.
+packages that know machines provide networks: their `Extension` names functions, which are imported when an explorer
+first asks for networks.
 """
 
 from __future__ import annotations
@@ -10,24 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from functools import cache
-from importlib import import_module
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .values.checks import function, number, whole
-from .values.frozen import checked, each, evolve, frozen, optional
+from .cluster import Link
+from .collectives import closed_form
+from .common.checks import function, number, whole
+from .common.extensions import extensions, load
+from .common.frozen import checked, each, evolve, frozen, optional
 
 Seconds = NDArray[np.float64]
 Cost = Callable[[Any], Any]  # from an array of bytes to as many seconds, or to one number for all
-
-# "module:function", in the order in which explorers list what the functions return: tuples of networks.
-PROVIDERS = [
-    "rankscope.machine.networks:of_the_bank",
-    "rankscope.nccl.networks:of_the_model",
-    "rankscope.machine.networks:recorded",
-]
 
 
 @frozen
@@ -100,6 +95,14 @@ class Network:
         return self.cost_of(self.ranks(num_ranks))
 
 
+class HasCost(Protocol):
+    """What has a cost of its own, such as a `Profile`."""
+
+    def cost(self, num_ranks: int | None = None) -> Cost:
+        """Return the cost of an allreduce over so many ranks, None for those that were measured."""
+        ...
+
+
 class Measured(Protocol):
     """What has a network of its own, such as a `Profile`."""
 
@@ -109,27 +112,30 @@ class Measured(Protocol):
 
 
 def registered() -> dict[str, Network]:
-    """Return the networks of all providers by name, in the order of `PROVIDERS`.
+    """Return the networks that the subpackages provide, by name, in the order in which explorers list them.
 
     Raises ValueError if two of them have the same name.
     """
     found: dict[str, Network] = {}
-    for provider in PROVIDERS:
-        for network in _provided(provider):
-            if network.name in found:
-                raise ValueError(f"networks must have different names, got {network.name!r} twice")
-            found[network.name] = network
+    for extension in extensions():
+        for provider in extension.networks:
+            for network in _provided(provider):
+                if network.name in found:
+                    raise ValueError(f"networks must have different names, got {network.name!r} twice")
+                found[network.name] = network
     return found
 
 
 @cache
 def _provided(provider: str) -> tuple[Network, ...]:
-    """Return the networks of one provider; none if its package is not installed."""
-    module, _, name = provider.partition(":")
-    try:
-        provide: Callable[[], Iterable[Network]] = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if f"{module}.".startswith(f"{error.name}."):
-            return ()
-        raise  # something that the provider itself imports
+    provide: Callable[[], Iterable[Network]] = load(provider)
     return tuple(provide())
+
+
+def ring_cost(link: Link, num_ranks: int) -> Cost:
+    """Return the cost of an allreduce by a ring over equal links, without other traffic.
+
+    >>> round(ring_cost(Link(alpha_s=1e-5, bytes_per_s=1e9), num_ranks=4)(1e6), 9)
+    0.00156
+    """
+    return lambda num_bytes: closed_form("allreduce", "ring", num_ranks, num_bytes, link)

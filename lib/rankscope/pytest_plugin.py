@@ -21,10 +21,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from .common.extensions import extensions
+
 if TYPE_CHECKING:
-    from .gradients import StepAudit
     from .sampling.audit import Audit
     from .sampling.loader_audit import LoaderAudit
+
+
+# Modules with fixtures of the subpackages that are installed.
+pytest_plugins = tuple([module for extension in extensions() for module in extension.fixtures])
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,7 +65,7 @@ def rankscope_sampler(_rankscope: None) -> Callable[..., Audit]:
 
         samplers = [make_sampler(num_replicas, rank) for rank in range(num_replicas)]
         found = audit(Assignment.collect(samplers, dataset_size, epoch) for epoch in range(epochs))
-        _judged(found, allow)
+        fail_if_not_allowed(found, allow)
         return found
 
     return audited
@@ -75,41 +80,13 @@ def rankscope_loader(_rankscope: None) -> Callable[..., LoaderAudit]:
         from .sampling import audit_loader
 
         found = audit_loader(loader)
-        _judged(found, allow)
+        fail_if_not_allowed(found, allow)
         return found
 
     return audited
 
 
-@pytest.fixture
-def rankscope_step(_rankscope: None) -> Callable[..., StepAudit]:
-    """Audit a training step on real Gloo ranks under DDP against one process with the whole batch."""
-
-    def audited(
-        module: Any,
-        batch: tuple[Any, Any],
-        loss: Callable[[Any, Any], Any],
-        *,
-        num_replicas: int = 2,
-        step: Callable[[Any, Any, Any], object] | None = None,
-        allow: Iterable[str] = (),
-    ) -> StepAudit:
-        """Run the step on `num_replicas` ranks, which share the batch of inputs and targets.
-
-        ``step(ddp, inputs, targets)`` is your own forward and backward, by default that of ``loss(outputs, targets)``.
-        `allow` takes kinds of `rankscope.gradients.audit_step`.
-        """
-        from .gradients import Work, audit_step
-
-        inputs, targets = batch
-        found = audit_step(Work(module, inputs, targets, loss), num_replicas, step)
-        _judged(found, allow)
-        return found
-
-    return audited
-
-
-def _judged(audited: Any, allow: Iterable[str]) -> None:
+def fail_if_not_allowed(audited: Any, allow: Iterable[str]) -> None:
     """Fail the test with the findings that are not allowed."""
     __tracebackhide__ = True
     found = [f"{one.kind}: {one.message}" for one in audited.not_allowed(allow)]

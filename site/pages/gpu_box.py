@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from rankscope.figures.boxes import draw_beside
+from rankscope.box import Profile, bank, verdict
+from rankscope.box.figures.boxes import draw_beside
+from rankscope.box.machines import SICK
+from rankscope.common.units import bytes_words, rate_words
 from rankscope.figures.svg import to_svg
-from rankscope.machine import Profile, bank, verdict
-from rankscope.machine.bank import SICK
-from rankscope.values.units import bytes_words, rate_words
 
 SHOWN = "runpod_a100_2_no_p2p"  # what stands for your box in the picture
 TITLE = "Two A100 whose peer-to-peer access is off, next to two machines like them"

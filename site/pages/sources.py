@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from rankscope.explorers.catalogue import CATALOGUE
+from rankscope.explorers.entries import catalogue
 from tests.tools.execute_notebooks import WIDGET_TEXT, read
 
 from . import api, commands, gpu_box, notebooks
@@ -58,7 +58,7 @@ def lay_out(root: Path, to: Path, only_ends: Collection[str] = ()) -> list[Grid]
             about=f"{one.notebook[:2]}, {titles[one.notebook]}",
             notebook=one.notebook,
         )
-        for one in CATALOGUE
+        for one in catalogue()
     ]
     (to / "explorers.md").write_text("\n\n".join([_EXPLORERS, *parts]), encoding="utf-8")
     (to / "api").mkdir()

@@ -16,10 +16,12 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rankscope import explorers, yours
+from rankscope.box import Profile, recorded
+from rankscope.common.checks import one_of
+from rankscope.course import yours
+from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer, Now, Setting, Steps, explorer_of
-from rankscope.machine import Profile, recorded
-from rankscope.values.checks import one_of
+from rankscope.explorers.opening import Entry
 
 PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
 MACHINES = {
@@ -30,119 +32,8 @@ FOLDER = "explorers"  # of the site's _static
 MOST_BYTES, LEAST_STATES = 1_000_000, 300
 
 Axes = Mapping[str, tuple[Any, ...]]
-ALL: tuple[Any, ...] = ()  # every value that the control offers
 PLAYED = {"player": "moment", "allreduce": "step"}  # the slider that a button moves by itself
 _ONE_PICTURE = re.compile(r"(?=<svg |<p>)")
-
-# Of each explorer: the settings that can be moved on its page, and their values.
-GRIDS: dict[str, Axes] = {
-    "samplers": {
-        "sampler": ALL,
-        "num_ranks": (1, 2, 3, 4, 6, 8),
-        "size": (3, 10, 22, 50),
-        "batch_size": (1, 4),
-        "epoch": (0, 3, 5),
-        "color_by": ALL,
-        "drop_last": ALL,
-        "forget_set_epoch": ALL,
-    },
-    "pipeline": {
-        "decode_ms": (10, 30, 60),
-        "num_workers": (1, 2, 3, 4, 6, 8),
-        "capacity": (1, 2, 16),
-        "jitter": (0, 50, 150),
-        "ordered": ALL,
-    },
-    "parts": {
-        "load_ms": (40, 160, 300),
-        "num_trainers": (1, 2, 4, 8, 16),
-        "queue_size": (0, 1, 2, 4),
-        "num_loaders": (1, 2, 4),
-        "aligned": ALL,
-    },
-    "player": {
-        "algorithm": ("ring", "halving_doubling", "recursive_doubling", "flat"),
-        "against": ("none", "halving_doubling", "recursive_doubling", "binomial_tree"),
-        "message": ("1 KiB", "1 MiB", "1 GiB"),
-        "moment": tuple(range(0, 101, 5)),
-    },
-    "allreduce": {
-        "algorithm": ALL,
-        "num_nodes": (2, 3),
-        "message": ("1 KiB", "1 MiB", "1 GiB"),
-        "step": (0, 1, 2, 3, 4, 5, 6, 10, 14, 22),
-        "inter_gb_per_s": (1, 25),
-        "shared_nic": ALL,
-    },
-    "machine": {
-        "profile": ALL,
-        "algorithm": ALL,
-        "num_ranks": (2, 3, 4, 8),
-        "message": ("1 KiB", "16 KiB", "256 KiB", "1 MiB", "64 MiB"),
-    },
-    "transfers": {
-        "link": ALL,
-        "method": ALL,
-        "size": ("16 KiB", "1 MiB", "8 MiB", "64 MiB", "256 MiB"),
-        "num_workers": (1, 2, 4, 8),
-        "prefetched": ALL,
-    },
-    "ddp": {
-        "model": ("ResNet-50", "GPT-2"),
-        "network": ("abci_a100_4x8", "l40s_4", "nccl:h100", "loopback, two cores", "latency and bandwidth"),
-        "cap": ("default", "8 MiB", "128 MiB"),
-        "gb_per_s": (3, 25),
-        "slower": (0, 100),
-        "accumulation": (1, 4),
-        "overlap": ALL,
-    },
-    "data_parallel": {
-        "model": ALL,
-        "num_gpus": (2, 3, 4, 6, 8),
-        "batch": ("9 samples", "64 samples", "512 samples"),
-        "link": ALL,
-        "rate": ("10 TFLOP/s", "40 TFLOP/s"),
-    },
-    "zero": {
-        "model": ALL,
-        "recipe": ALL,
-        "num_ranks": (1, 2, 4, 8, 64, 512),
-        "stage": (0, 1, 2, 3),
-        "layer_millions": (0, 1000),
-        "activations_gb": (0, 10),
-    },
-    "uneven": {
-        "rank_0": (1, 2, 3, 5, 8),
-        "rank_1": (1, 3, 5, 8),
-        "rank_2": (1, 3, 5),
-        "allreduce_ms": (0, 20, 100),
-        "handling": ALL,
-        "divide_by_initial": ALL,
-    },
-    "boxes": {
-        "collective": ("allreduce", "all_to_all"),
-        "first": ("b200_8", "h100_8", "h100_4", "l40s_2", "runpod_a100_2"),
-        "second": ("h100_8", "rtx_pro_6000_8", "l40s_8", "runpod_a100_2_no_p2p", "none"),
-        "third": ("a100_80gb_8", "l40s_8", "none"),
-        "view": ALL,
-        "message": ("64 KiB", "1 MiB", "64 MiB"),
-    },
-    "nccl": {
-        "gpu": ("a100", "h100", "b200", "l40s"),
-        "gpus_per_node": (2, 4, 8),
-        "num_nodes": (1, 2, 4, 16),
-        "collective": ("allreduce", "allgather"),
-        "nvls": ALL,
-        "message": ("64 KiB", "1 MiB", "64 MiB"),
-    },
-    "pipeline_parallel": {
-        "schedule": ALL,
-        "num_ranks": (2, 4, 6),
-        "num_microbatches": (1, 2, 4, 8, 32),
-        "num_chunks": (2, 3),
-        "link": ALL,
-    },
-}
 
 
 class Shown(NamedTuple):
@@ -153,6 +44,11 @@ class Shown(NamedTuple):
     of_module: bool = False
 
     @property
+    def entry(self) -> Entry:
+        entries = {entry.name: entry for entry in catalogue()}
+        return entries[one_of("name", self.name, tuple(entries))]
+
+    @property
     def explorer(self) -> Explorer:
         """The explorer, with the profiles or the module that its notebook gives it."""
         if self.name == "machine":
@@ -161,7 +57,7 @@ class Shown(NamedTuple):
             inputs = [recorded(PROFILES, otherwise="bank:mi100_copies")]
         else:
             inputs = [yours.module()] if self.of_module else []
-        return explorer_of(getattr(explorers, one_of("name", self.name, tuple(GRIDS))), *inputs)
+        return explorer_of(self.entry.show, *inputs)
 
     def grid(self, *, only_ends: bool = False) -> Grid:
         """What can be moved on the page. Raises ValueError for settings that the explorer refuses."""
@@ -169,7 +65,7 @@ class Shown(NamedTuple):
         start = explorer.at(**dict(self.settings))
         offered = {setting.name: setting for setting in explorer.settings}
         axes: dict[str, tuple[Any, ...]] = {}
-        for name, values in GRIDS[self.name].items():
+        for name, values in self.entry.on_the_site.items():
             own = values or offered[name].values
             own = (own[0], own[-1]) if only_ends else own
             at_first = getattr(start, name)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rankscope.ddp.run import Loss
+from rankscope.train.ddp.run import Loss
 
 WIDTH, DEPTH = 2048, 6
 VOCABULARY, MODEL, LAYERS = 8192, 512, 6

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rankscope import ddp
-from rankscope.ddp.job import Interval, Job
+from rankscope.train import ddp
+from rankscope.train.ddp.job import Interval, Job
 
 PROFILES = Path(__file__).parents[2] / "notebooks" / "profiles"
 FIGURES = json.loads((PROFILES / "abci_imagenet.json").read_text())

@@ -14,8 +14,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from rankscope.machine import curve, fit_link
-from tests.machine.published import Left, Published, left_out, published
+from rankscope.box import curve, fit_link
+from tests.box.published import Left, Published, left_out, published
 
 Floats = NDArray[np.float64]
 

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from rankscope.common.storage import write_atomically
 from rankscope.pipeline import Lognormal, advise, record_dataloader, simulate_dataloader
 from rankscope.pipeline.advice import LoaderProfile, LoaderSettings, simulate_profile
 from rankscope.pipeline.service import draw
-from rankscope.values.storage import write_atomically
 
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "dataloader_twin.json"
 BATCHES = 100

@@ -16,13 +16,13 @@ import numpy as np
 
 from rankscope import explorers
 from rankscope.cluster import Link
-from rankscope.ddp import Contention, LocalStep, buckets, recommend, simulate
-from rankscope.ddp import cost as cost_of
-from rankscope.ddp.architectures import ARCHITECTURES
-from rankscope.ddp.recommend import DEFAULT_CAPS_MB
-from rankscope.ddp.step import default_buckets, last_backward, launches
 from rankscope.explorers.explorer import explorer_of
-from tests.ddp.simpy_reference import reference
+from rankscope.train.ddp import Contention, LocalStep, buckets, recommend, simulate
+from rankscope.train.ddp import cost as cost_of
+from rankscope.train.ddp.architectures import ARCHITECTURES
+from rankscope.train.ddp.recommend import DEFAULT_CAPS_MB
+from rankscope.train.ddp.step import default_buckets, last_backward, launches
+from tests.train.ddp.simpy_reference import reference
 
 NUM_TENSORS, NUM_RANKS, ROUNDS = 10_000, 1024, 9
 LINK, HELD = Link(alpha_s=5e-6, bytes_per_s=25e9), Contention(1.2, 1.1)

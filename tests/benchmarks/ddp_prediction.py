@@ -25,15 +25,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from rankscope.ddp import Contention, DDPRun, LocalStep, Where, load_sweeps, measure
-from rankscope.ddp.contention import fit_contention
-from rankscope.ddp.cost import CostTable
-from rankscope.ddp.run import Loss, calibration_runs
-from rankscope.ddp.sweep import FORMAT, VERSION, CapSweep, MeasuredCap
-from rankscope.machine.measuring.plan import Protocol, collective_keys
-from rankscope.machine.measuring.rank import measure_keys
-from rankscope.values import storage
-from rankscope.values.frozen import fields_of
+from rankscope.box.measuring.plan import Protocol, collective_keys
+from rankscope.box.measuring.rank import measure_keys
+from rankscope.common import storage
+from rankscope.common.frozen import fields_of
+from rankscope.train.ddp import Contention, DDPRun, LocalStep, Where, load_sweeps, measure
+from rankscope.train.ddp.contention import fit_contention
+from rankscope.train.ddp.cost import CostTable
+from rankscope.train.ddp.run import Loss, calibration_runs
+from rankscope.train.ddp.sweep import FORMAT, VERSION, CapSweep, MeasuredCap
 from tests.tools.emulate import emulated
 
 from ._ddp_modules import MODULES

@@ -31,12 +31,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from rankscope.ddp import Where, measure_local_step
-from rankscope.ddp.buckets import Buckets
-from rankscope.ddp.run import Loss
-from rankscope.ddp.step import default_buckets
 from rankscope.diagnose import read_traces
-from rankscope.diagnose.what_if import what_if
+from rankscope.diagnose.savings import what_if
+from rankscope.train.ddp import Where, measure_local_step
+from rankscope.train.ddp.buckets import Buckets
+from rankscope.train.ddp.run import Loss
+from rankscope.train.ddp.step import default_buckets
 from tests.tools.emulate import emulated
 
 from ._ddp_modules import MODULES

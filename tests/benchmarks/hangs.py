@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.diagnose import explain_hang, read_dumps
-from rankscope.diagnose.hangs import Culprit
+from rankscope.diagnose.hangs import HangCulprit
 from tests.diagnose.fr_trace import compared, fr_trace
 from tests.diagnose.hang_jobs import Case, run_case
 from tests.diagnose.made_dumps import CALL as MADE_CALL
@@ -40,10 +40,10 @@ def main() -> None:
     rows: list[tuple[str, bool, str]] = []
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        ran: list[tuple[int, str, Culprit, Path, Path, Sequence[int]]] = []
+        ran: list[tuple[int, str, HangCulprit, Path, Path, Sequence[int]]] = []
         for place, case in enumerate(CASES):
             one = run_case(root / str(place), case)
-            truth = Culprit(case.rank, case.cause, case.group, case.call)
+            truth = HangCulprit(case.rank, case.cause, case.group, case.call)
             members = case.part if case.in_part else range(case.num_ranks)
             ran.append((case.num_ranks, str(case), truth, one / "gloo", one / "stated", members))
         for cause, num_ranks, rank in MADE:
@@ -53,7 +53,7 @@ def main() -> None:
             made = write(
                 root / f"made {cause}", sick(cause, num_ranks, rank, part), groups, without=silent, as_json=True
             )
-            truth = Culprit(rank, cause, "default_pg", MADE_CALL)
+            truth = HangCulprit(rank, cause, "default_pg", MADE_CALL)
             ran.append((num_ranks, f"NCCL: {cause}, rank {rank} of {num_ranks}", truth, made, made, range(num_ranks)))
         answers = fr_trace([stated for *_, stated, _ in ran])
         for (num_ranks, name, truth, dumps, _, members), said in zip(ran, answers, strict=True):

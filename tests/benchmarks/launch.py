@@ -20,7 +20,7 @@ import torch.multiprocessing
 
 from rankscope.ranks import launch
 
-from ..workers.functions import total
+from ..ranks.functions import total
 
 NUM_RANKS, ROUNDS, WARM = 8, 3, 5
 SCRIPT = """

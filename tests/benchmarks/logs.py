@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from rankscope.machine import read_log
-from tests.machine import logs_made as made
+from rankscope.box import read_log
+from tests.box import logs_made as made
 
 INFO = "node000:4000:4012 [0] NCCL INFO Channel 00/24 : 0 1 2 3 4 5 6 7 | 16/8/64"
 NUM_BYTES = 10_000_000

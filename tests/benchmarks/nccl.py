@@ -1,6 +1,6 @@
 """How far models of NCCL are from public curves: python -m tests.benchmarks.nccl.
 
-The curves are the bank's of one NVLink node, half precision, 1 KiB to 512 MiB. Against them stand `rankscope.nccl`
+The curves are the bank's of one NVLink node, half precision, 1 KiB to 512 MiB. Against them stand `rankscope.box.nccl`
 with its named terms, NCCL's bare model, and torch's port of it (torch._inductor.comm_analysis). With --fit the
 constants of `nccl.constants.TERMS` are found again from all curves; the splits fit them without what they are then
 held against.
@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from rankscope import nccl
-from rankscope.machine import Profile
-from rankscope.machine.bank import is_sick, provenances
-from rankscope.machine.expected import gpu_of
-from rankscope.nccl import constants as nccl_constants
-from rankscope.nccl.constants import TERMS
-from rankscope.nccl.public import kind_of
+from rankscope.box import Profile, nccl
+from rankscope.box.expected import gpu_of
+from rankscope.box.machines import is_sick, provenances
+from rankscope.box.nccl import constants as nccl_constants
+from rankscope.box.nccl.constants import TERMS
+from rankscope.box.nccl.public import kind_of
 
 Floats = NDArray[np.float64]
 MACHINES = {
@@ -57,11 +56,11 @@ OTHERS: dict[str, tuple[str, str, tuple[int, float] | None]] = {
 COLLECTIVES = ("allreduce", "allgather", "reduce_scatter")
 MIB = 1 << 20
 RANGES = {"below 1 MiB": (0, MIB), "1 to 64 MiB": (MIB, 64 * MIB), "from 64 MiB": (64 * MIB, 1 << 62)}
-OF_ALL = [field.name for field in attrs.fields(nccl_constants.Terms)[4:]]
-OF_ONE = [field.name for field in attrs.fields(nccl_constants.Terms)[:4]]
-Terms = dict[str, nccl_constants.Terms]
+OF_ALL = [field.name for field in attrs.fields(nccl_constants.GenerationTerms)[4:]]
+OF_ONE = [field.name for field in attrs.fields(nccl_constants.GenerationTerms)[:4]]
+Terms = dict[str, nccl_constants.GenerationTerms]
 # Where every fit starts, so that nothing is known beforehand; what no curve tells stays as it is here.
-NEUTRAL = dict.fromkeys(TERMS, nccl_constants.Terms(6.0, 1.0, 8.0, 8.0, 1.0, 5.0, 1.5, 0.8, 0.5, 0.25, 8.0))
+NEUTRAL = dict.fromkeys(TERMS, nccl_constants.GenerationTerms(6.0, 1.0, 8.0, 8.0, 1.0, 5.0, 1.5, 0.8, 0.5, 0.25, 8.0))
 
 
 class Curve(NamedTuple):
@@ -146,10 +145,10 @@ def fit(curves: list[Curve], start: Terms = NEUTRAL) -> Terms:
     return made(found.x)
 
 
-def mean(several: list[nccl_constants.Terms]) -> nccl_constants.Terms:
+def mean(several: list[nccl_constants.GenerationTerms]) -> nccl_constants.GenerationTerms:
     """The geometric mean of the terms of several generations: what is expected of one that was not measured."""
-    names = [field.name for field in attrs.fields(nccl_constants.Terms)]
-    return nccl_constants.Terms(
+    names = [field.name for field in attrs.fields(nccl_constants.GenerationTerms)]
+    return nccl_constants.GenerationTerms(
         *(float(np.exp(np.mean([np.log(getattr(one, name)) for one in several]))) for name in names)
     )
 

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from rankscope.common.storage import write_atomically
 from rankscope.parts.datasets import AsyncPartDataset, SyncPartDataset, in_step
 from rankscope.parts.files import DelayedLoad, write_parts
 from rankscope.parts.simulate import idle_share, simulate
 from rankscope.pipeline.service import Lognormal
 from rankscope.ranks import in_threads
 from rankscope.timeline import Recorder, Timeline
-from rankscope.values.storage import write_atomically
 
 TRAINERS = 4
 PARTS = 10  # of each trainer

@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.nodes import IterableWrapper, Loader, ParallelMapper, Prefetcher
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, run, simulate
-from rankscope.workers.crew import Crew
-from rankscope.workers.worker import answer
+from rankscope.ranks.crew import Crew
+from rankscope.ranks.worker import answer
 
 from ..distributions import Exponential
 from ..pipeline.simpy_reference import reference

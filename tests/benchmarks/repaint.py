@@ -16,12 +16,12 @@ from typing import NamedTuple
 import nbformat.v4 as nbformat
 from playwright.sync_api import Locator, Page
 
-from rankscope.explorers.catalogue import CATALOGUE
+from rankscope.explorers.entries import catalogue
 from tests.browser.jupyterlab import browser_page, lab_server, open_and_run_all
 from tests.tools.execute_notebooks import METADATA
 
 PROFILE = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
-NAMES = tuple(entry.name for entry in CATALOGUE)
+NAMES = tuple(entry.name for entry in catalogue())
 STEPS, STEPS_EACH = 20, 5
 UNCHANGED_MS = 5_000  # a setting that the picture does not show repaints nothing
 BAR_MS = 100
@@ -118,7 +118,7 @@ def measured(name: str, code: str, folder: Path) -> tuple[list[float], str]:
 def main(names: list[str]) -> None:
     codes = {**{name: f"from rankscope import explorers\nexplorers.{name}()" for name in NAMES}, **GRID}
     codes["machine"] = (
-        "from rankscope import explorers\nfrom rankscope.machine import Profile\n"
+        "from rankscope import explorers\nfrom rankscope.box import Profile\n"
         f"explorers.machine({{'slow': Profile.load({str(PROFILE)!r})}})"
     )
     wanted = names or list(codes)

@@ -16,9 +16,9 @@ from functools import partial
 import torch
 from torch.utils.data import DataLoader
 
+from rankscope.common.units import bytes_words
 from rankscope.timeline import Recorder
 from rankscope.transfer import overlap_share, prefetched
-from rankscope.values.units import bytes_words
 
 ROUNDS = 5
 NUM_BATCHES = 40

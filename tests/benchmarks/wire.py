@@ -18,11 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rankscope.machine import Protocol
-from rankscope.machine.measuring.plan import collective_keys
-from rankscope.machine.profile import LEAST_CLEAN, NATIVE, Point
+from rankscope.box import Protocol
+from rankscope.box.measuring.plan import collective_keys
+from rankscope.box.profile import NATIVE, Point
+from rankscope.common.samples import LEAST_CLEAN
+from rankscope.common.units import bytes_words
 from rankscope.ranks import launch
-from rankscope.values.units import bytes_words
 from tests.tools.emulate import emulated
 
 from ..collectives import openmpi
@@ -41,7 +42,7 @@ def bar(num_bytes: int) -> float:
 
 
 def be_rank(num_bytes: int, nodes: list[int], names: list[str] | None, protocol: Protocol) -> list[Point]:
-    from rankscope.machine.measuring.rank import measure_keys
+    from rankscope.box.measuring.rank import measure_keys
 
     sizes = [nodes.count(node) for node in dict.fromkeys(nodes)]
     return measure_keys(collective_keys("allreduce", num_bytes, sizes, names), nodes, "cpu", protocol)

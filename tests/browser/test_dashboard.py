@@ -17,8 +17,9 @@ import nbformat
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from rankscope.explorers.catalogue import CATALOGUE, Entry
+from rankscope.explorers.entries import catalogue
 from rankscope.explorers.explorer import Explorer, Now, Setting, explorer_of
+from rankscope.explorers.opening import Entry
 from tests.browser.jupyterlab import (
     LOAD_MS,
     REPAINT_MS,
@@ -153,7 +154,7 @@ def test_every_control_of_every_explorer_moves_and_no_request_leaves_the_machine
             expect(page.locator(".rankscope-explorer .widget-text input")).to_have_value(
                 'explorers.uneven(rank_0=4, handling="join")', timeout=LOAD_MS
             )
-            for entry in sorted(CATALOGUE, key=lambda entry: entry.name == "uneven"):  # it is not at its defaults
+            for entry in sorted(catalogue(), key=lambda entry: entry.name == "uneven"):  # it is not at its defaults
                 page.get_by_role("button", name="reset", exact=True).click()
                 assert drive(page, entry, given.get(entry.name, [])) > 4
         kernels = children(pid)

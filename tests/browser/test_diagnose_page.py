@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.cli import main
-from rankscope.ddp import LocalStep
+from rankscope.train.ddp import LocalStep
 from tests.browser.jupyterlab import browser_page, find_browser
 from tests.diagnose.made_traces import write_traces
 

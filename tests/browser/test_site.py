@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 import pytest
 from make_site import build
 from pages.links import problems
-from pages.states import FOLDER, GRIDS, Shown, packed
+from pages.states import FOLDER, Shown, packed
 from playwright.sync_api import Locator, Page
 
-from rankscope.explorers.catalogue import CATALOGUE, Entry
+from rankscope.explorers.entries import catalogue
+from rankscope.explorers.opening import Entry
 from tests.browser.jupyterlab import browser_page
 from tests.tools.execute_notebooks import WIDGET_TEXT
 
@@ -65,7 +66,7 @@ PAPER = """() => "#" + getComputedStyle(document.body).backgroundColor.match(/\\
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    only_ends = GRIDS.keys() - {WHOLE}
+    only_ends = {entry.name for entry in catalogue()} - {WHOLE}
     assert build(folder / "pages", folder / "work", only_ends) == 0, "Sphinx warns: see above"
     return folder / "pages"
 
@@ -125,6 +126,7 @@ def test_what_is_wrong_with_a_page_is_seen(site: Path, page: Page, scheme: Liter
     asked: list[str] = []
     page.on("requestfailed", lambda request: asked.append(request.url))
     page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 390, "height": 900})  # a wide window has columns, which scroll the whole page
     page.goto((site / "index.html").as_uri())
     page.add_style_tag(content="article p { color: #777 !important; min-width: 3000px }")
     assert page.evaluate(FAINT_TEXTS, LEAST_CONTRAST)["faint"]
@@ -140,7 +142,7 @@ def test_what_is_wrong_with_a_page_is_seen(site: Path, page: Page, scheme: Liter
     ("words", "found"),
     [
         ("halving", "notebooks/06_allreduce_variants.html"),
-        ("recommend", "api/rankscope.ddp.html#rankscope.ddp.recommend"),
+        ("recommend", "api/rankscope.train.ddp.html#rankscope.train.ddp.recommend"),
     ],
 )
 def test_search_works_from_disk(site: Path, page: Page, words: str, found: str) -> None:
@@ -204,7 +206,7 @@ def dead_controls(place: Locator) -> list[str]:
 
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
 def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> None:
     """Every control that is enabled changes what is shown, a disabled one says why, and nothing is asked for."""
     asked: list[str] = []
@@ -212,7 +214,7 @@ def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> No
     page.goto((site / "notebooks" / f"{entry.notebook}.html").as_uri())
     place = opened(page.locator(f".explorer[data-states^={entry.name}_]").first)
     controls = place.locator(".explorer-controls :is(input, select)")
-    assert controls.count() == len(GRIDS[entry.name])
+    assert controls.count() == len(entry.on_the_site)
     for control in place.locator(".explorer-controls label:has(:disabled)").all():
         assert control.get_attribute("title")
     assert dead_controls(place) == []
@@ -230,7 +232,7 @@ def test_an_explorer_moves_from_disk(site: Path, page: Page, entry: Entry) -> No
 def test_all_explorers_are_on_one_page(site: Path, page: Page) -> None:
     page.goto((site / "explorers.html").as_uri())
     places = page.locator(".explorer").all()
-    assert len(places) == len(CATALOGUE)
+    assert len(places) == len(catalogue())
     for place in places:
         assert opened(place).locator(".explorer-controls").count() == 1
 
@@ -272,7 +274,7 @@ def test_without_a_script_an_explorer_is_a_picture(site: Path, page: Page) -> No
     assert browser
     context = browser.new_context(java_script_enabled=False)
     still = context.new_page()
-    still.goto((site / "notebooks" / f"{CATALOGUE[0].notebook}.html").as_uri())
+    still.goto((site / "notebooks" / f"{catalogue()[0].notebook}.html").as_uri())
     assert still.locator(".explorer svg").count() == 1
     assert still.locator(".explorer input").count() == 0
     assert "samples" in still.locator(".explorer pre").inner_text()

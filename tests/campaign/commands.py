@@ -19,10 +19,10 @@ from typing import Any
 from typer.main import get_command
 
 from rankscope.cli import app, main
-from rankscope.ddp import LocalStep
+from rankscope.train.ddp import LocalStep
 
+from ..box.nccl.test_topology import dump as topology_dump
 from ..diagnose.made_traces import write_traces
-from ..test_nccl_topology import dump as topology_dump
 from . import damage
 from .files import PROFILES, ROOT, STORED
 from .kills import marked
@@ -68,14 +68,14 @@ AS_PROCESS = ("profile", "doctor")
 START = """
 import os, runpy
 from pathlib import Path
-from rankscope.values import folders
+from rankscope.common import folders
 folders.memory = lambda: Path(os.environ["CAMPAIGN_MEMORY"])
 runpy.run_module("rankscope", run_name="__main__", alter_sys=True)
 """
 
 
 def prepare(folder: Path) -> Callable[[Random, Path], Case]:
-    profiles = (STORED / "profile.v1.json", *PROFILES.glob("*_ranks.json"))
+    profiles = (STORED["profile"], *PROFILES.glob("*_ranks.json"))
     traces = write_traces(folder, LocalStep.modelled([1 << 18] * 4, backward_s=0.02), lambda num_bytes: 1e-3)
     topology = topology_dump([[]] * 4)
     recorded = [path.read_bytes() for path in sorted(traces.glob("rank*.json"))]

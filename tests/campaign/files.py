@@ -12,19 +12,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.console import Console
 
-from rankscope import ddp, machine, parts, sampling
-from rankscope.cli import tables
+from rankscope import box, parts, sampling
+from rankscope.box import tables
+from rankscope.box.link_facts import recorded
 from rankscope.collectives import Schedule, verify
 from rankscope.diagnose import explain_hang, read_dumps
-from rankscope.figures.hangs import draw_hang
+from rankscope.diagnose.figures.hangs import draw_hang
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
-from rankscope.machine.link_facts import recorded
 from rankscope.parts.files import PartError, load_part, loaded
-from rankscope.pipeline_parallel import PipelineSchedule
-from rankscope.pipeline_parallel import verify as verify_pipeline
 from rankscope.sampling import Assignment
 from rankscope.timeline import Recorder, Timeline
+from rankscope.train import ddp
+from rankscope.train.pipeline_parallel import PipelineSchedule
+from rankscope.train.pipeline_parallel import verify as verify_pipeline
 from rankscope.transfer.record import read_steps
 
 from ..diagnose import made_dumps
@@ -32,7 +33,9 @@ from . import damage
 from .pool import Case
 
 ROOT = Path(__file__).parents[2]
-STORED, PROFILES = ROOT / "tests" / "values" / "stored", ROOT / "notebooks" / "profiles"
+PROFILES = ROOT / "notebooks" / "profiles"
+# a file of each kind of stored value, by the name of the kind
+STORED = {path.name.split(".")[0]: path for path in sorted((ROOT / "tests").glob("*/stored/*.v1.*"))}
 EXPECTED = (ValueError, OSError)
 READINGS = [(0.0, 1e-3, 2e-3), (5e-3, 6e-3, 7e-3)]
 
@@ -47,7 +50,7 @@ class Kind(NamedTuple):
 
 
 def _profile(path: Path) -> None:
-    profile = machine.Profile.load(path)
+    profile = box.Profile.load(path)
     Console(file=open("/dev/null", "w")).print(*tables.overview(profile))  # noqa: SIM115
 
 
@@ -124,7 +127,7 @@ def _kinds(folder: Path) -> Mapping[str, Kind]:
     def json(signed: bool) -> Callable[[bytes, Random], bytes]:
         return lambda raw, chance: damage.json_file(raw, chance, signed)
 
-    stored = {path.name.split(".")[0]: (path,) for path in STORED.iterdir()}
+    stored = {name: (path,) for name, path in STORED.items()}
     ours, foreign, steps = stored["timeline"], folder / "foreign.json", folder / "steps.json"
     foreign.write_text(damage.written(_foreign(["cpu_op", "kernel", "user_annotation"], "op")))
     steps.write_text(damage.written(_foreign(["user_annotation"], "rankscope: clock")))

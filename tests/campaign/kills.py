@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-from rankscope.machine import Profile
-from rankscope.values import folders
+from rankscope.box import Profile
+from rankscope.common import folders
 
 from .. import strangers
 from ..processes import alive
@@ -29,8 +29,8 @@ HOW = ["KILL"] * 13 + ["STOP", "STOP and CONT"] + ["INT"] * 2 + ["TERM"] * 3 + [
 PROLOGUE = """
 import os, sys, time
 from pathlib import Path
-from rankscope.values import folders
-from rankscope.workers.errors import RankError, WorkerError
+from rankscope.common import folders
+from rankscope.ranks.errors import RankError, WorkerError
 folders.memory = lambda: Path(os.environ["CAMPAIGN_MEMORY"])
 def slow(item):
     time.sleep(0.02)
@@ -65,7 +65,7 @@ JOBS = {  # each takes some seconds
     run(Pipeline(stages), range(120), timeout_s=10)
     """,
     "measure": """
-    from rankscope.machine.measuring import plan, run
+    from rankscope.box.measuring import plan, run
     plan.LAUNCH_S = 0.0  # so that there are many launches
     few = plan.Protocol(iterations=3, budget_s=0.05, sizes=[1024, 4096], algorithms=["native", "ring"])
     run.measure("machine.json", few, num_ranks=2, report=lambda one: print(one.num_done, "done", flush=True))

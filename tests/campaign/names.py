@@ -21,24 +21,25 @@ from matplotlib import cbook
 from matplotlib import pyplot as plt
 from matplotlib.text import Text
 
-from rankscope import ddp, explorers, figures, zero
+from rankscope import explorers, figures
+from rankscope.box import Profile
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import Schedule, build, simulate
-from rankscope.ddp.buckets import ParameterSpec
 from rankscope.figures.assignments import draw_assignment, draw_label_counts
 from rankscope.figures.axes import to_axes
-from rankscope.figures.ddp import draw_buckets
 from rankscope.figures.marks import Drawing
-from rankscope.figures.memory import draw_memory
 from rankscope.figures.rankings import draw_ranking
 from rankscope.figures.schedules import draw_link_load, draw_schedule
 from rankscope.figures.svg import to_svg
 from rankscope.figures.timelines import draw_timeline
-from rankscope.machine import Profile
 from rankscope.sampling import Assignment
 from rankscope.timeline import Span, Timeline
+from rankscope.train import ddp, zero
+from rankscope.train.ddp.buckets import ParameterSpec
+from rankscope.train.figures.ddp import draw_buckets
+from rankscope.train.figures.memory import draw_memory
 
-from ..machine.made import as_predicted, links, profile
+from ..box.made import as_predicted, links, profile
 from .commands import _here
 from .pool import Case, Wrong
 

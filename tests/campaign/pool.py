@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rankscope.values import folders
+from rankscope.common import folders
 
 from .. import strangers
 from ..processes import children

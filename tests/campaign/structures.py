@@ -18,24 +18,24 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from rankscope.box import Profile, read_log
+from rankscope.box.nccl import read_topology
 from rankscope.cli import main
-from rankscope.ddp import LocalStep
 from rankscope.diagnose import diagnose, explain_hang, read_dumps, read_traces
+from rankscope.diagnose.figures.jobs import hang_page, job_page
 from rankscope.diagnose.join import join
 from rankscope.diagnose.perfetto import to_perfetto
-from rankscope.diagnose.what_if import what_if
-from rankscope.figures.jobs import hang_page, job_page
-from rankscope.machine import Profile, read_log
-from rankscope.nccl import read_topology
+from rankscope.diagnose.savings import what_if
 from rankscope.parts.files import PartError, load_part, loaded
 from rankscope.sampling import Assignment
 from rankscope.timeline import Timeline
+from rankscope.train.ddp import LocalStep
 
 from .. import bombs
+from ..box.nccl.test_topology import dump as topology_dump
 from ..diagnose.made_dumps import entry
 from ..diagnose.made_traces import write_traces
-from ..explorers.cases import CASES
-from ..test_nccl_topology import dump as topology_dump
+from ..explorers.cases import all_cases
 from ..test_no_files import INPUTS, LOG, NO_FILES, NO_INPUTS, OUTPUTS
 from .commands import judge
 from .files import STORED
@@ -302,7 +302,8 @@ def _topology(chance: Random, work: Path) -> Case:
 
 
 def _state_line(chance: Random, work: Path) -> Case:
-    explorer = CASES[chance.choice(sorted(CASES))].made()
+    cases = all_cases()
+    explorer = cases[chance.choice(sorted(cases))].made()
     values = ["{[]:1}", "{{}:1}", "[]", "()", "b''", "1j", "-True", "1e999", "'\\ud800'", "...", "9" * 1500, "f''"]
     values += [
         "[" * 150,
@@ -345,7 +346,7 @@ def _no_output(chance: Random, work: Path) -> Case:
 
 def _command(words: list[str], work: Path, what: str) -> Case:
     def run() -> None:
-        Profile.load(STORED / "profile.v1.json").save("good.json")
+        Profile.load(STORED["profile"]).save("good.json")
         Path("log.txt").write_text(LOG)
         Path("topo.xml").write_text(topology_dump([[]] * 4))
         Path("traces").mkdir()

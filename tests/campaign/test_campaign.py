@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rankscope.machine import Profile
-from rankscope.values import folders
+from rankscope.box import Profile
+from rankscope.common import folders
 
 from .. import strangers
 from ..diagnose.store_job import Result, Settings
@@ -123,7 +123,7 @@ def test_the_judge_of_what_is_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
 
 def test_the_judge_of_a_profile(tmp_path: Path) -> None:
-    path, good = tmp_path / "a.json", STORED / "profile.v1.json"
+    path, good = tmp_path / "a.json", STORED["profile"]
     path.write_bytes(good.read_bytes()[:-5])
     assert "not whole" in kills._lost(path, 1)
     assert kills._lost(good, len(Profile.load(good).points)) == ""

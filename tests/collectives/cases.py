@@ -8,20 +8,20 @@ from typing import Any
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build
-from rankscope.collectives.builders import IN_SWITCH, builders_of
+from rankscope.collectives.algorithms import IN_SWITCH, algorithms_of
 
 RANKS = [*range(1, 34), 64, 100]
-NAMES = [(collective, name) for collective in ALGORITHMS for name in builders_of(collective)]
+NAMES = [(collective, name) for collective in ALGORITHMS for name in algorithms_of(collective)]
 ROOTED = ("broadcast", "reduce", "scatter", "gather")
 WITH_COUNTS = [
-    *((collective, name) for collective in ("scatter", "gather") for name in ALGORITHMS[collective]),
-    ("allgather", "ring"),
+    (collective, name)
+    for collective, name in NAMES
+    if "counts" in algorithms_of(collective)[name].options and collective != "all_to_all"  # which has a row per rank
 ]
-POWERS_ONLY = [("allgather", "recursive_doubling"), ("reduce_scatter", "recursive_halving")]
 
 
 def allows(collective: str, name: str, num_ranks: int) -> bool:
-    return (collective, name) not in POWERS_ONLY or num_ranks & (num_ranks - 1) == 0
+    return not algorithms_of(collective)[name].needs_power_of_two or num_ranks & (num_ranks - 1) == 0
 
 
 def shapes(num_ranks: int, axes: int) -> list[tuple[int, ...]]:
@@ -34,19 +34,18 @@ def shapes(num_ranks: int, axes: int) -> list[tuple[int, ...]]:
 
 def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, Any]]:
     """The settings of an algorithm that are worth a test, besides those it has by itself."""
-    if name in ("torus_2d", "mesh_2d"):
-        yield from ({"shape": shape} for shape in shapes(num_ranks, 2))
-    if name == "torus_3d":
-        yield from ({"shape": shape} for shape in shapes(num_ranks, 3))
-    if name in ("hierarchical_ring", "nvls_tree"):
+    algorithm = algorithms_of(collective)[name]
+    if "shape" in algorithm.options:
+        yield from ({"shape": shape} for shape in shapes(num_ranks, algorithm.num_axes))
+    if "gpus_per_node" in algorithm.options:
         yield from ({"gpus_per_node": size} for _, size in shapes(num_ranks, 2))
-    if name in ("segmented_ring", "double_binary_tree", "chain", "nvls", "nvls_tree"):
+    if "num_segments" in algorithm.options:
         yield from ({"num_segments": segments} for segments in (1, 2, 3, 7))
-    if collective in ROOTED:
+    if "root" in algorithm.options:
         yield from ({"root": root} for root in range(1, num_ranks))
-    if (collective, name) == ("all_to_all", "pairwise"):
+    if "counts" in algorithm.options and collective == "all_to_all":
         yield {"counts": [[(rank + 2 * peer) % 4 for peer in range(num_ranks)] for rank in range(num_ranks)]}
-    if (collective, name) in WITH_COUNTS:
+    elif "counts" in algorithm.options:
         some = [rank * 5 % 4 for rank in range(num_ranks)]  # 0, 1, 2, 3, 0, …
         yield from ({"counts": counts} for counts in (some, some[::-1], [0] * num_ranks))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build, simulate
-from rankscope.collectives.builders import builders_of
+from rankscope.collectives.algorithms import algorithms_of
 from rankscope.collectives.schedule import Phase
 from rankscope.collectives.simulate import MOST_MESSAGES
 
@@ -78,7 +78,7 @@ def test_any_steps_on_any_cluster(data: st.DataObject) -> None:
 def test_real_schedules_on_any_cluster(data: st.DataObject) -> None:
     cluster = data.draw(clusters())
     collective = data.draw(st.sampled_from(sorted(ALGORITHMS)))
-    name = data.draw(st.sampled_from(sorted(builders_of(collective))))
+    name = data.draw(st.sampled_from(sorted(algorithms_of(collective))))
     try:
         schedule = build(collective, name, cluster.num_ranks)
     except ValueError:

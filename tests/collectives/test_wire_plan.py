@@ -12,7 +12,7 @@ import torch
 
 from rankscope.collectives import Schedule, build, run_local
 from rankscope.collectives.wire import plan
-from rankscope.collectives.wire.plan import Plan, Post, Span, Wait, Write
+from rankscope.collectives.wire.plan import Elements, Plan, Post, Wait, Write
 
 from .cases import NAMES, allows, options, schedules
 
@@ -28,7 +28,7 @@ def everything(num_ranks: int) -> Iterator[Schedule]:
             yield from (build(collective, name, num_ranks, **more) for more in options(collective, name, num_ranks))
 
 
-def overlap(one: Span, other: Span) -> bool:
+def overlap(one: Elements, other: Elements) -> bool:
     return one.scratch == other.scratch and one.start < other.stop and other.start < one.stop
 
 

@@ -13,11 +13,11 @@ from torch import nn
 
 from rankscope.course import bucket_view_memory, no_sync, static_graph, unused_parameters
 from rankscope.course.ddp_gradients import NoSync, StaticGraph, Unused
-from rankscope.gradients import DemoError
+from rankscope.train.gradients import DemoError
 
 from ..processes import children
 from ..small import CROSS, batch, mlp
-from ..test_gradients import gradient, work
+from ..train.test_gradients import gradient, work
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ import torch
 
 from rankscope.course import states_after_join
 from rankscope.course.states import JoinedTraining, StatesAfterJoin, share_state
-from rankscope.gradients import DemoError
 from rankscope.ranks import RankError, launch
+from rankscope.train.gradients import DemoError
 
 from ..small import batch, mlp
-from ..uneven.test_uneven import EPOCH, epoch_of, losses
+from ..train.uneven.test_uneven import EPOCH, epoch_of, losses
 
 
 @pytest.fixture(scope="module")

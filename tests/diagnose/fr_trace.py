@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from rankscope.common.words import listed
 from rankscope.diagnose.hangs import Hang
-from rankscope.diagnose.join import listed
 
 _WORDS = {
     "size": "SIZE_OR_SYNTAX_MISMATCH",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rankscope.values.frozen import ReadOnly
+from rankscope.common.frozen import ReadOnly
 
 STEPS, SICK = 5, 3  # steps, and the one in which something is wrong
 CALL = 3 * SICK + 2  # the second allreduce of that step

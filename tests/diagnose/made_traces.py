@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.ddp import LocalStep
-from rankscope.ddp.cost import Cost
-from rankscope.ddp.step import default_buckets, last_backward, launches
+from rankscope.train.ddp import LocalStep
+from rankscope.train.ddp.cost import Cost
+from rankscope.train.ddp.step import default_buckets, last_backward, launches
 
 OPTIMIZER_S, LOADER_S = 0.003, 0.002
 _GRADIENT = "torch::autograd::AccumulateGrad"

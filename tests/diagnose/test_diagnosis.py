@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankscope.common.frozen import evolve
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose.diagnosis import own_times
 from rankscope.diagnose.late_ranks import culprits_of
 from rankscope.diagnose.trace import PHASES, Trace
 from rankscope.timeline import Span, Timeline
-from rankscope.values.frozen import evolve
 from tests.diagnose.jobs import CAUSES, Job, run_jobs
 from tests.diagnose.made_jobs import BUCKETS, RANKS, STEPS, Made, job, on_rank, phases
 

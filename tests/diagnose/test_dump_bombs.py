@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.common.storage import StorageError
 from rankscope.diagnose import explain_hang, pickles, read_dumps
+from rankscope.diagnose.figures.jobs import hang_page
 from rankscope.diagnose.pickles import DEEPEST, read_pickle
-from rankscope.figures.jobs import hang_page
-from rankscope.values.storage import StorageError
 
 from .. import bombs
 from ..growth import Meter

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankscope.common.storage import StorageError
 from rankscope.diagnose import explain_hang, read_dumps
-from rankscope.diagnose.hangs import Culprit, Hang
-from rankscope.figures.hangs import draw_hang
+from rankscope.diagnose.figures.hangs import draw_hang
+from rankscope.diagnose.hangs import Hang, HangCulprit
 from rankscope.figures.svg import to_svg
-from rankscope.values.storage import StorageError
 
 from .fr_trace import Answer, compared, fr_trace
 from .hang_jobs import Case, run_case
@@ -36,7 +36,7 @@ def test_each_cause_on_each_rank(tmp_path: Path, cause: str, num_ranks: int) -> 
         part = (rank, (rank + 1) % num_ranks) if cause == "group" else ()
         job = sick(cause, num_ranks, rank, part)
         hang = explained(tmp_path / str(rank), job, part, without=[rank] if cause == "dead" else [])
-        assert hang.culprits[0] == Culprit(rank, cause, "default_pg", CALL), str(hang)
+        assert hang.culprits[0] == HangCulprit(rank, cause, "default_pg", CALL), str(hang)
         assert str(hang).startswith(f"Rank {rank} "), str(hang)
 
 
@@ -56,7 +56,7 @@ def test_with_a_ring_buffer_that_has_lost_the_start(tmp_path: Path) -> None:
     for rank in range(3):
         job = sick("missing", 3, rank)
         hang = explained(tmp_path / str(rank), job, keep=6)
-        assert hang.culprits == [Culprit(rank, "missing", "default_pg", CALL)]
+        assert hang.culprits == [HangCulprit(rank, "missing", "default_pg", CALL)]
     assert not explained(tmp_path / "fine", healthy(3), keep=2).culprits
 
 
@@ -67,7 +67,7 @@ def test_a_rank_that_waits_elsewhere_is_no_culprit(tmp_path: Path) -> None:
         at = next(place for place, call in enumerate(calls) if call.at_s == 10.0 + SICK) + 3
         job[rank] = calls[: at + (rank != 2)]
     hang = explained(tmp_path, job, (1, 2))
-    assert hang.culprits == [Culprit(2, "missing", "part", SICK + 1)]
+    assert hang.culprits == [HangCulprit(2, "missing", "part", SICK + 1)]
     assert hang.notes == (
         "So ranks 0 and 3 cannot end collective 13 of the default group: ranks 1 and 2 did not come.",
     )
@@ -84,7 +84,7 @@ def test_words_of_a_dump_that_is_not_there_and_of_a_time_that_is_short(tmp_path:
 def test_two_that_differ_without_a_past_are_both_named(tmp_path: Path) -> None:
     job = {0: [Made("0", sizes=(4,), at_s=1.0)], 1: [Made("0", sizes=(5,), at_s=1.0)]}
     hang = explained(tmp_path, job)
-    assert hang.culprits == [Culprit(0, "size", "default_pg", 1), Culprit(1, "size", "default_pg", 1)]
+    assert hang.culprits == [HangCulprit(0, "size", "default_pg", 1), HangCulprit(1, "size", "default_pg", 1)]
     assert str(hang).startswith("Ranks 0 and 1 disagree on the size of collective 1 of the default group.")
 
 
@@ -96,7 +96,7 @@ def test_all_came_and_the_call_does_not_end(tmp_path: Path) -> None:
     assert [(one.cause, one.ranks, one.call) for one in hang.findings] == [("stuck", (), 15)]
     assert not hang.culprits
     job[1][-1] = job[1][-1]._replace(more={"state": "scheduled", "retired": False})
-    assert explained(tmp_path / "one", job).culprits == [Culprit(1, "stuck", "default_pg", 15)]
+    assert explained(tmp_path / "one", job).culprits == [HangCulprit(1, "stuck", "default_pg", 15)]
 
 
 def test_calls_whose_sizes_may_differ(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_groups_of_one_description_have_different_names(tmp_path: Path) -> None:
     job[3].pop()
     groups = {"0": range(4), "5": (0, 1), "6": (2, 3)}
     hang = explain_hang(read_dumps(write(tmp_path, job, groups)))
-    assert hang.culprits == [Culprit(3, "missing", "mesh_tp (6)", 1)]
+    assert hang.culprits == [HangCulprit(3, "missing", "mesh_tp (6)", 1)]
 
 
 def test_the_table_and_the_drawing(tmp_path: Path) -> None:
@@ -316,7 +316,9 @@ def test_real_ranks_that_hang(tmp_path: Path) -> None:
         folder = run_case(tmp_path / str(place), case)
         for kind in ("gloo", "stated"):
             hang = explain_hang(read_dumps(folder / kind))
-            assert hang.culprits[0] == Culprit(case.rank, case.cause, case.group, case.call), f"{case}, {kind}: {hang}"
+            assert hang.culprits[0] == HangCulprit(case.rank, case.cause, case.group, case.call), (
+                f"{case}, {kind}: {hang}"
+            )
         assert "hang_jobs.py" in str(hang)
 
 

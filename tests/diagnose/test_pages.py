@@ -15,15 +15,15 @@ import pytest
 from typer.testing import CliRunner
 
 from rankscope.cli import app, main
-from rankscope.ddp import LocalStep
 from rankscope.diagnose import diagnose, read_traces
+from rankscope.diagnose.figures.jobs import draw_communication, draw_lateness, draw_phases, draw_step, job_page
 from rankscope.diagnose.join import join
 from rankscope.diagnose.perfetto import to_perfetto
+from rankscope.diagnose.savings import what_if
 from rankscope.diagnose.trace import PHASES
-from rankscope.diagnose.what_if import what_if
-from rankscope.figures.jobs import draw_communication, draw_lateness, draw_phases, draw_step, job_page
 from rankscope.figures.svg import to_svg
 from rankscope.timeline import Timeline
+from rankscope.train.ddp import LocalStep
 
 from ..figures.readable import svg_problems
 from .made_dumps import sick, write

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rankscope.common.frozen import evolve
+from rankscope.common.storage import StorageError
 from rankscope.diagnose import read_dumps, read_traces
 from rankscope.diagnose.trace import Trace, gpu_times
-from rankscope.values.frozen import evolve
-from rankscope.values.storage import StorageError
 
 INFO = {"backend": "gloo", "rank": 1, "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
 

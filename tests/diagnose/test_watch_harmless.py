@@ -21,7 +21,7 @@ from torch._dynamo.utils import counters
 from torch.nn.parallel import DistributedDataParallel
 
 from rankscope.diagnose import exchange, live, patches, watch
-from rankscope.diagnose.exchange import BoundedStore, Exchange
+from rankscope.diagnose.exchange import BoundedStore, StoreExchange
 from rankscope.ranks import launch
 
 from ..processes import NOT_HANGING_S, soon
@@ -138,7 +138,7 @@ def test_what_an_operation_raises_is_raised_and_a_store_without_clones_is_used_i
 
 def test_posting_never_waits_and_windows_beyond_the_queue_are_left_out() -> None:
     silent = Silent()
-    tables = Exchange(BoundedStore(silent), 0, [0], lambda steps: np.zeros((1, 2)), lambda both: "line", print)
+    tables = StoreExchange(BoundedStore(silent), 0, [0], lambda steps: np.zeros((1, 2)), lambda both: "line", print)
     for _ in range(100):
         tables.post([])
     assert tables._messages.qsize() == exchange._MOST_POSTED
@@ -441,7 +441,7 @@ def test_the_last_shorter_window_is_reported_when_the_watch_closes() -> None:
 def test_a_job_that_fails_does_not_wait_for_the_numbers_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "CLOSE_S", NOT_HANGING_S)
     store = BoundedStore(dist.HashStore())
-    first = Exchange(store, 0, [0, 1], lambda steps: np.zeros((2, 3)), lambda both: "line", print)
+    first = StoreExchange(store, 0, [0, 1], lambda steps: np.zeros((2, 3)), lambda both: "line", print)
     first.start()
     first.post([])
     begin_s = time.monotonic()

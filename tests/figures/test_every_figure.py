@@ -1,14 +1,13 @@
-"""One battery for every public figure and each of its views, what they refuse, and every explorer's pictures."""
+"""One battery for every public figure and each of its views, and what they refuse.
+
+The figures of each part of the library are in its `figure_cases`.
+"""
 
 from __future__ import annotations
 
 import inspect
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
-from contextlib import suppress
-from functools import cache
-from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,118 +18,24 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
-from pages.states import Shown
 
-from rankscope import ddp, figures, zero
-from rankscope.cluster import Cluster, Link
-from rankscope.collectives import best, build, simulate
-from rankscope.ddp import LocalStep
-from rankscope.ddp.buckets import ParameterSpec
-from rankscope.ddp.recommend import Recommendation
-from rankscope.explorers.catalogue import CATALOGUE
-from rankscope.explorers.explorer import Explorer
-from rankscope.figures.assignments import draw_assignment, draw_coverage, draw_label_counts
+from rankscope import figures
 from rankscope.figures.axes import to_axes
-from rankscope.figures.boxes import draw_boxes
-from rankscope.figures.ddp import draw_buckets, draw_caps
 from rankscope.figures.marks import Drawing, Texts
-from rankscope.figures.memory import draw_memory
-from rankscope.figures.profiles import draw_peers
-from rankscope.figures.rankings import draw_ranking, draw_winners
-from rankscope.figures.schedules import draw_link_load, draw_schedule
 from rankscope.figures.svg import to_svg
-from rankscope.figures.timelines import draw_timeline
-from rankscope.machine import Profile
-from rankscope.machine.link_facts import stated
-from rankscope.machine.profile import Point
-from rankscope.pipeline import Pipeline, Stage
-from rankscope.pipeline import simulate as simulate_pipeline
-from rankscope.sampling import assign
-from rankscope.timeline import Span, Timeline
 
-from ..machine.made import profile
+from ..contributed import contributed
 from .readable import figure_problems, svg_problems
 from .shown import words_of
 
 SVG = "{http://www.w3.org/2000/svg}"
-LINK = Link(5e-6, 25e9)
-EIGHT = Cluster.uniform(8, LINK)
-RING, FOUR = build("allreduce", "ring", 8), build("allreduce", "ring", 4)
-SIZES = 2.0 ** np.arange(10, 27)
-EMULATED = Path(__file__).parents[2] / "notebooks" / "profiles" / "emulated_100mbit_5ms_4_ranks.json"
-FACTS = stated(4)
-LIMITS = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
-ROAD = Pipeline([Stage("read", 0.004), Stage("decode", 0.03, num_workers=2), Stage("train", 0.012)])
-FASTEST = {n: {size: best(size, Cluster.uniform(n, LINK)) for size in 2.0 ** np.arange(10, 31, 2)} for n in (4, 6, 8)}
-STAGES = {f"stage {s}": zero.memory(7.5e9, 64, s) for s in range(4)}
-OVER_RANKS = {f"stage {s}": [zero.memory(7.5e9, 2**p, s) for p in range(11)] for s in range(4)}
-SPECS = [ParameterSpec(str(n), 1 << 19) for n in range(12)]
-FEW_EPOCHS = [assign(22, 8, epoch=epoch, drop_last=True) for epoch in range(4)]
-PAIRS = {"one": ([1, 2, 3, 4], [1, 2, 3, 5]), "two": (None, [2, 2, 2, 2])}
-
-
-@cache
-def recorded() -> Profile:
-    return Profile.load(EMULATED)
-
-
-def bank_of(*names: str) -> dict[str, Profile]:
-    return {name: Profile.load(f"bank:{name}") for name in names}
-
-
-def peers(num_gpus: int = 4) -> Profile:
-    """Copies between some GPUs, each of another rate."""
-    ends = permutations(range(num_gpus), 2)
-    options = [{"direction": "p2p", "src": src, "dst": dst, "pieces": 1, "both": False} for src, dst in ends]
-    return profile([Point("transfer", 2**26, (1e-3 * (1 + n),), (True,), one) for n, one in enumerate(options)])
-
-
-@cache
-def recommendation(**options: Any) -> Recommendation:
-    local = LocalStep.modelled([1 << 20] * 64, 0.064, unpack_s=0.004)
-    return ddp.recommend(local, ddp.cost(Link(50e-6, 2e9), num_ranks=8), **options)
-
-
-@cache
-def times() -> dict[str, list[float]]:
-    names = ("flat", "ring", "binomial_tree", "recursive_doubling", "halving_doubling", "segmented_ring")
-    built = {name: build("allreduce", name, 8) for name in names}
-    return {n: [simulate(one, size, EIGHT, detail="ranks").makespan_s for size in SIZES] for n, one in built.items()}
-
-
-def curves(**on: Any) -> Axes:
-    return figures.curves([1, 2, 4, 8], PAIRS, **{"title": "Two", "x_label": "ranks", "y_label": "time [ms]"} | on)
-
-
-# of each public figure, and of each of its views, a call as the notebooks make it
-FIGURES: dict[str, Callable[..., Axes]] = {
-    "assignment": lambda **on: figures.assignment(
-        assign(50, 8, drop_last=True).with_loader(2), color_by="position", **on
-    ),
-    "bucket_caps": lambda **on: figures.bucket_caps(
-        recommendation(), {1.0: [0.1, 0.11, 0.12], None: [0.2, 0.21]}, **on
-    ),
-    "buckets": lambda **on: figures.buckets(ddp.buckets(SPECS, 2.0), **on),
-    "copies": lambda **on: figures.copies(FACTS, **on),
-    "copies both_ways": lambda **on: figures.copies(FACTS, view="both_ways", **on),
-    "copies pieces": lambda **on: figures.copies(FACTS, view="pieces", **on),
-    "copies peers": lambda **on: figures.copies(None, peers(), "peers", **on),
-    "costs": lambda **on: figures.costs(SIZES, times(), np.full(SIZES.size, 1e-5), half_bytes=125_000, **on),
-    "coverage": lambda **on: figures.coverage(FEW_EPOCHS, **on),
-    "curves": curves,
-    "label_counts": lambda **on: figures.label_counts(np.arange(100).reshape(10, 10), "digit", **on),
-    "link_load": lambda **on: figures.link_load(RING.traffic(64e6).link_bytes, **on),
-    "profile": lambda **on: figures.profile(recorded(), **on),
-    "profile of several": lambda **on: figures.profile(bank_of("h100_8", "l40s_8", "a100_80gb_8"), "log", **on),
-    "profile residuals": lambda **on: figures.profile(recorded(), "residuals", **on),
-    "queue_fill": lambda **on: figures.queue_fill({"predicted": ([0, 1, 2], [0, 3, 1])}, 4, **on),
-    "schedule": lambda **on: figures.schedule(FOUR, 2, **on),
-    "schedule over time": lambda **on: figures.schedule(RING, timeline=simulate(RING, 1e6, EIGHT), **on),
-    "timeline": lambda **on: figures.timeline(simulate_pipeline(ROAD, 12), **on),
-    "winners": lambda **on: figures.winners(FASTEST, **on),
-    "zero_memory": lambda **on: figures.zero_memory(STAGES, LIMITS, **on),
-    "zero_memory over ranks": lambda **on: figures.zero_memory(OVER_RANKS, LIMITS, **on),
-}
+FIGURES: dict[str, Callable[..., Axes]] = {}
+DRAWINGS: dict[str, Drawing] = {}
+REFUSED: list[tuple[Callable[[], Any], str]] = []
+for module in contributed("figure_cases"):
+    FIGURES.update(module.FIGURES)
+    DRAWINGS.update(module.DRAWINGS)
+    REFUSED.extend(module.REFUSED)
 
 
 def test_there_is_a_call_of_each_public_figure() -> None:
@@ -173,36 +78,6 @@ def test_a_figure_helps_with_its_parameters(name: str) -> None:
 
 
 # ---- drawings
-
-
-def spans(*some: Span) -> Timeline:
-    return Timeline.of(some)
-
-
-DRAWINGS: dict[str, Drawing] = {
-    "assignment": draw_assignment(assign(50, 4).with_loader(4)),
-    "dropped": draw_assignment(assign(10, 4, drop_last=True), "position"),
-    "out of range": draw_assignment(assign(3, 8, sampler="libtorch_random")),
-    "reads nothing": draw_assignment(assign(3, 8, drop_last=True)),
-    "no samples": draw_assignment(assign(0, 2)),
-    "coverage": draw_coverage([assign(30, 12, epoch=epoch) for epoch in range(2)]),
-    "label counts": draw_label_counts([[1, 2], [3, 4]], title="<&>"),
-    "buckets": draw_buckets(ddp.buckets([*SPECS, ParameterSpec("sparse", 1 << 20, sparse=True)])),
-    "caps": draw_caps(recommendation(), 8),
-    "memory": draw_memory(STAGES, LIMITS, "stage 1"),
-    "peers": draw_peers(peers()),
-    "winners": draw_winners(FASTEST),
-    "ranking": draw_ranking({"ring": 3e-3, "flat": 1.0, "swing": 2e-3}, 1e-3, "ring", measured={"ring": 4e-3}),
-    "step": draw_schedule(build("allreduce", "halving_doubling", 8), 1, gpus_per_node=4),
-    "shares": draw_schedule(build("allreduce", "ring", 16), 3),
-    "origins": draw_schedule(build("allgather", "ring", 4), 1),
-    "end": draw_schedule(FOUR, 6),
-    "messages": draw_schedule(FOUR, timeline=simulate(FOUR, 1e6, Cluster.uniform(4, LINK, gamma_s_per_byte=1e-11))),
-    "link load": draw_link_load(FOUR.traffic(2**20).link_bytes),
-    "timeline": draw_timeline(spans(Span(0, "gpu", "step", 0, 0, 1), Span(1, "gpu", "allreduce", 3, 0.5, 2))),
-    "nothing ran": draw_timeline(spans()),
-    "boxes": draw_boxes(bank_of("h100_8", "l40s_8"), ["allreduce", "allgather"], "time", at_bytes=2**20),
-}
 
 
 @pytest.mark.parametrize("drawing", DRAWINGS.values(), ids=DRAWINGS)
@@ -257,129 +132,7 @@ def test_both_painters_paint_the_same(drawing: Drawing) -> None:
     ]
 
 
-def pictures_of(explorer: Explorer, now: Any) -> list[str]:
-    found = []
-    for picture in explorer.pictures:
-        with suppress(ValueError):  # a sentence stands there
-            found += [explorer.svg(picture, now)]
-    return list(filter(None, found))
-
-
-@pytest.mark.parametrize("name", [entry.name for entry in CATALOGUE])
-def test_every_text_of_an_explorer_can_be_read(name: str) -> None:
-    grid = Shown(name).grid(only_ends=True)
-    drawn = {svg: now for now in grid.states() for svg in pictures_of(grid.explorer, now)}
-    problems = [f"{now}: {problem}" for svg, now in drawn.items() for problem in svg_problems(svg)]
-    assert not problems, "\n".join(problems)
-
-
 # ---- what cannot be drawn
-
-TOO_MANY = [Span(0, "a", "b", 0, 0, 1)] * 20_001
-ALLREDUCE = build("allreduce", "recursive_doubling", 4)
-MANY = build("allreduce", "ring", 64)
-
-
-def spans_of(schedule: Any, **options: Any) -> Timeline:
-    return simulate(schedule, 1e6, Cluster.uniform(schedule.num_ranks, LINK), **options)
-
-
-def costs(num_bytes: Any = (1, 2), seconds: Any = None, **more: Any) -> Axes:
-    return figures.costs(num_bytes, {"ring": [1, 1]} if seconds is None else seconds, **more)
-
-
-def of_native() -> Profile:
-    return Profile(recorded().provenance, {}, recorded().select("allreduce", algorithm="native"))
-
-
-REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: figures.assignment(None), "assignment must be an Assignment, got None"),
-    (lambda: figures.assignment(assign(10, 2), color_by="size"), "color_by must be one of 'rank', 'position'"),
-    (lambda: figures.assignment(assign(100_000, 2)), "at most 65536 cells, got 100000"),
-    (lambda: figures.coverage(3), "epochs must be a sequence of Assignments, got 3"),
-    (lambda: figures.coverage([assign(4, 2), "x"]), r"epochs\[1\] must be an Assignment, got 'x'"),
-    (lambda: figures.coverage([]), "at least one epoch"),
-    (lambda: figures.label_counts([1, 2]), r"ranks by labels, got int64 of shape \(2,\)"),
-    (lambda: figures.label_counts([[0.5]]), "whole numbers"),
-    (lambda: figures.label_counts(np.ones((300, 300), int)), "at most 65536 cells, got 90000"),
-    (lambda: figures.label_counts([[1, 2]], limits=(1,)), r"limits must be two whole numbers, got \(1,\)"),
-    (lambda: figures.buckets([]), r"buckets must be a DDPBuckets, got \[\]"),
-    (
-        lambda: figures.buckets(ddp.buckets([ParameterSpec(str(n), 100) for n in range(257)], 0)),
-        "^a drawing has at most 256 buckets, got 257: take a larger cap$",
-    ),
-    (lambda: figures.bucket_caps([1, 2]), "recommendation must be a Recommendation"),
-    (lambda: figures.bucket_caps(recommendation(caps_mb=(8,))), r"at least two caps above 0 to be drawn, got \[8.0\]"),
-    (lambda: figures.bucket_caps(recommendation(), {8: []}), "measured must have at least one step .* got none for 8"),
-    (
-        lambda: figures.bucket_caps(recommendation(), {8: [-1]}),
-        "measured must be a finite number of at least 0, got -1",
-    ),
-    (lambda: figures.bucket_caps(recommendation(), {-8: [1]}), "a cap of measured must be a .* number above 0, got -8"),
-    (lambda: figures.zero_memory({}), "memories must be at least one, by name, got {}"),
-    (lambda: figures.zero_memory({"a": 3}), r"memories\['a'\] must be a ZeroMemory, got 3"),
-    (lambda: figures.zero_memory({"a": [1, 2]}), r"memories\['a'\] must be a sequence of ZeroMemory, got \[1, 2\]"),
-    (lambda: figures.zero_memory({"a": []}), "memories must be lines of at least two numbers of ranks"),
-    (lambda: figures.zero_memory(STAGES, {"24 GB": np.nan}), "limits_bytes must be a finite .* at least 0, got nan"),
-    (lambda: figures.zero_memory(OVER_RANKS, {"none": 0}), "limits_bytes must be a finite number above 0, got 0"),
-    (lambda: figures.schedule("ring", 0), "schedule must be a Schedule, got 'ring'"),
-    (lambda: figures.schedule(FOUR), "either step or timeline must be given, got None and None"),
-    (lambda: figures.schedule(FOUR, 7), "step must be a whole number from 0 to 6, got 7"),
-    (lambda: figures.schedule(FOUR, 0, gpus_per_node=-2), "gpus_per_node must be a whole number of at least 1, got -2"),
-    (lambda: figures.schedule(build("allreduce", "ring", 65), 0), "at most 4096 cells, ranks × chunks, got 4225: take"),
-    (lambda: figures.schedule(FOUR, timeline=3), "timeline must be a Timeline, got 3"),
-    (lambda: figures.schedule(MANY, timeline=spans_of(MANY)), "at most 5000 messages, got 8064: take fewer ranks"),
-    (
-        lambda: figures.schedule(FOUR, timeline=spans_of(ALLREDUCE)),
-        "with its 24 messages .*, got 8 sends and 8 receives of others",
-    ),
-    (lambda: figures.link_load(np.ones(4)), r"a square matrix, senders by receivers, got shape \(4,\)"),
-    (lambda: figures.link_load(np.ones((0, 0))), r"got shape \(0, 0\)"),
-    (lambda: figures.link_load(-np.ones((2, 2))), "finite numbers of at least 0"),
-    (lambda: figures.link_load(np.ones((257, 257))), "at most 256 ranks, got 257"),
-    (lambda: figures.timeline("spans"), "timeline must be a Timeline, got 'spans'"),
-    (lambda: figures.timeline(Timeline.of(TOO_MANY)), "at most 20000 spans, got 20001: select a window or a rank"),
-    (lambda: figures.winners({}), "from 1 to 16384 cells, sizes × ranks, got 0 × 0"),
-    (lambda: figures.winners({8: {}}), "from 1 to 16384 cells, sizes × ranks, got 0 × 1"),
-    (lambda: draw_ranking({}), "finite, at least 0 and of at least one algorithm"),
-    (lambda: figures.curves([1], None, "", "", ""), "curves must number from 1 to 8, by name, got None"),
-    (lambda: figures.curves([1], {str(n): ([1], None) for n in range(9)}, "", "", ""), "from 1 to 8, by name, got 9"),
-    (lambda: figures.curves([1], {"a": (None, None)}, "", "", ""), "an execution each, got neither for 'a'"),
-    (lambda: figures.curves([1], {"a": 3}, "", "", ""), r"curves\['a'\] must be a pair of columns, got 3"),
-    (
-        lambda: figures.curves([1], {"a": ([1, 2], None)}, "", "", ""),
-        r"a, predicted: \(2,\) values over x of shape \(1,",
-    ),
-    (lambda: figures.queue_fill({}), "fills must number from 1 to 8, by name, got 0"),
-    (lambda: figures.queue_fill({"a": ([0, 1], [1])}), r"a: \(1,\) numbers over times of shape \(2,\)"),
-    (lambda: figures.queue_fill({"a": ([0], [1])}, -1), "capacity must be a whole number of at least 0, got -1"),
-    *(
-        (lambda sizes=sizes: costs(sizes), "at least two sizes that rise from above 0")
-        for sizes in ([1], [0, 1], [2, 1], [1, np.inf])
-    ),
-    (lambda: costs(seconds=[1, 2]), r"at least one algorithm, by name, got \[1, 2\]"),
-    (lambda: costs(seconds={"ring": [1]}), r"ring: \(1,\) values over sizes of shape \(2,\)"),
-    (lambda: costs(seconds={"ring": [0, 1]}), "ring: times must be finite and above 0"),
-    (lambda: costs(bound_s=[1, np.nan]), "bound_s: times must be finite and at least 0"),
-    (lambda: costs(half_bytes=-1), "half_bytes must be a finite number above 0, got -1"),
-    (lambda: costs(measured={"ring": ([], [])}), "ring, measured: sizes must be finite and above"),
-    (lambda: costs(measured={"ring": ([1], [1, 2])}), r"ring, measured: \(2,\) values over"),
-    (lambda: figures.profile("box"), "profile must be a Profile"),
-    (lambda: figures.profile(recorded(), "bus"), "view must be one of 'busbw', 'residuals', got 'bus'"),
-    (lambda: figures.profile(recorded(), collective="gather"), "one that this profile has points of, got 'gather'"),
-    (lambda: figures.profile(recorded(), "residuals", algorithms=[]), "algorithms must be some of .*, got none"),
-    (lambda: figures.profile(recorded(), "residuals", algorithms=["star"]), "algorithms must be some of .*, got star"),
-    (lambda: figures.profile(of_native(), "residuals"), "profile must have points of allreduce that can be predicted"),
-    (lambda: figures.copies(None), "facts or profile must be given, got None for both"),
-    (lambda: figures.copies(None, profile([])), "profile must have copies by .*, as no facts are given, got none"),
-    (lambda: figures.copies("PCIe", view="pieces"), "facts must be a LinkFacts, got 'PCIe'"),
-    (lambda: figures.copies(FACTS, 3, "both_ways"), "profile must be a Profile, got 3"),
-    (lambda: figures.copies(FACTS, view="cost"), "view must be one of 'rate', 'both_ways', 'pieces', 'peers', got 'c"),
-    (lambda: figures.copies(FACTS, direction="up"), "direction must be one of 'h2d', 'd2h', got 'up'"),
-    (lambda: figures.copies(None, None, "peers"), "profile must be a Profile, got None"),
-    (lambda: figures.copies(None, profile([]), "peers"), "profile must have copies between GPUs .*, got none"),
-    (lambda: figures.copies(None, peers(73), "peers"), "profile must have copies between at most 72 GPUs, got 73"),
-]
 
 
 @pytest.mark.parametrize(("draw", "message"), REFUSED)

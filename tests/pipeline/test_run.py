@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
+from rankscope.ranks import crew
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
-from rankscope.workers import crew
 
 from ..distributions import Exponential
 from ..processes import NOT_HANGING_S, alive, gone, soon
@@ -347,9 +347,11 @@ def test_a_failure_of_the_recorder_is_told_as_that(tmp_path, ordered):
 
 
 def test_the_first_error_is_the_one_that_is_told(monkeypatch):
-    stop, stopping = run_module._Run._stop, threading.Event()
+    stop, stopping = run_module._PipelineExecution._stop, threading.Event()
     # item 1 fails while item 0's error is being dealt with
-    monkeypatch.setattr(run_module._Run, "_stop", lambda self: (stopping.set(), time.sleep(0.3), stop(self)))
+    monkeypatch.setattr(
+        run_module._PipelineExecution, "_stop", lambda self: (stopping.set(), time.sleep(0.3), stop(self))
+    )
 
     def fail(value):
         assert value == 0 or stopping.wait(NOT_HANGING_S)
@@ -399,8 +401,8 @@ def test_a_killed_worker_is_named_at_once_ten_times_over(ordered, monkeypatch):
 def test_a_worker_killed_from_outside_while_it_waits_is_named(monkeypatch):
     seen, stopped = threading.Event(), threading.Event()
     pids = []
-    stop = run_module._Run._stop
-    monkeypatch.setattr(run_module._Run, "_stop", lambda self: (stop(self), stopped.set()))
+    stop = run_module._PipelineExecution._stop
+    monkeypatch.setattr(run_module._PipelineExecution, "_stop", lambda self: (stop(self), stopped.set()))
 
     def items():
         yield 0
@@ -421,7 +423,7 @@ def test_a_worker_killed_from_outside_while_it_waits_is_named(monkeypatch):
 SCRIPT = """
 import os, sys, time
 from rankscope.pipeline import Pipeline, Stage, run
-from rankscope.workers import crew
+from rankscope.ranks import crew
 
 def work(value):
     if sys.argv[1] == "long":

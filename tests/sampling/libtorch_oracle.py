@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from rankscope.values.storage import write_atomically
+from rankscope.common.storage import write_atomically
 
 SOURCE = Path(__file__).with_name("libtorch_oracle.cpp")
 VECTORS = Path(__file__).with_name("libtorch_vectors.json")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from rankscope.data_parallel import StepSizes
-from rankscope.data_parallel.model import messages_of
+from rankscope.train.data_parallel import StepSizes
+from rankscope.train.data_parallel.model import messages_of
 
 from ..small import CROSS, batch, mlp
 from .running import lines_of, text_of

@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from rankscope.common import storage
 from rankscope.timeline import Recorder, recorder
-from rankscope.values import storage
 
 
 def work(recording, rank, count, last_words=None):

@@ -285,7 +285,7 @@ def test_begin_and_end_pairs_and_the_bare_list(tmp_path):
         {"ph": "E", "ts": 2000, **place},
         {"ph": "E", "ts": 2500, **place},
     ]
-    with pytest.warns(match=r"foreign\.json: skipped 1 of 6 events, the first: _Event\(ph='E', .* ts=2500,"):
+    with pytest.warns(match=r"foreign\.json: skipped 1 of 6 events, the first: _ChromeEvent\(ph='E', .* ts=2500,"):
         spans = list(read(tmp_path, events, "name"))
     assert [(s.kind, s.start_s, s.stop_s) for s in spans] == [
         ("inner", pytest.approx(0.0002), pytest.approx(0.0005)),

@@ -22,7 +22,7 @@ import nbformat.v4
 from nbclient import NotebookClient
 from nbformat.validator import iter_validate
 
-from rankscope.values.storage import write_atomically
+from rankscope.common.storage import write_atomically
 
 sys.path.insert(1, str(Path(__file__).parents[2]))  # as a script, too
 from tests.tools.pictures import KERNEL, PNG, SVG, copy_as_png, is_copy, stored

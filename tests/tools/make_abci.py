@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.values.storage import write_atomically
+from rankscope.common.storage import write_atomically
 
 TARGET = Path(__file__).parents[2] / "notebooks" / "profiles" / "abci_imagenet.json"
 COMMAND = "python -m tests.tools.make_abci ../shared/measurements"

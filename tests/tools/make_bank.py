@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from rankscope.machine import Profile
-from rankscope.machine.bank import FOLDER, SICK
-from rankscope.machine.logs import merged
+from rankscope.box import Profile
+from rankscope.box.logs import merged
+from rankscope.box.machines import FOLDER, SICK
 from tests.tools import rare_logs
 
 LICENCES = ("Apache-2.0", "BSD-3-Clause", "CC0-1.0", "CC-BY-4.0", "MIT", "MIT-0")  # that let us store figures
@@ -255,7 +255,7 @@ def add(path: str, name: str, hardware: str, licence: str, sick: str = "") -> Pa
     source = {
         **profile.provenance.get("source", {"program": profile.provenance.get("command", "rankscope profile")}),
         "repository": OURS,
-        "path": f"lib/rankscope/machine/published/{target.name}",
+        "path": f"lib/rankscope/box/published/{target.name}",
         "commit": "the one that added this file",
         "licence": permissive(licence),
     }

@@ -27,15 +27,16 @@ import attrs
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "lib")]
 
-from rankscope.cli.tables import overview, show  # noqa: E402
-from rankscope.machine import Profile, Protocol, measure  # noqa: E402
-from rankscope.machine.measuring.plan import powers_of_two  # noqa: E402
-from rankscope.machine.measuring.run import Progress  # noqa: E402
-from rankscope.machine.profile import Point  # noqa: E402
-from rankscope.machine.provenance import command_words  # noqa: E402
+from rankscope.box import Profile, Protocol, measure  # noqa: E402
+from rankscope.box.measuring.plan import powers_of_two  # noqa: E402
+from rankscope.box.measuring.run import Progress  # noqa: E402
+from rankscope.box.profile import Point  # noqa: E402
+from rankscope.box.tables import overview  # noqa: E402
+from rankscope.cli.output import print_parts  # noqa: E402
+from rankscope.common.units import bytes_words, time_words  # noqa: E402
+from rankscope.provenance import command_words  # noqa: E402
 from rankscope.transfer import prefetched, record_steps  # noqa: E402
 from rankscope.transfer.record import DisagreementError  # noqa: E402
-from rankscope.values.units import bytes_words, time_words  # noqa: E402
 
 SIZES = powers_of_two(2**10, 2**30, 4)
 PROTOCOL = Protocol(iterations=30, budget_s=0.12, sizes=SIZES, collectives=("allreduce", "allgather"))
@@ -62,7 +63,7 @@ def virtual_points(device: str, sizes: Sequence[int], runs: int = RUNS) -> list[
     import torch
 
     from rankscope.collectives import build, run_local
-    from rankscope.machine.measuring.timing import stolen_ticks
+    from rankscope.collectives.timing import stolen_ticks
 
     points = []
     for num_ranks in VIRTUAL:
@@ -159,7 +160,7 @@ def main() -> int:
         profile = profile.add(*(_tried(name, part, start) or []))
         profile.save(told.output)
     steps = _tried("steps of training", lambda: list(steps_table(DEVICE)), start)
-    show(overview(profile))
+    print_parts(overview(profile))
     for table in (collectives_table(profile), steps or []):
         print("\n".join(table))
     print(f"\n{profile.provenance['topology']}")

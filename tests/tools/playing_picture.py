@@ -17,12 +17,12 @@ import numpy as np
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import build
 from rankscope.collectives.playback import Playback, playback
+from rankscope.common.checks import number
+from rankscope.common.units import time_words
 from rankscope.figures.marks import Drawing, Lines, Rects, Texts
 from rankscope.figures.palette import INK, ink_on
 from rankscope.figures.player import CHUNKS, TIME_PX, Strip, moment_parts, playhead, still_parts, strips
 from rankscope.figures.svg import marks, to_svg
-from rankscope.values.checks import number
-from rankscope.values.units import time_words
 
 TARGET = Path(__file__).parents[2] / "notebooks" / "pictures" / "ring_playing.svg"
 LEAD_S = 0.7  # before it plays

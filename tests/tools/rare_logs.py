@@ -1,6 +1,6 @@
 """Readers of logs that only the bank of machines is made from; `rankscope import` reads the usual programs.
 
-`read` recognises these and what `rankscope.machine.read_log` reads.
+`read` recognises these and what `rankscope.box.read_log` reads.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import math
 import os
 import re
 
-from rankscope.machine import Profile
-from rankscope.machine.logs import READERS, Readers, read_by
-from rankscope.machine.logs.copies import SUM_NOTE, matrix, route
-from rankscope.machine.logs.log import COLLECTIVE, GB, MOST_CARDS, NATIVE_OUT, SLACK, TYPE_BYTES, Log, Times, half_unit
-from rankscope.machine.profile import NATIVE, busbw_factor
-from rankscope.values.checks import count_of, printable
+from rankscope.box import Profile
+from rankscope.box.logs import READERS, LogReader, Readers, read_by
+from rankscope.box.logs.copies import SUM_NOTE, matrix, route
+from rankscope.box.logs.log import COLLECTIVE, GB, MOST_CARDS, NATIVE_OUT, SLACK, TYPE_BYTES, Log, Times, half_unit
+from rankscope.box.profile import NATIVE, busbw_factor
+from rankscope.common.checks import count_of, printable
 
 _ROCM_DEVICE = re.compile(r"^\s*Device: (\d+), *([^,]+)(,?)")
 _ROCM_TITLE = re.compile(r"(Uni|B)i?directional copy peak bandwidth GB/s")
@@ -215,17 +215,17 @@ def pageable_pinned(log: Log) -> list[Profile]:
 
 
 RARE: Readers = {
-    "aiconfigurator": (("num_gpus,message_size,latency",), aiconfigurator),
-    "pairs": (("node_a,node_b,collective",), pairs),
-    "bandwidthTest": (("bandwidthTest-", "Transfer Size (Bytes)"), bandwidth_test),
-    "hipBusBandwidth": (("H2D_Bandwidth", "D2H_Bandwidth"), hip_bus_bandwidth),
-    "rocm_bandwidth_test": (("copy peak bandwidth GB/s",), rocm_bandwidth_test),
-    "gpu_copy": (("_by_sm", "_by_dma"), gpu_copy),
-    "pageable_pinned": (("h2d_pageable_gbps", "H2D Page"), pageable_pinned),
+    "aiconfigurator": LogReader(("num_gpus,message_size,latency",), aiconfigurator),
+    "pairs": LogReader(("node_a,node_b,collective",), pairs),
+    "bandwidthTest": LogReader(("bandwidthTest-", "Transfer Size (Bytes)"), bandwidth_test),
+    "hipBusBandwidth": LogReader(("H2D_Bandwidth", "D2H_Bandwidth"), hip_bus_bandwidth),
+    "rocm_bandwidth_test": LogReader(("copy peak bandwidth GB/s",), rocm_bandwidth_test),
+    "gpu_copy": LogReader(("_by_sm", "_by_dma"), gpu_copy),
+    "pageable_pinned": LogReader(("h2d_pageable_gbps", "H2D Page"), pageable_pinned),
 }
 ALL: Readers = {**READERS, **RARE}
 
 
 def read(path: str | os.PathLike[str], kind: str | None = None, num_ranks: int | None = None) -> list[Profile]:
-    """Return the measurements in a log, as `rankscope.machine.read_log` does, of the rare programs as well."""
+    """Return the measurements in a log, as `rankscope.box.read_log` does, of the rare programs as well."""
     return read_by(ALL, path, kind, num_ranks)

@@ -7,8 +7,8 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rankscope.common.storage import write_atomically
 from rankscope.timeline import Recorder, Timeline
-from rankscope.values.storage import write_atomically
 from tests.tools.emulate import emulated
 
 TARGET = Path(__file__).parents[2] / "notebooks" / "profiles" / "ring_64kib_emulated.json"
@@ -20,8 +20,8 @@ def be_rank(recorder: Recorder) -> list[float]:
     import torch
 
     from rankscope.collectives import build
+    from rankscope.collectives.timing import Ranks, go_first
     from rankscope.collectives.wire.run import executor
-    from rankscope.machine.measuring.timing import Ranks, go_first
 
     go_first()
     ranks = Ranks()

@@ -17,10 +17,10 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from rankscope.ddp import Contention, DDPRun, Where, measure, simulate
-from rankscope.ddp.cost import CostTable
-from rankscope.ddp.sweep import CapSweep, MeasuredCap
 from rankscope.pipeline import StoredImages
+from rankscope.train.ddp import Contention, DDPRun, Where, measure, simulate
+from rankscope.train.ddp.cost import CostTable
+from rankscope.train.ddp.sweep import CapSweep, MeasuredCap
 from tests.benchmarks.ddp_prediction import go_before_others, joined, measure_allreduce, save_sweeps
 from tests.tools.emulate import emulated
 

@@ -1,7 +1,7 @@
 """A device that does what it was told late: in any order that streams and events allow, and on a clock of its own.
 
-It stands in for `prefetch.Cuda`. Copies are made when something waits for them, or at random moments before; what
-a real device would answer with wrong data is noted in `errors`.
+It stands in for `PrefetchGpu`. Copies are made when something waits for them, or at random moments before; what a real
+device would answer with wrong data is noted in `errors`.
 """
 
 from __future__ import annotations

@@ -267,7 +267,7 @@ class Event:
 
 
 class HostCuda:
-    """Stands for `prefetch.Cuda`."""
+    """Stands for `prefetch.PrefetchGpu`."""
 
     device = torch.device(HOST)
 

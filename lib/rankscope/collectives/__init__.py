@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..values.lazy import lazy
+from ..common.lazy import lazy
+from .algorithms import ALGORITHMS, build
 from .best import best
-from .builders import ALGORITHMS, build
 from .cost import closed_form, lower_bounds
 from .schedule import Schedule, ScheduleError, Step
 from .simulate import simulate

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..values.checks import of_type, one_of, several
+from ..common.checks import of_type, one_of, several
 from .schedule import RUNS_IN, RUNS_OUT, SUMS, Schedule
 from .verify import verify
 

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
-from ..values.checks import number, of_type, whole
+from ..common.checks import number, of_type, whole
+from .algorithms import build
 from .best import best
-from .builders import build
 from .schedule import MOVES, Ints, Schedule
 from .simulate import Seconds, messages, simulate
 from .verify import verify

@@ -12,8 +12,8 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import count_of, function, number, one_line, one_of, whole
-from ..values.frozen import checked, each, frozen, optional
+from ..common.checks import count_of, function, number, one_line, one_of, whole
+from ..common.frozen import checked, each, frozen, optional
 
 Ints = NDArray[np.int64]
 

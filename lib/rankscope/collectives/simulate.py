@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..cluster import Cluster
+from ..common.checks import number, of_type, one_of
 from ..timeline import Timeline
-from ..values.checks import number, of_type, one_of
 from .schedule import MOST_KEPT, Ints, Phase, Schedule, turns
 
 Seconds = NDArray[np.float64]
@@ -52,7 +52,7 @@ def simulate(schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str
     num_bytes = number("num_bytes", num_bytes, 0)
     if detail is not None:
         one_of("detail", detail, ("messages", "ranks"))
-    return _Run(schedule, num_bytes, cluster, detail).timeline()
+    return _ScheduleSimulation(schedule, num_bytes, cluster, detail).timeline()
 
 
 class Sent(NamedTuple):
@@ -68,7 +68,7 @@ class Sent(NamedTuple):
 _ENDED, _ADDED, _ENTERED, _LEFT = range(4)  # events of an instant, in this order; _LEFT is for the sender's card
 
 
-class _Run:
+class _ScheduleSimulation:
     """One simulation: `ready_s` is when each rank may enter its next step."""
 
     def __init__(self, schedule: Schedule, num_bytes: float, cluster: Cluster, detail: str | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ..values.checks import count_of, of_type, whole
+from ..common.checks import count_of, of_type, whole
 from .schedule import MOVES, Ints, Schedule, ScheduleError, Step, turns
 
 Shares = NDArray[np.uint64]

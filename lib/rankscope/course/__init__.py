@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..values.lazy import lazy
+from ..common.lazy import lazy
 
 if TYPE_CHECKING:
     from .ddp_gradients import bucket_view_memory, no_sync, static_graph, unused_parameters

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from ..gradients import (
+from ..common.checks import count_of, of_type, truth
+from ..train.gradients import (
     DemoError,
     Vector,
     Work,
@@ -34,8 +35,7 @@ from ..gradients import (
     on_ranks,
     rounding_of,
 )
-from ..values.checks import count_of, of_type, truth
-from ..zero.run import storages
+from ..train.zero.run import storages
 
 _EXACT = rounding_of([torch.empty(0, dtype=torch.float64)])  # of modules that are made here
 
@@ -258,7 +258,7 @@ def _take_two_steps(module: _Branches, inputs: Tensor, find_unused: bool) -> Ran
 # ---- a graph that never changes, and one that does
 
 
-class _Graph(NamedTuple):
+class _LayerUses(NamedTuple):
     """How often the middle layer is used in each of four steps, on every rank; and whether DDP takes all of them."""
 
     uses: tuple[int, ...]
@@ -267,10 +267,10 @@ class _Graph(NamedTuple):
 
 
 _GRAPHS = {
-    "always unused": _Graph((0, 0, 0, 0), plain=False, static=True),
-    "checkpointed twice": _Graph((2, 2, 2, 2), plain=False, static=True),
-    "unused from step 2 on": _Graph((1, 1, 0, 0), plain=False, static=False),
-    "used from step 2 on": _Graph((0, 0, 1, 1), plain=False, static=False),
+    "always unused": _LayerUses((0, 0, 0, 0), plain=False, static=True),
+    "checkpointed twice": _LayerUses((2, 2, 2, 2), plain=False, static=True),
+    "unused from step 2 on": _LayerUses((1, 1, 0, 0), plain=False, static=False),
+    "used from step 2 on": _LayerUses((0, 0, 1, 1), plain=False, static=False),
 }
 
 

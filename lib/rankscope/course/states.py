@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from ..gradients import TIMEOUT_S, DemoError, Vector, apart, rounding_of, values_of
+from ..common.frozen import frozen
+from ..ranks.launcher import launch
 from ..sampling import Assignment
-from ..uneven.model import batches_by_rank
-from ..uneven.run import Losses, Task, own_batches
-from ..values.frozen import frozen
-from ..workers.launch import launch
-from ..zero.run import zero_redundancy_class
+from ..train.gradients import TIMEOUT_S, DemoError, Vector, apart, rounding_of, values_of
+from ..train.uneven.model import batches_by_rank
+from ..train.uneven.run import Losses, TrainingTask, own_batches
+from ..train.zero.run import zero_redundancy_class
 
 
 class Kind(NamedTuple):
@@ -119,7 +119,7 @@ def states_after_join(
 
     Raises ValueError for invalid arguments, and if a rank has no batch.
     """
-    task = Task(module, inputs, targets, epoch, losses_fn)
+    task = TrainingTask(module, inputs, targets, epoch, losses_fn)
     own = batches_by_rank(epoch)
     if not min(own):
         raise ValueError(f"epoch must have a batch for each rank, got {own}")
@@ -132,7 +132,7 @@ def states_after_join(
     return StatesAfterJoin(ways)
 
 
-def _single(task: Task, optimizer: str) -> tuple[Vector, ...]:
+def _single(task: TrainingTask, optimizer: str) -> tuple[Vector, ...]:
     """The parameters after each epoch in one process: gradients of all ranks' batches, divided by the number of
     ranks."""
     module, epoch = copy.deepcopy(task.module), task.epoch
@@ -150,11 +150,11 @@ def _single(task: Task, optimizer: str) -> tuple[Vector, ...]:
     return tuple(ended)
 
 
-def _train_all(task: Task) -> list[tuple[Vector, tuple[Vector, ...]]]:
+def _train_all(task: TrainingTask) -> list[tuple[Vector, tuple[Vector, ...]]]:
     return [_train(task, kind.optimizer, kind.shared) for kind in KINDS.values()]
 
 
-def _train(task: Task, optimizer: str, shared: bool) -> tuple[Vector, tuple[Vector, ...]]:
+def _train(task: TrainingTask, optimizer: str, shared: bool) -> tuple[Vector, tuple[Vector, ...]]:
     """The parameters after the first step of the last epoch, and after each epoch."""
     ddp = DistributedDataParallel(copy.deepcopy(task.module))
     rule = _optimizer(ddp, optimizer)

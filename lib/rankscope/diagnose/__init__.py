@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..values.lazy import lazy
-from .diagnosis import diagnose
-from .dumps import read_dumps
-from .hangs import explain_hang
-from .kineto import read_traces
-from .what_if import what_if
+from ..common.lazy import lazy
 
 if TYPE_CHECKING:
+    from .diagnosis import diagnose
+    from .dumps import read_dumps
+    from .hangs import explain_hang
+    from .kineto import read_traces
     from .live import watch
+    from .savings import what_if
 
 __all__ = ["diagnose", "explain_hang", "read_dumps", "read_traces", "watch", "what_if"]
 
-__getattr__, __dir__ = lazy(__name__, {"watch": "live"})
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "diagnose": "diagnosis",
+        "explain_hang": "hangs",
+        "read_dumps": "dumps",
+        "read_traces": "kineto",
+        "watch": "live",
+        "what_if": "savings",
+    },
+)

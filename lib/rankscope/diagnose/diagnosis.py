@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import count_of, of_type, several
+from ..common.frozen import frozen
+from ..common.words import listed
 from ..timeline.timeline import Intervals, Timeline, merge
-from ..values.checks import count_of, of_type, several
-from ..values.frozen import frozen
-from .join import Joined, join, listed
+from .join import Joined, join
 from .late_ranks import SHARE_OF_STEP, Culprit, Lateness, Seconds, lateness
 from .trace import PHASES, Ints, Trace
 from .verdict import in_ms, sentences
@@ -172,7 +173,7 @@ def own_times(trace: Trace) -> OwnTimes:
 # ---- the job
 
 
-class Bucket(NamedTuple):
+class CallCost(NamedTuple):
     """A collective that comes in each step, and what it costs: seconds per step, the mean over ranks.
 
     Time in which it queues behind another call is neither exposed nor hidden. `last_rank` is the one that it waits for
@@ -209,7 +210,7 @@ class JobDiagnosis:
     covered_s: Seconds
     idle_s: Seconds
     lateness: Lateness
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[CallCost, ...]
     problems: tuple[str, ...]
     missing: tuple[int, ...]
     joined: Joined
@@ -338,7 +339,7 @@ def diagnose(traces: Sequence[Trace]) -> JobDiagnosis:
     )
 
 
-def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[Bucket, ...]:
+def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[int]) -> tuple[CallCost, ...]:
     """The collectives of these steps, by where they are launched, kind, group and number there in the step."""
     sharded = any("reduce_scatter" in trace.calls.kinds for trace in traces)
     watched = all(trace.source == "watch" for trace in traces)
@@ -375,7 +376,7 @@ def _buckets(traces: Sequence[Trace], owns: Sequence[OwnTimes], steps: Sequence[
         cost = float(exposed_s.sum()) / share, float(hidden_s.sum()) / share
         usual = Counter(num_bytes.tolist()).most_common(1)[0][0]
         latest = last.most_common(1)[0][0] if last else None
-        buckets.append(Bucket(name, kind, group, usual, *cost, latest, float(np.median(late_s)) if late_s else 0.0))
+        buckets.append(CallCost(name, kind, group, usual, *cost, latest, float(np.median(late_s)) if late_s else 0.0))
     return tuple(buckets)
 
 

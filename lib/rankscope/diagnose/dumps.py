@@ -26,9 +26,9 @@ from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from ..values.checks import count_of, one_line, several, whole
-from ..values.frozen import frozen, optional
-from ..values.storage import PathLike, StorageError, check_num_values, naming, open_of_any_size, read_bytes
+from ..common.checks import count_of, one_line, several, whole
+from ..common.frozen import frozen, optional
+from ..common.storage import PathLike, StorageError, check_num_values, naming, open_of_any_size, read_bytes
 from .pickles import read_pickle
 
 MOST_RANKS = 1 << 20  # of a job
@@ -119,7 +119,7 @@ class _Frame(msgspec.Struct):
     line: _Count = 0
 
 
-class _Entry(msgspec.Struct):
+class _DumpEntry(msgspec.Struct):
     record_id: _Count
     process_group: tuple[str, str]
     collective_seq_id: _Count
@@ -136,7 +136,7 @@ class _Entry(msgspec.Struct):
     frames: tuple[_Frame, ...] = ()
 
 
-class _Group(msgspec.Struct):
+class _DumpGroup(msgspec.Struct):
     desc: str = ""
     ranks: str | tuple[_Rank, ...] = "[]"
 
@@ -149,7 +149,7 @@ class _File(msgspec.Struct, Generic[_Undecoded]):
 
     version: str
     entries: list[_Undecoded] = []
-    pg_config: dict[str, _Group] = {}
+    pg_config: dict[str, _DumpGroup] = {}
 
 
 def is_dump(path: PathLike) -> bool:
@@ -230,18 +230,18 @@ def _read(path: Path, num_ranks: int | None) -> Dump:
     return Dump(rank, tuple(call for _, call in calls), groups, size, is_whole, path.name)
 
 
-def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_Entry]]:
+def _of_json(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
     check_num_values(raw, _MOST_JSON_VALUES)
     file = msgspec.json.decode(raw, type=_File[msgspec.Raw])
-    decoder = msgspec.json.Decoder(_Entry)
+    decoder = msgspec.json.Decoder(_DumpEntry)
     return file, (decoder.decode(entry) for entry in file.entries)
 
 
-def _of_pickle(raw: bytes) -> tuple[_File[Any], Iterable[_Entry]]:
+def _of_pickle(raw: bytes) -> tuple[_File[Any], Iterable[_DumpEntry]]:
     file = msgspec.convert(read_pickle(raw), _File[Any])
     if len({id(entry) for entry in file.entries}) < len(file.entries):
         raise ValueError("one of its calls stands there more than once")
-    return file, (msgspec.convert(entry, _Entry) for entry in file.entries)
+    return file, (msgspec.convert(entry, _DumpEntry) for entry in file.entries)
 
 
 class _Known:
@@ -258,7 +258,7 @@ class _Known:
         self._is_library = cache(lambda filename: _LIBRARY.search(filename) is not None)
         self._place = cache(lambda filename, line, name: one_line(f"{Path(filename).name}:{line} in {name}"))
 
-    def call(self, entry: _Entry) -> Call:
+    def call(self, entry: _DumpEntry) -> Call:
         backend, collective, is_peer = self._operation(entry.profiling_name)
         ended = entry.retired and entry.state == "scheduled" and backend == "gloo"
         return Call(

@@ -133,7 +133,7 @@ class _Awaited(NamedTuple):
     steps: NDArray[np.float64]  # their numbers
 
 
-class Exchange:
+class StoreExchange:
     """The thread of this rank. `post`, `send_trace` and `close` are for the training loop, and never raise.
 
     `numbers_of` makes a table of a window, a row per step, the number of the step first. `line_of` makes the line

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
-from ..values.checks import count_of
-from ..values.frozen import each
-from ..values.units import time_words
+from ..common.checks import count_of
+from ..common.frozen import each
+from ..common.units import time_words
+from ..common.words import listed
 from .dumps import Call, Dump
-from .join import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ _ADVICE = {
 }
 
 
-class Culprit(NamedTuple):
+class HangCulprit(NamedTuple):
     """A rank, and what it did at the `call`-th collective of a group."""
 
     rank: int
@@ -45,7 +45,7 @@ class Culprit(NamedTuple):
     call: int
 
 
-class Finding(NamedTuple):
+class HangFinding(NamedTuple):
     """Why a group stops at its `call`-th collective: the cause, the ranks to look at, those that came, a verdict."""
 
     cause: str
@@ -86,14 +86,14 @@ class Group:
 class Hang:
     """What `explain_hang` found: the causes, by time; what follows from them, in sentences; and what it compared."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[HangFinding, ...]
     notes: tuple[str, ...]
     groups: tuple[Group, ...]
 
     @property
-    def culprits(self) -> list[Culprit]:
+    def culprits(self) -> list[HangCulprit]:
         """The ranks to look at, by finding; empty where no rank differs from the others."""
-        return [Culprit(rank, one.cause, one.group, one.call) for one in self.findings for rank in one.ranks]
+        return [HangCulprit(rank, one.cause, one.group, one.call) for one in self.findings for rank in one.ranks]
 
     def __str__(self) -> str:
         num_calls = count_of(sum(len(calls) for group in self.groups for calls in group.calls.values()), "call")
@@ -107,7 +107,7 @@ class Hang:
         """
         import pandas as pd
 
-        found: dict[str, list[Finding]] = defaultdict(list)
+        found: dict[str, list[HangFinding]] = defaultdict(list)
         for finding in self.findings:
             found[finding.group].append(finding)
         rows: list[tuple[Any, ...]] = []
@@ -117,7 +117,7 @@ class Hang:
         columns = ["group", "call", "rank", "what", "state", "where", "after_s", "cause"]
         return pd.DataFrame(rows, columns=columns).astype({"after_s": float})
 
-    def _rows(self, group: Group, findings: Sequence[Finding]) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, group: Group, findings: Sequence[HangFinding]) -> Iterator[tuple[Any, ...]]:
         causes: dict[tuple[int, int], str] = {}
         for finding in findings:
             for rank in finding.ranks:
@@ -241,10 +241,10 @@ def _reached(stops: list[_Stop], own: list[_Stop]) -> list[_Stop]:
     return reached
 
 
-def _finding(cause: str, ranks: Iterable[int], stop: _Stop, words: list[str]) -> Finding:
+def _finding(cause: str, ranks: Iterable[int], stop: _Stop, words: list[str]) -> HangFinding:
     who, was = listed("Rank", ranks := tuple(ranks)), "was" if len(ranks) == 1 else "were"
     lines = "\n  ".join([*words, _ADVICE[cause].format(who=who, was=was)] if cause in _ADVICE else words)
-    return Finding(cause, ranks, stop.group.name, stop.number, tuple(stop.came), lines)
+    return HangFinding(cause, ranks, stop.group.name, stop.number, tuple(stop.came), lines)
 
 
 def _groups(of_rank: dict[int, Dump]) -> tuple[Group, ...]:
@@ -351,7 +351,7 @@ def _odd(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> 
     return [] if len(parties) == 1 else [rank for rank in came if len(best) > 1 or rank not in parties[best[0]]]
 
 
-def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[Finding]:
+def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[HangFinding]:
     """Groups that wait for each other: odd is who breaks with its earlier steps, or who most of a group wait for."""
     if not stops:
         return []

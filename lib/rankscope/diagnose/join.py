@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import of_type, several
+from ..common.frozen import checked, frozen
+from ..common.words import listed
 from ..timeline.timeline import Times, column, words
-from ..values.checks import of_type, several
-from ..values.frozen import checked, frozen
 from .trace import Ints, Trace
 
 # what ends on all ranks at once; the root of a broadcast is done before the others are
@@ -25,7 +26,7 @@ _MOST_PROBLEMS = 30  # sentences
 _OWN_SIZES = ("alltoall", "gather", "scatter", "barrier")  # in which ranks may put in different sizes
 
 
-class _Key(NamedTuple):
+class _CallSignature(NamedTuple):
     """By what a call is recognised: calls of one place in the order fit where these are equal."""
 
     kind: str
@@ -35,7 +36,7 @@ class _Key(NamedTuple):
         return f"{self.kind} of {self.num_bytes:,} bytes" if self.num_bytes >= 0 else self.kind
 
 
-class _Group(NamedTuple):
+class _TracedGroup(NamedTuple):
     name: str
     ranks: tuple[int, ...]  # () where the trace does not say
 
@@ -95,12 +96,12 @@ def join(traces: Sequence[Trace]) -> Joined:
     if not common:
         problems.add("the traces have no step in common: profile the same steps on all ranks")
     said = {name: members for trace in traces for name, members in trace.group_ranks.items()}
-    lines: dict[_Group, dict[int, dict[int, list[int]]]] = {}  # by group, step and row: places of calls
-    rows_of: dict[_Group, list[int]] = {}  # by group: the traces that have it, whether they call it or not
+    lines: dict[_TracedGroup, dict[int, dict[int, list[int]]]] = {}  # by group, step and row: places of calls
+    rows_of: dict[_TracedGroup, list[int]] = {}  # by group: the traces that have it, whether they call it or not
     for row, (trace, mine) in enumerate(zip(traces, steps, strict=True)):
         step_of = _step_of(trace, mine) if by_step else np.full(len(trace.calls), -1)
-        groups = [_Group(name, trace.group_ranks.get(name) or said.get(name, ())) for name in trace.calls.groups]
-        for group in dict.fromkeys([*groups, *(_Group(*one) for one in trace.group_ranks.items())]):
+        groups = [_TracedGroup(name, trace.group_ranks.get(name) or said.get(name, ())) for name in trace.calls.groups]
+        for group in dict.fromkeys([*groups, *(_TracedGroup(*one) for one in trace.group_ranks.items())]):
             lines.setdefault(group, defaultdict(lambda: defaultdict(list)))
             rows_of.setdefault(group, []).append(row)
         of_place = [lines[group] for group in groups]
@@ -143,7 +144,7 @@ def _step_of(trace: Trace, steps: NDArray[Any]) -> Ints:
 
 
 def _matched(
-    traces: Sequence[Trace], group: _Group, step: int, line: dict[int, list[int]], problems: _Problems
+    traces: Sequence[Trace], group: _TracedGroup, step: int, line: dict[int, list[int]], problems: _Problems
 ) -> list[list[int]]:
     """The calls of a group in a step, a row of places each; those that are not on all of its ranks are problems."""
     keys = {row: [_key(traces[row], place) for place in places] for row, places in line.items()}
@@ -169,15 +170,15 @@ def _matched(
     return [places for places in found if sum(place >= 0 for place in places) > 1]
 
 
-def _key(trace: Trace, place: int) -> _Key:
+def _key(trace: Trace, place: int) -> _CallSignature:
     kind = trace.calls.kinds[trace.calls.kind[place]]
-    return _Key(kind, -1 if kind in _OWN_SIZES else int(trace.calls.num_bytes[place]))
+    return _CallSignature(kind, -1 if kind in _OWN_SIZES else int(trace.calls.num_bytes[place]))
 
 
-class _Matcher(SequenceMatcher[_Key]):
+class _Matcher(SequenceMatcher[_CallSignature]):
     """Finds what two lists have in common, the longest pieces first, until it has looked at too many pairs of calls."""
 
-    def __init__(self, usual: list[_Key], own: list[_Key]) -> None:
+    def __init__(self, usual: list[_CallSignature], own: list[_CallSignature]) -> None:
         super().__init__(None, usual, own, autojunk=False)
         count = Counter(own)
         alike = [1 + count[key] for key in usual]
@@ -191,7 +192,7 @@ class _Matcher(SequenceMatcher[_Key]):
         return super().find_longest_match(alo, ahi, blo, bhi)
 
 
-def _compared(usual: list[_Key], own: list[_Key]) -> list[tuple[str, int, int, int, int]]:
+def _compared(usual: list[_CallSignature], own: list[_CallSignature]) -> list[tuple[str, int, int, int, int]]:
     """Blocks that are equal or not, as difflib gives them; what both begin and end with is equal in any case."""
     shorter = min(len(usual), len(own))
     begin = next((place for place in range(shorter) if usual[place] != own[place]), shorter)
@@ -215,7 +216,14 @@ class _Problems:
         self._num_unclear = 0
 
     def compare(
-        self, group: _Group, step: int, trace: Trace, others: list[int], place: int, usual: list[_Key], own: list[_Key]
+        self,
+        group: _TracedGroup,
+        step: int,
+        trace: Trace,
+        others: list[int],
+        place: int,
+        usual: list[_CallSignature],
+        own: list[_CallSignature],
     ) -> None:
         """Note what a rank calls in the place of what the others call there."""
         if not group.name and len(trace.group_ranks) > 1:
@@ -244,25 +252,6 @@ class _Problems:
         if self._num_unclear:
             found.append(f"{self._num_unclear} calls do not fit, and the traces do not say which group they are of")
         return tuple(found)
-
-
-def listed(noun: str, numbers: Sequence[int]) -> str:
-    """Name some of a kind.
-
-    >>> listed("rank", [3]), listed("rank", [0, 1, 2, 3, 6]), listed("step", [1, 4])
-    ('rank 3', 'ranks 0 to 3 and 6', 'steps 1 and 4')
-    """
-    runs: list[list[int]] = []
-    for number in sorted({*numbers}):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [
-        text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else [str(one) for one in run])
-    ]
-    text = f"{', '.join(parts[:-1])} and {parts[-1]}" if len(parts) > 1 else "".join(parts)
-    return f"{noun}{'s' * (len({*numbers}) > 1)} {text}"
 
 
 def _offsets(traces: Sequence[Trace], calls: Ints) -> tuple[Times, Times]:

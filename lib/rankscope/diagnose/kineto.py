@@ -23,13 +23,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import count_of, several, whole
+from ..common.storage import StorageError
+from ..ranks.crew import Crew, Worker
+from ..ranks.host import num_cores
+from ..ranks.worker import answer
 from ..timeline.events import TraceFile, is_ours, readable
 from ..timeline.timeline import Span, Timeline, Times, collective
-from ..values.checks import count_of, several, whole
-from ..values.storage import StorageError
-from ..workers.crew import Crew, Worker
-from ..workers.host import num_cores
-from ..workers.worker import answer
 from .dumps import is_dump
 from .trace import Calls, Ints, Trace
 
@@ -164,7 +164,7 @@ def _read_safely(num_files: int, path: Path) -> tuple[Trace, int] | str:
         return str(error).removeprefix(f"{path}: ")
 
 
-class _Args(
+class _KinetoArgs(
     msgspec.Struct,
     gc=False,
     rename={"name": "Collective name", "num_in": "In msg nelems", "group": "Process Group Name"}
@@ -182,7 +182,7 @@ class _Args(
     correlation: Any = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _KinetoEvent(msgspec.Struct, gc=False):
     """Of an event the fields that are read."""
 
     ph: str | int | float | None = None
@@ -192,7 +192,7 @@ class _Event(msgspec.Struct, gc=False):
     tid: str | int | float | None = None
     ts: str | int | float | None = None
     dur: str | int | float | None = None
-    args: _Args | list[Any] | str | int | float | bool | None = None
+    args: _KinetoArgs | list[Any] | str | int | float | bool | None = None
 
 
 class _Role(NamedTuple):
@@ -242,7 +242,7 @@ def _kind(name: str) -> str:
     return "reduce_scatter" if word == "reducescatter" else "alltoall" if "alltoa" in plain else word
 
 
-def _size(args: _Args) -> tuple[int, int]:
+def _size(args: _KinetoArgs) -> tuple[int, int]:
     """The elements that a rank puts in, and the bytes of one; -1 for unknown, 0 for elements of a list of tensors."""
     if isinstance(args.bytes, int):
         return min(args.bytes, 2**50), 1
@@ -258,7 +258,7 @@ def _size(args: _Args) -> tuple[int, int]:
 
 
 def _correlation(args: Any) -> int:
-    number = args.correlation if isinstance(args, _Args) else None
+    number = args.correlation if isinstance(args, _KinetoArgs) else None
     return number if isinstance(number, int) and 0 <= number < 2**63 else -1
 
 
@@ -303,7 +303,7 @@ class _Roles(dict[Any, int]):
 
 def _read(path: Path, num_files: int) -> tuple[Trace, int]:
     """The trace of a file, and the number of ranks of its job, 0 where it does not say."""
-    file = TraceFile[Any](path, _Event | list[Any] | str | int | float | bool | None, MOST_TRACE_BYTES)
+    file = TraceFile[Any](path, _KinetoEvent | list[Any] | str | int | float | bool | None, MOST_TRACE_BYTES)
     with readable(path):
         reader = _Reader()
         for entries in file.pieces():
@@ -341,7 +341,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._roles, self._threads = _Roles(), _Places()
-        self._begun = defaultdict[Any, list[_Event]](list)  # the B events of each thread that have no E yet
+        self._begun = defaultdict[Any, list[_KinetoEvent]](list)  # the B events of each thread that have no E yet
         self._num_begun = 0
         self._num_others = Counter[str]()
         self._pieces = list[tuple[NDArray[Any], ...]]()
@@ -350,7 +350,7 @@ class _Reader:
         self._sizes = dict[int, tuple[int, int, str, str]]()
 
     def take(self, entries: list[Any]) -> None:
-        events = [one for one in entries if type(one) is _Event and one.ph != "B" and one.ph != "E"]
+        events = [one for one in entries if type(one) is _KinetoEvent and one.ph != "B" and one.ph != "E"]
         if len(events) < len(entries):
             events += self._paired(entries)
         codes = np.array([self._roles[one.ph, one.cat, one.name] for one in events], np.int64)
@@ -377,17 +377,17 @@ class _Reader:
         detailed = np.array([role.role in _DETAILED or role.kind.startswith("memcpy") for role in roles], bool)[codes]
         for place in np.flatnonzero(detailed).tolist():
             args, role = events[place].args, roles[codes[place]]
-            if isinstance(args, _Args):
+            if isinstance(args, _KinetoArgs):
                 kind = _kind(str(args.name)) if args.name is not None else role.kind
                 self._sizes[self._num_kept + place] = *_size(args), str(args.group or ""), kind
         self._num_kept += len(events)
         self._pieces.append((codes.astype(np.int32), threads.astype(np.int32), start_us, length_us, numbers))
 
-    def _paired(self, entries: list[Any]) -> list[_Event]:
+    def _paired(self, entries: list[Any]) -> list[_KinetoEvent]:
         """Events made of pairs of B and E."""
         done = []
         for one in entries:
-            if type(one) is not _Event:
+            if type(one) is not _KinetoEvent:
                 self._num_others["unreadable"] += 1
             elif one.ph == "B":
                 self._num_begun += 1
@@ -414,7 +414,9 @@ class _Reader:
         # the first start is taken off before scaling: absolute times have no bits to spare
         start_us -= start_us.min()
         self._known = list(self._roles.places)
-        self._events = _Events(code, thread, start_us / 1e6, (start_us + length_us) / 1e6, number, np.arange(code.size))
+        self._events = _EventColumns(
+            code, thread, start_us / 1e6, (start_us + length_us) / 1e6, number, np.arange(code.size)
+        )
         group_ranks = _group_ranks(fields)
         calls, call_of = self._calls(tuple(group_ranks))
         gradients = self._of("evaluate", "gradient")
@@ -430,13 +432,13 @@ class _Reader:
         trace = Trace(rank, timeline, calls, others, source, gradient_bytes, group_ranks)
         return trace, num_ranks if isinstance(num_ranks, int) else 0
 
-    def _of(self, role: str, *kinds: str) -> _Events:
+    def _of(self, role: str, *kinds: str) -> _EventColumns:
         """The events of a role, and of one of these kinds where some are given, in the order of their starts."""
         chosen = [one.role == role and (not kinds or one.kind in kinds) for one in self._known]
         places = np.flatnonzero(np.array(chosen, bool)[self._events.code])
         return self._events.take(places[np.argsort(self._events.start_s[places], kind="stable")])
 
-    def _timeline(self, rank: int, calls: Calls, call_of: Ints, gradients: _Events) -> Timeline:
+    def _timeline(self, rank: int, calls: Calls, call_of: Ints, gradients: _EventColumns) -> Timeline:
         roles, threads, events = self._known, list(self._threads), self._events
         steps = self._of("span", *_STEP_PARTS)
         of_main = self._of("span", "step") if "step" in {role.kind for role in roles} else steps
@@ -484,12 +486,12 @@ class _Reader:
         hulls += [("main", "forward", -1, *times) for times in zip(forward.start_s, forward.stop_s, strict=True)]
         for thread, *times in zip(*_hulls(unpack, ends_s)[1:4], strict=True):
             hulls.append(("main" if thread == main else f"thread {threads[thread][1]}", "unpack", -1, *times))
-        hulls += [("gpu", *one) for one in self._gpu_phases(_Events(*both), backward)]
+        hulls += [("gpu", *one) for one in self._gpu_phases(_EventColumns(*both), backward)]
         spans = Timeline.of(Span(rank, *hull) for hull in hulls)
         timeline = Timeline.concat([Timeline(np.full(rows.place.size, rank), *columns), spans])
         return timeline.take(np.argsort(timeline.start_s, kind="stable"))
 
-    def _gpu_phases(self, ranges: _Events, backward: _Events) -> list[tuple[str, int, float, float]]:
+    def _gpu_phases(self, ranges: _EventColumns, backward: _EventColumns) -> list[tuple[str, int, float, float]]:
         """For each range on the CPU, and each gap between two, its kind, its step, and from when to when the GPU works
         on what was launched there; collectives wait for others, and are left out."""
         is_step = np.array([self._known[code].kind == "step" for code in ranges.code.tolist()], bool)
@@ -514,7 +516,7 @@ class _Reader:
 
     def _calls(self, groups: tuple[str, ...]) -> tuple[Calls, Ints]:
         """The collectives, and for each event the place of the one that it is of, or -1."""
-        launches, found = self._of("launch"), list[_Call]()
+        launches, found = self._of("launch"), list[_CallParts]()
         kernels, ranges = self._of("nccl"), (self._of("comms"), self._of("label"), launches)
         started = _started(kernels, self._of("runtime"))
         around = [_around(spans, started) for spans in ranges]
@@ -554,7 +556,7 @@ class _Reader:
         ]
         return Calls(*columns), call_of
 
-    def _call(self, place: int, inside: list[int], launch_s: float) -> _Call:
+    def _call(self, place: int, inside: list[int], launch_s: float) -> _CallParts:
         """The call that is worked on here and was launched inside these, with what any of them says of it."""
         places = [place, *inside]
         said = [self._sizes[one] for one in places if one in self._sizes]
@@ -563,9 +565,9 @@ class _Reader:
         group = next((group for *_, group, _ in said if group), "")
         num_bytes = next((num * size for num, size, *_ in said if num >= 0 and size > 0), -1)
         times = float(self._events.start_s[place]), float(self._events.stop_s[place])
-        return _Call(group, kind, num_bytes, launch_s, *times, places)
+        return _CallParts(group, kind, num_bytes, launch_s, *times, places)
 
-    def _launches_of(self, gloo: _Events, launches: _Events) -> Ints:
+    def _launches_of(self, gloo: _EventColumns, launches: _EventColumns) -> Ints:
         """For each piece of Gloo's work its launch, or -1: those of a kind are worked on in their order."""
         launch_of = np.full(gloo.place.size, -1)
         for with_size, kinds in (
@@ -574,7 +576,7 @@ class _Reader:
             (False, {"reduce_scatter": "allreduce"}),
         ):  # Gloo has no other
 
-            def key(events: _Events, row: int, with_size: bool, kinds: dict[str, str]) -> tuple[str, int]:
+            def key(events: _EventColumns, row: int, with_size: bool, kinds: dict[str, str]) -> tuple[str, int]:
                 kind, num = self._known[events.code[row]].kind, self._sizes.get(int(events.place[row]), (-1,))[0]
                 return kinds.get(kind, kind), num if with_size else -1
 
@@ -587,7 +589,7 @@ class _Reader:
                     launch_of[row] = line.popleft()
         return launch_of
 
-    def _gloo_groups(self, gloo: _Events, launches: _Events, groups: tuple[str, ...]) -> list[str]:
+    def _gloo_groups(self, gloo: _EventColumns, launches: _EventColumns, groups: tuple[str, ...]) -> list[str]:
         """The group of each piece of Gloo's work: a group has two threads, started when it was made. "" if unclear."""
         threads = list(self._threads)
         if len(groups) == 1:
@@ -599,7 +601,7 @@ class _Reader:
         return [named.get(threads[one][1], "") for one in gloo.thread.tolist()]
 
 
-class _Call(NamedTuple):
+class _CallParts(NamedTuple):
     group: str
     kind: str
     num_bytes: int
@@ -609,7 +611,7 @@ class _Call(NamedTuple):
     places: list[int]  # of the events that are of it
 
 
-class _Events(NamedTuple):
+class _EventColumns(NamedTuple):
     """Columns of events: places of role and thread, times, correlation or bytes, and the place among all kept."""
 
     code: Ints
@@ -619,11 +621,11 @@ class _Events(NamedTuple):
     number: Ints
     place: Ints
 
-    def take(self, chosen: NDArray[Any]) -> _Events:
-        return _Events(*(one[chosen] for one in self))
+    def take(self, chosen: NDArray[Any]) -> _EventColumns:
+        return _EventColumns(*(one[chosen] for one in self))
 
 
-def _started(kernels: _Events, runtime: _Events) -> _Events:
+def _started(kernels: _EventColumns, runtime: _EventColumns) -> _EventColumns:
     """For each kernel the call of CUDA that started it: its start is nan where there is none."""
     runtime = runtime.take(np.argsort(runtime.number, kind="stable"))
     runtime = runtime.take(np.flatnonzero(runtime.number >= 0))
@@ -639,7 +641,7 @@ def _within(at_s: Times, start_s: Times, stop_s: Times) -> tuple[Ints, NDArray[n
     return row, (row >= 0) & (at_s <= np.append(stop_s, -np.inf)[row])
 
 
-def _around(spans: _Events, inner: _Events) -> Ints:
+def _around(spans: _EventColumns, inner: _EventColumns) -> Ints:
     """For each inner event the span of its thread in which it starts, as a row of `spans`, or -1."""
     num_spans = spans.place.size
     thread = np.concatenate([spans.thread, inner.thread])
@@ -657,7 +659,7 @@ def _around(spans: _Events, inner: _Events) -> Ints:
     return found
 
 
-def _hulls(events: _Events, cuts_s: Times) -> _Events:
+def _hulls(events: _EventColumns, cuts_s: Times) -> _EventColumns:
     """One event from the start of the first to the end of the last, for those between the same cuts."""
     group = np.searchsorted(cuts_s, events.start_s, "right")
     firsts = np.flatnonzero(np.diff(group, prepend=-1))

@@ -32,11 +32,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
+from ..common.checks import of_type, whole
 from ..timeline import Span, Timeline
-from ..values.checks import of_type, whole
 from . import patches
 from .diagnosis import own_times
-from .exchange import BoundedStore, Exchange, described, tell
+from .exchange import BoundedStore, StoreExchange, described, tell
 from .late_ranks import lateness
 from .trace import Calls, Trace
 from .verdict import headline
@@ -67,7 +67,7 @@ def _stamping(method: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compiler.disable(guarded)  # type: ignore[no-untyped-call,no-any-return]
 
 
-class Step(msgspec.Struct, array_like=True):
+class WatchedStep(msgspec.Struct, array_like=True):
     """What a rank did from one `next` of the loader to the first one after its gradients were reduced.
 
     Stamps are nanoseconds of `time.perf_counter_ns`; on CUDA events of a stream, until they have come to pass. What the
@@ -141,20 +141,20 @@ class Watched:
         store = dist.distributed_c10d._get_default_store()
         prefix = f"rankscope.watch/{self._group}/{next(_numbers)}"
         self._store = BoundedStore(dist.distributed_c10d.PrefixStore(prefix, store))
-        self._exchange = Exchange(self._store, self._rank, self._ranks, self._numbers_of, self._line_of, report)
+        self._exchange = StoreExchange(self._store, self._rank, self._ranks, self._numbers_of, self._line_of, report)
         self._is_cuda = next(model.parameters()).is_cuda
         self._undo = ExitStack()
         self._was_entered = False
         self._is_open = False  # that stamps are taken
         self._is_closed = False
-        self._step: Step | None = None  # the one under way
+        self._step: WatchedStep | None = None  # the one under way
         self._stamps: Any = deque(maxlen=0)  # of the step, if there is one
         self._now: Callable[[], Any] = _event if self._is_cuda else time.perf_counter_ns
         self._num_steps, self._syncs, self._reduces, self._in_backward = 0, False, False, False
         self._gradient_bytes = sum(one.nbytes for one in model.parameters() if one.requires_grad)
-        self._ended = deque[Step]()  # whose stamps may lie ahead, on the GPU
-        self._kept = deque[Step](maxlen=keep)
-        self._window = list[Step]()  # the steps that the next line is about, and the one before them
+        self._ended = deque[WatchedStep]()  # whose stamps may lie ahead, on the GPU
+        self._kept = deque[WatchedStep](maxlen=keep)
+        self._window = list[WatchedStep]()  # the steps that the next line is about, and the one before them
 
     def __enter__(self) -> Watched:
         if self._was_entered:
@@ -227,7 +227,7 @@ class Watched:
             for rank in others:
                 if self._has_traces([rank]):
                     (message,) = self._store.call("multi_get", [f"trace/{rank}"])
-                    by_rank[rank] = msgspec.json.decode(zlib.decompress(message), type=list[Step])
+                    by_rank[rank] = msgspec.json.decode(zlib.decompress(message), type=list[WatchedStep])
             reason = "which have not left their watch"
         except (RuntimeError, OSError) as error:  # the store is gone, or its server is stopped
             reason = described(error)
@@ -336,7 +336,7 @@ class Watched:
             if len(self._ended) + len(self._window) > self._every:
                 self._end_windows()
         self._reduces = self._in_backward = False
-        self._step = step = Step(self._num_steps, stamp, ran) if goes_on else None
+        self._step = step = WatchedStep(self._num_steps, stamp, ran) if goes_on else None
         self._stamps = deque(maxlen=0) if step is None else step.stamps
 
     # ---- what the ranks tell each other
@@ -372,7 +372,7 @@ class Watched:
 
     # ---- called in the thread of the exchange
 
-    def _numbers_of(self, steps: list[Step]) -> NDArray[np.float64]:
+    def _numbers_of(self, steps: list[WatchedStep]) -> NDArray[np.float64]:
         own = own_times(_trace(self._rank, steps))
         return np.column_stack([own.steps, own.window_s, own.starved_s, own.phase_s])
 
@@ -420,7 +420,7 @@ def _num_bytes(args: tuple[Any, ...]) -> int:
     return sum(one.numel() * one.element_size() for one in tensors[-1] if isinstance(one, Tensor)) if tensors else 0
 
 
-def _in_ns(step: Step, event: Any, ns: int) -> tuple[Step, tuple[Any, int]]:
+def _in_ns(step: WatchedStep, event: Any, ns: int) -> tuple[WatchedStep, tuple[Any, int]]:
     """The step with nanoseconds in the place of events, and its begin in both; `event` came to pass at `ns`."""
 
     def at(stamp: Any) -> int | None:
@@ -429,10 +429,10 @@ def _in_ns(step: Step, event: Any, ns: int) -> tuple[Step, tuple[Any, int]]:
     stamps = [(phase, begins, at(stamp)) for phase, begins, stamp in step.stamps]
     calls = [[*about, at(launch), at(stop)] for *about, launch, stop in step.calls]
     begin: Any = at(step.begin)  # the clock is read from step to step: elapsed_time has 24 bits
-    return Step(step.number, begin, step.ran, at(step.end), step.ran_at_end, stamps, calls), (step.begin, begin)
+    return WatchedStep(step.number, begin, step.ran, at(step.end), step.ran_at_end, stamps, calls), (step.begin, begin)
 
 
-def _trace(rank: int, steps: Sequence[Step]) -> Trace:
+def _trace(rank: int, steps: Sequence[WatchedStep]) -> Trace:
     """What these steps were, in the words of a `Trace`, from the begin of the first."""
     rows, calls = list[tuple[Any, ...]](), [call for step in steps for call in step.calls]
     for step in steps:
@@ -459,7 +459,7 @@ def _trace(rank: int, steps: Sequence[Step]) -> Trace:
     return Trace(rank, timeline, Calls(*places, *columns, *known), source="watch")
 
 
-def _phases(step: Step) -> Iterator[tuple[Any, ...]]:
+def _phases(step: WatchedStep) -> Iterator[tuple[Any, ...]]:
     """The outermost of phases within each other, without one that the step began within."""
     begun = dict[str, list[int]]()
     for phase, begins, stamp in step.stamps:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..common.storage import PathLike
+from ..common.words import listed
 from ..timeline import Span, Timeline
-from ..values.storage import PathLike
 from .diagnosis import JobDiagnosis
-from .join import Joined, listed
+from .join import Joined
 from .trace import Trace
 from .verdict import in_ms
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import of_type, whole
+from ..common.frozen import checked, frozen
 from ..timeline.timeline import Timeline, Times, column, intersect, merge, words
-from ..values.checks import of_type, whole
-from ..values.frozen import checked, frozen
 
 Ints = NDArray[np.int64]
 PHASES = ("loader", "h2d", "zero_grad", "forward", "backward", "optimizer", "host")  # "host" is what no span covers

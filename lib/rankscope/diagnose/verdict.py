@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from .join import listed
+from ..common.words import and_joined, listed
 from .late_ranks import LEAST_S, Lateness, LateRank, Seconds, median_of_others
 from .trace import PHASES
 
@@ -44,7 +44,7 @@ def sentences(found: Lateness, steps: Sequence[int], host_s: Seconds, is_complet
     `steps` are the numbers of the steps; `host_s`, steps by ranks by phases, is the time of the phase "host" by the
     phase before it. A job is called balanced only if it `is_complete`, with a trace of each rank.
     """
-    words = _Words(found, steps, host_s)
+    words = _VerdictWords(found, steps, host_s)
     if not found.groups:
         return words.of_nobody(is_complete)
     lines = []
@@ -53,7 +53,7 @@ def sentences(found: Lateness, steps: Sequence[int], host_s: Seconds, is_complet
     return lines
 
 
-class _Words:
+class _VerdictWords:
     def __init__(self, found: Lateness, steps: Sequence[int], host_s: Seconds) -> None:
         self._found = found
         self._steps = steps
@@ -208,7 +208,7 @@ def headline(found: Lateness, steps: Sequence[int]) -> str:
     if not found.groups:
         seldom = [_late_in(found, place, rows) for place, rows in _seldom_late(found)]
         if found.is_balanced and seldom:
-            return f"no rank is late in most steps of {step}; {_and(seldom)}"
+            return f"no rank is late in most steps of {step}; {and_joined(seldom)}"
         if found.is_balanced:
             return f"balanced, {step} per step"
         where = _few_steps(found, steps) or _last_ranks(found)
@@ -234,7 +234,7 @@ def headline(found: Lateness, steps: Sequence[int]) -> str:
     for cause, ranks in by_first_cause.items():
         its = "its" if len(ranks) == 1 else "their"
         each.append(f"{listed('rank', ranks)} {mostly}{_because(cause, its)}")
-    return f"{who} are late {_pattern(group)}, {_and(each)}: {cost}"
+    return f"{who} are late {_pattern(group)}, {and_joined(each)}: {cost}"
 
 
 def _because(cause: str, its: str) -> str:
@@ -300,7 +300,7 @@ def _few_steps(found: Lateness, steps: Sequence[int]) -> str:
         longer = in_ms(float(longer_s.sum()))
         said.append(f"rank {found.ranks[last]} takes {longer} longer in step {steps[row]}, mostly in {phase}")
     in_steps = "one step" if num_steps == 1 else f"{num_steps} steps"
-    words = f"Most of it is in {in_steps} of {len(waits_s)}: {_and(said)}."
+    words = f"Most of it is in {in_steps} of {len(waits_s)}: {and_joined(said)}."
     other_steps = longest_first[num_steps:]
     if not other_steps.size:
         return words
@@ -317,7 +317,7 @@ def _last_ranks(found: Lateness) -> str:
     others = len(last) - _MOST_LISTED
     if others > 0:
         said.append(f"{others} other{'s' if others > 1 else ''} in the rest")
-    return f"The last to arrive is {_and(said)} of {num_steps} steps."
+    return f"The last to arrive is {and_joined(said)} of {num_steps} steps."
 
 
 def _phases_of_the_last(found: Lateness) -> str:
@@ -329,7 +329,7 @@ def _phases_of_the_last(found: Lateness) -> str:
     shares = longer_s / max(float(longer_s.sum()), 1e-12)
     chosen = [place for place in np.argsort(-shares, kind="stable").tolist() if shares[place] >= _LEAST_LISTED]
     said = [f"{_phase(PHASES[place], 'its')} ({shares[place]:.0%})" for place in chosen[:_MOST_LISTED]]
-    return f"Its extra time is spent in {_and(said)}." if said else ""
+    return f"Its extra time is spent in {and_joined(said)}." if said else ""
 
 
 # ---- words
@@ -356,12 +356,6 @@ def _range(seconds: Sequence[float]) -> str:
 
 def _span(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"
-
-
-def _and(parts: Sequence[str]) -> str:
-    if len(parts) < 2:
-        return "".join(parts)
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def in_ms(seconds: float) -> str:

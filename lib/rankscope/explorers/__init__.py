@@ -1,37 +1,26 @@
-"""Explorers: move a slider, see the prediction change; widgets over pure functions."""
+"""Explorers: move a slider, see the prediction change; widgets over pure functions.
+
+Each explorer of the catalogue is an attribute, like `explorers.samplers`; it is imported when it is first used.
+"""
 
 from __future__ import annotations
 
-from .allreduce import allreduce
-from .boxes import boxes
-from .catalogue import gallery
-from .data_parallel import data_parallel
-from .ddp import ddp
-from .machine import machine
-from .nccl import nccl
-from .parts import parts
-from .pipeline import pipeline
-from .pipeline_parallel import pipeline_parallel
-from .player import player
-from .samplers import samplers
-from .transfers import transfers
-from .uneven import uneven
-from .zero import zero
+from typing import Any
 
-__all__ = [
-    "allreduce",
-    "boxes",
-    "data_parallel",
-    "ddp",
-    "gallery",
-    "machine",
-    "nccl",
-    "parts",
-    "pipeline",
-    "pipeline_parallel",
-    "player",
-    "samplers",
-    "transfers",
-    "uneven",
-    "zero",
-]
+from .entries import catalogue
+from .entries import gallery as gallery
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_") and name != "__all__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    shown = {entry.name: entry.show for entry in catalogue()}
+    if name == "__all__":
+        return sorted(["gallery", *shown])
+    if name not in shown:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return shown[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *[entry.name for entry in catalogue()]})

@@ -13,16 +13,20 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
+from ..common.checks import of_type, one_line, printable, truth, whole
+from ..common.units import bytes_words
+from ..common.words import run_words
 from ..figures.marks import Drawing
 from ..figures.svg import to_svg
-from ..values.checks import of_type, one_line, printable, runs, truth, whole
-from ..values.units import bytes_words
 
 MOST_SVG_BYTES = 55_000  # of the picture that a notebook stores; a larger one is left out
 _MOST_LINE_CHARACTERS = 2000
 # what ast.parse and ast.literal_eval raise, as their documentation says; TypeError is for {[]: 1}
 _NO_LITERAL = SyntaxError, ValueError, TypeError, RecursionError, MemoryError
 Now = Any  # what every setting is set to: a named tuple, so that it can be a key of a cache
+
+
+ALL: tuple[Any, ...] = ()  # of a setting that moves on the site: every value that its control offers
 
 
 class Steps(tuple[Any, ...]):
@@ -96,7 +100,7 @@ class Setting(NamedTuple):
         """
         if isinstance(self.default, bool):
             return "False or True"
-        return ", ".join(map(repr, self.values) if self.kind is str else runs(self.values, " to "))
+        return ", ".join(map(repr, self.values) if self.kind is str else run_words(self.values, " to "))
 
 
 def jitter(default: int, what: str) -> Setting:

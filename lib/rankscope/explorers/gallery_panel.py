@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 from urllib.parse import parse_qs, quote
 
 import ipywidgets as widgets
 
-from .catalogue import CATALOGUE, ENTRIES
+from .opening import Entry
 from .panel import Panel, Pictured
 
 
 class Gallery(Pictured):
-    def __init__(self, inputs: Mapping[str, Any], opened: str, address: str | None) -> None:
-        self.inputs, self.linked, self.made = inputs, address is not None, dict[str, Panel]()
+    def __init__(self, entries: Sequence[Entry], inputs: Mapping[str, Any], opened: str, address: str | None) -> None:
+        self.entries = {entry.name: entry for entry in entries}
+        self.inputs = inputs
+        self.linked = address is not None
+        self.made: dict[str, Panel] = {}
         state = parse_qs(address or "").get("state", [""])[0]
-        named = next((name for name in ENTRIES if name in state.partition("(")[0].split(".")), opened)
+        named = next((name for name in self.entries if name in state.partition("(")[0].split(".")), opened)
         self.picked = widgets.ToggleButtons(
-            options=[(entry.title, entry.name) for entry in CATALOGUE], value=named, style={"button_width": "auto"}
+            options=[(entry.title, entry.name) for entry in entries], value=named, style={"button_width": "auto"}
         )
         self.heading, self.place, self.link = widgets.HTML(), widgets.VBox(), widgets.HTML()
         super().__init__([self.picked, self.heading, self.place, self.link])
@@ -36,7 +39,7 @@ class Gallery(Pictured):
         return self.panel.still()
 
     def _show(self, _: object = None) -> None:
-        entry = ENTRIES[self.picked.value]
+        entry = self.entries[self.picked.value]
         if entry.name not in self.made:
             given = [self.inputs[entry.name]] if self.inputs.get(entry.name) else []
             self.made[entry.name] = entry.show(*given)

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..cluster import Link
-from ..ddp.cost import cost as cost_of_link
-from ..networks import Cost, Measured, Network, registered
-from ..values.checks import count_of, printable
-from ..values.units import bytes_words
+from ..common.checks import count_of, printable
+from ..common.units import bytes_words
+from ..networks import Cost, Measured, Network, registered, ring_cost
 from .explorer import Now, Setting, Steps
 
 DEFAULT = "abci_a100_4x8"  # four nodes of eight A100s: a job that many people have run
@@ -74,7 +73,7 @@ class Networks:
     def cost(self, now: Now) -> Cost:
         """Return the cost of an allreduce: the network's, or that of a ring over links set by hand."""
         if now.network == BY_HAND:
-            return cost_of_link(Link(now.alpha_us / 1e6, now.gb_per_s * 1e9), now.num_ranks)
+            return ring_cost(Link(now.alpha_us / 1e6, now.gb_per_s * 1e9), now.num_ranks)
         return self.by_name[now.network].cost(now.num_ranks)
 
     def about(self, now: Now, most_bytes: float) -> list[str]:

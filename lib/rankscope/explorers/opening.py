@@ -1,28 +1,71 @@
-"""From a function that returns an Explorer to one that opens its panel, for which ipywidgets is imported only then."""
+"""From a function that returns an Explorer to one that opens its panel, for which ipywidgets is imported only then.
+
+Such a function with a title and a notebook is an entry of the catalogue, from which `gallery` is made.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..values.extras import naming_extras
+from ..common.extras import naming_extras
+from ..common.frozen import ReadOnly
 from .explorer import Explorer, Setting
 
 if TYPE_CHECKING:
     from .panel import Panel
 
 
+class Given(NamedTuple):
+    """What `gallery` was given: profiles by name, and the profile of a GPU or None."""
+
+    profiles: Mapping[str, Any]
+    gpu: Any
+
+
+def _no_inputs(given: Given) -> Any:
+    return None
+
+
+class Entry(NamedTuple):
+    """The function that opens an explorer, a title, and the notebook (its file's stem) that explains it.
+
+    `inputs` returns what the explorer takes of what the gallery was given, None if that is nothing. It raises
+    ValueError for what is no profile. `on_the_site` has the settings that move on its static page, where no kernel
+    runs, with their values; `ALL` stands for every value of the control.
+    """
+
+    show: Callable[..., Panel]
+    title: str
+    notebook: str
+    inputs: Callable[[Given], Any] = _no_inputs
+    on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly()
+
+    @property
+    def name(self) -> str:
+        return self.show.__name__
+
+
+ENTRIES: dict[str, Entry] = {}  # by name, of the modules that were imported
+
+
 def shows(
-    settings: Sequence[Setting], opens: str = "panel.Panel"
+    settings: Sequence[Setting],
+    opens: str = "panel.Panel",
+    *,
+    title: str = "",
+    notebook: str = "",
+    inputs: Callable[[Given], Any] = _no_inputs,
+    on_the_site: Mapping[str, tuple[Any, ...]] = ReadOnly(),
 ) -> Callable[[Callable[..., Explorer]], Callable[..., Panel]]:
     """Make of a function that returns an Explorer one that opens its panel, and takes settings as keywords, too.
 
     The new function's signature and docstring list the settings; `explorer_of` gives the Explorer. `opens` is the
     module and the class of the panel, which is imported when one is opened, so that importing an explorer does not need
-    ipywidgets.
+    ipywidgets. With a `title` the function becomes an `Entry` of the catalogue; see there for the last three.
     """
 
     def decorate(make: Callable[..., Explorer]) -> Callable[..., Panel]:
@@ -52,6 +95,8 @@ def shows(
             "__signature__": inspect.Signature(parameters, return_annotation="Panel"),
             "explorer": made,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
         }
+        if title:
+            ENTRIES[make.__name__] = Entry(show, title, notebook, inputs, on_the_site)
         return show
 
     return decorate

@@ -9,7 +9,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from ..values.checks import printable
+from ..common.checks import printable
 from .explorer import MOST_SVG_BYTES, Explorer, Now, Setting, Steps
 
 _MOST_COLUMN_PX = 400  # so that two columns fit next to JupyterLab's file browser on a screen of 1,280 px

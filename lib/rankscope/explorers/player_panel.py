@@ -6,9 +6,9 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from .core.player import MOST_STEPS, instants
 from .explorer import Explorer, Now
 from .panel import Panel
-from .player import MOST_STEPS, instants
 
 _ABOVE = 6  # controls over the picture; the links are below it
 

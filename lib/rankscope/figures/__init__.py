@@ -1,47 +1,42 @@
 """Figures: a noun becomes a drawing, a drawing is painted on matplotlib Axes (here) or as SVG (`svg.to_svg`).
 
-Every function takes what it draws and an optional `ax`, returns the Axes, and never shows. matplotlib is imported when
-the first figure is drawn.
+Every function takes what it draws and an optional `ax`, returns the Axes, and never shows. The core and the subpackages
+name their figures in their `Extension`; each is loaded, and matplotlib with it, when it is first used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from ..values.extras import naming_extras
-from ..values.lazy import lazy
-from .assignments import draw_assignment, draw_coverage, draw_label_counts
-from .ddp import draw_buckets
+from ..common.extensions import extensions
+from ..common.extras import naming_extras
 from .marks import Drawing
-from .rankings import draw_winners
-from .schedules import draw_link_load, draw_schedule
-from .timelines import draw_timeline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from .lines import bucket_caps, costs, curves, queue_fill, zero_memory
-    from .profiles import copies, profile
 
-__all__ = [
-    "assignment",
-    "bucket_caps",
-    "buckets",
-    "copies",
-    "costs",
-    "coverage",
-    "curves",
-    "label_counts",
-    "link_load",
-    "profile",
-    "queue_fill",
-    "schedule",
-    "timeline",
-    "winners",
-    "zero_memory",
-]
+def _modules() -> dict[str, str]:
+    """The module of each figure, by the figure's name."""
+    modules: dict[str, str] = {}
+    for extension in extensions():
+        modules.update(extension.figures)
+    return modules
+
+
+@cache
+def _figure(name: str) -> Callable[..., Axes]:
+    with naming_extras("rankscope.figures"):
+        module = import_module(_modules()[name])
+    draw = getattr(module, f"draw_{name}", None)
+    if draw is not None:
+        return _painted(draw)
+    figure: Callable[..., Axes] = getattr(module, name)
+    return figure
 
 
 def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
@@ -65,24 +60,13 @@ def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
     return figure
 
 
-assignment = _painted(draw_assignment)
-buckets = _painted(draw_buckets)
-coverage = _painted(draw_coverage)
-label_counts = _painted(draw_label_counts)
-link_load = _painted(draw_link_load)
-schedule = _painted(draw_schedule)
-timeline = _painted(draw_timeline)
-winners = _painted(draw_winners)
+def __getattr__(name: str) -> Any:
+    if name == "__all__":
+        return sorted(_modules())
+    if name not in _modules():
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _figure(name)
 
-__getattr__, __dir__ = lazy(
-    __name__,
-    {
-        "bucket_caps": "lines",
-        "copies": "profiles",
-        "costs": "lines",
-        "curves": "lines",
-        "profile": "profiles",
-        "queue_fill": "lines",
-        "zero_memory": "lines",
-    },
-)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_modules()})

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..common.checks import count_of, of_type, one_of, whole
 from ..sampling.assignment import Assignment
 from ..sampling.audit import EpochAudit, audit
-from ..values.checks import count_of, of_type, one_of, whole
 from .marks import Drawing, Key, Rects, Texts, numbers_on, whole_ticks
 from .palette import ALARM, PAPER, diverging, ramp, rank_colors
 

@@ -1,130 +1,22 @@
-"""Figures that go straight onto matplotlib Axes: what they have in common, and those over any quantity."""
+"""Figures of lines: over any quantity, queues over time, and costs over the size of a message."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from ..ddp.recommend import Recommendation
-from ..values.checks import count_of, number, of_type, whole
-from ..values.frozen import optional
-from ..values.units import bytes_words, time_unit
-from ..zero.model import ZeroMemory
-from .axes import as_text, ground, keys_below, to_axes
-from .ddp import PARTS, until_alike
-from .marks import spread_out
-from .memory import draw_memory
+from ..common.checks import count_of, number, whole
+from ..common.frozen import optional
+from ..common.units import bytes_words
+from .axes import as_text
+from .line_axes import GREY, LABEL_PT, Floats, dash, explain, line_axes, markers, name_ends, note, size_axes
 from .palette import CATEGORIES, INK, PAPER, Look, looks
 
-Floats = NDArray[np.float64]
-
-LABEL_PT = 8.0
-GREY = "#8a8a8a"
 _MARKERS = "o", "s", "^", "D"
-_DEFAULT_CAP_MB = 25.0  # where DDP's default stands
-
-
-# ---- in common
-
-
-def axes_of(ax: Axes | None, wide: float, high: float) -> Axes:
-    """Return the Axes given, or those of a new figure of that size in inches."""
-    return plt.subplots(figsize=(wide, high), layout="constrained")[1] if ax is None else ax
-
-
-def dress(ax: Axes, title: str, grid: Any = "y", color: str = "#e6e6e6") -> None:
-    as_text(ax.set_title(title, loc="left", fontsize=11, fontweight="bold"))
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(axis=grid, color=color, linewidth=0.7)
-
-
-def power_ticks(ax: Axes, x: Sequence[float] | Floats, words: Callable[[float], str], most: int = 64) -> None:
-    """Put ticks at powers of two between the first and the last x: every 1st, 2nd, 5th, …, for at most so many."""
-    powers = np.arange(np.ceil(np.log2(x[0]) - 1e-9), np.floor(np.log2(x[-1]) + 1e-9) + 1)
-    every = next(step for step in (1, 2, 5, 10, 20, 50) if powers.size <= most * step)
-    shown = 2.0 ** powers[powers % every == 0]
-    ax.set_xticks(shown, [words(one) for one in shown.tolist()])
-    ax.set_xticks([], minor=True)
-
-
-def over_sizes(ax: Axes, sizes: Floats, title: str, label: str = "size of each rank's buffer") -> None:
-    """Dress Axes whose x is the size of a message: ticks at powers of two, in their units."""
-    power_ticks(ax, sizes, bytes_words, most=8)
-    ax.set_xlabel(label)
-    dress(ax, title, grid="both")
-    ax.set_axisbelow(True)
-
-
-def dash(look: Look) -> Any:
-    return (0, (4, 2.5)) if look.dashed else "-"
-
-
-def markers(ax: Axes, name: str, look: Look, x: Any, low: Floats, middle: Floats, high: Floats) -> Any:
-    """A marker for each thing measured, with a bar from low to high; returns them."""
-    style: dict[str, Any] = {"color": look.color, "marker": look.marker, "linestyle": "none", "zorder": 3}
-    spread = np.stack([middle - low, high - middle])
-    style |= {"label": f"{name}, measured", "markersize": 6, "elinewidth": 1, "clip_on": False}
-    return ax.errorbar(x, middle, spread, **style)
-
-
-def explain(ax: Axes, kinds: Mapping[str, Mapping[str, Any]]) -> None:
-    """Say below the figure what lines and markers are, by a dark sample of each."""
-    keys_below(ax, {label: Line2D([], [], **{"color": INK, **style}) for label, style in kinds.items()})
-
-
-def note(ax: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **style: Any) -> None:
-    options: dict[str, Any] = {"textcoords": "offset points", "fontsize": LABEL_PT, "bbox": ground(PAPER)}
-    ax.annotate(text, at, xytext=offset, **options, **style)
-
-
-class _Placer(Artist):
-    """Draws nothing, and is the first to be drawn and measured: places what depends on the limits of the axes."""
-
-    def __init__(self, place: Callable[[], None]) -> None:
-        super().__init__()
-        self._place = place
-        self.set_zorder(-100)
-
-    def draw(self, renderer: Any) -> None:
-        self._place()
-
-    def get_tightbbox(self, renderer: Any = None) -> None:
-        self._place()
-
-
-def name_ends(ax: Axes, ends: Mapping[str, tuple[float, Look]]) -> None:
-    """A piece of each line with its name next to the line's end, and a hair to it; no name covers another.
-
-    They keep their places when the limits or scales of the axes change later.
-    """
-    style: dict[str, Any] = {"transform": ax.transAxes, "clip_on": False}
-    hairs = {name: ax.plot([], [], color=look.color, linewidth=0.7, **style)[0] for name, (_, look) in ends.items()}
-    for name, (_, look) in ends.items():
-        ax.plot([], [], color=look.color, linestyle=(0, (2, 1)) if look.dashed else "-", linewidth=1.8, **style)
-        as_text(ax.text(1.055, 0, name, transform=ax.transAxes, va="center", fontsize=LABEL_PT, color=INK))
-    pieces, words = ax.lines[-len(ends) :], ax.texts[-len(ends) :]
-
-    def place() -> None:
-        into, x = ax.transData + ax.transAxes.inverted(), ax.get_xlim()[1]
-        at = {name: float(into.transform((x, y))[1]) for name, (y, _) in ends.items()}  # 0 bottom … 1 top of the axes
-        names = sorted(at, key=lambda name: at[name])
-        tall = 1.3 * LABEL_PT / (ax.bbox.height / ax.figure.dpi * 72)
-        to = dict(zip(names, spread_out([at[name] for name in names], tall), strict=True))
-        for name, piece, word in zip(ends, pieces, words, strict=True):
-            hairs[name].set_data([1, 1.02], [at[name], to[name]])
-            piece.set_data([1.02, 1.05], [to[name]] * 2)
-            word.set_y(to[name])
-
-    ax.add_artist(_Placer(place))
-    place()
 
 
 # ---- over any quantity
@@ -153,7 +45,7 @@ def curves(
         for values, kind in zip(pair, ("predicted", "executed"), strict=True):
             if values is not None and np.shape(values) != places.shape:
                 raise ValueError(f"{name}, {kind}: {np.shape(values)} values over x of shape {places.shape}")
-    ax = axes_of(ax, 8, 3.6)
+    ax = line_axes(ax, (8, 3.6), title, x_label, y_label)
     ends: dict[str, tuple[float, Look]] = {}
     for place, (name, (predicted, executed)) in enumerate(curves.items()):
         look = Look(CATEGORIES[place], place % 2 == 1, _MARKERS[place % len(_MARKERS)])
@@ -171,7 +63,7 @@ def curves(
         explain(ax, {"predicted": {"linewidth": 1.6}, "executed": dot})
     if len(curves) > 1:
         name_ends(ax, ends)
-    return _finished(ax, title, x_label, y_label)
+    return ax
 
 
 def queue_fill(
@@ -192,7 +84,12 @@ def queue_fill(
     optional("capacity", capacity, whole, 0)
     most = max(int(np.max(waiting, initial=0)) for _, waiting in fills.values())
     tall = max(most, capacity or 0, 1)
-    ax = axes_of(ax, 8, 0.6 + 1.1 * len(fills))
+    finding = f"At most {count_of(most, 'item')} in the queue"
+    if capacity is not None:
+        finding += f", which holds {capacity}"
+    inches = 8, 0.6 + 1.1 * len(fills)
+    y_limits = -0.05 * tall, 1.4 * tall * len(fills)
+    ax = line_axes(ax, inches, title or finding, "time [s]", "items in the queue", y_limits=y_limits, grid="")
     ticks: dict[float, str] = {}
     for row, ((name, (times_s, waiting)), color) in enumerate(zip(fills.items(), CATEGORIES, strict=False)):
         ground = 1.4 * tall * (len(fills) - 1 - row)
@@ -204,10 +101,6 @@ def queue_fill(
         as_text(ax.annotate(name, (0, ground + tall), (0, 3), *coords, fontsize=LABEL_PT))
         ticks |= {ground: "0", ground + tall: f"{tall}"}
     ax.set_yticks(list(ticks), list(ticks.values()))
-    ax.set_ylim(-0.05 * tall, 1.4 * tall * len(fills))
-    finding = f"At most {count_of(most, 'item')} in the queue" + f", which holds {capacity}" * (capacity is not None)
-    _finished(ax, title or finding, "time [s]", "items in the queue")
-    ax.grid(visible=False)
     return ax
 
 
@@ -218,132 +111,6 @@ def _check_pairs(name: str, pairs: Mapping[str, Any]) -> None:
     for one, pair in pairs.items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise ValueError(f"{name}[{one!r}] must be a pair of columns, got {pair!r}")
-
-
-def _finished(ax: Axes, title: str, x_label: str, y_label: str) -> Axes:
-    as_text(ax.set_xlabel(x_label), ax.set_ylabel(y_label))
-    dress(ax, title)
-    return ax
-
-
-# ---- over caps and ranks
-
-
-def bucket_caps(
-    recommendation: Recommendation,
-    measured: Mapping[float | None, Sequence[float]] | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """Draw the predicted step over the cap: computing alone, how much allreduces slow it down, and waiting for them.
-
-    The sweep ends where larger caps change nothing. A ring marks the recommended cap; DDP's default, whose first bucket
-    is smaller, is a diamond at 25 MiB. `measured` has the seconds of steps for some caps (None is the default): markers
-    at the median with the quartiles.
-
-    Raises ValueError for fewer than two caps, for a cap that is not above 0, and for one measured without a step.
-    """
-    found = of_type("recommendation", recommendation, Recommendation)
-    caps = np.array([one.bucket_cap_mb for one in found.candidates], dtype=float)
-    if caps.size < 2 or not (caps > 0).all():
-        raise ValueError(f"recommendation must have at least two caps above 0 to be drawn, got {caps.tolist()}")
-    seen: dict[float | None, Floats] = {}
-    for cap, steps in (measured or {}).items():
-        seen[optional("a cap of measured", cap, number, above=0)] = np.array([number("measured", s, 0) for s in steps])
-    if empty := [cap for cap, steps in seen.items() if not steps.size]:
-        raise ValueError(f"measured must have at least one step for each cap, got none for {empty[0]}")
-    swept = until_alike(found, max((cap for cap in seen if cap is not None), default=0.0))
-    swept = found.candidates[: len(swept) + 1]  # one more, which shows that it stays
-    caps, _, steps_s, waits_s = np.array(swept, dtype=float).T
-    quartiles_s = {cap: np.percentile(steps, (25, 50, 75)) for cap, steps in seen.items()}
-    top_s = max([float(steps_s.max()), found.default.step_s, *(high for _, _, high in quartiles_s.values())])
-    scale, unit = time_unit(top_s)
-
-    ax = axes_of(ax, 9, 4.2)
-    edges = [np.zeros(caps.size), np.full(caps.size, found.alone_s), steps_s - waits_s, steps_s]
-    for low, high, (name, (color, hatched)) in zip(edges[:-1], edges[1:], PARTS.items(), strict=True):
-        style: dict[str, Any] = {"hatch": "///", "edgecolor": INK} if hatched else {}
-        ax.fill_between(caps, low / scale, high / scale, facecolor=color, alpha=0.6, linewidth=0, label=name, **style)
-    ax.plot(caps, steps_s / scale, color=INK, linewidth=1.8, label="step, predicted")
-    hollow: dict[str, Any] = {"linestyle": "none", "color": INK, "markerfacecolor": PAPER, "zorder": 4}
-    ax.plot([_DEFAULT_CAP_MB], [found.default.step_s / scale], "D", label="DDP's default, predicted", **hollow)
-    if found.bucket_cap_mb is not None:
-        place = found.bucket_cap_mb, found.chosen.step_s / scale
-        ax.plot(*place, "o", markersize=11, label="recommended", **hollow)
-        note(ax, f"{found.bucket_cap_mb:g} MiB", place, (0, -16), ha="center", va="top")
-    solid: dict[str, Any] = {"color": INK, "markersize": 5, "zorder": 5, "elinewidth": 1, "clip_on": False}
-    given = {cap: quartiles for cap, quartiles in quartiles_s.items() if cap is not None}
-    default = {_DEFAULT_CAP_MB: quartiles_s[None]} if None in quartiles_s else {}
-    for quartiles, fmt, label in (
-        (given, "s", "measured: median and quartiles"),
-        (default, "D", "DDP's default, measured"),
-    ):
-        if quartiles:
-            low, middle, high = np.array(list(quartiles.values())).T / scale
-            ax.errorbar(list(quartiles), middle, [middle - low, high - middle], fmt=fmt, label=label, **solid)
-
-    ax.set(xscale="log", xlim=(caps[0] / 1.3, caps[-1] * 1.3), ylim=(0, 1.12 * top_s / scale), ylabel=f"step [{unit}]")
-    power_ticks(ax, caps, "{:g}".format)
-    ax.set_xlabel("bucket_cap_mb [MiB]")
-    finding = "No cap is predicted to be worth leaving the default for"
-    if found.bucket_cap_mb is not None:
-        words = f"With {found.bucket_cap_mb:g} MiB a step is predicted to take"
-        finding = f"{words} {found.gain:.1%} less than by default"
-    dress(ax, title or finding, color="#e0e0e0")
-    handles, names = ax.get_legend_handles_labels()
-    keys_below(ax, dict(zip(names, handles, strict=True)))
-    return ax
-
-
-def zero_memory(
-    memories: Mapping[str, ZeroMemory | Sequence[ZeroMemory]],
-    limits_bytes: Mapping[str, float] | None = None,
-    ax: Axes | None = None,
-    title: str | None = None,
-) -> Axes:
-    """Draw what a rank's memory is made of, a bar for each stage or way, or its total over the number of ranks.
-
-    Of one `zero.memory` for each name, the terms: see `draw_memory`. Of several each, which must differ in their
-    number of ranks, the totals as lines, both axes logarithmic, named at their ends. `limits_bytes` are marked by
-    lines.
-
-    Raises ValueError for no memory, for a line of fewer than two numbers of ranks, and for limits below 0, or of lines
-    not above 0.
-    """
-    if isinstance(memories, Mapping) and any(isinstance(one, Sequence) for one in memories.values()):
-        return _memory_lines(memories, limits_bytes or {}, ax, title)
-    return to_axes(draw_memory(cast(Mapping[str, ZeroMemory], memories), limits_bytes, title=title), ax)
-
-
-def _memory_lines(
-    memories: Mapping[str, Any], limits_bytes: Mapping[str, float], ax: Axes | None, title: str | None
-) -> Axes:
-    for name, line in memories.items():
-        if not isinstance(line, Sequence) or not all(isinstance(one, ZeroMemory) for one in line):
-            raise ValueError(f"memories[{name!r}] must be a sequence of ZeroMemory, got {line!r}")
-    if any(len({one.num_ranks for one in line}) < 2 for line in memories.values()):
-        raise ValueError(f"memories must be lines of at least two numbers of ranks, by name, got {list(memories)}")
-    limits = {name: number("limits_bytes", value, above=0) for name, value in limits_bytes.items()}
-    ax = axes_of(ax, 8, 4)
-    ax.set(xscale="log", yscale="log", xlabel="ranks", ylabel="memory of one rank [GB]")
-    ends = {}
-    for place, (name, line) in enumerate(memories.items()):
-        look = Look(CATEGORIES[place % len(CATEGORIES)], place >= len(CATEGORIES), "")
-        ranks, gigabytes = [one.num_ranks for one in line], [one.total_bytes / 1e9 for one in line]
-        ax.plot(ranks, gigabytes, color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
-        ends[name] = gigabytes[-1], look
-    counts = sorted({one.num_ranks for line in memories.values() for one in line})
-    every = [one.total_bytes for line in memories.values() for one in line] + list(limits.values())
-    ax.set(xlim=(counts[0], counts[-1]), ylim=(min(every) / 1.3e9, max(every) * 1.4e-9))
-    for name, value in limits.items():
-        ax.axhline(value / 1e9, color=GREY, linewidth=0.8, zorder=0, label=name)
-        ends[name] = value / 1e9, Look(GREY, False, "")
-    power_ticks(ax, counts, "{:.0f}".format)
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    name_ends(ax, ends)
-    least = min(memories, key=lambda name: ends[name][0])
-    dress(ax, title or f"With {counts[-1]} ranks, {least} needs {ends[least][0]:.3g} GB per rank")
-    return ax
 
 
 # ---- over sizes
@@ -390,9 +157,13 @@ def costs(
     values = np.concatenate([*lines.values(), *(y.ravel() for _, y in points.values())])
     scale, unit = next((pair for pair in _UNITS if values.min() >= pair[0]), _UNITS[-1])
     lowest_y, highest_y = values.min() / scale, values.max() / scale
-    ax = axes_of(ax, 9, 5)
-    ax.set(xscale="log", yscale="log", xlim=(sizes[0], sizes[-1]), ylim=(lowest_y / 2, highest_y * 1.6))
-    ax.set_ylabel(f"time [{unit}]")
+    first, changes = lowest(sizes, np.stack(list(lines.values())) / scale)
+    leaders = [list(lines)[place] for place in (first, *(change.leader for change in changes))]
+    finding = f"Fastest, from small to large: {', '.join(leaders)}"
+    if len(leaders) == 1:
+        finding = f"{leaders[0]} is the fastest at every size"
+    y_limits = lowest_y / 2, highest_y * 1.6
+    ax = size_axes(ax, (9, 5), title or finding, f"time [{unit}]", sizes, y_limits=y_limits, log_y=True)
     if below is not None:
         ax.fill_between(sizes, np.full(sizes.size, lowest_y / 1e3), below / scale, color=_GROUND, zorder=0)
         ax.plot(sizes, below / scale, color=GREY, linewidth=1.2, label="lower bound", zorder=1)
@@ -410,17 +181,11 @@ def costs(
         ends.setdefault(name, (float(middle[-1]), styles[name]))
     if points:
         explain(ax, {"measured: median, from least to most": {"marker": "o", "linestyle": "none"}})
-    first, changes = lowest(sizes, np.stack(list(lines.values())) / scale)
     _draw_changes(ax, changes)
     name_ends(ax, ends)
     if half_bytes is not None:
         ax.axvline(half_bytes, color=INK, linewidth=0.8, linestyle=":", label="n½")
         note(ax, f"n½ = {bytes_words(half_bytes)}", (half_bytes, highest_y * 1.45), (4, 0), va="top")
-    leaders = [list(lines)[place] for place in (first, *(change.leader for change in changes))]
-    finding = f"Fastest, from small to large: {', '.join(leaders)}"
-    if len(leaders) == 1:
-        finding = f"{leaders[0]} is the fastest at every size"
-    over_sizes(ax, sizes, title or finding)
     return ax
 
 

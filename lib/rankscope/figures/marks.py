@@ -9,8 +9,8 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import printable
-from ..values.units import three_digits
+from ..common.checks import printable
+from ..common.units import three_digits
 from .palette import EMPTY, INK, ink_on, ramp
 
 FloatArray = NDArray[np.floating[Any]]

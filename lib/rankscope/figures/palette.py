@@ -101,20 +101,29 @@ _LOOKS = {
 }
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for each algorithm, always the same for those that are known here.
+_MARKERS = ("o", *dict.fromkeys(look.marker for look in _LOOKS.values() if look.marker != "o"))
 
-    Others take, in their order, the looks that are left, and from the start again where there are more than sixteen.
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Return a look for each algorithm, always the same for those that are known here, unless two of them share one.
+
+    Others take, in their order, the hues and lines that are left with a round marker. Where none are left, they begin
+    again with the next marker, so that more than two hundred algorithms look different.
 
     >>> looks(["ring", "mine"])["ring"] == looks(["other", "ring"])["ring"]
     True
     """
     wanted = list(dict.fromkeys(names))
-    known = {name: _LOOKS[name] for name in wanted if name in _LOOKS}
+    known: dict[str, Look] = {}
+    for name in wanted:
+        if name in _LOOKS and _LOOKS[name] not in known.values():
+            known[name] = _LOOKS[name]
     used = {(look.color, look.dashed) for look in known.values()}
     pairs = [(color, dashed) for dashed in (False, True) for color in reversed(CATEGORIES)]
-    free = [pair for pair in pairs if pair not in used] or pairs
-    others = (Look(color, dashed, "o") for color, dashed in cycle(free))
+    free = [Look(color, dashed, _MARKERS[0]) for color, dashed in pairs if (color, dashed) not in used]
+    for marker in _MARKERS[1:]:
+        free += [Look(color, dashed, marker) for color, dashed in pairs]
+    others = cycle([look for look in free if look not in known.values()])
     return {name: known[name] if name in known else next(others) for name in wanted}
 
 

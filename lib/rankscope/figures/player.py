@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from ..collectives.playback import Playback
 from ..collectives.schedule import MOVES, Ints
-from ..values.checks import count_of, number, of_type, several
-from ..values.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
+from ..common.checks import count_of, number, of_type, several
+from ..common.units import bytes_words, round_ticks, time_unit, time_words, times_in_one_unit
 from .marks import Drawing, Key, Lines, Rects, Texts
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ink_on, ramp, rank_colors
 from .schedules import _ADDED, _COPIED

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ..collectives.best import Best
-from ..values.units import bytes_words, round_ticks, time_unit
+from ..common.units import bytes_words, round_ticks, time_unit
 from .marks import Drawing, Key, Lines, Rects, Texts, frame, numbers_on
 from .palette import INK, PAPER, looks
 

@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..collectives.schedule import MOVES, Ints, Schedule, Step
 from ..collectives.verify import holdings
+from ..common.checks import count_of, of_type, whole
+from ..common.frozen import optional
+from ..common.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
+from ..common.words import run_words
 from ..timeline.timeline import Timeline
-from ..values.checks import count_of, of_type, runs, whole
-from ..values.frozen import optional
-from ..values.units import bytes_unit, bytes_words, round_ticks, time_unit, time_words
 from .marks import Drawing, Key, Lines, Rects, Texts, numbers_on, shaded, whole_ticks
 from .palette import CATEGORIES, EMPTY, FAINT, INK, PAPER, ramp, rank_colors
 
@@ -80,7 +81,7 @@ class Message(NamedTuple):
         >>> Message(0, 1, (1, 3, 5, 7, 9), False).words()
         '5 chunks'
         """
-        text = ",".join(runs(sorted(self.chunks), "–"))
+        text = ",".join(run_words(sorted(self.chunks), "–"))
         return text if len(text) <= most else f"{len(self.chunks)} chunks"
 
 

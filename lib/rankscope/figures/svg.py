@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..values.storage import PathLike, write_atomically
+from ..common.storage import PathLike, write_atomically
 from .marks import Drawing, FloatArray, Key, Lines, Rects, Texts
 from .palette import FAINT, INK, PAPER, hatch_on
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import of_type
+from ..common.units import round_ticks, time_unit
 from ..timeline.timeline import WAITS, Timeline
-from ..values.checks import of_type
-from ..values.units import round_ticks, time_unit
 from .marks import Drawing, Key, Rects, Texts, numbers_on
 from .palette import HUES, OTHER, WORK
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..values.lazy import lazy
+from ..common.lazy import lazy
 from .files import DelayedLoad, PartError, write_parts
 from .simulate import idle_share, simulate
 

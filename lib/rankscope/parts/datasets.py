@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
+from ..common.checks import function, number, of_type, several, truth, whole
+from ..ranks.errors import portable
 from ..sampling import shard_files
 from ..timeline import Recorder
-from ..values.checks import function, number, of_type, several, truth, whole
-from ..workers.errors import portable
 from .files import Load, Part, PartError, load_part, loaded
 from .simulate import TRAINER, loader_lane, parts_ahead
 
@@ -161,7 +161,7 @@ class AsyncPartDataset(SyncPartDataset):
         loader = DataLoader(
             _PartFiles(self.load, self.recorder),
             batch_size=None,
-            sampler=_Shard(),
+            sampler=_ShardFiles(),
             num_workers=self.num_loaders,
             prefetch_factor=parts_ahead(self.queue_size, self.num_loaders) // self.num_loaders,
             persistent_workers=True,
@@ -174,7 +174,7 @@ class AsyncPartDataset(SyncPartDataset):
         return loader
 
 
-class _Shard(Sampler[tuple[int, str]]):
+class _ShardFiles(Sampler[tuple[int, str]]):
     """The files of the next epoch, each with its place in the shard."""
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class _PartFiles(Dataset[Any]):
         self._load = load
         self._recorder = recorder
 
-    def __getitem__(self, item: tuple[int, str]) -> dict[str, Tensor] | _Failure:
+    def __getitem__(self, item: tuple[int, str]) -> dict[str, Tensor] | _LoadFailure:
         place, file = item
         worker: Any = get_worker_info()
         recording = self._recorder.span(loader_lane(worker.id), "load", place) if self._recorder else nullcontext()
@@ -202,11 +202,11 @@ class _PartFiles(Dataset[Any]):
             with recording:
                 part = loaded(self._load, file)
         except PartError as error:
-            return _Failure(str(error), portable(error.__cause__ or error))
+            return _LoadFailure(str(error), portable(error.__cause__ or error))
         return {name: torch.as_tensor(rows) for name, rows in part.items()}
 
 
-class _Failure(NamedTuple):
+class _LoadFailure(NamedTuple):
     """Why there is no part: the words of its PartError, and what `load` raised."""
 
     words: str
@@ -218,8 +218,8 @@ def _next_part(parts: Iterator[Any], file: str) -> Part | PartError:
     try:
         part: Any = next(parts)
     except RuntimeError as error:  # torch's, for a worker that has died or is too late
-        part = _Failure(f"part file {file} did not arrive: {error}", error.with_traceback(None))
-    if not isinstance(part, _Failure):
+        part = _LoadFailure(f"part file {file} did not arrive: {error}", error.with_traceback(None))
+    if not isinstance(part, _LoadFailure):
         found: Part = part
         return found
     problem = PartError(part.words)

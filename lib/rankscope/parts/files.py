@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..common.checks import function, one_line, whole
+from ..common.frozen import checked, frozen
+from ..common.storage import read_arrays, read_bytes, write_atomically
 from ..pipeline.service import Distribution, Service, check, check_times, draw
-from ..values.checks import function, one_line, whole
-from ..values.frozen import checked, frozen
-from ..values.storage import read_arrays, read_bytes, write_atomically
 
 Part: TypeAlias = dict[str, Any]  # the name of each array, and its rows: numpy's or torch's
 Load: TypeAlias = Callable[[str], Mapping[str, Any]]

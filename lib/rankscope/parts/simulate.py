@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ..common.checks import is_scalar, number, of_type, whole
+from ..common.frozen import optional
 from ..pipeline.service import Service, check, check_times, draw
 from ..timeline import Span, Timeline
-from ..values.checks import is_scalar, number, of_type, whole
-from ..values.frozen import optional
 
 TRAINER = "trainer"  # the lane of what a trainer does
 _SEEDS = (-(2**63), 2**64 - 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..values.lazy import lazy
+from ..common.lazy import lazy
 from .advice import advise
 from .closest import closest
 from .dataloader_model import Cores, Handover, simulate_dataloader

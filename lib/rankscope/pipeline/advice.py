@@ -13,9 +13,9 @@ from typing import Protocol
 import attrs
 import numpy as np
 
+from ..common.checks import count_of, number, of_type, truth, whole
+from ..common.frozen import checked, each, frozen, optional
 from ..timeline import Timeline
-from ..values.checks import count_of, number, of_type, truth, whole
-from ..values.frozen import checked, each, frozen, optional
 from .dataloader_model import Cores, Handover, simulate_dataloader
 from .service import Seconds, check_times
 
@@ -119,7 +119,7 @@ class Recorded(Protocol):
 
 
 @attrs.frozen
-class WhatIf:
+class SettingsForecast:
     """One setting, the seconds that an epoch is predicted to take, and how many times as fast as recorded that is."""
 
     settings: LoaderSettings
@@ -141,9 +141,9 @@ class Advice:
     bottleneck_next: str
     waiting_share: float
     recorded_s: float
-    current: WhatIf
-    best: WhatIf
-    rows: tuple[WhatIf, ...]
+    current: SettingsForecast
+    best: SettingsForecast
+    rows: tuple[SettingsForecast, ...]
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -194,11 +194,11 @@ def advise(
     different = dict.fromkeys(_normal(LoaderSettings(*one, persistent)) for one in tried)
     now_s = simulate_profile(profile, now).makespan_s
 
-    def what_if(settings: LoaderSettings) -> WhatIf:
+    def what_if(settings: LoaderSettings) -> SettingsForecast:
         predicted_s = simulate_profile(profile, settings).makespan_s
-        return WhatIf(settings, predicted_s, now_s / predicted_s if predicted_s else 1.0)
+        return SettingsForecast(settings, predicted_s, now_s / predicted_s if predicted_s else 1.0)
 
-    current = WhatIf(now, now_s, 1.0)
+    current = SettingsForecast(now, now_s, 1.0)
     others = [what_if(settings) for settings in different if settings != _normal(now)]
     rows = tuple(sorted((current, *others), key=lambda row: row.predicted_s))
     best = _best(rows, current)
@@ -225,14 +225,14 @@ def _normal(settings: LoaderSettings) -> LoaderSettings:
     return LoaderSettings(0, pin_memory=settings.pin_memory)
 
 
-def _best(rows: tuple[WhatIf, ...], current: WhatIf) -> WhatIf:
+def _best(rows: tuple[SettingsForecast, ...], current: SettingsForecast) -> SettingsForecast:
     """Of those near the fastest, the one with the fewest workers; the order of batches is given up for 10 % only."""
     kept = [row for row in rows if row.settings.in_order or not current.settings.in_order]
     if not kept or kept[0].predicted_s > rows[0].predicted_s * _WORTH_THE_ORDER:
         kept = list(rows)
     near = [row for row in kept if row.predicted_s <= kept[0].predicted_s * _CLEAR]
 
-    def effort(row: WhatIf) -> tuple[bool, int, bool, int, bool, float]:
+    def effort(row: SettingsForecast) -> tuple[bool, int, bool, int, bool, float]:
         new, factor = row.settings, row.settings.prefetch_factor
         factor_differs = factor != current.settings.prefetch_factor
         return not new.in_order, new.num_workers, factor_differs, factor, new.pin_memory, row.predicted_s
@@ -249,7 +249,7 @@ def _bottleneck(profile: LoaderProfile, settings: LoaderSettings) -> str:
     return min(PARTS, key=lambda part: taken_s[part])
 
 
-def _notes(profile: LoaderProfile, current: WhatIf, best: WhatIf) -> Iterator[str]:
+def _notes(profile: LoaderProfile, current: SettingsForecast, best: SettingsForecast) -> Iterator[str]:
     if not profile.accelerator:
         yield "no accelerator: pinning would change nothing"
     elif profile.pinning is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..values.checks import function, number, whole
+from ..common.checks import function, number, whole
 
 Measured = TypeVar("Measured")
 

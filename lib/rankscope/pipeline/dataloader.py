@@ -29,9 +29,9 @@ from torch.utils.data import dataloader as torchs
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data._utils.worker import _worker_loop
 
+from ..common.checks import of_type
+from ..ranks import host
 from ..timeline import Recorder, Timeline
-from ..values.checks import of_type
-from ..workers import host
 from .advice import COLUMNS, LoaderProfile, LoaderSettings, PinningCosts
 from .dataloader_model import LOOP, PIN_THREAD, worker_lane
 
@@ -304,7 +304,7 @@ def _unknown(what: str) -> RuntimeError:
 # ---- in the workers, and on the way
 
 
-class _Numbered(NamedTuple):
+class _NumberedIndex(NamedTuple):
     """What the dataset is asked for, and the number of the batch that it makes."""
 
     number: int
@@ -317,8 +317,8 @@ class _Numbering:
     def __init__(self, sampler: Iterable[Any]) -> None:
         self.sampler, self.numbers = sampler, itertools.count()
 
-    def __iter__(self) -> Iterator[_Numbered]:  # takes the sampler's iterator at once, as torch does
-        return map(lambda index, number: _Numbered(number, index), self.sampler, self.numbers)
+    def __iter__(self) -> Iterator[_NumberedIndex]:  # takes the sampler's iterator at once, as torch does
+        return map(lambda index, number: _NumberedIndex(number, index), self.sampler, self.numbers)
 
     def __len__(self) -> int:
         return len(self.sampler)  # type: ignore[arg-type]
@@ -432,7 +432,7 @@ class _TimedFetcher:
         self._token, self._middle = hook.token, self._clock.read()
         self._last = self._middle
 
-    def fetch(self, numbered: _Numbered) -> _Batch:
+    def fetch(self, numbered: _NumberedIndex) -> _Batch:
         """Fetch as torch would; an error leaves no span and goes on as it is."""
         hook, start = self._hook, self._clock.read()
         begun_ns, hook.begun_ns = hook.begun_ns, -1

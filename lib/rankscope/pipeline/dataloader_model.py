@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import number, of_type, truth, whole
+from ..common.frozen import checked, frozen, optional
 from ..timeline import Timeline
-from ..values.checks import number, of_type, truth, whole
-from ..values.frozen import checked, frozen, optional
 from .service import Seconds, Service, check, draw
 
 _READY, _ARRIVED, _PINNED = range(3)
@@ -124,13 +124,13 @@ def simulate_dataloader(
     drawn = (draw(name, service, count, seed, 0, stream) for stream, (name, service) in enumerate(services.items()))
     fetch, step, handed, receive = drawn
     pin = None if way.pin_s is None else draw("pin_s", way.pin_s, count, seed, 0, len(services))
-    work = _Work(fetch, step, handed, receive, pin)
+    work = _BatchTimes(fetch, step, handed, receive, pin)
     if num_workers == 0:
         return _alone(work)
     return _Epoch(work, num_workers, window, in_order, cores, way).timeline()
 
 
-class _Work(NamedTuple):
+class _BatchTimes(NamedTuple):
     """The times of each batch."""
 
     fetch: Seconds
@@ -143,7 +143,9 @@ class _Work(NamedTuple):
 class _Epoch:
     """An epoch, event by event. Fetches run at one common speed: a clock of their own says when each is done."""
 
-    def __init__(self, work: _Work, num_workers: int, window: int, in_order: bool, cores: Cores, way: Handover) -> None:
+    def __init__(
+        self, work: _BatchTimes, num_workers: int, window: int, in_order: bool, cores: Cores, way: Handover
+    ) -> None:
         self.work, self.num_workers, self.window, self.in_order = work, num_workers, window, in_order
         self.speeds, self.startup_s, self.held_s = cache(cores.speeds), way.startup_s, way.held_s
         self.count, self.now = work.fetch.size, 0.0
@@ -280,7 +282,7 @@ class _Epoch:
         return _timeline((*map(worker_lane, range(num_workers)), PIN_THREAD, LOOP), parts)
 
 
-def _alone(work: _Work) -> Timeline:
+def _alone(work: _BatchTimes) -> Timeline:
     """No workers: the training loop does everything, one thing after the other."""
     kinds = {"read": work.fetch, **({} if work.pin is None else {"pin": work.pin}), "step": work.step}
     stops = np.cumsum(np.stack(list(kinds.values()), axis=1)).reshape(work.fetch.size, -1)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import whole
 from ..sampling.assignment import Assignment
-from ..values.checks import whole
 
 
 class Items(NamedTuple):

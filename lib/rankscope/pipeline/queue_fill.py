@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import of_type, one_of
 from ..timeline import Timeline
-from ..values.checks import of_type, one_of
 
 
 def queue_fill(

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..common.checks import number, of_type, whole
+from ..ranks.crew import Crew, Worker
+from ..ranks.errors import WorkerError
+from ..ranks.interrupts import Interrupts
+from ..ranks.worker import answer
 from ..sampling.assignment import Assignment
 from ..timeline import Recorder, Timeline
-from ..values.checks import number, of_type, whole
-from ..workers.crew import Crew, Worker
-from ..workers.errors import WorkerError
-from ..workers.interrupts import Interrupts
-from ..workers.worker import answer
 from .items import Items, counted, of_ranks
 from .queues import End, Item, Lockstep, Queue, Source, Stopped, Turns
 from .stages import Pipeline, Stage, check_lockstep
@@ -51,7 +51,8 @@ def run(
 
     Each worker is a thread; where the stage has `processes`, the thread hands its items to a process of its own. What
     goes there, `fn` first, is pickled, by value where it is of a notebook or a script; arrays and tensors pass through
-    shared memory, see `workers.shared.Exchange`. A process that needs more than `timeout_s` for an item is an error.
+    shared memory, see `ranks.shared.SharedMemoryEnd`. A process that needs more than `timeout_s` for an item is an
+    error.
 
     An error in a stage stops everything and surfaces as StageError, which names stage and item, with the error as its
     cause; so does an error of `items` or of the recorder, and a worker process that dies or hangs. After that, and
@@ -63,7 +64,7 @@ def run(
     seed = whole("seed", seed, -(2**63), 2**64 - 1)
     timeout_s = number("timeout_s", timeout_s, above=0, high=10**6)
     spans = Recorder() if recorder is None else of_type("recorder", recorder, Recorder)
-    prepared = [_Run(pipeline, items, seed, spans)]
+    prepared = [_PipelineExecution(pipeline, items, seed, spans)]
     del spans
     with_processes = any(stage.processes and stage.fn for stage in pipeline.stages)
     with Crew("torch" if "torch" in sys.modules else "") if with_processes else nullcontext() as crew:
@@ -73,7 +74,7 @@ def run(
             return _executed(prepared.pop(), interrupts)
 
 
-def _executed(running: _Run, interrupts: Interrupts) -> Timeline:
+def _executed(running: _PipelineExecution, interrupts: Interrupts) -> Timeline:
     begin_s = running.to_the_end(interrupts)
     spans = running.recorder.timeline().select(between_s=(begin_s, time.perf_counter()))
     mine = spans.take(np.flatnonzero(np.isin(spans.rank, [path.recorder.rank for path in running.paths])))
@@ -128,7 +129,7 @@ class _Lane(NamedTuple):
     target: Queue | Lockstep | None
 
 
-class _Run:
+class _PipelineExecution:
     """One run: its queues and threads, its processes, and the error that ended it."""
 
     def __init__(self, pipeline: Pipeline, items: Iterable[Any] | Assignment, seed: int, recorder: Recorder) -> None:

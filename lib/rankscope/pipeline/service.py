@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from ..values.checks import is_scalar, number
-from ..values.frozen import checked, frozen
+from ..common.checks import is_scalar, number
+from ..common.frozen import checked, frozen
 
 Seconds: TypeAlias = NDArray[np.float64]
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..common.checks import of_type, whole
 from ..sampling.assignment import Assignment
 from ..timeline import Timeline
-from ..values.checks import of_type, whole
 from .items import Items, counted, of_ranks
 from .service import Seconds
 from .stages import Pipeline, Stage, check_lockstep

@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 import numpy as np
 
+from ..common.checks import function, of_type, truth, whole
+from ..common.frozen import checked, each, frozen, optional
 from ..timeline.timeline import WAITS, Timeline
-from ..values.checks import function, of_type, truth, whole
-from ..values.frozen import checked, each, frozen, optional
 from .items import Items
 from .service import Distribution, Seconds, Service, check, check_times, draw
 

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import number, whole
+from ..common.checks import number, whole
 
 
 class StoredImages:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..values.lazy import lazy
+from ..common.lazy import lazy
 from .assignment import Assignment, assign, shard_files
 from .audit import AuditError, audit
 from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import of_type, one_of, several, truth, whole
-from ..values.frozen import checked, evolve, frozen, optional
-from ..values.storage import StorageError, read_arrays, read_bytes, write_atomically
-from .libtorch_samplers import libtorch_random_order
-from .permutation import SEEDS, IntArray, share, torch_order
+from ..common.checks import of_type, one_of, several, truth, whole
+from ..common.frozen import checked, evolve, frozen, optional
+from ..common.storage import StorageError, StoredPart, decoded, read_arrays, read_bytes, write_atomically
+from .kinds import SAMPLERS, EpochRecipe
+from .permutation import SEEDS, IntArray, torch_order
 
 if TYPE_CHECKING:
     import pandas as pd
 
-SAMPLERS = ("torch", "libtorch_random", "libtorch_sequential")
 MOST_SAMPLES, MOST_RANKS = 1 << 28, 1 << 16  # of an assignment: an order of 1 GiB, and what `audit` takes on top
 _MOST_HEADER_BYTES = 1 << 16
 _FORMAT, _VERSION = "rankscope.assignment", 1
@@ -40,6 +40,30 @@ class Loader:
     batch_size: int = checked(whole, 1, default=1)
     drop_last: bool = checked(truth, default=False)
     num_workers: int = checked(whole, 0, default=0)
+
+
+class _StoredLoader(StoredPart):
+    batch_size: int
+    drop_last: bool
+    num_workers: int
+
+
+class _StoredRecipe(StoredPart):
+    size: int
+    sampler: str
+    shuffle: bool | None
+    seed: int | None
+    epoch: int
+    drop_last: bool | None
+
+
+class _StoredHeader(StoredPart):
+    """What the file of an `Assignment` says in JSON next to its arrays."""
+
+    format: str
+    version: int
+    loader: _StoredLoader | None
+    recipe: _StoredRecipe
 
 
 def _all_ranks(name: str, values: Iterable[ArrayLike]) -> tuple[IntArray, ...]:
@@ -189,18 +213,21 @@ class Assignment:
             raise StorageError(path, f"{kind}: {error}") from error
         try:
             stored = read_arrays(content, len(content))  # `save` compresses nothing
-            header = json.loads(str(stored["header"]))
+            header = decoded(str(stored["header"]), _StoredHeader)
             lengths, flat = stored["lengths"], stored["indices"]
-            if header["format"] != _FORMAT or header["version"] != _VERSION:
-                raise ValueError(f"format {header['format']!r} version {header['version']!r}")
+            if header.format != _FORMAT or header.version != _VERSION:
+                raise ValueError(f"format {header.format!r} version {header.version!r}")
             if lengths.ndim != 1 or not lengths.size or lengths.dtype.kind != "i":
                 raise ValueError(f"lengths of {lengths.dtype} in shape {lengths.shape}")
             whole("the number of ranks", lengths.size, 1, MOST_RANKS)
             total = sum(lengths.tolist())  # numpy's sum goes round at 2**63
             if total != flat.size or (lengths < 0).any():
                 raise ValueError(f"lengths add up to {total}, with {flat.size} indices")
-            loader = None if header["loader"] is None else Loader(**header["loader"])
-            return cls(ranks=tuple(np.split(flat, np.cumsum(lengths)[:-1])), loader=loader, **header["recipe"])
+            loader = None
+            if header.loader is not None:
+                loader = Loader(**msgspec.structs.asdict(header.loader))
+            ranks = tuple(np.split(flat, np.cumsum(lengths)[:-1]))
+            return cls(ranks=ranks, loader=loader, **msgspec.structs.asdict(header.recipe))
         except Exception as error:  # a damaged file can fail in many ways
             raise StorageError(path, f"{kind}: {error}") from error
 
@@ -237,26 +264,20 @@ def assign(
     """
     size = whole("size", size, 0, MOST_SAMPLES)
     num_replicas = whole("num_replicas", num_replicas, 1, MOST_RANKS)
-    one_of("sampler", sampler, SAMPLERS)
+    kind = SAMPLERS[one_of("sampler", sampler, tuple(SAMPLERS))]
     seed = whole("seed", seed, *SEEDS)
-    epoch = whole("epoch", epoch, 0 if sampler != "torch" else None)
-    shuffle, drop_last = truth("shuffle", shuffle), truth("drop_last", drop_last)
-    count = share(size, num_replicas, drop_last)
-    total = whole(f"the samples that {num_replicas} ranks read together", count * num_replicas, 0, MOST_SAMPLES)
-    if sampler == "torch":
-        if shuffle:
-            whole("seed + epoch", seed + epoch, *SEEDS)
-        order = torch_order(size, seed + epoch, total) if shuffle else np.arange(total) % max(size, 1)
-        ranks = tuple(order[rank::num_replicas] for rank in range(num_replicas))
-    else:
-        if seed != 0:
-            raise ValueError(f"{sampler} has no seed, the epoch alone decides its order: seed must be 0, got {seed}")
-        if sampler == "libtorch_random" and not shuffle:
-            raise ValueError("libtorch_random always shuffles: for shuffle=False take libtorch_sequential")
-        shuffle = sampler == "libtorch_random"
-        order = libtorch_random_order(size, total, epoch) if shuffle else np.arange(total) % max(size, 1)
-        ranks = tuple(order[rank * count : (rank + 1) * count] for rank in range(num_replicas))
-    return Assignment(size, ranks, sampler, shuffle, seed, epoch, drop_last)
+    epoch = whole("epoch", epoch)
+    shuffle = truth("shuffle", shuffle)
+    if "seed" in kind.without_effect and seed != 0:
+        raise ValueError(f"{sampler} has no seed, the epoch alone decides its order: seed must be 0, got {seed}")
+    if kind.always_shuffles and not shuffle:
+        raise ValueError(f"{sampler} always shuffles: shuffle must be True, got False")
+    if kind.always_shuffles is not None:
+        shuffle = kind.always_shuffles
+    recipe = EpochRecipe(size, num_replicas, shuffle, seed, epoch, truth("drop_last", drop_last))
+    whole(f"the samples that {num_replicas} ranks read together", recipe.reads, 0, MOST_SAMPLES)
+    ranks = kind.indices(recipe)
+    return Assignment(size, ranks, sampler, shuffle, seed, epoch, recipe.drop_last)
 
 
 Name = TypeVar("Name", str, os.PathLike[str])

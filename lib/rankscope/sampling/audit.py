@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from ..values.checks import count_of, of_type, several
+from ..common.checks import count_of, of_type, several
 from .assignment import Assignment
 from .permutation import IntArray
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..values.checks import of_type, truth, whole
+from ..common.checks import of_type, truth, whole
 from .permutation import IntArray, libstdcxx_shuffle, share
 
 _SIZE_T = 2**64 - 1

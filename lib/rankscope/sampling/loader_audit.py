@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from ..values.checks import count_of, of_type
+from ..common.checks import count_of, of_type
 from .audit import Finding, Findings
 
 _EPOCHS = 2

@@ -85,7 +85,7 @@ def libstdcxx_shuffle(items: IntArray, seed: int) -> None:
     >>> items = np.arange(8); libstdcxx_shuffle(items, seed=0); items.tolist()
     [0, 2, 1, 5, 3, 6, 4, 7]
     """
-    words = _Words(seed)
+    words = _RandomWords(seed)
     num_items = items.size
     if num_items < 2:
         return
@@ -106,7 +106,7 @@ def _identity(num_items: int) -> IntArray:
     return np.arange(num_items, dtype=np.int32 if num_items < 2**31 else np.int64)
 
 
-class _Words:
+class _RandomWords:
     """The 32-bit words of MT19937, in order."""
 
     def __init__(self, seed: int) -> None:
@@ -130,7 +130,7 @@ def _shuffle_up(order: IntArray, seed: int, stop: int) -> Iterator[int]:
         torch.randperm(num_items, generator=torch.Generator().manual_seed(seed), out=torch.from_numpy(order))
         yield stop
         return
-    words = _Words(seed)
+    words = _RandomWords(seed)
     steps = np.arange(max(min(num_items, _PLAIN), isqrt(num_items)))
     ahead = steps.astype(np.uint32)
     first = 0
@@ -185,7 +185,7 @@ def _swap_singly(items: IntArray, first: int, partner: NDArray[np.intp]) -> None
     items[start:stop] = plain
 
 
-def _shuffle_in_pairs(items: list[int], words: _Words) -> None:
+def _shuffle_in_pairs(items: list[int], words: _RandomWords) -> None:
     """std::shuffle for lengths whose square fits in 32 bits: one number below ``(i+1)(i+2)`` gives two swaps."""
     num_items = len(items)
     stream = iter(lambda: words.take(1024).tolist(), None)
@@ -213,7 +213,7 @@ def _one_below(bound: int, draw: Iterator[int]) -> int:
     return product >> 32
 
 
-def _below(words: _Words, bounds: NDArray[np.uint64]) -> NDArray[np.intp]:
+def _below(words: _RandomWords, bounds: NDArray[np.uint64]) -> NDArray[np.intp]:
     """`_one_below` for each of many bounds in turn. A refused word shifts all later ones by a place."""
     numbers = np.empty(bounds.size, dtype=np.intp)
     done = 0

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
-from ..values.checks import of_type, whole
+from ..common.checks import of_type, whole
 from .permutation import SEEDS, share, torch_order_blocks
 
 _VERSION = 1  # of the state, and of the order it is a place in

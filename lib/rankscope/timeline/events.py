@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
-from ..values.storage import StorageError, check_num_values, most_unpacked_bytes, naming, open_file, open_of_any_size
+from ..common.storage import StorageError, check_num_values, most_unpacked_bytes, naming, open_file, open_of_any_size
 
 Entry = TypeVar("Entry")
 

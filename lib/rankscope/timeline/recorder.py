@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ..values.checks import of_type, whole
-from ..values.folders import delete_folder, make_folder
-from ..values.storage import StorageError, naming, read_bytes, reserve
+from ..common.checks import of_type, whole
+from ..common.folders import delete_folder, make_folder
+from ..common.storage import StorageError, naming, read_bytes, reserve
 from .timeline import Timeline
 
 _SLOTS = 1 << 15  # spans a file holds; then the next is begun

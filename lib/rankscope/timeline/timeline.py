@@ -21,9 +21,9 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..values.checks import count_of, is_scalar, number, of_type, one_of, several, whole
-from ..values.frozen import checked, evolve, frozen
-from ..values.storage import StorageError, write_atomically
+from ..common.checks import count_of, is_scalar, number, of_type, one_of, several, whole
+from ..common.frozen import checked, evolve, frozen
+from ..common.storage import StorageError, write_atomically
 from .events import TraceFile, readable
 
 Times = NDArray[np.float64]
@@ -366,7 +366,7 @@ class Timeline:
         return timeline
 
 
-class _Args(msgspec.Struct, gc=False):
+class _ChromeArgs(msgspec.Struct, gc=False):
     """Of an event's arguments those that are read: `name` of metadata, the others of our own spans."""
 
     name: Any = None
@@ -375,7 +375,7 @@ class _Args(msgspec.Struct, gc=False):
     stop_s: Any = None
 
 
-class _Event(msgspec.Struct, gc=False):
+class _ChromeEvent(msgspec.Struct, gc=False):
     """Of an event of a trace the fields that are read; decoding only these is several times as fast as all of them."""
 
     ph: Any = None
@@ -385,21 +385,21 @@ class _Event(msgspec.Struct, gc=False):
     tid: Any = 0
     ts: Any = None
     dur: Any = 0.0
-    args: _Args | list[Any] | str | int | float | bool | None = None
+    args: _ChromeArgs | list[Any] | str | int | float | bool | None = None
 
 
-_Entry = _Event | list[Any] | str | int | float | bool | None  # an event, or what is none and is skipped
+_Entry = _ChromeEvent | list[Any] | str | int | float | bool | None  # an event, or what is none and is skipped
 
 
 def _own(entries: list[_Entry], head: dict[str, Any]) -> Timeline:
     if head.get("version") != _VERSION:
         raise ValueError(f"version {head.get('version')!r}, this library reads version {_VERSION}")
-    events = [of_type("an event", one, _Event) for one in entries]
+    events = [of_type("an event", one, _ChromeEvent) for one in entries]
     lanes = {(one.pid, one.tid): _given_name(one) for one in events if one.name == "thread_name"}
     spans = []
     for one in events:
         if one.ph == "X":
-            args = of_type("args", one.args, _Args)
+            args = of_type("args", one.args, _ChromeArgs)
             spans.append(Span(one.pid, lanes[one.pid, one.tid], one.cat, args.item, args.start_s, args.stop_s))
     return Timeline.of(spans).named(*([str(name) for name in head.get(column, [])] for column in ("lanes", "kinds")))
 
@@ -409,12 +409,12 @@ def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str
     named = info.get("rank") if isinstance(info, dict) else None
     rank = 0 if named is None else whole("distributedInfo's rank", named, 0, 2**31 - 1)
     names: dict[tuple[Any, Any], str] = {}
-    begun: dict[tuple[Any, Any], list[_Event]] = {}  # the B events of each thread that have no E yet
-    events, threads, start_us, length_us = list[_Event](), list[tuple[Any, Any]](), list[float](), list[float]()
+    begun: dict[tuple[Any, Any], list[_ChromeEvent]] = {}  # the B events of each thread that have no E yet
+    events, threads, start_us, length_us = list[_ChromeEvent](), list[tuple[Any, Any]](), list[float](), list[float]()
     odd: list[_Entry] = []
     for one in entries:
         try:
-            event = of_type("an event", one, _Event)
+            event = of_type("an event", one, _ChromeEvent)
             thread = 0 if event.pid is None else event.pid, event.tid
             begun_here = begun.setdefault(thread, [])
             if event.ph == "M" and event.name in ("process_name", "thread_name"):
@@ -449,14 +449,14 @@ def _foreign(entries: list[_Entry], info: Any, kind: str) -> tuple[Timeline, str
     return timeline, skipped
 
 
-def _given_name(event: _Event) -> str:
+def _given_name(event: _ChromeEvent) -> str:
     """The name that a metadata event gives to its process or thread."""
-    if not isinstance(event.args, _Args) or event.args.name is None or event.pid is None:
+    if not isinstance(event.args, _ChromeArgs) or event.args.name is None or event.pid is None:
         raise ValueError(f"{event.name} of process {event.pid!r} must give a name")
     return str(event.args.name)
 
 
-def _kind(event: _Event) -> str:
+def _kind(event: _ChromeEvent) -> str:
     """The category of an event, its name where it has none; of NCCL's kernels the collective that they work on."""
     if str(event.cat).lower() == "kernel":  # older profilers write "Kernel"
         return collective(str(event.name))

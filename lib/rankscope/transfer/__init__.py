@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..values.lazy import lazy
+from ..common.lazy import lazy
 from .model import overlap_share, preprocess_pipeline, simulate
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..common.checks import number, of_type, one_of, truth, whole
 from ..pipeline.simulate import simulate as simulate_pipeline
 from ..pipeline.stages import Pipeline, Stage
 from ..timeline import Timeline
-from ..values.checks import number, of_type, one_of, truth, whole
 
 _TURN = "turn"
 

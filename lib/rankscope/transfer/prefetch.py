@@ -20,8 +20,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from ..common.checks import of_type, whole
 from ..timeline import Recorder
-from ..values.checks import of_type, whole
 from .batches import copied_strides, is_dense, is_pinnable, is_plain, leaves, mapped, tensors
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def prefetched(
         raise ValueError(f"device must be 'cpu', 'cuda' or 'cuda:' and its number, got {device!r}")
     num_ahead = whole("num_ahead", num_ahead, 1, _MAX_AHEAD)
     spans = None if recorder is None else of_type("recorder", recorder, Recorder)
-    return Prefetched(loader, Cuda(where) if where.type == "cuda" else None, num_ahead, spans)
+    return Prefetched(loader, PrefetchGpu(where) if where.type == "cuda" else None, num_ahead, spans)
 
 
 class Prefetched(Generic[T]):
@@ -80,7 +80,9 @@ class Prefetched(Generic[T]):
     of the loader's own sampler. They cannot be set through it.
     """
 
-    def __init__(self, loader: Iterable[T], cuda: Cuda | None, num_ahead: int, recorder: Recorder | None) -> None:
+    def __init__(
+        self, loader: Iterable[T], cuda: PrefetchGpu | None, num_ahead: int, recorder: Recorder | None
+    ) -> None:
         self.loader, self.num_ahead, self.recorder = loader, num_ahead, recorder
         self.cuda, self._numbers = cuda, itertools.count()  # None is for the CPU
         self.device = cuda.device if cuda else torch.device("cpu")
@@ -126,7 +128,12 @@ class _Ahead:
     """One iteration: the batches in flight, the ring, and the steps that were enqueued but not waited for."""
 
     def __init__(
-        self, batches: Iterator[Any], cuda: Cuda, num_ahead: int, recorder: Recorder | None, numbers: Iterator[int]
+        self,
+        batches: Iterator[Any],
+        cuda: PrefetchGpu,
+        num_ahead: int,
+        recorder: Recorder | None,
+        numbers: Iterator[int],
     ) -> None:
         self._batches, self._cuda, self._num_ahead, self._numbers = batches, cuda, num_ahead, numbers
         self._arrivals: deque[tuple[int, Any, list[Any], Any]] = deque()  # number, batch, what was copied, its event
@@ -251,7 +258,7 @@ class _Ahead:
             self._end_step()
 
 
-class Cuda:
+class PrefetchGpu:
     """The CUDA operations of a prefetcher, in one class so that a test can replace it with a slow one.
 
     The device has its own copy stream; the consumer's stream is the current one.

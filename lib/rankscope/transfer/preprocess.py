@@ -15,8 +15,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.nn.functional import grid_sample
 
-from ..values.checks import number, of_type, whole
-from ..values.frozen import each
+from ..common.checks import number, of_type, whole
+from ..common.frozen import each
 
 Words = NDArray[np.uint64]
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)

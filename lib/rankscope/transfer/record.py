@@ -18,13 +18,13 @@ import torch
 from numpy.typing import NDArray
 from torch.profiler import ProfilerActivity, profile, record_function, supported_activities
 
+from ..common.checks import count_of, function, number, of_type, whole
+from ..common.frozen import checked, frozen
+from ..common.units import time_words
 from ..timeline import Recorder, Span, Timeline
 from ..timeline.timeline import Times
-from ..values.checks import count_of, function, number, of_type, whole
-from ..values.frozen import checked, frozen
-from ..values.units import time_words
 from .batches import leaves, mapped
-from .prefetch import COPY, Cuda, Prefetched, prefetched
+from .prefetch import COPY, Prefetched, PrefetchGpu, prefetched
 
 PHASES = ("load", "copy", "forward", "backward", "optimizer")
 GPU, GPU_COPIES = "GPU", "GPU copies"  # our lanes: the stream of the steps, and that of the copies
@@ -83,21 +83,21 @@ def record_steps(
             raise ValueError(f"module must be on {str(there.device)!r}, and its {name} is on {str(tensor.device)!r}")
     most = None if num_batches is None else whole("num_batches", num_batches, 1)
     if own is None:
-        return _Run(module, loss, optimizer, there.device, there.cuda).recorded(loader, most, copies=True)
-    run = _Run(module, loss, optimizer, own.device, own.cuda)
+        return _StepsRecording(module, loss, optimizer, there.device, there.cuda).recorded(loader, most, copies=True)
+    run = _StepsRecording(module, loss, optimizer, own.device, own.cuda)
     watched = Prefetched(own.loader, own.cuda, own.num_ahead, run.copies if own.cuda else None)
     return run.recorded(watched, most, copies=False)
 
 
 @dataclass
-class _Run:
+class _StepsRecording:
     """One recording: what is trained, and what has been recorded so far."""
 
     module: torch.nn.Module
     loss: Callable[[Any, Any], torch.Tensor]
     optimizer: torch.optim.Optimizer
     device: torch.device
-    cuda: Cuda | None
+    cuda: PrefetchGpu | None
     host: Recorder = field(default_factory=Recorder)
     copies: Recorder = field(default_factory=Recorder)  # a prefetcher's
     events: list[tuple[str, int, Any, Any]] = field(default_factory=list)  # before and after a phase
@@ -162,7 +162,7 @@ class _Run:
             self.optimizer.zero_grad()
 
     @contextlib.contextmanager
-    def _phase(self, kind: str, item: int, cuda: Cuda | None) -> Iterator[None]:
+    def _phase(self, kind: str, item: int, cuda: PrefetchGpu | None) -> Iterator[None]:
         begin = cuda.mark(True) if cuda else None
         with self.host.span(kind, kind, item), record_function(f"{PREFIX}{kind}"):
             yield

@@ -19,11 +19,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from rankscope.values.checks import number, whole
-from rankscope.workers import namespaces as network_namespaces
-from rankscope.workers.errors import MachineError
-from rankscope.workers.host import how_it_ended
-from rankscope.workers.launch import launch_in
+from rankscope.common.checks import number, whole
+from rankscope.ranks import namespaces as network_namespaces
+from rankscope.ranks.errors import MachineError
+from rankscope.ranks.host import how_it_ended
+from rankscope.ranks.launcher import launch_in
 
 from . import switch as switching
 

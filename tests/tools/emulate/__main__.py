@@ -10,9 +10,9 @@ import re
 import sys
 from pathlib import Path
 
-from rankscope.cli.profile import parse_sizes
-from rankscope.machine import Profile, Protocol, measure
-from rankscope.machine.provenance import command_words
+from rankscope.box import Profile, Protocol, measure
+from rankscope.box.commands.profile import parse_sizes
+from rankscope.provenance import command_words
 from tests.tools.emulate import emulated
 
 BITS = {"k": 1e3, "M": 1e6, "G": 1e9}

@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from ...values.checks import whole
+from ...common.checks import whole
 from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...values.checks import whole
-from ...values.frozen import each
+from ...common.checks import whole
+from ...common.frozen import each
 from ..schedule import MOST_RANKS, Ints, Phase, Schedule
 from .halving import halves
 from .rings import once_round

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from ...values.checks import whole
+from ...common.checks import whole
 from ..schedule import MOST_RANKS, Ints, Phase, Schedule
 from .rooted import backwards
 

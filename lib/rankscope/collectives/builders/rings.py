@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ...values.checks import several, whole
+from ...common.checks import several, whole
 from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
 from .rooted import backwards, to_leaders
 

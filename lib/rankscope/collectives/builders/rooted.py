@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ...values.checks import whole
-from ...values.frozen import each
+from ...common.checks import whole
+from ...common.frozen import each
 from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule, Step
 
 

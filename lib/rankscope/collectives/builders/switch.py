@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ...values.checks import whole
+from ...common.checks import whole
 from ..schedule import MOST_RANKS, MOST_SEGMENTS, Ints, Phase, Schedule
 from .double_tree import double_binary_tree
 from .rings import nodes_of

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...values.checks import count_of
+from ...common.checks import count_of
 from ..local import OPS
 from ..schedule import Schedule
 

@@ -27,7 +27,7 @@ Run = tuple[int, int]  # elements from the first number up to the second
 Row = tuple[int, int, int, bool]  # one chunk of a step: src, dst, chunk, reduce
 
 
-class Span(NamedTuple):
+class Elements(NamedTuple):
     """Elements of the rank's buffer, or of its scratch."""
 
     scratch: bool
@@ -45,7 +45,7 @@ class Transfer(NamedTuple):
     step: int
     peer: int
     sends: bool
-    span: Span
+    span: Elements
 
 
 class Post(NamedTuple):
@@ -63,8 +63,8 @@ class Wait(NamedTuple):
 class Write(NamedTuple):
     """Add the elements of `source` to those of `to`, or copy them there."""
 
-    to: Span
-    source: Span
+    to: Elements
+    source: Elements
     reduce: bool
 
 
@@ -95,7 +95,7 @@ def plans(schedule: Schedule, ends: list[int], ranks: Sequence[int] | None = Non
     ...     print(op)
     Post(transfers=(0,))
     Wait(transfer=0)
-    Write(to=Span(scratch=False, start=0, stop=8), source=Span(scratch=True, start=0, stop=8), reduce=True)
+    Write(to=Elements(scratch=False, start=0, stop=8), source=Elements(scratch=True, start=0, stop=8), reduce=True)
     """
     steps: list[list[list[Row]]] | None = schedule.cache.get("transfers")  # of each step, of each rank
     if steps is None:
@@ -224,7 +224,7 @@ def _runs(chunks: Iterable[int], run_of: list[Run]) -> tuple[Run, ...]:
     return tuple(runs)
 
 
-class _Message(NamedTuple):
+class _StepMessage(NamedTuple):
     """What goes between this rank and `peer` in one step: the elements of `runs`, one run after the other."""
 
     peer: int
@@ -243,8 +243,8 @@ class _Arrival(NamedTuple):
 class _RankStep(NamedTuple):
     """One step of one rank; `arrivals` are in the order in which sums must be made."""
 
-    sends: list[_Message]
-    receives: list[_Message]
+    sends: list[_StepMessage]
+    receives: list[_StepMessage]
     arrivals: list[_Arrival]
 
 
@@ -278,8 +278,8 @@ def _rank_step(transfers: list[Row], rank: int, run_of: list[Run]) -> _RankStep:
             merged.append([message, at, start, stop, reduce])
     arrivals = [_Arrival(message, at, (start, stop), reduce) for message, at, start, stop, reduce in merged]
     return _RankStep(
-        [_Message(peer, _runs(sorted(chunks), run_of)) for peer, chunks in sends.items()],
-        [_Message(peer, _runs([chunk for chunk, _, _ in chunks], run_of)) for peer, chunks in receives.items()],
+        [_StepMessage(peer, _runs(sorted(chunks), run_of)) for peer, chunks in sends.items()],
+        [_StepMessage(peer, _runs([chunk for chunk, _, _ in chunks], run_of)) for peer, chunks in receives.items()],
         arrivals,
     )
 
@@ -359,18 +359,20 @@ class _Planner:
     def _write(self, number: int, arrival: _Arrival) -> None:
         self._wait_readers([arrival.run])
         start = self.transfers[self.arriving[number][arrival.message]].span.start + arrival.at
-        source = Span(True, start, start + arrival.run[1] - arrival.run[0])
-        self.program.append(Write(Span(False, *arrival.run), source, arrival.reduce))
+        source = Elements(True, start, start + arrival.run[1] - arrival.run[0])
+        self.program.append(Write(Elements(False, *arrival.run), source, arrival.reduce))
 
     def _sends(self, number: int) -> list[int]:
         first = len(self.transfers)
         for message in self.steps[number].sends:
-            span = Span(False, *message.runs[0])
+            span = Elements(False, *message.runs[0])
             if len(message.runs) > 1:  # they are put side by side
                 span = self._take(message.runs)
                 at = span.start
                 for start, stop in message.runs:
-                    self.program.append(Write(Span(True, at, at + stop - start), Span(False, start, stop), False))
+                    self.program.append(
+                        Write(Elements(True, at, at + stop - start), Elements(False, start, stop), False)
+                    )
                     at += stop - start
             self.transfers.append(Transfer(number, message.peer, True, span))
         posted = list(range(first, len(self.transfers)))
@@ -382,7 +384,7 @@ class _Planner:
         for place, message in enumerate(self.steps[number].receives):
             if self._is_direct(number, place):
                 self._wait_readers(message.runs)
-                span = Span(False, *message.runs[0])
+                span = Elements(False, *message.runs[0])
             else:
                 span = self._take(message.runs)
             self.transfers.append(Transfer(number, message.peer, False, span))
@@ -400,7 +402,7 @@ class _Planner:
         written = [arrival.run for other in before for arrival in other.arrivals]
         return not _overlap(runs, read + written)
 
-    def _take(self, runs: Iterable[Run]) -> Span:
+    def _take(self, runs: Iterable[Run]) -> Elements:
         """The first gap of the scratch that is wide enough for these elements, for as long as it is needed."""
         num_elements, start = sum(stop - start for start, stop in runs), 0
         for begin, end in sorted(self.taken):
@@ -409,7 +411,7 @@ class _Planner:
             start = -(-end // ALIGNED) * ALIGNED
         self.taken.append((start, start + num_elements))
         self.num_scratch = max(self.num_scratch, start + num_elements)
-        return Span(True, start, start + num_elements)
+        return Elements(True, start, start + num_elements)
 
     def _give_back(self, transfers: Iterable[int]) -> None:
         for scratch, start, stop in (self.transfers[number].span for number in transfers):

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.checks import of_type, one_of
 from ...timeline import Recorder
-from ...values.checks import of_type, one_of
 from ..local import OPS, check_counts, check_op, shape_of
 from ..schedule import SUMS, Schedule
 from ..verify import verify
@@ -33,7 +33,7 @@ from .group import (
     starter,
     takes_batches,
 )
-from .plan import LANE, Post, Span, Transfer, Wait, Write, plans
+from .plan import LANE, Elements, Post, Transfer, Wait, Write, plans
 
 MOST_KEPT = 64  # plans for each group
 LARGE_BYTES = 1 << 22  # of these plans only the last used keeps a larger scratch
@@ -116,7 +116,7 @@ class _Prepared:
         self._is_result = self._gets and made.wanted == ((0, made.num_elements),)
         self._dtype = torch.uint8 if self._is_barrier else tensor.dtype
         self._device = tensor.device if self._batched else torch.device("cpu")
-        place: dict[Span, int] = {}
+        place: dict[Elements, int] = {}
         self._program = [_with_numbers(op, made.transfers, place) for op in made.program]
         self._spans = list(place)
         self._scratch: Tensor | None = None
@@ -228,7 +228,9 @@ class _Prepared:
         return whole.to(tensor.device).reshape(shape_of(self._schedule, tensor, self._ends, whole.numel()))
 
 
-def _with_numbers(op: Post | Wait | Write, transfers: list[Transfer], place: dict[Span, int]) -> tuple[int, Any, int]:
+def _with_numbers(
+    op: Post | Wait | Write, transfers: list[Transfer], place: dict[Elements, int]
+) -> tuple[int, Any, int]:
     """An operation for the loop, its spans by number; `place` learns those that are new."""
     if isinstance(op, Wait):
         return WAIT, op.transfer, 0

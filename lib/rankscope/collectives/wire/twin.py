@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ...cluster import Cluster, Link
+from ...common.checks import function, number, of_type, one_of, truth
+from ...common.frozen import evolve, optional
+from ...common.garbage import no_collection
 from ...timeline import Span, Timeline
-from ...values.checks import function, number, of_type, one_of, truth
-from ...values.frozen import evolve, optional
-from ...values.garbage import no_collection
 from ..schedule import RUNS_IN, Schedule
 from .plan import LANE, Alike, Plan, Post, Transfer, Wait, alike, plans
 
@@ -71,11 +71,11 @@ def simulate_executor(
     few = len(same.ranks) < schedule.num_ranks
     with no_collection():  # plans are up to a million tuples
         made = plans(schedule, ends, same.ranks if few else None)
-        return _Run(made, cluster, link_at, same, detail == "messages").timeline()
+        return _PlanSimulation(made, cluster, link_at, same, detail == "messages").timeline()
 
 
 @dataclass(slots=True)
-class _Message:
+class _MessageTimes:
     """What is known of a message so far: infinite where it has not happened."""
 
     posted_s: float = math.inf  # by the sender
@@ -84,7 +84,7 @@ class _Message:
     turn: int = 0  # among those that may leave at the same time
 
 
-class _Run:
+class _PlanSimulation:
     """One simulation. A rank goes on with its program until it must wait for a message that is not done."""
 
     def __init__(
@@ -93,7 +93,7 @@ class _Run:
         self._plans, self._cluster, self._same, self._with_spans = made, cluster, same, with_spans
         self._link_at = link_at or (lambda src, dst, num_bytes: cluster.link(src, dst))
         self._cards, self._spans, self._ends_s = Cards(), list[Span](), [0.0] * len(made)
-        self._messages: dict[Name, _Message] = defaultdict(_Message)
+        self._messages: dict[Name, _MessageTimes] = defaultdict(_MessageTimes)
         self._ends: dict[Name, tuple[int, int]] = {}  # ranks that are joined as the message's are
         self._done_s: dict[tuple[int, bool, Name], float] = {}  # (rank that waits, whether it sends, message)
         self._events: list[tuple[float, bool, int, Callable[[float], None]]] = []
@@ -213,7 +213,7 @@ def _cards(cluster: Cluster, name: Name) -> tuple[Hashable, Hashable]:
     return src, dst
 
 
-class _Queue:
+class _CardQueue:
     """Bytes that wait to get into a card, in seconds of its time; `num_senders` messages come at its full rate each."""
 
     def __init__(self) -> None:
@@ -235,7 +235,7 @@ class Cards:
     def __init__(self) -> None:
         self._leaving: dict[Hashable, deque[tuple[Hashable, Hashable, float]]] = {}
         self._free_s: dict[Hashable, float] = {}  # when all that has been added will have left
-        self._queues: dict[Hashable, _Queue] = {}
+        self._queues: dict[Hashable, _CardQueue] = {}
 
     def add(self, name: Hashable, out: Hashable, into: Hashable, alone_s: float, now_s: float) -> float | None:
         """Let a message go that takes `alone_s`; return when it will have left if it begins at once, or None."""
@@ -263,7 +263,7 @@ class Cards:
 
     def _begin(self, out: Hashable, now_s: float) -> float:
         _, into, alone_s = self._leaving[out][0]
-        queue = self._queues.setdefault(into, _Queue())
+        queue = self._queues.setdefault(into, _CardQueue())
         queue.advance(now_s)
         queue.num_senders += 1
         return now_s + alone_s

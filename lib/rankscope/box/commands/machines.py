@@ -1,0 +1,127 @@
+"""Commands on profiles: show, bank, import, predict, compare and trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ...cli.output import print_parts
+from ...cli.registry import command
+from ...common.checks import printable
+from ..options import Collective, ProfilePath, Sizes, sizes_of
+
+
+@command("show")
+def show(
+    path: ProfilePath,
+    num_bytes: Sizes = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write an SVG: this box next to similar machines of the bank.")
+    ] = None,
+) -> None:
+    """Show what a profile contains: its links, the fastest algorithm at each size, and a verdict.
+
+    With --num-bytes: every algorithm at that size, measured and predicted.
+    """
+    from .. import Profile, tables
+
+    profile = Profile.load(path)
+    sizes = sizes_of(num_bytes)
+    print_parts(tables.at_sizes(profile, sizes) if sizes else tables.overview(profile))
+    if picture is not None:
+        from ...figures.svg import save_svg
+        from ..figures.boxes import draw_beside
+
+        save_svg(draw_beside(profile), picture)
+        print_parts([f"{printable(str(picture))} shows {profile.provenance['name']} next to similar machines"])
+
+
+@command("bank")
+def bank() -> None:
+    """List the published machines: bank:NAME stands for a profile in every command."""
+    from .. import bank as machines
+    from .. import tables
+
+    print_parts(tables.machines(machines()))
+
+
+@command("import")
+def import_(
+    files: Annotated[list[Path], typer.Argument(help="Logs of nccl-tests, nvbandwidth, OSU and others.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write everything that was read to this file, as one machine's profile."),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="The program that wrote them. Default: recognised from the text.")
+    ] = None,
+    num_ranks: Annotated[
+        int | None,
+        typer.Option(
+            help="Only tables of so many ranks; a table that does not state its number is taken to be of them."
+        ),
+    ] = None,
+) -> None:
+    """Read logs of other programs. Prints one line per table; -o stores all of them as one profile."""
+    from .. import read_log, tables
+    from ..logs import merged
+
+    found = [profile for path in files for profile in read_log(path, kind, num_ranks)]
+    print_parts(tables.imported(found))
+    if output is not None:
+        merged(found, printable(output.stem)).save(output)
+        print_parts([f"{printable(str(output))} holds everything; `rankscope show {printable(str(output))}` shows it"])
+
+
+@command("predict")
+def predict(
+    path: ProfilePath,
+    collective: Collective = "allreduce",
+    algorithm: Annotated[
+        list[str] | None, typer.Option(help="Name of an algorithm. Repeat for more. Default: all.")
+    ] = None,
+    num_bytes: Sizes = None,
+) -> None:
+    """Predict the time of each algorithm on the machine of a profile, the fastest first, with the lower bound."""
+    from .. import Profile, tables
+
+    profile = Profile.load(path)
+    sizes = sizes_of(num_bytes or ["1KiB", "64KiB", "1MiB", "64MiB"])
+    print_parts(tables.predictions(profile, collective, algorithm, sizes))
+
+
+@command("compare")
+def compare(
+    before: Annotated[Path, typer.Argument(help="A profile.", metavar="A")],
+    after: Annotated[Path, typer.Argument(help="The profile to compare it with.", metavar="B")],
+    everything: Annotated[bool, typer.Option("--all", help="Also show differences within the noise.")] = False,
+) -> None:
+    """Show what is slower or faster in profile B than in profile A, by more than the noise; the verdict comes first."""
+    from .. import Profile, tables
+
+    print_parts(tables.comparison(Profile.load(before), Profile.load(after), everything))
+
+
+@command("trace")
+def trace(
+    path: ProfilePath,
+    algorithm: Annotated[str, typer.Option(help="Which algorithm.")],
+    num_bytes: Annotated[str, typer.Option(help="Size of the whole buffer, as in 64KiB.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write; gzipped if it ends in .gz.")],
+    collective: Collective = "allreduce",
+) -> None:
+    """Write when each rank would send, receive and add, as a trace for Perfetto and chrome://tracing."""
+    from ...common.checks import count_of
+    from ...common.storage import check_file
+    from ...common.units import bytes_words, time_words
+    from .. import Profile, tables
+
+    profile = Profile.load(path)
+    (size,) = sizes_of([num_bytes])
+    timeline = tables.predicted(profile, collective, algorithm, size)
+    check_file("--output", output)
+    timeline.to_chrome_trace(output)
+    what = f"{collective} by {algorithm} of {bytes_words(size)}, {count_of(len(timeline), 'span')}"
+    print_parts([f"{printable(str(output))}: {what}, {time_words(timeline.makespan_s)}"])

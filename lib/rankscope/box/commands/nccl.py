@@ -1,0 +1,70 @@
+"""`rankscope nccl`: what NCCL will choose on a machine, and what it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...cli.output import print_parts
+from ...cli.registry import command
+from ...common.checks import printable
+from ..options import Collective, Sizes, sizes_of
+
+
+@command("nccl")
+def nccl(
+    box: Annotated[str, typer.Argument(help="The GPU and the number of GPUs per node, as in h100x8.", metavar="BOX")],
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes. Default: 1, or what the log states.")] = None,
+    version: Annotated[str, typer.Option(help="NCCL's version, as in 2.29.2.")] = "2.30",
+    collective: Collective = "allreduce",
+    num_bytes: Sizes = None,
+    log: Annotated[
+        Path | None, typer.Option(help="A log of NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,GRAPH,TUNING.")
+    ] = None,
+    topo: Annotated[
+        Path | None,
+        typer.Option(help="NCCL's topology XML (NCCL_TOPO_DUMP_FILE), or the output of nvidia-smi topo -m."),
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Write a drawing of --topo, an SVG.")] = None,
+    profile: Annotated[str | None, typer.Option(help="A measured profile of the box: a file or bank:NAME.")] = None,
+    tuner_csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a file for NCCL's example tuner: choices that should be faster than the measured ones."
+        ),
+    ] = None,
+) -> None:
+    """Show which algorithm and protocol NCCL chooses by size, the time it expects, and the time machines take."""
+    from ...common.checks import count_of
+    from ...common.storage import write_atomically
+    from .. import Profile
+    from ..nccl import Model
+    from ..nccl.tuner import num_choices
+    from ..nccl.tuner import tuner_csv as tuner_lines
+    from ..nccl_tables import SIZES, box_of, choices, of_topology
+
+    gpu, gpus_per_node = box_of(box)
+    more: dict[str, Any] = {"gpus_per_node": gpus_per_node} | ({} if nodes is None else {"num_nodes": nodes})
+    if picture is not None and topo is None:
+        raise ValueError("--picture needs --topo, the topology that it draws")
+    if topo is not None:
+        words, of_box = of_topology(topo, gpu, gpus_per_node, picture)
+        print_parts(words)
+        more |= of_box
+    model = Model.from_log(log, gpu, **more) if log else Model(**{"gpu": gpu, "version": version, **more})
+    lines = ""
+    if profile is not None:
+        measured = Profile.load(profile)
+        lines, model = tuner_lines(model, measured), model.with_readings(measured)
+    elif tuner_csv is not None:
+        raise ValueError("--tuner-csv needs --profile, the measured profile of the box")
+    print_parts(choices(model, collective, sizes_of(num_bytes) or SIZES))
+    if tuner_csv is not None:
+        write_atomically(tuner_csv, lambda file: file.write(lines.encode()))
+        ranges = count_of(num_choices(lines), "range")
+        words = [f"{printable(str(tuner_csv))}: {ranges} of sizes where another choice should be faster"]
+        if num_choices(lines):
+            words.append("Read the file's comments before you use it: the plug-in slows down what no line matches.")
+        print_parts(words)

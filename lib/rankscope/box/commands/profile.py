@@ -1,0 +1,196 @@
+"""`rankscope profile`: parse the command line, show progress, and print the result."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from ...cli.ending import interruptible
+from ...cli.output import print_parts
+from ...cli.registry import command
+from ...common.checks import printable
+
+if TYPE_CHECKING:
+    from ..measuring.run import Progress
+
+_OUTPUT = Path("machine.json")
+_PLACES = {"in": (True,), "out": (False,), "both": (True, False)}
+_A_LINE_S = 5.0  # without a terminal
+
+
+@command("profile")
+def profile(
+    context: typer.Context,
+    output: Annotated[
+        Path, Option("-o", "--output", help="The file to write. If it exists, measuring continues where it stopped.")
+    ] = _OUTPUT,
+    name: Annotated[str, Option(help="Name of the profile. Default: the file's name.")] = "",
+    num_ranks: Annotated[int | None, Option(help="Number of ranks. Default: one per GPU with nccl, else 4.")] = None,
+    backend: Annotated[
+        str | None, Option(help="gloo, nccl or mpi. Default: nccl with two GPUs or more, else gloo.")
+    ] = None,
+    device: Annotated[
+        str | None, Option(help="Where buffers lie, cpu or cuda. nccl needs cuda; gloo takes both.")
+    ] = None,
+    collectives: Annotated[str, Option(help="Names, separated by commas.")] = "allreduce",
+    place: Annotated[str, Option(help="allreduce in place, out of place or both: in, out, both.")] = "in",
+    algorithms: Annotated[
+        str | None, Option(help="Names, separated by commas; native is the backend's own. Default: all.")
+    ] = None,
+    sizes: Annotated[str | None, Option(help="As in 1KiB:64MiB (powers of two) or 4KiB,1MiB.")] = None,
+    iterations: Annotated[int, Option(help="Most iterations per point.")] = 60,
+    budget: Annotated[
+        float, Option(help="Seconds per point; a slow point takes longer, for at least six iterations.")
+    ] = 0.4,
+    real_time: Annotated[bool, Option("--real-time", help="Run the ranks at real-time priority (root).")] = False,
+    transfers: Annotated[bool, Option(help="Also measure copies to and from the GPU, if there is one.")] = True,
+    fresh: Annotated[bool, Option("--fresh", help="Replace the file's contents.")] = False,
+) -> None:
+    """Measure this machine: links, memory, every collective algorithm, copies to and from a GPU.
+
+    Each collective must give the right result before it is timed.
+    Under torchrun, its processes are the ranks. After Ctrl-C the same command continues where it stopped.
+    """
+    from ...common.checks import one_of
+    from ...common.units import bytes_words
+    from ...ranks.joined import is_joined
+    from .. import tables
+    from ..measuring.plan import Protocol
+    from ..measuring.run import default_backend, measure, writes
+
+    backend = default_backend(num_ranks, device) if backend is None else backend
+    speaks = writes(backend)
+    joined = is_joined(backend)  # inside a collective only a signal's default action ends the process
+    seen: list[Progress] = []
+    with interruptible(not joined, lambda: _how_to_continue(seen, output, fresh)), contextlib.ExitStack() as stack:
+        show = stack.enter_context(_bar()) if speaks and not joined and sys.stderr.isatty() else _lines(speaks)
+
+        def report(progress: Progress) -> None:
+            seen[:] = [progress]
+            show(progress)
+
+        found = measure(
+            output,
+            Protocol(
+                iterations=iterations,
+                budget_s=budget,
+                real_time=real_time,
+                sizes=None if sizes is None else parse_sizes(sizes),
+                collectives=_names(collectives),
+                algorithms=None if algorithms is None else _names(algorithms),
+                in_place=_PLACES[one_of("--place", place, tuple(_PLACES))],
+                transfers=transfers,
+            ),
+            num_ranks=num_ranks,
+            backend=backend,
+            device=device,
+            fresh=fresh,
+            name=printable(name or output.stem),
+            command=_command(context),
+            report=report,
+        )
+    if speaks:
+        if seen[-1].left_out:
+            print(f"left out, because memory is too small: {', '.join(map(bytes_words, seen[-1].left_out))}")
+        print_parts([*tables.overview(found), ""])
+        print(printable(f"{output} holds everything; `rankscope show {output}` shows it again"))
+
+
+# ---- words of the command line
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Return the sizes in bytes that a string states.
+
+    >>> parse_sizes("1KiB:4KiB"), parse_sizes("512,1.5MiB")
+    ([1024, 2048, 4096], [512, 1572864])
+    """
+    from ...common.units import parse_bytes
+    from ..measuring.plan import powers_of_two
+
+    if ":" not in text:
+        return [parse_bytes("--sizes", each) for each in text.split(",")]
+    low, high = (parse_bytes("--sizes", each) for each in text.split(":", 1))
+    if not 0 < low <= high:
+        raise ValueError(f"--sizes must increase from a size above 0, got {text!r}")
+    return list(powers_of_two(low, high))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
+
+
+def _command(context: typer.Context) -> str:
+    """The command line, with the file's folder left out."""
+    from ...provenance import command_words
+
+    words = ["rankscope", "profile"]
+    for parameter in context.command.params:
+        source: Any = context.get_parameter_source(str(parameter.name))
+        if source is not None and source.name == "COMMANDLINE":
+            value = context.params[str(parameter.name)]
+            options = parameter.secondary_opts if value is False else parameter.opts
+            words += [options[-1], *([] if isinstance(value, bool) else [str(value)])]
+    return printable(command_words(words))
+
+
+# ---- progress
+
+Show = Callable[["Progress"], None]
+
+
+def _lines(speaks: bool) -> Show:
+    """Print a line now and then if there is no terminal."""
+    last_s = -_A_LINE_S
+
+    def show(progress: Progress) -> None:
+        nonlocal last_s
+        if speaks and progress.doing and progress.num_points and time.monotonic() - last_s >= _A_LINE_S:
+            last_s = time.monotonic()
+            print(f"{_state(progress)}: {progress.doing}", file=sys.stderr, flush=True)
+
+    return show
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Show]:
+    """Show a progress bar that is redrawn, and removed at the end."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[words]}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None, words="")
+
+        def show(progress: Progress) -> None:
+            words = _state(progress) if progress.num_points else ""
+            total = progress.num_points or None
+            bar.update(task, description=progress.doing, total=total, completed=progress.num_done, words=words)
+
+        yield show
+
+
+def _count(progress: Progress) -> str:
+    return f"{progress.num_done} of {progress.num_points} points"
+
+
+def _state(progress: Progress) -> str:
+    if (left_s := progress.left_s) is None:
+        return _count(progress)
+    left = f"{max(1, round(left_s / 60))} min" if left_s >= 90 else f"{left_s:.0f} s"
+    return f"{_count(progress)}, about {left} left"
+
+
+def _how_to_continue(seen: list[Progress], output: Path, fresh: bool) -> str:
+    if not seen or not seen[-1].num_points:
+        return "nothing was measured"
+    how = "the same command without --fresh" if fresh else "the same command"
+    return f"{_count(seen[-1])} are in {printable(str(output))}, and {how} continues from there"

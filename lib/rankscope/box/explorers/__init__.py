@@ -1,0 +1,1 @@
+"""Explorers of machines; `rankscope.explorers` offers them."""

@@ -1,0 +1,171 @@
+"""The explorer of notebook 15: collectives measured on GPU boxes, from the bank and your own, in one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from ...common.units import parse_bytes, rates_in_one_unit, times_in_one_unit
+from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
+from ...explorers.opening import Given, shows
+from ...figures.marks import Drawing
+from .. import Profile, bank
+from ..figures.boxes import UNITS, draw_boxes
+from ..profile import busbw_factor
+from .machine import by_name, interpolated
+
+COLLECTIVES = ("allreduce", "allgather", "reduce_scatter", "all_to_all")
+NONE = "none"
+SETTINGS = (
+    Setting("collective", "allreduce", COLLECTIVES, "collective"),
+    Setting("first", "b200_8", (), "machine 1"),  # those of the bank, and those that are given
+    Setting("second", "h100_8", (), "machine 2"),
+    Setting("third", "a100_80gb_8", (), "machine 3"),
+    Setting("view", "busbw", tuple(UNITS), "view"),
+    Setting("message", "64 MiB", sizes(10, 33), "message"),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "64 KiB: latency counts": {"view": "time", "message": "64 KiB"},
+    "8 GPUs with NVLink and without": {"first": "h100_8", "second": "rtx_pro_6000_8", "third": "l40s_8"},
+    "all-to-all": {"collective": "all_to_all", "first": "h100_8", "second": "rtx_pro_6000_8", "third": "l40s_8"},
+    "2 and 8 L40S": {"first": "l40s_2", "second": "l40s_8", "third": NONE},
+    "a pair without peer-to-peer": {"first": "runpod_a100_2", "second": "runpod_a100_2_no_p2p", "third": NONE},
+}
+
+
+def _measured(profile: Profile) -> bool:
+    return any(profile.native_s(what) for what in COLLECTIVES)
+
+
+@cache
+def _of_the_bank() -> dict[str, Profile]:
+    loaded = ((name, Profile.load(f"bank:{name}")) for name in bank())
+    return {name: profile for name, profile in loaded if _measured(profile)}
+
+
+class Boxes:
+    """What the explorer shows of machines: the given ones, and those of the bank."""
+
+    def __init__(self, profiles: Mapping[str, Profile]) -> None:
+        yours = {name: one for name, one in by_name(profiles).items() if _measured(one)}
+        self.yours = next(iter(profiles), "")
+        self.profiles = yours | {name: one for name, one in _of_the_bank().items() if name not in profiles}
+
+    def chosen(self, now: Now) -> dict[str, Profile]:
+        return {name: self.profiles[name] for name in (now.first, now.second, now.third) if name in self.profiles}
+
+    def picture(self, now: Now) -> Drawing | None:
+        """The lines of those that were measured with this collective; the title is of the size that is set."""
+        found = {name: one for name, one in self.chosen(now).items() if one.native_s(now.collective)}
+        if not found:
+            return None
+        num_bytes = parse_bytes("message", now.message)
+        return draw_boxes(found, now.collective, now.view, self.yours, num_bytes, self._title(now))
+
+    def _title(self, now: Now) -> str:
+        """The fastest and the slowest machine at this size; of those that were measured at smaller and larger ones."""
+        what = f"{now.collective} of {now.message}"
+        seconds: dict[str, float] = {}
+        for name, profile in self.chosen(now).items():
+            sizes = profile.native_s(now.collective)
+            time_s = self._seconds(now, profile)
+            if time_s is not None and min(sizes) <= parse_bytes("message", now.message) <= max(sizes):
+                seconds[name] = time_s
+        if not seconds:
+            return f"{what}: measured on none of these machines"
+        if now.view == "time":
+            values = seconds
+            words = times_in_one_unit
+        else:
+            values = {name: self._busbw(now, name, time_s) for name, time_s in seconds.items()}
+            words = rates_in_one_unit
+        ranked = sorted(values, key=values.__getitem__, reverse=now.view != "time")
+        ends = list(dict.fromkeys([ranked[0], ranked[-1]]))
+        pairs = zip(ends, words(*[values[name] for name in ends]), strict=True)
+        return f"{what}: {', '.join(f'{name} {value}' for name, value in pairs)}"
+
+    def _seconds(self, now: Now, profile: Profile) -> float | None:
+        """The time at this size as measured, otherwise interpolated; None if neither is known."""
+        num_bytes = parse_bytes("message", now.message)
+        measured = profile.native_s(now.collective).get(num_bytes)
+        if measured is not None:
+            return measured
+        found = interpolated(profile, now.collective, num_bytes)
+        return None if found is None else found[0]
+
+    def _busbw(self, now: Now, name: str, seconds: float) -> float:
+        factor = busbw_factor(now.collective, self.profiles[name].num_ranks)
+        return factor * parse_bytes("message", now.message) / seconds
+
+    def without_effect(self, now: Now) -> dict[str, str]:
+        """How a collective is shown, where none of the machines was measured with it."""
+        if any(one.native_s(now.collective) for one in self.chosen(now).values()):
+            return {}
+        return dict.fromkeys(("view", "message"), f"none of these machines was measured with {now.collective}")
+
+    def report(self, now: Now) -> list[str]:
+        """The time of each machine at this size, interpolated where it was not measured, and its source."""
+        lines = []
+        num_bytes = parse_bytes("message", now.message)
+        seconds = {name: self._seconds(now, profile) for name, profile in self.chosen(now).items()}
+        known = {name: time_s for name, time_s in seconds.items() if time_s is not None}
+        times = dict(zip(known, times_in_one_unit(*known.values()), strict=True))
+        rates_of = [self._busbw(now, name, time_s) for name, time_s in known.items()]
+        rates = dict(zip(known, rates_in_one_unit(*rates_of), strict=True))
+        for name, profile in self.chosen(now).items():
+            said = f"{now.collective} was not measured"
+            if name in known:
+                interval = ""
+                if num_bytes not in profile.native_s(now.collective):
+                    interval = f", interpolated ({_interval(profile, now.collective, num_bytes)})"
+                said = f"{now.message} in {times[name]}{interval}, busbw {rates[name]}"
+            source = profile.provenance.get("source", {})
+            origin = [source[key] for key in ("repository", "licence", "notes") if key in source]
+            lines += [f"{name}: {said}", f"    {'; '.join([profile.provenance['name'], *origin])}"]
+        return lines
+
+
+def _interval(profile: Profile, collective: str, num_bytes: int) -> str:
+    """The 90 % interval of an interpolated time, in words."""
+    found = interpolated(profile, collective, num_bytes)
+    return "" if found is None else " to ".join(times_in_one_unit(*found[1:]))
+
+
+def profiles_of_gpus(given: Given) -> dict[str, Profile]:
+    """Return the profiles of machines with GPUs that a gallery was given."""
+    profiles = by_name(given.profiles)
+    return {name: profile for name, profile in profiles.items() if profile.provenance.get("gpus")}
+
+
+ON_THE_SITE = {
+    "collective": ("allreduce", "all_to_all"),
+    "first": ("b200_8", "h100_8", "h100_4", "l40s_2", "runpod_a100_2"),
+    "second": ("h100_8", "rtx_pro_6000_8", "l40s_8", "runpod_a100_2_no_p2p", "none"),
+    "third": ("a100_80gb_8", "l40s_8", "none"),
+    "view": ALL,
+    "message": ("64 KiB", "1 MiB", "64 MiB"),
+}
+
+
+@shows(
+    SETTINGS,
+    title="Collectives measured on GPU boxes",
+    notebook="15_measured_gpu_boxes",
+    inputs=profiles_of_gpus,
+    on_the_site=ON_THE_SITE,
+)
+def boxes(profiles: Mapping[str, Profile] | None = None) -> Explorer:
+    """Return controls over the time of collectives on up to three machines, from the bank or your own.
+
+    `profiles`, by name, come before those of the bank; the first is shown in black. Raises ValueError for
+    what is no profile.
+    """
+    shown = Boxes(profiles or {})
+    names = tuple(shown.profiles)
+    own = [name for name in profiles or {} if name in names]
+    collective, first, second, third, *others = SETTINGS
+    first = first._replace(choices=names, default=own[0] if own else first.default)
+    second, third = (one._replace(choices=(NONE, *names)) for one in (second, third))
+    settings = (collective, first, second, third, *others)
+    return Explorer(settings, {"picture": shown.picture}, shown.report, PRESETS, shown.without_effect)

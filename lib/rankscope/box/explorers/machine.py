@@ -1,0 +1,185 @@
+"""The explorer of notebook 07: predictions for recorded machines, with any algorithm and number of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from ...collectives import ALGORITHMS
+from ...common.checks import of_type, printable
+from ...common.units import cell_words, parse_bytes, times_in_one_unit
+from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
+from ...explorers.opening import Given, shows
+from ...figures.marks import Drawing
+from ...figures.rankings import draw_ranking
+from ...figures.timelines import draw_timeline
+from ...timeline import Timeline
+from .. import Profile
+from ..measuring.plan import builder_options
+from ..profile import NATIVE, Point
+from ..sentences import bound_s
+
+SETTINGS = (
+    Setting("profile", "", (), "profile"),  # one of those that are given
+    Setting("algorithm", "ring", ALGORITHMS["allreduce"], "algorithm"),
+    Setting("num_ranks", 4, range(2, 9), "ranks"),
+    Setting("message", "256 KiB", sizes(10, 30), "message"),
+    Setting("num_segments", 1, range(1, 9), "segments", "of a chunk, sent one behind the other"),
+)
+OF_THE_BANK = ("h100_fleet_8", "h100_fleet_4")
+PRESETS: dict[str, dict[str, Any]] = {
+    "1 KiB: count the latencies": {"algorithm": "recursive_doubling", "message": "1 KiB"},
+    "1 MiB: all to the root": {"algorithm": "flat", "message": "1 MiB"},
+    "8 ranks": {"num_ranks": 8},
+}
+
+
+class Machines:
+    """What the explorer shows of some profiles, by name."""
+
+    def __init__(self, profiles: Mapping[str, Profile]) -> None:
+        self.profiles = by_name(profiles)
+        if not self.profiles:
+            raise ValueError("profiles must be at least one, by name, got none")
+        self._cluster = lru_cache(maxsize=32)(lambda name, num_ranks: self.profiles[name].cluster(num_ranks))
+        self._timeline = lru_cache(maxsize=512)(
+            lambda name, *given, **options: self.profiles[name].predict("allreduce", *given, **options)
+        )
+
+    def num_bytes(self, now: Now) -> int:
+        return parse_bytes("message", now.message)
+
+    def ranking(self, now: Now) -> Drawing | None:
+        """The predicted time of each algorithm, and what was measured."""
+        seconds = {}
+        for name in ALGORITHMS["allreduce"]:
+            with suppress(ValueError):  # not for so many ranks
+                seconds[name] = self.predicted(now, name).makespan_s
+        if not seconds:
+            return None  # the timeline says why
+        measured = {name: point.median_s for name, point in self.measured(now).items() if name in seconds}
+        title = f"{now.message} over {now.num_ranks} ranks of “{now.profile}”"
+        return draw_ranking(seconds, self.bound_s(now), now.algorithm, title, measured)
+
+    def timeline(self, now: Now) -> Drawing:
+        """What each rank waits for."""
+        title = f"{now.algorithm}: what each rank waits for, step by step"
+        return draw_timeline(self.predicted(now, now.algorithm), title)
+
+    def without_effect(self, now: Now) -> dict[str, str]:
+        """The list of profiles, where there is one."""
+        return {} if len(self.profiles) > 1 else {"profile": "this is the only profile here"}
+
+    def report(self, now: Now) -> list[str]:
+        """What is predicted, what was measured, and where the numbers come from."""
+        profile, measured = self.profiles[now.profile], self.measured(now)
+        try:
+            predicted_s, least_s = self.predicted(now, now.algorithm).makespan_s, self.bound_s(now)
+        except ValueError as error:
+            return [f"{now.algorithm}: {error}", *self.native(now)]
+        times = f"{predicted_s / least_s:.2f} times the lower bound" if least_s else "no lower bound is known"
+        point = measured.get(now.algorithm)
+        if point is None:
+            lines = [
+                f"predicted: {cell_words(predicted_s)}, {times}",
+                f"not measured at this size, on {now.num_ranks} ranks",
+            ]
+        else:
+            prediction, measurement = times_in_one_unit(predicted_s, point.median_s)
+            off = predicted_s / point.median_s - 1
+            lines = [f"predicted: {prediction}, {times}", f"measured:  {measurement}; predicted {off:+.1%}"]
+        place = "intra" if profile.num_nodes == 1 else "inter"
+        return [*lines, *self.native(now), f"link: {profile.best_link(place)}"]
+
+    def native(self, now: Now) -> list[str]:
+        """The time of the backend's own allreduce, interpolated at a size that was not measured.
+
+        Nothing for another number of ranks.
+        """
+        profile = self.profiles[now.profile]
+        if point := self.measured(now).get(NATIVE):
+            return [f"{profile.backend}'s own: {cell_words(point.median_s)}"]
+        if now.num_ranks != profile.num_ranks:
+            return []
+        found = interpolated(profile, "allreduce", self.num_bytes(now))
+        if found is None:
+            return []
+        time, low, high = times_in_one_unit(*found)
+        return [f"{profile.backend}'s own, interpolated: {time} ({low} to {high})"]
+
+    def predicted(self, now: Now, algorithm: str) -> Timeline:
+        cluster, num_bytes = self._cluster(now.profile, now.num_ranks), self.num_bytes(now)
+        options = builder_options("allreduce", algorithm, num_bytes, [cluster.gpus_per_node] * cluster.num_nodes)
+        if "num_segments" in options:
+            options["num_segments"] = now.num_segments
+        return self._timeline(now.profile, algorithm, num_bytes, num_ranks=now.num_ranks, **options)
+
+    def measured(self, now: Now) -> dict[str, Point]:
+        """The points of this size and number of segments, by algorithm; none for another number of ranks."""
+        profile = self.profiles[now.profile]
+        if now.num_ranks != profile.num_ranks:
+            return {}
+        points = profile.select("allreduce", self.num_bytes(now), in_place=True)
+        same = (point for point in points if point.options.get("num_segments", now.num_segments) == now.num_segments)
+        return {str(point.options["algorithm"]): point for point in same if "algorithm" in point.options}
+
+    def bound_s(self, now: Now) -> float:
+        return bound_s(self.profiles[now.profile], "allreduce", self.num_bytes(now), now.num_ranks)
+
+
+def by_name(profiles: Mapping[str, Profile]) -> dict[str, Profile]:
+    """Return the profiles, their names as printable text; ValueError for what is none."""
+    if not isinstance(profiles, Mapping):
+        raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
+    return {printable(str(name)): of_type(f"profiles[{name!r}]", one, Profile) for name, one in profiles.items()}
+
+
+def profiles_of(given: Given) -> dict[str, Profile] | None:
+    """Return the profiles that a gallery was given, None if there are none."""
+    return by_name(given.profiles) or None
+
+
+def interpolated(profile: Profile, collective: str, num_bytes: int) -> tuple[float, float, float] | None:
+    """Return the seconds of the backend's own collective by its curve, and the ends of their 90 % interval.
+
+    None if it was never measured, or at too few sizes, and without scipy.
+    """
+    with suppress(ValueError, ImportError):
+        curve = profile.curve(collective)
+        return curve.seconds(num_bytes), *curve.interval_s(num_bytes)
+    return None
+
+
+ON_THE_SITE = {
+    "profile": ALL,
+    "algorithm": ALL,
+    "num_ranks": (2, 3, 4, 8),
+    "message": ("1 KiB", "16 KiB", "256 KiB", "1 MiB", "64 MiB"),
+}
+
+
+@shows(
+    SETTINGS,
+    title="Recorded machines against the model",
+    notebook="07_model_and_machine",
+    inputs=profiles_of,
+    on_the_site=ON_THE_SITE,
+)
+def machine(profiles: Mapping[str, Profile] | None = None) -> Explorer:
+    """Return controls over the predicted time of each algorithm on a machine, the waits of its ranks, and measurements.
+
+    `profiles` are the machines, by the names that they have in the list; without any, those of the bank whose links
+    were measured. Raises ValueError for what is no profile.
+    """
+    shown = Machines({name: Profile.load(f"bank:{name}") for name in OF_THE_BANK} if profiles is None else profiles)
+    names = tuple(shown.profiles)
+    presets = PRESETS | {name: {"profile": name} for name in names[1:]}
+    changed: dict[str, Any] = {"profile": names[0]}
+    if profiles is None:  # whose links are known from 32 MiB on
+        presets, changed = {}, {"profile": names[0], "num_ranks": 8, "message": "256 MiB"}
+    settings = [one._replace(default=changed.get(one.name, one.default)) for one in SETTINGS]
+    settings[0] = settings[0]._replace(choices=names)
+    pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
+    return Explorer(settings, pictures, shown.report, presets, shown.without_effect)

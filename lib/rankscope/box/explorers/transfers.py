@@ -1,0 +1,189 @@
+"""The explorer of notebook 08: the time of a copy to or from the GPU, and of a training loop with such copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...common.checks import of_type
+from ...common.units import parse_bytes, rate_words, time_words, times_in_one_unit
+from ...explorers.explorer import ALL, Explorer, Now, Setting, sizes
+from ...explorers.opening import Given, shows
+from ...figures.marks import Drawing
+from ...figures.rankings import draw_ranking
+from ...figures.timelines import draw_timeline
+from ...timeline import Timeline
+from ...transfer import overlap_share, simulate
+from .. import Profile
+from ..link_facts import METHODS, LinkFacts, facts_of, stated, transfers_of
+from ..profile import Point
+
+LINKS = {facts.name: facts for facts in map(stated, (3, 4, 5, 6))}
+SETTINGS = (
+    Setting("link", "PCIe 5 x16", LINKS, "link"),
+    Setting("direction", "h2d", (("to the GPU", "h2d"), ("to the host", "d2h")), "direction"),
+    Setting("method", "pageable", METHODS, "method"),
+    Setting("size", "64 MiB", sizes(10, 30), "size of a copy"),
+    Setting("load_ms", 12, range(61), "loading a batch [ms]"),
+    Setting("num_workers", 2, range(1, 17), "loader workers"),
+    Setting("step_ms", 8, range(61), "step [ms]"),
+    Setting("prefetched", False, (False, True), "prefetched"),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "16 KiB: all alike": {"size": "16 KiB"},
+    "64 MiB, pinned": {"method": "pinned_non_blocking"},
+    "pinned and prefetched": {"method": "pinned_non_blocking", "prefetched": True},
+    "the same with 1 worker": {"method": "pinned_non_blocking", "prefetched": True, "num_workers": 1},
+}
+_SHOWN, _LONG = 16, 300  # batches in the picture; batches that the report counts
+
+
+def size_of(now: Now) -> int:
+    return parse_bytes("size", now.size)
+
+
+class Copies:
+    """What the explorer shows of links: those of `LINKS`, from published figures, and a profile's, as measured."""
+
+    def __init__(self, profile: Profile | None = None) -> None:
+        self.profile = None if profile is None else of_type("profile", profile, Profile)
+        self.links: dict[str, LinkFacts | None] = dict(LINKS)
+        if self.profile:
+            if not self.profile.select("transfer"):
+                raise ValueError("profile must have copies to or from a GPU (what 'transfer'), got none")
+            self.links = {f"measured: {self.profile.provenance['name']}": facts_of(self.profile), **LINKS}
+        self._simulated = lru_cache(maxsize=256)(simulate)
+
+    def measured(self, now: Now) -> Profile | None:
+        """Return the profile where the link is its own."""
+        return None if now.link in LINKS else self.profile
+
+    def seconds(self, now: Now, direction: str, method: str) -> float | None:
+        """Return the time of a copy, from published figures or as measured; None where it was not measured."""
+        if measured := self.measured(now):
+            return between(transfers_of(measured, direction, method), size_of(now))
+        return LINKS[now.link].seconds(size_of(now), direction, method)
+
+    def pinning_s(self, now: Now) -> float:
+        """Return the time of pinning a batch, which a thread of the loader does; 0 for a method that needs none."""
+        if not now.method.startswith("pinned"):
+            return 0.0
+        if measured := self.measured(now):
+            pins = sorted(measured.select("pin", cached=True), key=lambda point: point.num_bytes)
+            return between(pins, size_of(now)) or 0.0
+        return size_of(now) / LINKS[now.link].host_copy_bytes_per_s
+
+    def loop(self, now: Now, num_batches: int) -> Timeline | None:
+        """Return a training loop of batches that are copied so; None where the copy was not measured."""
+        copy_s, load_s, step_s = self.seconds(now, "h2d", now.method), now.load_ms / 1e3, now.step_ms / 1e3
+        if copy_s is None:
+            return None
+        how = now.num_workers, now.prefetched
+        return self._simulated(num_batches, load_s, copy_s, step_s, *how, pin_s=self.pinning_s(now))
+
+    def ranking(self, now: Now) -> Drawing | None:
+        """The time of each method, the chosen one framed, and the link's own time."""
+        found = {method: self.seconds(now, now.direction, method) for method in METHODS}
+        known = {method: seconds for method, seconds in found.items() if seconds is not None}
+        if not known:
+            return None  # the report says why
+        facts, size = self.links[now.link], now.size
+        bound_s = size_of(now) / facts.bytes_per_s(now.direction) if facts else None
+        origin = "at best, from published figures" if now.link in LINKS else "measured"
+        way = "to the GPU" if now.direction == "h2d" else "to the host"
+        return draw_ranking(known, bound_s, now.method, f"{size} {way}, {origin}")
+
+    def timeline(self, now: Now) -> Drawing | None:
+        """The first batches of the loop."""
+        loop = self.loop(now, _SHOWN)
+        if loop is None or not loop.makespan_s:
+            return None
+        how = "prefetched" if now.prefetched else "copied in turn"
+        return draw_timeline(loop, f"The first {_SHOWN} batches of {now.size}, {how}")
+
+    def without_effect(self, now: Now) -> dict[str, str]:
+        """The loop, where the profile has no copies for it, and the size, where it has no copies at all."""
+        if self.loop(now, _SHOWN) is None:
+            names = ["load_ms", "num_workers", "step_ms", "prefetched"]
+            names += ["size"] * (self.ranking(now) is None)
+            return dict.fromkeys(names, "the profile has no such copies")
+        return {}
+
+    def report(self, now: Now) -> list[str]:
+        """Where times come from, the copy's share of the link, the time per batch and its bottleneck."""
+        facts, copy_s = self.links[now.link], self.seconds(now, now.direction, now.method)
+        if copy_s is None:
+            return [f"the profile has no {now.direction} copies by {now.method}"]
+        num_bytes = size_of(now)
+        link, share = f"{now.link}; how its GPU is connected is not known", ""
+        if facts:
+            bytes_per_s = facts.bytes_per_s(now.direction)
+            link = f"{now.link}, {rate_words(bytes_per_s)}"
+            share = f", {num_bytes / copy_s / bytes_per_s:.0%} of the link"
+        origin = "; from published figures, nothing here is measured" if now.link in LINKS else ""
+        copied = f"{now.size} by {now.method} in {time_words(copy_s)}, {rate_words(num_bytes / copy_s)}"
+        return [f"link: {link}{origin}", f"copy: {copied}{share}", *self._loop_words(now)]
+
+    def _loop_words(self, now: Now) -> list[str]:
+        copy_s, step_s = self.seconds(now, "h2d", now.method), now.step_ms / 1e3
+        loop = self.loop(now, _LONG)
+        if loop is None or copy_s is None:
+            return ["loop: the profile has no copies to the GPU by this method"]
+        steps = loop.select(kind="compute")
+        batch_s = float(steps.start_s.max() - steps.start_s.min()) / (_LONG - 1)
+        bounds = {"loading": now.load_ms / 1e3 / now.num_workers, "pinning": self.pinning_s(now)}
+        bounds |= {"copies": copy_s, "steps": step_s} if now.prefetched else {"copy + step": copy_s + step_s}
+        worst = max(bounds, key=bounds.__getitem__)
+        batch, bound, best = times_in_one_unit(batch_s, bounds[worst], max(copy_s, step_s))
+        words = [f"loop: {batch} per batch; {worst} alone would take {bound}"]
+        if steps.makespan_s:
+            words.append(f"      max(copy, step) is {best}, achieved to {overlap_share(loop):.0%}")
+        return words
+
+
+def between(points: Sequence[Point], num_bytes: int) -> float | None:
+    """Return the median seconds at a size, on a straight line between two that were measured, in logarithms.
+
+    Beyond the largest size the rate is the largest one's, below the smallest the time is the smallest one's; None
+    where there is no point.
+
+    >>> known = [Point("pin", 1024, (1e-3,), (True,)), Point("pin", 4096, (4e-3,), (True,))]
+    >>> [round(between(known, size) * 1e3, 3) for size in (512, 2048, 8192)]
+    [1.0, 2.0, 8.0]
+    """
+    if not points:
+        return None
+    sizes, seconds = (np.log([getattr(point, name) for point in points]) for name in ("num_bytes", "median_s"))
+    beyond = max(1.0, num_bytes / points[-1].num_bytes)
+    return float(np.exp(np.interp(np.log(num_bytes), sizes, seconds)) * beyond)
+
+
+def gpu_of(given: Given) -> Profile | None:
+    """Return the profile of a GPU that a gallery was given. Raises ValueError for what is no profile."""
+    return None if given.gpu is None else of_type("gpu", given.gpu, Profile)
+
+
+ON_THE_SITE = {
+    "link": ALL,
+    "method": ALL,
+    "size": ("16 KiB", "1 MiB", "8 MiB", "64 MiB", "256 MiB"),
+    "num_workers": (1, 2, 4, 8),
+    "prefetched": ALL,
+}
+
+
+@shows(SETTINGS, title="Copies to the GPU", notebook="08_transfers", inputs=gpu_of, on_the_site=ON_THE_SITE)
+def transfers(profile: Profile | None = None) -> Explorer:
+    """Return controls over the time of each way to copy, the first batches of a loop that uses it, and its bottleneck.
+
+    With a `profile` its own link, as measured, is the first in the list, and the default. Raises ValueError for one
+    without copies to or from a GPU.
+    """
+    shown, settings = Copies(profile), SETTINGS
+    if shown.profile:
+        settings = (Setting("link", next(iter(shown.links)), shown.links, "link"), *SETTINGS[1:])
+    pictures = {"ranking": shown.ranking, "timeline": shown.timeline}
+    return Explorer(settings, pictures, shown.report, PRESETS, shown.without_effect)

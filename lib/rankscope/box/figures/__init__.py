@@ -1,0 +1,1 @@
+"""Figures of profiles, of machines next to each other, and of topologies."""

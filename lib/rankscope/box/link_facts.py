@@ -1,0 +1,146 @@
+"""Lower bounds of copies between host and GPU, from published facts of the link and the rate of host memory."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+
+from ..common.checks import number, of_type, one_of, truth, whole
+from ..common.frozen import checked, frozen
+from ..common.storage import read_bytes
+from .measuring.plan import ON_THE_FLY, TRANSFER_METHODS
+from .pcie import HEADER_BYTES, PCIE, pcie_bytes_per_s
+from .profile import FORMAT, WHAT, Point, Profile
+
+START_S = 10e-6  # ASSUMED: from the call to the first byte; measure it in a profile
+HOST_COPY_BYTES_PER_S = 10e9  # ASSUMED: one thread that copies host memory
+METHODS = (*TRANSFER_METHODS, *ON_THE_FLY)
+_GPU0 = re.compile(r"^GPU0: PCIe (\d+) x(\d+)", re.MULTILINE)
+MOST_GPUS = 72  # in a matrix of copies, as in a GB200 NVL72; larger matrices are unreadable
+
+
+@frozen
+class LinkFacts:
+    """The rates that bound a copy: the link in each direction, and a copy within host memory.
+
+    `seconds` gives the lower bound of a copy. Raises ValueError for a rate of 0 or less and for a negative `start_s`.
+
+    >>> facts = stated(4, 16)
+    >>> print(facts.name, round(facts.bytes_per_s("h2d") / 1e9, 1), round(facts.bytes_per_s("d2h") / 1e9, 1))
+    PCIe 4 x16 29.2 28.8
+    >>> [round(facts.seconds(2**26, "h2d", method) * 1e3, 2) for method in ("pinned", "pageable", "pin_on_the_fly")]
+    [2.31, 6.72, 9.02]
+    """
+
+    name: str = checked(str)
+    h2d_bytes_per_s: float = checked(number, above=0, high=math.inf)
+    d2h_bytes_per_s: float = checked(number, above=0, high=math.inf)
+    host_copy_bytes_per_s: float = checked(number, above=0, high=math.inf, default=HOST_COPY_BYTES_PER_S)
+    start_s: float = checked(number, 0, default=START_S)
+
+    def bytes_per_s(self, direction: str) -> float:
+        """Return the maximum rate of a copy in this direction, "h2d" or "d2h"."""
+        one_of("direction", direction, tuple(HEADER_BYTES))
+        return self.h2d_bytes_per_s if direction == "h2d" else self.d2h_bytes_per_s
+
+    def seconds(
+        self, num_bytes: float, direction: str, method: str = "pinned", pieces: int = 1, both: bool = False
+    ) -> float:
+        """Return the lower bound of a copy in seconds, for the options of a "transfer" point (see `transfer_points`).
+
+        Pinned memory: the link carries all bytes, after one start per piece. Pageable memory: a host thread also copies
+        the bytes into or out of pinned memory, at best while the link carries others, so the slower of the two counts.
+        Pinned on the fly: the bytes are copied first and sent afterwards; the time of pinning new memory is not
+        included. With `both` directions at once, pinned memory takes no longer, because the link is full duplex;
+        pageable memory takes the sum, because one thread serves both.
+        """
+        num_bytes, both = number("num_bytes", num_bytes, 0), truth("both", both)
+        link_s = num_bytes / self.bytes_per_s(direction)
+        started_s = whole("pieces", pieces, 1) * self.start_s
+        host_s, back = num_bytes / self.host_copy_bytes_per_s, "d2h" if direction == "h2d" else "h2d"
+        if one_of("method", method, METHODS) in ON_THE_FLY:
+            return started_s + link_s + (host_s if direction == "h2d" else 0.0)
+        if method.startswith("pinned"):
+            return started_s + (max(link_s, num_bytes / self.bytes_per_s(back)) if both else link_s)
+        back_s = self.seconds(num_bytes, back, method, pieces) if both else 0.0
+        return started_s + max(link_s, host_s) + back_s
+
+
+def stated(generation: int, num_lanes: int = 16, host_copy_bytes_per_s: float = HOST_COPY_BYTES_PER_S) -> LinkFacts:
+    """Return the facts of a PCIe link. Raises ValueError as `pcie_bytes_per_s` and `LinkFacts` do.
+
+    >>> stated(5).name
+    'PCIe 5 x16'
+    """
+    h2d, d2h = (pcie_bytes_per_s(generation, num_lanes, direction) for direction in ("h2d", "d2h"))
+    return LinkFacts(f"PCIe {generation} x{num_lanes}", h2d, d2h, host_copy_bytes_per_s)
+
+
+def facts_of(profile: Profile) -> LinkFacts | None:
+    """Return the link facts of a profile's machine; None if the profile does not say how its GPU is connected.
+
+    The link is the one that its topology states for GPU 0. The rate of host memory is that of the profile's largest
+    copy into memory that was already pinned, if there is one.
+    """
+    of_type("profile", profile, Profile)
+    found = _GPU0.search(profile.provenance.get("topology", ""))
+    if found is None or int(found[1]) not in PCIE or not 1 <= int(found[2]) <= 32:
+        return None
+    pins = sorted(profile.select("pin", cached=True), key=lambda point: point.num_bytes)
+    host = pins[-1].algbw_bytes_per_s if pins else HOST_COPY_BYTES_PER_S
+    return stated(int(found[1]), int(found[2]), host)
+
+
+def transfers_of(
+    profile: Profile, direction: str, method: str, what: str = "transfer", pieces: int = 1, both: bool = False
+) -> Sequence[Point]:
+    """Return a profile's points of one kind of copy, in ascending order of size."""
+    points = profile.select(what, direction=direction, method=method, pieces=pieces, both=both)
+    return sorted(points, key=lambda point: point.num_bytes)
+
+
+def peer_rates(profile: Profile) -> tuple[int, dict[tuple[int, int], float]]:
+    """Return the largest size of a copy between GPUs, and the bytes/s that each (source, target) reached with it.
+
+    One copy runs at a time. Raises ValueError if the profile has no such copies, or has more than `MOST_GPUS` GPUs.
+    """
+    found = profile.select("transfer", direction="p2p", both=False)
+    ends = [(point.options.get("src"), point.options.get("dst"), point) for point in found]
+    known = [(src, dst, one) for src, dst, one in ends if isinstance(src, int) and isinstance(dst, int)]
+    size = max((point.num_bytes for *_, point in known), default=0)
+    rates = {(src, dst): size / one.median_s for src, dst, one in known if one.num_bytes == size}
+    if not rates:
+        raise ValueError("profile must have copies between GPUs (direction 'p2p'), got none")
+    if (number := len(set(chain.from_iterable(rates)))) > MOST_GPUS:
+        raise ValueError(f"profile must have copies between at most {MOST_GPUS} GPUs, got {number}")
+    return size, rates
+
+
+def recorded(
+    folder: str | os.PathLike[str], what: str = "transfer", otherwise: str | os.PathLike[str] | None = None
+) -> Profile | None:
+    """Return the latest GPU profile in a folder that has points of `what`: copies, or a collective.
+
+    If there is none, return the profile of `otherwise` (a file, or one of the bank such as "bank:h100_8"), or None.
+    Other files are ignored. Raises StorageError for a damaged profile, OSError if the folder cannot be read.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     print(recorded(folder), recorded(folder, "allreduce", "bank:h100_8").num_ranks)
+    None 8
+    """
+    head, point = f'{{"format": "{FORMAT}"'.encode(), f'{{"what":"{one_of("what", what, WHAT)}"'.encode()
+    found = []
+    for path in sorted(Path(folder, name) for name in os.listdir(folder) if name.endswith(".json")):
+        if path.is_file():  # not a folder or a broken link
+            with suppress(ValueError):  # empty, or larger than any profile
+                raw = read_bytes(path)
+                found += [path] if raw.startswith(head) and point in raw else []
+    profiles = [one for one in map(Profile.load, found) if what == "transfer" or one.provenance.get("gpus")]
+    latest = max(profiles, key=lambda profile: str(profile.provenance.get("date", "")), default=None)
+    return Profile.load(otherwise) if latest is None and otherwise is not None else latest

@@ -1,0 +1,146 @@
+"""`read_log`: read measurements from the output of other benchmark programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from ...collectives.schedule import COLLECTIVES
+from ...common.checks import one_of, whole
+from ...common.garbage import no_collection
+from ...common.storage import StorageError
+from ...provenance import difference
+from ..profile import Point, Profile
+from . import collectives, copies, nccl_tests
+from .log import Log
+
+
+class LogReader(NamedTuple):
+    """A reader of one program's logs: strings that only that program prints, and what makes profiles of its log.
+
+    `tests/box/logs_made.py` has a sample of each, which the tests read, cut and spoil.
+    """
+
+    marks: tuple[str, ...]
+    read: Callable[[Log], list[Profile]]
+
+
+Readers: TypeAlias = Mapping[str, LogReader]
+READERS: Readers = {
+    "nccl-tests": LogReader(("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
+    "osu": LogReader(("# OSU ",), collectives.osu),
+    "all_reduce_bench": LogReader(("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
+    "nvbandwidth": LogReader(('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
+    "p2pBandwidthLatencyTest": LogReader(("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
+    "trace": LogReader(('"traceEvents"',), copies.trace),
+}
+
+
+def read_log(path: str | os.PathLike[str], kind: str | None = None, num_ranks: int | None = None) -> list[Profile]:
+    """Return the measurements in a log: one profile per table of collectives, or one profile of all copies.
+
+    The program is recognised by its output; `kind`, one of `READERS`, chooses if a file has logs of several programs.
+    The profile has only facts that the log states or that follow from its figures; the source's notes say which.
+
+    `num_ranks` is the number of ranks of the tables of collectives to return. A table that does not state its number is
+    taken to be of so many.
+
+    The log is checked: bandwidths must equal size over time, fit the number of ranks and have the stated average.
+    Figures agree if the rounding of their last digits explains the difference. If a whole unit of each last digit and
+    1 % explain it, the source's notes contain a warning that names the line; anything larger is an error.
+
+    Raises StorageError (a one-line ValueError that names the file and the line in it) if the file is not such a log, is
+    cut short or contradicts itself; OSError if it cannot be opened.
+    """
+    return read_by(READERS, path, kind, num_ranks)
+
+
+def read_by(
+    readers: Readers, path: str | os.PathLike[str], kind: str | None = None, num_ranks: int | None = None
+) -> list[Profile]:
+    """Return the measurements in a log of one of these programs; arguments and errors are those of `read_log`."""
+    if num_ranks is not None:
+        whole("num_ranks", num_ranks, 1, 1 << 20)
+    if kind is not None:
+        one_of("kind", kind, tuple(readers))
+    log = Log(path, num_ranks)
+    found = {}
+    for name, known in readers.items():
+        if places := [place for mark in known.marks if (place := log.text.find(mark)) >= 0]:
+            found[name] = log.text.count("\n", 0, min(places)) + 1
+    if kind is None:
+        is_alone = bool(log.topology) and not found
+        log.check(not is_alone, 1, "a GPU topology without measurements: append it to a log of that machine")
+        log.check(found, 1, f"not a log of {', '.join(readers)}")
+        log.check(len(found) == 1, max(found.values()), f"has logs of {' and '.join(found)}: name one of these kinds")
+    reader = readers[kind or next(iter(found))]
+    try:
+        with no_collection():
+            profiles = reader.read(log)
+    except StorageError:
+        raise
+    except (ValueError, ArithmeticError) as error:  # the profile as a whole is invalid, or a number is out of range
+        log.fail(1, error)
+    log.check(profiles, len(log.lines), "it has no rows")
+    return profiles if num_ranks is None else _of_ranks(log, profiles, num_ranks)
+
+
+def _of_ranks(log: Log, profiles: Sequence[Profile], num_ranks: int) -> list[Profile]:
+    """Return the tables of so many ranks, and those that are of no collective, such as copies and messages.
+
+    Raises StorageError if there are tables of collectives, but none of so many ranks.
+    """
+    numbers = _numbers_of_ranks(profiles)
+    if numbers and num_ranks not in numbers:
+        if len(numbers) == 1:
+            log.fail(1, f"its tables are of {numbers[0]} ranks, not of {num_ranks}")
+        log.fail(1, f"its tables are of {_listed(numbers)} ranks, and none is of {num_ranks}")
+    return [one for one in profiles if not _is_of_ranks(one) or one.num_ranks == num_ranks]
+
+
+def _numbers_of_ranks(profiles: Sequence[Profile]) -> list[int]:
+    """Return the numbers of ranks of the tables of collectives."""
+    return sorted({one.num_ranks for one in profiles if _is_of_ranks(one)})
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
+
+
+def _is_of_ranks(profile: Profile) -> bool:
+    return any(point.what in (*COLLECTIVES, "together") for point in profile.points)
+
+
+_ONE_MACHINE = ("backend", "num_ranks", "num_nodes", "ranks_per_node", "gpus", "environment", "device")
+
+
+def merged(profiles: Sequence[Profile], name: str) -> Profile:
+    """Return one profile from several logs of a machine.
+
+    Raises ValueError if they are of different machines or numbers of ranks.
+    """
+    first = profiles[0]
+    numbers = _numbers_of_ranks(profiles)
+    if len(numbers) > 1:
+        raise ValueError(
+            f"the tables are of {_listed(numbers)} ranks, and a profile is of one number: choose it with num_ranks "
+            "(--num-ranks on the command line)"
+        )
+    points: dict[Any, Point] = {}
+    for one in profiles:
+        told = difference(first.provenance, one.provenance, _ONE_MACHINE)
+        if told := told or difference(first.protocol, one.protocol, ("dtype", "statistic")):
+            raise ValueError(f"the logs are of different machines, or were measured in different ways: {told}")
+        for point in one.points:
+            seconds = points[point.key].seconds + point.seconds if point.key in points else point.seconds
+            points[point.key] = point.like(point.num_bytes, seconds)
+    about, how = (_common([getattr(one, part) for one in profiles]) for part in ("provenance", "protocol"))
+    sources = [one.provenance["source"] for one in profiles]
+    words = {key: dict.fromkeys(one[key] for one in sources if key in one) for key in ("program", "notes")}
+    source = {key: "; ".join(some) for key, some in words.items() if some}
+    return Profile({**about, "name": name, "source": source}, how, tuple(points.values()))
+
+
+def _common(some: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in some[0].items() if all(one.get(key) == value for one in some)}

@@ -1,0 +1,269 @@
+"""`Log`: the text of a log, with errors that name its lines; `Times`: its timings, and a profile of them.
+
+Readers search their patterns in single lines. Patterns are compiled at the top of a module, and a test feeds each of
+them long lines: the time must grow in proportion to the line. So a pattern that may begin with blanks or with any word
+starts with ^, and no two neighbouring repetitions match the same character.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ...common.checks import count_of, printable
+from ...common.storage import MOST_BYTES, StorageError, check_num_values, read_bytes, unpacked
+from ...provenance import topology
+from ..profile import NATIVE, Point, Profile
+
+_MOST_LINES = 1 << 22  # of a log, or of a trace in JSON, which has a line per value; each takes 60 bytes or more
+_MOST_JSON_VALUES = 1 << 22  # of a log in JSON
+GB = 10**9  # bytes assumed for a copy of unstated size: its time is computed from the printed rate
+_NAMES = ("allreduce", "allgather", "all_to_all", "reduce_scatter", "broadcast", "reduce", "scatter", "gather")
+COLLECTIVE = dict(zip(_NAMES, _NAMES, strict=True)) | {"all_reduce": "allreduce", "all_gather": "allgather"}
+COLLECTIVE |= {"alltoall": "all_to_all", "sendrecv": "together"}
+COLLECTIVE |= {"_allgather_base": "allgather", "_reduce_scatter_base": "reduce_scatter"}
+TYPE_BYTES = {
+    **dict.fromkeys(("int8", "uint8", "char", "fp8_e4m3", "fp8_e5m2", "f8e4m3", "f8e5m2", "byte", "bool"), 1),
+    **dict.fromkeys(("half", "bfloat16", "float16"), 2),
+    **dict.fromkeys(("float", "int32", "uint32", "int"), 4),
+    **dict.fromkeys(("double", "int64", "uint64", "long"), 8),
+}
+NATIVE_OUT = {"algorithm": NATIVE, "in_place": False}
+MOST_CARDS = 4096
+ROUNDING = 1 + 1e-9  # tolerance when comparing floats
+TRUNCATED = (
+    2  # half units of the last digit: a program that cuts digits off, instead of rounding, is off by a whole one
+)
+SLACK = 0.01  # of a figure, for other ways of printing and averaging: the smallest wrong unit, KiB for kB, is 0.024
+WARNING = "warning: "  # how the note about figures that hardly agree begins
+_MPI_TAG = re.compile(r"\[\d+,\d+\]<std\w+>:")
+_TOPOLOGY_HEADER = re.compile(r"^\S*[ \t]*GPU0[ \t]")  # of the table that nvidia-smi topo -m prints
+_TOPOLOGY_ROW = re.compile(r"^\s*(?:GPU|NIC|mlx)\S*\s")
+_SIZE_NOTE = "the size of a copy is not stated: times are those of 1 GB at the rate that is printed"
+_HALVES = [0.5 * 10.0**-digits for digits in range(400)]
+
+Where = int | str  # a line, or a place in JSON
+
+
+class Log:
+    """The text of a log, line by line."""
+
+    def __init__(self, path: str | os.PathLike[str], num_ranks: int | None) -> None:
+        self.path, self.num_ranks = path, num_ranks
+        self.name = printable(Path(path).name.split(".")[0])
+        try:
+            raw = read_bytes(path)
+            self.raw = unpacked(raw, MOST_BYTES) if raw[:2] == b"\x1f\x8b" else raw
+            if self.raw.count(b"\n") > _MOST_LINES:
+                raise ValueError(f"it has more than {_MOST_LINES} lines")
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise StorageError(path, f"it is damaged or cut short: {error}") from error
+        except ValueError as error:
+            raise StorageError(path, str(error)) from error
+        text = self.raw.decode("utf-8", "replace")
+        self.text = _MPI_TAG.sub("", text) if "<std" in text else text
+        self.lines = self.text.replace("\r\n", "\n").split("\n")
+        has_topology = "GPU0" in self.text and "Affinity" in self.text
+        self.topology = topology("\n".join(_topology_lines(self.lines))) if has_topology else ""
+
+    def fail(self, line: Where, problem: object) -> NoReturn:
+        """Raise a StorageError that names the line, or the place in JSON."""
+        raise StorageError(self.path, f"{f'line {line}' if isinstance(line, int) else line}: {problem}")
+
+    def check(self, fits: object, line: Where, problem: str) -> None:
+        if not fits:
+            self.fail(line, problem)
+
+    def number(self, line: Where, text: Any, least: float = -math.inf) -> float:
+        """Return a printed number; it must be finite and at least `least`."""
+        try:
+            found = float(text)
+        except (TypeError, ValueError):
+            found = math.nan
+        bound = " above 0" if least > 0 else " of at least 0" if least == 0 else ""
+        self.check(math.isfinite(found) and found >= least, line, f"{text!r} must be a number{bound}")
+        return found
+
+    def check_num_values(self) -> None:
+        """Refuse JSON that would take much more memory than its text."""
+        try:
+            check_num_values(self.raw, _MOST_JSON_VALUES)
+        except ValueError as error:
+            raise StorageError(self.path, str(error)) from error
+
+    def json(self) -> Any:
+        self.check_num_values()
+        try:
+            return json.loads(self.text)
+        except json.JSONDecodeError as error:
+            self.fail(error.lineno, f"not JSON, damaged or cut short: {error.msg}")
+        except RecursionError:
+            self.fail(1, "nested too deeply")
+
+    def words(self, pattern: re.Pattern[str]) -> list[str]:
+        """Return the first group of a pattern in each line that matches it, made printable."""
+        matches = map(pattern.search, self.lines)
+        return [printable(match[1].strip()) for match in matches if match]
+
+    def words_between(self, before: str, after: str) -> list[str]:
+        """Return what stands between two strings in each line that contains both, made printable."""
+        found = []
+        for text in self.lines:
+            name, has_end, _ = text.partition(before)[2].partition(after)
+            if has_end and name.strip():
+                found.append(printable(name.strip()))
+        return found
+
+    def rows(self, pattern: re.Pattern[str], mark: re.Pattern[str]) -> Iterator[tuple[int, re.Match[str]]]:
+        """Yield the lines that match a pattern; raise for a line that contains the mark but does not match."""
+        for line, text in enumerate(self.lines, 1):
+            if mark.search(text):
+                found = pattern.search(text)
+                if found is None:
+                    self.fail(line, f"the line is cut or malformed: {text.strip()[:80]!r}")
+                yield line, found
+
+    def table(self, *columns: str) -> Iterator[tuple[int, list[str]]]:
+        """Yield these cells of each CSV row; the header must have at least these columns."""
+        names: list[str] = []
+        for line, text in enumerate(self.lines, 1):
+            cells = [cell.strip() for cell in text.split(",")]
+            if set(columns) <= set(cells):
+                names = cells
+            elif names and text.strip():
+                fits = len(cells) == len(names) and all(cells)
+                self.check(fits, line, f"must have {count_of(len(names), 'value')}, got {text[:80]!r}")
+                yield line, [cells[names.index(name)] for name in columns]
+
+
+class Times:
+    """The printed times by operation; several times of the same operation are its iterations."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.gpus = set[Any]()  # that copies come from and go to
+        self.notes = list[str]()
+        self.warnings = list[tuple[Where, str]]()  # figures that agree with each other only roughly
+        self.found: dict[tuple[str, int, tuple[tuple[str, Any], ...]], tuple[Where, list[float]]] = {}
+
+    def add(self, line: Where, what: str, num_bytes: int, seconds: float, options: Mapping[str, Any]) -> None:
+        key = what, num_bytes, tuple(options.items())
+        if key in self.found:
+            self.found[key][1].append(seconds)
+        else:
+            self.found[key] = line, [seconds]
+
+    def copy(self, line: Where, way: str, method: str, rate: float, size: int = 0, **more: Any) -> None:
+        """Add a copy from its printed bytes/s; its size may be unknown."""
+        self.log.check(rate > 0, line, f"a bandwidth must be above 0, got {rate:g}")
+        self.gpus |= {gpu for name, gpu in more.items() if name in ("gpu", "src", "dst")}
+        options = {"direction": way, "method": method, "pieces": 1, "both": False, **more}
+        if not size:
+            options["size"] = "not stated"
+            self.notes.append(_SIZE_NOTE)
+        self.add(line, "transfer", size or GB, (size or GB) / rate, options)
+
+    def agree(self, line: Where, deviation: float, rounding: float, slack: float, problem: str) -> None:
+        """Check that two printed figures agree.
+
+        `deviation` is the distance between them, `rounding` what half a unit of each last digit amounts to, and `slack`
+        what other ways of printing may add, all in the same unit. Within `rounding` they agree. Within a whole unit of
+        each last digit and `slack`, the problem is recorded as a warning. Otherwise it raises StorageError.
+        """
+        if deviation <= rounding * ROUNDING:
+            return
+        self.log.check(deviation <= TRUNCATED * rounding + slack, line, problem)
+        self.warnings.append((line, problem))
+
+    def fitting_s(
+        self, line: Where, seconds: float, off_s: float, num_bytes: float, rate: float, rate_off: float, problem: str
+    ) -> float:
+        """Return a time in seconds that fits both a printed time and a printed rate in bytes/s; see `between`.
+
+        If only `agree`'s tolerance reconciles them, return the printed time and record the problem as a warning.
+        Raises StorageError if they contradict each other.
+        """
+        fitting = between(seconds, off_s, num_bytes, rate, rate_off)
+        if fitting is not None:
+            return fitting
+        near = between(seconds, TRUNCATED * off_s, num_bytes, rate, TRUNCATED * rate_off + SLACK * rate)
+        self.log.check(near is not None, line, problem)
+        self.warnings.append((line, problem))
+        return seconds
+
+    def profile(
+        self, program: str, backend: str, num_ranks: int, how: Mapping[str, Any] = {}, name: str = "", **about: Any
+    ) -> Profile:
+        """Return the profile of these times and of the log's topology; empty arguments were not stated."""
+        self.log.check(self.found, len(self.log.lines), f"{program} printed no row above")
+        notes = [*self.notes, *self._warning_notes()]
+        source = {"program": printable(program), "notes": "; ".join(dict.fromkeys(notes))}
+        about["source"] = {key: text for key, text in source.items() if text}
+        about["topology"] = self.log.topology
+        title = f"{self.log.name}, {name}" if name else self.log.name
+        said = {"name": title, "backend": backend, "num_ranks": num_ranks, **about}
+        return Profile({key: value for key, value in said.items() if value}, how, self._points())
+
+    def _warning_notes(self) -> list[str]:
+        if not self.warnings:
+            return []
+        line, problem = self.warnings[0]
+        place = f"line {line}" if isinstance(line, int) else line
+        if len(self.warnings) == 1:
+            return [f"{WARNING}a printed figure does not agree with the others to its last digit: {place}: {problem}"]
+        several = f"{len(self.warnings)} printed figures do not agree with the others to their last digit"
+        return [f"{WARNING}{several}; the first: {place}: {problem}"]
+
+    def _points(self) -> tuple[Point, ...]:
+        points, alike = [], dict[Any, Point]()
+        for (what, num_bytes, options), (line, seconds) in self.found.items():
+            try:
+                if first := alike.get((what, options)):
+                    points.append(first.like(num_bytes, tuple(seconds)))
+                else:
+                    points.append(Point(what, num_bytes, tuple(seconds), (True,) * len(seconds), dict(options)))
+                    alike[what, options] = points[-1]
+            except ValueError as error:
+                self.log.fail(line, error)
+        return tuple(points)
+
+
+def _topology_lines(lines: Sequence[str]) -> Sequence[str]:
+    """Return the lines of the first table of `nvidia-smi topo -m`, from its header to its last row, if it has rows."""
+    header = last = None
+    for place, text in enumerate(lines):
+        if header is not None and _TOPOLOGY_ROW.search(text):
+            last = place
+        elif last is not None and text.strip():
+            break  # the table ends
+        elif _TOPOLOGY_HEADER.search(text):
+            header = place
+        elif text.strip():
+            header = None
+    return [] if header is None or last is None else lines[header : last + 1]
+
+
+def half_unit(text: str) -> float:
+    """Return the rounding error of a printed number: half a unit of its last digit.
+
+    >>> half_unit("0.48"), half_unit("92173"), half_unit("1.8e+07")
+    (0.005, 0.5, 500000.0)
+    """
+    if "e" not in text:
+        return _HALVES[min(len(text.partition(".")[2]), len(_HALVES) - 1)]
+    mantissa, _, exponent = text.partition("e")
+    return 0.5 * 10.0 ** (int(exponent) - len(mantissa.partition(".")[2]))
+
+
+def between(seconds: float, off: float, num_bytes: float, rate: float, rate_off: float) -> float | None:
+    """Return a time that fits both a printed time and a printed rate; None if there is none."""
+    low, high = num_bytes / (rate + rate_off), num_bytes / (rate - rate_off) if rate > rate_off else math.inf
+    low, high = max(low / ROUNDING, seconds - off), min(high * ROUNDING, seconds + off)
+    return None if low > high else min(max(num_bytes / rate if rate else seconds, low), high)

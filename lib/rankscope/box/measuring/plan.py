@@ -1,0 +1,301 @@
+"""What to measure, how often, and in which order. It does not load torch, as the launching process needs none.
+
+A `Key` stands for a point that has not been measured yet.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from ...collectives import ALGORITHMS, build
+from ...collectives.algorithms import algorithms_of
+from ...common.checks import number, one_of, several, truth, whole
+from ...common.frozen import checked, each, frozen, optional
+from ...common.units import bytes_words
+from ..profile import NATIVE, TRANSFERS, Key, Profile
+
+MEASURED = ("allreduce", "allgather", "reduce_scatter", "broadcast", "all_to_all")
+ITEM_BYTES = 4  # bytes of a float32
+SEGMENT_BYTES = 2**19  # fits into cache for the sum, and is worth a message
+MOST_SEGMENTS = 256  # more gain nothing and take long to plan
+MOST_BYTES = 2**40
+MOST_LINK_BYTES, MOST_MEMORY_BYTES = 2**24, 2**26
+TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
+ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
+NUM_PIECES, LEAST_PIECE_BYTES = 256, 4096
+Name = TypeVar("Name", bound=Hashable)
+Sample = TypeVar("Sample")
+IN_A_ROW = 3  # counted iterations per turn of a method
+
+
+def _sizes(name: str, value: Any) -> tuple[int, ...]:
+    found = several(name, value)
+    if not found:
+        raise ValueError(f"{name} must be one or more whole numbers of bytes, got {value!r}")
+    for size in found:
+        if whole(name, size, ITEM_BYTES, MOST_BYTES) % ITEM_BYTES:
+            raise ValueError(f"{name} must be multiples of {ITEM_BYTES} bytes, an element's, got {size!r}")
+    return tuple(sorted(set(found)))
+
+
+@frozen
+class Protocol:
+    """What to measure, and how often.
+
+    Methods that are compared take turns; the first `warm_up` iterations of each turn do not count. A point has
+    `iterations` iterations; fewer if they would take more than `budget_s`, but at least six (or `iterations`). With
+    `real_time` the ranks get real-time priority over everything else on the machine (root on Linux only).
+
+    `sizes` are in bytes, None for powers of two. Each of `collectives` is measured with each of `algorithms`; "native"
+    is the backend's own, and None stands for all collectives, or all algorithms, that send something. `in_place` lists
+    whether to measure an allreduce in place, out of place, or both. With `transfers`, copies to and from the GPU of
+    rank 0 are measured, if it has one.
+
+    Raises ValueError for values out of range and for unknown names.
+
+    >>> Protocol(iterations=0)
+    Traceback (most recent call last):
+    ValueError: iterations must be a whole number from 1 to 10000, got 0
+    >>> Protocol(sizes=[1022])
+    Traceback (most recent call last):
+    ValueError: sizes must be multiples of 4 bytes, an element's, got 1022
+    """
+
+    warm_up: int = checked(whole, 0, 1000, default=1)
+    iterations: int = checked(whole, 1, 10_000, default=60)
+    budget_s: float = checked(number, above=0, high=3600, default=0.4)
+    real_time: bool = checked(truth, default=False)
+    sizes: Sequence[int] | None = checked(optional, _sizes, default=None)
+    collectives: Sequence[str] = checked(each, one_of, MEASURED, default=("allreduce",))
+    algorithms: Sequence[str] | None = checked(optional, each, str, default=None)
+    in_place: Sequence[bool] = checked(each, truth, default=(True,))
+    transfers: bool = checked(truth, default=True)
+
+    def __attrs_post_init__(self) -> None:
+        known = dict.fromkeys(name for collective in self.collectives for name in ALGORITHMS[collective])
+        for name in self.algorithms or ():
+            one_of("algorithms", name, (NATIVE, *known))
+
+    def check_algorithms(self, num_ranks: int) -> None:
+        """Raise ValueError for an algorithm that none of the collectives has for this number of ranks."""
+        for name in self.algorithms or ():
+            having = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
+            if having and not any(_fits(one, name, 2**20 * num_ranks, num_ranks, {}) for one in having):
+                build(having[0], name, num_ranks)
+
+    def turns(self, seconds: float) -> int:
+        """Return the number of turns of a method whose iterations take `seconds`, including the wait for their
+        start."""
+        most = -(-self.iterations // IN_A_ROW)
+        in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
+        return min(most, max(2, in_budget))
+
+    def in_turns(self, expected_s: Mapping[Name, float], once: Callable[[Name], Sample]) -> dict[Name, list[Sample]]:
+        """Return the results of `once` for each name, one per iteration, without the warm-up.
+
+        The names take turns, and each turn begins with another name. `expected_s` has the seconds per iteration.
+        """
+        names = list(expected_s)
+        turns = {name: self.turns(seconds) for name, seconds in expected_s.items()}
+        found: dict[Name, list[Sample]] = {name: [] for name in names}
+        for turn in range(max(turns.values(), default=0)):
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
+                if turn < turns[name]:
+                    samples = [once(name) for _ in range(self.warm_up + IN_A_ROW)]
+                    found[name] += samples[self.warm_up :]
+        return {name: samples[: self.iterations] for name, samples in found.items()}
+
+
+def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
+    """Return `low`, `factor` · `low` and so on, up to `high`.
+
+    >>> powers_of_two(256, 2048)
+    (256, 512, 1024, 2048)
+    """
+    return tuple(low * factor**power for power in range(high.bit_length()) if low * factor**power <= high)
+
+
+def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:
+    """Return the key of the point with these properties.
+
+    >>> key_of("together", 256, link="intra")
+    ('together', 256, (('link', 'intra'),))
+    """
+    return what, num_bytes, tuple(sorted(options.items()))
+
+
+def words_of(key: Key) -> str:
+    """Return a description of a key.
+
+    >>> words_of(key_of("allreduce", 2**20, algorithm="ring", in_place=True)), words_of(key_of("add", 4096))
+    ('allreduce by ring, 1 MiB', 'add, 4 KiB')
+    """
+    what, num_bytes, options = key
+    said: dict[str, Any] = dict(options)
+    by = f" by {said['algorithm']}" if "algorithm" in said else f" ({said['link']})" if "link" in said else ""
+    by = f" {said['direction']}, {said['method']}" if "direction" in said else by
+    return f"{what}{by}, {bytes_words(num_bytes)}"
+
+
+# ---- keys
+
+
+def keys_of(
+    protocol: Protocol, sizes: Sequence[int], ranks_per_node: Sequence[int], free_bytes: int, through_host: bool = False
+) -> tuple[list[Key], tuple[int, ...]]:
+    """Return the keys of links, memory and collectives in order, and the sizes that do not fit into memory.
+
+    With `through_host` (Gloo on a GPU) there are only native or named collectives, and no messages between two ranks. A
+    single rank has only native collectives. Raises ValueError if no size fits.
+    """
+    found = link_keys([1] if through_host else ranks_per_node, max(sizes))
+    left_out: set[int] = set()
+    only_native = protocol.algorithms is None and (through_host or sum(ranks_per_node) == 1)
+    algorithms = (NATIVE,) if only_native else protocol.algorithms
+    for collective in protocol.collectives:
+        for size in sizes:
+            keys = collective_keys(collective, size, ranks_per_node, algorithms, protocol.in_place)
+            if size * (4 + len(keys)) > free_bytes / 2:  # each method has its own scratch memory
+                left_out.add(size)
+            else:
+                found += keys
+    if left_out == set(sizes):
+        raise ValueError(f"sizes must fit into half of the {bytes_words(free_bytes)} a rank has, got {tuple(sizes)}")
+    return list(dict.fromkeys(found)), tuple(sorted(left_out))
+
+
+def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
+    """Return the messages between ranks, within and between nodes if possible, and sums and copies in memory."""
+    links = [*(["intra"] if max(ranks_per_node) > 1 else []), *(["inter"] if len(ranks_per_node) > 1 else [])]
+    sizes = powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES)))  # enough sizes for a fit
+    messages = [key_of(what, size, link=link) for size in sizes for what in ("ping_pong", "together") for link in links]
+    sizes = powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4)
+    return messages + [key_of(what, size) for size in sizes for what in ("add", "copy")]
+
+
+def collective_keys(
+    collective: str,
+    num_bytes: int,
+    ranks_per_node: Sequence[int],
+    algorithms: Iterable[str] | None = None,
+    in_place: Iterable[bool] = (True,),
+) -> list[Key]:
+    """Return the native collective and every algorithm in which each rank has something to do.
+
+    The size is that of the whole buffer, rounded down to equal parts if each rank has a part. Only allreduce can run in
+    place; the others return a new tensor.
+
+    >>> [dict(options) for _, _, options in collective_keys("allreduce", 2**21, [4], ["native", "segmented_ring"])]
+    [{'algorithm': 'native', 'in_place': True}, {'algorithm': 'segmented_ring', 'in_place': True, 'num_segments': 1}]
+    >>> collective_keys("allgather", 1000, [3], ["ring"])
+    [('allgather', 996, (('algorithm', 'ring'), ('in_place', False)))]
+    """
+    num_ranks = sum(ranks_per_node)
+    elements = num_elements(collective, num_bytes, num_ranks)
+    keys = []
+    for name in [NATIVE, *ALGORITHMS[collective]] if algorithms is None else algorithms:
+        options = builder_options(collective, name, num_bytes, ranks_per_node)
+        if name == NATIVE or _fits(collective, name, elements, num_ranks, options):
+            for place in in_place if collective == "allreduce" else (False,):
+                keys.append(key_of(collective, elements * ITEM_BYTES, algorithm=name, in_place=place, **options))
+    return keys
+
+
+def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
+    """Return the number of elements in the whole buffer: a multiple of the ranks if each rank has a part."""
+    runs = 1 if collective in ("allreduce", "broadcast") else num_ranks
+    return max(num_bytes // ITEM_BYTES // runs * runs, runs)
+
+
+def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, int]:
+    """Return the builder's arguments for this size and machine."""
+    if name == NATIVE:
+        return {}
+    options = algorithms_of(collective)[name].options
+    if "num_segments" in options:
+        num_parts = build(collective, name, sum(ranks_per_node), num_segments=1).num_chunks
+        return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (num_parts * SEGMENT_BYTES)))}
+    if "gpus_per_node" in options and len(set(ranks_per_node)) == 1 < len(ranks_per_node):
+        return {"gpus_per_node": ranks_per_node[0]}
+    return {}
+
+
+def _fits(collective: str, name: str, elements: int, num_ranks: int, options: dict[str, int]) -> bool:
+    """Whether the algorithm exists for so many ranks, and has an element for each of its chunks."""
+    own = elements // num_ranks if collective == "allgather" else elements
+    try:
+        build(collective, name, num_ranks, **options).chunk_ends(own)
+    except ValueError:
+        return False
+    return True
+
+
+def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
+    """Return the copies to, from and between GPUs: by each method, in one direction and in both.
+
+    >>> keys = [dict(options) for _, _, options in transfer_keys(2**20)]
+    >>> [one["direction"] for one in keys if one.get("method") == "pinned" and not one["both"] and one["pieces"] == 1]
+    ['h2d', 'd2h']
+    >>> len(keys), len(transfer_keys(2**10)), len(transfer_keys(2**10, num_gpus=2)) - len(transfer_keys(2**10))
+    (31, 23, 3)
+    """
+    ways = [(method, 1, False) for method in (*TRANSFER_METHODS, *ON_THE_FLY)]
+    ways += [(method, 1, True) for method in TRANSFER_METHODS]
+    if num_bytes % (NUM_PIECES * ITEM_BYTES) == 0 and num_bytes >= NUM_PIECES * LEAST_PIECE_BYTES:
+        ways += [(method, NUM_PIECES, False) for method in TRANSFER_METHODS]
+    rows = [(direction, *way) for direction in ("h2d", "d2h") for way in ways] + [("d2d", "device", 1, False)]
+    keys = [
+        key_of("transfer", num_bytes, direction=direction, method=method, pieces=pieces, both=both)
+        for direction, method, pieces, both in rows
+    ]
+    for src, dst in itertools.permutations(range(num_gpus), 2):
+        for both in (False, True)[: 1 + (src < dst)]:
+            ends = {"src": src, "dst": dst}
+            keys.append(key_of("transfer", num_bytes, direction="p2p", method="device", pieces=1, both=both, **ends))
+    return keys + [key_of("pin", num_bytes, cached=cached) for cached in (False, True)]
+
+
+# ---- how long it may take: a rough guess from what has been measured, for deadlines and for the time left
+
+LAUNCH_S = 8.0  # estimated limit per launch: what an interrupted run loses
+OVERHEAD_S = 0.005  # per iteration, mostly to agree on its start
+UNKNOWN_BYTES_PER_S = 20e6
+MEMORY_BYTES_PER_S, TRANSFER_BYTES_PER_S = 1e9, 4e9
+
+
+def next_launch(missing: Sequence[Key], profile: Profile, protocol: Protocol) -> list[Key]:
+    """Return the keys that the next launch should measure; keys that take turns stay together."""
+    chosen: list[Key] = []
+    seconds = 0.0
+    for _, group in itertools.groupby(missing, lambda key: key[:2]):
+        keys = list(group)
+        seconds += guess_s(keys, profile, protocol)
+        if chosen and seconds > LAUNCH_S:
+            break
+        chosen += keys
+    return chosen
+
+
+def guess_s(keys: Sequence[Key], profile: Profile, protocol: Protocol) -> float:
+    """Return an estimate, in seconds, of measuring these keys: two iterations each for an estimate, then the turns."""
+    each_s = [OVERHEAD_S + _iteration_s(key, profile) for key in keys]
+    return sum(once_s * (2 + protocol.turns(once_s) * (protocol.warm_up + IN_A_ROW)) for once_s in each_s)
+
+
+def _iteration_s(key: Key, profile: Profile) -> float:
+    """The seconds of one iteration, estimated from the largest measured message up to this size."""
+    what, num_bytes, _ = key
+    if what in TRANSFERS:
+        return num_bytes / TRANSFER_BYTES_PER_S
+    if what in ("add", "copy") or profile.num_ranks == 1:
+        return num_bytes / MEMORY_BYTES_PER_S
+    message_s = 1e-3 + num_bytes / UNKNOWN_BYTES_PER_S
+    known = [point for point in profile.select("together") if point.num_bytes <= num_bytes]
+    if known:
+        nearest = max(known, key=lambda point: (point.num_bytes, point.median_s))
+        message_s = nearest.median_s * num_bytes / nearest.num_bytes
+    return message_s * (2 if what in ("ping_pong", "together") else 1 + math.log2(profile.num_ranks))

@@ -1,0 +1,331 @@
+"""`measure`: measure everything in small launches; the points of each launch are stored before the next."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...cluster import node_sizes
+from ...common.checks import function, of_type, one_of, truth, whole
+from ...common.extras import require
+from ...common.storage import output_path
+from ...provenance import FIELDS, difference, of_run
+from ...ranks.host import MOST_RANKS
+from ...ranks.interrupts import Interrupts
+from ...ranks.joined import is_joined
+from ...ranks.launcher import launch
+from ..profile import Key, Point, Profile
+from .plan import Protocol, guess_s, keys_of, next_launch, powers_of_two, transfer_keys, words_of
+
+BACKENDS = ("gloo", "nccl", "mpi")
+DEVICES = {"gloo": ("cpu", "cuda"), "nccl": ("cuda",), "mpi": ("cpu",)}  # of the buffers; the first is the default
+CPU_SIZES, NCCL_SIZES = powers_of_two(2**10, 2**26), powers_of_two(2**10, 2**30)
+LEAST_TRANSFER_BYTES, MOST_TRANSFER_BYTES = 2**12, 2**30
+PATIENCE_S, LENIENCE = 60.0, 10.0  # time limit of a launch, plus this many times the expected time
+MOST_S = 1e6  # the longest that `launch` can wait
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_NUM_RANKS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+
+
+class Progress(NamedTuple):
+    """The progress of a run, reported before each launch: points in the file, of all; what comes next; seconds left.
+
+    The seconds are a rough guess, None until the links are measured. `left_out` has the sizes that need too much
+    memory.
+    """
+
+    num_done: int
+    num_points: int
+    doing: str
+    left_s: float | None = None
+    left_out: tuple[int, ...] = ()
+
+
+def measure(
+    path: str | os.PathLike[str],
+    protocol: Protocol | None = None,
+    *,
+    num_ranks: int | None = None,
+    backend: str | None = None,
+    device: str | None = None,
+    network: Any = None,
+    fresh: bool = False,
+    name: str = "",
+    command: str = "measure",
+    report: Callable[[Progress], object] = lambda progress: None,
+) -> Profile:
+    """Measure this machine and return its `Profile`, which is stored at `path` after every few points.
+
+    Links and memory come first, then the collectives of the protocol, then copies to and from the GPU of rank 0, if it
+    has one. Sizes that need more than half of the free memory are left out. An
+    existing file is continued, so an interrupted run loses nothing; `fresh` replaces it.
+
+    `backend` is "nccl" by default if there are two GPUs or more, else "gloo" (see `default_backend`). `num_ranks` is by
+    default the number of GPUs with "nccl" (1 is allowed), else 4. Under torchrun its ranks are used: all call `measure`
+    with the same arguments, rank 0 writes, and all get the profile. Buffers are on `device`, by default "cuda" with
+    "nccl", else "cpu". Gloo ranks may share a GPU; then links and algorithms that were not asked for are left out.
+    `network` is an object that launches ranks on hosts of its own instead of on this machine, as for `ddp.Where`; its
+    name is stored.
+
+    Raises ValueError for invalid arguments, for a file of another machine or setting, and for a file that another run
+    is writing or has just written; RankError if a rank fails, hangs or gets a wrong result; OSError if the file cannot
+    be written.
+
+    >>> import tempfile
+    >>> protocol = Protocol(iterations=6, budget_s=0.1, algorithms=["ring"], sizes=[4096])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     profile = measure(f"{folder}/machine.json", protocol, num_ranks=2)
+    >>> [point.what for point in profile.select(algorithm="ring")]
+    ['allreduce']
+    """
+    require("torch", "rankscope.box.measure")
+    chosen = Protocol() if protocol is None else of_type("protocol", protocol, Protocol)
+    function("report", report, "of a Progress")
+    backend = default_backend(num_ranks, device, network) if backend is None else one_of("backend", backend, BACKENDS)
+    device = device_of(device, backend)
+    number = num_ranks_of(num_ranks, backend)
+    chosen.check_algorithms(number)
+    start = _starter(number, backend, device, network)
+    if not is_joined(backend):  # else rank 0 says so below, to all ranks
+        output_path(path)
+    run = _Measurement(Path(path), chosen, backend, device, report, start)
+    report(Progress(0, 0, "starting the ranks"))
+    found: dict[str, Any] = start(_in_rank, ("survey", device), PATIENCE_S)[0]
+    with run.lock:
+        run.open(found, of_run(name, command, "" if network is None else str(network)), truth("fresh", fresh))
+        run.measure(found)
+    return run.profile
+
+
+def writes(backend: str) -> bool:
+    """Whether this process writes the file: under torchrun or mpirun only rank 0 does."""
+    return not is_joined(one_of("backend", backend, BACKENDS)) or _from_launcher(_RANK) == 0
+
+
+def default_backend(num_ranks: int | None = None, device: str | None = None, network: object = None) -> str:
+    """Return "nccl" if there are two GPUs or more and one for each rank of this machine, else "gloo".
+
+    An explicit device or a network of hosts also gives "gloo". Raises ValueError for `num_ranks` below 1.
+    """
+    if num_ranks is not None:
+        whole("num_ranks", num_ranks, 1)
+    if device is not None or network is not None:
+        return "gloo"
+    import torch
+    import torch.distributed as dist
+
+    num_gpus = torch.cuda.device_count() if dist.is_available() and dist.is_nccl_available() else 0
+    if is_joined("gloo"):
+        num_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"]))
+    return "nccl" if num_gpus >= 2 and (num_ranks or 1) <= num_gpus else "gloo"
+
+
+def num_ranks_of(num_ranks: int | None, backend: str) -> int:
+    """Return the number of ranks: as asked for, else that of torchrun or mpirun, else of GPUs, else 4."""
+    if num_ranks is None and is_joined(backend):
+        num_ranks = _from_launcher(_NUM_RANKS)
+    if num_ranks is not None:
+        return whole("num_ranks", num_ranks, 1 if backend == "nccl" else 2, 10**6 if is_joined(backend) else MOST_RANKS)
+    if backend == "nccl":
+        import torch
+
+        return whole("num_ranks, the number of GPUs,", torch.cuda.device_count(), 1)
+    return 4
+
+
+def device_of(device: str | None, backend: str) -> str:
+    """Return the device of the buffers, "cpu" or "cuda".
+
+    Raises ValueError if the backend does not support it, and for Gloo on a GPU if there is none (NCCL's ranks raise
+    their own error).
+
+    >>> device_of(None, "nccl"), device_of(None, "gloo")
+    ('cuda', 'cpu')
+    >>> device_of("cpu", "nccl")
+    Traceback (most recent call last):
+    ValueError: device with backend='nccl' must be one of 'cuda', got 'cpu'
+    """
+    if device is None:
+        return DEVICES[backend][0]
+    one_of(f"device with backend={backend!r}", device, DEVICES[backend])
+    if (device, backend) == ("cuda", "gloo"):
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError("device='cuda' needs a GPU that torch can use, but there is none")
+    return device
+
+
+def _from_launcher(names: Sequence[str]) -> int:
+    """The value that the launcher of this rank set in one of these environment variables."""
+    return next((int(os.environ[name]) for name in names if name in os.environ), 0)
+
+
+Start = Callable[[Callable[..., Any], Sequence[Any], float], list[Any]]
+
+
+def _starter(num_ranks: int, backend: str, device: str, network: Any) -> Start:
+    """Return the function that launches the ranks: on this machine, or on the hosts of a network."""
+    if network is None:
+        return lambda fn, args, limit_s: launch(fn, num_ranks, args, backend, limit_s)
+    num_hosts = getattr(network, "num_hosts", None)
+    if not num_hosts or num_ranks % num_hosts:
+        raise ValueError(
+            f"network must be one with hosts for {num_ranks} ranks, the same number on each, got {network!s}"
+        )
+    if backend != "gloo" or device != "cpu" or is_joined(backend):
+        raise ValueError("network needs backend='gloo' and device='cpu', and does not work under torchrun")
+    return lambda fn, args, limit_s: network.launch(fn, args, limit_s, num_ranks // num_hosts)
+
+
+class _Measurement:
+    """One run: the profile as stored, and everything needed to continue it."""
+
+    def __init__(
+        self, path: Path, protocol: Protocol, backend: str, device: str, report: Callable[..., object], start: Start
+    ) -> None:
+        self.path, self.protocol, self.backend, self.device = path, protocol, backend, device
+        self.report, self.start = report, start
+        self.through_host = (device, backend) == ("cuda", "gloo")
+        self.profile: Profile
+        self._stamp: tuple[int, int] | None = None  # the stamp of the file as this run left it
+        self._writes = writes(backend)
+        self.lock = contextlib.ExitStack()
+
+    def open(self, found: Mapping[str, Any], about: Mapping[str, Any], fresh: bool) -> None:
+        """Create the profile, or load the existing one; under torchrun rank 0 loads it and broadcasts it."""
+        opened: Profile | Exception | None = None
+        if self._writes:
+            try:
+                self.lock.enter_context(_alone(self.path))
+                opened = self._opened(self._new(found, about), fresh)
+            except (ValueError, OSError) as error:
+                opened = error
+        if is_joined(self.backend):
+            opened = self.start(_in_rank, ("same", opened), PATIENCE_S)[0]
+        if isinstance(opened, Exception):
+            raise opened
+        assert opened is not None
+        self.profile = opened
+
+    def _new(self, found: Mapping[str, Any], about: Mapping[str, Any]) -> Profile:
+        """The profile without points: only its provenance and protocol."""
+        sizes = node_sizes(found["nodes"])
+        provenance = {
+            **about,
+            **{name: value for name, value in found.items() if name in FIELDS},
+            "num_ranks": sum(sizes),
+            "num_nodes": len(sizes),
+            "ranks_per_node": sizes,
+            "backend": self.backend,
+            "network": about["network"] or ("loopback" if len(sizes) == 1 else f"between {len(sizes)} nodes"),
+        }
+        if self.through_host:  # otherwise the backend implies the device
+            provenance["device"] = self.device
+        how = {
+            **{name: getattr(self.protocol, name) for name in ("warm_up", "iterations", "budget_s", "real_time")},
+            "dtype": "float32",
+            "start": "agreed instant",
+            "statistic": "slowest rank of each iteration",
+            "clock": "cuda events" if self.device == "cuda" else "monotonic",
+            "clock_offset_s": found["clock_offset_s"],
+            "verified": True,
+        }
+        return Profile(provenance, how)
+
+    def _opened(self, new: Profile, fresh: bool) -> Profile:
+        if fresh or not self.path.exists():
+            with Interrupts():
+                self._save(new)
+            return new
+        self._stamp = _stamp(self.path)
+        stored = Profile.load(self.path)
+        names = [name for name in new.protocol if name != "clock_offset_s"]
+        problem = difference(stored.provenance, new.provenance) or difference(stored.protocol, new.protocol, names)
+        if problem:
+            raise ValueError(f"{self.path} cannot be continued: {problem}; use another file, or fresh")
+        return stored
+
+    def measure(self, found: Mapping[str, Any]) -> None:
+        """Measure the missing points, one launch at a time."""
+        sizes = self.protocol.sizes or (NCCL_SIZES if self.backend == "nccl" else CPU_SIZES)
+        ranks_per_node = self.profile.ranks_per_node
+        keys, left_out = keys_of(self.protocol, sizes, ranks_per_node, found["free_bytes"], self.through_host)
+        if self.protocol.transfers:
+            keys += self._copies(found)
+        ratio = 1.0  # actual / expected time of the last launch
+        done = {point.key for point in self.profile.points}
+        while missing := [key for key in keys if key not in done]:
+            known = missing[0][0] not in ("ping_pong", "together")
+            left_s = ratio * guess_s(missing, self.profile, self.protocol) if known else None
+            self.report(Progress(len(keys) - len(missing), len(keys), words_of(missing[0]), left_s, left_out))
+            some = next_launch(missing, self.profile, self.protocol)
+            expected = guess_s(some, self.profile, self.protocol)
+            begin = time.monotonic()
+            args = ("measure_keys", some, found["nodes"], self.device, self.protocol)
+            points = self.start(_in_rank, args, min(PATIENCE_S + LENIENCE * expected, MOST_S))[0]
+            ratio = (time.monotonic() - begin) / expected
+            self._keep(points)
+            done |= {point.key for point in points}
+        self.report(Progress(len(keys), len(keys), "", 0.0, left_out))
+
+    def _copies(self, found: Mapping[str, Any]) -> list[Key]:
+        """The copies that rank 0's GPU supports, up to the largest size asked for."""
+        asked = max(self.protocol.sizes or [MOST_TRANSFER_BYTES])
+        most = min(max(asked, LEAST_TRANSFER_BYTES), MOST_TRANSFER_BYTES, found["transfer_bytes"])
+        sizes = powers_of_two(LEAST_TRANSFER_BYTES, most, 4)
+        return [key for size in sizes for key in transfer_keys(size, len(found["gpus"]))]
+
+    def _keep(self, points: Sequence[Point]) -> None:
+        """Store points in the file; they count only once stored."""
+        profile = self.profile.add(*points)
+        with Interrupts():
+            if self._writes:
+                if _stamp(self.path) not in (self._stamp, None):
+                    raise ValueError(f"{self.path} was written by another run meanwhile; it is left unchanged")
+                self._save(profile)
+            self.profile = profile
+
+    def _save(self, profile: Profile) -> None:
+        profile.save(self.path)
+        self._stamp = _stamp(self.path)
+
+
+def _alone(path: Path) -> contextlib.AbstractContextManager[object]:
+    """A lock on the file: an abstract socket name, which no other run on this machine can hold; it ends with the
+    process.
+
+    Only Linux has such names. Elsewhere there is no lock, and `_stamp` detects another run afterwards.
+    """
+    if sys.platform != "linux":
+        return contextlib.nullcontext()
+    lock, name = socket.socket(socket.AF_UNIX), hashlib.sha256(os.fsencode(output_path(path))).hexdigest()
+    try:
+        lock.bind(f"\0rankscope-profile-{name}")
+    except OSError:
+        lock.close()
+        raise ValueError(f"{path} is being written by another run: wait for it to end, or use another file") from None
+    return lock
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What distinguishes a file from one that replaces it; None if there is no file."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _in_rank(name: str, *args: Any) -> Any:
+    """Call a function of the module `rank` in a rank, where torch is already loaded."""
+    from . import rank
+
+    return getattr(rank, name)(*args)

@@ -1,0 +1,51 @@
+"""NCCL's model as networks that explorers offer: nodes of eight GPUs, for any number of ranks."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ...networks import CostTable, Network
+from .constants import GPUS
+from .model import Model
+from .public import PUBLIC_ERRORS
+
+_GPUS = ("a100", "h100", "b200")
+_GPUS_PER_NODE = 8
+_SIZES = tuple(round(2 ** (half / 2)) for half in range(2 * 8, 2 * 36 + 1))  # 256 B to 64 GiB, two per octave
+_ON_A_NODE = "{} to {} %".format(*PUBLIC_ERRORS["NVLink"].model)
+_BETWEEN_NODES = "{} to {} %".format(*PUBLIC_ERRORS["InfiniBand"].model)
+_ERRORS = (
+    f"NCCL's model, not a measurement: on public machines it is off by {_ON_A_NODE} on one node, and by "
+    f"{_BETWEEN_NODES} between nodes"
+)
+
+
+def of_the_model() -> tuple[Network, ...]:
+    """Return a network for each GPU whose times over NVLink the model was compared with."""
+    return tuple([_network(gpu) for gpu in _GPUS])
+
+
+def _network(gpu: str) -> Network:
+    name = gpu.upper()
+    nic = f"{8 * GPUS[gpu].nic:g} Gb/s InfiniBand"
+    return Network(
+        f"nccl:{gpu}",
+        f"NCCL's model: {name}, nodes of {_GPUS_PER_NODE}",
+        lambda num_ranks: _cost(gpu, num_ranks),
+        about=(f"network: {name}, up to {_GPUS_PER_NODE} per node, a {nic} card for each", _ERRORS),
+    )
+
+
+@lru_cache(maxsize=32)
+def _cost(gpu: str, num_ranks: int) -> CostTable:
+    """Return what a machine takes, by the model, for the algorithm and protocol that NCCL chooses at each size."""
+    gpus_per_node = max(number for number in range(1, _GPUS_PER_NODE + 1) if num_ranks % number == 0)
+    model = Model(gpu, gpus_per_node, num_ranks // gpus_per_node)
+    rows = list(model.compared("allreduce", _SIZES).values())
+    expected_s = np.array([nccl_s for _, nccl_s, _ in rows])
+    times_s = np.array([time_s for _, _, time_s in rows])
+    chosen = expected_s.argmin(axis=0)
+    seconds = times_s[chosen, np.arange(len(_SIZES))]
+    return CostTable(_SIZES, tuple(seconds.tolist()))

@@ -1,0 +1,70 @@
+"""Machines of the bank that a model is of, and how far models are from what public machines took."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .. import Profile
+from ..expected import gpu_of
+from ..machines import PREFIX, is_sick, provenances
+from .constants import GPUS
+from .model import Model
+
+
+class PublicError(NamedTuple):
+    """Median errors on public machines, in percent of what was measured: those of the best and the worst machine.
+
+    `model` is of this package's model, `nccl` of NCCL's own estimate.
+    """
+
+    model: tuple[int, int]
+    nccl: tuple[int, int]
+
+
+# `python -m tests.benchmarks.nccl` computes these figures from the bank, and a test compares them. A machine's error is
+# the median of its allreduces, allgathers and reduce-scatters of 1 KiB and more, by the model that `rankscope nccl`
+# uses if only the GPU and the number of nodes are given.
+FITTED_ERROR = 3.5  # percent, the median of the single nodes that the model's constants were fitted to
+PUBLIC_ERRORS = {
+    "NVLink": PublicError((4, 34), (3, 57)),  # single nodes that it was not fitted to
+    "PCIe": PublicError((21, 60), (18, 61)),
+    "InfiniBand": PublicError((2, 59), (2, 58)),  # several nodes
+}
+BENCHMARK = "python -m tests.benchmarks.nccl"
+
+
+def public(model: Model) -> dict[str, Profile]:
+    """Return the bank's machines with the same GPU, number of GPUs and number of nodes, by name."""
+    words = model.gpu.upper().replace("_", " ")
+    return {
+        name: Profile.load(PREFIX + name)
+        for name, about in provenances().items()
+        if f"{gpu_of(about)} ".startswith(f"{words} ")
+        and (about["num_ranks"], about.get("num_nodes")) == (model.num_ranks, model.num_nodes)
+        and not is_sick(about)
+    }
+
+
+def kind_of(model: Model) -> str:
+    """Return which of `PUBLIC_ERRORS` a model belongs to."""
+    if model.num_nodes > 1:
+        return "InfiniBand"
+    return "PCIe" if GPUS[model.gpu].link == "pcie" else "NVLink"
+
+
+def error_words(model: Model) -> str:
+    """Return the error to expect of a model, in a sentence or two."""
+    kind = kind_of(model)
+    (best, worst), (nccl_best, nccl_worst) = PUBLIC_ERRORS[kind]
+    nccl = f"NCCL's own estimate is off by {nccl_best} to {nccl_worst} %"
+    if kind == "InfiniBand":
+        words = f"on public InfiniBand clusters the model is off by {best} to {worst} %, no better than NCCL: {nccl}"
+    elif kind == "PCIe":
+        words = f"on public nodes without NVLink the model is off by {best} to {worst} %, and {nccl}"
+    else:
+        words = (
+            f"the model is off by {FITTED_ERROR:g} % on the nodes that it was fitted to, and by {best} to {worst} % on "
+            f"other public nodes with NVLink; there {nccl}"
+        )
+    reading = " before it takes a reading" if model.terms or model.floor_s else ""
+    return f"Error to expect: in the median{reading}, {words} ({BENCHMARK})."

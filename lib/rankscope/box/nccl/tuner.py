@@ -1,0 +1,89 @@
+"""Where a measured machine would be faster with another choice than NCCL's, for NCCL's example tuner plug-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from .constants import COLLECTIVES
+from .model import Model
+
+if TYPE_CHECKING:
+    from .. import Profile
+
+NVLS_GPUS = 8  # its terms were fitted there
+LEAST_GAIN = 0.85  # of the time that was measured: 90 % of public curves are nearer to the model
+ANY = -1  # what the plug-in matches with every number of pipelined operations and every kind of buffer
+# Facts read from NCCL's example plug-in, ext-tuner/example/plugin.c, since 2.29 plugins/tuner/example/plugin.c: words
+# that parseCollType knows (it takes any other for allreduce), fields in their order, and lines of comments.
+PLUGIN_WORDS = {name: name.replace("_", "") for name in COLLECTIVES}
+FIELDS = "collective,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
+COMMENTS = (
+    f"# {FIELDS}",
+    "# For NCCL's example tuner plug-in, which reads this file from NCCL_TUNER_CONFIG_FILE.",
+    "# Where no line matches, the plug-in makes NCCL use one channel, which is slow. Before you build it, replace",
+    "# `*nChannels = 1;` by `*nChannels = 0;` in its function pluginGetCollInfo: then NCCL keeps its own number.",
+)
+
+
+class _TunerLine(NamedTuple):
+    algorithm: str
+    protocol: str
+    channels: int
+
+
+def tuner_csv(model: Model, profile: Profile) -> str:
+    """Return the lines of a tuner file: sizes at which another choice should take less than 85 % of what was measured.
+
+    A size counts only where the model is within 15 % of the measurement for what NCCL chooses itself: elsewhere it
+    does not know what is slow. Only rings and NVLS (of 8 GPUs) of one node are compared: of others the model knows
+    what NCCL does, and no more. Lines that begin with # are comments; with no other line, nothing is worth changing.
+
+    Channels are stated as a number, because the plug-in's -1, which its README explains as NCCL's default, leaves NCCL
+    with one channel.
+
+    Raises ValueError for a profile of another number of ranks.
+    """
+    if profile.num_ranks != model.num_ranks:
+        raise ValueError(f"profile must be of {model.num_ranks} ranks, got {profile.num_ranks}")
+    lines = list(COMMENTS)
+    for collective in COLLECTIVES:
+        points = profile.native_points(collective) if model.num_nodes == 1 else {}
+        sizes = [size for size in points if size]
+        table = model.table(sizes or [1])
+        table = table[(table.collective == collective) & (table.why_not == "")]
+        better: dict[int, _TunerLine] = {}
+        for size in sizes:
+            took_s = float(np.median([point.median_s for point in points[size]]))
+            rows = table[table.num_bytes == size]
+            known = rows[rows.algorithm.isin(("ring", "nvls") if model.gpus_per_node == NVLS_GPUS else ("ring",))]
+            own_s, best = float(rows[rows.is_chosen].time_s.iloc[0]), known.loc[known.time_s.idxmin()]
+            if abs(own_s / took_s - 1) < 1 - LEAST_GAIN and best.time_s < LEAST_GAIN * took_s:
+                better[size] = _TunerLine(best.algorithm, best.protocol, int(best.channels))
+        for first, last, choice in _ranges(sizes, better):
+            cells = (PLUGIN_WORDS[collective], first, last, *choice, model.num_nodes, model.num_ranks, ANY, ANY)
+            lines.append(",".join(map(str, cells)))
+    return "\n".join(lines) + "\n"
+
+
+def _ranges(sizes: Sequence[int], better: Mapping[int, _TunerLine]) -> Iterator[tuple[int, int, _TunerLine]]:
+    """Yield the first and last size of each range with one choice, and the choice.
+
+    Where only the number of channels changes, the earlier range ends just below the next, so that no size between two
+    measured ones is left out.
+    """
+    for kind, run in groupby(sizes, lambda size: better[size][:2] if size in better else None):
+        if kind is None:
+            continue
+        by_channels = [list(group) for _, group in groupby(run, better.__getitem__)]
+        for group, following in zip_longest(by_channels, by_channels[1:]):
+            last = following[0] - 1 if following else group[-1]
+            yield group[0], last, better[group[0]]
+
+
+def num_choices(lines: str) -> int:
+    """Return the number of choices in a tuner file, which is that of its lines without comments."""
+    return sum(not line.startswith("#") for line in lines.splitlines())

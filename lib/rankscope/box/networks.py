@@ -1,0 +1,43 @@
+"""Machines as networks that explorers offer: those of the bank, and those that rankscope was measured on over Gloo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..networks import Network
+from .machines import PREFIX, bank, is_sick, provenances
+from .profile import Profile
+
+RECORDED = Path(__file__).parent / "recorded"
+# A curve that explorers can use at any bucket cap: it must reach from latency to bandwidth.
+_SMALLEST_BYTES = 64 * 2**10
+_LARGEST_BYTES = 16 * 2**20
+
+
+def of_the_bank() -> tuple[Network, ...]:
+    """Return the machines of the bank whose allreduce was measured from 64 KiB or less to 16 MiB or more.
+
+    A label is the beginning of the machine's description, with its name in the bank if another one begins alike. It
+    says so if the machine is known to be faulty.
+    """
+    networks = []
+    labels = set[str]()
+    for name, description in bank().items():
+        profile = Profile.load(f"{PREFIX}{name}")
+        sizes = profile.native_points("allreduce")
+        if not sizes or min(sizes) > _SMALLEST_BYTES or max(sizes) < _LARGEST_BYTES:
+            continue
+        label = description.partition(",")[0]
+        if is_sick(provenances()[name]):
+            label += ", faulty"
+        if label in labels:
+            label += f" ({name})"
+        labels.add(label)
+        networks.append(profile.network(name).relabelled(label))
+    return tuple(networks)
+
+
+def recorded() -> tuple[Network, ...]:
+    """Return the networks on which rankscope's authors measured Gloo's allreduce, as profiles in `RECORDED`."""
+    profiles = [Profile.load(path) for path in sorted(RECORDED.glob("*.json"))]
+    return tuple([profile.network(str(profile.provenance["name"])) for profile in profiles])

@@ -1,0 +1,25 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ProfilePath = Annotated[
+    Path,
+    typer.Argument(help="A profile: a file that `rankscope profile` or `import` wrote, or bank:NAME.", metavar="PATH"),
+]
+Collective = Annotated[str, typer.Option(help="Which collective.")]
+Sizes = Annotated[list[str] | None, typer.Option(help="Size of the whole buffer, as in 64KiB. Repeat for more sizes.")]
+
+
+def sizes_of(texts: Sequence[str] | None) -> list[int]:
+    """Return bytes as whole numbers; ValueError for what is none."""
+    from ..common.checks import whole
+    from ..common.units import parse_bytes
+    from .measuring.plan import MOST_BYTES
+
+    return [whole("--num-bytes", parse_bytes("--num-bytes", text), 1, MOST_BYTES) for text in texts or ()]

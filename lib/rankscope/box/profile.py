@@ -1,0 +1,619 @@
+"""`Point`, `Profile`: measurements of a machine, their file, and what the model predicts from them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..cluster import Cluster, Link
+from ..collectives import ALGORITHMS, build, simulate_executor
+from ..collectives.schedule import COLLECTIVES
+from ..collectives.wire.twin import ELEMENT_BYTES
+from ..common import storage
+from ..common.checks import count_of, number, of_type, one_line, one_of, truth, whole
+from ..common.frozen import ReadOnly, checked, each, frozen, mapping
+from ..common.samples import LEAST_CLEAN, used_places
+from ..common.units import bytes_words
+from ..networks import CostTable, Network
+from ..provenance import PROTOCOL, checked_provenance, items
+from .curve import Curve
+from .fit import LinkFit, fit_link, slope_s_per_byte
+from .machines import found
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..timeline import Timeline
+
+FORMAT, VERSION = "rankscope profile", 1
+EVEN_RANKS = 64
+MOST_RANKS = 256  # in a prediction by algorithm: 1,024 ranks would take half a minute and 2 GiB
+MOST_BYTES, LEAST_S, MOST_S = 1 << 60, 1e-9, 1e6  # limits of a point
+NATIVE = "native"  # stands for the backend's own collective instead of an algorithm's name
+TRANSFERS = ("transfer", "transfer_host", "pin")
+PAST = ("too_early", "changed_source", "loader")  # no longer measured; profiles that have them still load
+WHAT = (*COLLECTIVES, "ping_pong", "together", "add", "copy", *TRANSFERS, *PAST)
+LINKS, PATTERNS = ("inter", "intra"), ("together", "ping_pong")
+NAMED = ("algorithm", "in_place", "link")  # options that have their own columns
+_PREDICTED_BYTES = tuple(4**power for power in range(5, 16))  # 1 KiB to 1 GiB
+Key = tuple[str, int, tuple[tuple[str, Any], ...]]
+
+
+# ---- points
+
+
+def _seconds(name: str, value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"{name} must be of at least one iteration, got {value!r}")
+    return tuple(float(f"{number(name, one, LEAST_S, MOST_S):.6g}") for one in value)
+
+
+def _options(name: str, value: Any) -> ReadOnly:
+    options = mapping(name, value)
+    for key, one in options.items():
+        texts = [key, one] if isinstance(one, str) else [key]
+        printable = all(isinstance(text, str) and text.isprintable() for text in texts)
+        if not printable or not isinstance(one, str | int | bool):
+            known = "printable strings, whole numbers or booleans by name"
+            raise ValueError(f"{name} must be {known}, got {key!r}: {one!r}")
+    return options
+
+
+@frozen
+class Point:
+    """One measured operation at one size: the seconds of each iteration, those of its slowest rank.
+
+    `what` is a collective ("allreduce", …), "ping_pong" (a one-way message on an idle network), "together" (every rank
+    sends to the next at once), "add" or "copy" (in memory), or one of TRANSFERS (see `measuring.transfers`).
+    `num_bytes` is the whole buffer of a collective, otherwise the message. `options` holds the rest: for a collective
+    ``algorithm`` (one of ALGORITHMS, or "native" for the backend's own), ``in_place`` and the builder's arguments; for
+    messages ``link``, "intra" or "inter". `clean` says for each iteration whether it ran undisturbed: it started on
+    time, and the host stole no CPU time. Seconds are rounded to six digits.
+
+    Raises ValueError for values that no measurement can give.
+
+    >>> point = Point("allreduce", 1024, (3e-3, 1e-3, 2e-3), (True, False, True), {"algorithm": "ring"})
+    >>> point.median_s, point.num_clean
+    (0.002, 2)
+    """
+
+    what: str = checked(one_of, WHAT)
+    num_bytes: int = checked(whole, 0, MOST_BYTES)
+    seconds: tuple[float, ...] = checked(_seconds)
+    clean: tuple[bool, ...] = checked(each, truth)
+    options: Mapping[str, Any] = checked(_options, factory=dict, hash=False)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.clean) != len(self.seconds):
+            raise ValueError(f"clean must have an entry for each of {len(self.seconds)} iterations, got {self.clean!r}")
+
+    def like(self, num_bytes: int, seconds: tuple[float, ...]) -> Point:
+        """Return the same operation at another size, all iterations clean; fast. Raises as `Point` does."""
+        if not (seconds and 0 <= num_bytes <= MOST_BYTES and all(LEAST_S <= one <= MOST_S for one in seconds)):
+            return Point(self.what, num_bytes, seconds, (True,) * len(seconds), self.options)
+        made, put = object.__new__(Point), object.__setattr__
+        put(made, "what", self.what)
+        put(made, "num_bytes", num_bytes)
+        put(made, "seconds", tuple([float(f"{one:.6g}") for one in seconds]))
+        put(made, "clean", (True,) * len(seconds))
+        put(made, "options", self.options)
+        return made
+
+    @property
+    def key(self) -> Key:
+        """What identifies a point in a profile: no two points share it."""
+        return self.what, self.num_bytes, tuple(sorted(self.options.items()))
+
+    @property
+    def num_clean(self) -> int:
+        return sum(self.clean)
+
+    @cached_property
+    def used_s(self) -> tuple[float, ...]:
+        """The seconds of the iterations that count; see `used_places`."""
+        return tuple(self.seconds[place] for place in used_places(self.clean))
+
+    def percentile_s(self, percent: float) -> float:
+        """Return a percentile of `used_s`, in seconds."""
+        return float(np.percentile(self.used_s, number("percent", percent, 0, 100)))
+
+    @cached_property
+    def quartiles_s(self) -> tuple[float, float, float]:
+        low, middle, high = np.percentile(self.used_s, (25, 50, 75)).tolist()
+        return low, middle, high
+
+    @property
+    def median_s(self) -> float:
+        return self.quartiles_s[1]
+
+    @property
+    def iqr_s(self) -> float:
+        """The interquartile range in seconds."""
+        return self.quartiles_s[2] - self.quartiles_s[0]
+
+    @property
+    def p99_s(self) -> float:
+        return self.percentile_s(99)
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether there are enough iterations to tell how widely they vary."""
+        return len(self.used_s) >= LEAST_CLEAN
+
+    def differs(self, other: Point) -> bool:
+        """Return whether the interquartile ranges of the two do not overlap."""
+        low, high = sorted((self, other), key=lambda point: point.median_s)
+        return low.quartiles_s[2] < high.quartiles_s[0]
+
+    @property
+    def algbw_bytes_per_s(self) -> float:
+        """The bytes divided by the median time; nan for 0 bytes."""
+        return self.num_bytes / self.median_s if self.num_bytes else math.nan
+
+    def busbw_bytes_per_s(self, num_ranks: int) -> float:
+        """Return the bus bandwidth: algbw times `busbw_factor`; nan if it has no meaning."""
+        return self.algbw_bytes_per_s * busbw_factor(self.what, num_ranks)
+
+    @property
+    def builder_options(self) -> dict[str, Any]:
+        """The arguments of the algorithm's builder."""
+        return {name: value for name, value in self.options.items() if name not in NAMED}
+
+    @property
+    def builder_words(self) -> str:
+        """The arguments of the algorithm's builder as one string."""
+        return ", ".join(f"{name}={value}" for name, value in sorted(self.builder_options.items()))
+
+
+def busbw_factor(what: str, num_ranks: int) -> float:
+    """Return busbw / algbw of a collective, as nccl-tests define it; nan if it has no meaning.
+
+    >>> busbw_factor("allreduce", 4), busbw_factor("allgather", 4), busbw_factor("broadcast", 4)
+    (1.5, 0.75, 1.0)
+    """
+    share = (num_ranks - 1) / num_ranks
+    shared = ("reduce_scatter", "allgather", "all_to_all", "scatter", "gather")
+    factors = {"allreduce": 2 * share, "broadcast": 1.0, "reduce": 1.0} | dict.fromkeys(shared, share)
+    return factors.get(what, math.nan)
+
+
+# ---- profiles
+
+
+def _points(name: str, value: Any) -> tuple[Point, ...]:
+    points = items(name, value, partial(of_type, kind=Point))
+    seen = set[Key]()
+    for place, point in enumerate(points):
+        if point.key in seen:
+            options = ", ".join(f"{key}={one}" for key, one in point.options.items())
+            what = f"{point.what} of {point.num_bytes} bytes ({options})"
+            raise ValueError(f"{name}[{place}] must differ from those before, got {what} again")
+        seen.add(point.key)
+    return points
+
+
+@frozen
+class Profile:
+    """The measurements of a machine: where and with what (`provenance`), how (`protocol`), and the points.
+
+    Raises ValueError for invalid fields and for two points with the same key.
+    """
+
+    provenance: Mapping[str, Any] = checked(checked_provenance, hash=False)
+    protocol: Mapping[str, Any] = checked(mapping, PROTOCOL, hash=False)
+    points: tuple[Point, ...] = checked(_points, default=())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Profile:
+        """Return the profile that `save` wrote to a file, or one of the `bank`, such as "bank:dgx_h100_8".
+
+        Raises StorageError (a one-line ValueError that names the file and the place in it) if the file is not a profile
+        or is damaged, cut short, changed or written by a newer version; ValueError for a name that the bank does not
+        have; OSError if the file cannot be opened.
+        """
+        return storage.load(found(path), FORMAT, VERSION, _StoredProfile, _profile)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the profile as JSON, one point per line, atomically. Raises OSError if that fails."""
+        points = [
+            {
+                "what": point.what,
+                "num_bytes": point.num_bytes,
+                "options": point.options,
+                "seconds": point.seconds,
+                "clean": list(map(int, point.clean)),
+            }
+            for point in self.points
+        ]
+        return storage.save(path, FORMAT, VERSION, provenance=self.provenance, protocol=self.protocol, points=points)
+
+    def add(self, *points: Point) -> Profile:
+        """Return the profile with these points; each replaces the point with the same key, or is appended."""
+        by_key = {of_type("point", point, Point).key: point for point in (*self.points, *points)}
+        return Profile(self.provenance, self.protocol, tuple(by_key.values()))
+
+    def select(self, what: str | None = None, num_bytes: int | None = None, **options: Any) -> tuple[Point, ...]:
+        """Return the points that match all arguments, in their order."""
+        return tuple(
+            point
+            for point in self.points
+            if what in (None, point.what)
+            and num_bytes in (None, point.num_bytes)
+            and all(name in point.options and point.options[name] == value for name, value in options.items())
+        )
+
+    def native_points(self, collective: str) -> dict[int, list[Point]]:
+        """Return all points of the backend's own collective by size, which rises: in place, out of place, by pairs."""
+        found: dict[int, list[Point]] = {}
+        for point in self.select(collective, algorithm=NATIVE):
+            found.setdefault(point.num_bytes, []).append(point)
+        return dict(sorted(found.items()))
+
+    @cached_property
+    def native(self) -> Mapping[str, Mapping[int, Point]]:
+        """The points of the backend's own collectives by collective and size, one of each: in place where there is one.
+
+        Pairs of a fleet and points of 0 bytes are left out.
+        """
+        found: dict[str, dict[int, Point]] = {}
+        for point in sorted(self.select(algorithm=NATIVE), key=lambda point: bool(point.options.get("in_place"))):
+            if "src" not in point.options and point.num_bytes:
+                found.setdefault(point.what, {})[point.num_bytes] = point
+        return {what: dict(sorted(points.items())) for what, points in found.items()}
+
+    def native_s(self, collective: str) -> dict[int, float]:
+        """Return the median seconds of the points in `native` by size; empty if the collective was not measured."""
+        return {size: point.median_s for size, point in self.native.get(collective, {}).items()}
+
+    def __str__(self) -> str:
+        """A few lines that describe the machine and how it was measured."""
+        said, protocol = self.provenance, self.protocol
+        where = "".join(f", {said[name]}" for name in ("device", "network") if said.get(name))
+        nodes = f"on {count_of(self.num_nodes, 'node')}" if self.num_nodes else "(nodes not stated)"
+        ranks = f"{count_of(self.num_ranks, 'rank')} {nodes}"
+        cores = count_of(said["num_cores"], "core") if "num_cores" in said else ""
+        memory = bytes_words(said["memory_bytes"]) if "memory_bytes" in said else ""
+        gpus = Counter(one["name"] for one in said.get("gpus", ()) if "name" in one)
+        cards = [f"{count} × {name}" for name, count in gpus.items()]
+        machine = ", ".join(filter(None, [said.get("cpu"), cores, memory, *cards, said.get("system")]))
+        versions = [f"{name} {said[name]}" for name in ("rankscope", "torch", "python") if name in said]
+        how = [protocol[name] for name in ("dtype", "statistic") if name in protocol]
+        if {"warm_up", "iterations"} <= set(protocol):
+            how.insert(0, f"{protocol['warm_up']} + {protocol['iterations']} iterations")
+        source = said.get("source", {})
+        origin = ", ".join(source[name] for name in ("repository", "path", "date", "licence") if name in source)
+        lines = [
+            f"{said['name']}: {ranks}, {self.backend}{where}",
+            machine,
+            origin and f"from {origin}",
+            source.get("notes"),
+            said.get("environment"),
+            ", ".join([said.get("date", "date not stated"), *versions]),
+            "; ".join([count_of(len(self.points), "point"), *how]),
+        ]
+        return "\n".join(filter(None, lines))
+
+    @property
+    def num_ranks(self) -> int:
+        return int(self.provenance["num_ranks"])
+
+    @property
+    def num_nodes(self) -> int | None:
+        """The number of nodes; None if the source of the profile does not state it."""
+        ranks = self.provenance.get("ranks_per_node", ())
+        return int(self.provenance.get("num_nodes", len(ranks))) or None
+
+    @property
+    def ranks_per_node(self) -> tuple[int, ...]:
+        """The number of ranks on each node. Raises ValueError if the profile does not state its nodes."""
+        stated = {1: (self.num_ranks,), self.num_ranks: (1,) * self.num_ranks}.get(self.num_nodes or 0)
+        if (ranks := self.provenance.get("ranks_per_node", stated)) is None:
+            raise ValueError(f"profile {self.provenance['name']!r} does not state its nodes")
+        return tuple(ranks)
+
+    @property
+    def backend(self) -> str:
+        return str(self.provenance["backend"])
+
+    def link(self, where: str = "inter", how: str = "together") -> LinkFit:
+        """Return the fit of the messages between nodes ("inter") or within a node ("intra").
+
+        `how` is "together" (all ranks send at once) or "ping_pong". Raises ValueError if such messages were not
+        measured, or at too few sizes.
+        """
+        one_of("where", where, LINKS)
+        one_of("how", how, PATTERNS)
+        if (where, how) not in self._fits:
+            points = self.select(how, link=where)
+            if not points:
+                raise ValueError(f"this profile has no {how} points of link {where!r}")
+            try:
+                fit = fit_link([point.num_bytes for point in points], [point.used_s for point in points])
+            except ValueError as error:
+                raise ValueError(f"{how} points of link {where!r}: {error}") from error
+            self._fits[where, how] = fit
+        return self._fits[where, how]
+
+    @cached_property
+    def _fits(self) -> dict[tuple[str, str], LinkFit]:
+        return {}
+
+    def best_link(self, where: str) -> LinkFit:
+        """Return the best available fit of a link: all ranks at once, else ping-pong, else the other link's.
+
+        Raises ValueError if no link was measured, or none at enough sizes.
+        """
+        one_of("where", where, LINKS)
+        measured = [
+            (place, how)
+            for place in sorted(LINKS, key=where.__ne__)
+            for how in PATTERNS
+            if self.select(how, link=place)
+        ]
+        if not measured:
+            raise ValueError("this profile has no link: neither together nor ping_pong points were measured")
+        for place, how in measured:
+            with suppress(ValueError):  # at too few sizes
+                return self.link(place, how)
+        return self.link(*measured[0])
+
+    @cached_property
+    def gamma_s_per_byte(self) -> float:
+        """The seconds per byte of a sum, fitted to the "add" points; 0 if there are none."""
+        points = self.select("add")
+        return slope_s_per_byte([p.num_bytes for p in points], [p.used_s for p in points]) if points else 0.0
+
+    def cluster(self, num_ranks: int | None = None) -> Cluster:
+        """Return the model's cluster: the profile's nodes and ranks, the links of `best_link`, and `gamma_s_per_byte`.
+
+        Another `num_ranks` changes the number of nodes; on a single node it changes the number of ranks on it. Raises
+        ValueError if no link was measured, if the nodes are not stated or have different numbers of ranks, if
+        `num_ranks` does not fill its nodes, or if it exceeds `MOST_RANKS`.
+        """
+        ranks = list(self.ranks_per_node)
+        if len(set(ranks)) != 1:
+            raise ValueError(f"ranks_per_node must be the same on all nodes of a cluster, got {ranks}")
+        number = whole("num_ranks", self.num_ranks if num_ranks is None else num_ranks, 1, MOST_RANKS)
+        each = number if len(ranks) == 1 else min(number, ranks[0])
+        if number % each:
+            raise ValueError(f"num_ranks must be a multiple of the {ranks[0]} ranks on a node, got {number}")
+        intra, inter = self.best_link("intra").link, self.best_link("inter").link
+        return Cluster(number // each, each, intra, inter, self.gamma_s_per_byte)
+
+    def predict(
+        self,
+        collective: str | Point,
+        algorithm: str | None = None,
+        num_bytes: int | None = None,
+        num_ranks: int | None = None,
+        detail: str = "messages",
+        **options: Any,
+    ) -> Timeline:
+        """Return the predicted timeline of `execute` with this algorithm; each message takes what its link's fit says.
+
+        To compare with a measurement, write ``profile.predict(point)``: a measured point brings its collective,
+        algorithm, bytes and builder `options`. `num_ranks` is as for `cluster`, `detail` as for `simulate_executor`.
+        With `EVEN_RANKS` ranks or more, all chunks are as long as the longest (by at most one element), so that ranks
+        that do the same are predicted once.
+
+        Raises ValueError for an unknown name, for a point without an algorithm of ALGORITHMS, for options that the
+        builder rejects, and as `cluster` does.
+        """
+        if isinstance(collective, Point):
+            if algorithm is not None or num_bytes is not None or options:
+                raise ValueError("a point has its own algorithm, bytes and options: add only num_ranks and detail")
+            point, options = collective, collective.builder_options
+            collective, algorithm, num_bytes = point.what, str(point.options.get("algorithm")), point.num_bytes
+        one_of("collective", collective, tuple(ALGORITHMS))
+        algorithm = one_of(f"algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
+        num_bytes = whole("num_bytes", num_bytes, 0)
+        cluster = self.cluster(num_ranks)
+        schedule = build(collective, algorithm, cluster.num_ranks, **options)
+        intra_at, inter_at = (cache(self.best_link(where).at) for where in ("intra", "inter"))
+
+        def link_at(src: int, dst: int, message_bytes: float) -> Link:
+            same = src // cluster.gpus_per_node == dst // cluster.gpus_per_node
+            return (intra_at if same else inter_at)(message_bytes)
+
+        if cluster.num_ranks >= EVEN_RANKS and collective != "all_to_all" and schedule.weights is None:
+            num_bytes += -num_bytes % (ELEMENT_BYTES * schedule.num_chunks)
+        return simulate_executor(schedule, num_bytes, cluster, link_at, by_node=True, detail=detail)
+
+    def curve(self, collective: str, in_place: bool | None = None, **options: Any) -> Curve:
+        """Return the curve through the measured times of a collective (by default the backend's own), copy or message.
+
+        `in_place` selects points; by default those in place if there are any. `options` are those of a point:
+        ``algorithm`` of a collective ("native" by default), ``direction`` and ``method`` of "transfer" (``pieces`` 1
+        and ``both`` False by default), ``link`` of "together" and "ping_pong".
+
+        Raises ValueError if there are no such points, if they were measured in several ways and `options` do not say
+        which, or at too few sizes; see `Curve`.
+
+        >>> provenance = dict(name="a", backend="nccl", num_ranks=8)
+        >>> sizes, options = [2**power for power in range(10, 20)], {"algorithm": "native"}
+        >>> points = [Point("allreduce", size, [1e-5 + size / 1e10], [True], options) for size in sizes]
+        >>> print(f"{Profile(provenance, {}, points).predicted_s('allreduce', 100_000) * 1e6:.1f} µs")
+        20.0 µs
+        """
+        defaults = {"algorithm": NATIVE} if one_of("collective", collective, WHAT) in COLLECTIVES else {}
+        wanted = (defaults if collective != "transfer" else {"pieces": 1, "both": False}) | options
+        wanted |= {} if in_place is None else {"in_place": in_place}
+        key = collective, tuple(sorted(wanted.items()))
+        if key not in self._curves:
+            named = ", ".join(f"{name}={value}" for name, value in wanted.items())
+            found = self.select(collective, **wanted)
+            found = (in_place is None and self.select(collective, **wanted, in_place=True)) or found
+            if not found:
+                raise ValueError(f"this profile has no points of {collective} ({named})")
+            if several := set().union(*(set(point.options.items()) ^ set(found[0].options.items()) for point in found)):
+                names = " and ".join(sorted({name for name, _ in several}))
+                raise ValueError(f"this profile has points of {collective} ({named}) with several {names}: say which")
+            try:
+                self._curves[key] = Curve({point.num_bytes: point.median_s for point in found})
+            except ValueError as error:
+                raise ValueError(f"{collective} ({named}): {error}") from error
+        return self._curves[key]
+
+    @cached_property
+    def _curves(self) -> dict[tuple[Any, ...], Curve]:
+        return {}
+
+    def predicted_s(self, collective: str, num_bytes: float, in_place: bool | None = None, **options: Any) -> float:
+        """Return the time of `num_bytes` in seconds, interpolated by `curve`; raises as that does."""
+        return self.curve(collective, in_place, **options).seconds(num_bytes)
+
+    def cost(self, num_ranks: int | None = None) -> CostTable:
+        """Return the time of one allreduce without other traffic: a function from bytes to seconds.
+
+        It joins the measured medians of the backend's own allreduce by straight lines. For another number of ranks, and
+        if that allreduce was measured at fewer than two sizes, it is what `predict` gives for a ring from 1 KiB to
+        1 GiB. Raises as `predict` does.
+        """
+        ranks = self.num_ranks if num_ranks is None else whole("num_ranks", num_ranks, 1)
+        if ranks == self.num_ranks:
+            measured_s = self._fastest_allreduce_s
+            if len(measured_s) > 1:
+                return CostTable(tuple(measured_s), tuple(measured_s.values()))
+        seconds = (self.predict("allreduce", "ring", size, ranks).makespan_s for size in _PREDICTED_BYTES)
+        return CostTable(_PREDICTED_BYTES, tuple(seconds))
+
+    def network(self, name: str) -> Network:
+        """Return the profile's network under a name, as explorers offer it: its own ranks, and its `cost`.
+
+        Raises ValueError if the backend's own allreduce was measured at fewer than two sizes.
+        """
+        measured_s = self._fastest_allreduce_s
+        if len(measured_s) < 2:
+            raise ValueError(
+                f"profile {self.provenance['name']!r} must have the backend's own allreduce at two sizes or more"
+            )
+        backend = {"gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}.get(self.backend, self.backend)
+        lines = [f"network: {self.provenance['name']}, {count_of(self.num_ranks, 'rank')}, measured with {backend}"]
+        source = self.provenance.get("source", {})
+        origin = [str(source[key]) for key in ("repository", "licence", "notes") if key in source]
+        if origin:
+            lines.append(f"source: {'; '.join(origin)}")
+        return Network(
+            name,
+            f"{name} ({count_of(self.num_ranks, 'rank')})",
+            self.cost,
+            self.num_ranks,
+            float(max(measured_s)),
+            tuple([one_line(line) for line in lines]),
+        )
+
+    @cached_property
+    def _fastest_allreduce_s(self) -> Mapping[int, float]:
+        """The median seconds of the backend's own allreduce by size, the faster one of in place and out of place."""
+        points = self.native_points("allreduce")
+        return {size: min(point.median_s for point in some) for size, some in points.items()}
+
+    @cached_property
+    def model_s(self) -> Mapping[Key, float]:
+        """The predicted seconds of each point, by its key; no entry for points that cannot be predicted."""
+        seconds = ((point.key, self.point_s(point)) for point in self.points)
+        return ReadOnly({key: one for key, one in seconds if one is not None})
+
+    def point_s(self, point: Point) -> float | None:
+        """Return the predicted seconds of a point of this profile; None if it cannot be predicted.
+
+        A collective with an algorithm of ALGORITHMS is predicted from the links, a message from the fit of its kind.
+        """
+        name = point.options.get("algorithm")
+        key = point.what, str(name), point.num_bytes, tuple(sorted(point.builder_options.items()))
+        try:
+            if point.what in PATTERNS:
+                return self.link(str(point.options.get("link")), point.what).seconds(point.num_bytes)
+            if name in ALGORITHMS.get(point.what, {}):
+                if key not in self._makespans_s:
+                    self._makespans_s[key] = self.predict(point, detail="ranks").makespan_s
+                return self._makespans_s[key]
+        except ValueError:  # no such link, too few sizes, an algorithm that does not exist for so many ranks
+            pass
+        return None
+
+    @cached_property
+    def _makespans_s(self) -> dict[tuple[Any, ...], float]:
+        return {}
+
+    def to_frame(self, predicted: bool = False) -> pd.DataFrame:
+        """Return a row per point: the operation, its times in seconds, rates in bytes/s and, on request, a prediction.
+
+        A value is nan where busbw has no meaning or nothing can be predicted.
+        """
+        import pandas as pd
+
+        points = self.points
+        frame = pd.DataFrame(_operations(points))
+        for name in ("median_s", "iqr_s", "p99_s"):
+            frame[name] = [getattr(point, name) for point in points]
+        frame["num_iterations"] = [len(point.seconds) for point in points]
+        frame["num_clean"] = [point.num_clean for point in points]
+        frame["algbw_bytes_per_s"] = [point.algbw_bytes_per_s for point in points]
+        frame["busbw_bytes_per_s"] = [point.busbw_bytes_per_s(self.num_ranks) for point in points]
+        if predicted:
+            frame["predicted_s"] = [self.model_s.get(point.key, math.nan) for point in points]
+        return frame
+
+
+def compare(before: Profile, after: Profile) -> pd.DataFrame:
+    """Return a row for each point of either profile: those of `before` first, then those only in `after`.
+
+    `ratio` is the time in `after` divided by that in `before`. `has_spread` says that both have at least `LEAST_CLEAN`
+    iterations: without them their noise is not known, so nobody can tell whether they differ. `beyond_noise` says that
+    they have them and that their interquartile ranges do not overlap. `only_in` is "before" or "after" for a point that
+    one profile lacks (its ratio is nan), else "". Raises ValueError if an argument is not a Profile.
+    """
+    import pandas as pd
+
+    one = {point.key: point for point in of_type("before", before, Profile).points}
+    other = {point.key: point for point in of_type("after", after, Profile).points}
+    keys = list(dict.fromkeys([*one, *other]))
+    frame = pd.DataFrame(_operations([one.get(key) or other[key] for key in keys]))
+    for name, points in (("before_s", one), ("after_s", other)):
+        frame[name] = [points[key].median_s if key in points else math.nan for key in keys]
+    frame["ratio"] = frame.after_s / frame.before_s
+    pairs = [(one.get(key), other.get(key)) for key in keys]
+    frame["has_spread"] = [a is not None and b is not None and a.has_spread and b.has_spread for a, b in pairs]
+    frame["beyond_noise"] = [
+        bool(known) and one[key].differs(other[key]) for known, key in zip(frame.has_spread, keys, strict=True)
+    ]
+    frame["only_in"] = ["before" if key not in other else "after" if key not in one else "" for key in keys]
+    return frame
+
+
+def _operations(points: Sequence[Point]) -> dict[str, list[Any]]:
+    """The columns of a table that say what was measured."""
+    named = {name: [point.options.get(name) for point in points] for name in NAMED}
+    options, sizes = [point.builder_words for point in points], [point.num_bytes for point in points]
+    return {"what": [point.what for point in points], **named, "options": options, "num_bytes": sizes}
+
+
+class _StoredPoint(storage.StoredPart):
+    what: str
+    num_bytes: int
+    options: dict[str, Any]
+    seconds: tuple[float, ...]
+    clean: tuple[storage.Mark, ...]
+
+
+class _StoredProfile(storage.StoredFile):
+    provenance: dict[str, Any]
+    protocol: dict[str, Any]
+    points: list[_StoredPoint]
+
+
+def _profile(stored: _StoredProfile) -> Profile:
+    points = []
+    for place, one in enumerate(stored.points):
+        with storage.within(f"points[{place}]"):
+            points.append(Point(one.what, one.num_bytes, one.seconds, tuple(map(bool, one.clean)), one.options))
+    return Profile(stored.provenance, stored.protocol, tuple(points))

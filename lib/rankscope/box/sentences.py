@@ -1,0 +1,311 @@
+"""`verdict`: a profile in sentences: what to use at which size, how good it is, and what looks wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import groupby, pairwise
+
+import attrs
+import numpy as np
+
+from ..cluster import Link
+from ..collectives import lower_bounds
+from ..collectives.cost import Bounds
+from ..common.checks import count_of, of_type
+from ..common.samples import LEAST_CLEAN
+from ..common.units import bytes_words, cell_words, rate_words, three_digits
+from .expected import beside
+from .fit import LinkFit
+from .link_facts import transfers_of
+from .profile import LINKS, NATIVE, PATTERNS, Point, Profile, busbw_factor
+
+_AS_FAST = 1.05  # as stated in the sentence
+_FAR_UNDER = 0.5  # of the link's rate
+_MOSTLY_BYTES = 5  # a size is large if bandwidth time is this multiple of latency
+_FALLS_TO = 0.7  # of the rate at the size before
+_WIDE = 0.25  # of the median
+_FIT_OFF, _PREDICTED_OFF = 0.10, 0.25
+_MOST_SIZES = 40  # of an algorithm, used to judge its predictions; a sweep over powers of two has fewer
+_MOST_ODD = 3  # sizes that a sentence names
+
+
+def verdict(profile: Profile) -> list[str]:
+    """Return sentences: for each collective what is fastest, by how much, how near to the bound; then what looks wrong.
+
+    >>> provenance = dict(name="a", date="2030-01-01", backend="gloo", num_ranks=4, num_nodes=1, ranks_per_node=[4])
+    >>> times = {"native": 2e-3, "ring": 1e-3}
+    >>> points = [Point("allreduce", 1024, [s] * 4, [True] * 4, {"algorithm": name}) for name, s in times.items()]
+    >>> for sentence in verdict(Profile(provenance, {}, points)):
+    ...     print(sentence)
+    allreduce: use ring at 1 KiB; no other is faster by more than 5 % or the noise.
+    allreduce: ring takes 0.50 of native's time at 1 KiB.
+    No link was measured, so no algorithm can be predicted or compared with a bound.
+    """
+    of_type("profile", profile, Profile)
+    return [sentence for rule in (*FINDINGS, *WARNINGS) for sentence in rule(profile)]
+
+
+# ---- the collectives of a profile
+
+
+@attrs.frozen
+class MeasuredCollective:
+    """One collective: by size (ascending) the fastest point of each algorithm; in-place points if there are any."""
+
+    collective: str
+    by_size: Mapping[int, Mapping[str, Point]]
+
+    @property
+    def is_native(self) -> bool:
+        """Whether only the backend's own algorithm was measured."""
+        return all(points.keys() == {NATIVE} for points in self.by_size.values())
+
+    def fastest(self, num_bytes: int) -> Point:
+        """Return the fastest point of a size."""
+        return min(self.by_size[num_bytes].values(), key=lambda point: point.median_s)
+
+
+def groups(profile: Profile) -> list[MeasuredCollective]:
+    """Return the collectives that were measured, in the order of their first points."""
+    found = []
+    named = [point for point in profile.points if "algorithm" in point.options]
+    for collective in dict.fromkeys(point.what for point in named):
+        points = [point for point in named if point.what == collective]
+        points = [point for point in points if point.options.get("in_place")] or points
+        by_size: dict[int, dict[str, Point]] = {}
+        for point in sorted(points, key=lambda point: -point.median_s):  # the fastest comes last, and stays
+            by_size.setdefault(point.num_bytes, {})[str(point.options["algorithm"])] = point
+        found.append(MeasuredCollective(collective, dict(sorted(by_size.items()))))
+    return found
+
+
+def joining(profile: Profile) -> dict[str, LinkFit]:
+    """Return the fits of the links that connect the profile's ranks: "inter", "intra" or both.
+
+    Raises ValueError if no link was measured, or if the profile does not state its nodes.
+    """
+    several = {"inter": len(profile.ranks_per_node) > 1, "intra": max(profile.ranks_per_node) > 1}
+    return {where: profile.best_link(where) for where, there in several.items() if there}
+
+
+def bounds(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> Bounds:
+    """Return the lower bounds, taking every link to be as good as the best one at this size.
+
+    `num_ranks` is the profile's by default. Raises ValueError if no link was measured, or if its messages are not small
+    enough to tell α or not large enough to tell B: a bound must hold.
+    """
+    fits = list(joining(profile).values()) or [profile.best_link("intra")]
+    if gap := next(filter(None, (fit.gap(num_bytes) for fit in fits)), ""):
+        raise ValueError(f"there is no lower bound: {gap}")
+    alpha_s, rate = min(fit.at(0).alpha_s for fit in fits), max(fit.at(num_bytes).bytes_per_s for fit in fits)
+    number = profile.num_ranks if num_ranks is None else num_ranks
+    return lower_bounds(collective, number, num_bytes, Link(alpha_s, rate), profile.gamma_s_per_byte)
+
+
+def bound_s(profile: Profile, collective: str, num_bytes: int, num_ranks: int | None = None) -> float:
+    """Return the lower bound in seconds; 0 if there is none."""
+    try:
+        return float(bounds(profile, collective, num_bytes, num_ranks).seconds)
+    except ValueError:  # no link was measured, or not at these sizes
+        return 0.0
+
+
+# ---- what was found
+
+
+def expected_got_why(profile: Profile) -> Iterator[str]:
+    """What similar machines of the bank reach, and what explains a gap; each sentence names its rule."""
+    yield from map(str, beside(profile).findings)
+
+
+def fastest(profile: Profile) -> Iterator[str]:
+    """Which algorithm to use at which sizes; the previous one stays if it is within 5 % or the noise of the fastest."""
+    for group in (group for group in groups(profile) if not group.is_native):
+        chosen: list[tuple[str, int]] = []
+        for size, points in group.by_size.items():
+            best = group.fastest(size)
+            last = points.get(chosen[-1][0]) if chosen else None
+            stays = last and (last.median_s <= best.median_s * _AS_FAST or not last.differs(best))
+            point = last if last and stays else best
+            chosen.append((str(point.options["algorithm"]), size))
+        runs = [(name, [size for _, size in run]) for name, run in groupby(chosen, lambda one: one[0])]
+        words = ", ".join(f"{name} {_range(sizes)}" for name, sizes in runs)
+        yield f"{group.collective}: use {words}; no other is faster by more than 5 % or the noise."
+
+
+def _range(sizes: list[int]) -> str:
+    low, high = bytes_words(sizes[0]), bytes_words(sizes[-1])
+    return f"at {low}" if low == high else f"from {low} to {high}"
+
+
+def against_native(profile: Profile) -> Iterator[str]:
+    """Our fastest algorithm compared with the native one, at its best and at its worst size."""
+    for group in groups(profile):
+        shares: dict[int, tuple[float, str]] = {}
+        for size, points in group.by_size.items():
+            ours = [(point.median_s, name) for name, point in points.items() if name != NATIVE]
+            if ours and NATIVE in points:
+                shares[size] = (min(ours)[0] / points[NATIVE].median_s, min(ours)[1])
+        if shares:
+            least, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
+            ends = ((*shares[size], bytes_words(size)) for size in dict.fromkeys([least, most]))
+            words = (f"{name} takes {share:.2f} of native's time at {size}" for share, name, size in ends)
+            yield f"{group.collective}: {', '.join(words)}."
+
+
+def above_the_bound(profile: Profile) -> Iterator[str]:
+    """How far the fastest algorithm is above the lower bound, at the smallest and the largest size."""
+    for group in groups(profile):
+        ends = {size: bound_s(profile, group.collective, size) for size in (min(group.by_size), max(group.by_size))}
+        times = [(group.fastest(size).median_s / least_s, size) for size, least_s in ends.items() if least_s]
+        words = [f"{many:.2f} times the lower bound at {bytes_words(size)}" for many, size in times]
+        if words:
+            yield f"{group.collective}: the fastest takes {', '.join(words)}."
+
+
+def copies(profile: Profile) -> Iterator[str]:
+    """The rates of copies to and from the GPU."""
+    for direction, name in (("h2d", "to the GPU"), ("d2h", "to the host")):
+        rates = []
+        for method in ("pinned_non_blocking", "pageable"):
+            for point in transfers_of(profile, direction, method)[-1:]:  # the largest
+                rate, size = rate_words(point.algbw_bytes_per_s), bytes_words(point.num_bytes)
+                rates.append(f"{rate} with {method.split('_')[0]} memory at {size}")
+        if rates:
+            yield f"Copies {name}: {', '.join(rates)}."
+
+
+FINDINGS = (expected_got_why, fastest, against_native, above_the_bound, copies)
+
+
+# ---- what looks wrong: each rule yields sentences only if something does
+
+
+def no_prediction(profile: Profile) -> Iterator[str]:
+    """No link was measured, or not at the sizes that matter, or the nodes are uneven."""
+    if not any(profile.select(how) for how in PATTERNS):
+        if not profile.points or not all(group.is_native for group in groups(profile)):  # its curves predict native
+            yield "No link was measured, so no algorithm can be predicted or compared with a bound."
+        return
+    try:
+        profile.cluster()
+    except ValueError as error:
+        yield f"Nothing can be predicted: {error}."
+        return
+    for where, fit in joining(profile).items():
+        if gap := fit.gap(0):
+            yield f"Link {where}: {gap}, so predictions by algorithm are guesses, and there is no lower bound."
+
+
+def far_under_the_link(profile: Profile) -> Iterator[str]:
+    """The busbw at the largest size is far under what the slowest of the links carries."""
+    for group in groups(profile) if profile.num_ranks > 1 else []:
+        size = max(group.by_size)
+        try:
+            bound = bounds(profile, group.collective, size)
+        except ValueError:  # no link was measured, or not at these sizes
+            continue
+        link_rate = min(fit.at(size).bytes_per_s for fit in joining(profile).values())
+        busbw = group.fastest(size).busbw_bytes_per_s(profile.num_ranks)
+        if bound.bandwidth_s > _MOSTLY_BYTES * bound.latency_s and busbw < _FAR_UNDER * link_rate:
+            rates = f"busbw is {rate_words(busbw)}, and a link carries {rate_words(link_rate)}"
+            yield f"{group.collective}: even the fastest is far below the link at {bytes_words(size)}: {rates}."
+
+
+def native_falls_off(profile: Profile) -> Iterator[str]:
+    """Native has much less bandwidth at a size than at the size before."""
+    for group in groups(profile) if profile.num_ranks > 1 else []:
+        points = [group.by_size[size][NATIVE] for size in group.by_size if NATIVE in group.by_size[size]]
+        for before, after in pairwise(points):
+            rates = before.algbw_bytes_per_s, after.algbw_bytes_per_s
+            if rates[1] < _FALLS_TO * rates[0]:
+                factor = busbw_factor(group.collective, profile.num_ranks)
+                words = " to ".join(rate_words(rate * factor) for rate in rates)
+                sizes = f"from {bytes_words(before.num_bytes)} to {bytes_words(after.num_bytes)}"
+                yield f"{group.collective}: native drops {sizes}: busbw falls from {words}."
+
+
+def odd_points(profile: Profile) -> Iterator[str]:
+    """Sizes at which the native time disagrees with those of its neighbours; see `Curve.odd`."""
+    for what, way in dict.fromkeys((p.what, p.options.get("in_place")) for p in profile.select(algorithm=NATIVE)):
+        with suppress(ValueError):  # too few sizes, or measured in several ways
+            odd = sorted(profile.curve(what, way).odd.items(), key=lambda one: -abs(math.log(one[1])))
+            words = [f"{bytes_words(size)} takes {three_digits(times)}×" for size, times in odd]
+            if odd:
+                name = " ".join(filter(None, [what, {True: "in place", False: "out of place", None: ""}[way]]))
+                more = f"; also odd: {count_of(len(odd) - _MOST_ODD, 'more size')}" if len(odd) > _MOST_ODD else ""
+                yield f"{name}: {', '.join(words[:_MOST_ODD])} the time that its neighbours suggest{more}."
+
+
+def few_clean(profile: Profile) -> Iterator[str]:
+    """Some points have so few clean iterations that disturbed ones were used, too."""
+    few = [point for point in profile.points if point.num_clean < min(LEAST_CLEAN, len(point.seconds))]
+    if few:
+        words = f"{_some(few, profile)} fewer than {LEAST_CLEAN} clean iterations"
+        yield f"{words}, so their times include disturbances by the host."
+
+
+def wide_spread(profile: Profile) -> Iterator[str]:
+    """The iterations of some points vary widely."""
+    wide = [point for point in profile.points if point.iqr_s > _WIDE * point.median_s]
+    if wide:
+        worst = max(wide, key=lambda point: point.iqr_s / point.median_s)
+        names = [str(worst.options[name]) for name in ("algorithm", "link") if name in worst.options]
+        words = " ".join([worst.what, *names, "at", bytes_words(worst.num_bytes)])
+        longer_s = max(worst.iqr_s, worst.median_s)
+        iqr, median = cell_words(worst.iqr_s, longer_s), cell_words(worst.median_s, longer_s)
+        most = f"The widest is {words}: IQR {iqr}, median {median}"
+        yield f"{_some(wide, profile)} an interquartile range (IQR) above {_WIDE:.0%} of the median. {most}."
+
+
+def _some(points: list[Point], profile: Profile) -> str:
+    return f"Of {count_of(len(profile.points), 'point')}, {len(points)} {'has' if len(points) == 1 else 'have'}"
+
+
+def fit_is_off(profile: Profile) -> Iterator[str]:
+    """The fit of a link is wrong at the sizes that were held out."""
+    for where in LINKS:
+        fits = []
+        for how in PATTERNS:
+            with suppress(ValueError):  # not measured, or at too few sizes
+                fits.append(profile.link(where, how))
+        if fits and fits[0].held_out_error > _FIT_OFF:
+            off = f"{fits[0].held_out_error:.0%} off on the sizes held out"
+            advice = "messages do not follow α + bytes/B, so do not rely on the predictions"
+            yield f"The fit of link {where} is {off}: {advice}."
+
+
+def prediction_is_off(profile: Profile) -> Iterator[str]:
+    """The model predicts some algorithms badly; names a likely cause. Checks a subset if there are many sizes."""
+    for group in groups(profile):
+        wrong = []
+        for name in dict.fromkeys(name for points in group.by_size.values() for name in points):
+            points = [points[name] for points in group.by_size.values() if name in points]
+            predicted = ((profile.point_s(point), point) for point in points[:: -(-len(points) // _MOST_SIZES)])
+            off = [seconds / point.median_s - 1 for seconds, point in predicted if seconds is not None]
+            if off and float(np.median(np.abs(off))) > _PREDICTED_OFF:
+                wrong.append(f"{name} ({float(np.median(off)):+.0%})")
+        if wrong:
+            names = f"{', '.join(wrong)} at the median of sizes"
+            yield f"{group.collective}: predictions are off for {names}{_cause(profile)}."
+
+
+def _cause(profile: Profile) -> str:
+    cores = profile.provenance.get("num_cores")
+    if cores and (most := max(profile.ranks_per_node)) > cores:
+        return f", probably because {most} ranks share {count_of(cores, 'core')}"
+    return ""
+
+
+WARNINGS = (
+    no_prediction,
+    far_under_the_link,
+    native_falls_off,
+    odd_points,
+    few_clean,
+    wide_spread,
+    fit_is_off,
+    prediction_is_off,
+)

@@ -1,0 +1,43 @@
+"""Tables and sentences on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+_WRAPPED = ("what", "claim", "hardware")  # columns that may wrap
+
+
+def table_of(title: str, *columns: str) -> Table:
+    """Return an empty table with right-aligned numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    made.caption_justify, made.caption_style = "left", "dim"
+    for name in columns:
+        words = name in ("algorithm", "fastest", "profile", *_WRAPPED, "")
+        made.add_column(name, justify="left" if words else "right", no_wrap=name not in _WRAPPED, header_style="dim")
+    return made
+
+
+def marked(lines: Iterable[tuple[str, str]]) -> Table:
+    """Return labels next to their texts; the lines of a long text are aligned."""
+    table = Table.grid(padding=(0, 1))
+    for mark, text in lines:
+        table.add_row(Text(mark, "dim"), Text(text))
+    return table
+
+
+def heading(text: str) -> Text:
+    """Return a bold line after an empty line."""
+    return Text(f"\n{text}", "bold")
+
+
+def print_parts(parts: Iterable[RenderableType]) -> None:
+    """Print parts as they come, one below the other; 80 columns wide if there is no terminal."""
+    console = Console(highlight=False, emoji=False, markup=False)
+    for place, part in enumerate(parts):
+        if place and isinstance(part, Table) and part.title:
+            console.print()
+        console.print(part)

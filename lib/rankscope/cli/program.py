@@ -1,0 +1,106 @@
+"""`rankscope`: the command line; each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Sequence
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..common.checks import one_line
+from ..ranks.errors import MachineError
+from .registry import commands
+
+_EXAMPLES = (  # in the order in which they are used; the help shows those whose command is installed
+    ("rankscope profile -o box.json", "measure this machine"),
+    ("rankscope import all_reduce.log -o box.json", "or read logs of other programs"),
+    ("rankscope show box.json", "what it reaches, and why"),
+    ("rankscope compare box.json bank:h100_8", "against a published machine"),
+    ("rankscope predict box.json --num-bytes 1MiB", "the time of each algorithm"),
+    ("rankscope nccl h100x8 --nodes 4", "what NCCL will choose there"),
+    ("rankscope diagnose traces/", "which rank the others wait for"),
+)
+
+
+def _examples(names: Collection[str]) -> str:
+    """Return the examples of these commands as the end of the help, "" if they have none."""
+    lines = [f"  {example:<43}  {purpose}" for example, purpose in _EXAMPLES if example.split()[1] in names]
+    if not lines:
+        return ""
+    return "\n".join(["\b", "Examples:", *lines, ""])
+
+
+EXAMPLES = _examples(commands())
+
+app = typer.Typer(epilog=EXAMPLES or None, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        print(f"rankscope {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Measure a machine, show and compare the results, and predict from them."""
+
+
+for _name, _function in commands().items():
+    app.command(_name)(_function)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 2 after an error that the user can fix, stated in one line on stderr.
+
+    Such errors are bad input, files, memory, a missing package, and what the machine cannot do (MachineError). Any
+    other exception is a bug of ours and keeps its traceback.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # α and µ on a terminal that has no such letters
+    try:
+        return int(app(words or ["--help"], prog_name="rankscope", standalone_mode=False) or 0)
+    except BrokenPipeError:  # the reader has closed the pipe
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for what is still to be flushed
+        return 1
+    except (KeyboardInterrupt, typer.Abort):
+        print("rankscope: interrupted", file=sys.stderr)
+        return 130
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except MemoryError as error:
+        message = f"there is not enough memory: {error}".removesuffix(": ")
+    except ValueError as error:
+        message = str(error)
+    except MachineError as error:
+        message = str(error).partition("\n")[0]  # the rank's traceback follows
+    except ModuleNotFoundError as error:
+        if (error.name or "rankscope").startswith("rankscope"):
+            raise
+        message = _install_hint(error)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's error about an argument
+            raise
+        message = str(error.format_message())
+    print(f"rankscope: {one_line(' '.join(message.split()))}", file=sys.stderr)
+    return 2
+
+
+def _install_hint(error: ModuleNotFoundError) -> str:
+    """Return the message of an error about a missing package. It says how to install one that an extra brings."""
+    from ..common.extras import naming_extras
+
+    try:
+        with naming_extras("this command"):
+            raise error
+    except ModuleNotFoundError as named:
+        return str(named)

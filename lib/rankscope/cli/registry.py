@@ -1,0 +1,34 @@
+"""The commands of the command line: functions that are marked with `command`, in packages that extensions name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..common.extensions import extensions, import_all
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_COMMANDS: dict[str, Callable[..., Any]] = {}
+
+
+def command(name: str) -> Callable[[Function], Function]:
+    """Make a function a command under this name. Its type hints say what it takes, its docstring is its help."""
+
+    def decorate(function: Function) -> Function:
+        _COMMANDS[name] = function
+        return function
+
+    return decorate
+
+
+def commands() -> dict[str, Callable[..., Any]]:
+    """Return the commands of the core and of each subpackage that is installed, by name.
+
+    >>> "doctor" in commands()
+    True
+    """
+    for extension in extensions():
+        for package in extension.commands:
+            import_all(package)
+    return dict(_COMMANDS)

@@ -1,0 +1,221 @@
+"""`ALGORITHMS`: one record for each algorithm, by collective and name; add your own to it.
+
+Everything else reads these records: `build`, `closed_form`, `best`, the explorers, the figures, and the tests, which
+verify, simulate and execute whatever stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from inspect import signature
+from typing import Any
+
+from ..cluster import Cluster
+from ..common.checks import one_of
+from ..common.frozen import frozen
+from . import forms
+from .builders import double_tree, exchange, halving, rings, rooted, switch
+from .schedule import COLLECTIVES, Schedule
+
+Builder = Callable[..., Schedule]
+
+
+@frozen
+class Algorithm:
+    """One way to do a collective. Calling it builds its schedule: ``algorithm(num_ranks, **options)``.
+
+    `form` is its closed form, a function of `rankscope.collectives.forms`, or None: it is then simulated. `paper` is
+    where it is described. Some algorithms, and some forms, are for powers of two only. What a builder can be asked for
+    follows from its parameters: `shape` (of `num_axes` numbers) and `gpus_per_node` arrange it by the nodes,
+    `num_segments` cuts the buffer, `root` and `counts` are as in MPI.
+    """
+
+    builder: Builder
+    form: forms.Form | None = None
+    paper: str = ""
+    num_axes: int = 0
+    needs_power_of_two: bool = False
+    form_needs_power_of_two: bool = False
+    within_a_node: bool = True
+    across_nodes: bool = True
+
+    def __call__(self, num_ranks: int, **options: Any) -> Schedule:
+        return self.builder(num_ranks, **options)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the builder's options."""
+        return tuple(signature(self.builder).parameters)[1:]
+
+    def arranged(self, cluster: Cluster) -> dict[str, Any]:
+        """Return the options that arrange it by the cluster's nodes; none where the cluster has only one axis."""
+        nodes = cluster.num_nodes
+        gpus = cluster.gpus_per_node
+        if nodes == 1 or gpus == 1:
+            return {}
+        if "gpus_per_node" in self.options:
+            return {"gpus_per_node": gpus}
+        if self.num_axes:
+            return {"shape": (*rings.shape_of(nodes, None, self.num_axes - 1), gpus)}
+        return {}
+
+    def fits(self, cluster: Cluster) -> bool:
+        """Return whether it is for clusters of so many nodes."""
+        if cluster.num_nodes > 1:
+            return self.across_nodes
+        return self.within_a_node
+
+
+_MPICH = "Thakur, Rabenseifner and Gropp (2005), Optimization of collective communication operations in MPICH"
+_HALVING = "Rabenseifner (2004), Optimization of collective reduction operations"
+_RING = "Patarasuk and Yuan (2009), Bandwidth optimal all-reduce algorithms"
+_TORUS = "Mikami and others (2018), Massively distributed SGD: ImageNet/ResNet-50 training in a flash"
+_TREES = "Sanders, Speck and Träff (2009), Two-tree algorithms for full bandwidth broadcast, reduction and scan"
+_SWING = "De Sensi and others (2024), Swing: short-cutting rings for higher bandwidth allreduce"
+_BRUCK = "Bruck and others (1997), Efficient algorithms for all-to-all communications in multiport systems"
+_PAT = "Jeaugey (2025), PAT: a new algorithm for all-gather and reduce-scatter operations at scale (arXiv 2506.20252)"
+_BARRIER = "Hensgen, Finkel and Manber (1988), Two algorithms for barrier synchronization"
+_MULTIMEM = "NVIDIA's PTX ISA: multimem.ld_reduce and multimem.st"
+
+# What you add here, a record or a plain builder, is verified, drawn, simulated and chosen from like the rest.
+ALGORITHMS: dict[str, dict[str, Builder]] = {
+    "allreduce": {
+        "flat": Algorithm(rooted.flat, forms.flat),
+        "binomial_tree": Algorithm(rooted.binomial_tree, forms.binomial_tree, _MPICH),
+        "recursive_doubling": Algorithm(halving.recursive_doubling, forms.recursive_doubling, _MPICH),
+        "halving_doubling": Algorithm(halving.halving_doubling, forms.halving_doubling, _HALVING),
+        "ring": Algorithm(rings.ring, forms.ring, _RING),
+        "segmented_ring": Algorithm(rings.segmented_ring, forms.segmented_ring, _RING),
+        "hierarchical_ring": Algorithm(rings.hierarchical_ring, forms.hierarchical_ring, _RING),
+        "torus_2d": Algorithm(rings.torus_2d, forms.torus_2d, _TORUS, num_axes=2),
+        "mesh_2d": Algorithm(rings.mesh_2d, forms.mesh_2d, _TORUS, num_axes=2),
+        "torus_3d": Algorithm(rings.torus_3d, forms.torus_3d, _TORUS, num_axes=3),
+        "double_binary_tree": Algorithm(
+            double_tree.double_binary_tree, forms.double_binary_tree, _TREES, form_needs_power_of_two=True
+        ),
+        "bidirectional_ring": Algorithm(rings.bidirectional_ring, forms.ring, _RING),  # with one port it is the ring
+        "swing": Algorithm(halving.swing, forms.halving_doubling, _SWING),
+    },
+    "reduce": {
+        "flat": Algorithm(rooted.reduce_flat, forms.added_whole_buffers),
+        "binomial": Algorithm(rooted.reduce_binomial, forms.added_tree, _MPICH),
+        "reduce_scatter_gather": Algorithm(
+            halving.reduce_scatter_gather, forms.reduce_scatter_gather, _HALVING, form_needs_power_of_two=True
+        ),
+    },
+    "broadcast": {
+        "flat": Algorithm(rooted.broadcast_flat, forms.whole_buffers),
+        "binomial": Algorithm(rooted.broadcast_binomial, forms.tree, _MPICH),
+        "scatter_allgather": Algorithm(
+            rooted.broadcast_scatter_allgather, forms.scatter_allgather, _MPICH, form_needs_power_of_two=True
+        ),
+        "chain": Algorithm(rooted.broadcast_chain, forms.chain, _MPICH),
+    },
+    "scatter": {
+        "flat": Algorithm(rooted.scatter_flat, forms.parts),
+        "binomial": Algorithm(rooted.scatter_binomial, forms.halves, _MPICH, form_needs_power_of_two=True),
+    },
+    "gather": {
+        "flat": Algorithm(rooted.gather_flat, forms.parts),
+        "binomial": Algorithm(rooted.gather_binomial, forms.halves, _MPICH, form_needs_power_of_two=True),
+    },
+    "allgather": {
+        "ring": Algorithm(exchange.allgather_ring, forms.parts, _MPICH),
+        "recursive_doubling": Algorithm(
+            exchange.allgather_recursive_doubling,
+            forms.halves,
+            _MPICH,
+            needs_power_of_two=True,
+            form_needs_power_of_two=True,
+        ),
+        "bruck": Algorithm(exchange.allgather_bruck, forms.halves, _BRUCK),
+        "pat": Algorithm(exchange.allgather_pat, forms.halves, _PAT),
+    },
+    "reduce_scatter": {
+        "ring": Algorithm(exchange.reduce_scatter_ring, forms.added_parts, _RING),
+        "recursive_halving": Algorithm(
+            exchange.reduce_scatter_recursive_halving,
+            forms.added_halves,
+            _MPICH,
+            needs_power_of_two=True,
+            form_needs_power_of_two=True,
+        ),
+        "pairwise": Algorithm(exchange.reduce_scatter_pairwise, forms.added_parts, _MPICH),
+        "bruck": Algorithm(exchange.reduce_scatter_bruck, forms.added_halves, _BRUCK),
+        "pat": Algorithm(exchange.reduce_scatter_pat, forms.added_halves, _PAT),
+    },
+    "all_to_all": {
+        "pairwise": Algorithm(exchange.all_to_all_pairwise, forms.parts, _MPICH),
+        "bruck": Algorithm(exchange.all_to_all_bruck, forms.all_to_all_bruck, _BRUCK),
+    },
+    "barrier": {"dissemination": Algorithm(exchange.barrier_dissemination, forms.latencies, _BARRIER)},
+}
+
+
+# Only for a cluster whose switch adds: `build` knows them, and `best` tries them there.
+IN_SWITCH: dict[str, dict[str, Builder]] = {
+    "allreduce": {
+        "nvls": Algorithm(switch.nvls, forms.nvls, _MULTIMEM, across_nodes=False),
+        "nvls_tree": Algorithm(switch.nvls_tree, forms.nvls_tree, _MULTIMEM, within_a_node=False),
+    }
+}
+
+
+def algorithms_of(collective: str) -> dict[str, Algorithm]:
+    """Return the algorithms of a collective by name: those of `ALGORITHMS`, and those for a switch that adds.
+
+    A plain builder becomes an `Algorithm` without a closed form.
+    """
+    builders = {**ALGORITHMS[collective], **IN_SWITCH.get(collective, {}), **ALGORITHMS[collective]}  # yours go first
+    return {
+        name: builder if isinstance(builder, Algorithm) else Algorithm(builder) for name, builder in builders.items()
+    }
+
+
+_SHIPPED = {collective: algorithms_of(collective) for collective in ALGORITHMS}
+
+
+def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Schedule:
+    """Return ``ALGORITHMS[collective][algorithm](num_ranks, **options)``; the latest of rankscope's own are kept.
+
+    An allreduce may be "nvls" or "nvls_tree", too, for a cluster whose switch adds (`Cluster.switch_adds`).
+
+    Raises ValueError for a name that is not there, naming those that are, for an option that the builder does not take,
+    and for what it refuses.
+    """
+    one_of("collective", collective, tuple(name for name in COLLECTIVES if name in ALGORITHMS))
+    known = algorithms_of(collective)
+    builder = known[one_of(f"algorithm of {collective}", algorithm, tuple(known))].builder
+    try:
+        if is_shipped(collective, algorithm) and all(map(_is_plain, (num_ranks, *options.values()))):
+            return _kept(builder, num_ranks, **options)
+        return builder(num_ranks, **options)
+    except TypeError as error:
+        check_options(collective, algorithm, options, builder)
+        raise error
+
+
+def check_options(collective: str, algorithm: str, options: Iterable[str], made_by: Callable[..., Any]) -> None:
+    """Raise ValueError for an option that a builder, or a closed form, does not take."""
+    for name in options:
+        if name not in list(signature(made_by).parameters)[1:]:
+            raise ValueError(f"{algorithm} of {collective} takes no option {name!r}")
+
+
+def is_shipped(collective: str, algorithm: str) -> bool:
+    """Return whether this is rankscope's own, and not one that somebody has put in its place."""
+    shipped = _SHIPPED.get(collective, {}).get(algorithm)
+    return shipped is not None and algorithms_of(collective)[algorithm].builder is shipped.builder
+
+
+@lru_cache(maxsize=128)
+def _kept(builder: Builder, num_ranks: int, **options: Any) -> Schedule:
+    return builder(num_ranks, **options)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether only equal values of its type have its hash: builders refuse 2.0 and True, which are equal to 2 and 1."""
+    if type(value) is tuple:
+        return all(map(_is_plain, value))
+    return value is None or type(value) is int

@@ -1,0 +1,191 @@
+"""Timing on several ranks: all start at an agreed instant, and the slowest rank counts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from .wire.group import TAGS, backend_of, group_of, takes_batches
+
+AWAKE_S = 0.001  # a rank stops sleeping this long before the start: a sleeping core wakes slowly
+REST_S, MOST_REST_S = 0.001, 0.005  # pause after an iteration, so that no rank takes a core while others finish
+AGREEMENTS = 12  # number of agreements, to estimate the time of one
+ROUND_TRIPS = 20  # number of answers, to estimate the offset of a clock
+PRIORITY = 10
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+class TimedTask(NamedTuple):
+    """What a rank does in each iteration. Only `run` is timed; it performs the measured operation `times` times."""
+
+    run: Callable[[], object]
+    before: Callable[[], object] = nothing
+    after: Callable[[], object] = nothing
+    times: int = 1
+
+
+def stolen_ticks() -> int:
+    """Return the CPU time that the host has stolen from this machine, in ticks of 10 ms; 0 if unknown."""
+    try:
+        return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def boot_id() -> str:
+    """Return an id that differs between machines, and changes when a machine restarts."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def network_id() -> str:
+    """Return an id shared by the ranks that can communicate over loopback."""
+    try:
+        return f"{boot_id()} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return boot_id()
+
+
+class Ranks:
+    """A process group whose ranks start together, as seen from this rank. All ranks create it at the same point.
+
+    `clock_offset_s` is how far this rank's instant may be off that of rank 0: 0 if all share a machine and its clock.
+    """
+
+    clock, stolen, machine = staticmethod(time.monotonic), staticmethod(stolen_ticks), staticmethod(boot_id)
+
+    def __init__(self, group: Any = None, device: str = "cpu") -> None:
+        self.group = group_of(group)
+        self.device = torch.device(device)
+        self.rank, self.size = self.group.rank(), self.group.size()
+        self._control = self.group  # for agreements: a Gloo group if the measured group supports only GPUs
+        if takes_batches(backend_of(self.group, torch.empty(0, device=self.device))):
+            everyone = [dist.get_global_rank(self.group, rank) for rank in range(self.size)]
+            self._control = dist.new_group(everyone, backend="gloo")
+        self._ahead_s, self.clock_offset_s = self._offset(self.numbered(self.machine()))
+        self.margin_s = self._margin()
+
+    def slowest(self, values: list[float]) -> list[float]:
+        """Return the element-wise maximum over all ranks."""
+        tensor = torch.tensor(values, dtype=torch.float64)
+        options: Any = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self._control.allreduce([tensor], options).wait()
+        return [float(value) for value in tensor.tolist()]
+
+    def numbered(self, mine: str) -> list[int]:
+        """Return for each rank the number of its string; strings are numbered by first appearance in rank order.
+
+        >>> from rankscope.ranks import in_threads
+        >>> in_threads(3, lambda rank, group: Ranks(group).numbered(["b", "a", "b"][rank]))[0]
+        [0, 1, 0]
+        """
+        digest = int.from_bytes(hashlib.sha256(mine.encode()).digest()[:8], "little", signed=True)
+        row = torch.tensor([digest])
+        rows = [torch.zeros_like(row) for _ in range(self.size)]
+        self._control.allgather([rows], [row]).wait()
+        order: dict[int, int] = {}
+        return [order.setdefault(int(one.item()), len(order)) for one in rows]
+
+    def _margin(self) -> float:
+        """How long before the start all ranks must know it: the longest time that an agreement takes."""
+        took = []
+        for _ in range(AGREEMENTS):
+            begin = self.clock()
+            self.slowest([0.0])
+            took.append(self.clock() - begin)
+        return AWAKE_S + self.slowest([2 * statistics.median(took[AGREEMENTS // 3 :])])[0]
+
+    def _offset(self, machines: list[int]) -> tuple[float, float]:
+        """How far this rank's clock is ahead of rank 0's, and the error of that; (0, 0) on rank 0's machine.
+
+        Rank 0 asks each rank on another machine for its time; the fastest of several answers counts (Cristian, 1989).
+        """
+        ahead = (0.0, 0.0)
+        for peer in [rank for rank, number in enumerate(machines) if number]:
+            if self.rank == 0:
+                self._ask(peer)
+            elif self.rank == peer:
+                ahead = self._answer()
+        return ahead
+
+    def _ask(self, peer: int) -> None:
+        question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        wire, trips = backend_of(self._control, question), []
+        for _ in range(ROUND_TRIPS):
+            answered = wire.recv([answer], peer, TAGS)
+            question[0] = begin = self.clock()
+            wire.send([question], peer, TAGS).wait()
+            answered.wait()
+            end = self.clock()
+            trips.append((end - begin, answer.item() - (begin + end) / 2))
+        took, ahead = min(trips)
+        wire.send([torch.tensor([ahead, took / 2], dtype=torch.float64)], peer, TAGS).wait()
+
+    def _answer(self) -> tuple[float, float]:
+        question, answer = torch.zeros(2, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)
+        wire = backend_of(self._control, question)
+        for _ in range(ROUND_TRIPS):
+            wire.recv([question], 0, TAGS).wait()
+            answer[0] = self.clock()
+            wire.send([answer], 0, TAGS).wait()
+        wire.recv([question], 0, TAGS).wait()
+        ahead, uncertain = question.tolist()
+        return ahead, uncertain
+
+    def together(self) -> tuple[float, bool]:
+        """Wait for an instant that all ranks agree on; return it by this rank's clock, and whether this rank was on
+        time."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        instant = self.slowest([self.clock() - self._ahead_s + self.margin_s])[0] + self._ahead_s
+        kept = self.clock() < instant
+        time.sleep(max(0.0, instant - AWAKE_S - self.clock()))
+        while self.clock() < instant:
+            os.sched_yield()
+        return instant, kept
+
+    def once(self, task: TimedTask) -> tuple[float, bool]:
+        """Run one iteration; return this rank's seconds, and whether it ran undisturbed on this node."""
+        task.before()
+        stolen = self.stolen()
+        instant, kept = self.together()
+        seconds = self._timed(task.run, instant)
+        task.after()
+        time.sleep(min(REST_S + seconds / 4, MOST_REST_S))
+        return seconds, kept and self.stolen() == stolen
+
+    def _timed(self, run: Callable[[], object], instant: float) -> float:
+        if self.device.type != "cuda":
+            run()
+            return self.clock() - instant
+        event: Any = torch.cuda.Event
+        begin, end = event(enable_timing=True), event(enable_timing=True)
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) * 1e-3
+
+
+def go_first() -> None:
+    """Give all threads of this process real-time priority. Raises RuntimeError if that is not allowed."""
+    try:
+        for thread in os.listdir("/proc/self/task"):
+            os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(PRIORITY))
+    except (OSError, AttributeError) as error:
+        raise RuntimeError(f"real_time needs Linux, and root or CAP_SYS_NICE: {error}") from error

@@ -1,0 +1,148 @@
+"""Frozen values whose fields check what they are given: attrs, with the house's own checks as converters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, dataclass_transform, overload
+
+import attrs
+
+from .checks import of_type, several
+
+Class = TypeVar("Class", bound=type)
+Value = TypeVar("Value")
+
+
+class ReadOnly(dict[Any, Any]):
+    """A dict that cannot be changed, for the fields of frozen values: it pickles, and JSON libraries take it.
+
+    >>> ReadOnly(algorithm="ring")["algorithm"] = "tree"
+    Traceback (most recent call last):
+    TypeError: this mapping is read-only
+    """
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError("this mapping is read-only")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ReadOnly, (dict(self),)
+
+
+def mapping(
+    name: str, value: Any, checks: Mapping[str, Callable[[str, Any], Any]] | None = None, needed: Iterable[str] = ()
+) -> ReadOnly:
+    """Return a read-only copy of a mapping, with `checks` of these keys only, in this order, each value checked.
+
+    Raises ValueError for anything else, and where a `needed` key is missing.
+
+    >>> mapping("options", [1])
+    Traceback (most recent call last):
+    ValueError: options must be a mapping, got [1]
+    """
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be a mapping, got {value!r}")
+    if checks is None:
+        return ReadOnly(value)
+    for key in value:
+        if key not in checks:
+            raise ValueError(f"{name} must hold nothing but {', '.join(checks)}, got {key!r}")
+    for key in needed:
+        if key not in value:
+            raise ValueError(f"{name} must have {key!r}, and has not")
+    return ReadOnly({key: check(f"{name}: {key}", value[key]) for key, check in checks.items() if key in value})
+
+
+def optional(name: str, value: Any, check: Callable[..., Any], *limits: Any, **more: Any) -> Any:
+    """Return None, or what the check returns for any other value.
+
+    >>> from rankscope.common.checks import whole
+    >>> optional("ports", None, whole, 1), optional("ports", 2, whole, 1)
+    (None, 2)
+    """
+    return None if value is None else check(name, value, *limits, **more)
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a frozen value by name.
+
+    >>> from rankscope.cluster import Link
+    >>> fields_of(Link(1e-6, 1e9))
+    {'alpha_s': 1e-06, 'bytes_per_s': 1000000000.0}
+    """
+    return {one.name: getattr(value, one.name) for one in attrs.fields(type(value))}
+
+
+def each(name: str, values: Any, check: Callable[..., Any] | type, *limits: Any, **more: Any) -> tuple[Any, ...]:
+    """Return a tuple of what the check returns for each of several values; a class means that each must be of it.
+
+    >>> from rankscope.common.checks import number
+    >>> each("step_s", [1, 2.5], number, 0)
+    (1.0, 2.5)
+    >>> each("step_s", [1, -1], number, 0)
+    Traceback (most recent call last):
+    ValueError: step_s must be a finite number of at least 0, got -1
+    """
+    if isinstance(check, type):
+        check, limits = of_type, (check,)
+    return tuple([check(name, one, *limits, **more) for one in several(name, values)])
+
+
+def checked(
+    check: Callable[..., Any] | type,
+    *limits: Any,
+    default: Any = attrs.NOTHING,
+    factory: Any = None,
+    hash: bool | None = None,
+    **more: Any,
+) -> Any:
+    """Declare a field of a frozen value that is what ``check(its name, the value given, *limits, **more)`` returns.
+
+    A class in the place of a check means that the value must be of it. `default` and `factory` are those of
+    `attrs.field`; ``hash=False`` leaves a field that cannot be hashed out of the value's hash.
+    """
+    if isinstance(check, type):
+        check, limits = of_type, (check,)
+
+    def convert(value: Any, field: Any) -> Any:
+        return check(field.name, value, *limits, **more)
+
+    options: dict[str, Any] = {"factory": factory} if factory is not None else {"default": default}
+    return attrs.field(converter=attrs.Converter(convert, takes_field=True), hash=hash, **options)
+
+
+@overload
+def frozen(kind: Class) -> Class: ...
+@overload
+def frozen(*, eq: bool = True) -> Callable[[Class], Class]: ...
+@dataclass_transform(frozen_default=True, field_specifiers=(checked, attrs.field))
+def frozen(kind: Any = None, *, eq: bool = True) -> Any:
+    """Make a class a frozen value: its annotated fields become its parameters, and none can be set again.
+
+    Declare a field with `checked`, and nothing else has to check it. Checks of several fields together go into
+    ``__attrs_post_init__``. ``eq=False`` is for values that hold arrays.
+
+    >>> from rankscope.common.checks import number, whole
+    >>> @frozen
+    ... class Link:
+    ...     alpha_s: float = checked(number, 0)
+    ...     num_lanes: int = checked(whole, 1, 16, default=1)
+    >>> Link(1)
+    Link(alpha_s=1.0, num_lanes=1)
+    >>> Link(-1)
+    Traceback (most recent call last):
+    ValueError: alpha_s must be a finite number of at least 0, got -1
+    """
+    make = attrs.frozen(eq=eq, hash=None if eq else False)
+    return make if kind is None else make(kind)
+
+
+def evolve(value: Value, **changes: Any) -> Value:
+    """Return a copy of a frozen value with some fields changed; they are checked as the first ones were.
+
+    >>> from rankscope.cluster import Link
+    >>> evolve(Link(alpha_s=1.0, bytes_per_s=2.0), alpha_s=0)
+    Link(alpha_s=0.0, bytes_per_s=2.0)
+    """
+    return attrs.evolve(value, **changes)  # type: ignore[misc]  # to mypy it is a dataclass

@@ -1,0 +1,814 @@
+"""The exercises, notebook by notebook: each works its right answer out afresh, by the library."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+import numpy as np
+
+from ... import parts
+from ...box import Profile, nccl
+from ...box.pcie import pcie_bytes_per_s
+from ...box.profile import busbw_factor
+from ...cluster import Cluster, Link
+from ...collectives import build, closed_form, simulate_executor
+from ...common.checks import count_of, function, number, several, whole
+from ...common.units import decimal_words
+from ...pipeline import Pipeline, Stage, simulate
+from ...sampling import Assignment, assign, audit
+from ...train import data_parallel, ddp
+from ...train.data_parallel.model import chunk_sizes
+from ...train.ddp.buckets import ParameterSpec
+from ...train.ddp.step import default_buckets
+from ...train.pipeline_parallel import bubble_share
+from ...train.uneven import model as uneven
+from ...train.zero import model as zero
+from . import scores
+from .kinds import Score, amount, built, exactly, fewest, judged, nearly
+
+_MIB = 1 << 20
+_FOUR_RANKS = Cluster.uniform(4, Link(10e-6, 10e9))
+
+
+# ---- 00: one step of several ranks
+
+
+@exactly(
+    "00.1",
+    "{} is not 8 times a whole number, or not the smallest that covers 100 samples: all ranks read equally many",
+    means={100: "ranks could read different numbers of samples", 96: "drop_last dropped the last 4 samples"},
+)
+def reads() -> int:
+    """How many reads 8 ranks make of 100 samples in an epoch."""
+    return sum(indices.size for indices in assign(100, 8).ranks)
+
+
+@nearly(
+    "00.2",
+    "the rank does not wait {} ms: when does the second half start?",
+    unit="ms",
+    means={
+        50: "nothing overlapped with the backward",
+        20: "the second half could start at 35 ms, before its gradients are ready",
+        0: "both halves were hidden",
+    },
+)
+def exposed() -> float:
+    """How long a rank waits, in ms, for two allreduces of 25 ms, of gradients that are ready after 10 and 40 ms."""
+    halves = ParameterSpec("first", 100), ParameterSpec("last", 100)
+    local = ddp.LocalStep(halves, np.array([0.040, 0.010]), forward_s=0.0, backward_s=0.040)
+    step = ddp.simulate(local, lambda num_bytes: num_bytes * 0.00025, buckets=[[1], [0]])
+    return step.select(kind="wait").busy_s * 1e3
+
+
+@built("00.3")
+def buckets_of_layers(answer: Any) -> Score:
+    """Buckets for eight layers of 4 MiB, a backward of 40 ms, and four ranks on a network of 1 GB/s and 0.5 ms."""
+    local = ddp.LocalStep.modelled([4 * _MIB] * 8, backward_s=0.040)
+    return scores.bucket_score(answer, local, ddp.cost(Link(500e-6, 1e9), 4))
+
+
+# ---- 01 and 02: which rank reads what
+
+
+@fewest(
+    "01.1",
+    2,
+    1797,
+    "ranks",
+    means={1797: "the question asked for the largest number", 599: "the question asked for the largest below 1,797"},
+)
+def no_padding(ranks: int) -> str | None:
+    """The smallest number of ranks above 1 that shares 1,797 samples without padding."""
+    repeats = audit(assign(1797, ranks)).duplicates
+    return f"{ranks} ranks make {1797 + repeats} reads, {repeats} of them padding" if repeats else None
+
+
+@exactly("01.2", "56 ranks make a multiple of 56 reads; {} is not what is beyond 450", means={0: "no rank was padded"})
+def counted_twice() -> int:
+    """How many reads too many 56 ranks count on 450 samples."""
+    return audit(assign(450, 56, shuffle=False)).duplicates
+
+
+@built("01.3")
+def exactly_once(answer: Any) -> Score:
+    """A sampler that reads every sample once per epoch, shares evenly, and orders each epoch anew."""
+    shown = scores.sampler_score(answer, 1797, 8, range(3), allow=["unbalanced"])
+    uneven_by = int(shown.rows["yours"][shown.columns.index("uneven by")])
+    if shown.wrong or uneven_by <= 1:
+        return shown
+    return attrs.evolve(shown, wrong=f"one rank has {uneven_by} reads more than another, and 1 is possible")
+
+
+@judged("02.1")
+def never_seen(answer: Any) -> str | None:
+    """The samples of 22 that libtorch's random sampler never reads over 4 ranks without duplicates."""
+    run = (assign(22, 4, sampler="libtorch_random", epoch=epoch, drop_last=True) for epoch in range(50))
+    right = set(audit(run).never_seen.tolist())
+    if not isinstance(answer, list | tuple | set) or not all(isinstance(one, int) for one in answer):
+        return f"a list of samples was expected, got {answer!r}"
+    if read := sorted(set(answer) - right):
+        return f"50 epochs do read {', '.join(map(str, read))}"
+    left = count_of(len(right - set(answer)), "more sample")
+    return None if set(answer) == right else f"50 epochs also miss {left}"
+
+
+@fewest("02.2", 1, 1000, "ranks")
+def smallest_world(ranks: int) -> str | None:
+    """The smallest world size at which libtorch's random sampler leaves a dataset of 5 samples."""
+    outside = audit(assign(5, ranks, sampler="libtorch_random")).out_of_range
+    return None if outside else f"with {count_of(ranks, 'rank')} every index is below 5"
+
+
+@built("02.3")
+def cuts_no_tail(answer: Any) -> Score:
+    """A sampler of equal shares that cuts, repeats nothing, and reads each of 22 samples within eight epochs."""
+    return scores.sampler_score(answer, 22, 4, range(8), allow=["dropped"])
+
+
+# ---- 03 and 04: how a batch arrives
+
+
+@exactly(
+    "03.1",
+    "the steps do not end at {} s",
+    unit="s",
+    means={
+        15: "no read overlapped with a step",
+        8: "steps never waited for a read",
+        9: "steps waited for the first read only",
+    },
+)
+def last_step() -> float:
+    """When four steps of 2 s end that wait for reads of 1, 4, 1 and 1 s."""
+    return simulate(Pipeline([Stage("read", [1.0, 4.0, 1.0, 1.0]), Stage("train", 2.0)]), 4).end_s
+
+
+@exactly(
+    "03.2",
+    "keeping the order does not cost {} s",
+    unit="s",
+    means={15: "the question asked for the time in order", 10: "the question asked for the time out of order"},
+)
+def cost_of_order() -> float:
+    """How much longer 21 batches take in order, the first being slow."""
+    kept = Pipeline([Stage("decode", [9.0] + [1.0] * 20, num_workers=3), Stage("train", 0.0)])
+    return simulate(kept, 21).end_s - simulate(kept.changed("decode", ordered=False), 21).end_s
+
+
+@built("03.3")
+def stage_table(answer: Any) -> Score:
+    """The workers of each stage that deliver 100 batches per second, as few as possible."""
+    times_ms = {"read": 12, "decode": 50, "augment": 30, "collate": 4, "copy": 3, "compute": 10}
+    return scores.stage_score(answer, Pipeline([Stage(name, ms / 1e3) for name, ms in times_ms.items()]), 100)
+
+
+@built("04.1")
+def shards(answer: Any) -> Score:
+    """The files of three trainers, of which the fullest has as few rows as the largest first give it."""
+    return scores.share_score(answer, range(90, 0, -10), 3)
+
+
+@nearly(
+    "04.2",
+    "the share of the time without a step is not {}",
+    means={
+        0.4: "the question asked for the share with a step",
+        60: "the question asked for percent (write 0.6 or '60 %')",
+        1.5: "loading was compared with the steps, not with the whole",
+    },
+)
+def alone_and_loading() -> float:
+    """The idle share of a trainer that loads for 300 ms and then steps for 200 ms."""
+    return parts.idle_share(parts.simulate([[0.3] * 10], 4, 0.05))
+
+
+@fewest("04.3", 1, 64, "loaders")
+def enough_loaders(loaders: int) -> str | None:
+    """The smallest number of loaders that keeps up with a trainer."""
+    idle = parts.idle_share(parts.simulate([[0.3] * 200], 4, 0.05, queue_size=4, num_loaders=loaders))
+    return f"with {count_of(loaders, 'loader')} the trainer waits {idle:.0%} of the time" if idle >= 0.05 else None
+
+
+# ---- 05 to 07: how gradients are combined
+
+
+@exactly("05.1", "rank 3 does not end with {}")
+def dealt_out() -> list[int]:
+    """What rank 3 has after an all-to-all among four ranks, of which rank r has 1 … 4 times 10^r."""
+    return [4 * 10**rank for rank in range(4)]
+
+
+@exactly(
+    "05.2",
+    "it does not take {} steps",
+    means={9: "512 ranks were enough", 999: "the root sent to one rank after the other"},
+)
+def tree_steps() -> int:
+    """The steps of a binomial broadcast among 1,000 ranks."""
+    return build("broadcast", "binomial", 1000).num_steps
+
+
+@built("05.3")
+def allgather_of_pairs(answer: Any) -> Score:
+    """An allgather of 4 KiB among four ranks that is as fast as the best."""
+    return scores.schedule_score(answer, "allgather", _FOUR_RANKS, 4096)
+
+
+@exactly(
+    "06.1",
+    "there are not {} messages",
+    means={
+        5: "the root only received, or only sent",
+        12: "there were six other ranks",
+        30: "each rank sent to each other",
+    },
+)
+def messages_of_the_root() -> int:
+    """How many messages pass the root's port in a flat allreduce among six ranks."""
+    steps = build("allreduce", "flat", 6).steps()
+    return sum(int(((step.src == 0) | (step.dst == 0)).sum()) for step in steps)
+
+
+@fewest("06.2", 2, 10**6, "ranks")
+def latency_half(ranks: int) -> str | None:
+    """From how many ranks on a ring of 20 µs and 25 GB/s spends more than half of its time for 10 MB on latency."""
+    whole_s = closed_form("allreduce", "ring", ranks, 10e6, Link(20e-6, 25e9))
+    share = float(2 * (ranks - 1) * 20e-6 / whole_s)
+    return f"with {ranks} ranks latency is {share:.0%} of the time" if share <= 0.5 + 1e-12 else None
+
+
+@built("06.3")
+def few_steps(answer: Any) -> Score:
+    """An allreduce of 1 KiB among four ranks in as few steps as the best."""
+    return scores.schedule_score(answer, "allreduce", _FOUR_RANKS, 1024)
+
+
+@exactly(
+    "07.1",
+    "it does not take {} latencies",
+    means={3: "there was no ready signal", 6: "each exchange took two latencies"},
+)
+def latencies_on_the_wire() -> int:
+    """How many latencies the executor's recursive doubling takes among eight ranks for a few bytes."""
+    cluster = Cluster.uniform(8, Link(1.0, math.inf))
+    return round(simulate_executor(build("allreduce", "recursive_doubling", 8), 8, cluster).makespan_s)
+
+
+@nearly(
+    "07.2",
+    "the busbw is not {} GB/s: 10⁹ bytes, and 2(N-1)/N times algbw",
+    unit="GB/s",
+    means={
+        3.36: "the question asked for algbw",
+        5.47: "a GB had 2³⁰ bytes",
+        6.29: "there were 16 ranks",
+        2.94: "it was an allgather, with (N-1)/N",
+    },
+)
+def bus_bandwidth() -> float:
+    """The busbw in GB/s of an allreduce of 64 MiB among eight ranks in 20 ms."""
+    return busbw_factor("allreduce", 8) * 2**26 / 0.020 / 1e9
+
+
+@built("07.3")
+def slow_network(answer: Any) -> Score:
+    """An allreduce of 1 MiB among three ranks on a network of 5 ms and 12.5 MB/s that is as fast as the best."""
+    return scores.schedule_score(answer, "allreduce", Cluster.uniform(3, Link(5e-3, 12.5e6)), _MIB)
+
+
+# ---- 08: how a batch gets onto the GPU
+
+
+@nearly(
+    "08.1",
+    "8 lanes of 8 GT/s, 128 bits in 130, are not {} GB/s",
+    unit="GB/s",
+    means={
+        8.0: "all bits were data",
+        15.75: "there were 16 lanes",
+        63.0: "it was in Gbit/s",
+        6.4: "8 bits in 10 were data, as in PCIe 2",
+    },
+)
+def half_the_lanes() -> float:
+    """What eight lanes of PCIe 3 carry before headers, in GB/s."""
+    return pcie_bytes_per_s(3, 8) / 1e9
+
+
+@nearly(
+    "08.2",
+    "the last chunk is not there at {} s",
+    unit="s",
+    means={12: "the last chunk did not have to pass the link", 16: "nothing overlapped", 4: "there was one chunk"},
+)
+def staged() -> float:
+    """When the last of four chunks is on the GPU, by a staging copy of 3 s each and a link that takes 1 s each."""
+    return simulate(Pipeline([Stage("staging", 3.0, capacity=1), Stage("link", 1.0)]), 4).end_s
+
+
+@built("08.3")
+def workers_of_a_loader(answer: Any) -> Score:
+    """The workers by stage with which a batch comes 90 times per second, and no worker more."""
+    stages = {"load": 0.020, "prepare": 0.055, "copy": 0.004, "step": 0.010}
+    return scores.stage_score(answer, Pipeline([Stage(name, seconds) for name, seconds in stages.items()]), 90.0)
+
+
+# ---- 09: DDP's buckets and overlap
+
+
+@exactly(
+    "09.1",
+    "DDP does not make {} buckets: one closes once it holds its cap or more, and a gradient is never split",
+    means={
+        5: "a bucket never exceeded its cap",
+        10: "each gradient had its own bucket",
+        3: "incomplete buckets were dropped",
+    },
+)
+def num_buckets() -> int:
+    """How many buckets ten gradients of 4 MiB make with a cap of 10 MiB."""
+    return len(default_buckets(ddp.LocalStep.modelled([4 * _MIB] * 10, backward_s=1.0), bucket_cap_mb=10))
+
+
+@built("09.2")
+def small_bucket_first(answer: Any) -> Score:
+    """Sizes of buckets for 64 layers of 1 MiB, 3 ms and 0.5 ms a MiB on the wire, that leave at most 6.5 ms exposed."""
+    sizes = [whole("a bucket's size in MiB", size, 1, 64) for size in several("the answer", answer, "bucket sizes")]
+    if sum(sizes) != 64:
+        raise ValueError(f"the buckets must hold 64 MiB in all, got {sum(sizes)}")
+    local, ends = ddp.LocalStep.modelled([_MIB] * 64, backward_s=0.064), 64 - np.cumsum(sizes)
+    mine = [list(range(end + size - 1, end - 1, -1)) for size, end in zip(sizes, ends.tolist(), strict=True)]
+
+    def cost(num_bytes: Any) -> Any:
+        return 0.003 + num_bytes / _MIB * 0.5e-3
+
+    exposed_ms = ddp.simulate(local, cost, buckets=mine).select(kind="wait").busy_s * 1e3
+    wrong = None if exposed_ms <= 6.5 else f"{exposed_ms:.1f} ms are exposed; the goal is at most 6.5 ms"
+    return attrs.evolve(scores.bucket_score(mine, local, cost), wrong=wrong)
+
+
+@judged("09.3")
+def useless_overlap(answer: Any) -> str | None:
+    """The factor, the same for both, from which on overlap gains nothing."""
+    factor = number("the factor", amount(answer), 1, 100)
+    local, slowed = ddp.LocalStep.modelled([_MIB] * 40, backward_s=0.100), ddp.Contention(factor, factor)
+
+    def step_ms(overlap: bool) -> float:
+        cost = 20e-6  # of each bucket, whatever its bytes: the last one's, which nothing can hide, is next to nothing
+        step = ddp.simulate(local, lambda _: cost, bucket_cap_mb=1, contention=slowed, overlap=overlap)
+        return step.makespan_s * 1e3
+
+    with_ms, without_ms = step_ms(True), step_ms(False)
+    if abs(with_ms - without_ms) < 0.01 * 40 * 20e-3:
+        return None
+    return f"with a factor of {factor:g} a step takes {with_ms:.2f} ms with overlap and {without_ms:.2f} ms without"
+
+
+# ---- 10: DataParallel against DDP
+
+
+@exactly(
+    "10.1",
+    "20 samples over 8 devices do not give {} chunks",
+    means={
+        8: "each device got work",
+        4: "a chunk had 5 samples",
+        5: "a chunk had 4 samples",
+        6: "the last, smaller chunk was dropped",
+    },
+)
+def devices_used() -> int:
+    """How many of eight devices have work in DataParallel with 20 samples."""
+    return len(chunk_sizes(20, 8))
+
+
+@judged("10.2")
+def least_link(answer: Any) -> str | None:
+    """From how many GB/s on four devices with 100 MB of parameters are faster than one that takes 200 ms."""
+    rate = number("the bandwidth in GB/s", amount(answer, "GB/s"), high=1e6, above=0)
+
+    def step_s(gb_per_s: float) -> float:
+        costs = data_parallel.StepCosts(Link(0.0, gb_per_s * 1e9), forward_s=0.001, backward_s=0.001)
+        return data_parallel.simulate(data_parallel.StepSizes(100, 0, 0, 10**8), 4, costs).makespan_s
+
+    if step_s(rate * 1.005) > 0.2:
+        return f"with {rate:g} GB/s a step of the four takes {step_s(rate) * 1e3:.0f} ms"
+    return "four devices are faster with less, too" if step_s(rate * 0.995) < 0.2 else None
+
+
+@built("10.3")
+def mean_of_all_samples(answer: Any) -> Score:
+    """A factor of a rank's loss, by its samples and those of all, with which DDP has the mean over all samples."""
+    function("the answer", answer, "of own and counts")
+    factors = {"yours": answer, "none": lambda own, counts: 1, "own": lambda own, counts: own}
+    all_counts = [8, 8, 8], [12, 8, 4], [1, 5, 9, 9]
+
+    def off(factor: Any, counts: list[int]) -> float:
+        weights = [number("the factor", factor(own, counts)) / (own * len(counts)) for own in counts]
+        return max(abs(weight * sum(counts) - 1) for weight in weights)
+
+    found = {name: [off(factor, counts) for counts in all_counts] for name, factor in factors.items()}
+    rows = {name: tuple(f"{one:.0%}" for one in each) for name, each in found.items()}
+    wrong = f"a sample's weight is off by up to {max(found['yours']):.0%}" if max(found["yours"]) > 1e-9 else None
+    return Score(tuple(f"off with {' + '.join(map(str, counts))}" for counts in all_counts), rows, wrong)
+
+
+# ---- 11: what a rank holds in memory
+
+
+@fewest("11.1", 1, 10**6, "ranks")
+def fewest_ranks(ranks: int) -> str | None:
+    """The fewest ranks on which stage 2 leaves 24 GB or less of 7.5 billion parameters."""
+    needed = zero.memory(7.5e9, ranks, stage=2).total_bytes
+    return f"with {count_of(ranks, 'rank')} it is {decimal_words(needed)} per rank" if needed > 24e9 else None
+
+
+@exactly(
+    "11.2",
+    "the shards do not hold {} bytes more than the tensor",
+    unit="B",
+    means={
+        2000: "the question asked for elements",
+        0: "shards could be of different sizes",
+        48_000: "the question asked for all bytes of the shards",
+        4000: "only one row was padded",
+    },
+)
+def padding() -> int:
+    """The bytes that four shards of ten rows of a thousand floats hold beyond the tensor itself."""
+    weight = zero.Parameter("weight", (10, 1000), 4)
+    return 4 * (4 * weight.rows_bound(4) - weight.size)
+
+
+@built("11.3")
+def dealt_out_tensors(answer: Any) -> Score:
+    """A deal of seven tensors to three ranks that gives each as much, where the largest first does not."""
+    return scores.share_score(answer, [5, 5, 4, 4, 3, 3, 3], 3, at_most=1)
+
+
+# ---- 12: ranks that run out of batches at different times
+
+_FOUR = (10, 10, 12, 15)  # batches
+
+
+@exactly(
+    "12.1",
+    "finished ranks do not shadow {} allreduces",
+    means={15: "the question asked for the rounds", 8: "only one rank had 10 batches"},
+)
+def shadows() -> int:
+    """The shadows of four ranks with 10, 10, 12 and 15 batches, under Join."""
+    return len(uneven.simulate(_FOUR, "join").select(kind="shadow"))
+
+
+@exactly(
+    "12.2",
+    "rank 1 is not in epoch {}",
+    means={
+        1: "ranks met at the end of each epoch",
+        9: "epochs were counted from 0",
+        11: "rank 1 had ended all its epochs",
+    },
+)
+def epoch_of_the_hang() -> int:
+    """The epoch, from 1, of a rank with 110 batches when one with 100 has ended its ten epochs."""
+    return uneven.steps_by_rank([10 * 100, 10 * 110], "hang")[1] // 110 + 1
+
+
+@built("12.3")
+def even_epoch(answer: Any) -> Score:
+    """A deal of eight files to three ranks after which all have as many batches."""
+    return scores.share_score(answer, [12, 9, 8, 7, 6, 6, 4, 2], 3, at_most=1)
+
+
+# ---- 13: parameter servers and shared memory
+
+
+@nearly(
+    "13.1",
+    "the server does not receive {} times as much",
+    means={16: "a rank of a ring received one gradient", 8: "a rank of a ring received two whole gradients"},
+)
+def server_against_ring() -> float:
+    """How many times what a rank of a ring receives comes in at a synchronous server of sixteen workers."""
+    return 16 / (2 * (16 - 1) / 16)
+
+
+@nearly(
+    "13.2",
+    "its gradient is not behind by {} updates",
+    means={4: "there was one other worker", 9: "its own update counted"},
+)
+def behind() -> float:
+    """How many updates two workers of 20 ms each make while a third one computes its gradient for 80 ms."""
+    updates_by_one_fast_worker = 80 / 20
+    return 2 * updates_by_one_fast_worker
+
+
+@built("13.3")
+def lost_updates(answer: Any) -> Score:
+    """An order in which two processes that add 1 three times each, without a lock, come to 2."""
+    in_turn = "r0 w0 r1 w1 r0 w0 r1 w1 r0 w0 r1 w1"
+    found = {name: _counted(one) for name, one in {"yours": answer, "in turn": in_turn, "in step": _IN_STEP}.items()}
+    wrong = None if found["yours"] == 2 else f"the counter ends at {found['yours']}; 2 is possible"
+    return Score(("counter", "lost"), {name: (str(end), str(6 - end)) for name, end in found.items()}, wrong)
+
+
+_IN_STEP = "r0 r1 w0 w1 r0 r1 w0 w1 r0 r1 w0 w1"
+
+
+def _counted(order: Any) -> int:
+    """What a counter ends at whose reads and writes come in this order."""
+    counter, held, pieces = 0, {}, order.split() if isinstance(order, str) else []
+    by_process = [[piece[0] for piece in pieces if piece[1:] == process] for process in "01"]
+    if len(pieces) != 12 or by_process != [["r", "w"] * 3] * 2:
+        raise ValueError(f"r0 and w0, r1 and w1 were expected in turn, three times each, got {order!r}")
+    for piece in pieces:
+        if piece[0] == "r":
+            held[piece[1]] = counter
+        else:
+            counter = held[piece[1]] + 1
+    return counter
+
+
+# ---- 14: a sampler, a schedule and a prediction of one's own
+
+
+@judged("14.1")
+def two_lists(answer: Any) -> str | None:
+    """What two ranks read of 7 samples, nothing twice and nothing left out."""
+    lists = several("the answer", answer, "two lists")
+    if len(lists) != 2:
+        return f"two lists of samples were expected, got {answer!r}"
+    samples = [several("each list", one, "samples") for one in lists]
+    audit(Assignment.collect(samples, size=7)).check(allow=["unbalanced"])
+    return None
+
+
+@built("14.2")
+def broadcast(answer: Any) -> Score:
+    """A broadcast from rank 0 to three others that is as short as any, in which no rank sends twice in a step."""
+    return scores.schedule_score(answer, "broadcast", Cluster.uniform(4, Link(20e-6, 1e9)), 1024)
+
+
+@nearly(
+    "14.3",
+    "it does not take {} µs: how many messages, how large?",
+    unit="µs",
+    means={
+        840: "it ended with the reduce-scatter",
+        11480: "each message was the whole array",
+        1920: "there were 16 messages",
+    },
+)
+def ring_us() -> float:
+    """How many µs a ring allreduce of 800 kB takes on 8 ranks, with 20 µs and 1 µs a kB for a message."""
+    return float(closed_form("allreduce", "ring", 8, 800e3, Link(alpha_s=20e-6, bytes_per_s=1e9))) * 1e6
+
+
+# ---- 15: measured GPU boxes
+
+
+@nearly(
+    "15.1",
+    "its busbw is not {} GB/s: what does a ring put on each link?",
+    unit="GB/s",
+    means={
+        224: "the question asked for algbw",
+        196: "it was an allgather, with (N-1)/N",
+        365: "a GB had 2³⁰ bytes",
+        447: "the factor was 2, not 2·7/8",
+    },
+)
+def busbw() -> float:
+    """The busbw in GB/s of an allreduce of 256 MiB over eight GPUs that takes 1.2 ms."""
+    return 256 * _MIB / 1.2e-3 * busbw_factor("allreduce", 8) / 1e9
+
+
+@nearly(
+    "15.2",
+    "busbw is not {} times what a link carries: what is counted, and what is sent?",
+    means={
+        1.5: "the link carried one buffer",
+        1.25: "the question asked for what is sent, in buffers",
+        1.56: "there were 8 GPUs",
+        2: "there were very many GPUs",
+        0.2: "the question asked for the excess",
+    },
+)
+def adding_switch() -> float:
+    """How many times a link's bandwidth the busbw of an allreduce over four GPUs is, if a switch adds."""
+    return busbw_factor("allreduce", 4) / (1 + 1 / 4)
+
+
+@built("15.3")
+def other_group(answer: Any) -> Score:
+    """The nodes of an H100 fleet that are not in the group of node 1, found from pairs that are slow."""
+    pairs = Profile.load("bank:h100_fleet_a_pairs_2x8").select("all_to_all")
+    ends = [[int(str(point.options[end])[-3:]) for end in ("src", "dst")] for point in pairs]
+    fast = [point.algbw_bytes_per_s > 15e9 for point in pairs]
+    given = {whole("a node", node, 2, max(map(max, ends))) for node in several("the answer", answer, "nodes")}
+
+    def explained(others: set[int]) -> int:
+        return sum(((a in others) == (b in others)) == same for (a, b), same in zip(ends, fast, strict=True))
+
+    found = {"yours": explained(given), "one group": explained(set())}
+    rows = {name: (f"{number} of {len(pairs)}",) for name, number in found.items()}
+    left = len(pairs) - found["yours"]
+    return Score(("pairs explained",), rows, f"{left} of {len(pairs)} pairs are on the wrong side" if left else None)
+
+
+# ---- 16: a training job from a log
+
+
+@nearly(
+    "16.1",
+    "it does not take {} s: which part does a second node not halve?",
+    unit="s",
+    means={
+        1: "everything was shared by 8 nodes",
+        0.625: "8 nodes took an eighth of what two take",
+        3.5: "there were 4 nodes",
+    },
+)
+def validation_s() -> float:
+    """How many s validation takes on 8 nodes that takes 8 s on one and 5 s on two."""
+    start_s = 2 * 5 - 8
+    return start_s + (8 - start_s) / 8
+
+
+@judged("16.2")
+def times_as_costly(answer: Any) -> str | None:
+    """How many times as costly an allreduce must be to make ResNet-50's step of 330 ms 5 % longer."""
+    times = number("the factor", amount(answer), 0)
+    longer = ddp.job("ResNet-50", 0.33, lambda num_bytes: times * (1e-4 + num_bytes / 13e9)).step_s.expected / 0.33 - 1
+    wrong = f"an allreduce {times:g} times as costly makes the step {longer:.2%} longer"
+    return None if abs(longer - 0.05) < 0.0005 else wrong
+
+
+@built("16.3")
+def spread_ms(answer: Any) -> Score:
+    """The standard deviation of ranks in ms that explains ABCI's A100 epochs, if a step waits for the slowest."""
+    spread = number("the standard deviation in ms", amount(answer, "ms"), 0)
+    left_ms, step_ms = np.array([23.2, 35.4, 43.2, 47.5]), np.array([386.0, 398.2, 406.7, 410.0])
+    above_8 = np.array([1.77, 2.07, 2.34, 2.59]) - 1.42  # the largest of 16 … 128, in standard deviations
+    off = {name: (one * above_8 - left_ms) / step_ms for name, one in {"yours": spread, "no waiting": 0.0}.items()}
+    rows = {name: tuple(f"{one:+.1%}" for one in each) for name, each in off.items()}
+    worst = float(np.abs(off["yours"]).max())
+    wrong = None if worst < 0.022 else f"with {spread:g} ms the worst of four epochs is off by {worst:.1%}"
+    return Score(("2 nodes", "4 nodes", "8 nodes", "16 nodes"), rows, wrong)
+
+
+# ---- 17: NCCL's choice
+
+
+@nearly(
+    "17.1",
+    "NCCL does not expect {} µs: how many steps has a ring of 16?",
+    unit="µs",
+    means={
+        6.6: "steps were free",
+        15.6: "there were 15 steps",
+        25.2: "there were 31 steps",
+        18: "only the steps counted",
+    },
+)
+def ring_ll_us() -> float:
+    """NCCL's latency in µs of an allreduce over 16 GPUs of one NVLink domain, by a ring with LL."""
+    return nccl.Model("h100", 16).latency_us("allreduce", "ring", "ll")
+
+
+@nearly("17.2", "NVLS is not taken from {} MiB on", unit="MiB")
+def first_nvls_mib() -> float:
+    """The first power of two, in MiB, at which NCCL 2.29 takes NVLS for an allreduce over eight H100."""
+    model, size = nccl.Model("h100", version=(2, 29)), _MIB // 1024
+    while model.choose("allreduce", size).algorithm != "nvls":
+        size *= 2
+    return size / _MIB
+
+
+@built("17.3")
+def launch_and_hop(answer: Any) -> Score:
+    """The launch and the hop in µs that are nearest to small allgathers of 2, 4 and 8 H100."""
+    given = several("the answer", answer, "two numbers: the launch and the hop in µs")
+    if len(given) != 2:
+        raise ValueError(f"two numbers were expected, the launch and the hop in µs, got {answer!r}")
+    launch, hop = (number("the launch and the hop", amount(one, "µs"), 0) for one in given)
+    points = [
+        (num_ranks, point.median_s * 1e6)
+        for num_ranks in (2, 4, 8)
+        for point in Profile.load(f"bank:h100_{num_ranks}").select("allgather")
+        if 1024 <= point.num_bytes <= 65536
+    ]
+
+    def median(launch: float, hop: float) -> float:
+        return float(np.median([abs((launch + (num_ranks - 1) * hop) / took_us - 1) for num_ranks, took_us in points]))
+
+    found = {"yours": median(launch, hop), "NCCL's 6.6 and 0.6": median(6.6, 0.6)}
+    wrong = f"with {launch:g} and {hop:g} µs the median error is {found['yours']:.1%}"
+    rows = {name: (f"{one:.1%}",) for name, one in found.items()}
+    return Score(("median error",), rows, None if found["yours"] < 0.05 else wrong)
+
+
+# ---- 18: pipelines
+
+
+@fewest("18.1", 1, 4096, "microbatches")
+def fewest_microbatches(microbatches: int) -> str | None:
+    """The fewest microbatches with which 1F1B on eight ranks stands idle for a tenth of the step or less."""
+    share = bubble_share("one_f_one_b", 8, microbatches)
+    return f"with m = {microbatches} the bubble is {float(share):.1%}" if share > 0.1 else None
+
+
+@fewest("18.2", 1, 64, "chunks", means={5: "the bubble were 7/(v·m)", 63: "there was one microbatch"})
+def fewest_chunks(chunks: int) -> str | None:
+    """The fewest chunks with which interleaved 1F1B of 16 microbatches on eight ranks is idle for a tenth or less."""
+    share = bubble_share("interleaved_1f1b", 8, 16, chunks)
+    return f"with v = {chunks} the bubble is {float(share):.1%}" if share > 0.1 else None
+
+
+@built("18.3")
+def three_kept(answer: Any) -> Score:
+    """A schedule as text, of three ranks and four microbatches, with GPipe's bubble and three activations at most."""
+    return scores.pipeline_score(answer, 3, 4, most_bubble=float(bubble_share("gpipe", 3, 4)), most_kept=3)
+
+
+# ---- 19: silent bugs
+
+
+@exactly(
+    "19.1",
+    "the ranks do not count {} samples twice",
+    means={
+        16: "the question asked for the reads of one rank",
+        40: "drop_last dropped them: the question asked for repeats",
+        0: "no rank was padded",
+    },
+)
+def repeats_in_validation() -> int:
+    """How many samples 64 ranks count twice that validate on 1,000."""
+    return audit(assign(1000, 64, shuffle=False)).duplicates
+
+
+@nearly(
+    "19.2",
+    "the first token does not count {} times as much",
+    means={
+        1: "the loss was divided by all tokens of the batch",
+        0.25: "the question asked for the other rank's tokens",
+        2.5: "the question compared it with a token of the whole batch",
+    },
+)
+def token_of_a_short_rank() -> float:
+    """How many times as much a token counts on a rank with 100 tokens as on one with 400, each dividing by its own."""
+    return (1 / 100) / (1 / 400)
+
+
+@built("19.3")
+def one_synchronisation(answer: Any) -> Score:
+    """A step of two micro-batches that synchronises its gradients once and leaves those of the whole batch."""
+    return scores.step_score(answer, 2)
+
+
+# ---- 20: slow or stuck
+
+_BACKWARD_MS, _WAIT_MS = (73, 70, 72, 71), (66, 2, 65, 64)  # of ranks 0 to 3
+
+
+@exactly(
+    "20.1",
+    "the others do not wait for rank {}",
+    means={
+        0: "that rank has the longest backward, but nearly all of it is waiting",
+        2: "nearly all of its backward is waiting",
+        3: "nearly all of its backward is waiting",
+    },
+)
+def late_rank() -> int:
+    """Which of four ranks is late, by how long each takes for its backward and how much of that it waits."""
+    return int(np.argmin(_WAIT_MS))
+
+
+@nearly(
+    "20.2",
+    "the step does not get {} ms shorter",
+    unit="ms",
+    means={
+        64: "the question asked for rank 1 as fast as the others: they wait 64 ms or more, and rank 1 waits too",
+        68: "rank 1 would still compute as long as the others do",
+    },
+)
+def saved_ms() -> float:
+    """How much shorter the step is once the late rank computes as long as the others."""
+    own_ms = np.subtract(_BACKWARD_MS, _WAIT_MS)
+    late = int(own_ms.argmax())
+    return float(own_ms[late] - np.median(np.delete(own_ms, late)))
+
+
+@built("20.3")
+def names_culprits(answer: Any) -> Score:
+    """A function that names the late rank and phase of made jobs, and nobody in healthy ones."""
+    return scores.culprit_score(answer)

@@ -1,0 +1,1 @@
+"""Figures that belong to `diagnose`, and the pages that hold them."""

@@ -1,0 +1,1 @@
+"""Explorers of the core: samplers, pipelines, part files and collectives."""

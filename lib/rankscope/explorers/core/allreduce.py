@@ -1,0 +1,228 @@
+"""The explorer of notebook 06: an allreduce step by step, on a cluster of your own, next to all the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from ...cluster import Cluster, Link
+from ...collectives import ALGORITHMS, Schedule, ScheduleError, best, build, simulate, verify
+from ...collectives.algorithms import is_shipped
+from ...collectives.best import Best
+from ...collectives.verify import Verified
+from ...common.checks import count_of
+from ...common.units import parse_bytes, time_words, times_in_one_unit
+from ...figures.marks import Drawing
+from ...figures.rankings import draw_ranking
+from ...figures.schedules import draw_schedule
+from ...figures.svg import to_svg
+from ..explorer import ALL, Explorer, Now, Setting, Steps, sizes
+from ..opening import shows
+
+_ALGORITHMS = ALGORITHMS["allreduce"]
+_LATENCIES_US = Steps((0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100))
+_RATES_GB_PER_S = Steps((1, 2, 3, 5, 10, 12, 25, 50, 100, 200, 300, 450, 600, 900))
+SETTINGS = (
+    Setting("algorithm", "ring", _ALGORITHMS, "algorithm"),
+    Setting("num_nodes", 2, range(1, 9), "nodes"),
+    Setting("gpus_per_node", 4, range(1, 9), "GPUs per node"),
+    Setting("message", "1 MiB", sizes(10, 30), "message"),
+    Setting("step", 0, range(2001), "step", "the one that the picture shows"),
+    Setting("intra_us", 3, _LATENCIES_US, "latency within a node [µs]"),
+    Setting("inter_us", 10, _LATENCIES_US, "latency between nodes [µs]", "called α"),
+    Setting("intra_gb_per_s", 200, _RATES_GB_PER_S, "bandwidth within a node [GB/s]"),
+    Setting("inter_gb_per_s", 25, _RATES_GB_PER_S, "bandwidth between nodes [GB/s]", "called B"),
+    Setting("gamma_ps", 1, Steps((0, 1, 2, 5, 10, 20, 50, 100)), "adding up [ps/byte]", "called γ"),
+    Setting("num_segments", 2, range(1, 9), "segments", "of a chunk, sent one behind the other"),
+    Setting("shared_nic", False, (False, True), "one network card per node"),
+)
+# Links of real machines, at the nearest values of the sliders: what NCCL's model of a ring with protocol Simple has for
+# a hop, and for what a GPU and its network card carry (`HOP` and `GPUS` in `rankscope.box.nccl.constants`). A schedule
+# needs the links one by one, so this explorer has these in the place of a list of networks.
+H100_LINKS = {"intra_us": 3, "inter_us": 15, "intra_gb_per_s": 300, "inter_gb_per_s": 50}  # NVLink 4, InfiniBand NDR
+L40S_LINKS = {"intra_us": 5, "inter_us": 15, "intra_gb_per_s": 25, "inter_gb_per_s": 25}  # PCIe 4
+TCP_LINKS = {"inter_us": 50, "inter_gb_per_s": 1}  # hosts on 10 Gbit/s Ethernet
+PRESETS: dict[str, dict[str, Any]] = {
+    "ring": {},
+    "halving and doubling": {"algorithm": "halving_doubling"},
+    "torus, 3 nodes of 4": {"algorithm": "torus_2d", "num_nodes": 3},
+    "the same on 1 GB/s": {"algorithm": "torus_2d", "num_nodes": 3, "inter_gb_per_s": 1},
+    "the same, one card per node": {"algorithm": "torus_2d", "num_nodes": 3, "inter_gb_per_s": 1, "shared_nic": True},
+    "1 KiB: doubling wins": {"algorithm": "recursive_doubling", "message": "1 KiB"},
+    "1 GiB": {"message": "1 GiB"},
+    "2 nodes of 8 H100s, 64 MiB": {"num_nodes": 2, "gpus_per_node": 8, "message": "64 MiB", **H100_LINKS},
+    "8 L40S on PCIe, 64 MiB": {"num_nodes": 1, "gpus_per_node": 8, "message": "64 MiB", **L40S_LINKS},
+    "8 hosts on 10 GbE": {"num_nodes": 8, "gpus_per_node": 1, **TCP_LINKS},
+}
+_MOST_CELLS = 1024  # ranks × chunks in the picture, so that it follows the slider
+
+
+def num_bytes(now: Now) -> int:
+    return parse_bytes("message", now.message)
+
+
+def cluster(now: Now) -> Cluster:
+    intra = Link(now.intra_us / 1e6, now.intra_gb_per_s * 1e9)
+    inter = Link(now.inter_us / 1e6, now.inter_gb_per_s * 1e9)
+    shared = now.shared_nic and now.num_nodes > 1
+    return Cluster(now.num_nodes, now.gpus_per_node, intra, inter, now.gamma_ps / 1e12, shared_nic=shared)
+
+
+def ranked(now: Now) -> Best:
+    """Return all algorithms, the fastest first, each with its best options."""
+    return _ranked(num_bytes(now), cluster(now), tuple(_ALGORITHMS.items()))
+
+
+@lru_cache(maxsize=32)
+def _ranked(num_bytes: int, where: Cluster, _builders: tuple[tuple[str, Any], ...]) -> Best:
+    with suppress(ScheduleError):
+        return best(num_bytes, where)
+    own = [name for name in _ALGORITHMS if is_shipped("allreduce", name)]
+    return best(num_bytes, where, algorithms=own)  # one of yours is wrong: its own report says how
+
+
+# The pictures and the report ask for the same of a recipe, and most settings leave it as it is: a builder, its name,
+# the number of ranks and the options, which are those of the best, with the segments that are set.
+
+Recipe = tuple[Callable[..., Schedule], str, int, tuple[tuple[str, Any], ...]]
+
+
+def recipe(now: Now) -> Recipe:
+    options = _best_options(now)
+    if "num_segments" in options:
+        options["num_segments"] = now.num_segments
+    return _ALGORITHMS[now.algorithm], now.algorithm, now.num_nodes * now.gpus_per_node, tuple(options.items())
+
+
+def _best_options(now: Now) -> dict[str, Any]:
+    """The options with which the algorithm is fastest; none where it refuses so many ranks."""
+    return next((dict(one.options) for one in ranked(now).candidates if one.algorithm == now.algorithm), {})
+
+
+@lru_cache(maxsize=8)
+def schedule(of: Recipe) -> Schedule:
+    _, name, num_ranks, options = of
+    return build("allreduce", name, num_ranks, **dict(options))
+
+
+@lru_cache(maxsize=8)
+def verified(of: Recipe) -> Verified:
+    return verify(schedule(of))
+
+
+@lru_cache(maxsize=8)
+def _makespan_s(of: Recipe, num_bytes: int, where: Cluster) -> float:
+    return simulate(schedule(of), num_bytes, where, detail="ranks").makespan_s
+
+
+def predicted_s(now: Now) -> float:
+    return _makespan_s(recipe(now), num_bytes(now), cluster(now))
+
+
+def picture(now: Now) -> Drawing:
+    """One step, or the end where there are fewer steps. Raises ValueError for too many cells."""
+    drawn = schedule(recipe(now))
+    _check_cells(drawn)
+    return draw_schedule(drawn, min(now.step, drawn.num_steps), gpus_per_node=now.gpus_per_node)
+
+
+def _check_cells(drawn: Schedule) -> None:
+    if drawn.num_ranks * drawn.num_chunks > _MOST_CELLS:
+        size = f"{count_of(drawn.num_ranks, 'rank')} with {count_of(drawn.num_chunks, 'chunk')} each"
+        raise ValueError(f"{size} are too many to draw here: at most {_MOST_CELLS} cells")
+
+
+def ranking(now: Now) -> Drawing:
+    """The time of every algorithm: the chosen one as it is set, the others with their best options."""
+    found = ranked(now)
+    seconds = {candidate.algorithm: candidate.seconds for candidate in found.candidates}
+    with suppress(ValueError):  # the picture says why
+        seconds[now.algorithm] = predicted_s(now)
+    shape = f"{count_of(now.num_nodes, 'node')} of {count_of(now.gpus_per_node, 'GPU')}"
+    return draw_ranking(seconds, found.bound_s, now.algorithm, f"{now.message} on {shape}")
+
+
+def _seen(now: Now) -> tuple[list[str], str]:
+    return report(now), to_svg(ranking(now))
+
+
+def report(now: Now) -> list[str]:
+    """What `verify` says, what the simulation predicts, and which algorithm is fastest."""
+    found = ranked(now)
+    following = ""
+    if len(found.candidates) > 1:
+        more = f"{found.margin:.0%} longer" if found.margin > 1e-9 else "just as fast"
+        following = f"; next: {found.candidates[1].algorithm}, {more}"
+    try:
+        correct, seconds = verified(recipe(now)), predicted_s(now)
+    except ValueError as error:
+        return [
+            f"{now.algorithm}: {error}",
+            f"fastest here: {found.algorithm}, {time_words(found.seconds)}{following}",
+        ]
+    prediction, least, fastest = times_in_one_unit(seconds, found.bound_s, found.seconds)
+    others = f"fastest here: {found.algorithm}, {fastest}{following}"
+    bound = f"lower bound on the fastest link: {least}"
+    if found.bound_s:
+        bound += f", {seconds / found.bound_s:.3g} times that"
+    lines = [f"verified: {correct}", f"predicted: {prediction}; {bound}"]
+    if num_segments := _best_options(now).get("num_segments"):
+        lines.append(f"segments: {now.num_segments} as set, {num_segments} would be best")
+    return [*lines, others]
+
+
+def most(now: Now) -> dict[str, int]:
+    """The step goes as far as the schedule does."""
+    with suppress(ValueError):  # the picture says why
+        return {"step": schedule(recipe(now)).num_steps}
+    return {}
+
+
+def without_links(now: Now) -> dict[str, str]:
+    """Return the settings of links that the cluster does not have, each with the reason."""
+    found: dict[str, str] = {}
+    if now.num_nodes == 1:
+        found |= dict.fromkeys(("inter_us", "inter_gb_per_s", "shared_nic"), "there is one node")
+    if now.gpus_per_node == 1:
+        found |= dict.fromkeys(("intra_us", "intra_gb_per_s"), "there is one GPU per node")
+    return found
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Links that nothing is sent over, segments that an algorithm does not have, and steps that are not drawn."""
+    found = without_links(now)
+    if now.gpus_per_node == 1 < now.num_nodes and _seen(now) == _seen(now._replace(shared_nic=not now.shared_nic)):
+        found["shared_nic"] = "no GPU here sends two messages at once"
+    if now.num_nodes == now.gpus_per_node == 1:
+        found["gamma_ps"] = "one rank has nothing to add up"
+    if "num_segments" not in _best_options(now):
+        found["num_segments"] = f"{now.algorithm} does not cut chunks into segments"
+    try:
+        drawn = schedule(recipe(now))
+        _check_cells(drawn)
+        if not drawn.num_steps:
+            found["step"] = "one rank has nothing to send"
+    except ValueError as error:
+        found["step"] = str(error)
+    return found
+
+
+ON_THE_SITE = {
+    "algorithm": ALL,
+    "num_nodes": (2, 3),
+    "message": ("1 KiB", "1 MiB", "1 GiB"),
+    "step": (0, 1, 2, 3, 4, 5, 6, 10, 14, 22),
+    "inter_gb_per_s": (1, 25),
+    "shared_nic": ALL,
+}
+
+
+@shows(SETTINGS, title="An allreduce, step by step", notebook="06_allreduce_variants", on_the_site=ON_THE_SITE)
+def allreduce() -> Explorer:
+    """Return controls over a step of an allreduce, a ranking of all algorithms, and what is verified and predicted.
+
+    Shapes follow the nodes. The algorithm has the segments that are set; the others are ranked with their best options.
+    """
+    return Explorer(SETTINGS, {"picture": picture, "ranking": ranking}, report, PRESETS, without_effect, most)

@@ -1,0 +1,117 @@
+"""The explorer of notebook 04: trainers in lock step on part files, which they load themselves or have loaded ahead."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ...common.checks import count_of
+from ...figures.marks import Drawing
+from ...figures.timelines import draw_timeline
+from ...parts.simulate import simulate, simulated_idle_share
+from ...pipeline import Lognormal
+from ...timeline import Timeline
+from ..explorer import ALL, Explorer, Now, Setting, Steps, jitter
+from ..opening import shows
+
+SETTINGS = (
+    Setting("load_ms", 160, Steps((*range(0, 200, 20), *range(200, 601, 50))), "loading a part [ms]"),
+    Setting("step_ms", 50, Steps((1, 2, 5, *range(10, 101, 10))), "step [ms]"),
+    Setting("steps_per_part", 4, range(1, 13), "steps per part"),
+    jitter(100, "loading"),
+    Setting("num_trainers", 4, range(1, 17), "trainers"),
+    Setting("queue_size", 0, range(9), "queue length", "0 loads a part when it is needed"),
+    Setting("num_loaders", 1, range(1, 5), "loaders"),
+    Setting("seed", 0, range(21), "seed"),
+    Setting("aligned", False, (False, True), "parts end together"),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "1 trainer": {"num_trainers": 1},
+    "16 trainers": {"num_trainers": 16},
+    "16 trainers, queue of 4": {"num_trainers": 16, "queue_size": 4},
+    "parts end together": {"aligned": True},
+    "loading too slow": {"load_ms": 300, "queue_size": 2},
+    "the same with 2 loaders": {"load_ms": 300, "queue_size": 2, "num_loaders": 2},
+}
+_SHOWN, _LONG = 6, 60  # parts of a trainer in the picture, and in the report
+
+
+def predicted(now: Now, num_parts: int) -> Timeline:
+    """Return the timeline of `num_parts` parts per trainer; a queue of 0 is the synchronous dataset."""
+    return simulate(**_inputs(now, num_parts))
+
+
+def picture(now: Now) -> Drawing:
+    """The first parts of each trainer."""
+    return draw_timeline(predicted(now, _SHOWN), title=f"The first {_SHOWN} parts of each trainer")
+
+
+def report(now: Now) -> list[str]:
+    """How idle the trainers are, why, and how idle they would be with other queues."""
+    trainers = count_of(now.num_trainers, "trainer")
+    loading_ms, stepping_ms = now.load_ms / now.num_loaders, now.step_ms * now.steps_per_part
+    bound = "training is the bottleneck, if the queue is long enough"
+    if loading_ms > stepping_ms:
+        bound = (
+            f"loading is the bottleneck: no queue gets below {1 - stepping_ms / loading_ms:.0%} idle in the long run"
+        )
+    every = f"with loading ahead, a part arrives every {loading_ms:.3g} ms"
+    lines = [
+        f"{trainers}, {_LONG} parts each: idle {_idle_share(now):.0%} of the time",
+        f"{every} and lasts {stepping_ms} ms: {bound}",
+    ]
+    for size in (0, 1, 2, 4, 8):
+        name = f"queue of {size}" if size else "synchronous"
+        lines.append(f"  {name:<12}{_idle_share(now._replace(queue_size=size)):>5.0%} idle")
+    return lines
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Chance where all times are fixed, and parts that end together anyway."""
+    found = {}
+    if not now.load_ms:
+        found["jitter"] = "loading takes no time"
+        if not now.queue_size:
+            found["num_loaders"] = "loading takes no time"
+    if not (now.load_ms and now.jitter):
+        found["seed"] = "all times are fixed: nothing is random"
+    if now.num_trainers == 1 or now.steps_per_part == 1:
+        found["aligned"] = "parts end together anyway"
+    return found
+
+
+@lru_cache(maxsize=64)
+def _idle_share(now: Now) -> float:
+    return simulated_idle_share(**_inputs(now, _LONG))
+
+
+def _inputs(now: Now, num_parts: int) -> dict[str, Any]:
+    """Unless parts end together, the first part of each trainer is shorter than that of the rank before it."""
+    length = now.steps_per_part
+    firsts = [length if now.aligned else length - rank % length for rank in range(now.num_trainers)]
+    return {
+        "load_s": Lognormal(now.load_ms / 1e3, now.jitter / 100),
+        "steps_per_part": [[first, *[length] * (num_parts - 1)] for first in firsts],
+        "step_s": now.step_ms / 1e3,
+        "queue_size": now.queue_size or None,
+        "num_loaders": now.num_loaders,
+        "seed": now.seed,
+    }
+
+
+ON_THE_SITE = {
+    "load_ms": (40, 160, 300),
+    "num_trainers": (1, 2, 4, 8, 16),
+    "queue_size": (0, 1, 2, 4),
+    "num_loaders": (1, 2, 4),
+    "aligned": ALL,
+}
+
+
+@shows(SETTINGS, title="Trainers on part files", notebook="04_part_files", on_the_site=ON_THE_SITE)
+def parts() -> Explorer:
+    """Return controls over the first parts of trainers in lock step, and how idle they are in the long run.
+
+    `jitter` is the standard deviation of loading, in per cent of its mean. A queue of 0 loads a part when it is needed.
+    """
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -1,0 +1,133 @@
+"""The explorer of notebook 03: stage times, workers and queues, and what happens to a batch on the way."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ...figures.marks import Drawing
+from ...figures.timelines import draw_timeline
+from ...pipeline import Lognormal, Pipeline, Stage, simulate
+from ...timeline import Timeline
+from ..explorer import ALL, Explorer, Now, Setting, jitter
+from ..opening import shows
+
+SETTINGS = (
+    Setting("read_ms", 4, range(61), "reading [ms]"),
+    Setting("decode_ms", 30, range(61), "decoding [ms]"),
+    Setting("copy_ms", 3, range(61), "copying [ms]"),
+    Setting("train_ms", 12, range(61), "training [ms]"),
+    Setting("num_workers", 2, range(1, 9), "decoders"),
+    Setting("capacity", 2, range(1, 17), "queue length"),
+    jitter(50, "reading and decoding"),
+    Setting("num_ranks", 1, range(1, 5), "ranks"),
+    Setting("seed", 0, range(21), "seed"),
+    Setting("ordered", True, (False, True), "in order"),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "steady times": {"num_workers": 3, "jitter": 0},
+    "jitter 150 %": {"num_workers": 3, "jitter": 150},
+    "queues of 16": {"num_workers": 3, "jitter": 150, "capacity": 16},
+    "out of order": {"num_workers": 3, "jitter": 150, "capacity": 16, "ordered": False},
+    "4 ranks": {"num_ranks": 4},
+}
+_SHOWN, _LONG = 24, 500  # batches in the picture; batches that the report counts
+
+
+def pipeline_of(now: Now) -> Pipeline:
+    """Return the pipeline. Times of reading and decoding have a standard deviation of `jitter` per cent of their mean.
+
+    The queues after these two have the capacity that is set; one batch at a time is on its way to the device.
+    """
+    cv = now.jitter / 100
+    read, decode = Lognormal(now.read_ms / 1e3, cv), Lognormal(now.decode_ms / 1e3, cv)
+    return Pipeline(
+        [
+            Stage("read", read, capacity=now.capacity),
+            Stage("decode", decode, num_workers=now.num_workers, capacity=now.capacity, ordered=now.ordered),
+            Stage("copy", now.copy_ms / 1e3, capacity=1),
+            Stage("train", now.train_ms / 1e3),
+        ]
+    )
+
+
+def picture(now: Now) -> Drawing:
+    """The first batches."""
+    timeline = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
+    return draw_timeline(timeline, title=f"The first {_SHOWN} batches")
+
+
+def report(now: Now) -> list[str]:
+    """The bottleneck, the next one, what is delivered, and how busy each stage is."""
+    pipeline = pipeline_of(now)
+    bounds = pipeline.bounds_per_s()
+    first, second, *_ = sorted(bounds, key=bounds.__getitem__)
+    timeline = _long(now)
+    if not timeline.makespan_s:
+        return ["no stage takes any time: there is no bottleneck"]
+    rate = _LONG / timeline.makespan_s
+    following = f"{second}, at " + (f"{bounds[second]:.1f}" if bounds[second] < float("inf") else "any rate")
+    share = f"{rate / bounds[first]:.0%} of the bottleneck's rate"
+    each = " per rank" if now.num_ranks > 1 else ""
+    return [
+        f"bottleneck: {first}, at most {bounds[first]:.1f} batches/s; next is {following}",
+        f"delivered over {_LONG} batches: {rate:.1f} batches/s{each}, {share}",
+        *(_shares(timeline, stage) for stage in pipeline.stages),
+    ]
+
+
+@lru_cache(maxsize=8)
+def _long(now: Now) -> Timeline:
+    return simulate(pipeline_of(now), _LONG, now.seed, now.num_ranks)
+
+
+@lru_cache(maxsize=8)
+def _seen(now: Now) -> tuple[list[str], list[float]]:
+    """What the picture and the report show at these settings."""
+    first = simulate(pipeline_of(now), _SHOWN, now.seed, now.num_ranks)
+    return report(now), [*first.start_s.tolist(), *first.stop_s.tolist()]
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Chance where all times are fixed, order where no batch overtakes, and queues that are never full."""
+    found = {}
+    if not (now.read_ms or now.decode_ms):
+        found["jitter"] = "only reading and decoding vary, and both take no time"
+    if "jitter" in found or not now.jitter:
+        found["seed"] = found["ordered"] = "all times are fixed: nothing is random, and no batch overtakes another"
+    elif now.num_workers == 1 or _seen(now) == _seen(now._replace(ordered=not now.ordered)):
+        found["ordered"] = "no batch overtakes another"
+    if _seen(now._replace(capacity=1)) == _seen(now._replace(capacity=16)):
+        found["capacity"] = "a queue of one batch is long enough"
+    return found
+
+
+def _shares(timeline: Timeline, stage: Stage) -> str:
+    """How the workers of a stage of rank 0 spend their time."""
+    lanes = [timeline.select(rank=0, lane=lane) for lane in stage.lanes()]
+    whole_s = timeline.makespan_s * len(lanes)
+    work = sum(lane.work().busy_s for lane in lanes) / whole_s
+    blocked, barrier = (
+        sum(lane.select(kind=kind).busy_s for lane in lanes) / whole_s for kind in ("blocked", "barrier")
+    )
+    at_barrier = f", {barrier:.0%} at the barrier" if barrier else ""
+    idle = max(1 - work - (blocked + barrier), 0)
+    return (
+        f"  {stage.name:<7}{work:>5.0%} working, {blocked:>4.0%} blocked by the next stage{at_barrier}"
+        f", {idle:>4.0%} idle"
+    )
+
+
+ON_THE_SITE = {
+    "decode_ms": (10, 30, 60),
+    "num_workers": (1, 2, 3, 4, 6, 8),
+    "capacity": (1, 2, 16),
+    "jitter": (0, 50, 150),
+    "ordered": ALL,
+}
+
+
+@shows(SETTINGS, title="How a batch arrives", notebook="03_how_a_batch_arrives", on_the_site=ON_THE_SITE)
+def pipeline() -> Explorer:
+    """Return controls over the first 24 batches of a pipeline, and its bottleneck in the long run."""
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -1,0 +1,53 @@
+"""All explorers: `catalogue` lists them, `gallery` opens them in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..common.checks import one_of
+from ..common.extensions import extensions, import_all
+from .opening import ENTRIES, Entry, Given, open_panel
+
+if TYPE_CHECKING:
+    from .panel import Pictured
+
+
+def catalogue() -> tuple[Entry, ...]:
+    """Return the explorers of the core and of each subpackage that is installed, in the order of their notebooks.
+
+    >>> [entry.name for entry in catalogue()][:2]
+    ['samplers', 'pipeline']
+    """
+    for extension in extensions():
+        for package in extension.explorers:
+            import_all(package)
+    return tuple(sorted(ENTRIES.values(), key=lambda entry: (entry.notebook, entry.name)))
+
+
+def gallery(
+    profiles: Mapping[str, Any] | None = None,
+    gpu: Any = None,
+    opened: str = "samplers",
+    address: str | None = None,
+) -> Pictured:
+    """Return a button for each explorer of the catalogue over the one that was picked, at first `opened`.
+
+    `profiles`, by name, are for `machine`; those of GPUs are also for `boxes`, and for `ddp` if they have the backend's
+    own allreduce. Without any, machines of the bank are shown. `gpu`, a profile with copies to a GPU, is for
+    `transfers`. An explorer is made when it is first picked, and keeps its settings when another one is. `address` is
+    the query of a page of its own, like ``state=explorers.zero(stage=1)``, with the state to start at; the page then
+    links to what it shows. Raises ValueError for what is no profile and no explorer.
+
+    >>> box = gallery()
+    >>> [label for label, _ in box.children[0].options][:2]
+    ['Which rank reads which sample', 'How a batch arrives']
+    """
+    entries = catalogue()
+    if not isinstance(profiles, Mapping | None):
+        raise ValueError(f"profiles must be Profiles by name, got {profiles!r}")
+    given = Given({} if profiles is None else profiles, gpu)
+    inputs = {entry.name: entry.inputs(given) for entry in entries}
+    one_of("opened", opened, tuple([entry.name for entry in entries]))
+    box: Pictured = open_panel("gallery_panel.Gallery", "gallery", entries, inputs, opened, address)
+    return box

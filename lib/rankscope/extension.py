@@ -1,0 +1,22 @@
+"""What the core adds to the common tables; see `rankscope.common.extensions`."""
+
+from __future__ import annotations
+
+from .common.extensions import Extension
+
+EXTENSION = Extension(
+    explorers=("rankscope.explorers.core",),
+    commands=("rankscope.cli.commands",),
+    figures={
+        "assignment": "rankscope.figures.assignments",
+        "costs": "rankscope.figures.lines",
+        "coverage": "rankscope.figures.assignments",
+        "curves": "rankscope.figures.lines",
+        "label_counts": "rankscope.figures.assignments",
+        "link_load": "rankscope.figures.schedules",
+        "queue_fill": "rankscope.figures.lines",
+        "schedule": "rankscope.figures.schedules",
+        "timeline": "rankscope.figures.timelines",
+        "winners": "rankscope.figures.rankings",
+    },
+)

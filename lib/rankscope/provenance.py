@@ -1,0 +1,268 @@
+"""Provenance: where, how and when something was measured, without names of hosts, users or folders."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from . import __version__
+from .common.checks import number, truth, whole
+from .common.frozen import ReadOnly, mapping
+from .ranks.host import num_cores
+
+Value = TypeVar("Value")
+
+_PATIENCE_S = 20.0
+_UNDERLINE = re.compile(r"\x1b\[[0-9;]*m")  # and other styles of a terminal
+
+
+# ---- what it may hold
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, str) and all(one.isprintable() or one in "\n\t" for one in value):
+        return value
+    raise ValueError(f"{name} must be a printable string, got {value!r}")
+
+
+def _terminal_text(name: str, value: Any) -> str:
+    """The output of another program without terminal control sequences (nvidia-smi underlines)."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a string, got {value!r}")
+    return "".join(one for one in _UNDERLINE.sub("", value) if one.isprintable() or one in "\n\t")
+
+
+def _date(name: str, value: Any) -> str:
+    try:
+        datetime.fromisoformat(_text(name, value))
+    except ValueError:
+        raise ValueError(f"{name} must be a date in ISO form, got {value!r}") from None
+    return str(value)
+
+
+def items(name: str, value: Any, check: Callable[[str, Any], Value]) -> tuple[Value, ...]:
+    """Return what the check returns for each item of a list; an error names the item's place."""
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"{name} must be a list, got {value!r}")
+    return tuple(check(f"{name}[{place}]", one) for place, one in enumerate(value))
+
+
+_count = partial(whole, low=1, high=1 << 20)
+_size = partial(whole, low=0, high=1 << 60)
+_GPU: dict[str, Any] = {"name": _text, "memory_bytes": _size, "driver": _text, "cuda": _text, "nccl": _text}
+_SOURCE = dict.fromkeys(("program", "repository", "path", "commit", "licence", "date", "notes"), _text)  # of a log
+FIELDS: dict[str, Any] = {  # unstated facts have no entry
+    "name": _text,
+    "date": _date,  # UTC
+    "command": _text,
+    "rankscope": _text,
+    "python": _text,
+    "torch": _text,
+    "backend": _text,
+    "device": _text,  # of the buffers, if the backend does not imply it
+    "num_ranks": _count,
+    "num_nodes": _count,
+    "ranks_per_node": partial(items, check=_count),
+    "network": _text,
+    "system": _text,
+    "cpu": _text,
+    "num_cores": _count,
+    "memory_bytes": _size,
+    "gpus": partial(items, check=partial(mapping, checks=_GPU)),
+    "topology": _terminal_text,
+    "environment": _text,  # environment variables, as in NCCL_P2P_DISABLE=1
+    "source": partial(mapping, checks=_SOURCE),
+}
+PROTOCOL: dict[str, Any] = {  # how a profile's points were measured
+    "warm_up": _size,
+    "iterations": _count,
+    "budget_s": number,
+    "real_time": truth,
+    "dtype": _text,
+    "start": _text,
+    "statistic": _text,
+    "clock": _text,
+    "clock_offset_s": number,
+    "verified": truth,
+}
+_NEEDED = ("name", "backend", "num_ranks")
+_FREE = ("name", "date", "command", "python", "memory_bytes", "environment", "source")
+SAME = tuple(name for name in FIELDS if name not in _FREE)  # these must agree for two runs to share a profile
+
+
+def checked_provenance(name: str, value: Any) -> ReadOnly:
+    """Return a read-only provenance: it has only fields of `FIELDS`, and all that are required.
+
+    >>> checked_provenance("provenance", {"name": "a box"})
+    Traceback (most recent call last):
+    ValueError: provenance must have 'backend', and has not
+    """
+    found = mapping(name, value, FIELDS, _NEEDED)
+    num_ranks, ranks = found["num_ranks"], found.get("ranks_per_node")
+    num_nodes = found.get("num_nodes", len(ranks or (0,)))
+    if ranks is not None and (len(ranks), sum(ranks)) != (num_nodes, num_ranks):
+        expected = f"{num_ranks} ranks on {num_nodes} nodes"
+        raise ValueError(f"{name}: ranks_per_node must be of {expected}, got {list(ranks)}")
+    if num_nodes > num_ranks:
+        raise ValueError(f"{name}: num_nodes must be at most the {num_ranks} ranks, got {num_nodes}")
+    return found
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str] = SAME) -> str:
+    """Return in which of these fields two provenances or protocols differ; "" if they do not.
+
+    >>> difference({"torch": "2.6.0", "num_ranks": 4}, {"torch": "2.13.0", "num_ranks": 4})
+    "torch is '2.6.0' there and '2.13.0' here"
+    """
+    pairs = [(key, one.get(key), other.get(key)) for key in names]
+    return "; ".join(f"{key} is {there!r} there and {here!r} here" for key, there, here in pairs if there != here)
+
+
+# ---- what this machine and this run say
+
+
+def of_machine() -> dict[str, Any]:
+    """Return the hardware and software of this machine. Loads torch.
+
+    >>> sorted(of_machine())
+    ['cpu', 'gpus', 'memory_bytes', 'num_cores', 'python', 'rankscope', 'system', 'topology', 'torch']
+    """
+    import torch
+
+    return {
+        "rankscope": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "system": system(),
+        "cpu": cpu(),
+        "num_cores": num_cores(),
+        "memory_bytes": _meminfo("MemTotal"),
+        "gpus": gpus(),
+        "topology": gpu_links() if torch.cuda.is_available() else "",
+    }
+
+
+def of_run(name: str, command: str, network: str) -> dict[str, Any]:
+    """Return the provenance of one run, dated today.
+
+    >>> of_run("mine", "rankscope profile", "loopback")["network"]
+    'loopback'
+    """
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"name": name, "date": date, "command": command, "network": network}
+
+
+def command_words(words: Sequence[str]) -> str:
+    """Return a command as one line, with paths reduced to their file names.
+
+    >>> command_words(["/usr/bin/rankscope", "profile", "-o", "/tmp/machine.json", "--sizes", "1KiB:64MiB"])
+    'rankscope profile -o machine.json --sizes 1KiB:64MiB'
+    """
+    return " ".join(_without_folder(word) for word in words)
+
+
+def _without_folder(word: str) -> str:
+    option, equals, value = word.rpartition("=")
+    path = Path(value).expanduser()
+    is_path = os.sep in value and (path.is_absolute() or path.parent.is_dir() or value.startswith("."))
+    return f"{option}{equals}{path.name if is_path else value}"
+
+
+def system() -> str:
+    """Return the operating system, its major and minor version, and the processor architecture."""
+    version = re.match(r"\d+(\.\d+)?", platform.release())
+    return f"{platform.system()} {version[0] if version else ''} {platform.machine()}".replace("  ", " ")
+
+
+def cpu() -> str:
+    """Return the processor's name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        text = ""
+    found = re.search(r"^(?:model name|Model|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    if found is None and sys.platform == "darwin":
+        return _output(["sysctl", "-n", "machdep.cpu.brand_string"]).strip()
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def free_bytes() -> int:
+    """Return the available memory in bytes, not considering a container's limit."""
+    return _meminfo("MemAvailable")
+
+
+def _meminfo(name: str) -> int:
+    try:
+        found = re.search(rf"^{name}:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def gpus() -> list[dict[str, Any]]:
+    """Return the GPUs that torch sees."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    drivers = _output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]).split()
+    version: Any = torch.cuda.nccl.version
+    nccl = ".".join(map(str, version())) if torch.distributed.is_nccl_available() else ""
+    versions = {"driver": drivers[0] if drivers else "", "cuda": str(torch.version.cuda or ""), "nccl": nccl}
+    cards = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    return [{"name": card.name, "memory_bytes": int(card.total_memory), **versions} for card in cards]
+
+
+def gpu_links() -> str:
+    """Return how the GPUs are connected to each other and to the host, as far as the system says."""
+    names = ("index", "pcie.link.gen.max", "pcie.link.width.max", "pci.bus_id")
+    rows = _output(["nvidia-smi", f"--query-gpu={','.join(names)}", "--format=csv,noheader"])
+    return f"{topology(_output(['nvidia-smi', 'topo', '-m']))}\n\n{pcie(rows)}".strip()
+
+
+def topology(output: str) -> str:
+    """Return the table that ``nvidia-smi topo -m`` prints, without its legend and underlining.
+
+    >>> topology("\\x1b[4mGPU0\\tGPU1\\x1b[0m\\nX\\tNV18\\n\\nLegend:\\n\\n  X = Self")
+    'GPU0\\tGPU1\\nX\\tNV18'
+    """
+    return _terminal_text("output", output).partition("\nLegend:")[0].strip()
+
+
+def pcie(rows: str, devices: Path = Path("/sys/bus/pci/devices")) -> str:
+    """Return a line per GPU, from rows of its number, maximum PCIe generation, lanes and bus id.
+
+    >>> pcie("0, 5, 16, 00000000:FF:1F.7")
+    'GPU0: PCIe 5 x16'
+    """
+    lines = []
+    for row in rows.splitlines():
+        index, generation, lanes, bus = (word.strip() for word in (row.split(",") + [""] * 4)[:4])
+        try:  # the kernel uses four digits of the domain and lower case
+            node = (devices / bus[-12:].lower() / "numa_node").read_text().strip()
+        except (OSError, ValueError):
+            node = ""
+        numa = f", NUMA node {node}" if node.isdigit() else ""
+        if generation.isdigit() and lanes.isdigit():
+            lines.append(f"GPU{index}: PCIe {generation} x{lanes}{numa}")
+    return "\n".join(lines)
+
+
+def _output(command: list[str]) -> str:
+    """The output of a program; "" if it does not exist or fails."""
+    if shutil.which(command[0]) is None:
+        return ""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout

@@ -1,9 +1,0 @@
-"""N real ranks from a cell or a script: threads of this process with a process group each, or processes."""
-
-from __future__ import annotations
-
-from .workers.errors import RankError
-from .workers.launch import launch
-from .workers.threads import in_threads
-
-__all__ = ["RankError", "in_threads", "launch"]

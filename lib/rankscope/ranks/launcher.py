@@ -1,0 +1,265 @@
+"""`launch`: ranks as processes of their own, from a notebook cell or a script, in a fraction of a second.
+
+The first launch starts the server that forks them, in some seconds: it imports torch. Later launches, which may come
+from several threads at once, find it there. Each rank has the caller's environment, working directory and
+``sys.path``, and its share of the cores (``torch.set_num_threads``). It is killed once all have returned: exit handlers
+do not run.
+
+In a script that ``torchrun`` (or another launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT) runs on one
+or more machines, its processes are the ranks: each calls `launch` with the same arguments, `num_ranks` as many or None,
+and gets all results. Nothing is forked, what ranks print goes where torchrun lets it, and `timeout_s` is the group's. A
+rank that fails raises RankError in its own process, and the others at their next collective. "mpi" goes by ``mpirun``,
+in the same manner, where torch was built with it.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from ..common.checks import function, number, one_of, truth, whole
+from ..common.extras import require
+from . import joined, pickling
+from .crew import STOPPED, Crew, Worker, stands
+from .errors import MachineError, RankError
+from .host import MOST_RANKS, how_it_ended, is_ending
+from .rank import Failure, Rank, Returned, Unable
+from .worker import Refused
+
+Result = TypeVar("Result")
+MODULES = "torch torch.distributed torch._dynamo"  # DDP imports _dynamo, for 1.5 s
+_BACKENDS = ("gloo", "nccl", "mpi")
+_GRACE_S = 0.1  # whether an error came from another rank's death is known by then
+_CAUSE_S = 1.0  # for the rank that failed before the one which lost its peer
+_GONE_S = 5.0  # for the server to say that a rank has ended
+_LIVE_S, _WORD_S = 0.1, 2.0
+
+
+def launch(
+    fn: Callable[..., Result],
+    num_ranks: int | None,
+    args: Sequence[Any] = (),
+    backend: str = "gloo",
+    timeout_s: float = 60.0,
+    progress: bool = False,
+) -> list[Result]:
+    """Call ``fn(*args)`` in `num_ranks` processes that have a default process group, and return the results by rank.
+
+    The ranks run on this machine and talk over loopback (with "nccl" rank r has GPU r), or are those of torchrun. `fn`
+    may be a lambda, or live in a notebook or a script, which needs no ``__main__`` guard; what is passed is pickled.
+    Spans come on one time axis: pass a `Recorder`, and record with ``recorder.for_rank(dist.get_rank())``.
+
+    What ranks print follows at the end, rank by rank, as ``[rank 2] …``; with `progress`, line by line as they run,
+    with a word on stderr every two seconds on how many have returned.
+
+    RankError, with its rank's number and traceback, is raised when a rank raises or its process ends; and `timeout_s`
+    after the start, with where those stand that have not returned. All ranks have ended by then. ValueError for bad
+    input, what cannot be pickled, more NCCL ranks than GPUs; RuntimeError where the server cannot run.
+
+    >>> def total(base):
+    ...     import torch
+    ...     tensor = torch.tensor([base + torch.distributed.get_rank()])
+    ...     torch.distributed.all_reduce(tensor)
+    ...     return tensor.item()
+    >>> launch(total, 4, args=(10,))
+    [46, 46, 46, 46]
+    """
+    timeout_s = _checked(fn, args, backend, timeout_s, progress)
+    if joined.is_joined(backend):
+        return joined.run(fn, num_ranks, tuple(args), backend, timeout_s)
+    num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    return _forked(fn, tuple(args), num_ranks, backend, timeout_s, progress)
+
+
+def launch_in(
+    networks: Sequence[tuple[str, str]],
+    fn: Callable[..., Result],
+    args: Sequence[Any] = (),
+    timeout_s: float = 60.0,
+    progress: bool = False,
+    guards: Mapping[int, Callable[[], str]] | None = None,
+) -> list[Result]:
+    """As `launch` on Gloo, with rank r in the network namespace, and on the interface, that are ``networks[r]``.
+
+    `guards` are descriptors that are ready when something has ended without which the networks cannot be, and functions
+    that say so: it becomes a MachineError.
+    """
+    timeout_s = _checked(fn, args, "gloo", timeout_s, progress)
+    num_ranks = whole("num_ranks", len(networks), 1, MOST_RANKS)
+    return _forked(fn, tuple(args), num_ranks, "gloo", timeout_s, progress, tuple(networks), guards)
+
+
+def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) -> float:
+    require("torch", "rankscope.ranks")
+    function("fn", fn)
+    if not isinstance(args, Sequence) or isinstance(args, str):
+        raise ValueError(f"args must be a tuple of what fn is called with, got {args!r}")
+    one_of("backend", backend, _BACKENDS)
+    truth("progress", progress)
+    return number("timeout_s", timeout_s, above=0, high=10**6)
+
+
+def _forked(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    num_ranks: int,
+    backend: str,
+    timeout_s: float,
+    progress: bool,
+    networks: tuple[tuple[str, str], ...] = (),
+    guards: Mapping[int, Callable[[], str]] | None = None,
+) -> list[Any]:
+    with Crew(MODULES, in_memory=False) as crew:
+        output = _Output(crew.folder, num_ranks)
+        try:
+            name = crew.pack(Rank(fn, args, num_ranks, backend, timeout_s, crew.folder, networks))
+        except Exception as error:
+            raise pickling.not_sent(fn, args, error) from error
+        try:
+            with output.files() as files:
+                ranks = crew.start(name, [f"rank {rank}" for rank in range(num_ranks)], files)
+            _RanksUnderWay(ranks, guards or {}).wait(timeout_s, output if progress else None)
+            return [_result(crew.folder, rank) for rank in range(num_ranks)]
+        finally:
+            crew.end()
+            output.show()
+
+
+def _result(folder: Path, rank: int) -> Any:
+    try:
+        return pickling.read(folder / f"{rank}.result")
+    except Exception as error:
+        problem = f"the result of rank {rank} cannot be loaded: {type(error).__name__}: {error}"
+        raise RankError(problem, rank) from error
+
+
+class _RanksUnderWay:
+    """Who runs, who has returned, who failed, and why."""
+
+    def __init__(self, ranks: list[Worker], guards: Mapping[int, Callable[[], str]]) -> None:
+        self._ranks, self._guards = ranks, guards
+        self._running = set(range(len(ranks)))
+        self._lines: dict[Any, int] = {one: rank for rank, one in enumerate(ranks)}
+        self._connections: dict[Any, int] = {one.post.connection: rank for rank, one in enumerate(ranks)}
+        self._failures: dict[int, Failure] = {}
+        self._failed_s = 0.0  # when the first of them came
+
+    def wait(self, timeout_s: float, live: _Output | None) -> None:
+        """Wait until all have returned, and show meanwhile what is `live`. Raises RankError, and what else `launch`
+        says."""
+        begin = word = now = time.monotonic()
+        while self._running:
+            if self._failures and self._cause_is_known(now - self._failed_s):
+                self._raise()
+            if not self._failures and now >= begin + timeout_s:
+                self._give_up(timeout_s)
+            self._listen(_LIVE_S if live or self._failures else begin + timeout_s - now)
+            now = time.monotonic()
+            if live:
+                live.show(last=False)
+                if now > word + _WORD_S:
+                    word = now
+                    done = len(self._ranks) - len(self._running)
+                    print(f"launch: {done} of {len(self._ranks)} ranks after {now - begin:.0f} s", file=sys.stderr)
+
+    def _listen(self, within_s: float) -> None:
+        ready: list[Any] = list(wait([*self._connections, *self._lines, *self._guards], within_s))
+        for source in ready:
+            if source in self._guards:
+                raise MachineError(self._guards[source]())
+            if source in self._connections:
+                self._hear(self._connections[source])
+        for source in ready:
+            if source in self._lines and source.listen() and source.code is not None:
+                self._note_end(self._lines.pop(source), source)
+
+    def _hear(self, rank: int) -> None:
+        post = self._ranks[rank].post
+        try:
+            message = post.receive()
+        except (EOFError, ConnectionError):  # it has ended, as the server says
+            del self._connections[post.connection]
+            return
+        if isinstance(message, Returned):
+            self._running.discard(rank)
+        elif isinstance(message, Refused):
+            raise ValueError(f"fn and args cannot be loaded in the ranks: {message.reason}")
+        elif isinstance(message, Unable):
+            raise ValueError(message.reason)
+        elif isinstance(message, Failure):
+            self._failed_s = self._failed_s or time.monotonic()
+            self._failures[rank] = message
+
+    def _note_end(self, rank: int, worker: Worker) -> None:
+        if rank not in self._failures:
+            when = "before" if rank in self._running else "after"
+            raise RankError(f"{worker} {how_it_ended(worker.code)} {when} it returned", rank)
+
+    def _cause_is_known(self, since_s: float) -> bool:
+        """Whether no other rank can have failed before those that say so."""
+        others = [worker for rank, worker in enumerate(self._ranks) if rank not in self._failures]
+        if any(is_ending(worker.pid) for worker in others):
+            return since_s > _GONE_S
+        return since_s > (_CAUSE_S if all(one.is_lost_peer for one in self._failures.values()) else _GRACE_S)
+
+    def _raise(self) -> NoReturn:
+        rank, failure = min(self._failures.items(), key=lambda item: item[1].is_lost_peer)  # the first in time
+        try:
+            cause = None if failure.error is None else pickle.loads(failure.error)
+        except Exception:  # its class is not to be had here
+            cause = None
+        text = "" if failure.text == failure.line else f"\n\n{failure.text}"
+        raise RankError(f"rank {rank} failed: {failure.line}{text}", rank) from cause
+
+    def _give_up(self, timeout_s: float) -> NoReturn:
+        late = sorted(self._running)
+        names = f"rank {late[0]} has" if len(late) == 1 else f"ranks {', '.join(map(str, late))} have"
+        where = dict(zip(late, stands([self._ranks[rank] for rank in late]), strict=True))
+        lines = [f"{names} not returned after {timeout_s:g} s (timeout_s)"]
+        lines += [f"rank {rank} {stand}" for rank, stand in where.items()]
+        stopped = [rank for rank in late if where[rank] == STOPPED]
+        raise RankError("\n".join(lines), (stopped or late)[0])
+
+
+class _Output:
+    """What ranks print, brought to the caller with their number in front of each line."""
+
+    def __init__(self, folder: Path, num_ranks: int) -> None:
+        self._paths = {(name, rank): folder / f"{rank}.{name}" for name in ("out", "err") for rank in range(num_ranks)}
+        self._places = dict.fromkeys(self._paths, 0)
+        self._num_ranks = num_ranks
+
+    @contextmanager
+    def files(self) -> Iterator[list[tuple[int, int]]]:
+        """The descriptors to which each rank prints."""
+        with ExitStack() as stack:
+            files = {key: stack.enter_context(open(path, "ab")).fileno() for key, path in self._paths.items()}
+            yield [(files["out", rank], files["err", rank]) for rank in range(self._num_ranks)]
+
+    def show(self, last: bool = True) -> None:
+        """Print what is new, by rank, stdout before stderr; a line without an end only if it is the last time."""
+        for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
+            keys = [key for key in self._paths if key[0] == name]
+            text = "".join(f"[rank {key[1]}] {line}\n" for key in keys for line in self._new_lines(key, last))
+            if text and stream is not None:
+                stream.write(text)
+                stream.flush()
+
+    def _new_lines(self, key: tuple[str, int], last: bool) -> list[str]:
+        try:
+            with open(self._paths[key], "rb") as file:
+                file.seek(self._places[key])
+                data = file.read()
+        except FileNotFoundError:  # interrupted before it was made
+            return []
+        if not last:
+            data = data[: data.rfind(b"\n") + 1]
+        self._places[key] += len(data)
+        lines = data.decode("utf-8", "replace").split("\n")
+        return lines if lines[-1] else lines[:-1]

@@ -1,0 +1,119 @@
+"""How values travel between processes: functions of a notebook by value, arrays and CPU tensors without a detour.
+
+Pickles are read from this user's own processes only. Without cloudpickle nothing goes by value.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..common.extras import install_command
+from ..common.storage import naming
+
+try:
+    from cloudpickle import Pickler as _Base
+except ImportError:
+
+    class _Base(pickle.Pickler):  # type: ignore[no-redef]
+        """Pickles by reference only, and refuses what another process cannot import."""
+
+        def reducer_override(self, value: Any) -> Any:
+            if value.__module__ == "__main__" or "<" in value.__qualname__:
+                where = "a notebook, a script's own file, a lambda or another function"
+                raise pickle.PicklingError(
+                    f"{value!r} is defined in {where}: sending it needs cloudpickle, which is not installed: "
+                    + install_command("cloudpickle")
+                )
+            return NotImplemented
+
+
+PROTOCOL = 5  # arrays go out of band, or straight from where they lie
+_OURS = f"{__package__.partition('.')[0]}."
+
+
+class Pickler(_Base):  # type: ignore[misc]
+    """Pickles CPU tensors as arrays: torch's own way copies them four times, and sends all that a slice is cut from.
+
+    `modules` are those of this library that whoever loads the pickle will import.
+    """
+
+    def __init__(self, file: Any, **options: Any) -> None:
+        super().__init__(file, **options)
+        self.modules = set[str]()
+
+    def reducer_override(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and type(value) is torch.Tensor and _is_plain(value, torch):
+            octets = value.contiguous().view(-1).view(torch.uint8).numpy() if value.numel() else np.empty(0, np.uint8)
+            return _tensor, (octets, str(value.dtype).removeprefix("torch."), tuple(value.shape))
+        if isinstance(value, ModuleType):
+            self._note(value.__name__)
+        elif isinstance(value, type | FunctionType):
+            self._note(module := value.__module__ or "")
+            if not module.startswith(("numpy", "torch")):
+                return super().reducer_override(value)
+        return NotImplemented
+
+    def _note(self, module: str) -> None:
+        if module.startswith(_OURS):
+            self.modules.add(module)
+
+
+def write(path: Path, value: Any) -> set[str]:
+    """Write a value to a file, and return the modules of this library that whoever reads it will import."""
+    with naming(path), open(path, "wb") as file:
+        pickler = Pickler(file, protocol=PROTOCOL)
+        pickler.dump(value)
+    return pickler.modules
+
+
+def read(path: Path) -> Any:
+    """Return the value in a file."""
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def to_bytes(value: Any) -> bytes:
+    """Return a value as bytes, which `pickle.loads` takes."""
+    stream = io.BytesIO()
+    Pickler(stream, protocol=PROTOCOL).dump(value)
+    return stream.getvalue()
+
+
+def not_sent(fn: Callable[..., Any], args: tuple[Any, ...], error: Exception) -> ValueError:
+    """Return the error for what cannot be pickled, naming the argument or the name that `fn` uses."""
+    for name, value in _parts(fn, args):
+        try:
+            to_bytes(value)
+        except Exception as found:
+            return ValueError(f"{name} cannot be sent to another process: {type(found).__name__}: {found}")
+    return ValueError(f"fn={fn!r} cannot be sent to another process: {type(error).__name__}: {error}")
+
+
+def _parts(fn: Callable[..., Any], args: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    for place, value in enumerate(args):
+        yield f"args[{place}]={value!r}", value
+    if inspect.isfunction(fn):
+        used = inspect.getclosurevars(fn)
+        for name, value in {**used.globals, **used.nonlocals}.items():
+            yield f"{name}={value!r}, which fn={fn.__qualname__} uses,", value
+
+
+def _is_plain(tensor: Any, torch: Any) -> bool:
+    usual = tensor.layout == torch.strided and tensor.device.type == "cpu" and not tensor.requires_grad
+    return usual and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.__dict__)
+
+
+def _tensor(octets: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.from_numpy(octets).view(getattr(torch, dtype)).view(shape)

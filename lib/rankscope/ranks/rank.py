@@ -1,0 +1,131 @@
+"""What a worker of `launch` does: it joins the group, calls the function, says what came of it, and waits.
+
+A rank that has its result stays until all have theirs: a peer that left early would break the connections of those
+that still read from it. Then it is killed. A regular exit would gain nothing, and hangs now and then where a
+DistributedDataParallel outlives its group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import pickling
+from .host import num_cores
+from .namespaces import enter
+from .worker import WorkerLine, flush
+
+_LATER_S = 10.0  # the group waits longer than the caller, whose error says more
+_LOST_PEER = re.compile("connection (was |is )?(closed|reset|refused|lost|aborted)|broken pipe|by peer", re.IGNORECASE)
+
+
+class Returned(NamedTuple):
+    """The result is in a file of the folder."""
+
+
+class Unable(NamedTuple):
+    """The rank cannot be what was asked for."""
+
+    reason: str
+
+
+class Failure(NamedTuple):
+    """Why a rank has no result: in a line, at length, and the error itself, pickled, where it can be."""
+
+    line: str
+    text: str
+    error: bytes | None = None
+    is_lost_peer: bool = False  # as where another rank has failed before
+
+
+@dataclass(frozen=True)
+class Rank:
+    """The work of all ranks."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    num_ranks: int
+    backend: str
+    timeout_s: float
+    folder: Path  # where ranks meet, and for results
+    networks: tuple[tuple[str, str], ...]  # a namespace and its interface for each rank that is in another one
+
+    def __call__(self, post: WorkerLine, rank: int) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if self.networks:
+            path, os.environ["GLOO_SOCKET_IFNAME"] = self.networks[rank]
+            enter(path)  # before anything is connected
+        for name in ("lo", "lo0"):  # ranks talk over loopback unless the environment says something else
+            if name in [interface for _, interface in socket.if_nameindex()]:
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+                os.environ.setdefault("NCCL_SOCKET_IFNAME", name)
+        try:
+            post.send(self._done(rank))
+        except BaseException as error:
+            flush()
+            post.send(_failure(error))
+            while True:  # with all that the error's frames hold: were it closed here, peers would fail on that
+                signal.pause()
+
+    def _done(self, rank: int) -> Returned | Unable | Failure:
+        """Call the function and keep its result."""
+        reason = self._joined(rank)
+        if reason:
+            return Unable(reason)
+        result = self.fn(*self.args)
+        _synchronize()
+        try:
+            pickling.write(self.folder / f"{rank}.result", result)
+        except Exception as error:
+            what = f"what fn returned cannot be sent back: {type(error).__name__}: {error}"
+            return Failure(what, what)
+        flush()
+        return Returned()
+
+    def _joined(self, rank: int) -> str:
+        """Join the group, with NCCL on the GPU of that number; return why that cannot be, if it cannot."""
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(max(1, num_cores() // self.num_ranks))
+        if self.backend == "nccl":
+            if not dist.is_nccl_available():
+                return f"backend='nccl' needs a torch that was built with NCCL, and {torch.__version__} was not"
+            gpus = torch.cuda.device_count()
+            if not gpus:
+                return "backend='nccl' needs a GPU for each rank, and there is none"
+            if self.num_ranks > gpus:
+                return f"num_ranks must be at most {gpus} with backend='nccl', a GPU each, got {self.num_ranks}"
+            torch.cuda.set_device(rank)
+        store = dist.FileStore(str(self.folder / "store"), self.num_ranks)  # type: ignore[attr-defined]
+        timeout = timedelta(seconds=self.timeout_s + _LATER_S)
+        dist.init_process_group(self.backend, store=store, rank=rank, world_size=self.num_ranks, timeout=timeout)
+        return ""
+
+
+def _synchronize() -> None:
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
+def _failure(error: BaseException) -> Failure:
+    begin = error.__traceback__  # what comes before the function's own frames is the same for every function
+    while begin and begin.tb_next and begin.tb_frame.f_code.co_filename == __file__:
+        begin = begin.tb_next
+    text = "".join(traceback.format_exception(type(error), error, begin)).rstrip()
+    pickled = None
+    with contextlib.suppress(Exception):
+        pickled = pickling.to_bytes(error)
+    is_lost_peer = isinstance(error, EOFError | ConnectionError) or bool(_LOST_PEER.search(str(error)))
+    return Failure(f"{type(error).__name__}: {error}", text, pickled, is_lost_peer)

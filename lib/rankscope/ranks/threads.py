@@ -1,0 +1,72 @@
+"""Ranks of one process: a thread each, with a real Gloo process group, for notebooks and tests."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from ..common.checks import function, number, whole
+from .errors import RankError
+from .host import MOST_RANKS
+
+Result = TypeVar("Result")
+
+
+def in_threads(num_ranks: int, work: Callable[[int, Any], Result], timeout_s: float = 60.0) -> list[Result]:
+    """Call ``work(rank, group)`` for each rank at once, and return what they return, by rank.
+
+    Each rank is a thread and `group` its own end of a real Gloo process group (``ProcessGroupGloo`` over loopback), to
+    be used directly, as in ``group.allreduce([tensor]).wait()``: there is no default group. Threads share the
+    interpreter: good for waiting and for talking to each other, not for computing at the same time.
+
+    A rank that raises takes its end of the group with it: the others fail at their next collective instead of waiting,
+    for `timeout_s` at most, and the first error surfaces as RankError. Raises ValueError for bad input.
+
+    >>> import torch
+    >>> def total(rank, group):
+    ...     tensor = torch.tensor([rank])
+    ...     group.allreduce([tensor]).wait()
+    ...     return tensor.item()
+    >>> in_threads(4, total)
+    [6, 6, 6, 6]
+    """
+    import torch.distributed as dist
+
+    function("work", work, "of rank and group")
+    num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    timeout = timedelta(seconds=number("timeout_s", timeout_s, above=0, high=10**9))
+    store = dist.HashStore()  # type: ignore[attr-defined]  # public, and left out of torch's own list
+    results: dict[int, Result] = {}
+    errors: list[tuple[int, BaseException]] = []
+
+    def be(rank: int) -> None:
+        try:
+            results[rank] = work(rank, dist.ProcessGroupGloo(store, rank, num_ranks, timeout))
+        except BaseException as error:
+            errors.append((rank, error))
+            let_go(error)
+
+    threads = [threading.Thread(target=be, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(num_ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for rank, cause in errors:
+        raise RankError(f"rank {rank} failed: {type(cause).__name__}: {cause}", rank) from cause
+    return [results[rank] for rank in range(num_ranks)]
+
+
+def let_go(error: BaseException) -> None:
+    """Clear the frames of an error, and of all that it came from: they hold the group."""
+    known: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in known:
+            known.add(id(one))
+            traceback.clear_frames(one.__traceback__)
+            waiting += [one.__cause__, one.__context__]
+            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else []

@@ -1,0 +1,145 @@
+"""Tensors of well-known models, and the multiplications of each layer, from which a training step is modelled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from ...common.checks import number, one_of, whole
+from .buckets import ParameterSpec
+from .step import LocalStep
+
+Shape = tuple[int, ...]
+_FLOAT32 = 4  # bytes
+
+
+class Layer(NamedTuple):
+    """Parameters by name, and how often a forward of one sample multiplies and adds in it; there may be none of either.
+
+    Its gradients are ready when the backward is through with it.
+    """
+
+    name: str
+    shapes: Mapping[str, Shape]
+    num_macs: int
+
+
+def small_cnn() -> Iterator[Layer]:
+    """Yield two convolutions and two linear layers for 28 × 28 images: PyTorch's MNIST example."""
+    yield _conv("conv1", 1, 32, 3, 26, bias=True)
+    yield _conv("conv2", 32, 64, 3, 24, bias=True)
+    yield _linear("fc1", 64 * 12 * 12, 128)
+    yield _linear("fc2", 128, 10)
+
+
+def resnet50() -> Iterator[Layer]:
+    """Yield ResNet-50 for 224 × 224 images (He and others, 2016), with strides where torchvision has them."""
+    yield from _conv_norm("conv1", 3, 64, 7, 112)
+    num_in, side = 64, 56
+    for stage, (width, num_blocks) in enumerate([(64, 3), (128, 4), (256, 6), (512, 3)], 1):
+        for block in range(num_blocks):
+            name, before = f"layer{stage}.{block}", side
+            side = side // 2 if stage > 1 and block == 0 else side
+            yield from _conv_norm(f"{name}.conv1", num_in, width, 1, before)
+            yield from _conv_norm(f"{name}.conv2", width, width, 3, side)
+            yield from _conv_norm(f"{name}.conv3", width, 4 * width, 1, side)
+            if block == 0:
+                yield from _conv_norm(f"{name}.downsample", num_in, 4 * width, 1, side)
+            num_in = 4 * width
+    yield _linear("fc", 2048, 1000)
+
+
+def gpt2(num_tokens: int = 1024) -> Iterator[Layer]:
+    """Yield GPT-2's smallest (Radford and others, 2019): 12 blocks of width 768; its head is the embedding's matrix."""
+    width, words = 768, 50257
+    yield Layer("embedding", {"wte": (words, width), "wpe": (1024, width)}, 0)
+    for block in range(12):
+        yield Layer(f"h.{block}.ln_1", _norm(width), 0)
+        yield _linear(f"h.{block}.attn.c_attn", width, 3 * width, times=num_tokens)
+        yield _attention(f"h.{block}.attn", width, num_tokens)
+        yield _linear(f"h.{block}.attn.c_proj", width, width, times=num_tokens)
+        yield Layer(f"h.{block}.ln_2", _norm(width), 0)
+        yield _linear(f"h.{block}.mlp.c_fc", width, 4 * width, times=num_tokens)
+        yield _linear(f"h.{block}.mlp.c_proj", 4 * width, width, times=num_tokens)
+    yield Layer("ln_f", _norm(width), 0)
+    yield Layer("head", {}, words * width * num_tokens)
+
+
+def llama_7b(num_tokens: int = 2048) -> Iterator[Layer]:
+    """Yield LLaMA-7B (Touvron and others, 2023): 32 blocks of width 4096, gated layers of width 11008, no biases."""
+    width, wide, words = 4096, 11008, 32000
+    yield Layer("embedding", {"weight": (words, width)}, 0)
+    for block in range(32):
+        for name in ("q_proj", "k_proj", "v_proj"):
+            yield _linear(f"{block}.{name}", width, width, bias=False, times=num_tokens)
+        yield _attention(f"{block}.attention", width, num_tokens)
+        yield _linear(f"{block}.o_proj", width, width, bias=False, times=num_tokens)
+        for name in ("gate_proj", "up_proj"):
+            yield _linear(f"{block}.{name}", width, wide, bias=False, times=num_tokens)
+        yield _linear(f"{block}.down_proj", wide, width, bias=False, times=num_tokens)
+        for name in ("input_norm", "post_norm"):
+            yield Layer(f"{block}.{name}", {"weight": (width,)}, 0)
+    yield Layer("norm", {"weight": (width,)}, 0)
+    yield _linear("head", width, words, bias=False, times=num_tokens)
+
+
+# The layers of each model that `architecture_step` knows, in the order of the forward.
+ARCHITECTURES: Mapping[str, Callable[[], Iterator[Layer]]] = {
+    "small CNN": small_cnn,
+    "ResNet-50": resnet50,
+    "GPT-2": gpt2,
+    "LLaMA-7B": llama_7b,
+}
+
+
+def architecture_step(name: str, num_samples: int, flops_per_s: float) -> LocalStep:
+    """Return the step of a rank that gets through `flops_per_s`, on so many images or sequences, gradients in float32.
+
+    A multiplication and its addition are two operations. The backward has twice the forward's, of each layer in turn
+    from the last to the first; what only moves bytes (norms, activations) takes no time, and there is no optimizer.
+
+    Raises ValueError for an unknown name and for numbers out of range.
+
+    >>> step = architecture_step("ResNet-50", num_samples=32, flops_per_s=20e12)
+    >>> len(step.parameters), step.num_bytes // 4, round(step.backward_s * 1e3, 1)
+    (161, 25557032, 26.2)
+    """
+    layers = list(ARCHITECTURES[one_of("name", name, tuple(ARCHITECTURES))]())
+    samples, rate = whole("num_samples", num_samples, 1), number("flops_per_s", flops_per_s, above=0)
+    forward_s = [2 * layer.num_macs * samples / rate for layer in layers]
+    through_s = 2 * np.cumsum(forward_s[::-1])[::-1]
+    specs, ready_s = [], []
+    for layer, ready in zip(layers, through_s.tolist(), strict=True):
+        for tensor, shape in layer.shapes.items():
+            specs.append(ParameterSpec(f"{layer.name}.{tensor}", _FLOAT32 * math.prod(shape)))
+            ready_s.append(ready)
+    return LocalStep(tuple(specs), np.array(ready_s), sum(forward_s), float(through_s[0]))
+
+
+def _conv(name: str, num_in: int, num_out: int, size: int, side: int, bias: bool = False) -> Layer:
+    """A convolution whose output has that many pixels a side."""
+    weight = {"weight": (num_out, num_in, size, size)}
+    shapes: dict[str, Shape] = weight | ({"bias": (num_out,)} if bias else {})
+    return Layer(name, shapes, num_out * num_in * size**2 * side**2)
+
+
+def _conv_norm(name: str, num_in: int, num_out: int, size: int, side: int) -> Iterator[Layer]:
+    yield _conv(name, num_in, num_out, size, side)
+    yield Layer(f"{name}.bn", _norm(num_out), 0)
+
+
+def _linear(name: str, num_in: int, num_out: int, bias: bool = True, times: int = 1) -> Layer:
+    shapes: dict[str, Shape] = {"weight": (num_out, num_in), **({"bias": (num_out,)} if bias else {})}
+    return Layer(name, shapes, num_in * num_out * times)
+
+
+def _norm(width: int) -> dict[str, Shape]:
+    return {"weight": (width,), "bias": (width,)}
+
+
+def _attention(name: str, width: int, num_tokens: int) -> Layer:
+    """Every token with every other, twice: scores, and the sum that they weigh."""
+    return Layer(name, {}, 2 * width * num_tokens**2)

@@ -1,0 +1,168 @@
+"""`CapSweep`: steps measured at several bucket caps, next to what the model predicts for them, and their file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ...common import storage
+from ...common.checks import number, truth
+from ...common.frozen import checked, each, frozen, optional
+from ...provenance import checked_provenance
+from .buckets import Buckets, buckets_of
+from .cost import CostTable, Seconds
+from .observed import Iterations, StoredParameter
+from .step import Contention, LocalStep, simulate
+
+FORMAT, VERSION = "rankscope cap sweeps", 1
+
+
+@frozen
+class MeasuredCap(Iterations):
+    """The seconds of each step at one cap (None is DDP's default), which of them were clean, and the buckets."""
+
+    bucket_cap_mb: float | None = checked(optional, number, above=0)
+    buckets: Buckets = checked(buckets_of)
+    step_s: tuple[float, ...] = checked(each, number, above=0)
+    clean: tuple[bool, ...] = checked(each, truth)
+
+
+@frozen(eq=False)
+class CapSweep:
+    """What one module's step takes at several caps on some ranks, and all that the model predicts it from.
+
+    None of that was fitted to these steps: `local` is the step without allreduces, `cost` the allreduce by itself, and
+    `contention` that of a module made for the fit. `provenance` is as a Profile's.
+    """
+
+    name: str = checked(str)
+    provenance: Mapping[str, Any] = checked(checked_provenance)
+    local: LocalStep = checked(LocalStep)
+    cost: CostTable = checked(CostTable)
+    contention: Contention = checked(Contention)
+    measured: tuple[MeasuredCap, ...] = checked(each, MeasuredCap)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.measured:
+            raise ValueError("measured must have at least one cap, and has none")
+
+    @property
+    def num_ranks(self) -> int:
+        return int(self.provenance["num_ranks"])
+
+    @property
+    def network(self) -> str:
+        return str(self.provenance["network"])
+
+    @property
+    def caps_mb(self) -> tuple[float | None, ...]:
+        return tuple(one.bucket_cap_mb for one in self.measured)
+
+    @property
+    def measured_s(self) -> Seconds:
+        """The median step at each cap."""
+        return np.array([one.median_s for one in self.measured])
+
+    def predicted_s(self, contention: Contention | None = None) -> Seconds:
+        """Return the predicted step at each cap, with the buckets that DDP had; by default with the sweep's contention.
+
+        >>> load_sweeps("notebooks/profiles/ddp_steps.json")[0].predicted_s().shape  # doctest: +SKIP
+        (5,)
+        """
+        slow = self.contention if contention is None else contention
+        steps = (simulate(self.local, self.cost, buckets=one.buckets, contention=slow) for one in self.measured)
+        return np.array([step.makespan_s for step in steps])
+
+
+class _StoredLocalStep(storage.StoredPart):
+    parameters: list[StoredParameter]
+    ready_s: list[float | None]
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    unpack_s: float
+
+
+class _StoredCost(storage.StoredPart, array_like=True):
+    num_bytes: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
+class _StoredContention(storage.StoredPart, array_like=True):
+    compute: float
+    communication: float
+
+
+class _StoredCap(storage.StoredPart, array_like=True):
+    bucket_cap_mb: float | None
+    buckets: list[list[int]]
+    step_s: tuple[float, ...]
+    clean: tuple[storage.Mark, ...]
+
+
+class _StoredSweep(storage.StoredPart):
+    name: str
+    provenance: dict[str, Any]
+    local: _StoredLocalStep
+    cost: _StoredCost
+    contention: _StoredContention
+    measured: list[_StoredCap]
+
+
+class _StoredSweeps(storage.StoredFile):
+    torch: str
+    date: str
+    command: str
+    sweeps: list[_StoredSweep]
+
+
+def load_sweeps(path: storage.PathLike) -> list[CapSweep]:
+    """Read the sweeps of a file such as notebooks/profiles/ddp_steps.json: one for each module on some ranks.
+
+    Raises StorageError, in one line that names the file, for any other file and for one that was damaged or changed;
+    OSError if it cannot be opened.
+    """
+    return storage.load(path, FORMAT, VERSION, _StoredSweeps, _sweeps)
+
+
+def _sweeps(stored: _StoredSweeps) -> list[CapSweep]:
+    found = []
+    for place, one in enumerate(stored.sweeps):
+        with storage.within(f"sweeps[{place}]"):
+            found.append(_sweep(one))
+    return found
+
+
+def _sweep(stored: _StoredSweep) -> CapSweep:
+    local = stored.local
+    with storage.within("local"):
+        step = LocalStep(
+            tuple([spec.value() for spec in local.parameters]),
+            np.array(local.ready_s, float),
+            local.forward_s,
+            local.backward_s,
+            local.optimizer_s,
+            local.unpack_s,
+        )
+    return CapSweep(
+        stored.name,
+        stored.provenance,
+        step,
+        CostTable(stored.cost.num_bytes, stored.cost.seconds),
+        Contention(stored.contention.compute, stored.contention.communication),
+        tuple(
+            [
+                MeasuredCap(
+                    one.bucket_cap_mb, buckets_of("buckets", one.buckets), one.step_s, tuple(map(bool, one.clean))
+                )
+                for one in stored.measured
+            ]
+        ),
+    )
+
+
+def _cap(stored: _StoredCap) -> MeasuredCap:
+    buckets = buckets_of("buckets", stored.buckets)
+    return MeasuredCap(stored.bucket_cap_mb, buckets, stored.step_s, tuple(map(bool, stored.clean)))

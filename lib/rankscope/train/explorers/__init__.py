@@ -1,0 +1,1 @@
+"""Explorers of a training step; `rankscope.explorers` offers them."""

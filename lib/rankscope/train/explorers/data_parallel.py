@@ -1,0 +1,118 @@
+"""The explorer of notebook 10: a step of DataParallel over one of DDP, and what passes GPU 0's port."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ...cluster import Link
+from ...common.units import decimal_words, time_words, times_in_one_unit
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
+from ...explorers.opening import shows
+from ...figures.marks import Drawing
+from ...figures.timelines import draw_timeline
+from ...timeline import Timeline
+from ..data_parallel.model import StepCosts, StepSizes, chunk_sizes, simulate, traffic
+from ..ddp.architectures import ARCHITECTURES, architecture_step
+
+# Bytes of one sample: a float32 image or int64 tokens, and float32 scores of each class or of each token's successor.
+SAMPLE_BYTES = {
+    "small CNN": (28 * 28 * 4, 10 * 4),
+    "ResNet-50": (3 * 224 * 224 * 4, 1000 * 4),
+    "GPT-2": (1024 * 8, 1024 * 50257 * 4),
+    "LLaMA-7B": (2048 * 8, 2048 * 32000 * 4),
+}
+BATCHES = {f"{number} samples": number for number in (8, 9, 16, 32, 64, 128, 256, 512)}
+RATES = {f"{number} TFLOP/s": number * 1e12 for number in (5, 10, 20, 40, 100, 200, 400)}
+# DataParallel copies from GPU to GPU, so this explorer needs a link's own latency and bandwidth. It has no list of
+# networks, because those are times of allreduces. DDP's ring runs over the same link, for a fair comparison.
+LINKS = {
+    "1 GB/s, 50 µs (10 GbE)": Link(50e-6, 1e9),
+    "12 GB/s, 10 µs (PCIe 3)": Link(10e-6, 12e9),
+    "24 GB/s, 10 µs (PCIe 4)": Link(10e-6, 24e9),
+    "200 GB/s, 3 µs (NVLink)": Link(3e-6, 200e9),
+}
+SETTINGS = (
+    Setting("model", "ResNet-50", ARCHITECTURES, "model"),
+    Setting("num_gpus", 4, range(2, 9), "GPUs"),
+    Setting("batch", "64 samples", Steps(BATCHES), "batch of all GPUs"),
+    Setting("rate", "40 TFLOP/s", Steps(RATES), "speed of a GPU"),
+    Setting("link", "12 GB/s, 10 µs (PCIe 3)", LINKS, "link"),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "8 GPUs": {"num_gpus": 8},
+    "512 samples": {"batch": "512 samples"},
+    "NVLink": {"link": "200 GB/s, 3 µs (NVLink)"},
+    "GPT-2: large outputs": {"model": "GPT-2"},
+    "9 samples, 8 GPUs": {"num_gpus": 8, "batch": "9 samples"},
+}
+_LANES = {"data_parallel": ("DP", "DP port"), "ddp": ("DDP", "DDP port")}
+
+
+def sizes(now: Now) -> StepSizes:
+    """Return what a step moves: gradients in float32, as large as the parameters."""
+    return StepSizes(BATCHES[now.batch], *SAMPLE_BYTES[now.model], _one_sample(now)[2])
+
+
+@lru_cache(maxsize=8)
+def step(now: Now, how: str, num_gpus: int) -> Timeline:
+    """Return a step of DataParallel or of DDP on so many GPUs."""
+    forward_s, backward_s, _ = _one_sample(now)
+    return simulate(sizes(now), num_gpus, StepCosts(LINKS[now.link], forward_s, backward_s), how)
+
+
+def picture(now: Now) -> Drawing:
+    """Both steps on one axis: of each GPU what it computes and what passes its port."""
+    found = {how: step(now, how, now.num_gpus) for how in _LANES}
+    both = [
+        span._replace(lane=name)
+        for how, names in _LANES.items()
+        for lane, name in zip(("compute", "link"), names, strict=True)
+        for span in found[how].select(lane=lane)
+        if span.stop_s > span.start_s  # the loss takes no time here
+    ]
+    data_parallel, ddp = times_in_one_unit(*[spans.makespan_s for spans in found.values()])
+    title = f"{now.model} on {now.num_gpus} GPUs: a step takes {data_parallel} with DataParallel (DP), {ddp} with DDP"
+    return draw_timeline(Timeline.of(both), title)
+
+
+def report(now: Now) -> list[str]:
+    """The step on one GPU and on all, what the ports carry, and who is idle."""
+    alone_s, moved = step(now, "data_parallel", 1).makespan_s, sizes(now)
+    lines = [f"one GPU alone: {time_words(alone_s)} per step"]
+    for how, name in (("data_parallel", "DataParallel"), ("ddp", "DDP, no overlap")):
+        spans, port_bytes = step(now, how, now.num_gpus), traffic(moved, now.num_gpus, how).port_bytes
+        computing = spans.select(rank=0, lane="compute").busy_s / spans.makespan_s
+        lines.append(
+            f"{name}: {alone_s / spans.makespan_s:.2f} times as fast as one GPU; GPU 0 computes {computing:.0%} of the "
+            f"step; its port carries {decimal_words(port_bytes[0])}, the last GPU's {decimal_words(port_bytes[-1])}"
+        )
+    outputs = decimal_words(2 * moved.batch_size * moved.output_bytes)
+    lines.append(f"GPU 0 also holds all outputs and their gradients with DataParallel: {outputs}")
+    if (used := len(chunk_sizes(moved.batch_size, now.num_gpus))) < now.num_gpus:
+        lines.append(f"DataParallel uses {used} of {now.num_gpus} GPUs: it cuts the batch as torch.chunk does")
+    return lines
+
+
+def _one_sample(now: Now) -> tuple[float, float, int]:
+    """Seconds of forward and of backward, and the bytes of the gradients."""
+    local = architecture_step(now.model, 1, RATES[now.rate])
+    return local.forward_s, local.backward_s, local.num_bytes
+
+
+ON_THE_SITE = {
+    "model": ALL,
+    "num_gpus": (2, 3, 4, 6, 8),
+    "batch": ("9 samples", "64 samples", "512 samples"),
+    "link": ALL,
+    "rate": ("10 TFLOP/s", "40 TFLOP/s"),
+}
+
+
+@shows(SETTINGS, title="DataParallel against DDP", notebook="10_dataparallel_against_ddp", on_the_site=ON_THE_SITE)
+def data_parallel() -> Explorer:
+    """Return controls over a step of DataParallel and one of DDP, on the same GPUs with the same batch.
+
+    Ports carry one message at a time. DDP's allreduce is one ring after the backward: no overlap.
+    """
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS)

@@ -1,0 +1,181 @@
+"""The explorer of notebook 09: buckets, network and model, and which part of the allreduces a step cannot hide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from ...common.checks import count_of, printable
+from ...common.units import bytes_words, parse_bytes, time_words, times_in_one_unit
+from ...explorers import networks
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps, sizes
+from ...explorers.networks import BY_HAND, Networks, has_network
+from ...explorers.opening import Given, shows
+from ...figures.marks import Drawing
+from ...figures.timelines import draw_timeline
+from ...networks import Measured
+from ...timeline import Timeline
+from ..ddp.architectures import ARCHITECTURES, architecture_step
+from ..ddp.recommend import CapCandidate, Recommendation, recommend
+from ..ddp.step import Contention, LocalStep, simulate
+from ..figures.ddp import draw_caps
+
+DEFAULT_CAP = "default"
+CAPS = Steps((*sizes(20, 24), ("25 MiB (default)", DEFAULT_CAP), *sizes(25, 35)))
+_NETWORK, _NUM_RANKS, *_LINK = networks.SETTINGS
+SETTINGS = (
+    Setting("model", "ResNet-50", ARCHITECTURES, "model"),
+    _NETWORK,
+    _NUM_RANKS,
+    Setting("cap", DEFAULT_CAP, CAPS, "bucket cap", "bucket_cap_mb; with the default the first bucket has 1 MiB"),
+    Setting("num_samples", 32, Steps((1, 2, 4, 8, 16, 32, 64, 128, 256)), "batch size per rank"),
+    Setting("tflops", 40, Steps((1, 2, 5, 10, 20, 40, 60, 80, 100, 150, 200, 300, 400, 500)), "TFLOP/s per rank"),
+    *_LINK,
+    Setting(
+        "slower",
+        0,
+        Steps((0, 5, 10, 20, 30, 50, 75, 100, 150, 200)),
+        "contention [%]",
+        "by how much computing and communicating slow each other down",
+    ),
+    Setting("accumulation", 1, range(1, 9), "micro-batches per step"),
+    Setting("overlap", True, (False, True), "overlap"),
+)
+# Parameters, gradients and Adam's two moments of LLaMA-7B take 108 GB in float32. So a rank of DDP needs a GPU like the
+# B200 with its 180 GB, and next to all that only the activations of a few sequences of 2,048 tokens fit. Somebody who
+# trains it that way accumulates: 64 ranks with 8 micro-batches of one sequence have a million tokens per step.
+_LLAMA = {"model": "LLaMA-7B", "network": "nccl:b200", "num_ranks": 64, "num_samples": 1, "tflops": 500}
+_SLOW = {"network": BY_HAND, "gb_per_s": 3}
+PRESETS: dict[str, dict[str, Any]] = {
+    "ResNet-50 on 32 A100s": {"network": networks.DEFAULT},
+    "everything in one bucket": {"cap": "128 MiB"},
+    "no overlap": {"overlap": False},
+    "two V100s on 25 GbE": {"network": "v100_25gbe_2x1_no_gdr", "tflops": 10},
+    "a small CNN over Gloo": {"model": "small CNN", "network": "loopback, two cores", "tflops": 1},
+    "a network of 3 GB/s": _SLOW,
+    "the same, 4 micro-batches": {**_SLOW, "accumulation": 4},
+    "GPT-2, contention 100 %": {"model": "GPT-2", "slower": 100},
+    "the same without overlap": {"model": "GPT-2", "slower": 100, "overlap": False},
+    "LLaMA-7B on 64 B200s": {**_LLAMA, "accumulation": 8},
+}
+_CAPS_MB = tuple(2.0**power for power in range(16))
+_local = lru_cache(maxsize=8)(architecture_step)
+
+
+def local(now: Now) -> LocalStep:
+    return _local(now.model, now.num_samples, now.tflops * 1e12)
+
+
+def cap_mb(now: Now) -> float | None:
+    return None if now.cap == DEFAULT_CAP else parse_bytes("cap", now.cap) / 2**20
+
+
+def options(now: Now) -> dict[str, Any]:
+    slower = 1 + now.slower / 100
+    return {"contention": Contention(slower, slower), "accumulation": now.accumulation, "overlap": now.overlap}
+
+
+class Training:
+    """What the explorer shows of a step on some networks."""
+
+    def __init__(self, networks: Networks) -> None:
+        self.networks = networks
+        self.recommended = lru_cache(maxsize=1)(self._recommended)  # pictures and report ask for the same
+
+    def timeline(self, now: Now) -> Timeline:
+        """Return one step."""
+        return simulate(local(now), self.networks.cost(now), bucket_cap_mb=cap_mb(now), **options(now))
+
+    def _recommended(self, now: Now) -> Recommendation:
+        """Return the best cap: of yours, and of those up to the first that holds all gradients."""
+        step, yours = local(now), cap_mb(now)
+        enough_mb = next(cap for cap in _CAPS_MB if cap * 2**20 >= step.num_bytes)
+        caps_mb = [cap for cap in _CAPS_MB if cap <= enough_mb or cap == yours]
+        return recommend(step, self.networks.cost(now), caps_mb=caps_mb, **options(now))
+
+    def picture(self, now: Now) -> Drawing:
+        """One step."""
+        spans, cap = self.timeline(now), cap_mb(now)
+        words = "DDP's default cap" if cap is None else f"a cap of {cap:g} MiB"
+        where = count_of(self.networks.num_ranks(now), "rank")
+        title = f"{now.model} on {where} with {words}: {time_words(spans.makespan_s)} per step"
+        return draw_timeline(spans, title=title)
+
+    def caps(self, now: Now) -> Drawing:
+        """A step with DDP's default and with other caps."""
+        return draw_caps(self.recommended(now), cap_mb(now))
+
+    def report(self, now: Now) -> list[str]:
+        """The parts of a step, what is recommended, and where the times of allreduces are from."""
+        step, found = local(now), self.recommended(now)
+        mine = _candidate(found, cap_mb(now))
+        held_s = mine.step_s - mine.wait_s - found.alone_s
+        if held_s <= 1e-9:  # a sum in another order
+            held_s = 0.0
+        at_once_s = float(self.networks.cost(now)(step.num_bytes))
+        times = (step.backward_s, mine.step_s, found.alone_s, held_s, mine.wait_s, at_once_s)
+        backward, whole, alone, held, wait, at_once = times_in_one_unit(*times)
+        gradients = f"{count_of(len(step.parameters), 'gradient')} of {bytes_words(step.num_bytes)}"
+        ranks = count_of(self.networks.num_ranks(now), "rank")
+        return [
+            f"{now.model}: {gradients}, {backward} of backward per micro-batch; {ranks}",
+            f"{whole} per step: computing alone {alone}, held up {held}, waiting {wait} (exposed communication)",
+            f"one allreduce of all gradients would take {at_once} by itself",
+            *str(found).splitlines(),
+            *self.networks.about(now, step.num_bytes),
+        ]
+
+    def without_effect(self, now: Now) -> dict[str, str]:
+        """What the network fixes, and contention where computing and communicating never happen at the same time."""
+        reasons = self.networks.without_effect(now)
+        if not now.overlap:
+            reasons["slower"] = "without overlap, computing and communicating never slow each other down"
+        return reasons
+
+
+def _candidate(found: Recommendation, cap: float | None) -> CapCandidate:
+    return next(one for one in (found.default, *found.candidates) if one.bucket_cap_mb == cap)
+
+
+def networks_of(given: Given) -> dict[str, Measured]:
+    """Return the profiles of machines with GPUs that have a network, of those that a gallery was given."""
+    networks = {}
+    for name, profile in given.profiles.items():
+        if profile.provenance.get("gpus") and has_network(profile):
+            networks[printable(str(name))] = profile
+    return networks
+
+
+ON_THE_SITE = {
+    "model": ("ResNet-50", "GPT-2"),
+    "network": ("abci_a100_4x8", "l40s_4", "nccl:h100", "loopback, two cores", "latency and bandwidth"),
+    "cap": ("default", "8 MiB", "128 MiB"),
+    "gb_per_s": (3, 25),
+    "slower": (0, 100),
+    "accumulation": (1, 4),
+    "overlap": ALL,
+}
+
+
+@shows(
+    SETTINGS,
+    title="DDP's buckets and overlap",
+    notebook="09_ddp_buckets_and_overlap",
+    inputs=networks_of,
+    on_the_site=ON_THE_SITE,
+)
+def ddp(profiles: Mapping[str, Measured] | None = None) -> Explorer:
+    """Return controls over one step, its time with other caps, its parts, and the cap that is recommended.
+
+    The networks are machines of the bank, NCCL's model, recorded Gloo, and latency and bandwidth set by hand.
+    `profiles`, by name, come before them. A network that was measured has its own number of ranks. `tflops` is the
+    speed of a rank, and `slower` says by how many per cent computing and communicating slow each other down.
+
+    Raises ValueError for what is no profile, and for a profile without the backend's own allreduce.
+    """
+    shown = Training(Networks(profiles))
+    settings = shown.networks.settings(SETTINGS)
+    presets = {label: own for label, own in PRESETS.items() if shown.networks.offers(own.get("network"))}
+    pictures = {"picture": shown.picture, "caps": shown.caps}
+    return Explorer(settings, pictures, shown.report, presets, shown.without_effect, derived=shown.networks.derived)

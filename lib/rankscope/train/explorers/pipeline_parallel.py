@@ -1,0 +1,115 @@
+"""The explorer of notebook 18: schedules of a pipeline, their bubble, their activations and their traffic."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from ...cluster import Link
+from ...common.units import decimal_words, time_words
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
+from ...explorers.opening import shows
+from ...figures.marks import Drawing
+from ...figures.timelines import draw_timeline
+from ...timeline import Timeline
+from ..pipeline_parallel.model import simulate, traffic
+from ..pipeline_parallel.schedule import PIPELINES, PipelineSchedule, bubble_share, build
+
+# Stages send activations from rank to rank, which needs a link. Networks of other explorers are times of allreduces.
+LINKS = {
+    "free": None,
+    "200 GB/s, 3 µs": Link(3e-6, 200e9),
+    "25 GB/s, 10 µs": Link(10e-6, 25e9),
+    "1 GB/s, 50 µs": Link(50e-6, 1e9),
+}
+NAMES = {"gpipe": "GPipe", "one_f_one_b": "1F1B", "interleaved_1f1b": "interleaved 1F1B"}
+SETTINGS = (
+    Setting("schedule", "one_f_one_b", tuple((NAMES[name], name) for name in PIPELINES), "schedule"),
+    Setting("num_ranks", 4, range(1, 9), "ranks"),
+    Setting("num_microbatches", 8, range(1, 33), "microbatches"),
+    Setting("num_chunks", 2, range(1, 4), "chunks per rank"),
+    Setting("forward_ms", 10, range(1, 51), "forward [ms]"),
+    Setting("backward_percent", 200, Steps(range(0, 401, 25)), "backward [% of forward]"),
+    Setting("link", "free", LINKS, "link"),
+    Setting("activation_mb", 4, Steps((0, 1, 2, 4, 8, 16, 32, 64)), "activations per cut [MB]"),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "GPipe": {"schedule": "gpipe"},
+    "1F1B": {},
+    "1F1B, 32 microbatches": {"num_microbatches": 32},
+    "interleaved 1F1B": {"schedule": "interleaved_1f1b"},
+    "interleaved on a slow link": {"schedule": "interleaved_1f1b", "link": "1 GB/s, 50 µs"},
+    "one microbatch": {"num_microbatches": 1},
+}
+
+
+def plan(now: Now) -> PipelineSchedule:
+    """Return the schedule. Only interleaved 1F1B has chunks; its microbatches are rounded up to full rounds."""
+    number, chunks = now.num_microbatches, 1
+    if now.schedule == "interleaved_1f1b":
+        chunks = now.num_chunks
+        while number % max(1, number // now.num_ranks):
+            number += 1
+    return build(now.schedule, now.num_ranks, number, chunks)
+
+
+@lru_cache(maxsize=1)  # the picture and the report ask for the same
+def step(now: Now) -> tuple[PipelineSchedule, Timeline, float]:
+    """Return the schedule, its timeline, and the share of it in which ranks are idle."""
+    schedule, forward_s = plan(now), now.forward_ms / 1e3
+    backward_s = forward_s * now.backward_percent / 100
+    spans = simulate(schedule, forward_s, backward_s, LINKS[now.link], now.activation_mb * 1e6)
+    busy_s = sum(spans.select(rank=rank, lane="compute").busy_s for rank in range(now.num_ranks))
+    return schedule, spans, 1 - busy_s / (now.num_ranks * spans.makespan_s)
+
+
+def picture(now: Now) -> Drawing:
+    """One step."""
+    schedule, spans, bubble = step(now)
+    title = f"{NAMES[schedule.name]}: {time_words(spans.makespan_s)} per step, {bubble:.0%} of it bubble"
+    return draw_timeline(spans, title=title)
+
+
+def report(now: Now) -> list[str]:
+    """The bubble, also with free links, the activations kept and the bytes sent."""
+    schedule, _, bubble = step(now)
+    formula = bubble_share(schedule.name, schedule.num_ranks, schedule.num_microbatches, schedule.num_chunks)
+    kept = [f"{activations / schedule.num_chunks:g}" for activations in schedule.activations_in_flight()]
+    sent_bytes = max(traffic(schedule, now.activation_mb * 1e6))
+    lines = [
+        schedule.to_text().splitlines()[0],
+        f"bubble: {bubble:.1%} of the step; {formula} = {float(formula):.1%} where links are free",
+        f"activations kept per rank, in microbatches: {', '.join(kept)}",
+        f"each rank sends at most {decimal_words(sent_bytes)} per step",
+    ]
+    if schedule.num_microbatches != now.num_microbatches:
+        lines.append(f"({now.num_microbatches} microbatches do not fill its rounds)")
+    return lines
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """Chunks, where there is one per rank, and links that carry nothing."""
+    found = {}
+    if now.schedule != "interleaved_1f1b":
+        found["num_chunks"] = f"{now.schedule} has one chunk per rank"
+    if now.num_ranks == 1:
+        found |= dict.fromkeys(("link", "activation_mb"), "one rank sends nothing")
+    return found
+
+
+ON_THE_SITE = {
+    "schedule": ALL,
+    "num_ranks": (2, 4, 6),
+    "num_microbatches": (1, 2, 4, 8, 32),
+    "num_chunks": (2, 3),
+    "link": ALL,
+}
+
+
+@shows(SETTINGS, title="Pipelines and their bubbles", notebook="18_pipelines", on_the_site=ON_THE_SITE)
+def pipeline_parallel() -> Explorer:
+    """Return controls over one step of a pipeline schedule, its bubble, and what it keeps and sends.
+
+    Only interleaved 1F1B has chunks. Where microbatches do not fill its rounds, it takes the next number that does.
+    """
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -1,0 +1,86 @@
+"""The explorer of notebook 12: three ranks with different numbers of batches, and four ways to handle that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...common.checks import count_of
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
+from ...explorers.opening import shows
+from ...figures.marks import Drawing
+from ...figures.timelines import COMMUNICATION, draw_timeline
+from ...sampling import Assignment, audit
+from ..uneven.model import HANDLINGS, predict, simulate
+
+SETTINGS = (
+    Setting("rank_0", 2, range(1, 13), "batches of rank 0"),
+    Setting("rank_1", 3, range(1, 13), "batches of rank 1"),
+    Setting("rank_2", 5, range(1, 13), "batches of rank 2"),
+    Setting("allreduce_ms", 20, Steps((*range(0, 100, 10), *range(100, 201, 20))), "allreduce [ms]"),
+    Setting("handling", "hang", HANDLINGS, "handling"),
+    Setting("divide_by_initial", True, (False, True), "divide by all ranks"),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "the job hangs": {},
+    "drop the rest": {"handling": "drop"},
+    "pad the short ones": {"handling": "pad"},
+    "Join": {"handling": "join"},
+    "Join, divided by the ranks that are left": {"handling": "join", "divide_by_initial": False},
+    "equal batches": {"rank_0": 3, "rank_2": 3},
+}
+_STEP_S, _TIMEOUT_S, _BATCH_SIZE = 0.1, 1.0, 8
+
+
+def picture(now: Now) -> Drawing:
+    """What runs when: steps of 100 ms, and allreduces that give up after a second."""
+    batches = _batches(now)
+    late = [str(rank) for rank, number in enumerate(batches) if number > min(batches)]
+    ending = "the epoch ends"
+    if now.handling == "hang" and late:
+        ending = f"{'rank' if len(late) == 1 else 'ranks'} {' and '.join(late)} cannot go on"
+    spans = simulate(batches, now.handling, _STEP_S, now.allreduce_ms * 1e-3, _TIMEOUT_S)
+    return draw_timeline(spans, f"{now.handling}: {ending}", COMMUNICATION | {"shadow"})
+
+
+def report(now: Now) -> list[str]:
+    """What happens to samples and gradients, with batches of eight."""
+    batches = _batches(now)
+    shards = np.split(np.arange(sum(batches) * _BATCH_SIZE), np.cumsum(batches)[:-1] * _BATCH_SIZE)
+    epoch = Assignment(sum(batches) * _BATCH_SIZE, tuple(shards)).with_loader(_BATCH_SIZE)
+    predicted = predict(epoch, now.handling, now.divide_by_initial)
+    found, weights = audit(predicted.trained), predicted.weights
+    relative = weights / weights.sum() * weights.size
+    return [
+        f"{count_of(epoch.size, 'sample')}: {found.dropped} lost, {found.duplicates} repeated",
+        f"sum of the ranks' weights, step by step: {', '.join(f'{one:.3g}' for one in predicted.scale)}",
+        f"each sample counts {relative.min():.2f} to {relative.max():.2f} times its fair share",
+    ]
+
+
+def _batches(now: Now) -> list[int]:
+    return [now.rank_0, now.rank_1, now.rank_2]
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """What to divide by, where that makes no difference."""
+    if now.handling != "join":
+        return {"divide_by_initial": "only Join lets you choose what to divide by"}
+    return {} if len({*_batches(now)}) > 1 else {"divide_by_initial": "all ranks take part in each step"}
+
+
+ON_THE_SITE = {
+    "rank_0": (1, 2, 3, 5, 8),
+    "rank_1": (1, 3, 5, 8),
+    "rank_2": (1, 3, 5),
+    "allreduce_ms": (0, 20, 100),
+    "handling": ALL,
+    "divide_by_initial": ALL,
+}
+
+
+@shows(SETTINGS, title="Ranks that run out of batches", notebook="12_uneven_inputs", on_the_site=ON_THE_SITE)
+def uneven() -> Explorer:
+    """Return controls over an epoch of three ranks with different numbers of batches, and what it does to samples."""
+    return Explorer(SETTINGS, {"picture": picture}, report, PRESETS, without_effect)

@@ -1,0 +1,108 @@
+"""The explorer of notebook 11: the memory per rank with ZeRO's stages, and whether it fits."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from ...common.units import decimal_words
+from ...explorers.explorer import ALL, Explorer, Now, Setting, Steps
+from ...explorers.opening import shows
+from ...figures.marks import Drawing
+from ..figures.memory import draw_memory
+from ..zero import model
+from ..zero.model import OPTIMIZERS, RECIPES, ZeroMemory
+
+MODELS = {
+    "125 M": 125_000_000,
+    "1.5 B": 1_500_000_000,
+    "7.5 B": 7_500_000_000,
+    "13 B": 13_000_000_000,
+    "70 B": 70_000_000_000,
+    "175 B": 175_000_000_000,
+}
+LIMITS_BYTES = {"24 GB": 24e9, "80 GB": 80e9, "141 GB": 141e9}
+YOURS = "your module"
+SETTINGS = (
+    Setting("model", "7.5 B", MODELS, "parameters"),
+    Setting("recipe", "mixed", RECIPES, "recipe"),
+    Setting("optimizer", "adam", OPTIMIZERS, "optimizer"),
+    Setting("num_ranks", 64, Steps(2**power for power in range(13)), "ranks"),
+    Setting("stage", 1, range(4), "stage"),
+    Setting(
+        "layer_millions",
+        0,
+        Steps((0, 10, 20, 50, 100, 200, 300, 500, 1000, 2000)),
+        "largest layer [million]",
+    ),
+    Setting("activations_gb", 0, Steps((0, 1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)), "activations [GB]"),
+    Setting("buckets", False, (False, True), "DDP's buckets"),
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "7.5 B on 64 ranks, stage 3": {"stage": 3},
+    "the same in float32": {"stage": 3, "recipe": "fp32"},
+    "70 B on 8 ranks": {"model": "70 B", "num_ranks": 8, "stage": 3},
+    "70 B on 512 ranks, with its layers": {"model": "70 B", "num_ranks": 512, "stage": 3, "layer_millions": 1000},
+    "one rank: nothing to share": {"num_ranks": 1, "stage": 3},
+}
+
+
+def memory(module: Any, now: Now, stage: int) -> ZeroMemory:
+    """Return the memory per rank with a stage. No layer is larger than its model; stages 0 and 1 alone have buckets."""
+    size = _size(module, now)
+    layer = {} if size is module else {"largest_layer": min(now.layer_millions * 10**6, size)}
+    return model.memory(
+        size,
+        now.num_ranks,
+        stage,
+        now.recipe,
+        now.optimizer,
+        buckets=now.buckets and stage < 2,
+        activation_bytes=now.activations_gb * 10**9,
+        **layer,
+    )
+
+
+def picture(module: Any, now: Now) -> Drawing:
+    """The four stages, the chosen one framed, and the memory of GPUs on sale."""
+    found = {f"stage {stage}": memory(module, now, stage) for stage in range(4)}
+    name = f"stage {now.stage}"
+    title = f"{now.model} on {now.num_ranks} ranks: {decimal_words(found[name].total_bytes)} per rank in {name}"
+    return draw_memory(found, LIMITS_BYTES, name, title)
+
+
+def report(module: Any, now: Now) -> list[str]:
+    """The terms of the chosen stage, the GPUs it fits into, and what each rank sends per step."""
+    own = memory(module, now, now.stage)
+    fits = [f"{name}: {'fits' if own.total_bytes <= limit else 'does not fit'}" for name, limit in LIMITS_BYTES.items()]
+    traffic = model.traffic(_size(module, now), own.num_ranks, own.stage, own.recipe)
+    return [*own.words(), "; ".join(fits), *str(traffic).splitlines()]
+
+
+def _size(module: Any, now: Now) -> Any:
+    return module if now.model == YOURS else MODELS[now.model]
+
+
+def without_effect(now: Now) -> dict[str, str]:
+    """The layer, where the module says which it is."""
+    return {"layer_millions": "the sizes of your module's layers are known"} if now.model == YOURS else {}
+
+
+ON_THE_SITE = {
+    "model": ALL,
+    "recipe": ALL,
+    "num_ranks": (1, 2, 4, 8, 64, 512),
+    "stage": (0, 1, 2, 3),
+    "layer_millions": (0, 1000),
+    "activations_gb": (0, 10),
+}
+
+
+@shows(SETTINGS, title="Memory per rank with ZeRO", notebook="11_zero_memory", on_the_site=ON_THE_SITE)
+def zero(module: Any = None) -> Explorer:
+    """Return controls over the memory per rank with each stage, and what the chosen one fits into and sends.
+
+    With a torch `module` it is the first of the models, with its own sizes and its own largest layer.
+    """
+    settings = SETTINGS if module is None else (Setting("model", YOURS, (YOURS, *MODELS), "parameters"), *SETTINGS[1:])
+    return Explorer(settings, {"picture": partial(picture, module)}, partial(report, module), PRESETS, without_effect)

@@ -1,0 +1,1 @@
+"""Figures that belong to `train`: buckets, bucket caps, and memory per rank."""

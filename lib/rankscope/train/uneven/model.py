@@ -1,0 +1,188 @@
+"""Ranks that run out of batches at different times: what runs when, what is read, and how each sample is weighted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from ...common.checks import number, of_type, one_of, several, truth, whole
+from ...common.frozen import evolve
+from ...sampling import Assignment, shard_files
+from ...timeline import Span, Timeline
+
+HANDLINGS = ("hang", "drop", "pad", "throw", "join")
+LANE = "training"
+_MOST_RANKS, _MOST_BATCHES, _MOST_SAMPLES = 1024, 1_000_000, 10**9
+
+
+def simulate(
+    num_batches: Sequence[int],
+    handling: str = "hang",
+    step_s: float = 0.010,
+    allreduce_s: float = 0.002,
+    timeout_s: float = 0.1,
+) -> Timeline:
+    """Return the timeline of an epoch in which rank r has ``num_batches[r]`` batches; each step ends with an allreduce.
+
+    Spans are of kind "step", "allreduce", "shadow" (the same allreduce on a rank that has no batches left and adds
+    zeros) and "wait". When the first rank has no batches left, the others
+
+    - "hang": carry on. Their next allreduce waits for a rank that never comes, until `timeout_s`.
+    - "drop": stop. "throw": stop, too, because Join with ``throw_on_early_termination`` raises.
+    - "pad": continue; ranks without batches start again with their first.
+    - "join": continue; ranks without batches shadow their allreduces (torch's Join).
+
+    The time of Join's own messages, two allreduces of one number per step, is not included. Raises ValueError for no
+    ranks, for numbers out of range, and if a rank has no batch to start again with.
+
+    >>> [span.kind for span in simulate([1, 2], "join") if span.rank == 0]
+    ['step', 'allreduce', 'wait', 'shadow']
+    >>> [span.kind for span in simulate([1, 2], "hang") if span.rank == 1]
+    ['step', 'allreduce', 'step', 'wait']
+    """
+    own = steps_by_rank(num_batches, "join")
+    active = steps_by_rank(own, handling)
+    step_s, allreduce_s = number("step_s", step_s, above=0), number("allreduce_s", allreduce_s, 0)
+    timeout_s = number("timeout_s", timeout_s, 0)
+    rows = []
+    for item in range(max(active)):
+        begin_s = item * (step_s + allreduce_s)
+        meet_s, end_s = begin_s + step_s, begin_s + step_s + allreduce_s
+        for rank, num_steps in enumerate(active):
+            works = item < num_steps
+            rows.append(Span(rank, LANE, "step" if works else "wait", item, begin_s, meet_s))
+            rows.append(Span(rank, LANE, "allreduce" if works else "shadow", item, meet_s, end_s))
+    if handling == "hang":
+        item = max(active)
+        begin_s = item * (step_s + allreduce_s)
+        meet_s = begin_s + step_s
+        for rank, num_own in enumerate(own):
+            if num_own > item:  # one more step, whose allreduce never ends
+                rows.append(Span(rank, LANE, "step", item, begin_s, meet_s))
+                rows.append(Span(rank, LANE, "wait", item, meet_s, meet_s + timeout_s))
+    return Timeline.of(rows).named((), ("step", "allreduce", "shadow", "wait"))
+
+
+def steps_by_rank(num_batches: Sequence[int], handling: str) -> tuple[int, ...]:
+    """Return the number of steps that each rank completes with its own batches. Raises ValueError as `simulate` does.
+
+    >>> steps_by_rank([2, 3, 4], "join"), steps_by_rank([2, 3, 4], "pad"), steps_by_rank([2, 3, 4], "drop")
+    ((2, 3, 4), (4, 4, 4), (2, 2, 2))
+    """
+    one_of("handling", handling, HANDLINGS)
+    ranks = several("num_batches", num_batches, "numbers, one for each rank")
+    own = tuple(whole("num_batches", one, 0, _MOST_BATCHES) for one in ranks)
+    if not 1 <= len(own) <= _MOST_RANKS or not any(own):
+        raise ValueError(f"num_batches must be of 1 to {_MOST_RANKS} ranks, of which one has a batch; got {own!r}")
+    if handling == "pad" and not all(own):
+        raise ValueError(f"num_batches must be at least 1 to be padded, got {own!r}")
+    if handling == "join":
+        return own
+    return (max(own) if handling == "pad" else min(own),) * len(own)
+
+
+class Counts(NamedTuple):
+    """What one rank took part in: steps whose gradients it helped to reduce, and Join's allreduces of single
+    numbers."""
+
+    gradients: int
+    words: int
+
+
+@attrs.frozen(eq=False)
+class Prediction:
+    """The predicted result of an uneven epoch: `trained` are the samples of each rank's completed steps.
+
+    `scale` is, per step, the sum of the weights of the ranks' gradients in DDP's average. `weights` is, per sample, the
+    weight of its gradient in the sum over all steps. `counts` says what each rank takes part in, and `failed` which
+    ranks end with an error.
+    """
+
+    trained: Assignment
+    scale: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    counts: tuple[Counts, ...]
+    failed: tuple[int, ...]
+
+
+def predict(epoch: Assignment, handling: str = "join", divide_by_initial_world_size: bool = True) -> Prediction:
+    """Return the prediction of what `measure` finds; `epoch` has each rank's samples, `handling` is as for `simulate`.
+
+    The loss of a batch is the mean over its samples, and DDP averages over N ranks: a sample in a batch of b has the
+    weight 1/(N·b). Join also divides by the initial number of ranks, finished ones included, so its steps get smaller.
+    With ``divide_by_initial_world_size=False`` it divides by the n ranks that still have a batch, so the last samples
+    have 1/(n·b). In the gradient of the mean loss all weights would be equal.
+
+    The counts are those of a module without buffers, which need further messages of Join. In each step Join asks how
+    many ranks still have a batch and whether to reduce gradients; it asks once more when none has, and then who has the
+    final model. With "throw" it asks a third time, and stops half way.
+
+    Raises ValueError as `simulate` does, and for an epoch without a loader, whose batches are unknown.
+
+    >>> epoch = files_epoch([4, 2, 4], num_ranks=2, batch_size=2)
+    >>> [indices.tolist() for indices in epoch.ranks]
+    [[6, 7, 8, 9, 4, 5], [0, 1, 2, 3]]
+    >>> dropped = predict(epoch, "drop")
+    >>> [indices.tolist() for indices in dropped.trained.ranks], dropped.weights.tolist()
+    ([[6, 7, 8, 9], [0, 1, 2, 3]], [0.25, 0.25, 0.25, 0.25, 0.0, 0.0, 0.25, 0.25, 0.25, 0.25])
+    >>> joined = predict(epoch, "join")
+    >>> joined.scale.tolist(), joined.counts[0]
+    ([1.0, 1.0, 0.5], Counts(gradients=3, words=8))
+    >>> predict(epoch, "join", divide_by_initial_world_size=False).weights.tolist()
+    [0.25, 0.25, 0.25, 0.25, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
+    """
+    own = batches_by_rank(epoch)
+    active = steps_by_rank(own, handling)
+    num_steps, least = max(active), min(own)
+    num_active = len(own) - np.searchsorted(np.sort(active), np.arange(num_steps), side="right")
+    initial = truth("divide_by_initial_world_size", divide_by_initial_world_size)
+    divisor = np.full(num_steps, len(own)) if initial else num_active
+    ranks, weights = [], np.zeros(epoch.size)
+    for rank, steps in enumerate(active):
+        batches = epoch.batches(rank)
+        done = [batches[step % len(batches)] for step in range(steps)]
+        for batch, parts in zip(done, divisor.tolist(), strict=False):
+            np.add.at(weights, batch, 1 / (parts * batch.size))
+        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *done]))
+    words = {"join": 2 * num_steps + 2, "throw": 3 * num_steps + 2}.get(handling, 0)
+    stuck = [handling == "hang" and held > least for held in own]
+    thrown = handling == "throw" and max(own) > least
+    return Prediction(
+        trained=evolve(epoch, ranks=tuple(ranks)),
+        scale=np.asarray(num_active / divisor),
+        weights=weights,
+        counts=tuple(Counts(num_steps + one, words) for one in stuck),
+        failed=tuple(rank for rank, one in enumerate(stuck) if one or thrown),
+    )
+
+
+def files_epoch(file_sizes: Sequence[int], num_ranks: int, batch_size: int, seed: int = 0) -> Assignment:
+    """Return an epoch in which each rank reads whole files, those that `shard_files` assigns to it, batch by batch.
+
+    The dataset has the samples of file 0 first, then those of file 1, and so on. A rank's last batch may be short.
+
+    >>> files_epoch([3, 1, 4], num_ranks=2, batch_size=2).ranks[0].tolist()
+    [4, 5, 6, 7, 3]
+    """
+    files = several("file_sizes", file_sizes, "numbers of samples")
+    sizes = [whole("file_sizes", size, 0, _MOST_SAMPLES) for size in files]
+    whole("the samples of all files", sum(sizes), 0, _MOST_SAMPLES)
+    names = [f"{place:09}" for place in range(len(sizes))]
+    firsts = np.cumsum([0, *sizes])
+    ranks = []
+    for rank in range(whole("num_ranks", num_ranks, 1, _MOST_RANKS)):
+        shard = map(int, shard_files(names, num_ranks, rank, seed))
+        parts = [np.arange(firsts[file], firsts[file + 1]) for file in shard]
+        ranks.append(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+    return Assignment(int(firsts[-1]), tuple(ranks), sampler="files", seed=seed).with_loader(batch_size)
+
+
+def batches_by_rank(epoch: Assignment) -> tuple[int, ...]:
+    """Return the number of batches of each rank. Raises ValueError for an epoch without a loader."""
+    if of_type("epoch", epoch, Assignment).loader is None:
+        raise ValueError("epoch must have a loader, whose batches its ranks read: epoch.with_loader(batch_size)")
+    return tuple(len(epoch.batches(rank)) for rank in range(epoch.num_ranks))

@@ -1,0 +1,24 @@
+"""ZeRO and FSDP: the memory and the traffic of each rank, predicted and measured.
+
+>>> from rankscope.train import zero
+>>> print(zero.memory(7.5e9, 64, stage=3))
+7.5 billion parameters, 64 ranks, stage 3, mixed, adam: 1.88 GB per rank
+  parameters         234 MB
+  gradients          234 MB
+  optimizer_states   938 MB
+  master_copy        469 MB
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...common.lazy import lazy
+from .model import ESTIMATORS, WAYS, memory, partition, traffic
+
+if TYPE_CHECKING:
+    from .run import measure, resume_difference
+
+__all__ = ["ESTIMATORS", "WAYS", "measure", "memory", "partition", "resume_difference", "traffic"]
+
+__getattr__, __dir__ = lazy(__name__, {"measure": "run", "resume_difference": "run"})

@@ -1,0 +1,570 @@
+"""The memory and traffic of a rank under ZeRO, divided as in the paper and as in torch: every term named."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import attrs
+
+from ...cluster import Link
+from ...collectives import closed_form
+from ...common.checks import count_of, is_scalar, of_type, one_of, several, truth, whole
+from ...common.frozen import ReadOnly, checked, frozen
+from ...common.units import decimal_words
+
+_MOST_RANKS = 1_000_000
+_BLOCK = 2048  # elements that share a scale (Dettmers et al., 2022: 8-bit Optimizers via Block-wise Quantization)
+_CONTAINERS = ("ModuleList", "ModuleDict", "Sequential")
+
+TERMS = {
+    "parameters": "as forward and backward read them",
+    "gradients": "of the parameters that are trained",
+    "optimizer_states": "momentum, variance, step counters",
+    "master_copy": "the parameters that the optimizer updates, where those are others",
+    "buffers": "of the module, whole on every rank",
+    "buckets": "DDP's second copy of the gradients",
+    "largest_layer": "of it for a while: gathered parameters, gradients before they are reduced",
+    "activations": "as stated: no stage divides them",
+}
+
+
+class Way(NamedTuple):
+    """How a job divides its tensors: ZeRO's stage, the partition, and whether DDP keeps the gradients twice.
+
+    The partition is "even" (the paper's 1/N of everything), "tensors" (whole tensors, assigned greedily) or "rows"
+    (chunks of dimension 0, padded to equal length).
+    """
+
+    stage: int
+    partition: str
+    buckets: bool
+    what: str
+
+
+# The ways in which torch trains with what ZeRO describes: `memory` and `traffic` predict them, `measure` runs them.
+WAYS = {
+    "ddp": Way(0, "even", True, "DistributedDataParallel as it comes"),
+    "ddp_bucket_view": Way(0, "even", False, "DistributedDataParallel(gradient_as_bucket_view=True)"),
+    "zero_redundancy_optimizer": Way(1, "tensors", False, "the same, with ZeroRedundancyOptimizer"),
+    "fully_shard_keep": Way(2, "rows", False, "fully_shard(reshard_after_forward=False), from forward to backward"),
+    "fully_shard": Way(3, "rows", False, "fully_shard(reshard_after_forward=True)"),
+}
+
+
+class Recipe(NamedTuple):
+    """Bytes per element: of parameters, gradients, the master copy (0 if there is none) and an optimizer state."""
+
+    parameter: int
+    gradient: int
+    master: int
+    state: int
+
+    @property
+    def shard(self) -> int:
+        """Bytes per element that `fully_shard` keeps: of the master copy, else of the parameters."""
+        return self.master or self.parameter
+
+
+class Optimizer(NamedTuple):
+    """The number of states per element, the bytes of each tensor's step counter, and whether states have 8 bits."""
+
+    num_states: int
+    counter_bytes: int = 0
+    eight_bit: bool = False
+
+    def element_bytes(self, recipe: Recipe) -> Fraction:
+        """Return the bytes of all states of one element; 8-bit states include a float32 scale per block.
+
+        >>> float(OPTIMIZERS["adam_8bit"].element_bytes(RECIPES["mixed"]))
+        2.00390625
+        """
+        return self.num_states * (1 + Fraction(4, _BLOCK) if self.eight_bit else Fraction(recipe.state))
+
+
+RECIPES = {"fp32": Recipe(4, 4, 0, 4), "mixed": Recipe(2, 2, 4, 4), "bf16": Recipe(2, 2, 0, 2)}
+OPTIMIZERS = {
+    "sgd": Optimizer(0),
+    "momentum": Optimizer(1),
+    "adam": Optimizer(2, counter_bytes=4),
+    "adam_8bit": Optimizer(2, counter_bytes=4, eight_bit=True),
+}
+
+
+class Estimator(NamedTuple):
+    """A rule of thumb: bytes per parameter, by term; `gradient_copy` is a second copy in float32.
+
+    >>> ESTIMATORS[3].name, ESTIMATORS[3].total_bytes
+    ('ZeRO paper, mixed', 16)
+    """
+
+    name: str
+    parameters: int
+    gradients: int
+    master_copy: int
+    gradient_copy: int
+    optimizer_states: int
+    source: str
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self[1:6])
+
+
+# Rules of thumb, by rising bytes per parameter: some totals are equal, and count different things.
+ESTIMATORS = (
+    Estimator("Adam's states alone", 0, 0, 0, 0, 8, "Hugging Face, Model training anatomy: optimizer states"),
+    Estimator("all in bfloat16", 2, 2, 0, 0, 4, "torch.optim.Adam: states have the parameters' dtype"),
+    Estimator("all in float32", 4, 4, 0, 0, 8, "torch.optim.Adam; Megatron Core, Distributed Optimizer: fp32, fp32"),
+    Estimator("ZeRO paper, mixed", 2, 2, 4, 0, 8, "Rajbhandari et al., 2020: 2 + 2 + 12"),
+    Estimator("float32 gradients", 2, 4, 4, 0, 8, "Hugging Face, anatomy: 6 + 8 + 4; Megatron Core: bf16, fp32"),
+    Estimator("DeepSpeed stage 3", 2, 0, 4, 4, 8, "DeepSpeed, estimate_zero3_…: 18 (gradients are the layer's)"),
+    Estimator(
+        "float16 gradients and a copy", 2, 2, 4, 4, 8, "DeepSpeed, estimate_zero2_…: 4 + 16/N; Megatron Core: fp16"
+    ),
+)
+
+
+# ---- memory
+
+
+def _all_terms(name: str, terms: Mapping[str, int]) -> ReadOnly:
+    return ReadOnly({term: terms.get(term, 0) for term in TERMS})
+
+
+@frozen
+class ZeroMemory:
+    """The bytes of one rank by term, in the order of `TERMS`: predicted by `memory`, or measured.
+
+    >>> print(memory(7_500_000_000, 64, stage=1))
+    7.5 billion parameters, 64 ranks, stage 1, mixed, adam: 31.4 GB per rank
+      parameters          15 GB
+      gradients           15 GB
+      optimizer_states   938 MB
+      master_copy        469 MB
+    """
+
+    num_parameters: int
+    num_ranks: int
+    stage: int
+    recipe: str
+    optimizer: str
+    terms: Mapping[str, int] = checked(_all_terms, hash=False)
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all terms: an upper bound, since temporary memory and activations may peak at different times."""
+        return sum(self.terms.values())
+
+    def words(self) -> list[str]:
+        """Return a headline, and a line for each nonzero term."""
+        count = self.num_parameters
+        scale, word = (1e9, " billion") if count >= 1e9 else (1e6, " million") if count >= 1e6 else (1, "")
+        size = f"{count / scale:.4g}{word}" if word else str(count)
+        who = f"{size} parameters, {count_of(self.num_ranks, 'rank')}, stage {self.stage}"
+        head = f"{who}, {self.recipe}, {self.optimizer}: {decimal_words(self.total_bytes)} per rank"
+        return [head, *(f"  {name:<16}{decimal_words(value):>9}" for name, value in self.terms.items() if value)]
+
+    def __str__(self) -> str:
+        return "\n".join(self.words())
+
+
+def memory(
+    num_parameters_or_module: Any,
+    num_ranks: int,
+    stage: int | str,
+    recipe: str | None = None,
+    optimizer: str = "adam",
+    *,
+    rank: int | None = None,
+    largest_layer: float = 0,
+    buffer_bytes: float = 0,
+    activation_bytes: float = 0,
+    buckets: bool = False,
+) -> ZeroMemory:
+    """Return the bytes of one of `num_ranks` ranks under ZeRO's `stage` (Rajbhandari et al., 2020) or a torch way
+    (WAYS).
+
+    Stage 1 divides optimizer states and master copy evenly among the ranks, stage 2 also the gradients, stage 3 also
+    the parameters. For one of WAYS the result is what `measure` finds on `rank`, by default on the fullest; all except
+    plain DDP need a module. "fully_shard_keep" is stage 2 within a step and stage 3 between steps: torch cannot keep
+    whole parameters and sharded gradients all the time.
+
+    `recipe` is one of RECIPES, by default "mixed" for a stage and "fp32" for a way; tensors that are not floating point
+    keep their width. Frozen parameters have neither gradients nor states; shared parameters count once. If the first
+    argument is a number of parameters, `largest_layer` (parameters) and `buffer_bytes` may be given; a module has its
+    own. With `buckets` (stages 0 and 1) DDP keeps the gradients twice, as without ``gradient_as_bucket_view``.
+
+    Raises ValueError for no ranks, unknown names, negative sizes and arguments that do not fit together.
+
+    >>> [f"{memory(7.5e9, 64, stage).total_bytes / 1e9:.3g} GB" for stage in range(4)]
+    ['120 GB', '31.4 GB', '16.6 GB', '1.88 GB']
+    >>> import torch.nn as nn
+    >>> module = nn.Linear(256, 3, bias=False)  # three rows on two ranks: two, and one that is padded
+    >>> [memory(module, 2, "fully_shard", rank=rank).terms["parameters"] for rank in (0, 1)]
+    [2048, 2048]
+    """
+    held = _holding(num_parameters_or_module, num_ranks, stage, recipe, optimizer, rank, largest_layer, buffer_bytes)
+    if truth("buckets", buckets) and held.way.stage > 1:
+        raise ValueError(f"buckets are DDP's, in stages 0 and 1, got stage {stage}")
+    terms = held.rows() if held.way.partition == "rows" else held.shares()
+    terms["buckets"] = terms["gradients"] if buckets or held.way.buckets else 0
+    terms["buffers"] = held.sizes.buffer_bytes
+    terms["activations"] = _count("activation_bytes", activation_bytes, 0)
+    return ZeroMemory(held.sizes.num_parameters, held.num_ranks, held.way.stage, held.recipe, optimizer, terms)
+
+
+def _holding(
+    num_parameters_or_module: Any,
+    num_ranks: int,
+    stage: int | str,
+    recipe: str | None,
+    optimizer: str = "adam",
+    rank: int | None = None,
+    largest_layer: float = 0,
+    buffer_bytes: float = 0,
+) -> _Holding:
+    """Return the basis of `memory` and `traffic`. Raises ValueError for arguments out of range."""
+    num_ranks = whole("num_ranks", num_ranks, 1)
+    if isinstance(stage, str):
+        way, recipe = WAYS[one_of("stage", stage, tuple(WAYS))], recipe or "fp32"
+        if recipe == "mixed" and way.partition != "rows":
+            raise ValueError("recipe 'mixed' needs fully_shard: DistributedDataParallel keeps no master copy")
+    else:
+        way, recipe = Way(whole("stage", stage, 0, 3), "even", False, "as in the paper"), recipe or "mixed"
+    one_of("recipe", recipe, tuple(RECIPES))
+    rule = OPTIMIZERS[one_of("optimizer", optimizer, tuple(OPTIMIZERS))]
+    place = None if rank is None else whole("rank", rank, 0, num_ranks - 1)
+    if is_scalar(num_parameters_or_module):
+        if way.partition != "even":
+            raise ValueError(f"stage {stage!r} needs a module: a number has no tensors")
+        total = _count("num_parameters_or_module", num_parameters_or_module, 1)
+        layer = _count("largest_layer", largest_layer, 0, total)
+        parts = (Parameter("largest layer", (layer,), 4), Parameter("the rest", (total - layer,), 4))
+        sizes = ModuleSizes(parts, _count("buffer_bytes", buffer_bytes, 0), ((0,),))
+        rule = rule._replace(counter_bytes=0)
+    elif largest_layer or buffer_bytes:
+        raise ValueError(f"a module has its own largest_layer and buffer_bytes, got {largest_layer}, {buffer_bytes}")
+    else:
+        sizes = sizes_of(num_parameters_or_module)
+    return _Holding(sizes, num_ranks, way, place, recipe, rule)
+
+
+def _count(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """As `whole`, but accepts floats that are whole numbers, such as 7.5e9."""
+    return whole(name, int(value) if isinstance(value, float) and value.is_integer() else value, low, high)
+
+
+# ---- what of a module decides its memory
+
+
+class Parameter(NamedTuple):
+    """A parameter's name, shape and bytes per element; whether it is trained, and whether it is floating point."""
+
+    name: str
+    shape: tuple[int, ...]
+    itemsize: int
+    trainable: bool = True
+    floating: bool = True
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    def rows_bound(self, num_ranks: int) -> int:
+        """The number of elements allocated for a rank's shard: dimension 0 in equal chunks, rounded up.
+
+        Raises ValueError for a parameter without dimensions, as `fully_shard` does.
+        """
+        if not self.shape:
+            raise ValueError(f"fully_shard takes parameters of at least one dimension, and {self.name} has none")
+        return self.size and -(-self.shape[0] // num_ranks) * (self.size // self.shape[0])
+
+    def rows_held(self, num_ranks: int, rank: int) -> int:
+        """The number of elements that a rank's shard holds: the last ranks have fewer, or none."""
+        chunk = self.rows_bound(num_ranks)
+        return min(max(self.size - rank * chunk, 0), chunk)
+
+
+class ModuleSizes(NamedTuple):
+    """A module's parameters, each once; the bytes of its buffers; and its layers, as indices into the parameters."""
+
+    parameters: tuple[Parameter, ...]
+    buffer_bytes: int
+    layers: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(p.size for p in self.parameters)
+
+
+def layers(module: Any) -> list[tuple[str, Any]]:
+    """Return the submodules, by name, that are gathered one at a time: the children, with containers expanded.
+
+    A submodule without parameters belongs to the root, and so does one that shares a parameter (`fully_shard` requires
+    it).
+
+    >>> import torch.nn as nn
+    >>> [name for name, _ in layers(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 3))))]
+    ['0', '2.0']
+    """
+
+    def leaves(module: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, child in module.named_children():
+            if type(child).__name__ in _CONTAINERS:
+                yield from leaves(child, f"{prefix}{name}.")
+            else:
+                yield prefix + name, child
+
+    found = {name: (child, [id(p) for p in child.parameters()]) for name, child in leaves(module, "")}
+    users = Counter(one for _, own in found.values() for one in own)
+    return [(name, child) for name, (child, own) in found.items() if own and all(users[one] == 1 for one in own)]
+
+
+def sizes_of(module: Any) -> ModuleSizes:
+    """Return the sizes of a ``torch.nn.Module``. Raises ValueError for any other object, or if it has no parameters.
+
+    >>> import torch.nn as nn
+    >>> sizes = sizes_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+    >>> [p.shape for p in sizes.parameters], sizes.buffer_bytes, sizes.layers
+    ([(3, 2), (3,), (3,), (3,)], 32, ((0, 1), (2, 3)))
+    """
+    if not callable(getattr(module, "named_parameters", None)):
+        raise ValueError(f"num_parameters_or_module must be a number of parameters or a torch module, got {module!r}")
+    named = list(module.named_parameters())  # a shared one comes once
+    if not named:
+        raise ValueError("num_parameters_or_module must have parameters, got a module without any")
+    parameters = tuple(
+        Parameter(name, tuple(map(int, p.shape)), p.element_size(), p.requires_grad, p.dtype.is_floating_point)
+        for name, p in named
+    )
+    place = {id(p): number for number, (_, p) in enumerate(named)}
+    units = [tuple(place[id(p)] for p in child.parameters()) for _, child in layers(module)]
+    rest = tuple(sorted(set(place.values()) - {number for unit in units for number in unit}))
+    buffer_bytes = sum(b.numel() * b.element_size() for b in module.buffers())
+    return ModuleSizes(parameters, buffer_bytes, tuple(unit for unit in [*units, rest] if unit))
+
+
+# ---- what a rank holds of it
+
+
+Held = Callable[[Parameter], int | Fraction]
+_size: Held = attrgetter("size")
+
+
+@attrs.frozen
+class _Holding:
+    """A rank's bytes of everything that ZeRO divides; if `rank` is None, those of the fullest rank."""
+
+    sizes: ModuleSizes
+    num_ranks: int
+    way: Way
+    rank: int | None
+    recipe: str
+    optimizer: Optimizer
+
+    @property
+    def trained(self) -> list[Parameter]:
+        return [p for p in self.sizes.parameters if p.trainable]
+
+    def total(self, kind: str, parameters: Iterable[Parameter], held: Held) -> int:
+        """Return the bytes of one kind of data, given how many elements of each parameter are held."""
+        return math.ceil(sum((getattr(self._recipe(p), kind) * held(p) for p in parameters), Fraction(0)))
+
+    def shares(self) -> dict[str, int]:
+        """Return the terms divided as in the paper: evenly, or by whole tensors in stage 1."""
+
+        def share(p: Parameter) -> Fraction:
+            return Fraction(p.size, self.num_ranks)
+
+        def whole_tensor(p: Parameter) -> int:
+            return p.size if p.name in self._own else 0
+
+        stage, tensors = self.way.stage, self.way.partition == "tensors"
+        updated = whole_tensor if tensors else share if stage >= 1 else _size
+        num_counters = len(self._own) if tensors else len(self.trained)
+        return {
+            "parameters": self.total("parameter", self.sizes.parameters, share if stage >= 3 else _size),
+            "gradients": self.total("gradient", self.trained, share if stage >= 2 else _size),
+            "optimizer_states": self._states(updated, num_counters),
+            "master_copy": self.total("master", self.trained, updated),
+            "largest_layer": self._largest_layer("gradient", _size),
+        }
+
+    def rows(self) -> dict[str, int]:
+        """Return the terms divided as in `fully_shard`, which keeps its shard and gathers parameters temporarily.
+
+        Gradients have the dtype of the computation, and are stored in that of the shard.
+        """
+
+        def bound(p: Parameter) -> int:
+            return p.rows_bound(self.num_ranks)
+
+        everything = self.sizes.parameters
+        shard = self.total("shard", everything, bound)
+        masters = shard if self.way.stage == 2 else self.total("master", everything, bound)
+        parameters = self.total("parameter", everything, self.gathered) if self.way.stage == 2 else shard - masters
+        return {
+            "parameters": parameters,
+            "gradients": self.total("shard", self.trained, bound),
+            "optimizer_states": self._states(lambda p: p.rows_held(self.num_ranks, self.rank or 0), len(self.trained)),
+            "master_copy": masters,
+            "largest_layer": self._largest_layer("parameter", self.gathered),
+        }
+
+    def gathered(self, parameter: Parameter) -> int:
+        """Return the number of elements of a parameter that `fully_shard` has gathered, padding included."""
+        return self.num_ranks * parameter.rows_bound(self.num_ranks)
+
+    def _states(self, held: Held, num_counters: int) -> int:
+        elements = sum((held(p) * self.optimizer.element_bytes(self._recipe(p)) for p in self.trained), Fraction(0))
+        return math.ceil(elements) + self.optimizer.counter_bytes * num_counters
+
+    def _largest_layer(self, gradient: str, held: Held) -> int:
+        """Gathered parameters in stage 3, and gradients before they are divided in stages 2 and 3."""
+        layers = [[self.sizes.parameters[place] for place in layer] for layer in self.sizes.layers]
+        trained = [[p for p in layer if p.trainable] for layer in layers]
+        gathered = max((self.total("parameter", layer, held) for layer in layers), default=0)
+        reduced = max((self.total(gradient, layer, held) for layer in trained), default=0)
+        return (gathered if self.way.stage >= 3 else 0) + (reduced if self.way.stage >= 2 else 0)
+
+    def _recipe(self, parameter: Parameter) -> Recipe:
+        own = parameter.itemsize
+        return RECIPES[self.recipe] if parameter.floating else Recipe(own, own, 0, own)
+
+    @cached_property
+    def _own(self) -> frozenset[str]:
+        """The names of the tensors that the rank updates; the fullest rank has most states and master copies."""
+
+        def updating_bytes(places: Sequence[int]) -> Fraction | int:
+            mine = [self.trained[place] for place in places]
+            held = sum(p.size * (self.optimizer.element_bytes(self._recipe(p)) + self._recipe(p).master) for p in mine)
+            return held + self.optimizer.counter_bytes * len(mine)
+
+        dealt = partition([p.size for p in self.trained], self.num_ranks)
+        places = max(dealt, key=updating_bytes) if self.rank is None else dealt[self.rank]
+        return frozenset(self.trained[place].name for place in places)
+
+
+def partition(sizes: Sequence[int], num_ranks: int) -> tuple[tuple[int, ...], ...]:
+    """Return the indices in `sizes` of the tensors that each rank updates, in the order of assignment.
+
+    Tensors are assigned in descending order of size, each to the rank with the fewest elements so far (the first of
+    several), as ``ZeroRedundancyOptimizer._partition_parameters`` (torch 2.6 to 2.13) does for one parameter group.
+
+    Raises ValueError for sizes that are not whole numbers of at least 0, and for no ranks.
+
+    >>> partition([5, 30, 20, 10], 2)
+    ((1, 0), (2, 3))
+    """
+    num_ranks = whole("num_ranks", num_ranks, 1, _MOST_RANKS)
+    counts = [whole("sizes", size, 0) for size in several("sizes", sizes, "numbers of elements")]
+    held: list[list[int]] = [[] for _ in range(num_ranks)]
+    load = [0] * num_ranks
+    for place in sorted(range(len(counts)), key=lambda place: -counts[place]):
+        rank = load.index(min(load))
+        held[rank].append(place)
+        load[rank] += counts[place]
+    return tuple(map(tuple, held))
+
+
+# ---- traffic
+
+
+_ALGORITHM = {"allreduce": "ring", "reduce_scatter": "ring", "allgather": "ring", "broadcast": "binomial"}
+_TIMES = {"allreduce": 2}  # how often a rank sends (N-1)/N of the bytes; default once
+
+
+class CollectiveTraffic(NamedTuple):
+    """One kind of collective in a step: what it carries, the bytes of all calls, and the number of calls."""
+
+    collective: str
+    what: str
+    num_bytes: int
+    num_calls: int = 1
+
+
+@frozen
+class ZeroTraffic:
+    """The collectives of one step over `num_ranks` ranks.
+
+    >>> print(traffic(7.5e9, 64, stage=3))
+    stage 3, 64 ranks: each rank sends 44.3 GB per step
+      allgather       15 GB  parameters, for the forward pass
+      allgather       15 GB  parameters, for the backward pass
+      reduce_scatter  15 GB  gradients
+    """
+
+    num_ranks: int
+    stage: int
+    exchanges: tuple[CollectiveTraffic, ...]
+
+    def by_collective(self) -> dict[str, int]:
+        """Return the total bytes of the arrays of each collective."""
+        names = dict.fromkeys(one.collective for one in self.exchanges)
+        return {name: sum(one.num_bytes for one in self.exchanges if one.collective == name) for name in names}
+
+    @property
+    def sent_bytes(self) -> int:
+        """The mean bytes that a rank sends (and receives): (N-1)/N of each collective's bytes, twice for an
+        allreduce."""
+        passes = sum(_TIMES.get(one.collective, 1) * one.num_bytes for one in self.exchanges)
+        return round(passes * (self.num_ranks - 1) / self.num_ranks)
+
+    def seconds(self, link: Link) -> float:
+        """Return the seconds of the step's collectives in sequence, as rings; broadcasts as binomial trees.
+
+        >>> round(traffic(7.5e9, 64, stage=1).seconds(Link(5e-6, 50e9)), 3)  # 15 GB twice at 50 GB/s
+        0.591
+        """
+        of_type("link", link, Link)
+        total_s = 0.0
+        for one in self.exchanges:
+            form = (one.collective, _ALGORITHM[one.collective], self.num_ranks)
+            latency_s = float(closed_form(*form, 0, link))  # paid by every call
+            total_s += float(closed_form(*form, one.num_bytes, link)) + (one.num_calls - 1) * latency_s
+        return total_s
+
+    def __str__(self) -> str:
+        who = f"stage {self.stage}, {count_of(self.num_ranks, 'rank')}"
+        head = f"{who}: each rank sends {decimal_words(self.sent_bytes)} per step"
+        rows = (f"  {one.collective:<14}{decimal_words(one.num_bytes):>7}  {one.what}" for one in self.exchanges)
+        return "\n".join([head, *rows])
+
+
+def traffic(num_parameters_or_module: Any, num_ranks: int, stage: int | str, recipe: str | None = None) -> ZeroTraffic:
+    """Return the collectives of a step under ZeRO's `stage` or one of WAYS; arguments and errors are those of `memory`.
+
+    In the paper, stages 1 and 2 send 2Ψ, as plain data parallelism does (an allreduce is a reduce-scatter and an
+    allgather); stage 3 sends 3Ψ. torch's ZeroRedundancyOptimizer keeps DDP's allreduce and broadcasts the updated
+    tensors from their owners, 3Ψ. `fully_shard` gathers and reduces layer by layer, padding included. In torch's ways
+    that use DDP, rank 0 also broadcasts the buffers in every step.
+    """
+    held = _holding(num_parameters_or_module, num_ranks, stage, recipe)
+    way, rows = held.way, held.way.partition == "rows"
+    size: Held = held.gathered if rows else _size
+    every = held.total("parameter", held.sizes.parameters, size)
+    updated = held.total("parameter", held.trained, size)
+    gradients = held.total("parameter" if rows else "gradient", held.trained, size)
+    calls = len(held.sizes.layers) if rows else 1
+    exchanges = []
+    if isinstance(stage, str) and not rows and held.sizes.buffer_bytes:
+        exchanges.append(CollectiveTraffic("broadcast", "buffers", held.sizes.buffer_bytes))
+    if way.stage == 0 or way.partition == "tensors":
+        exchanges.append(CollectiveTraffic("allreduce", "gradients", gradients))
+        if way.stage:
+            exchanges.append(CollectiveTraffic("broadcast", "updated parameters", updated, len(held.trained)))
+    elif way.stage < 3 and not rows:
+        exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients))
+        exchanges.append(CollectiveTraffic("allgather", "updated parameters", updated))
+    else:
+        for one in ("forward", "backward") if way.stage == 3 else ("forward",):
+            exchanges.append(CollectiveTraffic("allgather", f"parameters, for the {one} pass", every, calls))
+        exchanges.append(CollectiveTraffic("reduce_scatter", "gradients", gradients, calls))
+    return ZeroTraffic(held.num_ranks, way.stage, tuple(exchanges))

@@ -1,0 +1,299 @@
+"""Train on real ranks with DDP, ZeroRedundancyOptimizer or fully_shard: measure their memory, save and resume."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...common.checks import function, of_type, one_of, whole
+from ...common.frozen import checked, each, frozen, mapping
+from ...common.storage import write_atomically
+from ...ranks.launcher import launch
+from .model import RECIPES, WAYS, ZeroMemory, layers, memory
+
+if TYPE_CHECKING:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+_OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {"lr": 1e-3}),
+    "momentum": (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}),
+    "adam": (torch.optim.Adam, {"lr": 1e-3}),
+}
+# collectives as they pass the dispatcher (torch 2.6 to 2.13), and which argument is the whole array
+_CALLS = {
+    "c10d::allreduce_": ("allreduce", 0),
+    "c10d::broadcast_": ("broadcast", 0),
+    "c10d::_allgather_base_": ("allgather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
+}
+_BATCH, _MOST_RANKS = 48, 16  # batch of the resume test: 1, 2, 3, 4, 6, … ranks divide it evenly
+
+
+# ---- memory
+
+
+@frozen
+class LiveMemory:
+    """The memory of one rank, by term, and the bytes of the last step's collectives, by collective."""
+
+    way: str
+    rank: int
+    memory: ZeroMemory
+    exchanged: Mapping[str, int] = checked(mapping, hash=False)
+
+
+def measure(
+    make_model: Callable[[], nn.Module],
+    batch: Tensor,
+    num_ranks: int,
+    ways: Sequence[str] = tuple(WAYS),
+    recipe: str = "fp32",
+    optimizer: str = "adam",
+    num_steps: int = 3,
+    backend: str = "gloo",
+    timeout_s: float = 120.0,
+) -> list[LiveMemory]:
+    """Train on `num_ranks` real ranks, one way after the other; return each rank's memory in its last step, way by way.
+
+    Memory is counted between forward and backward, when everything is present: gradients and states of the previous
+    step, and what the forward pass has gathered. A storage counts once, with all of its bytes, padding included.
+    "largest_layer" is the largest array that a gather filled (stage 3), and the largest that was reduced (stages 2 and
+    3). Activations are left out. Every rank trains on `batch`, which the model maps to one tensor; `ways` are some of
+    WAYS. With recipe "bf16" the model is converted; with "mixed" fully_shard gathers and reduces in bfloat16.
+
+    Raises ValueError for invalid arguments, RankError if a rank fails.
+
+    >>> import torch
+    >>> live = measure(lambda: torch.nn.Linear(64, 32, bias=False), torch.ones(2, 64), 2, ["fully_shard"])
+    >>> [one.memory.terms["optimizer_states"] for one in live]  # 2048 · 2 · 4 bytes among two, and a counter
+    [8196, 8196]
+    """
+    of_type("batch", batch, Tensor)
+    whole("num_steps", num_steps, 2)
+    whole("num_ranks", num_ranks, 2)
+    function("make_model", make_model, "that returns a module")
+    one_of("optimizer", optimizer, tuple(_OPTIMIZERS))
+    one_of("recipe", recipe, tuple(RECIPES))
+    chosen = each("ways", ways, one_of, tuple(WAYS))
+    if not chosen:
+        raise ValueError("ways must be at least one, got none")
+    model = make_model()
+    for way in chosen:  # raises errors before ranks are started
+        memory(model, num_ranks, way, recipe, optimizer)
+    args = chosen, make_model, batch, recipe, optimizer, num_steps
+    by_rank = launch(_measure_all, num_ranks, args, backend=backend, timeout_s=timeout_s)
+    return [one for way in zip(*by_rank, strict=True) for one in way]
+
+
+class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of collectives' whole arrays, total and largest, and records the storages of reduced ones."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.exchanged = Counter[str]()
+        self.largest = Counter[str]()
+        self.summed: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d" and func._schema.name in _CALLS:
+            name, place = _CALLS[func._schema.name]
+            arrays = args[place] if isinstance(args[place], list | tuple) else [args[place]]
+            num_bytes = sum(array.numel() * array.element_size() for array in arrays)
+            self.exchanged[name] += num_bytes
+            self.largest[name] = max(self.largest[name], num_bytes)
+            if name == "allreduce":
+                self.summed |= storages(arrays)
+        return func(*args, **(kwargs or {}))
+
+
+def storages(tensors: Iterable[Tensor]) -> dict[int, int]:
+    """Return the bytes of each storage of these tensors, by address; for a DTensor, of this rank's part.
+
+    >>> tensor = torch.zeros(3, 4)
+    >>> list(storages([tensor, tensor[1], tensor.T]).values())
+    [48]
+    """
+    with torch.no_grad():
+        local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    found = [tensor.untyped_storage() for tensor in local]
+    return {one.data_ptr(): one.nbytes() for one in found if one.nbytes()}
+
+
+def zero_redundancy_class() -> type[ZeroRedundancyOptimizer]:
+    """Return torch's class, without the deprecation warning of torch's own code on import."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer
+
+
+def _measure_all(ways: Sequence[str], *how: Any) -> list[LiveMemory]:
+    return [_measure(way, *how) for way in ways]
+
+
+def _measure(
+    way: str, make_model: Callable[[], nn.Module], batch: Tensor, recipe: str, optimizer: str, num_steps: int
+) -> LiveMemory:
+    torch.manual_seed(0)
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    plain, batch = make_model().to(device), batch.to(device)
+    if recipe == "bf16":
+        plain = plain.to(torch.bfloat16)
+        batch = batch.to(torch.bfloat16) if batch.is_floating_point() else batch
+    num_parameters = sum(p.numel() for p in plain.parameters())
+    model = _wrapped(plain, way, recipe)
+    held = list(model.parameters())
+    rule = _optimizer([p for p in held if p.requires_grad], way, optimizer)
+    for step in range(num_steps):
+        with _Collectives() as watch:
+            loss = model(batch).float().square().mean()
+            if step == num_steps - 1:
+                found = _held(model, held, rule)
+            rule.zero_grad()
+            loss.backward()
+            rule.step()
+    shard = "master_copy" if way == "fully_shard_keep" or recipe == "mixed" else "parameters"
+    found[shard] = found.pop("shard") | found[shard]
+    found["buckets"] = watch.summed
+    terms, seen = {}, set[int]()
+    for name, of_term in found.items():  # a storage counts once, in the first term that has it
+        terms[name] = sum(num_bytes for address, num_bytes in of_term.items() if address not in seen)
+        seen |= set(of_term)
+    stage = WAYS[way].stage
+    terms["largest_layer"] = (watch.largest["allgather"] if stage == 3 else 0) + watch.largest["reduce_scatter"]
+    found_memory = ZeroMemory(num_parameters, dist.get_world_size(), stage, recipe, optimizer, terms)
+    return LiveMemory(way, dist.get_rank(), found_memory, watch.exchanged)
+
+
+def _wrapped(module: nn.Module, way: str, recipe: str) -> nn.Module:
+    if WAYS[way].partition != "rows":
+        return DistributedDataParallel(module, gradient_as_bucket_view=not WAYS[way].buckets)
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if recipe == "mixed" else None)
+    outer = nn.Sequential(module)  # a root that has no parameters: older torch never drops the root's after forward
+    for _, one in [*layers(module), ("", module), ("", outer)]:
+        fully_shard(one, reshard_after_forward=WAYS[way].stage == 3, mp_policy=policy)
+        if hasattr(one, "set_force_sum_reduction_for_comms"):  # since torch 2.8; older Gloo cannot average
+            one.set_force_sum_reduction_for_comms(True)
+    return outer
+
+
+def _optimizer(parameters: list[nn.Parameter], way: str, name: str) -> torch.optim.Optimizer:
+    kind, options = _OPTIMIZERS[name]
+    if way != "zero_redundancy_optimizer":
+        return kind(parameters, **options)
+    return zero_redundancy_class()(parameters, optimizer_class=kind, **options)
+
+
+def _held(model: nn.Module, held: list[nn.Parameter], rule: torch.optim.Optimizer) -> dict[str, dict[int, int]]:
+    """The storages of each term; "shard" are DTensors, whether or not the module currently has whole parameters."""
+    states = getattr(rule, "optim", rule).state.values()
+    return {
+        "parameters": storages(p for p in model.parameters() if not hasattr(p, "to_local")),
+        "master_copy": {},
+        "shard": storages(p for p in held if hasattr(p, "to_local")),
+        "gradients": storages(p.grad for p in held if p.grad is not None),
+        "optimizer_states": storages(s for state in states for s in state.values() if isinstance(s, Tensor)),
+        "buffers": storages(model.buffers()),
+    }
+
+
+# ---- training saved, and resumed on another number of ranks
+
+
+def save_training(path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroRedundancyOptimizer) -> None:
+    """Collect the optimizer's state on rank 0, which writes it and the model's state to `path`, atomically.
+
+    Every rank calls this; it returns when the file is complete. The format is that of ``torch.save``: one file, which
+    can replace the old one in one step, and which ``weights_only`` loads without running code from a pickle.
+    (torch.distributed.checkpoint writes a folder of files, one of which it unpickles.)
+    """
+    optimizer.consolidate_state_dict(to=0)
+    if dist.get_rank() == 0:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        write_atomically(path, lambda file: _save(state, file))
+    dist.barrier()
+
+
+def _save(state: Any, file: BinaryIO) -> None:
+    """Write as torch.save does, but on a full disk raise the OSError; torch.save raises a RuntimeError without it."""
+    failed: list[OSError] = []
+
+    def write(piece: bytes) -> int:
+        try:
+            return file.write(piece)
+        except OSError as error:
+            failed.append(error)
+            raise
+
+    try:
+        torch.save(state, SimpleNamespace(write=write, flush=file.flush))
+    except RuntimeError as error:
+        if failed:
+            raise failed[0] from error
+        raise
+
+
+def load_training(path: str | os.PathLike[str], model: nn.Module, optimizer: ZeroRedundancyOptimizer) -> None:
+    """Load what `save_training` stored: each rank keeps its share of the state, for any number of ranks."""
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+
+
+def resume_difference(num_ranks: int, resumed_ranks: int, num_steps: int = 4, timeout_s: float = 120.0) -> float:
+    """Train a small model on `num_ranks`, save it half way, resume on `resumed_ranks`; return the largest difference.
+
+    The difference is that of any parameter after `num_steps` from an uninterrupted run, in float64: 0.0 for the same
+    number of ranks, else the rounding of sums in another order. Every step uses the same batch of 48 samples, of which
+    each rank takes its stride.
+
+    Raises ValueError if the number of ranks does not divide the batch, and for an odd number of steps.
+
+    >>> resume_difference(2, 2)
+    0.0
+    """
+    for name, value in (("num_ranks", num_ranks), ("resumed_ranks", resumed_ranks)):
+        if _BATCH % whole(name, value, 1, _MOST_RANKS):
+            raise ValueError(f"{name} must divide a batch of {_BATCH}, got {value}")
+    if whole("num_steps", num_steps, 2) % 2:
+        raise ValueError(f"num_steps must be even, to be saved half way, got {num_steps}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "training.pt"
+        straight = launch(_train, num_ranks, (num_steps,), timeout_s=timeout_s)[0]
+        launch(_train, num_ranks, (num_steps // 2, None, path), timeout_s=timeout_s)
+        resumed = launch(_train, resumed_ranks, (num_steps // 2, path), timeout_s=timeout_s)
+    return max(float((one - straight).abs().max()) for one in resumed)
+
+
+def _train(num_steps: int, start: Path | None = None, end: Path | None = None) -> Tensor:
+    """Train from the file `start` or from scratch, save to `end`, and return all parameters in one tensor."""
+    rank, num_ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 3)).double()
+    samples, targets = torch.randn(_BATCH, 8, dtype=torch.float64), torch.randn(_BATCH, 3, dtype=torch.float64)
+    parallel = DistributedDataParallel(model)
+    optimizer = zero_redundancy_class()(model.parameters(), optimizer_class=torch.optim.Adam, lr=0.01)
+    if start is not None:
+        load_training(start, model, optimizer)
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(parallel(samples[rank::num_ranks]), targets[rank::num_ranks])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    if end is not None:
+        save_training(end, model, optimizer)
+    return torch.cat([p.detach().flatten() for p in model.parameters()])

@@ -1,1 +1,0 @@
-"""The workshop: it starts, watches, names and ends the processes behind ranks and stages."""

@@ -1,0 +1,173 @@
+"""What facts of a link predict, against rates known otherwise, a made GPU's times, and a pipeline played out."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from rankscope.box import Profile
+from rankscope.box.link_facts import (
+    LinkFacts,
+    facts_of,
+    recorded,
+    stated,
+    transfers_of,
+)
+from rankscope.box.measuring.plan import Protocol
+from rankscope.box.pcie import PCIE, pcie_bytes_per_s
+from rankscope.box.profile import PAST
+from rankscope.common.storage import StorageError
+from rankscope.pipeline import Pipeline, Stage, simulate
+
+from .gpu_made import CALL_S, HOST_BYTES_PER_S, LATENCY_S, RATES, Made, copies
+from .made import PROVENANCE, point, profile
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+QUICK = Protocol(warm_up=0, iterations=4, budget_s=0.001)
+SIZES = (2**12, 2**16, 2**20)
+TOPOLOGY = "\tGPU0\nGPU0\tX\n\nGPU0: PCIe 4 x8, NUMA node 1\nGPU1: PCIe 3 x16"
+LIKE_MADE = LinkFacts("made", RATES["pinned"], RATES["pinned"], RATES["pageable"], CALL_S + LATENCY_S)
+
+
+@pytest.fixture(scope="module")
+def known() -> Profile:
+    """Copies on a GPU that was made up, whose link and host memory are known."""
+    return Profile(PROVENANCE | {"topology": TOPOLOGY}, {}, tuple(copies(Made(), QUICK, *SIZES)))
+
+
+# ---- rates
+
+
+@pytest.mark.parametrize(
+    ("generation", "gigabytes_per_s"), [(1, 4.0), (2, 8.0), (3, 15.754), (4, 31.508), (5, 63.015), (6, 118.0)]
+)
+def test_sixteen_lanes_carry_what_is_published(generation: int, gigabytes_per_s: float) -> None:
+    assert pcie_bytes_per_s(generation) / 1e9 == pytest.approx(gigabytes_per_s, rel=1e-4)
+    assert pcie_bytes_per_s(generation, 4) == pcie_bytes_per_s(generation) / 4
+
+
+@pytest.mark.parametrize("generation", PCIE)
+def test_data_are_what_packets_leave_of_a_long_transfer(generation: int) -> None:
+    """Counted packet by packet: 1 MB in packets of 256 bytes, each with its header and frame."""
+    frame = 8 if generation < 6 else 0
+    for direction, header in (("h2d", 12), ("d2h", 16)):
+        sent = sum(256 + header + frame for _ in range(2**20 // 256))
+        share = pcie_bytes_per_s(generation, 16, direction) / pcie_bytes_per_s(generation)
+        assert share == pytest.approx(2**20 / sent)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: pcie_bytes_per_s(7), "generation must be a whole number from 1 to 6, got 7"),
+        (lambda: LinkFacts("a", 1.0, 1.0, start_s=-1), "start_s must be a finite number of at least 0, got -1"),
+        (lambda: stated(4).seconds(1, "up"), "direction must be one of 'h2d', 'd2h', got 'up'"),
+        (lambda: stated(4).seconds(-1, "h2d"), "num_bytes must be a finite number of at least 0, got -1"),
+        (lambda: stated(4).seconds(1, "h2d", "magic"), "method must be one of .*, got 'magic'"),
+        (lambda: stated(4).seconds(1, "h2d", "pinned", 0), "pieces must be a whole number of at least 1, got 0"),
+        (lambda: stated(4).seconds(1, "h2d", "pinned", both="no"), "both must be True or False, got 'no'"),
+    ],
+)
+def test_bad_input_is_one_sentence(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# ---- what copies take at least
+
+
+@pytest.mark.parametrize(("direction", "method"), [*itertools.product(("h2d", "d2h"), ("pinned", "pageable"))])
+def test_a_gpu_of_these_rates_takes_what_is_predicted(known: Profile, direction: str, method: str) -> None:
+    for kind in (method, f"{method}_non_blocking"):
+        points = transfers_of(known, direction, kind)
+        assert [point.num_bytes for point in points] == list(SIZES)
+        for one in points:
+            assert one.median_s == pytest.approx(LIKE_MADE.seconds(one.num_bytes, direction, kind), rel=1e-5)
+
+
+def test_in_pieces_and_both_ways_too(known: Profile) -> None:
+    (pieces,) = transfers_of(known, "h2d", "pinned_non_blocking", pieces=256)
+    expected_s = LIKE_MADE.seconds(2**20, "h2d", "pinned_non_blocking", pieces=256)
+    assert pieces.median_s == pytest.approx(expected_s - 255 * CALL_S, rel=1e-5)  # calls go on while copies do
+    (both,) = (p for p in transfers_of(known, "h2d", "pinned", both=True) if p.num_bytes == 2**20)
+    blocked = 2 * LIKE_MADE.seconds(2**20, "h2d", "pinned")  # by the one thread that waits; without waiting:
+    assert both.median_s == pytest.approx(blocked, rel=1e-5)
+    (both,) = (p for p in transfers_of(known, "h2d", "pinned_non_blocking", both=True) if p.num_bytes == 2**20)
+    expected_s = LIKE_MADE.seconds(2**20, "h2d", "pinned_non_blocking", both=True)
+    assert both.median_s == pytest.approx(expected_s + CALL_S, rel=1e-5)
+    (both,) = (p for p in transfers_of(known, "h2d", "pageable", both=True) if p.num_bytes == 2**20)
+    assert both.median_s == pytest.approx(LIKE_MADE.seconds(2**20, "h2d", "pageable", both=True), rel=1e-5)
+
+
+def test_no_point_is_quicker_than_its_facts(known: Profile) -> None:
+    """What pins on the fly takes its copy and its pinning, too, which the bound leaves out."""
+    facts = attrs.evolve(LIKE_MADE, start_s=LATENCY_S, host_copy_bytes_per_s=HOST_BYTES_PER_S)
+    for one in known.select("transfer"):
+        if one.options["direction"] == "d2d":
+            continue
+        told = {name: one.options[name] for name in ("direction", "method", "pieces", "both")}
+        assert one.median_s >= facts.seconds(one.num_bytes, **told) * (1 - 1e-5)
+
+
+@pytest.mark.parametrize(("host", "link"), [(2.0, 1.0), (1.0, 2.0), (1.0, 1.0)])
+def test_staging_and_link_overlap_as_a_pipeline_does(host: float, link: float) -> None:
+    """A pageable copy is at best a pipeline of many small chunks."""
+    chunks = 10_000
+    path = Pipeline([Stage("staging", host / chunks, capacity=1), Stage("link", link / chunks)])
+    facts = LinkFacts("", 1 / link, 1 / link, 1 / host, start_s=0.0)
+    assert simulate(path, chunks).makespan_s == pytest.approx(facts.seconds(1.0, "h2d", "pageable"), rel=1e-3)
+    assert facts.seconds(1.0, "h2d", "pin_on_the_fly") == host + link
+    assert facts.seconds(1.0, "h2d", "pinned") == link
+
+
+# ---- a profile's own facts
+
+
+def test_facts_of_a_profile_are_its_first_gpus(known: Profile) -> None:
+    facts = facts_of(known)
+    assert facts is not None
+    assert (facts.name, facts.h2d_bytes_per_s) == ("PCIe 4 x8", pcie_bytes_per_s(4, 8, "h2d"))
+    assert facts.host_copy_bytes_per_s == pytest.approx(HOST_BYTES_PER_S, rel=1e-5)
+
+
+@pytest.mark.parametrize("topology", ["", "GPU1: PCIe 4 x16", "GPU0: NVLink", "GPU0: PCIe 9 x16", "GPU0: PCIe 4 x64"])
+def test_a_profile_that_does_not_tell_its_link_has_no_facts(topology: str) -> None:
+    assert facts_of(profile([], topology=topology)) is None
+
+
+def test_facts_are_those_of_a_profile() -> None:
+    with pytest.raises(ValueError, match="profile must be a Profile, got 3"):
+        facts_of(3)  # type: ignore[arg-type]
+
+
+def test_a_profile_with_experiments_that_are_no_longer_measured_still_loads(tmp_path: Path) -> None:
+    points = [point(what, 2**28, 5e-3, method="pinned_non_blocking", num_wrong=9) for what in PAST]
+    stored = profile(points)
+    assert Profile.load(stored.save(tmp_path / "before.json")) == stored
+
+
+# ---- the profile that was recorded
+
+
+def test_the_latest_profile_with_copies_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"what": "transfer"}')
+    os.mkfifo(tmp_path / "pipe.json")  # which would be waited for
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    (tmp_path / "empty.json").touch()
+    profile([point("add", 4096, 1e-6)]).save(tmp_path / "a.json")
+    assert recorded(tmp_path) is None
+    copies = [point("transfer", 4096, 1e-6, direction="h2d", method="pinned", pieces=1, both=False)]
+    for name, date in (("b", "2031-01-01"), ("c", "2032-01-01"), ("d", "2030-01-01")):
+        profile(copies, name=name, date=date).save(tmp_path / f"{name}.json")
+    found = recorded(tmp_path)
+    assert found is not None
+    assert found.provenance["name"] == "c"
+    text = (tmp_path / "c.json").read_text()
+    (tmp_path / "c.json").write_text(text.replace("4096", "4097"))
+    with pytest.raises(StorageError, match=r"c\.json: not a readable rankscope profile: crc32"):
+        recorded(tmp_path)

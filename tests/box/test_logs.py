@@ -1,0 +1,768 @@
+"""Logs of other programs: every figure that is printed, and what is not stated is not there."""
+
+from __future__ import annotations
+
+import bisect
+import gzip
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankscope.box import Profile
+from rankscope.box import read_log as box_read_log
+from rankscope.box.logs import merged
+from rankscope.cli import main
+from rankscope.common.storage import StorageError
+from tests.tools.rare_logs import ALL as READERS
+from tests.tools.rare_logs import RARE
+from tests.tools.rare_logs import read as read_log
+
+from . import logs_made as made
+
+SHARED = Path(__file__).parents[3] / "shared" / "measurements"
+UNNAMED = {("alltoall", 2), ("all_gather", 2), ("sendrecv", 1), ("sendrecv", 2)}  # nothing tells them apart
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce", "sendrecv")
+
+
+def read(tmp_path: Path, text: str | Sequence[str], **more: Any) -> list[Profile]:
+    path = tmp_path / "a.log"
+    path.write_text(text if isinstance(text, str) else "\n".join(text) + "\n")
+    return read_log(path, **more)
+
+
+def one(tmp_path: Path, text: str | Sequence[str], **more: Any) -> Profile:
+    (found,) = read(tmp_path, text, **more)
+    return found
+
+
+def figures(profile: Profile) -> list[tuple[int, bool, float]]:
+    """The times of a table in the order of sizes."""
+    return [(p.num_bytes, p.options["in_place"], s) for p in profile.points for s in p.seconds]
+
+
+def expected(rows: Sequence[made.Printed]) -> list[tuple[int, bool, float]]:
+    return [(r.size, bool(at), float(half[0]) / 1e6) for r in rows for at, half in enumerate(r.halves)]
+
+
+def assert_same(profile: Profile, rows: Sequence[made.Printed]) -> None:
+    found, wanted = figures(profile), expected(rows)
+    assert [one[:2] for one in found] == [one[:2] for one in wanted]
+    assert [one[2] for one in found] == pytest.approx([one[2] for one in wanted], rel=1e-5)
+
+
+# ---- nccl-tests
+
+
+@pytest.mark.parametrize("era", [1, 2, 3, 4])
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_tables_of_four_eras_are_read(tmp_path: Path, collective: str, era: int) -> None:
+    if (collective, era) in UNNAMED:
+        with pytest.raises(ValueError, match=r"line \d+: the collective of the table is not stated$"):
+            read(tmp_path, made.table(collective, era=era))
+        return
+    rows = made.printed(collective, 8)
+    found = one(tmp_path, made.table(collective, era=era))
+    assert_same(found, rows)
+    assert {point.what for point in found.points} == {made.WHAT.get(collective, collective)}
+    assert (found.num_ranks, found.ranks_per_node, found.backend) == (8, (8,), "nccl")
+    assert [one["name"] for one in found.provenance["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 8
+    assert found.protocol["iterations"] == 20
+    assert "date" not in found.provenance
+    if era == 4:
+        assert found.provenance["gpus"][0]["nccl"] == "2.29.2"
+        assert found.provenance["source"] == {"program": "nccl-tests 2.17.8"}
+    point = found.points[-1]
+    if collective in made.FACTORS:
+        assert point.busbw_bytes_per_s(8) == pytest.approx(float(rows[-1].halves[1][2]) * 1e9, rel=1e-3)
+
+
+INFO = "node000:4000:4012 [0] NCCL INFO threadThresholds 8/8/64 | 16/8/64 | 512 | 512"
+
+
+def split(line: str) -> list[str]:
+    """A row as it is where NCCL's output comes between its halves."""
+    place = re.search(r"sum +-1", line)
+    assert place
+    return [line[: place.end()] + INFO, INFO, line[place.end() :]]
+
+
+VARIED = {
+    "MPI's tag": lambda lines: [f"[1,0]<stdout>:{line}" for line in lines],
+    "srun's label": lambda lines: [f" 0: {line}" for line in lines],
+    "indented": lambda lines: [f"    {line}" for line in lines],
+    "a prefix of one's own": lambda lines: [f"run(), common.cu:998, {line}" for line in lines],
+    "tags inside rows": lambda lines: [line.replace("float", "[1,3]<stdout>:float") for line in lines],
+    "INFO between": lambda lines: [one for line in lines for one in (INFO, line, "")],
+    "rows split": lambda lines: [one for line in lines for one in (split(line) if " sum " in line else [line])],
+    "the last column cut": lambda lines: [line[:-1].rstrip() if " sum " in line else line for line in lines],
+    "no average": lambda lines: [line for line in lines if "Avg" not in line],
+    "a shell before and after": lambda lines: ["$ module load x | cat", *lines, "", "ann@node:~$ exit"],
+    "DOS": lambda lines: [f"{line}\r" for line in lines],
+}
+
+
+@pytest.mark.parametrize("name", VARIED)
+def test_what_surrounds_rows_does_not_matter(tmp_path: Path, name: str) -> None:
+    found = one(tmp_path, VARIED[name](made.table()))
+    assert_same(found, made.printed("all_reduce", 8))
+    assert (found.num_ranks, found.num_nodes) == (8, 1)
+    assert all(gpu["name"] == "NVIDIA H100 80GB HBM3" for gpu in found.provenance["gpus"])
+
+
+def test_what_comes_between_the_halves_of_a_row_takes_no_long_time(tmp_path: Path) -> None:
+    lines = [one for line in made.table() for one in (split(line) if " sum " in line else [line])]
+    at = next(place for place, line in enumerate(lines) if "sum" in line)
+    lines.insert(at + 1, "1" * 60 + "x")  # a regex that tries each way to cut it would take years
+    assert_same(one(tmp_path, lines), made.printed("all_reduce", 8))
+
+
+def test_several_tables_are_several_profiles(tmp_path: Path) -> None:
+    lines = [line for name in COLLECTIVES for line in [*made.table(name), "", "done"]]
+    found = read(tmp_path, lines)
+    assert [profile.points[0].what for profile in found] == [made.WHAT.get(name, name) for name in COLLECTIVES]
+    for name, profile in zip(COLLECTIVES, found, strict=True):
+        assert_same(profile, made.printed(name, 8))
+
+
+def test_ranks_follow_from_bandwidths_only_where_they_can_be_no_others(tmp_path: Path) -> None:
+    for number in (2, 3, 8, 16, 64):
+        found = one(tmp_path, made.table(num_ranks=number, listed=False))
+        assert (found.num_ranks, found.num_nodes) == (number, None)
+        assert found.provenance["source"]["notes"] == "the number of ranks follows from bus bandwidths"
+    found = one(tmp_path, made.table("all_gather", 24, listed=False))
+    assert found.num_ranks == 24
+    lines = made.table("broadcast", listed=False)
+    with pytest.raises(ValueError, match="the number of ranks is not stated and does not follow from the bus"):
+        read(tmp_path, lines)
+    assert one(tmp_path, lines, num_ranks=8).num_ranks == 8
+    with pytest.raises(ValueError, match=r"a\.log: line 1: its tables are of 8 ranks, not of 16$"):
+        read(tmp_path, made.table("broadcast"), num_ranks=16)
+    with pytest.raises(ValueError, match=r"a\.log: line 1: its tables are of 16 ranks, not of 8$"):
+        read(tmp_path, made.table(num_ranks=16, listed=False), num_ranks=8)
+
+
+def test_the_number_of_ranks_chooses_among_tables_of_several(tmp_path: Path) -> None:
+    sweep = [line for number in (2, 4, 8) for line in made.table(num_ranks=number)]
+    assert [one.num_ranks for one in read(tmp_path, sweep)] == [2, 4, 8]
+    assert_same(one(tmp_path, sweep, num_ranks=4), made.printed("all_reduce", 4))
+    with pytest.raises(ValueError, match=r"its tables are of 2, 4 and 8 ranks, and none is of 16$"):
+        read(tmp_path, sweep, num_ranks=16)
+    with pytest.raises(ValueError, match="the tables are of 2, 4 and 8 ranks, .* choose it with num_ranks"):
+        merged(read(tmp_path, sweep), "sweep")
+    unlisted = [line for number in (2, 4) for line in made.table(num_ranks=number, listed=False)]
+    assert_same(one(tmp_path, unlisted, num_ranks=2), made.printed("all_reduce", 2))
+    broadcast = made.table("broadcast", listed=False)  # states no number, so it is of the number given
+    both = read(tmp_path, [*made.table(num_ranks=2), *made.table(num_ranks=4), *broadcast], num_ranks=4)
+    assert [(found.points[0].what, found.num_ranks) for found in both] == [("allreduce", 4), ("broadcast", 4)]
+    assert [found.num_ranks for found in read(tmp_path, made.AICONFIGURATOR, num_ranks=8)] == [8]
+    copies_and_table = read(tmp_path, made.OSU_LATENCY + made.OSU_ALLREDUCE, num_ranks=16)
+    assert [found.num_ranks for found in copies_and_table] == [2, 16]  # messages are of no number of ranks
+
+
+def test_a_list_of_ranks_that_does_not_fit_is_labelled(tmp_path: Path) -> None:
+    lines = [line for line in made.table(num_ranks=16) if not re.search(r"Rank +(9|1\d) ", line)]
+    found = one(tmp_path, lines)
+    assert (found.num_ranks, found.num_nodes) == (16, None)
+    assert (
+        found.provenance["source"]["notes"] == "the number of ranks follows from bus bandwidths; 9 of them are listed"
+    )
+
+
+def test_nodes_variables_and_ways_are_told(tmp_path: Path) -> None:
+    said = ["mpirun -np 16 -x NCCL_IB_HCA=mlx5 ./all_reduce_perf", *made.table(num_ranks=16, num_nodes=2)]
+    said[3:3] = [
+        "node000:1:2 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1",
+        "node000:1:2 [0] NCCL INFO NCCL version 2.25.1+cuda12.8",
+        "node000:1:2 [0] NCCL INFO Using network Socket",
+        "node000:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct",
+    ]
+    found = one(tmp_path, said).provenance
+    assert (found["num_nodes"], found["ranks_per_node"]) == (2, (8, 8))
+    assert found["environment"] == "NCCL_IB_HCA=mlx5 NCCL_P2P_DISABLE=1"
+    assert found["network"] == "NET/Socket, SHM"
+    assert found["gpus"][0] == {"name": "NVIDIA H100 80GB HBM3", "cuda": "12.8", "nccl": "2.25.1"}
+    assert "node0" not in str(found)
+
+
+def test_nccls_own_networks_have_one_name_whichever_line_of_the_log_states_them(tmp_path: Path) -> None:
+    ways = {
+        "Using network Socket": "NET/Socket",
+        "Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0": "NET/Socket",
+        "Using network IB": "NET/IB",
+        "Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA": "NET/IB",
+        "Using network AWS Libfabric": "AWS Libfabric",
+    }
+    for line, network in ways.items():
+        said = [f"node000:1:2 [0] NCCL INFO {line}", *made.table(num_ranks=16, num_nodes=2)]
+        assert one(tmp_path, said).provenance["network"] == network
+
+
+# What nccl-tests 2.17 prints with -S 1, and in place only; src/util.cu, writeBenchmarkLineBody and its neighbours.
+TIMESTAMP = "2026-03-04 05:06:07"
+EMPTY = " " * 32
+
+
+def with_timestamps(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a table with a last column of timestamps."""
+    found = []
+    for line in lines:
+        if " size " in line:
+            found.append(f"{line}           timestamp")
+        elif "(elements)" in line:
+            found.append(f"{line}   %Y-%m-%d %H:%M:%S")
+        else:
+            found.append(f"{line}{TIMESTAMP:>21}" if re.search(r"float +\w+ +-?\d", line) else line)
+    return found
+
+
+def in_place_only(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a table with blanks in place of what was measured out of place, and without an average."""
+    halves = re.compile(r"(.*float +\w+ +-?\d+)((?: +\S+){4})((?: +\S+){4}.*)")
+    found = [halves.fullmatch(line) for line in lines]
+    kept = [f"{half[1]}{EMPTY}{half[3]}" if half else line for line, half in zip(lines, found, strict=True)]
+    return [line for line in kept if "Avg" not in line]
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_timestamps_and_empty_halves_are_read(tmp_path: Path, collective: str) -> None:
+    rows = made.printed(collective, 8)
+    assert_same(one(tmp_path, with_timestamps(made.table(collective))), rows)
+    inside = [figure for figure in expected(rows) if figure[1]]
+    for lines in (in_place_only(made.table(collective)), in_place_only(with_timestamps(made.table(collective)))):
+        found = one(tmp_path, lines)
+        assert figures(found) == [(size, place, pytest.approx(s, rel=1e-5)) for size, place, s in inside]
+        assert found.protocol["verified"]
+
+
+def test_rows_with_timestamps_may_be_split_and_a_row_that_lacks_a_half_is_refused(tmp_path: Path) -> None:
+    lines = [part for line in with_timestamps(made.table()) for part in (split(line) if " sum " in line else [line])]
+    assert_same(one(tmp_path, lines), made.printed("all_reduce", 8))
+    whole = made.table(footer=False)
+    at = next(place for place, line in enumerate(whole) if " sum " in line)
+    without_half = [*whole[:at], re.sub(r"(.*sum +-1)(?: +\S+){4}", r"\1", whole[at]), *whole[at + 1 :]]
+    with pytest.raises(ValueError, match=rf"a\.log: line {at + 1}: the row is cut"):
+        read(tmp_path, without_half)
+
+
+def test_columns_for_each_iteration_and_for_bits_are_left_out(tmp_path: Path) -> None:
+    lines = []
+    for line in made.table():
+        words = line.replace("#wrong", "#wrong  #bitdiff  i_min  i_max  i_p99  i_cv%")
+        cells = re.fullmatch(r"(.*sum +-1)((?: +\S+){4})((?: +\S+){4})", line)
+        lines.append(f"{cells[1]}{cells[2]} 0 1.0 2.0 2.0 3.1{cells[3]} 0 1.0 2.0 2.0 3.1" if cells else words)
+    assert_same(one(tmp_path, lines), made.printed("all_reduce", 8))
+
+
+def test_an_excerpt_is_labelled_and_an_average_that_is_off_refused(tmp_path: Path) -> None:
+    lines = made.table()
+    at = next(place for place, line in enumerate(lines) if " sum " in line)
+    excerpt = [*lines[: at + 2], "   ...", *lines[at + 5 :]]
+    found = one(tmp_path, excerpt)
+    assert "an excerpt" in found.provenance["source"]["notes"]
+    assert len(found.points) == 2 * (len(made.SIZES) - 3)
+    del excerpt[at + 2]
+    foot = next(place for place, line in enumerate(excerpt, 1) if "Avg" in line)
+    with pytest.raises(ValueError, match=rf"a.log: line {foot}: the average is [\d.]+, and that of the rows [\d.]+$"):
+        read(tmp_path, excerpt)
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_json_is_read(tmp_path: Path, gpus: int) -> None:
+    found = one(tmp_path, json.dumps(made.as_json(gpus=gpus)))
+    assert_same(found, made.printed("all_reduce", 8))
+    assert (found.num_ranks, found.ranks_per_node) == (8, (8,))
+    assert found.provenance["date"] == "2026-03-04 05:06:07"
+    assert found.provenance["environment"] == "NCCL_P2P_DISABLE=1"
+    assert found.provenance["gpus"][7] == {"name": "NVIDIA H100 80GB HBM3", "nccl": "2.29.7"}
+    assert found.protocol["warm_up"] == 1
+    assert "ann" not in str(found.provenance)
+
+
+# ---- other programs
+
+
+def seconds(profile: Profile, what: str, num_bytes: int, **options: Any) -> float:
+    (point,) = profile.select(what, num_bytes, **options)
+    return point.median_s
+
+
+def test_osu_is_read(tmp_path: Path) -> None:
+    ping, bandwidth = read(tmp_path, made.OSU_LATENCY + made.OSU_BW)
+    assert seconds(ping, "ping_pong", 1024) == pytest.approx(2.25e-6)
+    assert (ping.num_ranks, ping.num_nodes, ping.points[0].options) == (2, 2, {"link": "inter"})
+    assert seconds(bandwidth, "transfer", 1024, direction="p2p") == pytest.approx(1024 / 926.30e6, rel=1e-5)
+    pairs = one(tmp_path, made.OSU_PAIRS)
+    assert pairs.num_ranks == 8
+    assert seconds(pairs, "transfer", 4194304, pairs=4) == pytest.approx(4 * 4194304 / 39016.14e6, rel=1e-5)
+    with pytest.raises(ValueError, match="line 1: the number of ranks is not stated"):
+        read(tmp_path, made.OSU_ALLREDUCE)
+    found = one(tmp_path, made.OSU_ALLREDUCE, num_ranks=16)
+    assert seconds(found, "allreduce", 65536, in_place=False) == pytest.approx(137.9e-6)
+
+
+def test_all_reduce_bench_is_read(tmp_path: Path) -> None:
+    found = one(tmp_path, made.BENCH)
+    assert (found.num_ranks, found.protocol["iterations"]) == (32, 20)
+    assert seconds(found, "allreduce", 2**30) == pytest.approx(2**30 / 188.9e9, rel=1e-5)
+    trials = one(tmp_path, made.TRIALS)
+    assert trials.num_ranks == 2
+    assert trials.points[0].num_bytes == 4_000_000_000
+    assert trials.points[0].seconds == pytest.approx((64e9 / 1335850436641.9412, 64e9 / 1338717258044.6157), rel=1e-5)
+
+
+def test_trials_without_the_numbers_of_ranks_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"trials are missing: of ranks there are \[\]"):
+        read(tmp_path, made.TRIALS.replace("1:\n", "").replace("0:\n", ""))
+
+
+def test_tables_of_others_are_read(tmp_path: Path) -> None:
+    half, int8 = read(tmp_path, made.AICONFIGURATOR)
+    assert seconds(half, "allreduce", 1024) == pytest.approx(9.08e-6)
+    assert seconds(int8, "allreduce", 536870912) == pytest.approx(4.3643e-3)
+    assert (int8.num_ranks, int8.provenance["gpus"][7]["nccl"]) == (8, "2.27.3")
+    small, large = read(tmp_path, made.FLEET)
+    assert (small.num_ranks, small.num_nodes, large.num_ranks) == (2, 2, 16)
+    assert seconds(small, "all_to_all", 2**34, src="n1") == pytest.approx(0.635876, rel=1e-5)
+    assert 2**34 / seconds(small, "together", 2**34, dst="n3") == pytest.approx(0.97e9, rel=1e-2)
+
+
+def test_copies_are_read(tmp_path: Path) -> None:
+    shmoo = one(tmp_path, made.SHMOO)
+    rates = [point.algbw_bytes_per_s / 1e9 for point in shmoo.points]
+    assert rates == pytest.approx([0.4, 12.4, 6070.1 * 2**20 / 1e9, 758.5], rel=0.01)
+    assert shmoo.provenance["gpus"] == ({"name": "Tesla V100-PCIE-32GB"},)
+    quick = one(tmp_path, made.QUICK)
+    assert seconds(quick, "transfer", 33554432, method="pageable") == pytest.approx(32 / 6536, rel=1e-5)
+    hip = one(tmp_path, made.HIP)
+    assert seconds(hip, "transfer", 2**29) == pytest.approx(21.6897e-3)
+    table, csv = one(tmp_path, made.QUADRO), one(tmp_path, made.QUADRO_CSV)
+    assert len(table.points), len(csv.points) == (8, 8)
+    assert table.provenance["source"]["notes"] == "left out: 4 bandwidths printed as 0.000"
+    assert seconds(csv, "transfer", 2**20, direction="d2h", method="pinned") == pytest.approx(
+        2**20 / 12.0333e9, rel=1e-5
+    )
+
+
+def rate(profile: Profile, **options: Any) -> float:
+    (point,) = profile.select("transfer", **options)
+    assert (point.num_bytes, point.options["size"]) == (10**9, "not stated")
+    return round(point.algbw_bytes_per_s / 1e9, 2)
+
+
+def test_matrices_are_read(tmp_path: Path) -> None:
+    text, made_json = one(tmp_path, made.NVBANDWIDTH), one(tmp_path, made.NV_JSON)
+    assert rate(text, direction="h2d", gpu=1) == 25.94
+    assert rate(text, direction="p2p", src=1, dst=0, both=False) == 276.07
+    assert text.provenance["gpus"] == ({"name": "NVIDIA A100-SXM4-80GB", "driver": "570.86.16"},) * 2
+    assert "host_device_latency_sm" in text.provenance["source"]["notes"]
+    assert rate(made_json, direction="h2d", both=True, gpu=0, method="pinned") == 44.33
+    assert rate(made_json, method="all_to_host_memcpy_sm", gpu=1) == 31.08
+    peers = one(tmp_path, made.P2P)
+    assert rate(peers, direction="p2p", src=0, dst=1, both=False) == 276.2
+    assert rate(peers, direction="through_host", src=1, dst=0) == 17.92
+    assert rate(peers, direction="p2p", src=1, dst=0, both=True) == 265.39
+    rocm = one(tmp_path, made.ROCM)
+    assert rate(rocm, direction="h2d", gpu=1, both=False) == 13.77
+    assert rate(rocm, direction="p2p", src=1, dst=0, both=False) == 49.92
+    assert (rocm.provenance["cpu"], rocm.num_ranks) == ("A Processor @ 3.70GHz", 2)
+    copies = one(tmp_path, made.GPU_COPY)
+    assert rate(copies, direction="h2d", method="pinned", gpu=0) == 26.24
+    assert rate(copies, direction="p2p", src=0, dst=1) == 279.29
+
+
+@pytest.mark.parametrize("kind", made.OTHERS)
+def test_every_kind_is_recognised_and_can_be_forced(tmp_path: Path, kind: str) -> None:
+    for text in made.OTHERS[kind]:
+        assert read(tmp_path, text) == read(tmp_path, text, kind=kind)
+    other = next(name for name in READERS if name not in (kind, "osu"))
+    with pytest.raises(ValueError, match="line"):
+        read(tmp_path, made.OTHERS[kind][0], kind=other)
+
+
+@pytest.mark.parametrize("kind", RARE)
+def test_the_library_reads_no_rare_logs(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a.log").write_text(made.OTHERS[kind][0])
+    with pytest.raises(ValueError, match="not a log of nccl-tests, osu, all_reduce_bench, nvbandwidth, p2p"):
+        box_read_log(tmp_path / "a.log")
+
+
+def test_what_is_no_log_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a.log: line 1: not a log of nccl-tests, osu"):
+        read(tmp_path, "hello\n")
+    with pytest.raises(ValueError, match="a.log: it is empty"):
+        read(tmp_path, "\n")
+    with pytest.raises(ValueError, match="has logs of nccl-tests and hipBusBandwidth: name one of these kinds"):
+        read(tmp_path, [*made.table(), *made.HIP.splitlines()])
+    assert len(read(tmp_path, [*made.table(), *made.HIP.splitlines()], kind="nccl-tests")) == 1
+    with pytest.raises(ValueError, match="kind must be one of"):
+        read(tmp_path, "hello", kind="nccl")
+    with pytest.raises(FileNotFoundError):
+        read_log(tmp_path / "none.log")
+
+
+# ---- what others published, where it is found beside the checkout
+
+NOT_READ = {  # no logs of collectives or copies
+    "imagenet": "not a log of nccl-tests",
+    "allreduce-mpi": "the number of ranks is not stated",
+}
+ROW = re.compile(r"(?<![\w.])(\d+)[ \t]+(\d+)[ \t]+(float|double)\s([^\n]*)")
+
+
+def published() -> list[dict[str, Any]]:
+    if not (SHARED / "index.json").is_file():
+        return []
+    return [one for one in json.loads((SHARED / "index.json").read_text()) if one["file"].startswith("logs/")]
+
+
+@pytest.mark.skipif(not published(), reason="../shared/measurements is not there")
+def test_every_published_log_is_read_or_refused_for_a_reason() -> None:
+    for about in published():
+        path = SHARED / about["file"]
+        reason = next((reason for word, reason in NOT_READ.items() if word in path.name), None)
+        if reason:
+            with pytest.raises(ValueError, match=reason):
+                read_log(path)
+            continue
+        found = read_log(path)
+        assert {profile.protocol.get("verified", True) for profile in found} == {True}
+        ranks = about["num_ranks"] if isinstance(about["num_ranks"], int) else None
+        if ranks and "-lat" not in path.name:
+            assert {profile.num_ranks for profile in found} == {ranks}, path
+        if about["kind"] == "nccl-tests":
+            assert [sum(len(p.seconds) for p in profile.points) for profile in found] == [
+                2 * table["rows"] for table in about["tables"]
+            ]
+            assert_printed(path, found)
+
+
+def assert_printed(path: Path, found: Sequence[Profile]) -> None:
+    """Every time is the one that is printed, and every bus bandwidth within half a digit, and that of the time."""
+    text = re.sub(r"\[1,\d+\]<stdout>:", "", path.read_text(errors="replace"))
+    rows = list(ROW.finditer(text))
+    cells = []
+    for row in rows:
+        words = [word for word in row[4].split() if re.fullmatch(r"[\d.]+|N/A|\d+e[+-]\d+", word)]
+        words = words[1:] if len(words) == 9 else words  # the root
+        cells += [(int(row[1]), False, *words[:3]), (int(row[1]), True, *words[4:7])]
+    points = [
+        (p.num_bytes, p.options["in_place"], s, profile, p)
+        for profile in found
+        for p in profile.points
+        for s in p.seconds
+    ]
+    assert len(points) == len(cells)
+    for profile in found:
+        mine = [one for one in points if one[3] is profile]
+        theirs, cells = cells[: len(mine)], cells[len(mine) :]
+        for size, place, seconds, _, point in mine:
+            at = next(
+                one for one in theirs if one[:2] == (size, place) and abs(float(one[2]) / 1e6 / seconds - 1) < 1e-5
+            )
+            theirs.remove(at)
+            bus = (
+                size / seconds * (point.busbw_bytes_per_s(profile.num_ranks) / point.algbw_bytes_per_s) if size else 0.0
+            )
+            if point.what != "together":
+                digits = 0.5 * 10 ** -len(at[2].partition(".")[2])
+                assert abs(bus / 1e9 - float(at[4])) <= 0.005001 + digits / float(at[2]) * float(at[4]), (path, at)
+        assert theirs == []
+
+
+# ---- spoilt logs: one clear error each, or the rows that stand there
+
+BASES = {
+    **{f"{name}, era {era}": made.table(name, era=era) for name in COLLECTIVES for era in (3, 4)},
+    "two nodes": made.table(num_ranks=16, num_nodes=2),
+    "no ranks": made.table(listed=False),
+    "MPI": [f"[1,0]<stdout>:{line}" for line in made.table(num_ranks=4)],
+    "INFO": [one for line in made.table(num_ranks=2) for one in (INFO, line)],
+    "split": [one for line in made.table() for one in (split(line) if " sum " in line else [line])],
+    "two tables": [*made.table("all_gather"), *made.table("broadcast")],
+    **{f"{kind} {at}": text.splitlines() for kind, some in made.OTHERS.items() for at, text in enumerate(some)},
+    "JSON": json.dumps(made.as_json(), indent=1).splitlines(),
+}
+FOREIGN = ("Traceback (most recent call last):", "[node1:07511] 3 more processes sent help", "", "a | b | c", "|" * 90)
+WAYS = ("cut", "cut within", "swapped", "foreign", "digit", "dropped", "doubled", "mixed", "cell", "joined")
+
+
+def spoilt(lines: Sequence[str], draw: random.Random) -> tuple[str, list[str]]:
+    some, at = list(lines), draw.randrange(len(lines))
+    how = draw.choice(WAYS)
+    if how == "cut":
+        some = some[:at]
+    elif how == "cut within":
+        some = [*some[:at], some[at][: draw.randrange(len(some[at]) + 1)]]
+    elif how == "swapped":
+        other = draw.randrange(len(some))
+        some[at], some[other] = some[other], some[at]
+    elif how == "foreign":
+        some.insert(at, draw.choice(FOREIGN))
+    elif how == "digit":
+        places = [place for place, one in enumerate(some[at]) if one.isdigit()]
+        if places:
+            place = draw.choice(places)
+            some[at] = (
+                some[at][:place] + str((int(some[at][place]) + draw.randrange(1, 10)) % 10) + some[at][place + 1 :]
+            )
+    elif how == "dropped":
+        del some[at]
+    elif how == "doubled":
+        some.insert(at, some[at])
+    elif how == "mixed":
+        other = BASES[draw.choice(list(BASES))]
+        some[at:at] = other[draw.randrange(len(other)) :][: draw.randrange(1, 30)]
+    elif how == "cell":
+        words = re.split(r"(\s+)", some[at])
+        del words[draw.randrange(len(words))]
+        some[at] = "".join(words)
+    else:
+        some[at : at + 2] = ["".join(some[at : at + 2])]
+    return how, some
+
+
+def shown(text: str) -> set[float]:
+    """Every number that stands in a text."""
+    return {float(one) for one in re.findall(r"\d+(?:\.\d+)?(?:e[+-]\d+)?", text.replace("_", ""))}
+
+
+def is_printed(profile: Profile, numbers: list[float]) -> bool:
+    """Whether each time, or the rate that it stands for, is one of the numbers of a text, which are in order."""
+    for point in profile.points:
+        for seconds in point.seconds:
+            rates = [point.num_bytes * share / seconds for share in (1, 2, 4)] if point.num_bytes else []
+            stands = [
+                seconds * 1e6,
+                seconds * 1e3,
+                seconds,
+                *(one / unit for one in rates for unit in (1e9, 1e6, 2**20)),
+            ]
+            stands.append(16 * point.num_bytes / seconds)
+            off = 0.02 if point.what == "transfer" else 1e-4
+            near = [numbers[min(bisect.bisect_left(numbers, one * (1 - off)), len(numbers) - 1)] for one in stands]
+            if not any(abs(one - found) <= max(off * found, 0.051) for one, found in zip(stands, near, strict=True)):
+                return False
+    return True
+
+
+TABLE_ROW = re.compile(r"(?<![\w.])(\d+) +(\d+) +float")
+TIMES = re.compile(r"(?<![\w.])(\d+) +\d+ +float +(?:[a-z]+ +)?(?:-?\d+ +)?([\d.]+) +[\d.]+ +[\d.]+ +\S+ +([\d.]+) ")
+
+
+TELLING = {"allreduce", "allgather", "reduce_scatter", "all_to_all"}  # bus bandwidths tell the number of ranks
+
+
+def assert_rows(found: Sequence[Profile], text: str, name: str, how: str) -> None:
+    """All rows of nccl-tests in a text were read, as they stand there, and of as many ranks as there were."""
+    assert sum(len(p.seconds) for one in found for p in one.points) == 2 * len(TABLE_ROW.findall(text))
+    if name not in ("split", "INFO"):
+        there = [
+            (int(size), float(f"{float(time) * 1e-6:.6g}")) for size, *both in TIMES.findall(text) for time in both
+        ]
+        assert Counter((p.num_bytes, s) for one in found for p in one.points for s in p.seconds) == Counter(there)
+    ranks = {"two nodes": 16, "MPI": 4, "INFO": 2}.get(name, 8)
+    if {point.what for one in found for point in one.points} <= TELLING and how != "mixed":
+        assert {one.num_ranks for one in found} == {ranks}
+
+
+def test_a_spoilt_log_gives_one_clear_error_or_the_rows_that_stand_there(tmp_path: Path) -> None:
+    draw, seen = random.Random(18), Counter[str]()
+    for number in range(1500):
+        name = draw.choice(list(BASES))
+        how, lines = spoilt(BASES[name], draw)
+        try:
+            found = read(tmp_path, lines)
+        except ValueError as error:
+            words = str(error)
+            clear = r"a\.log: (line \d+|[\w\[\]]+|the trace): .|a\.log: it is empty$"
+            assert re.search(clear, words), (number, name, how, words)
+            assert "\n" not in words
+            assert len(words) < 500
+            seen["refused"] += 1
+            continue
+        seen["read"] += 1
+        text = "\n".join(lines)
+        if "busbw" in text and "# Using devices" in text and not re.search(r"GBps|Gbps", text):
+            assert_rows(found, text, name, how)
+        else:
+            numbers = sorted(shown(text))
+            assert all(is_printed(profile, numbers) for profile in found), (number, name, how)
+    assert min(seen.values()) > 300
+
+
+# ---- traces, topologies, and the command
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_copies_and_kernels_of_a_trace_are_points_with_their_spread(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / ("a.json.gz" if packed else "a.json")
+    raw = json.dumps(made.TRACE).encode()
+    path.write_bytes(gzip.compress(raw) if packed else raw)
+    (found,) = read_log(path)
+    assert (found.num_ranks, found.num_nodes) == (2, None)
+    assert found.provenance["gpus"] == ({"name": "NVIDIA A100", "nccl": "2.17.1"},)
+    assert seconds(found, "transfer", 98304, direction="h2d", method="pinned") == pytest.approx(98304 / 7.5e9, rel=1e-5)
+    (back,) = found.select("transfer", 1000, direction="d2h", method="pageable")
+    assert back.seconds == (2.5e-6, 2.5e-6)
+    (kernels,) = found.select("allreduce", 1024, algorithm="native")
+    assert kernels.seconds == pytest.approx((20.5e-6, 30.5e-6))
+    assert "wait" in found.provenance["source"]["notes"]
+    path.write_bytes(path.read_bytes()[:300])
+    with pytest.raises(ValueError, match=r"a\.json"):
+        read_log(path)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x1f\x8b", b"\x1f\x8bno gzip", gzip.compress(b"x" * 999)[:-9], gzip.compress(b"")[:12]], ids=range(4)
+)
+def test_what_is_no_gzip_or_is_cut_short_is_named(tmp_path: Path, raw: bytes) -> None:
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(raw)
+    with pytest.raises(StorageError, match=r"a\.log\.gz: it is damaged or cut short: "):
+        read_log(path)
+    packed = bytearray(gzip.compress(bytes(range(256))))
+    packed[12:20] = b"\xff" * 8
+    path.write_bytes(packed)
+    with pytest.raises(StorageError, match=r"a\.log\.gz: it is damaged or cut short: "):
+        read_log(path)
+
+
+TOPOLOGY = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tPHB\t0-15\t0\nGPU1\tPHB\t X \t0-15\t0\n\nLegend:\n"
+
+
+def test_a_topology_is_kept_with_what_was_measured_there(tmp_path: Path) -> None:
+    found = one(tmp_path, [*TOPOLOGY.split("\n"), *made.table()])
+    assert found.provenance["topology"] == TOPOLOGY.partition("\n\n")[0].strip()
+    with pytest.raises(ValueError, match="line 1: a GPU topology without measurements"):
+        read(tmp_path, TOPOLOGY)
+
+
+# ---- figures that hardly agree
+
+OFF_BY_A_DIGIT = {  # what is replaced in a log, by what is off by a digit, and by what is off by a factor; the warning
+    "pairs": (made.FLEET, "635876.0,13.51", "635876.0,13.53", "635876.0,13.84", "line 2: 13.53 GB/s does not fit"),
+    "OSU": (made.OSU_PAIRS, "9418651.23", "9418700.00", "9644700.00", "line 6: 9644.70 MB/s are not 9418700.00"),
+    "bench": (made.BENCH, "12.47GBps", "12.51GBps", "12.77GBps", "line 6: busbw 12.51 does not fit"),
+    "trials": (made.TRIALS, "busbw: 667.9252", "busbw: 668.1", "busbw: 684.0", "no throughput fits a busbw of 66"),
+    "sums": (made.NVBANDWIDTH, "memcpy_ce 51.97", "memcpy_ce 52.00", "memcpy_ce 53.22", "do not have the sum 52.00"),
+    "shmoo": (made.SHMOO, "12.4 GB/s", "12.6 GB/s", "12.9 GB/s", "line 9: 12.6 GB/s is not 60000000 bytes in 0.00484"),
+    "hip": (made.HIP, "21.6897 21", "21.7000 21", "22.0500 21", "line 8: 21.7000 ms are not 536870912 bytes"),
+    "gains": (made.QUADRO, "2.941", "2.945", "3.012", "line 7: a gain of 2.945 is not 11.021 GB/s over 3.748"),
+}
+
+
+@pytest.mark.parametrize("name", OFF_BY_A_DIGIT)
+def test_a_figure_that_is_off_by_a_digit_is_a_warning_and_by_a_factor_an_error(name: str, tmp_path: Path) -> None:
+    text, old, digit, factor, words = OFF_BY_A_DIGIT[name]
+    assert text.count(old) == 1
+    assert all("warning" not in str(dict(one.provenance["source"])) for one in read(tmp_path, text))
+    notes = [one.provenance["source"].get("notes", "") for one in read(tmp_path, text.replace(old, digit))]
+    (note,) = [note for note in notes if "warning" in note]
+    assert "warning: a printed figure does not agree with the others to its last digit: " in note
+    assert words in note
+    with pytest.raises(ValueError, match=r"a\.log: (line \d|\w+)"):
+        read(tmp_path, text.replace(old, factor))
+
+
+def table_with(alg: str, bus: str, time: str = "121.10") -> list[str]:
+    """A table whose second row has these figures for 8 MiB, both out of place and in place."""
+    first = made.Printed(4194304, (("70.00", "59.92", "104.86"),) * 2)
+    second = made.Printed(8388608, ((time, alg, bus),) * 2)
+    return made.table(sizes=(4194304, 8388608), rows=(first, second))
+
+
+def test_a_bandwidth_that_differs_in_its_last_digit_is_read_with_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    exact = one(tmp_path, table_with("69.27", "121.22"))
+    assert "warning" not in str(dict(exact.provenance["source"]))
+    found = one(tmp_path, table_with("69.28", "121.24"))
+    assert figures(found) == figures(exact)  # the printed times
+    assert found.num_ranks == 8
+    rows = [number for number, text in enumerate(table_with("69.28", "121.24"), 1) if " sum " in text]
+    several = "warning: 2 printed figures do not agree with the others to their last digit"
+    note = f"{several}; the first: line {rows[1]}: 69.28 GB/s is not 8388608 bytes in 121.10 µs"
+    assert found.provenance["source"]["notes"] == note
+    path = tmp_path / "a.log"
+    assert main(["import", str(path), "-o", str(tmp_path / "a.json")]) == 0
+    assert note in " ".join(capsys.readouterr().out.split())
+    assert note in Profile.load(tmp_path / "a.json").provenance["source"]["notes"]
+
+
+def test_a_bus_bandwidth_that_differs_in_its_last_digit_is_read_with_a_warning(tmp_path: Path) -> None:
+    found = one(tmp_path, table_with("69.27", "121.30"))
+    assert "bus bandwidths do not fit 8 ranks" in found.provenance["source"]["notes"]
+    assert "bus bandwidths do not fit" not in str(
+        dict(one(tmp_path, table_with("69.27", "121.22")).provenance["source"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("alg", "bus", "words"),
+    [
+        ("70.94", "124.14", r"70\.94 GB/s is not 8388608 bytes in 121\.10 µs"),  # KiB taken for kB
+        ("138.54", "242.44", r"138\.54 GB/s is not 8388608 bytes in 121\.10 µs"),  # both directions
+        ("69.27", "138.54", r"bus bandwidths do not fit 8 ranks"),
+        ("69.27", "118.70", r"bus bandwidths do not fit 8 ranks"),  # of seven ranks
+    ],
+)
+def test_a_factor_between_figures_is_an_error(tmp_path: Path, alg: str, bus: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        read(tmp_path, table_with(alg, bus))
+
+
+def test_a_number_of_many_digits_is_read(tmp_path: Path) -> None:
+    assert one(tmp_path, table_with("69.27", f"121.22{'0' * 500}")).num_ranks == 8
+
+
+def test_the_command_says_what_it_read_and_writes_one_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, other = tmp_path / "a.log", tmp_path / "b.log"
+    log.write_text("\n".join([*made.table(), *made.table("all_gather")]))
+    other.write_text("\n".join(made.table()).replace("NVIDIA", "AMD"))
+    assert main(["import", str(log), "-o", str(tmp_path / "box.json")]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "a, allreduce: 8 ranks on 1 node, nccl, nccl-tests 2.17.8: 18 times, 128 B to 2 GiB" in words
+    box = Profile.load(tmp_path / "box.json")
+    assert [len(box.select(what)) for what in ("allreduce", "allgather")] == [18, 18]
+    assert (box.provenance["name"], box.num_ranks) == ("box", 8)
+    assert main(["import", str(log), str(other), "-o", str(tmp_path / "two.json")]) == 2
+    assert "the logs are of different machines" in capsys.readouterr().err
+    assert not (tmp_path / "two.json").exists()
+    assert main(["import", str(log), "--kind", "osu"]) == 2
+    assert capsys.readouterr().err.startswith(f"rankscope: {log}: line")
+
+
+COPIES = {"critical_path": 16, "df_index": 2040, "nccl_parser": 960 + 21, "rank-0": 40, "trace_diff": 228, "rank-1": 40}
+
+
+@pytest.mark.skipif(not published(), reason="../shared/measurements is not there")
+@pytest.mark.parametrize("name", COPIES)
+def test_every_copy_of_a_published_trace_is_read(name: str) -> None:
+    (path,) = (SHARED / "traces").glob(f"*{name}*")
+    (found,) = read_log(path)
+    assert sum(len(point.seconds) for point in found.points) == COPIES[name]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "# Size                  MB/s        Messages/s",
+            "# Size",
+            "line 4: the header must have sizes and µs or MB/s",
+        ),
+        ("pairs: 4", "pairs: 0", "line 1: there must be a pair of ranks"),
+        ("pairs: 4", "pairs: 5" + "0" * 400, "line 1: .*too large"),
+    ],
+)
+def test_what_no_benchmark_prints_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(tmp_path, made.OSU_PAIRS.replace(old, new))

@@ -1,0 +1,151 @@
+"""The script that measures all that one GPU can tell, on a GPU that was made up; and what it needs to run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+
+from rankscope.box import Profile, Protocol
+from rankscope.box.sentences import groups
+from rankscope.transfer.record import Agreement, DisagreementError
+
+from ..tools import measure_gpu
+from .gpu_made import Made, copies, put_into_ranks
+from .made import PROVENANCE
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+QUICK = Protocol(warm_up=1, iterations=4, budget_s=0.001)
+
+
+@pytest.fixture(scope="module")
+def known() -> Profile:
+    return Profile(PROVENANCE, {}, tuple(copies(Made(), QUICK, 2**12, 2**20)))
+
+
+def test_virtual_ranks_with_a_wrong_sum_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.collectives.run_local", lambda schedule, tensors: tensors)
+    with pytest.raises(RuntimeError, match="allreduce by ring of 2 virtual ranks gave a wrong result"):
+        measure_gpu.virtual_points("cpu", [4096], 3)
+
+
+def test_the_script_says_that_there_is_no_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["measure_gpu.py"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert measure_gpu.main() == 2
+    assert capsys.readouterr().err == "there is no GPU that torch can use\n"
+
+
+def test_the_table_of_steps_says_whether_the_recordings_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    def disagree(self: Any, tolerance_s: float = 0.0) -> None:
+        raise DisagreementError("load: gone")
+
+    monkeypatch.setattr(measure_gpu, "STEPS", 2)
+    monkeypatch.setattr(Agreement, "check", disagree)
+    lines = "\n".join(measure_gpu.steps_table("cpu", 4, 8)).splitlines()
+    titles = [line.split(" in ")[0] for line in lines if "batches" in line]
+    assert titles == ["2 steps, batches as they come,", "2 steps, batches prefetched,"]
+    kinds = [line.partition(":")[0] for line in lines if "spans" in line]
+    assert kinds[:5] == ["load", "copy", "forward", "backward", "optimizer"]
+    assert lines.count("the two DISAGREE: load: gone") == 2
+
+
+@pytest.fixture
+def dry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, known: Profile) -> Path:
+    """The script as it would run, on a made GPU and small; where it writes."""
+    small: dict[str, Any] = {
+        "DEVICE": "cpu",
+        "NCCL": {"backend": "gloo", "num_ranks": 2},
+        "PROTOCOL": attrs.evolve(QUICK, sizes=[2**12], algorithms=["native"]),
+        "GLOO_SIZES": [2**12],
+        "VIRTUAL_SIZES": [2**12],
+        "STEPS": 2,
+    }
+    for name, value in small.items():
+        monkeypatch.setattr(measure_gpu, name, value)
+    monkeypatch.setattr(measure_gpu.steps_table, "__defaults__", (4, 8))
+    put_into_ranks(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("sys.argv", ["measure_gpu.py", "-o", str(tmp_path / "gpu.json")])
+    return tmp_path / "gpu.json"
+
+
+def test_the_script_prints_every_table_and_writes_every_point(
+    dry: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert measure_gpu.main() == 0
+    said = capsys.readouterr()
+    assert "failed" not in said.err
+    profile = Profile.load(dry)
+    assert f"{len(profile.points)} points in gpu.json, " in said.out
+    for word in ("copies to the GPU", "Verdict", "2 ranks, gloo (cpu)", "8 ranks, in process"):
+        assert word in said.out
+    assert said.out.count("\nthe two agree\n") == 2
+    assert "broadcast by native, 2 ranks, gloo (cpu)\n  4 KiB " in said.out
+    assert "allreduce by ring, 8 ranks, in process (cpu)\n  4 KiB " in said.out
+    others = [point for point in profile.points if "executor" in point.options]
+    kinds = [(point.what, point.options["executor"]) for point in others]
+    assert kinds == [("allreduce", "gloo"), ("broadcast", "gloo"), *[("allreduce", "in process")] * 6]
+    assert {point.options["num_ranks"] for point in others[2:]} == {2, 4, 8}
+    assert groups(Profile(profile.provenance, {}, tuple(others))) == []  # none of the profile's own collectives
+    assert len(profile.select("transfer")) == 21
+
+    def broken(*_: Any) -> None:
+        raise AttributeError("module 'torch' has no attribute 'gone'")
+
+    monkeypatch.setattr(measure_gpu, "gloo_points", broken)
+    monkeypatch.setattr(measure_gpu, "steps_table", broken)
+    monkeypatch.setattr(measure_gpu, "ENOUGH_S", 1e9)
+    assert measure_gpu.main() == 0
+    said = capsys.readouterr()
+    assert "gloo: failed: AttributeError: module 'torch' has no attribute 'gone'" in said.err
+    assert f"{len(profile.points)} points in gpu.json, " in said.out
+
+
+def test_tests_that_need_a_gpu_are_run_from_their_files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def run(words: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+        ran.append(words)
+        return subprocess.CompletedProcess(words, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    assert measure_gpu.run_tests() == 0
+    files = {Path(word).name for word in ran[0] if word.endswith(".py")}
+    assert {"test_transfers.py", "test_wire.py", "test_measure.py"} <= files
+    assert "test_notebooks.py" not in files
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert measure_gpu.run_tests() == 2
+    assert len(ran) == 1
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from tests.tools import measure_gpu
+from rankscope.box import Protocol
+
+measure_gpu.STEPS, quick = 2, Protocol(iterations=3, budget_s=0.01)
+points = measure_gpu.gloo_points("cpu", [4096], quick) + measure_gpu.virtual_points("cpu", [4096], 3)
+lines = list(measure_gpu.steps_table("cpu", 4, 8))
+print(len(points), lines.count("the two agree"))
+"""
+
+
+def test_the_script_needs_nothing_that_a_bare_machine_lacks(tmp_path: Path) -> None:
+    lacking = ("cloudpickle", "pytest", "hypothesis", "ipywidgets", "IPython", "sklearn", "nbformat", "psutil")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({lacking})\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", SCRIPT, str(ROOT)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stdout) == (0, "8 2\n"), done.stderr

@@ -1,0 +1,429 @@
+"""Each exercise takes its solution, refuses a wrong answer, and waits for a missing one."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import ScheduleError, build
+from rankscope.course.exercises import EXERCISES, WrongAnswer, check, score
+from rankscope.course.exercises.kinds import READINGS, SCORES
+from rankscope.course.exercises.scores import (
+    bucket_score,
+    pipeline_score,
+    sampler_score,
+    schedule_score,
+    share_score,
+    stage_score,
+    step_score,
+)
+from rankscope.pipeline import Pipeline, Stage
+from rankscope.sampling import assign
+from rankscope.train import ddp, pipeline_parallel
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+WRONG = {
+    "00.1": [100, 96, "many", None],
+    "00.2": [10, 15, 50, 0, "many", None],
+    "00.3": ["25 MiB", "4 MiB", [[7, 6, 5, 4, 3, 2, 1, 0]], [[7, 6], [5]], [], "many", None],
+    "01.1": [2, 599, 1797, 0, "three", 1.5, None],
+    "01.2": [0, 14, 62, 504, "many", None],
+    "01.3": [
+        lambda size, num_ranks, rank, epoch: assign(size, num_ranks, epoch=epoch).ranks[rank],  # pads
+        lambda size, num_ranks, rank, epoch: range(rank, size, num_ranks),  # in the same order each time
+        lambda size, num_ranks, rank, epoch: np.random.default_rng([epoch, rank]).permutation(size)[rank::num_ranks],
+        lambda size, num_ranks, rank, epoch: np.random.default_rng(epoch).permutation(size) if rank == 0 else [],
+        range(7),
+        "many",
+        None,
+    ],
+    "02.1": [[], [0, 1], [21], [20, 21, 22], 20, None, ["20"]],
+    "02.2": [10, 12, 0, "many", None],
+    "02.3": [
+        lambda size, num_ranks, rank, epoch: assign(size, num_ranks, epoch=0, drop_last=True).ranks[rank],
+        lambda size, num_ranks, rank, epoch: assign(size, num_ranks, epoch=epoch).ranks[rank],
+        lambda size, num_ranks, rank, epoch: [],
+        3,
+        None,
+    ],
+    "03.1": [15, 10, "many", None],
+    "03.2": [0, 10, 15, None],
+    "03.3": [{}, {"decode": 5, "augment": 3}, {"read": 2, "decode": 6, "augment": 3}, {"train": 2}, 5, "many", None],
+    "04.1": [[[0, 3, 6], [1, 4, 7], [2, 5, 8]], [[0], [1], [2]], [list(range(9)), [], []], 3, "many", None],
+    "04.2": [0.4, 60, "many", None],
+    "04.3": [1, 3, 0, 2.5, None],
+    "05.1": [[3, 30, 300, 3000], [4000, 400, 40, 4], 4, "many", None],
+    "05.2": [9, 11, 999, "many", None],
+    "05.3": [
+        "",
+        "allgather yours ranks=4 chunks=4\n0: 0>1:0= 1>2:1= 2>3:2= 3>0:3=",
+        "allgather yours ranks=4 chunks=4\n0: 0>1:0= 1>2:1= 2>3:2= 3>0:3=\n1: 0>1:3= 1>2:0= 2>3:1= 3>0:2=\n"
+        "2: 0>1:2= 1>2:3= 2>3:0= 3>0:1=",
+        "allreduce yours ranks=2 chunks=1\n0: 0>1:0+ 1>0:0+",
+        3,
+        None,
+    ],
+    "06.1": [5, 12, "many", None],
+    "06.2": [20, 22, 1, 21.5, "many", None],
+    "06.3": [
+        "",
+        "allreduce yours ranks=4 chunks=1\n0: 1>0:0+ 3>2:0+\n1: 2>0:0+\n2: 0>2:0=\n3: 0>1:0= 2>3:0=",
+        "allreduce yours ranks=4 chunks=1\n0: 0>1:0+ 1>0:0+ 2>3:0+ 3>2:0+",
+        "allreduce yours ranks=2 chunks=1\n0: 0>1:0+ 1>0:0+",
+        3,
+        None,
+    ],
+    "07.1": [3, 6, 5, "many", None],
+    "07.2": [3.36, 5.47, 6.29, "many", None],
+    "07.3": [
+        "",
+        "allreduce yours ranks=3 chunks=1\n0: 1>0:0+\n1: 2>0:0+\n2: 0>1:0=\n3: 0>2:0=",
+        "allreduce yours ranks=3 chunks=1\n0: 1>0:0+\n1: 2>0:0+",
+        "allreduce yours ranks=2 chunks=1\n0: 0>1:0+ 1>0:0+",
+        3,
+        None,
+    ],
+    "08.1": [8.0, 7.31, 15.75, 63, "many", None],
+    "08.2": [12, 16, 4, "many", None],
+    "08.3": [{}, {"load": 2}, {"load": 2, "prepare": 6}, {"prepare": 5}, {"decode": 2}, 5, "many", None],
+    "09.1": [3, 5, "many", True, None],
+    "09.2": [[8] * 8, [6] * 10 + [4], [64], [1] * 64, [6] * 10, [4.5] + [6] * 10, [], 6, "many", None],
+    "09.3": [1, 1.5, 3, 0.5, "many", None],
+    "10.1": [8, 5, 6, "many", None],
+    "10.2": [3.5, 6, 8, 0, True, "many", None],
+    "10.3": [lambda own, counts: own, lambda own, counts: 1 / len(counts), 1, None],
+    "11.1": [11, 13, 0, 12.5, True, "many", None],
+    "11.2": [2000, 48_000, 0, "many", None],
+    "11.3": [[[0, 3, 6], [1, 4], [2, 5]], [[0, 5, 6], [1, 4], [2, 3]], [[0], [1], [2]], "many", None],
+    "12.1": [15, 8, 0, "many", None],
+    "12.2": [1, 9, 11, "many", True, None],
+    "12.3": [[[0, 3, 6], [1, 4, 7], [2, 5]], [[0, 4], [1, 3, 7], [2, 5]], 3, "many", None],
+    "13.1": [16, 8, 15, "many", None],
+    "13.2": [4, 2, 7, 0, "many", None],
+    "13.3": ["", "r0 w0 r1 w1 r0 w0 r1 w1 r0 w0 r1 w1", "w0 r0 r1 w1 r1 w1 w0 r1 r0 w0 r0 w1", "r0 w0", 2, None],
+    "14.1": [[[0, 1, 2], [3, 4, 5]], [[0, 1, 2, 3], [3, 4, 5, 6]], [range(7)], 7, "many", None],
+    "14.2": [
+        "",
+        "broadcast mine ranks=4 chunks=1\n0: 0>1:0=",
+        "broadcast mine ranks=4 chunks=1\n0: 0>1:0=\n1: 0>2:0=\n2: 0>3:0=",
+        "broadcast mine ranks=4 chunks=1 ports=2\n0: 0>1:0= 0>2:0=\n1: 0>3:0=",
+        3,
+        None,
+    ],
+    "14.3": [840, 1960, "many", None],
+    "15.1": [224, 196, 430, "many", None],
+    "15.2": [1.5, 1.25, 2, "many", None],
+    "15.3": [[5], [], [2, 3, 4, 6, 9, 12, 16, 17], [1, 5], [18], [5.5], 5, "many", None],
+    "16.1": [1, 0.625, 2, 3.5, "many", None],
+    "16.2": [1, 4, 16, 20, -19.5, "many", None],
+    "16.3": [0, 23, 40, 50, 68, "many", None],
+    "17.1": [6.6, 15.6, 25.2, "many", None],
+    "17.2": [1, 4, 2_097_152, "many", None],
+    "17.3": [[4.2, 0.73], [9, 0], [4.4], [4.4, "many"], 4.4, "4.4", None],
+    "18.1": [62, 64, 56, 0, 63.5, True, "many", None],
+    "18.2": [3, 5, 6, 63, 0, "many", None],
+    "18.3": [
+        "",
+        "mine ranks=2 microbatches=1 chunks=1\n0: 0F0 0B0\n1: 1F0 1B0",
+        3,
+        None,
+        pipeline_parallel.build("gpipe", 3, 4).to_text(),
+        pipeline_parallel.build("gpipe", 3, 1).to_text(),
+    ],
+    "19.1": [1024, 40, 16, 0, 26, "few", True, None],
+    "19.2": [0.25, 1, 100, 2, "many", None],
+    "19.3": [3, None, print, lambda ddp, inputs, targets: nn.functional.mse_loss(ddp(inputs), targets).backward()],
+    "20.1": [0, 2, 3, 4, "many", None],
+    "20.2": [64, 68, 60.5, 0, "many", None],
+    "20.3": [3, None, lambda own_s: None, lambda own_s: (0, 2)],
+}
+ODD = {
+    "huge": 10**400,
+    "nan": math.nan,
+    "inf": math.inf,
+    "less": -1,
+    "true": True,
+    "nested": [[1]],
+    "bytes": b"1",
+    "object": object(),
+}
+
+
+@cache
+def sources() -> dict[str, str]:
+    return {
+        path.stem: "\n".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
+        for path in sorted(NOTEBOOKS.glob("*.ipynb"))
+    }
+
+
+_CALL = r'check\("([\d.]+)", (.+?)\)(?:`|$)'
+
+
+@cache
+def solutions() -> dict[str, str]:
+    """The answers that the notebooks give away, as source: a call of check, with the lines before it in its block."""
+    folded = "\n".join(re.findall(r"<details>.*?</details>", "\n".join(sources().values()), re.S))
+    found = {name: f'check("{name}", {answer})' for name, answer in re.findall(_CALL, folded, re.M)}
+    blocks = re.findall(r"```python\n(.*?)```", folded, re.S)
+    return found | {name: block for block in blocks for name, _ in re.findall(_CALL, block, re.M)}
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_the_folded_solution_is_right(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(solutions()[name], {"__name__": "__main__", "np": np, "nn": nn, "check": check})
+    assert capsys.readouterr().out.endswith(f"{name}: right\n")
+
+
+def as_tuples(answer: Any) -> Any:
+    """The same answer with tuples for its lists, at any depth."""
+    if isinstance(answer, list):
+        return tuple(as_tuples(item) for item in answer)
+    return answer
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+def test_a_right_answer_may_have_tuples_for_lists(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def check_tuples(name: str, answer: Any) -> None:
+        check(name, as_tuples(answer))
+
+    exec(solutions()[name], {"__name__": "__main__", "np": np, "nn": nn, "check": check_tuples})
+    assert capsys.readouterr().out.endswith(f"{name}: right\n")
+
+
+@pytest.mark.parametrize(("name", "answer"), [(name, answer) for name in EXERCISES for answer in WRONG[name]])
+def test_a_wrong_answer_is_refused(name: str, answer: object) -> None:
+    with pytest.raises(WrongAnswer, match=f"^{re.escape(name)}: "):
+        check(name, answer)
+
+
+@pytest.mark.parametrize("name", EXERCISES)
+@pytest.mark.parametrize("answer", ODD.values(), ids=ODD)
+def test_so_is_one_that_nothing_can_be_worked_out_from(name: str, answer: object) -> None:
+    with pytest.raises(WrongAnswer, match=f"^{re.escape(name)}: "):
+        check(name, answer)
+
+
+def test_answers_may_come_from_numpy(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, answer in {"01.1": np.int64(3), "01.2": np.int64(54), "02.1": np.array([20, 21])}.items():
+        check(name, answer)
+    assert capsys.readouterr().out.count("right") == 3
+
+
+def test_every_exercise_is_asked_in_its_notebook() -> None:
+    for name in EXERCISES:
+        (notebook,) = [text for stem, text in sources().items() if stem.startswith(name[:3].replace(".", "_"))]
+        assert f'check("{name}", ...)' in notebook
+
+
+def test_a_missing_answer_waits_and_an_unknown_exercise_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    check("01.1")
+    assert capsys.readouterr().out == "01.1: not answered yet\n"
+    for unknown in ("99.1", ["01.1"]):
+        with pytest.raises(ValueError, match=rf"exercise must be one of '00\.1', .*, got {re.escape(repr(unknown))}"):
+            check(unknown, 3)  # type: ignore[arg-type]
+
+
+# ---- numbers with units, what wrong ones would mean, and what a notebook shows
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        ("00.1", "104"),
+        ("00.1", 104.0),
+        ("00.2", "25 ms"),
+        ("00.2", "0.025s"),
+        ("01.1", "3 ranks"),
+        ("01.2", "54"),
+        ("04.2", "60 %"),
+        ("06.2", 21.0),
+        ("07.2", "5.87 GB/s"),
+        ("07.2", "5870 MB/s"),
+        ("10.2", "4e9 B/s"),
+        ("11.2", "8 kB"),
+        ("14.3", "1.68 ms"),
+        ("16.3", "0.046 s"),
+        ("17.1", "24.6 us"),
+        ("17.3", ["4.4 µs", 0.9]),
+    ],
+)
+def test_numbers_may_have_units(name: str, answer: object, capsys: pytest.CaptureFixture[str]) -> None:
+    check(name, answer)
+    assert capsys.readouterr().out.endswith(f"{name}: right\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "says"),
+    [
+        ("00.2", "25 MiB", "the answer must be a number in ms, such as '3' or '3 ms', got '25 MiB'"),
+        ("00.2", "twenty", "the answer must be a number in ms, such as '3' or '3 ms', got 'twenty'"),
+        ("00.2", "", "the answer must be a number in ms, such as '3' or '3 ms', got ''"),
+        ("00.2", "1e999", "the answer must be a number in ms, such as '3' or '3 ms', got '1e999'"),
+        ("00.2", math.nan, "the answer in ms must be a finite number, got nan"),
+        ("04.2", "0.6 s", "the answer must be a number, such as '0.5' or '50 %', got '0.6 s'"),
+        ("01.1", 1798, "the answer must be a whole number of ranks from 2 to 1,797, got 1798"),
+        ("01.1", 2, "2 ranks make 1798 reads, 1 of them padding"),
+        ("04.3", 6, "6 is enough, but a smaller number is enough, too"),
+        ("09.3", 0.5, "the factor must be a finite number of at least 1 and of at most 100, got 0.5"),
+        ("00.2", "\x1b[31m" + "9" * 5000, r"got '\x1b["),
+    ],
+)
+def test_a_wrong_answer_says_what_is_wrong(name: str, answer: object, says: str) -> None:
+    with pytest.raises(WrongAnswer) as caught:
+        check(name, answer)
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 500
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, means in READINGS.items() for value in means])
+def test_a_wrong_number_says_what_it_would_mean(name: str, value: float) -> None:
+    with pytest.raises(WrongAnswer) as caught:
+        check(name, value)
+    assert str(caught.value) == f"{name}: {value} would be right if {READINGS[name][value]}"
+
+
+def test_a_notebook_shows_only_the_message() -> None:
+    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
+    shown: list[str] = []
+    shell._showtraceback = lambda kind, value, lines: shown.extend(lines)
+    shell.run_cell('from rankscope.course.exercises import check\ncheck("00.1", 100)')
+    assert shown == ["00.1: 100 would be right if ranks could read different numbers of samples"]
+
+
+# ---- what a reader builds
+
+
+def rows(shown: object) -> dict[str, str]:
+    return {line.split()[0]: line for line in str(shown).splitlines()}
+
+
+def test_something_built_is_scored_before_it_is_good_enough(capsys: pytest.CaptureFixture[str]) -> None:
+    chain = "broadcast mine ranks=4 chunks=1\n0: 0>1:0=\n1: 1>2:0=\n2: 2>3:0="
+    shown = score("14.2", chain)
+    assert list(rows(shown)) == ["steps", "yours", "binomial", "lower"]
+    assert repr(shown) == str(shown)
+    with pytest.raises(
+        WrongAnswer, match=r"^14\.2: it takes 1\.50 times as long as the best; the goal is the same time$"
+    ):
+        check("14.2", chain)
+    assert capsys.readouterr().out == f"{shown}\n"
+
+
+def test_only_what_is_built_has_a_score() -> None:
+    with pytest.raises(ValueError, match=r"exercise that builds something must be one of '.*', got '00\.1'"):
+        score("00.1", 104)
+    for name in SCORES:
+        with pytest.raises(WrongAnswer, match=f"^{re.escape(name)}: "):
+            score(name, object())
+
+
+def test_a_sampler_is_scored_by_its_audit() -> None:
+    def stride(size: int, num_ranks: int, rank: int, epoch: int) -> range:
+        return range(rank, size, num_ranks)
+
+    shown = sampler_score(stride, 10, 4, allow=["unbalanced"])
+    assert rows(shown)["yours"].split() == ["yours", "0", "0", "1", "1"]
+    assert rows(shown)["DistributedSampler"].split()[1:] == ["4", "0", "0", "0"]
+    assert rows(shown)["with"].split()[2:] == ["0", "4", "0", "0"]
+    assert shown.wrong is not None
+    assert "read in the same order on every rank" in shown.wrong
+    assert sampler_score(stride, 10, 4, allow=["unbalanced", "repeated_order"]).wrong is None
+    with pytest.raises(ValueError, match="the answer must be a function of size, num_ranks, rank and epoch, got 3"):
+        sampler_score(3, 10, 4)  # type: ignore[arg-type]
+
+
+def test_a_schedule_is_scored_once_it_is_verified() -> None:
+    cluster = Cluster.uniform(4, Link(1e-6, 1e9))
+    tree = build("allreduce", "binomial_tree", 4)
+    shown = schedule_score(tree, "allreduce", cluster, 1000)
+    assert [row.split()[0] for row in str(shown).splitlines()[1:]] == ["yours", "recursive_doubling", "ring", "lower"]
+    assert shown.wrong is not None
+    assert schedule_score(build("allreduce", "ring", 4), "allreduce", cluster, 1e9).wrong is None
+    with pytest.raises(ScheduleError):
+        schedule_score("allreduce mine ranks=4 chunks=1\n0: 0>1:0+", "allreduce", cluster, 1000)
+    with pytest.raises(
+        ValueError, match="must begin with 'allreduce yours ranks=4 chunks=3', got 'allreduce ring ranks=3"
+    ):
+        schedule_score(build("allreduce", "ring", 3), "allreduce", cluster, 1000)
+
+
+def test_buckets_are_scored_by_the_predicted_step() -> None:
+    local = ddp.LocalStep.modelled([1 << 20] * 64, backward_s=0.064)
+    cost = ddp.cost(Link(50e-6, 2e9), num_ranks=8)
+    for mine in (8, "8 MiB", "8192 KiB", [list(range(place, place - 8, -1)) for place in range(63, 0, -8)]):
+        shown = bucket_score(mine, local, cost)
+        assert rows(shown)["yours"].split()[1:] == rows(shown)["recommended"].split()[1:]
+        assert shown.wrong is None
+    backwards = [list(range(place, place + 8)) for place in range(0, 64, 8)]
+    assert "times as long as the best; the goal is at most 1.01 times" in str(
+        bucket_score(backwards, local, cost).wrong
+    )
+    for wrong in ([[0, 1]], "8 s", -1, None):
+        with pytest.raises(ValueError, match="must"):
+            bucket_score(wrong, local, cost)
+
+
+def test_workers_of_stages_are_scored_by_throughput_and_thrift() -> None:
+    pipeline = Pipeline([Stage("read", 0.010), Stage("decode", 0.030, num_workers=2), Stage("train", 0.012)])
+    assert stage_score({"decode": 3}, pipeline, 80).wrong is None
+    assert stage_score({"decode": 2}, pipeline, 80).wrong == "decode delivers 66.7/s, and 80/s are needed"
+    assert stage_score({"decode": 4}, pipeline, 80).wrong == "you spend 6 workers, and 5 are enough"
+    assert rows(stage_score({"decode": 3}, pipeline, 80))["yours"].split() == ["yours", "5", "83.3/s", "train"]
+    for wrong in ({"encode": 3}, {"decode": 0}, 3):
+        with pytest.raises(ValueError, match=r"decode|whole number"):
+            stage_score(wrong, pipeline, 80)  # type: ignore[arg-type]
+
+
+def test_shares_are_scored_by_the_fullest_rank() -> None:
+    shown = share_score([[0, 1], [2, 3]], [5, 30, 20, 10], 2)
+    assert rows(shown)["yours"].split() == ["yours", "35", "1.08"]
+    assert shown.wrong is None
+    assert share_score([[0], [1, 2, 3]], [5, 30, 20, 10], 2).wrong == "the fullest rank has 60, and 35 are possible"
+    for wrong in ([[0, 1], [2]], [[0, 1], [2, 2]], [[0, 1, 2, 3]], [[0, 1], [2, 4]], 3, [1, 2]):
+        with pytest.raises(ValueError, match=r"expected|must be"):
+            share_score(wrong, [5, 30, 20, 10], 2)  # type: ignore[arg-type]
+
+
+def test_pipeline_schedules_are_scored_by_bubble_and_memory() -> None:
+    text = pipeline_parallel.build("one_f_one_b", 4, 8).to_text()
+    shown = pipeline_score(text, 4, 8, most_bubble=3 / 11, most_kept=4)
+    assert shown.wrong is None
+    assert rows(shown)["yours"].split()[1:] == rows(shown)["1F1B"].split()[1:] == ["27.3%", "4"]
+    assert pipeline_score(text, 4, 8, most_kept=3).wrong == "a rank keeps 4 activations; the goal is at most 3"
+    assert "the goal is at most 25.0%" in str(pipeline_score(text, 4, 8, most_bubble=0.25).wrong)
+    with pytest.raises(ValueError, match="must have 4 ranks and 9 microbatches, got 4 and 8"):
+        pipeline_score(text, 4, 9)
+
+
+@pytest.mark.slow
+def test_steps_are_scored_on_real_ranks() -> None:
+    mse = nn.functional.mse_loss
+
+    def both_synchronised(ddp: Any, inputs: Any, targets: Any) -> None:
+        for part in range(2):
+            (mse(ddp(inputs[part::2]), targets[part::2]) / 2).backward()
+
+    def not_divided(ddp: Any, inputs: Any, targets: Any) -> None:
+        with ddp.no_sync():
+            mse(ddp(inputs[::2]), targets[::2]).backward()
+        mse(ddp(inputs[1::2]), targets[1::2]).backward()
+
+    shown = step_score(both_synchronised, 2)
+    assert rows(shown)["yours"].split() == ["yours", "2", "times", "right"]
+    assert shown.wrong == "gradients are synchronised 2 times; the goal is at most 1"
+    assert "gradients are 2 times those of one process" in str(step_score(not_divided, 2).wrong)
+    with pytest.raises(ValueError, match=r"2 equal micro-batches were expected, got \[\] samples"):
+        step_score(print, 2)
+    with pytest.raises(ValueError, match="the answer must be a function of ddp, inputs and targets, got 3"):
+        step_score(3, 2)  # type: ignore[arg-type]

@@ -1,0 +1,147 @@
+"""The explorer of DDP on the networks of machines: `train` shows them and `box` provides them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rankscope import networks as networks_module
+from rankscope.box import Profile, bank
+from rankscope.box.machines import is_sick, provenances
+from rankscope.box.nccl import Model
+from rankscope.cluster import Link
+from rankscope.collectives import closed_form
+from rankscope.explorers import ddp
+from rankscope.explorers.networks import Networks
+from rankscope.train.explorers.ddp import Training
+
+from .box.explorer_cases import CASES as CASES_OF_BOX
+from .box.explorer_cases import six_ranks
+from .box.made import links, profile
+from .explorers.cases import controls, report, shown
+from .train.explorer_cases import CASES
+
+DDP = CASES["ddp"].made()
+DDP_BY_HAND = CASES["ddp by hand"].made()
+DDP_OF_YOURS = CASES_OF_BOX["ddp of yours"].made()
+
+
+def test_ddps_report_is_of_the_step_that_is_drawn() -> None:
+    shown = Training(Networks())
+    held = report(DDP, slower=50)[1]
+    assert held.startswith(f"{shown.timeline(DDP.at(slower=50)).makespan_s * 1e3:.3g} ms per step: computing alone ")
+    lines = report(DDP)
+    assert lines[0] == "ResNet-50: 161 gradients of 97.5 MiB, 13.1 ms of backward per micro-batch; 32 ranks"
+    waiting_ms = shown.timeline(DDP.at()).select(kind="wait").busy_s * 1e3
+    assert f"held up 0 ms, waiting {waiting_ms:.3g} ms (exposed communication)" in lines[1]
+
+
+def test_ddp_starts_on_a_real_machine_that_ran_such_a_job() -> None:
+    """It started on a bare ring of 32 ranks with 50 µs per hop: 1 MiB took 3.18 ms, and it advised a cap of 32 MiB."""
+    cost = Profile.load("bank:abci_a100_4x8").cost()
+    assert float(Training(Networks()).networks.cost(DDP.at())(2**20)) == float(cost(2**20)) < 0.2e-3
+    lines = report(DDP)
+    assert lines[3].startswith("write DistributedDataParallel(module, bucket_cap_mb=1): ")
+    assert "2.6% less than the default's" in lines[3]
+    assert lines[-3].startswith("network: ABCI 2.0: 4 nodes of 8 × A100-SXM4-40GB, ")
+    assert lines[-3].endswith(", 32 ranks, measured with NCCL")
+    assert lines[-2].startswith("source: aistabci/abci2.0benchmark; MIT")
+    assert lines[-1] == "beyond 32 MiB, the largest size that was measured, times are extrapolated"
+    assert "extrapolated" not in report(DDP, network="a100_80gb_8")[-1]
+
+
+def test_ddp_lists_the_bank_then_the_model_then_gloo_then_a_link_by_hand() -> None:
+    names = [name for _, name in controls(ddp())["network"].options]
+    banks = [name for name in names if name in bank()]
+    assert names == [
+        *banks,
+        *("nccl:a100", "nccl:h100", "nccl:b200"),
+        *("emulated, 100 Mbit/s, 5 ms", "loopback, two cores"),
+        "latency and bandwidth",
+    ]
+    assert len(banks) >= 40
+    assert [name for name, about in provenances().items() if is_sick(about) and name in names] == [
+        name for label, name in controls(ddp())["network"].options if ", faulty" in label
+    ]
+    own = controls(ddp({"mine": six_ranks(), "loopback, two cores": six_ranks()}))["network"]
+    assert own.value == "mine"
+    assert [name for _, name in own.options] == ["mine", "loopback, two cores", *names[:-2], names[-1]]
+
+
+@pytest.mark.parametrize(("network", "num_ranks"), [("aws_p4d_2x8", 16), ("v100_25gbe_2x1_no_gdr", 2)])
+def test_a_measured_network_has_its_own_number_of_ranks(network: str, num_ranks: int) -> None:
+    box = ddp(network="nccl:h100", num_ranks=1024)
+    panel = controls(box)
+    assert not panel["num_ranks"].disabled
+    panel["network"].value = network
+    assert (panel["num_ranks"].value, panel["num_ranks"].disabled) == (num_ranks, True)
+    assert panel["num_ranks"].tooltip == f"this network was measured with {num_ranks} ranks"
+    assert f"on {num_ranks} ranks with DDP&#x27;s default" in shown(box)[0].replace("'", "&#x27;")
+    assert box.line.value == f'explorers.ddp(network="{network}")'
+    assert shown(box) == shown(ddp(network=network, num_ranks=512))
+    panel["network"].value = "nccl:h100"
+    assert (panel["num_ranks"].value, panel["num_ranks"].disabled) == (num_ranks, False)
+
+
+def test_a_network_of_any_size_follows_the_ranks() -> None:
+    shown = Training(Networks())
+    cost = shown.networks.cost
+    for num_ranks, gpus, nodes in ((8, 8, 1), (64, 8, 8), (2, 2, 1)):
+        table = cost(DDP.at(network="nccl:h100", num_ranks=num_ranks))
+        for size in (2**10, 2**20, 2**28):
+            expected_s = Model("h100", gpus, nodes).choose("allreduce", size).time_s
+            assert float(table(size)) == pytest.approx(expected_s, rel=1e-9)
+    assert cost(DDP.at(network="nccl:a100", num_ranks=4096))(2**20) > cost(DDP.at(network="nccl:a100"))(2**20)
+    assert report(DDP, network="nccl:b200")[-1].startswith("NCCL's model, not a measurement: ")
+
+
+def test_latency_and_bandwidth_have_an_effect_by_hand_alone() -> None:
+    panel = controls(ddp())
+    said = "only the network “latency and bandwidth” is set by hand"
+    for name in ("alpha_us", "gb_per_s"):
+        assert (panel[name].disabled, panel[name].tooltip) == (True, said)
+    panel["network"].value = "latency and bandwidth"
+    assert not any(panel[name].disabled for name in ("alpha_us", "gb_per_s", "num_ranks"))
+    now = DDP_BY_HAND.at(network="latency and bandwidth", alpha_us=20, gb_per_s=3, num_ranks=64)
+    ring_s = closed_form("allreduce", "ring", 64, 2**20, Link(20e-6, 3e9))
+    assert float(Training(Networks()).networks.cost(now)(2**20)) == ring_s
+    assert DDP_BY_HAND.report(now)[-1] == "network: a ring over 64 ranks with links of 20 µs and 3 GB/s"
+
+
+def test_ddp_of_your_own_profile() -> None:
+    assert report(DDP_OF_YOURS)[0].endswith("; 6 ranks")
+    now = DDP_OF_YOURS.at()
+    networks = Networks({"mine": six_ranks()})
+    assert (now.network, now.num_ranks, networks.num_ranks(now)) == ("mine", 6, 6)
+    assert float(networks.cost(now)(2**13)) == pytest.approx(1e-4 + 2**13 / 1e9)
+    assert DDP_OF_YOURS.line(now) == "explorers.ddp(profiles)"
+    assert 6 in dict(controls(ddp({"mine": six_ranks()}))["num_ranks"].options).values()
+    model = report(DDP_OF_YOURS, network="nccl:h100", num_ranks=6)
+    assert model[0].endswith("; 6 ranks")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("box.json", "profiles must be Profiles by name, got 'box.json'"),
+        ({"box": "box.json"}, r"profiles\['box'\] must be a Profile, got 'box.json'"),
+        ({"box": profile(links())}, "profile 'made up' must have the backend's own allreduce at two sizes or more"),
+        ({"latency and bandwidth": profile([])}, "profiles must have other names than 'latency and bandwidth'"),
+    ],
+)
+def test_what_has_no_allreduce_is_no_network(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ddp(given)
+
+
+def test_every_preset_of_ddp_is_there_without_the_packages_that_know_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list shows whatever is registered: without any provider, a link by hand and your own profiles are left."""
+    monkeypatch.setattr(networks_module, "extensions", tuple)
+    box = ddp()
+    assert [name for _, name in controls(box)["network"].options] == ["latency and bandwidth"]
+    assert "<svg" in shown(box)[0]
+    labels = [button.description for button in box.presets]
+    assert "a network of 3 GB/s" in labels
+    assert "ResNet-50 on 32 A100s" not in labels
+    assert controls(ddp({"mine": six_ranks()}))["network"].value == "mine"

@@ -1,0 +1,55 @@
+"""Where explorers are shown to readers: in their notebooks, on the dashboard, and as pictures on the site's pages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from pages.states import Shown
+
+from rankscope.explorers.entries import catalogue
+from rankscope.explorers.explorer import Explorer
+from rankscope.explorers.opening import Entry
+
+from .figures.readable import svg_problems
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+
+
+@pytest.mark.parametrize("entry", catalogue(), ids=lambda entry: entry.name)
+def test_each_is_of_a_notebook_that_shows_it(entry: Entry) -> None:
+    notebook = nbformat.read(NOTEBOOKS / f"{entry.notebook}.ipynb", as_version=4)
+    assert any(f"{entry.name}(" in cell.source for cell in notebook.cells if cell.cell_type == "code")
+
+
+def test_the_dashboards_notebook_runs_where_it_lies() -> None:
+    path = NOTEBOOKS / "dashboard" / "explorers.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    assert all(not cell.outputs and cell.execution_count is None for cell in notebook.cells if "outputs" in cell)
+    script = f"{code.rsplit('explorers.gallery', 1)[0]}print(sorted(explorers.gallery(recorded).children[0].options))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=path.parent, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(sorted((entry.title, entry.name) for entry in catalogue()))
+
+
+def pictures_of(explorer: Explorer, now: Any) -> list[str]:
+    found = []
+    for picture in explorer.pictures:
+        with suppress(ValueError):  # a sentence stands there
+            found += [explorer.svg(picture, now)]
+    return list(filter(None, found))
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in catalogue()])
+def test_every_text_of_an_explorer_can_be_read(name: str) -> None:
+    grid = Shown(name).grid(only_ends=True)
+    drawn = {svg: now for now in grid.states() for svg in pictures_of(grid.explorer, now)}
+    problems = [f"{now}: {problem}" for svg, now in drawn.items() for problem in svg_problems(svg)]
+    assert not problems, "\n".join(problems)

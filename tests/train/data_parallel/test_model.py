@@ -1,0 +1,106 @@
+"""DataParallel's step as stated: bytes and times against formulas, verified schedules and torch's own cut."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import build, closed_form, lower_bounds, simulate
+from rankscope.train import data_parallel
+from rankscope.train.data_parallel import StepCosts, StepSizes
+from rankscope.train.data_parallel.model import chunk_sizes, messages_of
+
+SIZES = StepSizes(32, input_bytes=600, output_bytes=40, parameter_bytes=10_000, frozen_bytes=500, buffer_bytes=60)
+COSTS = StepCosts(Link(1e-3, 1e6), forward_s=0.002, backward_s=0.004, loss_s=0.0005)
+# the collectives of a step, with the bytes of the whole array
+COLLECTIVES = [
+    ("scatter", 32 * 600),
+    ("broadcast", 10_560),
+    ("gather", 32 * 40),
+    ("scatter", 32 * 40),
+    ("reduce", 10_000),
+]
+
+
+@given(st.integers(1, 300), st.integers(1, 70))
+def test_chunks_are_those_of_torch_chunk(batch_size: int, num_devices: int) -> None:
+    assert list(chunk_sizes(batch_size, num_devices)) == [len(c) for c in torch.empty(batch_size).chunk(num_devices)]
+
+
+def test_nine_samples_use_five_of_eight_devices() -> None:
+    moved = data_parallel.traffic(StepSizes(9, 4, 4, 100), 8)
+    assert (moved.port_bytes > 0).sum() == 5
+    assert {message.dst for message in messages_of(StepSizes(9, 4, 4, 100), 8)} == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 3, 4, 8])
+def test_bytes_are_those_of_the_formulas(num_devices: int) -> None:
+    """All but device 0's share of inputs and outputs, the outputs twice; parameters N-1 times there and back."""
+    moved = data_parallel.traffic(SIZES, num_devices)
+    others, away = num_devices - 1, 32 - math.ceil(32 / num_devices)
+    wanted = {"inputs": away * 600, "parameters": others * 10_560, "outputs": away * 40}
+    wanted |= {"output gradients": away * 40, "gradients": others * 10_000}
+    assert moved.bytes_of == (wanted if others else {})
+    assert moved.total_bytes == sum(wanted.values()) == moved.port_bytes[0]  # all of it passes device 0
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 8])
+def test_ddp_moves_as_many_bytes_of_gradients_and_spreads_them(num_ranks: int) -> None:
+    sizes = StepSizes(32, 0, 0, 9600)
+    ours, ddp = (data_parallel.traffic(sizes, num_ranks, how) for how in ("data_parallel", "ddp"))
+    assert ddp.total_bytes == pytest.approx(2 * (num_ranks - 1) * 9600) == pytest.approx(ours.total_bytes)
+    assert ddp.imbalance == pytest.approx(1.0)
+    assert ours.imbalance == pytest.approx(num_ranks / 2 if num_ranks > 1 else 1.0)
+    assert ddp.port_bytes == pytest.approx(2 * 2 * (num_ranks - 1) / num_ranks * 9600)
+
+
+def test_buffers_of_ddp_go_from_rank_0() -> None:
+    moved = data_parallel.traffic(SIZES, 4, "ddp")
+    assert moved.bytes_of == {"gradients": pytest.approx(2 * 3 * 10_000), "buffers": 3 * 60}
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 4, 8])
+def test_each_stage_takes_what_the_verified_schedule_takes(num_devices: int) -> None:
+    """The collectives of the library, simulated message by message, are the second method."""
+    step, chunks = data_parallel.simulate(SIZES, num_devices, COSTS), chunk_sizes(32, num_devices)
+    cluster = Cluster.uniform(num_devices, COSTS.link)
+    total_s = 32 * COSTS.loss_s + chunks[0] * (COSTS.forward_s + COSTS.backward_s)
+    for collective, num_bytes in COLLECTIVES:
+        total_s += simulate(build(collective, "flat", num_devices), num_bytes, cluster).makespan_s
+    step.check()
+    assert step.makespan_s == pytest.approx(total_s, rel=1e-9)
+
+
+def test_ddp_takes_its_parts_in_turn() -> None:
+    step = data_parallel.simulate(SIZES, 4, COSTS, "ddp")
+    step.check()
+    ring_s = closed_form("allreduce", "ring", 4, 10_000, COSTS.link)
+    assert step.makespan_s == pytest.approx(8 * (0.002 + 0.004 + 0.0005) + ring_s)
+    assert step.select(kind="allreduce").busy_s >= lower_bounds("allreduce", 4, 10_000, COSTS.link).seconds
+    nine = data_parallel.simulate(StepSizes(9, 0, 0, 0), 8, COSTS, "ddp")
+    assert nine.select(kind="forward").busy_s == pytest.approx(0.004)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: StepSizes(0, 1, 1, 1), "batch_size must be a whole number of at least 1, got 0"),
+        (lambda: StepCosts(3, 1, 1), "link must be a Link, got 3"),
+        (lambda: StepCosts(COSTS.link, -1, 1), "forward_s must be a finite number of at least 0, got -1"),
+        (lambda: chunk_sizes(4, 0), "num_devices must be a whole number from 1 to 1024, got 0"),
+        (lambda: messages_of(32, 4), "sizes must be a StepSizes, got 32"),
+        (lambda: data_parallel.simulate(SIZES, 4, COSTS.link), "costs must be a StepCosts, got Link"),
+        (lambda: data_parallel.traffic(SIZES, 4, "fsdp"), "how must be one of 'data_parallel', 'ddp', got 'fsdp'"),
+        (lambda: data_parallel.traffic(None, 4, "ddp"), "sizes must be a StepSizes, got None"),
+        (lambda: data_parallel.simulate(None, 4, COSTS, "ddp"), "sizes must be a StepSizes, got None"),
+    ],
+)
+def test_bad_input_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()

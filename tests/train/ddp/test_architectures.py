@@ -1,0 +1,86 @@
+"""The modelled models have the tensors and the multiplications that are published of them, or that torch counts."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from rankscope.train.ddp.architectures import ARCHITECTURES, architecture_step, gpt2, resnet50, small_cnn
+
+
+@pytest.mark.parametrize(
+    ("name", "tensors", "parameters"),
+    [
+        ("small CNN", 8, 1_199_882),
+        ("ResNet-50", 161, 25_557_032),  # torchvision's
+        ("GPT-2", 148, 124_439_808),  # transformers' GPT2Model
+        ("LLaMA-7B", 291, 6_738_415_616),  # the paper's 6.7 B
+    ],
+)
+def test_tensors_and_parameters_are_those_that_are_published(name: str, tensors: int, parameters: int) -> None:
+    step = architecture_step(name, 1, 1e12)
+    assert (len(step.parameters), step.num_bytes) == (tensors, 4 * parameters)
+    assert len({spec.name for spec in step.parameters}) == tensors
+
+
+def test_a_resnet_multiplies_as_often_as_torchvision_says() -> None:
+    assert sum(layer.num_macs for layer in resnet50()) == pytest.approx(4.089e9, rel=1e-3)
+
+
+def test_the_small_cnn_is_what_torch_makes_of_it() -> None:
+    layers = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+    model = nn.Sequential(*layers, nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10))
+    shapes = [shape for layer in small_cnn() for shape in layer.shapes.values()]
+    assert shapes == [tuple(one.shape) for one in model.parameters()]
+    with FlopCounterMode(display=False) as counter:
+        model(torch.zeros(1, 1, 28, 28))
+    assert 2 * sum(layer.num_macs for layer in small_cnn()) == counter.get_total_flops()
+
+
+def test_a_block_of_gpt2_multiplies_as_often_as_torch_counts() -> None:
+    width, num_tokens = 768, 64
+    block = nn.TransformerEncoderLayer(width, 12, 4 * width, batch_first=True)
+    with FlopCounterMode(display=False) as counter:
+        block(torch.zeros(1, num_tokens, width))
+    own = [layer for layer in gpt2(num_tokens) if layer.name.startswith("h.0.")]
+    assert 2 * sum(layer.num_macs for layer in own) == counter.get_total_flops()
+    assert sum(math.prod(s) for layer in own for s in layer.shapes.values()) == sum(
+        p.numel() for p in block.parameters()
+    )
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_gradients_get_ready_from_the_last_layer_to_the_first(name: str) -> None:
+    step = architecture_step(name, 4, 2e12)
+    assert all(one >= other for one, other in pairwise(step.ready_s.tolist()))
+    assert step.ready_s[0] == step.backward_s == pytest.approx(2 * step.forward_s)
+    twice = architecture_step(name, 8, 2e12)
+    np.testing.assert_allclose(twice.ready_s, 2 * step.ready_s)
+    np.testing.assert_allclose(architecture_step(name, 8, 4e12).ready_s, step.ready_s)
+
+
+def test_a_tied_embedding_is_ready_last_though_the_head_comes_first() -> None:
+    step = architecture_step("GPT-2", 1, 1e12)
+    names = [spec.name for spec in step.parameters]
+    assert step.ready_s[names.index("embedding.wte")] == step.backward_s
+    head_s = 4 * 50257 * 768 * 1024 / 1e12
+    assert step.ready_s[names.index("ln_f.bias")] == pytest.approx(head_s)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("GPT-5", 1, 1e12), "name must be one of 'small CNN', .*, got 'GPT-5'"),
+        (("GPT-2", 0, 1e12), "num_samples must be a whole number of at least 1, got 0"),
+        (("GPT-2", 1, 0), "flops_per_s must be a finite number above 0, got 0"),
+    ],
+)
+def test_what_is_no_step_is_refused(arguments: tuple[str, int, float], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        architecture_step(*arguments)

@@ -1,0 +1,226 @@
+"""Buckets assigned in plain Python are those of the function that DDP's Reducer calls, and say why they were closed."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from rankscope.train.ddp import assign_buckets, buckets
+from rankscope.train.ddp.buckets import (
+    Bucket,
+    BucketError,
+    Buckets,
+    ParameterSpec,
+    buckets_of,
+    parameter_specs,
+    table_order,
+)
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e5m2", "float8_e4m3fn")
+MIB = 2**20
+
+
+def layers(number: int, num_bytes: int = MIB) -> list[ParameterSpec]:
+    return [ParameterSpec(f"{n}", num_bytes) for n in range(number)]
+
+
+def indices(found: tuple[Bucket, ...]) -> list[list[int]]:
+    return [list(bucket.indices) for bucket in found]
+
+
+# ---- the function that the Reducer calls
+
+
+def random_tensors(rng: random.Random) -> tuple[list[torch.Tensor], list[bool]]:
+    """Tensors without memory, of up to 16 dtypes and devices; some whose gradient would be sparse."""
+    keys = [(dtype, device) for dtype in DTYPES for device in ("cpu", "meta")]
+    keys = rng.sample(keys, rng.choice([1, 1, 2, 3, 5, 16]))
+    tensors = []
+    for _ in range(rng.randint(1, 60)):
+        dtype, device = rng.choice(keys)
+        size = rng.choice([0, 1, 100, 10_000]) if device == "cpu" else rng.choice([0, 50, 10**6, 10**7])
+        tensors.append(torch.empty(size, dtype=getattr(torch, dtype), device=device, requires_grad=True))
+    sparse = [rng.random() < 0.1 for _ in tensors] if rng.random() < 0.5 else [False] * len(tensors)
+    return tensors, sparse
+
+
+def test_500_random_lists_are_assigned_as_torch_does() -> None:
+    for case in range(500):
+        rng = random.Random(case)
+        tensors, sparse = random_tensors(rng)
+        rows = zip(parameter_specs(tensors), sparse, strict=True)
+        specs = [attrs.evolve(spec, sparse=alone) for spec, alone in rows]
+        order = rng.sample(range(len(specs)), len(specs))
+        cap, small = rng.choice([0.001, 0.01, 1, 25, 1000]), rng.choice([1e-6, 0.001, 1])
+        limits = [int(small * MIB), int(cap * MIB)]
+
+        theirs, _ = dist._compute_bucket_assignment_by_size(tensors, limits, sparse)
+        assert assign_buckets(specs, cap, small) == theirs[::-1]
+
+        predicted = buckets(specs, cap, ready_order=order)
+        theirs, _ = dist._compute_bucket_assignment_by_size(tensors, [sys.maxsize], sparse)
+        assert indices(predicted.first) == theirs[::-1]
+        in_order = [tensors[place] for place in order]
+        theirs, caps = dist._compute_bucket_assignment_by_size(in_order, limits[1:], sparse, order)
+        assert indices(predicted.rebuilt) == theirs
+        assert [bucket.cap_bytes or 0 for bucket in predicted.rebuilt] == caps  # 0 is a sparse one's
+        assert Buckets(predicted) == tuple(map(tuple, theirs))
+
+
+def test_open_buckets_come_in_the_order_of_torchs_hash_table() -> None:
+    """All dtypes on two devices: more keys than slots, some of which coincide, so it is not just the last one first."""
+    keys = [(dtype, device) for device in ("cpu", "meta") for dtype in DTYPES]
+    reversed_ones = 0
+    for seed in range(200):
+        some = random.Random(seed).sample(keys, random.Random(seed).randint(1, len(keys)))
+        tensors = [torch.empty(1, dtype=getattr(torch, dtype), device=device) for dtype, device in some]
+        theirs, _ = dist._compute_bucket_assignment_by_size(tensors, [MIB], [], list(range(len(some))))
+        assert table_order(some) == [some[place] for (place,) in theirs]
+        reversed_ones += table_order(some) == some[::-1]
+    assert reversed_ones < 150
+    unknown = [("float32", "cpu"), ("float32", "npu:0"), ("float32", "npu:1"), ("float4", "cpu")]
+    assert table_order(unknown) == unknown[::-1]  # each has a slot of its own
+
+
+# ---- parameters
+
+
+def test_a_module_its_parameters_and_specs_give_the_same() -> None:
+    module = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300, dtype=torch.float64))
+    module[0].bias.requires_grad_(False)
+    specs = parameter_specs(module)
+    assert [(spec.name, spec.num_bytes, spec.dtype) for spec in specs] == [
+        ("0.weight", 360_000, "float32"),
+        ("1.weight", 720_000, "float64"),
+        ("1.bias", 2400, "float64"),
+    ]
+    assert assign_buckets(module) == assign_buckets(module.parameters()) == assign_buckets(specs) == [[1, 2], [0]]
+
+
+def test_a_shared_parameter_counts_once_and_sparse_ones_belong_to_their_first_owner() -> None:
+    words, dense = nn.Embedding(9, 4, sparse=True), nn.Embedding(9, 4)
+    head, bag = nn.Linear(4, 9, bias=False), nn.EmbeddingBag(9, 4, sparse=True)
+    head.weight = words.weight
+    flags = {spec.name: spec.sparse for spec in parameter_specs(nn.ModuleList([words, dense, head, bag]))}
+    assert flags == {"0.weight": True, "1.weight": False, "3.weight": True}
+    assert [spec.sparse for spec in parameter_specs(nn.ModuleList([head, words]))] == [False]
+    assert len(parameter_specs([head.weight, words.weight])) == 1
+
+
+# ---- why a bucket was closed
+
+
+def test_a_bucket_is_closed_at_its_cap_and_a_parameter_never_split() -> None:
+    specs = [ParameterSpec("small", MIB), ParameterSpec("huge", 90 * MIB), ParameterSpec("last", 2 * MIB)]
+    assert buckets(specs).rebuilt == (
+        Bucket((2,), 2 * MIB, MIB, "cap"),
+        Bucket((1,), 90 * MIB, 25 * MIB, "cap"),
+        Bucket((0,), MIB, 25 * MIB, "end"),
+    )
+
+
+def test_the_table() -> None:
+    specs = [
+        ParameterSpec("words", 40 * MIB, sparse=True),
+        *[ParameterSpec(f"layer {n}", 10 * MIB) for n in range(4)],
+        ParameterSpec("scale", 2),
+    ]
+    assert str(buckets(specs, static_graph=True)).splitlines() == [
+        "6 parameters, 80 MiB",
+        "iterations 0 to 1: 2 buckets",
+        "    0  5 parameters, 40 MiB         nothing left to add              layer 0 … scale",
+        "    1  1 parameter, 40 MiB          a sparse gradient, always alone  words",
+        "from iteration 2: 3 buckets",
+        "    0  2 parameters, 10 MiB         reached its cap of 1 MiB         scale … layer 3",
+        "    1  3 parameters, 30 MiB         reached its cap of 25 MiB        layer 2 … layer 0",
+        "    2  1 parameter, 40 MiB          a sparse gradient, always alone  words",
+    ]
+    assert str(buckets(specs, find_unused_parameters=True)).splitlines()[1] == "every iteration: 4 buckets"
+
+
+# ---- bad input, and buckets that are not the predicted ones
+
+
+UNTOLD = "parameters must be a module, its parameters or ParameterSpec values, got"
+NONE = "parameters must hold at least one that requires a gradient, got none"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "options", "problem"),
+    [
+        ([], {}, NONE),
+        (nn.ReLU(), {}, NONE),
+        ([torch.zeros(3)[0].requires_grad_(False)], {}, NONE),
+        (3, {}, f"{UNTOLD} 3"),
+        ([3], {}, f"{UNTOLD} 3"),
+        (3, {"bucket_cap_mb": -1}, "bucket_cap_mb must be a finite number of at least 0, got -1"),
+        (3, {"ready_order": [0, 0, 1]}, "ready_order must name each parameter once, got .0, 0, 1."),
+        (3, {"ready_order": [0, 1, 3]}, "ready_order must be a whole number from 0 to 2, got 3"),
+        (3, {"ready_order": [2, 1]}, "ready_order must .*: DDP stops where one gets no gradient, as '0'"),
+        (3, {"static_graph": 1}, "static_graph must be True or False, got 1"),
+        (3, {"find_unused_parameters": None}, "find_unused_parameters must be True or False, got None"),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(parameters: Any, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=f"^{problem}$"):
+        buckets(layers(3, 4) if options else parameters, **options)
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (3, "buckets must be a list of buckets, got 3"),
+        ([0, 1], "a bucket must be a list of places, got 0"),
+        ([[0, 1], [2, 3.0]], "buckets must be a whole number of at least 0, got 3.0"),
+        ([[-1]], "buckets must be a whole number of at least 0, got -1"),
+        ([[0, 1], [3]], r"buckets must hold each parameter from 0 to 3 once, got \(\(0, 1\), \(3,\)\)"),
+        ([[0, 1], [2, 1]], "buckets must hold each parameter from 0 to 2 once"),
+        ([[0, 1], []], "buckets must hold at least one parameter each"),
+        ([[0, 1]], "buckets must hold each of 3 parameters once, got"),
+    ],
+)
+def test_what_is_no_list_of_buckets_is_refused(found: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        buckets_of("buckets", found, 3)
+
+
+def test_buckets_are_a_tuple_that_is_checked_once() -> None:
+    made = Buckets([np.array([2, 1]), (0,)])
+    assert repr(made) == "((2, 1), (0,))"
+    assert Buckets(made) is made
+    assert type(pickle.loads(pickle.dumps(made))) is Buckets
+    assert (made.num_parameters, Buckets([]).num_parameters) == (3, 0)
+
+
+PREDICTED = buckets(layers(6, 2 * MIB), 4)  # 5 4 | 3 2 | 1 0
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ([[5, 4], [1, 0], [3, 2]], "bucket 1: expected parameters 3, 2, found 1, 0"),
+        ([[5, 4], [3], [2, 1, 0]], "bucket 1: expected parameters 3, 2, found 3"),
+        ([[4, 5], [3, 2], [1, 0]], "bucket 0: expected parameters 5, 4, found 4, 5"),
+        ([[5, 4], [3, 2]], "bucket 2: expected parameters 1, 0, found no such bucket"),
+        ([[5, 4], [3, 2], [1, 0], []], "bucket 3: expected parameters no such bucket, found none"),
+        ([[5, 4], [3, 2], [1, 0], [0]], "bucket 3: expected parameters no such bucket, found 0"),
+        ([], "bucket 0: expected parameters 5, 4, found no such bucket"),
+    ],
+)
+def test_other_buckets_than_the_predicted_ones_are_found(found: list[list[int]], problem: str) -> None:
+    PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=1)
+    with pytest.raises(BucketError, match=f"^iteration 1, {problem}$"):
+        PREDICTED.check(found, iteration=1)
+    with pytest.raises(BucketError, match="^iteration 0, bucket 0"):
+        PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=0)
+    with pytest.raises(ValueError, match="found must be a list of places, got 5"):
+        PREDICTED.check([5, 4], iteration=0)  # type: ignore[list-item]

@@ -1,0 +1,83 @@
+"""What an allreduce costs, from a recorded profile and from a link."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.box import Profile
+from rankscope.cluster import Cluster, Link
+from rankscope.collectives import build, simulate
+from rankscope.train.ddp.cost import CostTable, cost
+
+PROFILES = Path(__file__).parents[3] / "notebooks" / "profiles"
+LINK = Link(alpha_s=5e-6, bytes_per_s=10e9)
+
+
+@pytest.fixture(scope="module")
+def slow() -> Profile:
+    return Profile.load(PROFILES / "emulated_100mbit_5ms_4_ranks.json")
+
+
+def test_between_its_points_a_table_is_a_line_and_beyond_them_it_goes_on() -> None:
+    table = CostTable((100, 200, 400), (1.0, 3.0, 5.0))
+    assert table([100, 200, 400]).tolist() == [1.0, 3.0, 5.0]
+    assert table([150, 300]).tolist() == [2.0, 4.0]
+    assert table([50, 0]).tolist() == [0.0, 0.0]  # the line to the left reaches 0 at 50
+    assert table(600) == 7.0
+
+
+def test_beyond_the_ends_more_bytes_never_take_less() -> None:
+    table = CostTable((100, 200, 400), (3.0, 1.0, 0.5))
+    assert table([0, 50, 400, 800]).tolist() == [3.0, 3.0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seconds", "problem"),
+    [
+        ((1,), (1,), "num_bytes must be at least two rising sizes"),
+        ((1, 2), (1,), r"seconds must be 2, one for each size, got \(1.0,\)"),
+        ("soon", (1, 2), "num_bytes must be a list, got 'soon'"),
+        ((1, 2), {}, "seconds must be a list, got {}"),
+        ((1, 2), (1, -1), "seconds must be a finite number of at least 0, got -1"),
+    ],
+)
+def test_what_is_no_table_is_refused(sizes: Any, seconds: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        CostTable(sizes, seconds)
+
+
+def test_a_profile_says_what_it_measured(slow: Profile) -> None:
+    points = slow.select("allreduce", algorithm="native")
+    found = cost(slow)
+    np.testing.assert_array_equal(found([p.num_bytes for p in points]), [p.median_s for p in points])
+
+
+def test_for_other_ranks_a_profile_says_what_it_predicts(slow: Profile) -> None:
+    sizes = [1 << 10, 1 << 16, 1 << 20, 1 << 30]
+    expected = [slow.predict("allreduce", "ring", size, num_ranks=6).makespan_s for size in sizes]
+    np.testing.assert_allclose(cost(slow, num_ranks=6)(sizes), expected)
+
+
+def test_a_link_says_what_the_simulation_does() -> None:
+    found = cost(LINK, num_ranks=8)
+    sizes = np.array([0, 1 << 13, 1 << 20])
+    uniform = Cluster.uniform(8, LINK)
+    expected = [simulate(build("allreduce", "ring", 8), int(size), uniform).makespan_s for size in sizes]
+    np.testing.assert_allclose(found(sizes), expected, rtol=1e-12)
+    assert found(1 << 20) == pytest.approx(expected[-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"machine": LINK}, r"num_ranks \(of a link\) must be a whole number of at least 1, got None"),
+        ({"machine": 3}, "machine must be a Profile or a Link, got 3"),
+    ],
+)
+def test_what_costs_nothing_known_is_refused(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        cost(**arguments)

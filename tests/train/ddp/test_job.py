@@ -1,0 +1,163 @@
+"""A job predicted from one step: by hand, against `simulate` both ways, and against ABCI's published jobs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import matplotlib.pyplot
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from rankscope.train import ddp
+from rankscope.train.ddp import LocalStep
+from rankscope.train.ddp.architectures import architecture_step
+from tests.benchmarks import abci
+
+MIB = 1 << 20
+
+
+def costs(mib_per_s: float, alpha_s: float = 0.0) -> Any:
+    return lambda num_bytes: alpha_s + num_bytes / (mib_per_s * MIB)
+
+
+# ---- the step
+
+
+def test_by_hand() -> None:
+    # forward 1 s, backward 2 s, two buckets of 40 MiB, the first one ready in the middle of the backward
+    found = ddp.job([40 * MIB, 40 * MIB], 3.0, costs(80), bucket_cap_mb=40)
+    assert found.step_s == pytest.approx((3.0, 3.5, 4.0))
+    assert found.allreduce_s == pytest.approx(1.0)
+    one_bucket = ddp.job([80 * MIB], 3.0, costs(80))
+    assert one_bucket.step_s == pytest.approx((3.0, 4.0, 4.0))
+
+
+def test_the_same_ranks_take_the_same_step() -> None:
+    found = ddp.job("ResNet-50", 0.3, costs(5000), measured_allreduce_s=costs(5000))
+    assert found.step_s == pytest.approx((0.3, 0.3, 0.3))
+    assert ddp.job("ResNet-50", 0.3, lambda num_bytes: 0.0).step_s == (0.3, 0.3, 0.3)
+
+
+def test_faster_allreduces_make_the_low_end_the_one_without_overlap() -> None:
+    found = ddp.job([100 * MIB], 3.0, costs(200), measured_allreduce_s=costs(100))
+    assert found.step_s == pytest.approx((2.5, 2.5, 3.0))
+
+
+@given(st.integers(1, 12), st.floats(10, 1000), st.floats(10, 1000), st.sampled_from([None, 1.0, 8.0, 1000.0]))
+def test_it_undoes_what_simulate_does(layers: int, before: float, after: float, cap_mb: float | None) -> None:
+    local = LocalStep.modelled([3 * MIB] * layers, 0.2, optimizer_s=0.01)
+    measured_s, wanted_s = (
+        ddp.simulate(local, costs(rate, 1e-4), bucket_cap_mb=cap_mb).makespan_s for rate in (before, after)
+    )
+    options: dict[str, Any] = {"measured_allreduce_s": costs(before, 1e-4), "bucket_cap_mb": cap_mb}
+    found = ddp.job(local, measured_s, costs(after, 1e-4), **options)
+    assert found.step_s.expected == pytest.approx(wanted_s, rel=1e-9)
+
+
+def test_models_by_name_module_bytes_and_step() -> None:
+    module = nn.Sequential(*[nn.Linear(500, 500) for _ in range(6)])
+    sizes = [parameter.numel() * 4 for parameter in module.parameters()]
+    local = LocalStep.modelled(module, 7.0)
+    first, *others = (ddp.job(model, 0.1, costs(100), bucket_cap_mb=1).step_s for model in (module, sizes, local))
+    assert others == [pytest.approx(first)] * 2
+    named, made = (ddp.job(m, 0.1, costs(9e3)) for m in ("ResNet-50", architecture_step("ResNet-50", 8, 1e12)))
+    assert named.step_s == pytest.approx(made.step_s)
+    assert named.allreduce_s == pytest.approx(25_557_032 * 4 / (9e3 * MIB))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"step_s": 0}, "step_s must be a finite number above 0, got 0"),
+        ({"model": "VGG"}, "name must be one of 'small CNN', 'ResNet-50', .*, got 'VGG'"),
+        ({"model": 5}, "parameters must be a list"),
+        ({"model": LocalStep([], [], 0, 0)}, "model must be a step that takes time"),
+        ({"measured_allreduce_s": costs(10)}, r"step_s must be longer than the 4 s of allreduces .*, got 3\.0"),
+        ({"allreduce_s": 1e-3}, "cost must be a function of bytes"),
+        ({"allreduce_s": lambda num_bytes: -1}, "cost must give finite seconds of at least 0"),
+    ],
+)
+def test_bad_input(change: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        ddp.job(**{"model": [40 * MIB], "step_s": 3.0, "allreduce_s": costs(80), **change})
+
+
+# ---- epochs
+
+
+def test_epochs() -> None:
+    job = ddp.job([40 * MIB], 3.0, costs(80))
+    assert job.step_s == pytest.approx((3.0, 3.5, 3.5))
+    assert job.epoch_s(100, 40, start_s=1.0) == pytest.approx((8.5, 9.75, 9.75))  # two steps and a half
+    with pytest.raises(ValueError, match="samples_per_step must be a whole number of at least 1, got 0"):
+        job.epoch_s(100, 0)
+    with pytest.raises(ValueError, match="start_s must be a finite number of at least 0, got -1"):
+        job.epoch_s(100, 40, start_s=-1)
+
+
+# ---- ABCI's jobs
+
+
+def test_abci_inside_a_node() -> None:
+    held = abci.inside()
+    assert len(held) == 6
+    assert all(found <= bar for found, bar in zip(abci.median_and_worst(held), abci.INSIDE_BARS, strict=True))
+    left_ms = np.sort([one.left_ms for one in held])[:5]
+    assert left_ms == pytest.approx(np.full(5, 3.5), abs=0.15)
+
+
+def test_abci_on_several_nodes() -> None:
+    held = abci.several()
+    assert [one.name for one in held if one.gpu == "V100"] == [f"{nodes} nodes" for nodes in (2, 4, 8, 16, 32)]
+    assert all(found <= bar for found, bar in zip(abci.median_and_worst(held), abci.NODES_BARS, strict=True))
+    assert all(one.predicted_s.low < one.predicted_s.expected < one.predicted_s.high for one in held)
+    assert all(found <= bar for found, bar in zip(abci.median_and_worst(abci.totals()), abci.NODES_BARS, strict=True))
+
+
+def test_four_times_the_allreduce_would_hardly_show() -> None:
+    expected = [[one.errors.expected for one in abci.several(times)] for times in abci.TIMES]
+    grown = np.array(expected[-1]) - np.array(expected[1])
+    assert (grown > 0).all()
+    assert (grown < 0.021).all()
+
+
+def test_tables_reach_as_far_as_the_buckets() -> None:
+    sizes: list[float] = []
+    ddp.job("ResNet-50", 0.3, lambda num_bytes: sizes.extend(num_bytes) or 0.0)
+    assert max(sizes) < min(row["num_bytes"][-1] for row in abci.FIGURES["allreduce"]["rows"])
+    assert all(len(row["num_bytes"]) == len(row["seconds"]) == 24 for row in abci.FIGURES["allreduce"]["rows"])
+
+
+def test_figures_name_their_source() -> None:
+    assert abci.FIGURES["source"]["licence"].startswith("MIT")
+    assert len(abci.FIGURES["source"]["commit"]) == 40
+    rows = [*abci.FIGURES["steps"]["rows"], *abci.FIGURES["allreduce"]["rows"]]
+    assert len({row["path"] for row in rows}) == len(rows) == 22
+
+
+def test_the_notebook_draws_and_says_what_the_benchmark_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = abci.PROFILES.parent / "16_job_from_a_log.ipynb"
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    monkeypatch.chdir(notebook.parent)
+    names: dict[str, Any] = {}
+    for cell in cells[:7]:
+        exec("".join(cell["source"]), names)
+    drawn = [bar for ax in names["axes"] for bar in ax.patches]
+    held = abci.several()
+    one_node_s = [names["one_node_s"][one.gpu] / int(one.name.split()[0]) / 100 for one in held]
+    low = [one.predicted_s.low / unit for one, unit in zip(held, one_node_s, strict=True)]
+    high = [one.predicted_s.high / unit for one, unit in zip(held, one_node_s, strict=True)]
+    assert [bar.get_y() for bar in drawn] == pytest.approx(low)
+    assert [bar.get_y() + bar.get_height() for bar in drawn] == pytest.approx(high)
+    published = np.concatenate([ax.lines[0].get_ydata() for ax in names["axes"]])
+    assert published == pytest.approx([one.published_s / unit for one, unit in zip(held, one_node_s, strict=True)])
+    errors = [text.get_text() for ax in names["axes"] for text in ax.texts]
+    assert errors == [f"{one.errors.expected:+.1%}" for one in held]
+    assert max(published) < names["axes"][0].get_ylim()[1]
+    printed = "".join("".join(output["text"]) for cell in cells for output in cell["outputs"] if "text" in output)
+    assert all(f"{one.errors.expected:+.1%}" in printed for one in [*held, *abci.inside()])
+    matplotlib.pyplot.close("all")

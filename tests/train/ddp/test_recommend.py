@@ -1,0 +1,89 @@
+"""Which bucket cap is recommended, in what words, and that no cap tried is better."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankscope.cluster import Link
+from rankscope.train.ddp import Contention, LocalStep, cost, recommend, simulate
+from rankscope.train.ddp.recommend import DEFAULT_CAPS_MB
+
+MIB = 1 << 20
+RING = cost(Link(alpha_s=50e-6, bytes_per_s=2e9), num_ranks=8)
+
+
+def layers(number: int, backward_s: float = 0.064) -> LocalStep:
+    return LocalStep.modelled([MIB] * number, backward_s)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    st.lists(st.integers(0, 8 * MIB), max_size=40),
+    st.floats(0, 0.2),
+    st.floats(0, 1e-3),
+    st.floats(1e8, 1e11),
+    st.floats(1, 3),
+    st.floats(1, 3),
+    st.integers(1, 3),
+)
+def test_each_candidate_is_a_simulated_step_and_none_is_much_better_than_the_chosen(
+    sizes: list[int], backward_s: float, alpha_s: float, rate: float, slow: float, slower: float, accumulation: int
+) -> None:
+    local, contention = LocalStep.modelled(sizes, backward_s, unpack_s=backward_s / 10), Contention(slow, slower)
+    wire = cost(Link(alpha_s, rate), num_ranks=4)
+    found = recommend(local, wire, contention=contention, accumulation=accumulation)
+    for one in (found.default, *found.candidates):
+        cap = one.bucket_cap_mb
+        step = simulate(local, wire, bucket_cap_mb=cap, contention=contention, accumulation=accumulation)
+        waits = step.select(kind="wait")
+        assert one.num_buckets == len(step.select(kind="allreduce"))
+        assert one.step_s == pytest.approx(step.makespan_s, abs=1e-12)
+        assert one.wait_s == pytest.approx(float((waits.stop_s - waits.start_s).sum()), abs=1e-9)
+        assert found.chosen.step_s <= one.step_s * 1.021 + 1e-12  # 1 % to the best, and 1 % to leave the default for
+    assert found.alone_s <= min(one.step_s for one in found.candidates) + 1e-12
+    assert [one.bucket_cap_mb for one in found.candidates] == list(DEFAULT_CAPS_MB)
+
+
+def test_of_caps_as_good_as_the_best_the_smallest_is_taken() -> None:
+    slow = cost(Link(alpha_s=0.010, bytes_per_s=1e9), num_ranks=8)  # latency alone counts: one bucket
+    found = recommend(layers(20), slow, caps_mb=[4, 64, 32, 32, 128])
+    assert [one.bucket_cap_mb for one in found.candidates] == [4, 32, 64, 128]
+    assert (found.bucket_cap_mb, found.chosen.num_buckets) == (32, 1)
+    assert [one.bucket_cap_mb for one in found.neighbours] == [4, 64]
+
+
+def test_where_nothing_is_gained_the_default_is_left_alone() -> None:
+    found = recommend(layers(20), cost(Link(0.0, 1e15), num_ranks=8))
+    assert found.bucket_cap_mb is None
+    assert found.gain == 0.0
+    assert str(found).startswith("keep the default bucket_cap_mb: 96 ms per step, and no cap is predicted to save 1 %")
+    assert [one.bucket_cap_mb for one in found.neighbours] == [16, 32]
+
+
+def test_what_to_write_is_said_in_words() -> None:
+    found = recommend(layers(64), RING)
+    assert found.gain == 1 - found.chosen.step_s / found.default.step_s > 0.1
+    first, second, third = str(found).splitlines()
+    assert first.startswith(f"write DistributedDataParallel(module, bucket_cap_mb={found.bucket_cap_mb:g})")
+    assert f"{found.chosen.num_buckets} buckets" in second
+    assert third.startswith("neighbours: 4 MiB ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"local": 3}, "local must be a LocalStep, got 3"),
+        ({"caps_mb": [-1]}, "caps_mb must be a finite number of at least 0, got -1"),
+        ({"caps_mb": 25}, "caps_mb must be a list of caps, got 25"),
+        ({"contention": 2}, "contention must be a Contention"),
+        ({"accumulation": 0}, "accumulation must be a whole number from 1 to 10000, got 0"),
+        ({"cost": Link(0.0, 1e9)}, "cost must be a function of bytes, such as ddp.cost makes, got Link"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        recommend(**{"local": layers(2), "cost": RING, **arguments})

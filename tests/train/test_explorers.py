@@ -1,0 +1,138 @@
+"""What is particular to each explorer of `train`: what it shows is what the library predicts, in the right words."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from html import escape
+from typing import Any
+
+import pytest
+
+from rankscope.explorers import ddp, pipeline_parallel, zero
+from rankscope.train.explorers.pipeline_parallel import LINKS, plan, step
+from rankscope.train.explorers.zero import memory
+from rankscope.train.pipeline_parallel import bubble_share, traffic
+from rankscope.train.pipeline_parallel import build as build_pipeline
+from rankscope.train.pipeline_parallel import simulate as simulate_schedule
+from rankscope.train.zero.model import memory as zero_memory
+
+from ..explorers.cases import controls, report, shown
+from .explorer_cases import CASES, MODULE
+
+DDP = CASES["ddp"].made()
+ZERO = CASES["zero"].made()
+OWN = CASES["zero of a module"].made()
+UNEVEN = CASES["uneven"].made()
+SCHEDULES = CASES["pipeline_parallel"].made()
+REPLICAS = CASES["data_parallel"].made()
+
+# ---- ddp
+
+
+def test_ddps_default_is_one_of_the_caps() -> None:
+    box = ddp()
+    before = shown(box)
+    assert controls(box)["cap"].value == "default"
+    controls(box)["cap"].value = "64 MiB"
+    assert shown(box) == DDP.html(DDP.at(cap="64 MiB")) != before
+    assert "a cap of 64 MiB" in shown(box)[0]
+
+
+# ---- zero
+
+
+def test_zero_says_what_its_memory_does() -> None:
+    expected = zero_memory(7.5e9, 16, 2, largest_layer=300_000_000, activation_bytes=7 * 10**9)
+    lines = report(ZERO, stage=2, layer_millions=300, activations_gb=7, num_ranks=16)
+    fits, traffic, *_ = lines[len(expected.words()) :]
+    assert lines[: len(expected.words())] == expected.words()
+    assert fits == "24 GB: does not fit; 80 GB: fits; 141 GB: fits"
+    assert traffic.startswith("stage 2, 16 ranks: each rank sends 28.1 GB per step")
+
+
+def test_a_layer_is_no_larger_than_its_model_and_buckets_are_ddps() -> None:
+    now = ZERO.at(model="125 M", layer_millions=2000, buckets=True)
+    found = [memory(None, now, stage) for stage in range(4)]
+    assert found[3].terms["largest_layer"] == 125_000_000 * 4
+    assert [one.terms["buckets"] > 0 for one in found] == [True, True, False, False]
+
+
+def test_zero_of_your_own_module() -> None:
+    box = zero(MODULE, num_ranks=2, stage=3)
+    assert controls(box)["model"].value == "your module"
+    assert escape(str(zero_memory(MODULE, 2, 3))) in shown(box)[1]
+    models = controls(zero())["model"].options
+    assert controls(zero(module=MODULE))["model"].options == (("your module", "your module"), *models)
+    controls(box)["model"].value = "1.5 B"
+    assert shown(box) == OWN.html(OWN.at(model="1.5 B", num_ranks=2, stage=3))
+
+
+# ---- uneven
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({"handling": "drop"}, ["80 samples: 32 lost, 0 repeated", "step: 1, 1", "0.00 to 1.67 times"]),
+        ({"handling": "pad"}, ["80 samples: 0 lost, 40 repeated", "step: 1, 1, 1, 1, 1", "0.67 to 2.00 times"]),
+        ({"handling": "join"}, ["0 lost, 0 repeated", "step: 1, 1, 0.667, 0.333, 0.333", "1.00 to 1.00 times"]),
+        ({"handling": "join", "divide_by_initial": False}, ["0 lost", "step: 1, 1, 1, 1, 1", "0.67 to 2.00 times"]),
+    ],
+)
+def test_uneven_says_what_becomes_of_the_samples(settings: dict[str, Any], lines: list[str]) -> None:
+    for line, found in zip(lines, report(UNEVEN, **settings), strict=True):
+        assert line in found
+
+
+# ---- pipeline_parallel
+
+
+def test_pipeline_parallel_says_what_the_schedule_does() -> None:
+    assert report(SCHEDULES, schedule="gpipe", num_ranks=3, num_microbatches=5, activation_mb=2) == [
+        "gpipe ranks=3 microbatches=5 chunks=1",
+        "bubble: 28.6% of the step; 2/7 = 28.6% where links are free",
+        "activations kept per rank, in microbatches: 5, 5, 5",
+        "each rank sends at most 20 MB per step",
+    ]
+    assert bubble_share("gpipe", 3, 5) == Fraction(2, 7)
+    assert max(traffic(build_pipeline("gpipe", 3, 5), 2e6)) == 20e6
+
+
+def test_a_link_that_is_not_free_makes_the_step_longer() -> None:
+    settings = {"schedule": "gpipe", "num_ranks": 2, "num_microbatches": 1, "link": "1 GB/s, 50 µs"}
+    _, spans, _ = step(SCHEDULES.at(**settings))
+    assert (
+        spans.makespan_s
+        == simulate_schedule(build_pipeline("gpipe", 2, 1), 0.010, 0.020, LINKS["1 GB/s, 50 µs"], 4e6).makespan_s
+    )
+    assert spans.makespan_s == pytest.approx(0.060 + 2 * (50e-6 + 4e-3))
+    assert report(SCHEDULES, **settings)[1].startswith("bubble: 55.9% of the step; 1/2 = 50.0%")
+
+
+def test_microbatches_that_rounds_do_not_fit_become_the_next_number_that_does() -> None:
+    now = {"schedule": "interleaved_1f1b", "num_ranks": 4, "num_microbatches": 9}
+    assert plan(SCHEDULES.at(**now)).num_microbatches == 10
+    assert report(SCHEDULES, **now)[-1] == "(9 microbatches do not fill its rounds)"
+    for num_ranks in range(1, 9):
+        for number in (1, 2, 7, 13, 31, 32):
+            now = {"num_ranks": num_ranks, "num_microbatches": number, "schedule": "interleaved_1f1b"}
+            assert "bubble" in report(SCHEDULES, **now, num_chunks=3, backward_percent=0)[1]
+    assert "<svg" in shown(pipeline_parallel(**now))[0]
+
+
+# ---- data_parallel
+
+
+def test_data_parallel_says_how_both_compare_with_one_gpu() -> None:
+    lines = report(REPLICAS, model="LLaMA-7B", num_gpus=8, batch="9 samples")
+    assert lines[0] == "one GPU alone: 19.8 s per step"
+    assert lines[-1] == "DataParallel uses 5 of 8 GPUs: it cuts the batch as torch.chunk does"
+    assert len(lines) == 5
+    assert len(report(REPLICAS)) == 4
+
+
+def test_data_parallel_draws_both_steps_of_each_gpu() -> None:
+    now = REPLICAS.at(num_gpus=3, batch="8 samples")
+    drawn = REPLICAS.pictures["picture"](now)
+    assert len(drawn.y_ticks) == 3 * 4
+    assert drawn.title.startswith("ResNet-50 on 3 GPUs: a step takes 36.3 ms with DataParallel (DP), ")

@@ -1,0 +1,315 @@
+"""Uneven inputs: the model against counting by hand and against real ranks; each check, fed with what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from attrs import evolve
+from torch import nn
+
+from rankscope.ranks import RankError, crew
+from rankscope.sampling import Assignment, audit
+from rankscope.timeline import Recorder, Span, Timeline
+from rankscope.train import uneven
+from rankscope.train.gradients import gradient_alone
+from rankscope.train.uneven import files_epoch
+from rankscope.train.uneven.model import HANDLINGS, Counts
+from rankscope.train.uneven.run import JoinRecorder, UnevenComparison, UnevenError, UnevenRun, split_waits
+
+from ...processes import children, soon
+from ...small import batch, mlp
+
+EPOCH = files_epoch([20, 24, 17], num_ranks=3, batch_size=4, seed=1)  # batches: 6, 5 (the last of one sample), 5
+RUNS_S = 100.0
+
+
+def losses(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def epoch_of(batch_size: int, *ranks: Iterable[int]) -> Assignment:
+    arrays = tuple(np.array(list(rank), dtype=np.int64) for rank in ranks)
+    return Assignment(sum(map(len, arrays)), arrays).with_loader(batch_size)
+
+
+def run(handling: str = "join", epoch: Assignment = EPOCH, losses: Any = losses, **options: Any) -> UnevenRun:
+    return uneven.measure(mlp(), *batch(epoch.size), epoch, losses, handling, timeout_s=RUNS_S, **options)
+
+
+@pytest.fixture(autouse=True)
+def _no_rank_is_left() -> Iterator[None]:
+    yield
+    assert soon(lambda: not crew._current or not children(crew._current.pid))
+
+
+# ---- what runs when
+
+
+def test_join_and_a_hang_by_hand() -> None:
+    timeline = uneven.simulate([1, 2], "join", step_s=3.0, allreduce_s=1.0)
+    assert list(timeline.select(rank=0)) == [
+        Span(0, "training", "step", 0, 0.0, 3.0),
+        Span(0, "training", "allreduce", 0, 3.0, 4.0),
+        Span(0, "training", "wait", 1, 4.0, 7.0),
+        Span(0, "training", "shadow", 1, 7.0, 8.0),
+    ]
+    assert [span.kind for span in timeline.select(rank=1)] == ["step", "allreduce"] * 2
+    hung = uneven.simulate([3, 1], "hang", step_s=3.0, allreduce_s=1.0, timeout_s=50.0)
+    assert hung.select(rank=0)[-1] == Span(0, "training", "wait", 1, 7.0, 57.0)
+    assert hung.select(rank=1).end_s == 4.0
+
+
+@pytest.mark.parametrize("handling", HANDLINGS)
+def test_every_allreduce_is_of_all_ranks_at_once(handling: str) -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(10):
+        own = draw.integers(1, 9, size=int(draw.integers(1, 6))).tolist()
+        timeline = uneven.simulate(own, handling, step_s=2.0, allreduce_s=1.0)
+        timeline.check()
+        rounds = {"join": max(own), "pad": max(own)}.get(handling, min(own))
+        for item in range(rounds):
+            met = [span for span in timeline.select(item=item) if span.kind in ("allreduce", "shadow")]
+            assert sorted(span.rank for span in met) == list(range(len(own)))
+            assert len({(span.start_s, span.stop_s) for span in met}) == 1
+        for rank, num_batches in enumerate(own):
+            spans = timeline.select(rank=rank)
+            num_shadows = rounds - num_batches if handling == "join" else 0
+            assert (len(spans.select(kind="shadow")), len(spans.select(kind="allreduce"))) == (
+                num_shadows,
+                rounds - num_shadows,
+            )
+    even = list(uneven.simulate([3, 3], handling))
+    assert even == list(uneven.simulate([3, 3]))  # the same however it would be handled
+
+
+# ---- what is read, and how much it counts
+
+
+def test_files_are_dealt_out_whole() -> None:
+    epoch = files_epoch([5, 0, 7, 3], num_ranks=2, batch_size=4)
+    audit(epoch).check(allow=["unbalanced"])
+    for first, last in pairwise(np.cumsum([0, 5, 7, 3])):
+        assert sum(np.isin(np.arange(first, last), one).all() for one in epoch.ranks) == 1
+
+
+def test_who_loses_and_who_repeats() -> None:
+    found = {handling: audit(uneven.predict(EPOCH, handling).trained) for handling in HANDLINGS}
+    assert {name: (one.dropped, one.duplicates) for name, one in found.items()} == {
+        "hang": (4, 0),
+        "drop": (4, 0),
+        "pad": (0, 8),
+        "throw": (4, 0),
+        "join": (0, 0),
+    }
+
+
+@pytest.mark.parametrize("handling", HANDLINGS)
+@pytest.mark.parametrize("initial", [True, False])
+def test_weights_are_those_of_exact_counting(handling: str, initial: bool) -> None:
+    batches = [EPOCH.batches(rank) for rank in range(3)]
+    exact = [Fraction(0)] * EPOCH.size
+    rounds = max(map(len, batches)) if handling in ("pad", "join") else min(map(len, batches))
+    scale = []
+    for step in range(rounds):
+        mine = [b[step % len(b)] if handling == "pad" else b[step] if step < len(b) else None for b in batches]
+        present = [one for one in mine if one is not None]
+        divisor = 3 if initial else len(present)
+        scale.append(Fraction(len(present), divisor))
+        for one in present:
+            for index in one.tolist():
+                exact[index] += Fraction(1, divisor * len(one))
+    found = uneven.predict(EPOCH, handling, initial)
+    np.testing.assert_allclose(found.weights, [float(one) for one in exact], rtol=1e-14)
+    np.testing.assert_allclose(found.scale, [float(one) for one in scale])
+    assert sum(exact) == sum(scale)
+
+
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: uneven.simulate([], "join"), "num_batches must be of 1 to 1024 ranks, of which one has a batch"),
+    (lambda: uneven.simulate([1, -1]), "num_batches must be a whole number from 0 to 1000000, got -1"),
+    (lambda: uneven.simulate(3), "num_batches must be a list of numbers, one for each rank, got 3"),
+    (lambda: uneven.simulate([1, 2], "wait"), "handling must be one of 'hang', .*, got 'wait'"),
+    (lambda: uneven.simulate([0, 2], "pad"), "num_batches must be at least 1 to be padded"),
+    (lambda: uneven.simulate([1, 2], step_s=0), "step_s must be a finite number above 0, got 0"),
+    (lambda: uneven.simulate([1, 2], allreduce_s=-1), "allreduce_s must be .* of at least 0, got -1"),
+    (lambda: uneven.predict(EPOCH, "join", 1), "divide_by_initial_world_size must be True or False, got 1"),
+    (lambda: uneven.predict(evolve(epoch_of(1, [0], [1]), loader=None), "join"), "epoch must have a loader"),
+    (lambda: uneven.predict([[0], [1]], "join"), "epoch must be an Assignment, got"),
+    (lambda: files_epoch([3, -1], 2, 1), "file_sizes must be a whole number from 0 to 1000000000, got -1"),
+    (lambda: files_epoch(3, 2, 1), "file_sizes must be a list of numbers of samples, got 3"),
+    (lambda: files_epoch([3], 1, 0), "batch_size must be a whole number of at least 1, got 0"),
+    (lambda: run(hang_s=60), "hang_s must be .* at most 15, got 60"),
+    (lambda: run("pad", epoch_of(2, [], range(4))), "at least 1 to be padded"),
+    (lambda: run(losses="mean"), "losses_fn must be a function"),
+    (lambda: uneven.measure(mlp(), *batch(9), EPOCH, losses), "inputs must be .* of 61 samples, got shape"),
+    (lambda: uneven.measure(nn.Linear(1, 1, bias=False), *batch(61), EPOCH, losses), "two parameter elements"),
+    (lambda: uneven.compare(mlp(), *batch(61), EPOCH, nn.functional.cross_entropy), r"of 61 samples, got \(\)"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_wrong_input_is_one_clear_error(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+# ---- real ranks
+
+
+@pytest.fixture(scope="module")
+def compared() -> UnevenComparison:
+    return uneven.compare(mlp(), *batch(EPOCH.size), EPOCH, losses, timeout_s=RUNS_S)
+
+
+def test_every_way_does_on_real_ranks_what_is_predicted(compared: UnevenComparison) -> None:
+    compared.check()
+    lost_and_repeated = [(one.lost, one.repeated) for one in compared.handled]
+    assert lost_and_repeated == [(4, 0), (0, 8), (0, 0), (0, 0)]
+    assert [one.name for one in compared.handled] == ["drop", "pad", "join", "join, by those left"]
+
+
+@pytest.mark.parametrize("name", ["join", "join, by those left"])
+def test_join_reads_every_sample_once_and_steps_as_by_hand(compared: UnevenComparison, name: str) -> None:
+    joined = compared[name].run
+    assert sorted(np.concatenate(joined.trained.ranks).tolist()) == list(range(EPOCH.size))
+    assert joined.counts == (Counts(gradients=6, words=14),) * 3
+    for step, found in enumerate(joined.gradients):  # the oracle: each rank's batch by itself, and a share of their sum
+        present = [EPOCH.batches(rank)[step].tolist() for rank in range(3) if step < len(EPOCH.batches(rank))]
+        parts = [gradient_alone(mlp(), mean_loss, *(one[indices] for one in batch(EPOCH.size))) for indices in present]
+        divisor = 3 if name == "join" else len(present)
+        np.testing.assert_allclose(found, sum(parts) / divisor, rtol=0, atol=1e-14)
+
+
+def mean_loss(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return losses(module(inputs), targets).mean()
+
+
+def test_shadows_are_recorded_where_they_are_predicted(compared: UnevenComparison) -> None:
+    joined, predicted = compared["join"].run, uneven.simulate([6, 5, 5], "join")
+    joined.timeline.check()
+    for rank in range(3):
+        for kind in ("step", "allreduce", "shadow"):
+            found, right = (one.select(rank=rank, kind=kind).item.tolist() for one in (joined.timeline, predicted))
+            assert found == right
+    for item in range(6):
+        met = [span for span in joined.timeline.select(item=item) if span.kind in ("allreduce", "shadow")]
+        assert len({span.start_s for span in met}) == 1
+
+
+def test_biases_are_found_as_predicted_and_join_without_short_batches_has_none(compared: UnevenComparison) -> None:
+    for one in compared.handled:
+        assert one.bias == pytest.approx(one.predicted_bias, abs=1e-10)
+        assert one.bias > 0.01  # of join's too: a sample that is alone in its batch counts four times
+    assert compared["join"].weights.max() / compared["join"].weights.min() == pytest.approx(4)
+    even = files_epoch([20, 24, 16], num_ranks=3, batch_size=4, seed=1)
+    exact = uneven.compare(mlp(), *batch(even.size), even, losses, timeout_s=RUNS_S)
+    exact.check()
+    assert exact["join"].bias < 1e-12 < 0.01 < min(exact[name].bias for name in ("drop", "pad", "join, by those left"))
+    table = str(exact).splitlines()
+    assert len(table) == 5
+    assert table[3].split()[:3] == ["join", "0", "0"]
+
+
+def test_a_hang_ends_by_itself_and_names_who_is_stuck() -> None:
+    hung = run("hang", hang_s=6.0)
+    hung.check()
+    assert hung.stuck == (0,)
+    assert "imed out" in str(hung.errors[0])
+    waited = hung.timeline.select(rank=0, kind="wait", item=5)
+    assert waited.busy_s > 3.0
+    assert not len(hung.timeline.select(rank=1, item=5)) + len(hung.timeline.select(rank=2, item=5))
+
+
+def test_throw_stops_all_ranks_where_the_first_has_no_batch() -> None:
+    thrown = run("throw")
+    thrown.check()
+    assert thrown.errors[1] == "Rank 1 exhausted all inputs."
+    assert "exhausted inputs" in str(thrown.errors[0])
+    assert [indices.size for indices in thrown.trained.ranks] == [20, 17, 20]
+
+
+def unequal_sizes(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return outputs - torch.zeros(3)
+
+
+@pytest.mark.parametrize("handling", ["hang", "throw"])
+def test_what_fails_for_other_reasons_is_no_hang(handling: str) -> None:
+    with pytest.raises(RankError, match="size of tensor|must match"):
+        run(handling, losses=unequal_sizes)
+
+
+def test_a_rank_without_any_batch_joins_from_the_start() -> None:
+    joined = run("join", epoch_of(4, [], range(12)))
+    joined.check()
+    assert [len(joined.timeline.select(rank=rank, kind="shadow")) for rank in range(2)] == [3, 0]
+
+
+# ---- each check, fed with what is wrong
+
+
+def emptied(epoch: Assignment, rank: int) -> Assignment:
+    none = np.empty(0, dtype=np.int64)
+    return evolve(epoch, ranks=tuple(none if place == rank else one for place, one in enumerate(epoch.ranks)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda one: {"trained": emptied(one.trained, 2)}, "rank 2 trained on 0 samples, not on the 20 predicted"),
+        (lambda one: {"gradients": one.gradients[:-1]}, "there were 5 steps, not 6"),
+        (lambda one: {"counts": (*one.counts[:2], Counts(5, 14))}, "rank 2 helped to reduce 5 steps' gradients, not 6"),
+        (lambda one: {"counts": (*one.counts[:2], Counts(6, 13))}, "ranks should exchange as many words each"),
+        (lambda one: {"errors": (None, "lost", None)}, r"errors came to ranks \(1,\), not to \(\)"),
+        (lambda one: {"handling": "drop"}, "rank 0 trained on 24 samples, not on the 20 predicted"),
+    ],
+)
+def test_a_run_that_is_not_as_predicted_is_caught(
+    compared: UnevenComparison, change: Callable[[UnevenRun], dict[str, Any]], message: str
+) -> None:
+    good = compared["join"].run
+    with pytest.raises(UnevenError, match=message):
+        evolve(good, **change(good)).check()
+
+
+def test_a_gradient_that_is_not_as_predicted_is_caught(compared: UnevenComparison) -> None:
+    good = compared["join"]
+    twice = evolve(good.run, divide_by_initial_world_size=False)
+    for other in (evolve(good, predicted=compared["pad"].predicted), evolve(good, run=twice)):
+        with pytest.raises(UnevenError, match="join: the gradient is 0.* from the predicted one"):
+            UnevenComparison((other,)).check()
+
+
+def test_an_allreduce_begins_where_the_last_rank_comes() -> None:
+    rows = [
+        (0, "step", 0.0, 1.0),
+        (0, "allreduce", 1.0, 4.0),
+        (1, "wait", 0.0, 0.5),
+        (1, "shadow", 0.5, 4.5),
+        (2, "step", 0.0, 3.0),
+        (2, "allreduce", 3.0, 4.0),
+    ]
+    split = split_waits(Timeline.of([Span(rank, "training", kind, 0, *times) for rank, kind, *times in rows]))
+    assert [(span.rank, span.kind, span.start_s, span.stop_s) for span in split] == [
+        (0, "step", 0.0, 1.0),
+        (0, "wait", 1.0, 3.0),
+        (0, "allreduce", 3.0, 4.0),
+        (1, "wait", 0.0, 3.0),
+        (1, "shadow", 3.0, 4.5),
+        (2, "step", 0.0, 3.0),
+        (2, "allreduce", 3.0, 4.0),
+    ]
+
+
+def test_a_shadow_of_nothing_is_not_recorded() -> None:
+    watch = JoinRecorder(recorder := Recorder())
+    watch.begin("step", 0)
+    watch.end()
+    watch.finish()
+    watch.give_up()
+    assert [span.kind for span in recorder.timeline()] == ["step"]
