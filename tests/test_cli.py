@@ -102,7 +102,7 @@ def test_a_near_name_is_suggested(words: list[str], suggested: str, capsys: pyte
 
 def test_for_an_unknown_machine_the_command_that_lists_all_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "bank:xyz"]) == 2
-    lists = "`rankscope bank`, or machine.bank() in Python, lists all machines"
+    lists = "`rankscope bank`, or box.bank() in Python, lists all machines"
     assert capsys.readouterr().err == f"rankscope: the bank has no 'xyz'. {lists}\n"
     listed = output("bank")
     assert all(f"bank:{name} " in listed for name in bank())

@@ -1,6 +1,6 @@
 """``pytest --rankscope``: audits of your sampler, your loader and your training step, as fixtures of your own tests.
 
-Installed with rankscope. Without the option nothing is imported, and tests that use a fixture of it are skipped:
+Installed with rankscope. Without the option nothing large is imported, and tests that use a fixture of it are skipped:
 
     def test_our_sampler(rankscope_sampler):
         rankscope_sampler(lambda num_replicas, rank: OurSampler(DATASET, num_replicas, rank), dataset_size=1000)

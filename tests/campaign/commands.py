@@ -62,7 +62,7 @@ AROUND += "HOME=/nonexistent FORCE_COLOR=1 NO_COLOR=1 RANK=x RANK=-1 RANK=5 TMPD
 COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
 OFTEN = {"profile": 4, "doctor": 1, "show": 30, "predict": 30, "compare": 15, "trace": 25, "import": 15, "nccl": 20}
 OFTEN |= {"diagnose": 15, "bank": 1}
-assert OFTEN.keys() == COMMANDS.keys()
+OFTEN = {name: OFTEN.get(name, 15) for name in COMMANDS}
 AS_PROCESS = ("profile", "doctor")
 # what `python -m rankscope` does, with another place than /dev/shm, where folders of others stand
 START = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,11 @@ from .cases import NAMES, RANKS, cluster_of
 
 POWERS = {1, 2, 4, 8, 16, 32, 64}
 # those whose form is stated for powers of two only
-POWERS_ONLY = [case for case in NAMES if algorithms_of(case[0])[case[1]].form_needs_power_of_two]
+POWERS_ONLY = []
+for case in NAMES:
+    record = algorithms_of(case[0])[case[1]]
+    if record.needs_power_of_two or record.form_needs_power_of_two:
+        POWERS_ONLY.append(case)
 MODELS = [(1.0, 2.0, 0.25), (3e-6, 12.5e9, 4e-11), (0.0, 1.0, 0.0), (1e-3, math.inf, 2e-9), (1e-9, 7.0, 5.0)]
 
 
@@ -141,3 +146,17 @@ def test_sizes_may_be_an_array() -> None:
         curve = closed_form(collective, name, 8, sizes, Link(1.0, 2.0), 0.25)
         assert curve.shape == (3,)
         assert curve[2] == closed_form(collective, name, 8, 1e6, Link(1.0, 2.0), 0.25)
+
+
+@pytest.mark.parametrize(("collective", "name"), NAMES)
+def test_a_form_takes_no_option_that_its_builder_does_not_take(collective: str, name: str) -> None:
+    record = algorithms_of(collective)[name]
+    assert record.form is not None
+    assert set(list(signature(record.form).parameters)[1:]) <= set(record.options)
+
+
+def test_there_is_no_form_where_there_is_no_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring: Any = ALGORITHMS["allreduce"]["ring"]
+    monkeypatch.setitem(ALGORITHMS["allreduce"], "ring", evolve(ring, needs_power_of_two=True))
+    with pytest.raises(ValueError, match="no closed form is stated for 6 ranks"):
+        closed_form("allreduce", "ring", 6, 1e3, Link(1.0, 1.0))

@@ -63,6 +63,6 @@ def found(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         near = containing[:_MOST_NEAR] or difflib.get_close_matches(name, bank(), _MOST_NEAR, _NEAR)
         either = " or ".join(filter(None, [", ".join(near[:-1]), *near[-1:]]))
         meant = f"Did you mean {either}? " if near else ""
-        lists = "`rankscope bank`, or machine.bank() in Python, lists all machines"
+        lists = "`rankscope bank`, or box.bank() in Python, lists all machines"
         raise ValueError(one_line(f"the bank has no {name!r}. {meant}{lists}"))
     return FOLDER / f"{name}.json"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..common.lazy import lazy
-from .algorithms import ALGORITHMS, build
+from .algorithms import ALGORITHMS, Algorithm, build
 from .best import best
 from .cost import closed_form, lower_bounds
 from .schedule import Schedule, ScheduleError, Step
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALGORITHMS",
+    "Algorithm",
     "Schedule",
     "ScheduleError",
     "Step",

@@ -61,7 +61,7 @@ class Algorithm:
         return {}
 
     def fits(self, cluster: Cluster) -> bool:
-        """Return whether it is for clusters of so many nodes."""
+        """Return whether it works on this number of nodes."""
         if cluster.num_nodes > 1:
             return self.across_nodes
         return self.within_a_node
@@ -127,7 +127,6 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
             forms.halves,
             _MPICH,
             needs_power_of_two=True,
-            form_needs_power_of_two=True,
         ),
         "bruck": Algorithm(exchange.allgather_bruck, forms.halves, _BRUCK),
         "pat": Algorithm(exchange.allgather_pat, forms.halves, _PAT),
@@ -139,7 +138,6 @@ ALGORITHMS: dict[str, dict[str, Builder]] = {
             forms.added_halves,
             _MPICH,
             needs_power_of_two=True,
-            form_needs_power_of_two=True,
         ),
         "pairwise": Algorithm(exchange.reduce_scatter_pairwise, forms.added_parts, _MPICH),
         "bruck": Algorithm(exchange.reduce_scatter_bruck, forms.added_halves, _BRUCK),

@@ -49,7 +49,7 @@ def closed_form(
     form = record.form
     if form is None:
         raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective}: use simulate")
-    if record.form_needs_power_of_two and n & (n - 1):
+    if (record.needs_power_of_two or record.form_needs_power_of_two) and n & (n - 1):
         raise NoClosedForm(f"no closed form is stated for {n} ranks, not a power of two: use simulate")
     size = _sizes(num_bytes)
     gamma = number("gamma_s_per_byte", gamma_s_per_byte, 0)

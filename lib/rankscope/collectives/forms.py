@@ -190,14 +190,14 @@ def chain(t: Terms, num_segments: int = 8) -> Any:
     return t.send(t.num_bytes / m, t.num_ranks - 2 + m if t.num_ranks > 1 else 0)
 
 
-def parts(t: Terms, adding: bool = False) -> Any:
+def parts(t: Terms) -> Any:
     """N-1 messages of a rank's part: (N-1)(α + S/N·β)."""
-    return t.send(t.num_bytes / t.num_ranks, t.num_ranks - 1, adding)
+    return t.send(t.num_bytes / t.num_ranks, t.num_ranks - 1)
 
 
 def added_parts(t: Terms) -> Any:
     """The same, with what comes added up."""
-    return parts(t, adding=True)
+    return t.send(t.num_bytes / t.num_ranks, t.num_ranks - 1, adding=True)
 
 
 def whole_buffers(t: Terms) -> Any:

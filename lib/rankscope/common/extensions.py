@@ -1,8 +1,8 @@
-"""What each part of the library adds to the common tables: explorers, figures, networks, commands and fixtures.
+"""What each part of the library adds: explorers, figures, networks, commands and pytest fixtures.
 
-The core and each subpackage have a module `extension` with an `Extension`. The common tables are made of these records.
-So nothing in the core names a subpackage, and a subpackage that is not installed, or that lacks another one that it
-needs, adds nothing.
+The core and each subpackage have a module `extension` with an `Extension`. The explorers' catalogue, the command line
+and the other tables are made of these records. So no module of the core imports a subpackage, and one that is not
+installed, or that lacks another one that it needs, adds nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from importlib.resources import files
 from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -50,12 +50,10 @@ def extensions() -> tuple[Extension, ...]:
 @cache
 def subpackages() -> Mapping[str, Extension]:
     """Return the record of each subpackage that is installed with everything that it needs, by its name."""
-    folders = sorted(Path(path) for path in import_module(_ROOT).__path__)
     found: dict[str, Extension] = {}
-    for folder in folders:
-        for file in sorted(folder.glob("*/extension.py")):
-            name = file.parent.name
-            found[name] = import_module(f"{_ROOT}.{name}.extension").EXTENSION
+    folders = [folder for folder in files(_ROOT).iterdir() if folder.is_dir()]  # in an archive, too
+    for name in sorted(folder.name for folder in folders if folder.joinpath("extension.py").is_file()):
+        found[name] = import_module(f"{_ROOT}.{name}.extension").EXTENSION
     return with_their_needs(found)
 
 
@@ -87,3 +85,14 @@ def load(place: str) -> Any:
     """
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+def claim(table: Mapping[str, Any], name: str, owner: str, what: str) -> None:
+    """Raise ValueError if another module has registered this name; the same one may do so again, as at a reload.
+
+    >>> claim({"zero": len}, "zero", "rankscope.box.explorers.zero", "an explorer")
+    Traceback (most recent call last):
+    ValueError: zero is an explorer of builtins already, and rankscope.box.explorers.zero has another
+    """
+    if name in table and table[name].__module__ != owner:
+        raise ValueError(f"{name} is {what} of {table[name].__module__} already, and {owner} has another")

@@ -1,4 +1,4 @@
-"""Frozen values whose fields check what they are given: attrs, with the house's own checks as converters."""
+"""Frozen values whose fields check what they are given: attrs, with rankscope's checks as converters."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..common.extensions import claim
 from ..common.extras import naming_extras
 from ..common.frozen import ReadOnly
 from .explorer import Explorer, Setting
@@ -96,6 +97,8 @@ def shows(
             "explorer": made,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
         }
         if title:
+            shown = {name: entry.show for name, entry in ENTRIES.items()}
+            claim(shown, make.__name__, make.__module__, "an explorer")
             ENTRIES[make.__name__] = Entry(show, title, notebook, inputs, on_the_site)
         return show
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..common.lazy import lazy
 from .assignment import Assignment, assign, shard_files
 from .audit import AuditError, audit
+from .kinds import SAMPLERS, EpochRecipe, Sampler
 from .libtorch_samplers import DistributedRandomSampler, DistributedSequentialSampler
 
 if TYPE_CHECKING:
@@ -17,11 +18,14 @@ if TYPE_CHECKING:
     from .torch_samplers import DistributedSampler
 
 __all__ = [
+    "SAMPLERS",
     "Assignment",
     "AuditError",
     "DistributedRandomSampler",
     "DistributedSampler",
     "DistributedSequentialSampler",
+    "EpochRecipe",
+    "Sampler",
     "assign",
     "audit",
     "audit_loader",

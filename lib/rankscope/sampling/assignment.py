@@ -255,7 +255,7 @@ def assign(
 
     Raises ValueError for a size that is fractional or outside 0 … `MOST_SAMPLES`, which all ranks together must not
     read more of either, for replicas outside 1 … `MOST_RANKS`, an unknown sampler, and for a seed or ``shuffle=False``
-    given to a libtorch sampler that has no such thing.
+    given to a libtorch sampler that does not take it.
 
     >>> [indices.tolist() for indices in assign(10, 4, shuffle=False).ranks]
     [[0, 4, 8], [1, 5, 9], [2, 6, 0], [3, 7, 1]]
