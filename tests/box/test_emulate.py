@@ -21,7 +21,7 @@ from tests.tools.emulate import Network, emulated
 from tests.tools.emulate.__main__ import main, parse_network
 from tests.tools.emulate.switch import is_bare, processes_in
 
-from ..processes import NOT_HANGING_S, alive, open_files, soon
+from ..processes import NOT_HANGING_S, _no_hang, alive, open_files, soon  # noqa: F401
 from .host_functions import every_allreduce, messages, stay, who
 from .networks import needs_network
 
@@ -29,18 +29,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 RATE, LATENCY_S = 12.5e6, 0.005  # 100 Mbit/s
-
-
-@pytest.fixture(autouse=True)
-def _no_hang() -> Iterator[None]:
-    def late(*_: object) -> None:
-        raise TimeoutError("this test hangs")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(300)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="module")

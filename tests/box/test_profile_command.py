@@ -35,9 +35,8 @@ from rankscope.box.profile import Point
 from rankscope.cli.ending import interruptible
 from rankscope.ranks import RankError, crew
 
-from ..campaign.kills import hears_hangups
 from ..ports import free_port
-from ..processes import NOT_HANGING_S, alive, children, soon
+from ..processes import NOT_HANGING_S, alive, children, hears_hangups, soon
 
 pytestmark = pytest.mark.slow
 

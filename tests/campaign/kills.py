@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -19,8 +18,8 @@ from rankscope.box import Profile
 from rankscope.common import folders
 
 from .. import strangers
-from ..processes import alive
-from .pool import Verdict, left_behind
+from ..processes import alive, hears_hangups
+from .pool import Verdict, left_behind, run_in_threads
 
 ROOT = Path(__file__).parents[2]
 END_S = 90.0  # for a job to end after a signal; its own timeouts are 10 s, and four of them run at once
@@ -89,13 +88,7 @@ def marked(mark: str) -> list[int]:
 
 
 def run(seed: int, numbers: Iterable[int], report: Callable[[Verdict], object] = id) -> list[Verdict]:
-    def one(number: int) -> Verdict:
-        verdict = _case(seed, number)
-        report(verdict)
-        return verdict
-
-    with ThreadPoolExecutor(3) as threads:
-        return list(threads.map(one, numbers))
+    return run_in_threads(_case, seed, numbers, 3, report)
 
 
 def _case(seed: int, number: int) -> Verdict:
@@ -117,11 +110,6 @@ def _case(seed: int, number: int) -> Verdict:
             if hit or wrong:
                 return Verdict(number, f"{how}, {job}", wrong, time.monotonic() - begun)
     return Verdict(number, f"{how}, {job}, too late", "no signal came in time")
-
-
-def hears_hangups() -> None:
-    """In a child: end at SIGHUP even if the campaign runs under nohup, whose children ignore it."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _signalled(

@@ -97,6 +97,24 @@ def peak_bytes() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
+def run_in_threads(
+    case: Callable[[int, int], Verdict],
+    seed: int,
+    numbers: Iterable[int],
+    num_threads: int,
+    report: Callable[[Verdict], object],
+) -> list[Verdict]:
+    """Run ``case(seed, number)`` for each of these numbers, and report each verdict as it comes."""
+
+    def reported(number: int) -> Verdict:
+        verdict = case(seed, number)
+        report(verdict)
+        return verdict
+
+    with ThreadPoolExecutor(num_threads) as threads:
+        return list(threads.map(reported, numbers))
+
+
 def run(
     kind: str, seed: int, numbers: Iterable[int], num_workers: int = 2, report: Callable[[Verdict], object] = id
 ) -> list[Verdict]:

@@ -7,14 +7,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
 from statistics import quantiles
 
 from ..diagnose import store_job
 from ..diagnose.store_job import Result, Settings
-from .pool import Verdict
+from .pool import Verdict, run_in_threads
 
 # A job that waits for its store does not end at all. This is for smaller delays of every step: the lower quartile, as
 # other jobs load the machine, where medians of 20 steps were between 0.3 and 2.8 times as long, by chance.
@@ -22,13 +21,7 @@ MOST_TIMES = 3.0
 
 
 def run(seed: int, numbers: Iterable[int], report: Callable[[Verdict], object] = id) -> list[Verdict]:
-    def one(number: int) -> Verdict:
-        verdict = _case(seed, number)
-        report(verdict)
-        return verdict
-
-    with ThreadPoolExecutor(2) as threads:
-        return list(threads.map(one, numbers))
+    return run_in_threads(_case, seed, numbers, 2, report)
 
 
 def _case(seed: int, number: int) -> Verdict:

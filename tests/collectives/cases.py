@@ -8,7 +8,7 @@ from typing import Any
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, Schedule, Step, build
-from rankscope.collectives.algorithms import IN_SWITCH, algorithms_of
+from rankscope.collectives.algorithms import IN_SWITCH, algorithm_of, algorithms_of
 
 RANKS = [*range(1, 34), 64, 100]
 NAMES = [(collective, name) for collective in ALGORITHMS for name in algorithms_of(collective)]
@@ -16,12 +16,12 @@ ROOTED = ("broadcast", "reduce", "scatter", "gather")
 WITH_COUNTS = [
     (collective, name)
     for collective, name in NAMES
-    if "counts" in algorithms_of(collective)[name].options and collective != "all_to_all"  # which has a row per rank
+    if "counts" in algorithm_of(collective, name).options and collective != "all_to_all"  # which has a row per rank
 ]
 
 
 def allows(collective: str, name: str, num_ranks: int) -> bool:
-    return not algorithms_of(collective)[name].needs_power_of_two or num_ranks & (num_ranks - 1) == 0
+    return not algorithm_of(collective, name).needs_power_of_two or num_ranks & (num_ranks - 1) == 0
 
 
 def shapes(num_ranks: int, axes: int) -> list[tuple[int, ...]]:
@@ -34,7 +34,7 @@ def shapes(num_ranks: int, axes: int) -> list[tuple[int, ...]]:
 
 def options(collective: str, name: str, num_ranks: int) -> Iterator[dict[str, Any]]:
     """The settings of an algorithm that are worth a test, besides those it has by itself."""
-    algorithm = algorithms_of(collective)[name]
+    algorithm = algorithm_of(collective, name)
     if "shape" in algorithm.options:
         yield from ({"shape": shape} for shape in shapes(num_ranks, algorithm.num_axes))
     if "gpus_per_node" in algorithm.options:

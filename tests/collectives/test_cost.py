@@ -12,7 +12,7 @@ import pytest
 
 from rankscope.cluster import Cluster, Link
 from rankscope.collectives import ALGORITHMS, build, closed_form, lower_bounds, simulate
-from rankscope.collectives.algorithms import algorithms_of
+from rankscope.collectives.algorithms import algorithm_of
 from rankscope.collectives.builders.rings import nodes_of
 from rankscope.collectives.cost import Bounds
 from rankscope.common.frozen import evolve
@@ -23,7 +23,7 @@ POWERS = {1, 2, 4, 8, 16, 32, 64}
 # those whose form is stated for powers of two only
 POWERS_ONLY = []
 for case in NAMES:
-    record = algorithms_of(case[0])[case[1]]
+    record = algorithm_of(*case)
     if record.needs_power_of_two or record.form_needs_power_of_two:
         POWERS_ONLY.append(case)
 MODELS = [(1.0, 2.0, 0.25), (3e-6, 12.5e9, 4e-11), (0.0, 1.0, 0.0), (1e-3, math.inf, 2e-9), (1e-9, 7.0, 5.0)]
@@ -150,7 +150,7 @@ def test_sizes_may_be_an_array() -> None:
 
 @pytest.mark.parametrize(("collective", "name"), NAMES)
 def test_a_form_takes_no_option_that_its_builder_does_not_take(collective: str, name: str) -> None:
-    record = algorithms_of(collective)[name]
+    record = algorithm_of(collective, name)
     assert record.form is not None
     assert set(list(signature(record.form).parameters)[1:]) <= set(record.options)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..common.extensions import claim, extensions, import_all
+from ..common.extensions import check_unclaimed, extensions, import_all
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -16,7 +16,7 @@ def command(name: str) -> Callable[[Function], Function]:
     """Make a function a command under this name. Its type hints say what it takes, its docstring is its help."""
 
     def decorate(function: Function) -> Function:
-        claim(_COMMANDS, name, function.__module__, "a command")
+        check_unclaimed("command", name, function, _COMMANDS.get(name))
         _COMMANDS[name] = function
         return function
 

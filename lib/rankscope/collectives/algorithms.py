@@ -165,10 +165,24 @@ def algorithms_of(collective: str) -> dict[str, Algorithm]:
 
     A plain builder becomes an `Algorithm` without a closed form.
     """
-    builders = {**ALGORITHMS[collective], **IN_SWITCH.get(collective, {}), **ALGORITHMS[collective]}  # yours go first
-    return {
-        name: builder if isinstance(builder, Algorithm) else Algorithm(builder) for name, builder in builders.items()
-    }
+    return {name: _record(builder) for name, builder in _builders_of(collective).items()}
+
+
+def algorithm_of(collective: str, name: str) -> Algorithm:
+    """Return one of `algorithms_of`. Raises ValueError for a name that is not there, naming those that are."""
+    builders = _builders_of(collective)
+    return _record(builders[one_of(f"algorithm of {collective}", name, tuple(builders))])
+
+
+def _builders_of(collective: str) -> dict[str, Builder]:
+    """The records and builders of a collective by name; yours go before those for a switch."""
+    return {**ALGORITHMS[collective], **IN_SWITCH.get(collective, {}), **ALGORITHMS[collective]}
+
+
+def _record(builder: Builder) -> Algorithm:
+    if isinstance(builder, Algorithm):
+        return builder
+    return Algorithm(builder)
 
 
 _SHIPPED = {collective: algorithms_of(collective) for collective in ALGORITHMS}
@@ -183,8 +197,7 @@ def build(collective: str, algorithm: str, num_ranks: int, **options: Any) -> Sc
     and for what it refuses.
     """
     one_of("collective", collective, tuple(name for name in COLLECTIVES if name in ALGORITHMS))
-    known = algorithms_of(collective)
-    builder = known[one_of(f"algorithm of {collective}", algorithm, tuple(known))].builder
+    builder = algorithm_of(collective, algorithm).builder
     try:
         if is_shipped(collective, algorithm) and all(map(_is_plain, (num_ranks, *options.values()))):
             return _kept(builder, num_ranks, **options)
@@ -204,7 +217,7 @@ def check_options(collective: str, algorithm: str, options: Iterable[str], made_
 def is_shipped(collective: str, algorithm: str) -> bool:
     """Return whether this is rankscope's own, and not one that somebody has put in its place."""
     shipped = _SHIPPED.get(collective, {}).get(algorithm)
-    return shipped is not None and algorithms_of(collective)[algorithm].builder is shipped.builder
+    return shipped is not None and algorithm_of(collective, algorithm).builder is shipped.builder
 
 
 @lru_cache(maxsize=128)

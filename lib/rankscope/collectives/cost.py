@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ..cluster import Link
 from ..common.checks import number, of_type, one_of, truth, whole
-from .algorithms import ALGORITHMS, algorithms_of, check_options
+from .algorithms import ALGORITHMS, algorithm_of, check_options
 from .forms import NoClosedForm, Terms
 from .schedule import ROOTED
 
@@ -44,8 +44,7 @@ def closed_form(
     """
     n = whole("num_ranks", num_ranks, 1)
     one_of("collective", collective, tuple(ALGORITHMS))
-    known = algorithms_of(collective)
-    record = known[one_of(f"algorithm of {collective}", algorithm, tuple(known))]
+    record = algorithm_of(collective, algorithm)
     form = record.form
     if form is None:
         raise NoClosedForm(f"no closed form is stated for {algorithm} of {collective}: use simulate")

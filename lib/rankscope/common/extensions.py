@@ -7,7 +7,7 @@ installed, or that lacks another one that it needs, adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
@@ -87,12 +87,13 @@ def load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def claim(table: Mapping[str, Any], name: str, owner: str, what: str) -> None:
-    """Raise ValueError if another module has registered this name; the same one may do so again, as at a reload.
+def check_unclaimed(what: str, name: str, new: Callable[..., Any], known: Callable[..., Any] | None) -> None:
+    """Raise ValueError if a function of another module has this name; the same module may register it again.
 
-    >>> claim({"zero": len}, "zero", "rankscope.box.explorers.zero", "an explorer")
+    >>> check_unclaimed("command", "doctor", extensions, load)
+    >>> check_unclaimed("command", "doctor", extensions, len)
     Traceback (most recent call last):
-    ValueError: zero is an explorer of builtins already, and rankscope.box.explorers.zero has another
+    ValueError: builtins has a command 'doctor' already, and so has rankscope.common.extensions
     """
-    if name in table and table[name].__module__ != owner:
-        raise ValueError(f"{name} is {what} of {table[name].__module__} already, and {owner} has another")
+    if known is not None and known.__module__ != new.__module__:
+        raise ValueError(f"{known.__module__} has a {what} {name!r} already, and so has {new.__module__}")

@@ -11,7 +11,7 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common.extensions import claim
+from ..common.extensions import check_unclaimed
 from ..common.extras import naming_extras
 from ..common.frozen import ReadOnly
 from .explorer import Explorer, Setting
@@ -97,9 +97,10 @@ def shows(
             "explorer": made,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
         }
         if title:
-            shown = {name: entry.show for name, entry in ENTRIES.items()}
-            claim(shown, make.__name__, make.__module__, "an explorer")
-            ENTRIES[make.__name__] = Entry(show, title, notebook, inputs, on_the_site)
+            entry = Entry(show, title, notebook, inputs, on_the_site)
+            known = ENTRIES.get(entry.name)
+            check_unclaimed("explorer", entry.name, show, known.show if known else None)
+            ENTRIES[entry.name] = entry
         return show
 
     return decorate

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ...collectives import ALGORITHMS, build
-from ...collectives.algorithms import algorithms_of
+from ...collectives.algorithms import algorithm_of
 from ...common.checks import number, one_of, several, truth, whole
 from ...common.frozen import checked, each, frozen, optional
 from ...common.units import bytes_words
@@ -215,7 +215,7 @@ def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: 
     """Return the builder's arguments for this size and machine."""
     if name == NATIVE:
         return {}
-    options = algorithms_of(collective)[name].options
+    options = algorithm_of(collective, name).options
     if "num_segments" in options:
         num_parts = build(collective, name, sum(ranks_per_node), num_segments=1).num_chunks
         return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (num_parts * SEGMENT_BYTES)))}
