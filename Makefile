@@ -98,7 +98,7 @@ test: setup ## everything: lint, types, tests, docstring examples, and each note
 	@echo "test: ruff, mypy --strict, then pytest and nbval"
 	@$(PY) -m ruff check . && $(PY) -m ruff format -q --check lib tests site tools
 	@$(PY) -m mypy --strict >.venv/mypy.log 2>&1 & types=$$!; \
-	  $(PYTEST) $(NBVAL) lib tests README.md CONTRIBUTING.md notebooks/*.ipynb; tests=$$?; \
+	  $(PYTEST) $(NBVAL) lib tests README.md CONTRIBUTING.md docs notebooks/*.ipynb; tests=$$?; \
 	  wait $$types; typed=$$?; cat .venv/mypy.log; exit $$((tests + typed))
 
 check: setup ## the fast part of it, in two minutes: no browser, no notebooks, no other programs to compare with

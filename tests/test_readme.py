@@ -1,4 +1,7 @@
-"""The README's picture is what the library draws today, its links lead somewhere. Its examples run as doctests."""
+"""Pictures of the README and the guides are what the library draws today, and their links lead somewhere.
+
+Their examples run as doctests.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ AGAIN = "write it again: PYTHONPATH=site python -m tests.test_readme"
 PICTURE = ROOT / "notebooks" / "pictures" / "who_reads_what.svg"
 BOX = PICTURE.with_name("gpu_box.svg")
 MOST_BYTES = 150_000
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "notebooks" / "README.md", *GUIDES]
 
 
 def picture() -> str:
@@ -38,30 +43,35 @@ def test_the_picture_of_a_gpu_box_is_the_one_that_is_drawn_today() -> None:
     assert "NCCL_P2P_DISABLE is set: unset it" in found
 
 
-def dead_links(text: str) -> list[str]:
-    return [link for link in re.findall(r"\]\(([^)#:]+)\)", text) if not (ROOT / link).exists()]
+def dead_links(text: str, folder: Path = ROOT) -> list[str]:
+    return [link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text) if not (folder / link).exists()]
 
 
 def test_the_picture_is_the_one_that_is_drawn_today() -> None:
     assert PICTURE.read_text(encoding="utf-8") == picture(), AGAIN
 
 
-def test_links_lead_somewhere() -> None:
-    assert dead_links((ROOT / "README.md").read_text(encoding="utf-8")) == []
-    assert dead_links("[a](README.md) and [b](nowhere.md)") == ["nowhere.md"]
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    dead = dead_links(page.read_text(encoding="utf-8"), page.parent)
+    assert dead == [], f"{page.relative_to(ROOT)} links to files that are not there: correct these links"
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_pip_installs_from_the_clone(page: str) -> None:
+def test_a_dead_link_is_found() -> None:
+    assert dead_links("[a](README.md) and [b](nowhere.md#part)") == ["nowhere.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pip_installs_from_the_clone(page: Path) -> None:
     """No index has rankscope, so that installing it by its name fails."""
-    commands = re.findall(r"pip install[^`\n]*", (ROOT / page).read_text(encoding="utf-8"))
+    commands = re.findall(r"pip install[^`\n]*", page.read_text(encoding="utf-8"))
     assert all(re.fullmatch(r'pip install (\.|"\.\[\w+\]")', command) for command in commands), commands
-    assert commands or page != "README.md"
+    assert commands or page.name != "library.md"
 
 
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
 def test_every_notebook_is_in_the_tour(notebook: Path) -> None:
-    assert f"(notebooks/{notebook.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"({notebook.name})" in (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8")
 
 
 if __name__ == "__main__":

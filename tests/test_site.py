@@ -112,15 +112,21 @@ def test_their_examples() -> None:
 
 
 def test_the_page_of_gpu_boxes_has_five_commands_the_picture_and_every_machine_of_the_bank() -> None:
-    page = gpu_box.page((ROOT / "README.md").read_text(encoding="utf-8"))
-    commands = re.findall(r"^(?:make|rankscope) .*#", page, re.MULTILINE)
-    assert len(commands) == 5
-    assert "\n\nThe picture shows two A100 whose peer-to-peer access is off." in page
-    assert gpu_box.PICTURE in page
+    page = gpu_box.page((ROOT / "docs" / gpu_box.GUIDE).read_text(encoding="utf-8"))
+    first_commands = page.split("```")[1]
+    assert len(re.findall(r"^(?:make|rankscope) .*#", first_commands, re.MULTILINE)) == 5
+    assert "The picture shows two A100s whose peer-to-peer access is off." in page
+    assert "(../notebooks/pictures/gpu_box.svg)" in page
     assert "NCCL_P2P_DISABLE is set: unset it" in page
     assert re.findall(r"^\* - `(\w+)`$", page, re.MULTILINE) == list(bank())
+    assert gpu_box.NAMES not in page
     assert "nan" not in page
     assert page.count("**Sick: ") == sum("sick: " in str(one.get("source")) for one in provenances().values())
+
+
+def test_a_guide_without_the_table_of_machines_is_refused() -> None:
+    with pytest.raises(AssertionError, match=r"gpu_box\.md has no table that begins with"):
+        gpu_box.page("# What should your GPU box reach?")
 
 
 # ---- explorers

@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [path for folder in ("lib", "site") for path in sorted((ROOT / folder).rglob("*.py"))]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 
 _EACH = "rank|step|batch|node|GPU|second|host|worker|micro-batch|trainer|epoch|message"
