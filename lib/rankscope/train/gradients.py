@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -282,7 +282,9 @@ class StepAudit(Findings):
     """The gradients of a step under DDP, by rank, and that of one process with the whole batch.
 
     `unused` are the parameters that each rank leaves without a gradient, `buffers` those that differ between ranks
-    after the step. `num_allreduces` says how often all gradients were synchronised. ``str()`` is the report.
+    after the step. `num_allreduces` says how often all gradients were synchronised. `causes` are measured reasons why
+    the mean over ranks is not the gradient of the whole batch; without any, the report only says that it is not.
+    ``str()`` is the report.
     """
 
     KINDS = ("unused", "ranks_differ", "not_the_whole_batch", "buffers_differ")
@@ -292,6 +294,7 @@ class StepAudit(Findings):
     unused: tuple[tuple[str, ...], ...]
     buffers: tuple[str, ...]
     num_allreduces: float
+    causes: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -309,14 +312,18 @@ class StepAudit(Findings):
             found.append(Finding("unused", f"{says}, unless find_unused_parameters=True"))
         if (spread := max(apart(one, self.ranks[0]) for one in self.ranks)) > 0:
             says = f"ranks have different gradients, by up to {spread:.0%} of the largest entry"
-            found.append(Finding("ranks_differ", f"{says}: their parameters drift apart"))
+            says += ": their parameters drift apart"
+            if self.num_allreduces == 0:
+                says += ". Nothing was allreduced: does the step call ddp.module(x) instead of ddp(x), or is all of it"
+                says += " under no_sync?"
+            found.append(Finding("ranks_differ", says))
         elif (off := apart(self.ranks[0], self.single)) > self.rounding:
             if apart(self.ranks[0], self.ratio * self.single) <= self.rounding:
                 says = f"gradients are {self.ratio:.4g} times those of one process: is the loss a sum? DDP takes means"
             else:
-                says = f"gradients differ from one process's by up to {off:.0%} of the largest entry: do samples"
-                says += " affect each other (BatchNorm), does the module draw random numbers, or do ranks divide by"
-                says += " different numbers of samples or tokens?"
+                says = f"gradients differ from one process's by up to {off:.0%} of the largest entry"
+                if self.causes:
+                    says += f": {'; '.join(self.causes)}"
             found.append(Finding("not_the_whole_batch", says))
         if self.buffers:
             says = f"buffers differ between ranks: {_some(self.buffers)}"
@@ -351,14 +358,73 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
         if isinstance(one, nn.modules.dropout._DropoutNd):
             one.eval()
     ranks: list[_Audited] = on_ranks(_audited, num_ranks, work, step)
-    return StepAudit(
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+        single = work.gradient()
+    audit = StepAudit(
         tuple(one.gradient for one in ranks),
-        work.gradient(),
+        single,
         work.rounding,
         tuple(one.unused for one in ranks),
         tuple(_unlike([one.buffers for one in ranks])),
         ranks[0].num_allreduces,
     )
+    if all(finding.kind != "not_the_whole_batch" for finding in audit.findings):
+        return audit
+    with torch.random.fork_rng(devices=[]):
+        return attrs.evolve(audit, causes=_causes(work, num_ranks))
+
+
+def _causes(work: Work, num_ranks: int) -> tuple[str, ...]:
+    """Say why the mean of the parts' gradients is not that of the whole batch, by experiments in this process.
+
+    If the two are equal, module and loss are innocent, and only the step can change the gradient. Where the module's
+    outputs are not one row per sample, the last two experiments are left out.
+    """
+    parts = [work.part(rank, num_ranks) for rank in range(num_ranks)]
+    if _draws_random_numbers(work):
+        return ("the module draws random numbers, and each rank draws its own",)
+    mean = np.mean([part.gradient() for part in parts], axis=0)
+    if apart(mean, work.gradient()) <= work.rounding:
+        says = "module and loss are right, so the step changes the gradients"
+        return (f"{says}: does it clip or scale before the last allreduce?",)
+    outputs = _outputs(work)
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(work.inputs):
+        return ()
+    causes = []
+    if _samples_affect_each_other(work, parts):
+        causes.append("samples of a batch affect each other, as in BatchNorm, and each rank sees only its own")
+    if _loss_is_weighted(work, parts):
+        says = "the whole batch's loss is not the mean of the ranks' losses"
+        causes.append(f"{says}: do ranks divide by different numbers of samples or tokens?")
+    return tuple(causes)
+
+
+def _draws_random_numbers(work: Work) -> bool:
+    torch.manual_seed(0)
+    first = work.gradient()
+    torch.manual_seed(1)
+    return bool((work.gradient() != first).any())
+
+
+def _outputs(work: Work) -> Any:
+    with torch.no_grad():
+        return copy.deepcopy(work.module)(work.inputs)
+
+
+def _samples_affect_each_other(work: Work, parts: Iterable[Work]) -> bool:
+    in_parts = torch.cat([_outputs(part) for part in parts])
+    return apart(flat([in_parts]), flat([_outputs(work)])) > work.rounding
+
+
+def _loss_is_weighted(work: Work, parts: Sequence[Work]) -> bool:
+    """Return whether the loss of the same outputs differs from the mean of the losses of its parts."""
+    outputs = _outputs(work)
+    losses = [
+        float(part.loss_fn(own_outputs, part.targets))
+        for part, own_outputs in zip(parts, outputs.chunk(len(parts)), strict=True)
+    ]
+    whole_loss = float(work.loss_fn(outputs, work.targets))
+    return abs(float(np.mean(losses)) - whole_loss) > work.rounding * abs(whole_loss)
 
 
 def _audited(work: Work, step: Step | None) -> _Audited:
