@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
 from ...common.checks import number, whole
 from .architectures import architecture_step
-from .cost import Cost, Seconds, costs_s
+from .cost import Cost, Seconds, costs_s, no_allreduce
 from .step import Launches, LocalStep, default_buckets, last_backward, launches
 
 if TYPE_CHECKING:
     from .buckets import Parameters
 
 _BISECTIONS = 60  # after so many halvings, the interval is smaller than a float can resolve
-
-
-def no_allreduce(num_bytes: Any) -> float:
-    """Return 0 s, the cost of an allreduce on a single rank."""
-    return 0.0
 
 
 class Interval(NamedTuple):
