@@ -29,8 +29,8 @@ _SAMPLES = 4  # in a microbatch
 class PipelineRun:
     """One step on real ranks: its timeline, the gradients of all layers, and the bytes that each rank sent.
 
-    `executed` has the passes in the order in which the ranks ran them. `gradients` has a tensor for each parameter, from
-    the first layer to the last, and `whole_batch` those of one process that computes the whole batch at once.
+    `executed` has the passes in the order in which the ranks ran them. `gradients` has a tensor for each parameter,
+    from the first layer to the last. `whole_batch` has those of one process that computes the whole batch at once.
     """
 
     executed: PipelineSchedule
@@ -259,7 +259,7 @@ def _run_plan(plan: _TimedSchedule, width: int, num_steps: int) -> _RankSteps:
     is_last = dist.get_rank() == planned.num_ranks - 1
     steps = []
     for number_of_step in range(num_steps + 1):
-        step = _StepRecord(_agreed_start_ns(), [], [])
+        step = _StepRecord(_agreed_start_ns(), passes=[], sent_bytes=[])
         for stage in stages:
             stage.submod.zero_grad()
             stage.step = None if number_of_step == 0 else step  # the first step is not recorded
