@@ -304,12 +304,7 @@ class LastBackward(NamedTuple):
 def last_backward(
     local: LocalStep, launched: Launches, cost: Cost, contention: Contention = FREE, overlap: bool = True
 ) -> LastBackward:
-    """Return what `simulate` draws from the start of the last backward to the optimizer.
-
-    The rank works through a list: the backward pass, then unpacking bucket 0, bucket 1, and so on. Meanwhile, the
-    allreduces run one after the other. The loop goes from event to event. An event is the launch of a bucket, the end
-    of an allreduce, or the end of an entry of the list.
-    """
+    """Return the part of `simulate` from the start of the last backward to the optimizer."""
     allreduce_s = costs_s(cost, launched.num_bytes.astype(float)).tolist()
     of_type("contention", contention, Contention)
     launch_s = [local.backward_s] * len(allreduce_s)
@@ -317,13 +312,24 @@ def last_backward(
         launch_s = launched.launch_s.tolist()
     unpack_s = launched.num_bytes * (local.unpack_s / max(local.num_bytes, 1))
     work_s = [local.backward_s, *unpack_s.tolist()]
+    return _overlapped(work_s, allreduce_s, launch_s, contention)
 
+
+def _overlapped(
+    work_s: list[float], allreduce_s: list[float], launch_s: list[float], contention: Contention
+) -> LastBackward:
+    """Work through a list of works while the allreduces run one after the other.
+
+    The first work is the backward, the next ones unpack bucket 0, bucket 1, and so on. All seconds given are without
+    contention. `launch_s` has the seconds of the backward after which each bucket is launched. The loop goes from event
+    to event: the launch of a bucket, the end of an allreduce, or the end of a work.
+    """
     now_s = 0.0
     done_s = 0.0  # what is done of the current work, in seconds without contention
     left_s = 0.0  # what is left of the current allreduce, in seconds without contention
     starts_s: list[float] = []  # of allreduces
     stops_s: list[float] = []  # of allreduces
-    ends_s: list[float] = []  # of the entries of `work_s`
+    ends_s: list[float] = []  # of works
     while len(ends_s) < len(work_s):
         work = len(ends_s)
         bucket = len(stops_s)  # whose allreduce is under way or the next to start

@@ -108,7 +108,7 @@ def kind_of(action: Action) -> str:
     return name
 
 
-class _Message(NamedTuple):
+class _MessageTimes(NamedTuple):
     start: Any
     stop: Any
 
@@ -120,7 +120,7 @@ class _TimedPass(NamedTuple):
     action: Action
     start: Any
     stop: Any
-    message: _Message | None
+    message: _MessageTimes | None
 
 
 def _passes(
@@ -142,7 +142,7 @@ def _passes(
             begin = max(stop, port_free[rank])
             available = begin + message_time
             port_free[rank] = available
-            message = _Message(begin, available)
+            message = _MessageTimes(begin, available)
         arrivals[_next_stage(stage, action), action.kind, action.microbatch] = available
         yield _TimedPass(rank, action, start, stop, message)
 
