@@ -92,14 +92,11 @@ def share_state(optimizer: torch.optim.Optimizer, num_steps: int) -> None:
 
     The tensors of the state are broadcast one by one; the optimizer must have stepped at least once on every rank.
 
-    Use it after a Join, which shares only the module's parameters and buffers. Raises RuntimeError on all ranks if one
-    has made no step and so has no state to receive into.
+    Use it after a Join, which shares only the module's parameters and buffers.
     """
     gathered = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
     dist.all_gather(gathered, torch.tensor([num_steps]))
     steps = [int(rank_steps) for rank_steps in gathered]
-    if not all(steps):
-        raise RuntimeError(f"rank {steps.index(0)} has made no step, and its optimizer has no state yet")
     source = steps.index(max(steps))
     for group in optimizer.param_groups:
         for parameter in group["params"]:

@@ -88,12 +88,11 @@ class StepTraffic:
 def chunk_sizes(batch_size: int, num_devices: int) -> tuple[int, ...]:
     """Return how many samples each device gets from ``torch.chunk``: pieces of ⌈batch_size / num_devices⌉.
 
-    Some devices may get none, and are left out. Raises ValueError for numbers below 1.
+    Some devices may get none, and are left out. Raises ValueError for a number of devices below 1.
 
     >>> chunk_sizes(9, 8)
     (2, 2, 2, 2, 1)
     """
-    batch_size = whole("batch_size", batch_size, 1)
     size = -(-batch_size // whole("num_devices", num_devices, 1, MOST_DEVICES))
     return tuple(min(size, batch_size - first) for first in range(0, batch_size, size))
 

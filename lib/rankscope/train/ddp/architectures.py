@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...common.checks import number, one_of, whole
+from ...common.checks import one_of
 from .buckets import ParameterSpec
 from .step import LocalStep
 
@@ -107,15 +107,13 @@ def architecture_step(name: str, num_samples: int, flops_per_s: float) -> LocalS
     by layer from the last to the first. Operations that only move bytes (norms, activations) take no time, and there is
     no optimizer.
 
-    Raises ValueError for an unknown name and for numbers out of range.
+    Raises ValueError for an unknown name.
 
     >>> step = architecture_step("ResNet-50", num_samples=32, flops_per_s=20e12)
     >>> len(step.parameters), step.num_bytes // 4, round(step.backward_s * 1e3, 1)
     (161, 25557032, 26.2)
     """
     layers = list(ARCHITECTURES[one_of("name", name, tuple(ARCHITECTURES))]())
-    num_samples = whole("num_samples", num_samples, 1)
-    flops_per_s = number("flops_per_s", flops_per_s, above=0)
     forward_s = [2 * layer.num_macs * num_samples / flops_per_s for layer in layers]
     # the end of each layer's backward pass, an entry for each layer: the last layer's comes first
     backward_ends_s = 2 * np.cumsum(forward_s[::-1])[::-1]
