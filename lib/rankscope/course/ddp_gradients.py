@@ -26,13 +26,13 @@ from ..train.gradients import (
     DemoError,
     Vector,
     Work,
-    apart,
-    divided,
+    check_divides,
     gradient_alone,
     gradient_of,
     in_ddp,
     on_bucket,
     on_ranks,
+    relative_difference,
     rounding_of,
 )
 from ..train.zero.run import storages
@@ -85,7 +85,7 @@ class Accumulated:
     @property
     def ranks_apart(self) -> float:
         """The difference of the ranks' gradients in the end, with which optimizers would train different models."""
-        return max(apart(gradient, self.after_both[0]) for gradient in self.after_both)
+        return max(relative_difference(gradient, self.after_both[0]) for gradient in self.after_both)
 
 
 @attrs.frozen(eq=False)
@@ -99,7 +99,7 @@ class NoSync:
     def is_right(self, placement: str) -> bool:
         """Return whether all ranks have the right gradient."""
         gradients = self.placements[placement].after_both
-        return all(apart(gradient, self.right) <= self.rounding for gradient in gradients)
+        return all(relative_difference(gradient, self.right) <= self.rounding for gradient in gradients)
 
     def check(self) -> None:
         """Raise DemoError unless each placement is right or wrong, and allreduces as often, as known."""
@@ -121,7 +121,7 @@ def no_sync(work: Work, num_ranks: int = 2) -> NoSync:
     forwards come first, the first backward is synchronised and the second is not. With `no_sync` around both forwards
     and no backward, nothing is synchronised at all. Raises ValueError if the batch cannot be cut into equal parts.
     """
-    divided(work, num_ranks, 2)
+    check_divides(work, num_ranks, 2)
     ranks = on_ranks(_accumulate_all, num_ranks, work)
     placements = {}
     for name in _PLACEMENTS:
@@ -217,7 +217,7 @@ class RankStory:
 
     def has(self, gradient: Vector) -> bool:
         """Return whether this is the rank's gradient after the first step."""
-        return self.gradient is not None and apart(self.gradient, gradient) <= _FLOAT64_ROUNDING
+        return self.gradient is not None and relative_difference(self.gradient, gradient) <= _FLOAT64_ROUNDING
 
 
 @attrs.frozen(eq=False)
@@ -420,7 +420,7 @@ def _run(module: _Repeated, inputs: Tensor, uses: tuple[int, ...], static: bool)
         num_steps += 1
         # the mean of the ranks' gradients is that of all samples
         right = gradient_alone(module, mean_output, inputs.flatten(0, 1), times)
-        if apart(gradient_of(ddp), right) <= _FLOAT64_ROUNDING:
+        if relative_difference(gradient_of(ddp), right) <= _FLOAT64_ROUNDING:
             num_right += 1
     return GraphRun(num_steps, num_right, "")
 

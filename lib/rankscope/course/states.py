@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ..common.frozen import frozen
 from ..ranks.launcher import launch
 from ..sampling import Assignment
-from ..train.gradients import TIMEOUT_S, DemoError, Vector, apart, rounding_of, values_of
+from ..train.gradients import TIMEOUT_S, DemoError, Vector, relative_difference, rounding_of, values_of
 from ..train.uneven.model import batches_by_rank
 from ..train.uneven.run import Losses, TrainingTask, own_batches
 from ..train.zero.run import zero_redundancy_class
@@ -57,11 +57,11 @@ class JoinedTraining:
     @property
     def rank_difference(self) -> float:
         """The difference between ranks in the second epoch, relative to the largest parameter."""
-        return max(apart(parameters, self.started[-1]) for parameters in self.started)
+        return max(relative_difference(parameters, self.started[-1]) for parameters in self.started)
 
     def difference(self, epoch: int) -> float:
         """Return a rank's difference from the single process after an epoch, relative to the largest parameter."""
-        return max(apart(parameters, self.single[epoch]) for parameters in self.ended[epoch])
+        return max(relative_difference(parameters, self.single[epoch]) for parameters in self.ended[epoch])
 
 
 @frozen(eq=False)

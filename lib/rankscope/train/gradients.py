@@ -133,12 +133,12 @@ def rounding_of(tensors: Iterable[Tensor]) -> float:
     return _ROUNDING * max(torch.finfo(tensor.dtype).eps for tensor in tensors)
 
 
-def apart(vector: Vector, reference: Vector) -> float:
+def relative_difference(vector: Vector, reference: Vector) -> float:
     """Return the largest difference of two vectors, as a share of the largest entry of the second."""
     return float(np.abs(vector - reference).max() / (np.abs(reference).max() or 1.0))
 
 
-def divided(work: Work, num_ranks: int, num_parts: int = 1) -> None:
+def check_divides(work: Work, num_ranks: int, num_parts: int = 1) -> None:
     """Raise ValueError unless the batch divides into `num_parts` equal parts for each rank."""
     of_type("work", work, Work).part(0, num_parts * whole("num_ranks", num_ranks, 2, _MOST_RANKS))
 
@@ -183,12 +183,12 @@ class EqualTraining:
     @property
     def difference(self) -> float:
         """The largest difference between a rank and the one process, as a share of the largest parameter."""
-        return max(apart(rank, self.single) for rank in self.ranks)
+        return max(relative_difference(rank, self.single) for rank in self.ranks)
 
     @property
     def moved(self) -> float:
         """The largest change by training, as a share of the largest parameter."""
-        return apart(self.start, self.single)
+        return relative_difference(self.start, self.single)
 
     @property
     def ratio(self) -> float:
@@ -201,7 +201,7 @@ class EqualTraining:
         """Raise DemoError if ranks differ in any bit, or if DDP's change is not `share` of the one process's change."""
         if any((rank != self.ranks[0]).any() for rank in self.ranks):
             raise DemoError("ranks have come to different parameters")
-        off = apart(self.ranks[0], self.start + share * (self.single - self.start))
+        off = relative_difference(self.ranks[0], self.start + share * (self.single - self.start))
         rounding = self.num_steps * self.rounding
         is_equal = off <= rounding
         has_moved = self.moved > rounding
@@ -229,7 +229,7 @@ def equal_training(work: Work, num_ranks: int = 2, num_steps: int = 5, learning_
     """
     num_steps = whole("num_steps", num_steps, 1)
     learning_rate = number("learning_rate", learning_rate, above=0)
-    divided(work, num_ranks)
+    check_divides(work, num_ranks)
     ranks = on_ranks(_train_rank, num_ranks, work, num_steps, learning_rate)
     single = copy.deepcopy(work.module)
     _train(single, work, num_steps, learning_rate)
@@ -318,11 +318,11 @@ class StepAudit(Findings):
     def findings(self) -> tuple[Finding, ...]:
         """All differences between the step and one process with the whole batch."""
         findings = self._unused_findings()
-        spread = max(apart(rank, self.ranks[0]) for rank in self.ranks)
+        spread = max(relative_difference(rank, self.ranks[0]) for rank in self.ranks)
         if spread > 0:
             message = f"ranks have different gradients, by up to {spread:.0%} of the largest entry"
             findings.append(Finding("ranks_differ", f"{message}: their parameters drift apart"))
-        elif apart(self.ranks[0], self.single) > self.rounding:
+        elif relative_difference(self.ranks[0], self.single) > self.rounding:
             findings.append(Finding("not_the_whole_batch", self._difference_from_single()))
         if self.buffers:
             message = f"buffers differ between ranks: {_some(self.buffers)}"
@@ -342,10 +342,10 @@ class StepAudit(Findings):
         return findings
 
     def _difference_from_single(self) -> str:
-        is_multiple = apart(self.ranks[0], self.ratio * self.single) <= self.rounding
+        is_multiple = relative_difference(self.ranks[0], self.ratio * self.single) <= self.rounding
         if is_multiple:
             return f"gradients are {self.ratio:.4g} times those of one process: is the loss a sum? DDP takes means"
-        off = apart(self.ranks[0], self.single)
+        off = relative_difference(self.ranks[0], self.single)
         return (
             f"gradients differ from one process's by up to {off:.0%} of the largest entry: do samples affect each "
             "other (BatchNorm), does the module draw random numbers, or do ranks divide by different numbers of "
@@ -373,7 +373,7 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     2 ranks, 1 synchronised
       not the whole batch: gradients are 0.5 times those of one process: is the loss a sum? DDP takes means
     """
-    divided(work, num_ranks)
+    check_divides(work, num_ranks)
     optional("step", step, function, "of ddp, inputs and targets")
     work = Work(copy.deepcopy(work.module), work.inputs, work.targets, work.loss_fn)
     for part in work.module.modules():

@@ -192,10 +192,10 @@ def _memory_lines(
         look = Look(CATEGORIES[place % len(CATEGORIES)], needs_dashes, "")
         ranks = [memory.num_ranks for memory in line]
         ax.plot(ranks, gigabytes[name], color=look.color, linestyle=dash(look), linewidth=1.8, label=name)
-        ends[name] = gigabytes[name][-1], look
+        ends[name] = (gigabytes[name][-1], look)
     for name, value in limits.items():
         ax.axhline(value / 1e9, color=GREY, linewidth=0.8, zorder=0, label=name)
-        ends[name] = value / 1e9, Look(GREY, False, "")
+        ends[name] = (value / 1e9, Look(GREY, False, ""))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     name_ends(ax, ends)
     return ax

@@ -11,7 +11,7 @@ import numpy as np
 from ...cluster import Link
 from ...common.checks import is_scalar, number, of_type
 from ...timeline import Span, Timeline
-from .schedule import FORWARD, Action, PipelineSchedule, in_order, verify
+from .schedule import FORWARD, Action, PipelineSchedule, StagePass, in_order, verify
 
 Seconds: TypeAlias = float | Sequence[float]  # on each rank, or on each stage
 
@@ -129,10 +129,10 @@ def _passes(
     """When each pass runs; exact if times are Fractions."""
     rank_free = [0] * schedule.num_ranks
     port_free = [0] * schedule.num_ranks
-    arrivals: dict[tuple[int, str, int], Any] = {}  # of the input of each (stage, kind, microbatch)
+    arrivals: dict[StagePass, Any] = {}  # of the input of each pass
     for rank, action in in_order(schedule):
         stage = schedule.stage(rank, action)
-        arrival = arrivals.pop((stage, action.kind, action.microbatch), 0)
+        arrival = arrivals.pop(StagePass(stage, action.kind, action.microbatch), 0)
         start = max(rank_free[rank], arrival)
         stop = start + (forward[stage] if action.kind == FORWARD else backward[stage])
         rank_free[rank] = stop
@@ -143,7 +143,7 @@ def _passes(
             available = begin + message_time
             port_free[rank] = available
             message = _MessageTimes(begin, available)
-        arrivals[_next_stage(stage, action), action.kind, action.microbatch] = available
+        arrivals[StagePass(_next_stage(stage, action), action.kind, action.microbatch)] = available
         yield _TimedPass(rank, action, start, stop, message)
 
 

@@ -17,7 +17,7 @@ from ...common.checks import number, of_type, whole
 from ...common.frozen import evolve, frozen
 from ...ranks.launcher import launch
 from ...timeline import Span, Timeline
-from ..gradients import apart, flat
+from ..gradients import flat, relative_difference
 from .model import Seconds, kind_of, stage_seconds
 from .schedule import BACKWARD, FORWARD, MOST_CHUNKS, MOST_RANKS, PIPELINES, Action, PipelineSchedule, build
 
@@ -42,7 +42,7 @@ class PipelineRun:
     @property
     def gradients_off(self) -> float:
         """The largest difference between elements of the gradients, as a share of the largest element."""
-        return apart(flat(self.gradients), flat(self.whole_batch))
+        return relative_difference(flat(self.gradients), flat(self.whole_batch))
 
 
 def make_model(num_stages: int, width: int) -> nn.Sequential:

@@ -44,6 +44,14 @@ class Action(NamedTuple):
     chunk: int = 0
 
 
+class StagePass(NamedTuple):
+    """A forward or backward pass of a microbatch, named by its stage instead of its rank and chunk."""
+
+    stage: int
+    kind: str
+    microbatch: int
+
+
 def _one_word(name: str, value: Any) -> str:
     if not isinstance(value, str) or value.split() != [value]:
         raise ValueError(f"{name} must be a name without spaces, got {value!r}")
@@ -212,7 +220,7 @@ def in_order(schedule: PipelineSchedule) -> Iterator[tuple[int, Action]]:
 
     Raises PipelineError if every rank that has actions left waits, and names the first of these ranks.
     """
-    done = set[tuple[int, str, int]]()
+    done = set[StagePass]()
     positions = [0] * schedule.num_ranks
     num_left = sum(map(len, schedule.actions))
     while num_left:
@@ -221,7 +229,7 @@ def in_order(schedule: PipelineSchedule) -> Iterator[tuple[int, Action]]:
             while positions[rank] < len(row) and _needed(schedule, rank, row[positions[rank]]) <= done:
                 action = row[positions[rank]]
                 yield rank, action
-                done.add((schedule.stage(rank, action), action.kind, action.microbatch))
+                done.add(StagePass(schedule.stage(rank, action), action.kind, action.microbatch))
                 positions[rank] += 1
                 num_left -= 1
         if num_left == left_before:
@@ -233,17 +241,17 @@ def in_order(schedule: PipelineSchedule) -> Iterator[tuple[int, Action]]:
             raise PipelineError(message, rank, word)
 
 
-def _needed(schedule: PipelineSchedule, rank: int, action: Action) -> set[tuple[int, str, int]]:
-    """The inputs of an action as (stage, kind, microbatch); none for a forward pass of the first stage."""
+def _needed(schedule: PipelineSchedule, rank: int, action: Action) -> set[StagePass]:
+    """The passes whose results an action needs; none for a forward pass of the first stage."""
     stage = schedule.stage(rank, action)
     if action.kind == FORWARD:
         if stage == 0:
             return set()
-        return {(stage - 1, FORWARD, action.microbatch)}
-    own_forward = (stage, FORWARD, action.microbatch)
+        return {StagePass(stage - 1, FORWARD, action.microbatch)}
+    own_forward = StagePass(stage, FORWARD, action.microbatch)
     if stage == schedule.num_stages - 1:
         return {own_forward}
-    return {own_forward, (stage + 1, BACKWARD, action.microbatch)}
+    return {own_forward, StagePass(stage + 1, BACKWARD, action.microbatch)}
 
 
 # ---- the three kinds
@@ -327,8 +335,16 @@ def bubble_share(name: str, num_ranks: int, num_microbatches: int, num_chunks: i
     return Fraction(v * (p - m) + m - 1, v * p + m - 1)  # with v = 1, as in GPipe and 1F1B, the same as above
 
 
-def _sizes(name: str, num_ranks: Any, num_microbatches: Any, num_chunks: Any) -> tuple[int, int, int]:
-    """The numbers of ranks, microbatches and chunks; ValueError if the schedule of this name cannot have them."""
+class _PipelineSizes(NamedTuple):
+    """The numbers of ranks, microbatches and chunks, with the letters of the papers."""
+
+    p: int
+    m: int
+    v: int
+
+
+def _sizes(name: str, num_ranks: Any, num_microbatches: Any, num_chunks: Any) -> _PipelineSizes:
+    """The sizes as ints; ValueError if the schedule of this name cannot have them."""
     one_of("name", name, PIPELINES)
     p = whole("num_ranks", num_ranks, 1, MOST_RANKS)
     m = whole("num_microbatches", num_microbatches, 1, MOST_MICROBATCHES)
@@ -341,4 +357,4 @@ def _sizes(name: str, num_ranks: Any, num_microbatches: Any, num_chunks: Any) ->
             raise ValueError(f"num_microbatches of interleaved_1f1b must be {multiple}, got {m}")
     elif v != 1:
         raise ValueError(f"num_chunks of {name} must be 1, got {v}: interleaved_1f1b takes several")
-    return p, m, v
+    return _PipelineSizes(p, m, v)
