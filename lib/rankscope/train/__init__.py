@@ -1,4 +1,4 @@
-"""DistributedDataParallel and its relatives: what they do to a training step, a package for each.
+"""DistributedDataParallel and its relatives: their effects on a training step, a package for each.
 
 `ddp` and `zero` keep a replica on every rank, `data_parallel` drives several GPUs from one process, `pipeline_parallel`
 splits the layers, `uneven` is about ranks that run out of batches, and `gradients` audits and combines gradients. Each

@@ -144,7 +144,7 @@ def check_divides(work: Work, num_ranks: int, num_parts: int = 1) -> None:
 
 
 def on_ranks(fn: Callable[..., Any], num_ranks: int, *args: Any) -> list[Any]:
-    """Return what `fn` returns on each of so many ranks."""
+    """Return the results of `fn` on so many ranks."""
     return launch(fn, num_ranks, args, timeout_s=TIMEOUT_S)
 
 

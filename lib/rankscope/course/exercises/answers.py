@@ -70,7 +70,7 @@ def buckets_of_layers(answer: Any) -> Score:
     return scores.bucket_score(answer, local, ddp.cost(Link(500e-6, 1e9), 4))
 
 
-# ---- 01 and 02: which rank reads what
+# ---- 01 and 02: the samples of each rank
 
 
 @fewest(
@@ -206,7 +206,7 @@ def enough_loaders(loaders: int) -> str | None:
 
 @exactly("05.1", "rank 3 does not end with {}")
 def dealt_out() -> list[int]:
-    """What rank 3 has after an all-to-all among four ranks, of which rank r has 1 … 4 times 10^r."""
+    """The values of rank 3 after an all-to-all among four ranks, if rank r starts with 1 … 4 times 10^r."""
     return [4 * 10**rank for rank in range(4)]
 
 
@@ -305,7 +305,7 @@ def slow_network(answer: Any) -> Score:
     },
 )
 def half_the_lanes() -> float:
-    """What eight lanes of PCIe 3 carry before headers, in GB/s."""
+    """The bandwidth of eight lanes of PCIe 3 before headers, in GB/s."""
     return pcie_bytes_per_s(3, 8) / 1e9
 
 
@@ -577,7 +577,7 @@ def _counted(order: Any) -> int:
 
 @judged("14.1")
 def two_lists(answer: Any) -> str | None:
-    """What two ranks read of 7 samples, nothing twice and nothing left out."""
+    """The samples of two ranks that together read each of 7 samples once."""
     lists = several("the answer", answer, "two lists")
     if len(lists) != 2:
         return f"two lists of samples were expected, got {answer!r}"

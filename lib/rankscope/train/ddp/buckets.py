@@ -29,7 +29,7 @@ class BucketError(ValueError):
     """The observed buckets are not the predicted ones."""
 
 
-# ---- what goes into buckets
+# ---- the parameters that go into buckets
 
 
 @frozen

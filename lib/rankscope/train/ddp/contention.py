@@ -30,7 +30,7 @@ def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost
     """Return the contention with which the model comes nearest to these steps of one micro-batch.
 
     The errors of the backward and of the whole step have the same weight, each as a share of the step. How much longer
-    the backward takes shows what communicating does to computing, and the rest of the step shows what computing does to
+    the backward takes shows how communicating affects computing, and the rest of the step shows how computing affects
     communicating. So one step is enough, and a machine has one contention for each number of ranks and network,
     whatever is trained at whatever cap.
 
@@ -52,7 +52,7 @@ def fit_contention(steps: Sequence[OverlappedStep], local: LocalStep, cost: Cost
     first_launches_s = [each.launch_s[0] for each in launched if each.launch_s.size]
     if not any(launch_s < local.backward_s for launch_s in first_launches_s):
         raise ValueError("steps must have one whose allreduces start before the backward ends, and have none")
-    around_s = local.forward_s + local.optimizer_s  # of a step, before and after what the model predicts
+    around_s = local.forward_s + local.optimizer_s  # the parts of a step that the model does not predict
 
     def errors(factors: Seconds) -> list[float]:
         shares = []

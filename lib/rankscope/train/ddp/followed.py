@@ -30,7 +30,7 @@ Vector = NDArray[np.float64]
 
 @frozen(eq=False)
 class FollowedSteps:
-    """Steps under DDP, fed by DataLoaders: which samples were read, what ran when, and what was learned.
+    """Steps under DDP, fed by DataLoaders: the samples read, the timeline, and the losses and parameters.
 
     `read` has the samples of each rank in the order in which its steps read them. In `timeline` every span's item is
     the number of its step. Lanes "worker 0", … show how a batch is read and collated. Lane "compute" shows the wait for

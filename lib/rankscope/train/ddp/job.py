@@ -1,4 +1,4 @@
-"""`job`: what a training job takes on other ranks, from one measured step and a table of allreduces."""
+"""`job`: the time of a training job on other ranks, from one measured step and a table of allreduces."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def job(
     measured_allreduce_s: Cost = no_allreduce,
     bucket_cap_mb: float | None = None,
 ) -> Job:
-    """Return what a data-parallel job takes on the ranks of `allreduce_s`, from a step measured on fewer ranks or one.
+    """Return the times of a data-parallel job on the ranks of `allreduce_s`, from a step measured on one or more ranks.
 
     `step_s` is that measured step, with the same batch per rank. `allreduce_s` takes a number of bytes and returns the
     seconds of one allreduce: ``ddp.cost(profile)``, or an interpolated table. If `step_s` was measured on several

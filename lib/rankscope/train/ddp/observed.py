@@ -95,7 +95,7 @@ class ObservedStep:
 
 @frozen(eq=False)
 class DDPRun(Iterations):
-    """Steps of DDP: the seconds of each iteration on its slowest rank, and what was observed in it.
+    """Steps of DDP: the seconds of each iteration on its slowest rank, and its observed events.
 
     `parameters` are those that get gradients, in the order of ``module.parameters()``. `provenance` says where it ran,
     as a Profile's does, and `setting` with which options. `clean` says of each iteration whether the host left the
@@ -144,7 +144,7 @@ class DDPRun(Iterations):
         return np.asarray(np.median(last_s, axis=0))
 
     def timeline(self, iteration: int | None = None) -> Timeline:
-        """Return what all ranks did in an iteration, by default in the one of median length.
+        """Return the timeline of all ranks in an iteration, by default in the one of median length.
 
         ``timeline().select(rank=0)`` is that of one rank.
         """

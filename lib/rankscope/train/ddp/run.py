@@ -62,7 +62,7 @@ class Where:
     timeout_s: float = checked(number, above=0, high=10**6, default=300.0)
 
     def launch(self, fn: Callable[..., Any], args: tuple[Any, ...], num_ranks: int | None) -> list[Any]:
-        """Return what each of these ranks returns; ValueError if the network has no hosts for them."""
+        """Return the results of `fn` on these ranks; ValueError if the network has no hosts for them."""
         optional("num_ranks", num_ranks, whole, 1, MOST_RANKS)
         if self.network is None:
             return launch(fn, num_ranks, args, self.backend, self.timeout_s)
@@ -90,7 +90,7 @@ def measure(
     where: Where = HERE,
     **options: Any,
 ) -> DDPRun:
-    """Train a copy of the module under DistributedDataParallel for some steps, and return what was observed.
+    """Train a copy of the module under DistributedDataParallel for some steps, and return the observed run.
 
     ``loss(module, rank, number)`` is called with the wrapped module for each micro-batch, makes or finds the batch, and
     returns a tensor of one number; it may be a lambda or live in a notebook. ``optimizer(parameters)`` makes the
@@ -246,7 +246,7 @@ def _be_rank(
 
 
 class DDPStepper:
-    """Takes one step after the other with DDP; `loss` gets a micro-batch's number, or what `fetch` returns for it."""
+    """Takes one step after the other with DDP; `loss` gets a micro-batch's number, or the result of `fetch` for it."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class DDPStepper:
         return _PassInstants(loaded, forward_end, self.watch.now())
 
     def taken(self, seconds: float = 0.0, clean: bool = True) -> Taken:
-        """Return the record of the last step, with what was timed around it.
+        """Return the record of the last step, with the duration and cleanness that were measured around it.
 
         The last backward ends with its last gradient. The rest of it is DDP's waiting and unpacking.
         """

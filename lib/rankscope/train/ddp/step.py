@@ -1,4 +1,4 @@
-"""One rank's training step under DDP, predicted: what it computes, and the allreduces of its buckets meanwhile."""
+"""One rank's training step under DDP, predicted: its computing, and the allreduces of its buckets meanwhile."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MOST_ACCUMULATION = 10_000  # micro-batches of a step
 
 
-# ---- what goes into a prediction
+# ---- the input of a prediction
 
 
 def numbers(name: str, values: Any) -> Seconds:
@@ -200,7 +200,7 @@ def simulate(
     accumulation: int = 1,
     overlap: bool = True,
 ) -> Timeline:
-    """Return what one rank does in a step of `accumulation` micro-batches; the other ranks do the same simultaneously.
+    """Return one rank's timeline of a step of `accumulation` micro-batches; all ranks do the same simultaneously.
 
     Lane "compute" has a forward and a backward span for each micro-batch (their item), then spans in which the rank
     waits for allreduces, unpacks a bucket (its item), and runs the optimizer. Lane "allreduce" has a span for each
@@ -212,7 +212,7 @@ def simulate(
     unpacking run simultaneously, each is slower by its factor in `contention`. Without `overlap` all buckets are
     launched at the end of the backward. After the backward, buckets are waited for and unpacked in turn.
 
-    `buckets` are lists of places in ``local.parameters`` or what `ddp.buckets` returns, by default those of DDP with
+    `buckets` are lists of places in ``local.parameters`` or the result of `ddp.buckets`, by default those of DDP with
     `bucket_cap_mb`: see `default_buckets`. `cost` receives an array of sizes: see `ddp.cost`. Raises ValueError for
     buckets that do not hold every parameter once, and for costs that are negative or not finite.
 
@@ -268,7 +268,7 @@ def _passes(local: LocalStep, accumulation: int, last: LastBackward) -> list[Spa
 def _waits_and_unpacking(last: LastBackward, begin_s: float) -> list[Span]:
     """Lane "compute" from the end of the last backward, which began at `begin_s`, to the optimizer."""
     spans = []
-    free_s = begin_s + last.backward_s  # when the rank has ended what came before
+    free_s = begin_s + last.backward_s  # the end of the rank's last span
     for item, (start_s, stop_s) in enumerate(last.unpacked):
         if stop_s > start_s:
             if begin_s + start_s > free_s:
@@ -325,8 +325,8 @@ def _overlapped(
     to event: the launch of a bucket, the end of an allreduce, or the end of a work.
     """
     now_s = 0.0
-    done_s = 0.0  # what is done of the current work, in seconds without contention
-    left_s = 0.0  # what is left of the current allreduce, in seconds without contention
+    done_s = 0.0  # the part of the current work that is done, in seconds without contention
+    left_s = 0.0  # the part of the current allreduce that is left, in seconds without contention
     starts_s: list[float] = []  # of allreduces
     stops_s: list[float] = []  # of allreduces
     ends_s: list[float] = []  # of works

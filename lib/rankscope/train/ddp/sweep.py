@@ -1,4 +1,4 @@
-"""`CapSweep`: steps measured at several bucket caps, next to what the model predicts for them, and their file."""
+"""`CapSweep`: steps measured at several bucket caps, their predictions by the model, and their file."""
 
 from __future__ import annotations
 

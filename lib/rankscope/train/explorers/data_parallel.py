@@ -1,4 +1,4 @@
-"""The explorer of notebook 10: a step of DataParallel over one of DDP, and what passes GPU 0's port."""
+"""The explorer of notebook 10: a step of DataParallel above one of DDP, and the traffic of GPU 0's port."""
 
 from __future__ import annotations
 

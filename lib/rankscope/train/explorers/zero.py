@@ -106,7 +106,7 @@ ON_THE_SITE = {
 
 @shows(SETTINGS, title="Memory per rank with ZeRO", notebook="11_zero_memory", on_the_site=ON_THE_SITE)
 def zero(module: Any = None) -> Explorer:
-    """Return controls over the memory per rank with each stage, and where the chosen one fits and what it sends.
+    """Return controls over the memory per rank with each stage, the GPUs that the chosen one fits, and its traffic.
 
     A torch `module` becomes the first of the models, with its own sizes and its own largest layer.
     """

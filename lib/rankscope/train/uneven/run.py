@@ -274,7 +274,7 @@ def _weighted_gradient(task: TrainingTask, weights: Vector) -> Vector:
 
 
 class _RankRecord(NamedTuple):
-    """What one rank recorded of an epoch."""
+    """One rank's record of an epoch."""
 
     trained: list[int]
     gradients: Vector

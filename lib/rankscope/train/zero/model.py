@@ -47,7 +47,7 @@ class Way(NamedTuple):
     what: str
 
 
-# The ways in which torch trains with what ZeRO describes: `memory` and `traffic` predict them, `measure` runs them.
+# The ways in which torch implements ZeRO's stages: `memory` and `traffic` predict them, `measure` runs them.
 WAYS = {
     "ddp": Way(0, "even", True, "DistributedDataParallel as it comes"),
     "ddp_bucket_view": Way(0, "even", False, "DistributedDataParallel(gradient_as_bucket_view=True)"),
@@ -203,7 +203,7 @@ def memory(
     (WAYS).
 
     Stage 1 divides optimizer states and master copy evenly among the ranks, stage 2 also the gradients, stage 3 also
-    the parameters. For one of WAYS the result is what `measure` finds on `rank`, by default on the fullest; all except
+    the parameters. For one of WAYS the result predicts `measure` on `rank`, by default on the fullest; all except
     plain DDP need a module. "fully_shard_keep" is stage 2 within a step and stage 3 between steps: torch cannot keep
     whole parameters and sharded gradients all the time.
 
@@ -540,7 +540,7 @@ _TIMES = {"allreduce": 2}  # how often a rank sends (N-1)/N of the bytes; defaul
 
 
 class CollectiveTraffic(NamedTuple):
-    """One kind of collective in a step: what it carries, the bytes of all calls, and the number of calls."""
+    """One kind of collective in a step: its data, the bytes of all calls, and the number of calls."""
 
     collective: str
     what: str
