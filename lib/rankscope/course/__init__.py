@@ -1,4 +1,4 @@
-"""Demonstrations that only the notebooks use: what DDP and Join do in unusual ways, on real ranks."""
+"""Demonstrations that only the notebooks use: unusual uses of DDP and Join on real ranks."""
 
 from __future__ import annotations
 

@@ -1,5 +1,23 @@
-"""What DistributedDataParallel and its relatives do to a training step, a subpackage for each.
+"""DistributedDataParallel and its relatives: their effects on a training step, a package for each.
 
 `ddp` and `zero` keep a replica on every rank, `data_parallel` drives several GPUs from one process, `pipeline_parallel`
-splits the layers, `uneven` is about ranks that run out of batches, and `gradients` audits and combines gradients.
+splits the layers, `uneven` is about ranks that run out of batches, and `gradients` audits and combines gradients. Each
+is imported when it is first used.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__all__ = ["data_parallel", "ddp", "gradients", "pipeline_parallel", "uneven", "zero"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -73,14 +73,6 @@ def test_a_tied_embedding_is_ready_last_though_the_head_comes_first() -> None:
     assert step.ready_s[names.index("ln_f.bias")] == pytest.approx(head_s)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (("GPT-5", 1, 1e12), "name must be one of 'small CNN', .*, got 'GPT-5'"),
-        (("GPT-2", 0, 1e12), "num_samples must be a whole number of at least 1, got 0"),
-        (("GPT-2", 1, 0), "flops_per_s must be a finite number above 0, got 0"),
-    ],
-)
-def test_what_is_no_step_is_refused(arguments: tuple[str, int, float], problem: str) -> None:
-    with pytest.raises(ValueError, match=problem):
-        architecture_step(*arguments)
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(ValueError, match="name must be one of 'small CNN', .*, got 'GPT-5'"):
+        architecture_step("GPT-5", 1, 1e12)
