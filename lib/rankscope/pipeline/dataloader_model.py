@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from itertools import cycle
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,18 +167,13 @@ class _BatchTimes(NamedTuple):
     pin: Seconds | None
 
 
-# Kinds of events; of those at the same time with the same number, the lower kind is first.
+# Kinds of events. An event is a plain tuple, because there are several per batch and a heap compares them. It has its
+# time, the number of a worker (if it is _READY) or of a batch, and its kind.
 _READY = 0  # a worker can fetch its next batch
 _ARRIVED = 1  # a batch is in the process of the training loop
 _PINNED = 2  # a batch can be taken by the training loop
 
-
-class _Event(NamedTuple):
-    """What happens at a time: to a worker if it is `_READY`, else to a batch."""
-
-    time_s: float
-    number: int
-    kind: int
+_Event: TypeAlias = tuple[float, int, int]
 
 
 class _Moments:
@@ -243,7 +238,7 @@ class _Epoch:
         self.step_left_s = 0.0  # of the step, at full speed
 
         for worker in range(num_workers):
-            heappush(self.events, _Event(handover.startup_s, worker, _READY))
+            heappush(self.events, (handover.startup_s, worker, _READY))
         for _ in range(min(num_workers * prefetch_factor, self.num_batches)):
             self.deal()
 
@@ -253,7 +248,7 @@ class _Epoch:
         self.loop_s = next(loop)
         while True:
             fetch_speed, step_speed = self.speeds(len(self.fetching), self.is_stepping)
-            event_s = self.events[0].time_s if self.events else math.inf
+            event_s = self.events[0][0] if self.events else math.inf
             fetch_s = math.inf
             if self.fetching:
                 fetch_s = self.now + (self.fetching[0][0] - self.fetch_clock) / fetch_speed
@@ -265,7 +260,8 @@ class _Epoch:
             self.step_left_s -= (next_s - self.now) * step_speed
             self.now = next_s
             if next_s >= event_s:
-                self.handle(heappop(self.events))
+                _, number, kind = heappop(self.events)
+                self.handle(number, kind)
             elif self.loop_s > next_s >= fetch_s:
                 _, batch = heappop(self.fetching)
                 self.fetched(batch)
@@ -276,13 +272,13 @@ class _Epoch:
                     return
                 self.loop_s = loop_s
 
-    def handle(self, event: _Event) -> None:
-        if event.kind == _READY:
-            self.ready(event.number)
-        elif event.kind == _ARRIVED:
-            self.arrive(event.number)
+    def handle(self, number: int, kind: int) -> None:
+        if kind == _READY:
+            self.ready(number)
+        elif kind == _ARRIVED:
+            self.arrive(number)
         else:
-            self.pinned(event.number)
+            self.pinned(number)
 
     def training_loop(self) -> Iterator[float]:
         """Wait for a batch and take a step, again and again. Yield the time to continue, unless something wakes it."""
@@ -346,7 +342,7 @@ class _Epoch:
         self.moments.read_stop[batch] = self.now
         sent_s = max(self.sender_free_s[worker], self.now) + float(self.work.handover[batch])
         self.sender_free_s[worker] = sent_s
-        heappush(self.events, _Event(sent_s, batch, _ARRIVED))
+        heappush(self.events, (sent_s, batch, _ARRIVED))
         if self.receiving >= 0 and self.worker[self.receiving] == worker:  # which can answer now
             self.loop_s = min(self.loop_s, self.now + float(self.work.receive[self.receiving]))
         self.is_busy[worker] = False
@@ -361,7 +357,7 @@ class _Epoch:
         self.pin_free_s = start_s + float(self.work.pin[batch])
         self.moments.pin_start[batch] = start_s
         self.moments.pin_stop[batch] = self.pin_free_s
-        heappush(self.events, _Event(self.pin_free_s, batch, _PINNED))
+        heappush(self.events, (self.pin_free_s, batch, _PINNED))
 
     def pinned(self, batch: int) -> None:
         """Let the training loop take a batch, and wake it if it waits for one."""
