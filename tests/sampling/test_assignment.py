@@ -13,10 +13,12 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data import DistributedSampler as TorchDistributedSampler
 
 from rankscope.sampling import (
+    SAMPLERS,
     Assignment,
     DistributedRandomSampler,
     DistributedSampler,
     DistributedSequentialSampler,
+    Sampler,
     assign,
     shard_files,
 )
@@ -175,8 +177,11 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         (lambda: assign(10, 2, sampler="grain"), "sampler must be one of 'torch', .* got 'grain'"),
         (lambda: assign(10, 2, epoch=0.5), "epoch must be a whole number, got 0.5"),
         (lambda: assign(10, 2, epoch=-1, sampler="libtorch_random"), "epoch .* at least 0, got -1"),
-        (lambda: assign(10, 2, seed=1, sampler="libtorch_random"), "libtorch_random has no seed"),
-        (lambda: assign(10, 2, shuffle=False, sampler="libtorch_random"), "libtorch_random always shuffles"),
+        (
+            lambda: assign(10, 2, seed=1, sampler="libtorch_random"),
+            "seed must be 0 for libtorch_random, got 1: libtorch's .* no seed$",
+        ),
+        (lambda: assign(10, 2, shuffle=False, sampler="libtorch_random"), "shuffle must be True for libtorch_random"),
         (lambda: assign(10, 2, seed=2**64), "seed must be"),
         (lambda: assign(10, 2, seed=2**64 - 1, epoch=1), r"seed \+ epoch must be"),
         (lambda: assign(10, 2, shuffle="no"), "shuffle must be True or False, got 'no'"),
@@ -205,6 +210,41 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
 def test_bad_input(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def _one_rank_reads_all(recipe):
+    return [np.arange(recipe.size)] + [np.arange(0)] * (recipe.num_replicas - 1)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("shuffle", False), ("seed", 3), ("epoch", 2), ("drop_last", True)])
+def test_a_setting_that_a_sampler_does_not_have_must_be_at_its_default(monkeypatch, setting, value):
+    reason = "rank 0 always reads everything"
+    monkeypatch.setitem(SAMPLERS, "mine", Sampler("mine", _one_rank_reads_all, without_effect={setting: reason}))
+    assert listed(assign(3, 2, sampler="mine")) == [[0, 1, 2], []]
+    with pytest.raises(ValueError, match=f"^{setting} must be .* for mine, got {value}: {reason}$"):
+        assign(3, 2, sampler="mine", **{setting: value})
+
+
+def test_a_sampler_that_never_shuffles_may_be_told_so(monkeypatch):
+    kind = Sampler("mine", _one_rank_reads_all, False, {"shuffle": "rank 0 always reads everything"})
+    monkeypatch.setitem(SAMPLERS, "mine", kind)
+    for shuffle in (True, False):
+        assert assign(3, 2, sampler="mine", shuffle=shuffle).shuffle is False
+
+
+def test_a_sampler_without_a_setting_must_name_one_that_exists():
+    with pytest.raises(ValueError, match="without_effect must hold nothing but shuffle, seed, epoch, drop_last, got"):
+        Sampler("mine", _one_rank_reads_all, without_effect={"sead": "a slip"})
+
+
+@pytest.mark.parametrize("num_arrays", [0, 1, 3])
+def test_a_sampler_must_return_indices_for_each_rank(monkeypatch, num_arrays):
+    kind = Sampler("mine", lambda recipe: [np.arange(recipe.size)] * num_arrays)
+    monkeypatch.setitem(SAMPLERS, "mine", kind)
+    with pytest.raises(
+        ValueError, match=f"'mine' must return an array of indices for each of 2 ranks, got {num_arrays}"
+    ):
+        assign(3, 2, sampler="mine")
 
 
 def test_an_assignment_cannot_be_changed():

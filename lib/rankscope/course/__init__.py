@@ -21,4 +21,5 @@ __getattr__, __dir__ = lazy(
         "static_graph": "ddp_gradients",
         "unused_parameters": "ddp_gradients",
     },
+    submodules=["exercises"],
 )

@@ -7,17 +7,8 @@ is imported when it is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from ..common.lazy import lazy
 
 __all__ = ["data_parallel", "ddp", "gradients", "pipeline_parallel", "uneven", "zero"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{name}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy(__name__, {}, submodules=__all__)

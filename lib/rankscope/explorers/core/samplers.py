@@ -41,13 +41,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 def epochs(now: Now) -> list[Assignment]:
     """Return what is read in the epochs up to the one that is set; without set_epoch all of them are epoch 0."""
     without_effect = SAMPLERS[now.sampler].without_effect
-    own: dict[str, Any] = {"seed": now.seed, "shuffle": now.shuffle}
+    own: dict[str, Any] = {"seed": now.seed, "shuffle": now.shuffle, "drop_last": now.drop_last}
     own = {name: value for name, value in own.items() if name not in without_effect}
-    numbers = [0 if now.forget_set_epoch else number for number in range(now.epoch + 1)]
-    read = [
-        assign(now.size, now.num_ranks, sampler=now.sampler, epoch=number, drop_last=now.drop_last, **own)
-        for number in numbers
-    ]
+    always_epoch_0 = now.forget_set_epoch or "epoch" in without_effect
+    numbers = [0 if always_epoch_0 else number for number in range(now.epoch + 1)]
+    read = [assign(now.size, now.num_ranks, sampler=now.sampler, epoch=number, **own) for number in numbers]
     return [epoch.with_loader(now.batch_size) for epoch in read]
 
 
