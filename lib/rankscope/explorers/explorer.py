@@ -29,6 +29,24 @@ Now = Any  # what every setting is set to: a named tuple, so that it can be a ke
 ALL: tuple[Any, ...] = ()  # of a setting that moves on the site: every value that its control offers
 
 
+class ByIdentity:
+    """An object as part of the key of a cache, equal to itself only, so that it need not be hashable.
+
+    >>> builder = ["a callable object, say, that cannot be hashed"]
+    >>> ByIdentity(builder) == ByIdentity(builder), ByIdentity(builder) == ByIdentity(list(builder))
+    (True, False)
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value  # held, so that no other object gets its id while the key is in use
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 class Steps(tuple[Any, ...]):
     """The values of a slider, in order: each as a person types it, or a pair (label, value)."""
 

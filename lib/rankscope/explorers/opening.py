@@ -11,9 +11,10 @@ from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..common.extensions import check_unclaimed
+from ..common.checks import function, of_type
+from ..common.extensions import check_not_in_package, check_unclaimed
 from ..common.extras import naming_extras
-from ..common.frozen import ReadOnly
+from ..common.frozen import ReadOnly, mapping
 from .explorer import Explorer, Setting
 
 if TYPE_CHECKING:
@@ -97,13 +98,25 @@ def shows(
             "explorer": made,  # and not __wrapped__: Sphinx would look for the defaults of the settings in its source
         }
         if title:
-            entry = Entry(show, title, notebook, inputs, on_the_site)
-            known = ENTRIES.get(entry.name)
-            check_unclaimed("explorer", entry.name, show, known.show if known else None)
-            ENTRIES[entry.name] = entry
+            _add_entry(Entry(show, title, notebook, inputs, on_the_site))
         return show
 
     return decorate
+
+
+def _add_entry(entry: Entry) -> None:
+    """Add an entry to the catalogue; raise ValueError if its name is taken or one of its fields is wrong."""
+    of_type(f"title of explorer {entry.name!r}", entry.title, str)
+    of_type(f"notebook of explorer {entry.name!r}", entry.notebook, str)
+    function(f"inputs of explorer {entry.name!r}", entry.inputs, "of what the gallery was given")
+    mapping(f"on_the_site of explorer {entry.name!r}", entry.on_the_site)
+    check_not_in_package("explorer", entry.name, entry.show.__module__, __package__)
+    known = ENTRIES.get(entry.name)
+    known_show = None
+    if known is not None:
+        known_show = known.show
+    check_unclaimed("explorer", entry.name, entry.show, known_show)
+    ENTRIES[entry.name] = entry
 
 
 def open_panel(panel: str, user: str, *arguments: Any) -> Any:

@@ -13,8 +13,14 @@ from ...sampling.kinds import SAMPLERS
 from ..explorer import ALL, Explorer, Now, Setting, Steps
 from ..opening import shows
 
+
+def _samplers() -> list[tuple[str, str]]:
+    """The title and the name of each sampler, your own as soon as it is registered."""
+    return [(sampler.title, name) for name, sampler in SAMPLERS.items()]
+
+
 SETTINGS = (
-    Setting("sampler", "torch", tuple((kind.title, name) for name, kind in SAMPLERS.items()), "sampler"),
+    Setting("sampler", "torch", _samplers, "sampler"),
     Setting("num_ranks", 4, range(1, 65), "ranks"),
     Setting("size", 50, Steps((*range(65), 100, 128, 200, 256, 500, 512, 1000, 1024, 1797, 2000, 2048)), "samples"),
     Setting("batch_size", 4, range(1, 65), "batch size per rank"),
