@@ -65,7 +65,7 @@ def test_a_size_is_no_control_without_effect_if_it_decides_whether_an_algorithm_
     """Segments depend on the size: the control was disabled at a size that has too many messages to be played."""
 
     def build(num_ranks: int, num_segments: int = 1) -> Schedule:
-        return double_binary_tree(num_ranks, 50 * num_segments)
+        return double_binary_tree(num_ranks, 60 * num_segments)
 
     explorer = explorer_of(explorers.player)
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(build))
