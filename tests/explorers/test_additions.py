@@ -59,19 +59,20 @@ def test_a_builder_that_cannot_be_hashed_is_shown(name: str, as_record: bool, mo
     assert explorer.html(now) != before  # although both are equal: what was kept is of the other one
 
 
-def test_a_size_is_no_control_without_effect_if_it_decides_whether_an_algorithm_can_be_played(
+def test_a_latency_that_decides_whether_an_algorithm_can_be_played_is_no_control_without_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Segments depend on the size: the control was disabled at a size that has too many messages to be played."""
+    """Segments depend on it: the control was disabled at a latency that leads to too many messages."""
 
     def build(num_ranks: int, num_segments: int = 1) -> Schedule:
         return double_binary_tree(num_ranks, 60 * num_segments)
 
     explorer = explorer_of(explorers.player)
     monkeypatch.setitem(ALGORITHMS["allreduce"], "mine", Algorithm(build))
-    small, large = (explorer.at(algorithm="mine", message=size, gpus_per_node=8) for size in ("1 KiB", "1 GiB"))
-    assert "takes as long as" in explorer.html(small)[1] or "times as fast" in explorer.html(small)[1]
-    assert "a player shows at most" in explorer.html(large)[1]
-    reasons = explorer.without_effect(large)
+    played = explorer.at(algorithm="mine", gpus_per_node=8)
+    refused = played._replace(intra_us=0)
+    assert "times as fast" in explorer.html(played)[1]
+    assert "a player shows at most" in explorer.html(refused)[1]
+    reasons = explorer.without_effect(refused)
     assert "moment" in reasons
-    assert not reasons.keys() & {"message", "intra_gb_per_s"}
+    assert not reasons.keys() & {"message", "intra_us", "intra_gb_per_s"}
