@@ -84,7 +84,7 @@ class _Costs(NamedTuple):
         return self.message_s - self.alpha_s
 
 
-class _Cards(NamedTuple):
+class _CardTimes(NamedTuple):
     """When the network card of each node is free to send, and to receive."""
 
     sends_s: Seconds
@@ -109,7 +109,7 @@ class _ScheduleSimulation:
         self.ready_s: Seconds = np.zeros(schedule.num_ranks)
         # of the last `lag` steps, when each rank had added up what it received
         self.added_s = deque([np.zeros(schedule.num_ranks)] * schedule.lag, maxlen=schedule.lag)
-        self.cards = _Cards(np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes))
+        self.cards = _CardTimes(np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes))
         self.records: list[_StepRecord] | None = None
         if detail != "ranks":
             self.records = []
@@ -337,7 +337,7 @@ class _QueuedStep:
     """
 
     def __init__(
-        self, routes: Routes, cluster: Cluster, cards: _Cards, enter_s: Seconds, added_s: Seconds, costs: _Costs
+        self, routes: Routes, cluster: Cluster, cards: _CardTimes, enter_s: Seconds, added_s: Seconds, costs: _Costs
     ) -> None:
         num_ranks = enter_s.size
         num_ports = routes.num_ports or 1
