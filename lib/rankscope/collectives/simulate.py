@@ -91,7 +91,7 @@ class _CardTimes(NamedTuple):
     receives_s: Seconds
 
 
-class _StepRecord(NamedTuple):
+class _SimulatedStep(NamedTuple):
     """What the spans of a step are made of."""
 
     step: int
@@ -110,7 +110,7 @@ class _ScheduleSimulation:
         # of the last `lag` steps, when each rank had added up what it received
         self.added_s = deque([np.zeros(schedule.num_ranks)] * schedule.lag, maxlen=schedule.lag)
         self.cards = _CardTimes(np.zeros(cluster.num_nodes), np.zeros(cluster.num_nodes))
-        self.records: list[_StepRecord] | None = None
+        self.records: list[_SimulatedStep] | None = None
         if detail != "ranks":
             self.records = []
         sizes = schedule.chunk_bytes(num_bytes)
@@ -209,7 +209,7 @@ class _ScheduleSimulation:
         if self.schedule.lag == 1:
             self.ready_s = np.maximum(ready_s, added_s)
         if self.records is not None:
-            self.records.append(_StepRecord(step, routes, costs.adding_s, sent))
+            self.records.append(_SimulatedStep(step, routes, costs.adding_s, sent))
 
     def _by_level(self, routes: Routes, enter_s: Seconds, costs: _Costs) -> Sent:
         """A message waits for the one port at each end; a receiver's is free once it has added up the one before."""
@@ -279,7 +279,7 @@ class _ScheduleSimulation:
         name = self.schedule.collective
         return Timeline(ranks, zeros, zeros, zeros - 1, np.zeros(ends_s.size), ends_s, ("collective",), (name,))
 
-    def _timeline_of_messages(self, records: list[_StepRecord]) -> Timeline:
+    def _timeline_of_messages(self, records: list[_SimulatedStep]) -> Timeline:
         """A span for each message at its sender, one at its receiver, and one for adding if that takes time."""
         num_ports = 1
         for record in records:

@@ -85,7 +85,7 @@ def _ranked(num_bytes: int, cluster: Cluster, _builders: tuple[tuple[str, ByIden
     return best(num_bytes, cluster, algorithms=shipped)  # one of yours is wrong: its own report says how
 
 
-class Recipe(NamedTuple):
+class AllreduceRecipe(NamedTuple):
     """What a schedule is built from.
 
     The pictures and the report ask for the same schedule, and most settings leave it as it is, so results are kept by
@@ -98,12 +98,12 @@ class Recipe(NamedTuple):
     options: tuple[tuple[str, Any], ...]
 
 
-def recipe(now: Now) -> Recipe:
+def recipe(now: Now) -> AllreduceRecipe:
     options = _best_options(now)
     if "num_segments" in options:
         options["num_segments"] = now.num_segments
     num_ranks = now.num_nodes * now.gpus_per_node
-    return Recipe(ByIdentity(_ALGORITHMS[now.algorithm]), now.algorithm, num_ranks, tuple(options.items()))
+    return AllreduceRecipe(ByIdentity(_ALGORITHMS[now.algorithm]), now.algorithm, num_ranks, tuple(options.items()))
 
 
 def _best_options(now: Now) -> dict[str, Any]:
@@ -115,17 +115,17 @@ def _best_options(now: Now) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=8)
-def schedule(recipe: Recipe) -> Schedule:
+def schedule(recipe: AllreduceRecipe) -> Schedule:
     return build("allreduce", recipe.algorithm, recipe.num_ranks, **dict(recipe.options))
 
 
 @lru_cache(maxsize=8)
-def verified(recipe: Recipe) -> Verified:
+def verified(recipe: AllreduceRecipe) -> Verified:
     return verify(schedule(recipe))
 
 
 @lru_cache(maxsize=8)
-def _makespan_s(recipe: Recipe, num_bytes: int, cluster: Cluster) -> float:
+def _makespan_s(recipe: AllreduceRecipe, num_bytes: int, cluster: Cluster) -> float:
     return simulate(schedule(recipe), num_bytes, cluster, detail="ranks").makespan_s
 
 
