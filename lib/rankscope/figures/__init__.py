@@ -12,7 +12,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from ..common.extensions import extensions
+from ..common.extensions import check_not_in_package, extensions
 from ..common.extras import naming_extras
 from .marks import Drawing
 
@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 
 
 def _modules() -> dict[str, str]:
-    """The module of each figure, by the figure's name."""
+    """The module of each figure, by the figure's name.
+
+    Raises ValueError if two parts of the library have a figure of one name, or if this package has a module of it.
+    """
     modules: dict[str, str] = {}
     for extension in extensions():
-        modules.update(extension.figures)
+        for name, module in extension.figures.items():
+            check_not_in_package("figure", name, module, __name__)
+            if name in modules:
+                raise ValueError(f"{modules[name]} has a figure {name!r} already, and so has {module}")
+            modules[name] = module
     return modules
 
 
