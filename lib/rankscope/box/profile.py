@@ -58,13 +58,20 @@ def _seconds(name: str, value: Any) -> tuple[float, ...]:
 
 def _options(name: str, value: Any) -> ReadOnly:
     options = mapping(name, value)
-    for key, one in options.items():
-        texts = [key, one] if isinstance(one, str) else [key]
-        printable = all(isinstance(text, str) and text.isprintable() for text in texts)
-        if not printable or not isinstance(one, str | int | bool):
-            known = "printable strings, whole numbers or booleans by name"
-            raise ValueError(f"{name} must be {known}, got {key!r}: {one!r}")
-    return options
+    return ReadOnly({key: _option(name, key, option) for key, option in options.items()})
+
+
+def _option(name: str, key: Any, value: Any) -> str | int | bool | tuple[int, ...]:
+    """Return the value of an option; several numbers, such as the shape of a torus, as a tuple."""
+    if isinstance(key, str) and key.isprintable():
+        if isinstance(value, str) and value.isprintable():
+            return value
+        if isinstance(value, int):
+            return value
+        if isinstance(value, list | tuple) and all(isinstance(number, int) for number in value):
+            return tuple(value)
+    known = "printable strings, whole numbers, several of them, or booleans by name"
+    raise ValueError(f"{name} must be {known}, got {key!r}: {value!r}")
 
 
 @frozen
@@ -170,7 +177,11 @@ class Point:
     @property
     def builder_words(self) -> str:
         """The arguments of the algorithm's builder as one string."""
-        return ", ".join(f"{name}={value}" for name, value in sorted(self.builder_options.items()))
+        words = []
+        for name, value in sorted(self.builder_options.items()):
+            shown = "×".join(map(str, value)) if isinstance(value, tuple) else value
+            words.append(f"{name}={shown}")
+        return ", ".join(words)
 
 
 def busbw_factor(what: str, num_ranks: int) -> float:

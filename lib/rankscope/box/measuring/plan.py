@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from ...cluster import Cluster, Link
 from ...collectives import ALGORITHMS, build
 from ...collectives.algorithms import algorithm_of
 from ...common.checks import number, one_of, several, truth, whole
@@ -28,6 +29,7 @@ ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
 NUM_PIECES, LEAST_PIECE_BYTES = 256, 4096
 Name = TypeVar("Name", bound=Hashable)
 Sample = TypeVar("Sample")
+_ANY_LINK = Link(alpha_s=0.0, bytes_per_s=1.0)  # where only the arrangement of a cluster matters
 IN_A_ROW = 3  # counted iterations per turn of a method
 
 
@@ -83,8 +85,10 @@ class Protocol:
         """Raise ValueError for an algorithm that none of the collectives has for this number of ranks."""
         for name in self.algorithms or ():
             having = [collective for collective in self.collectives if name in ALGORITHMS[collective]]
-            if having and not any(_fits(one, name, 2**20 * num_ranks, num_ranks, {}) for one in having):
-                build(having[0], name, num_ranks)
+            large = ITEM_BYTES * 2**20 * num_ranks  # so that no chunk lacks an element
+            fitting = [each for each in having if _fitting_options(each, name, large, [num_ranks]) is not None]
+            if having and not fitting:
+                build(having[0], name, num_ranks)  # raises the builder's own error
 
     def turns(self, seconds: float) -> int:
         """Return the number of turns of a method whose iterations take `seconds`, including the wait for their
@@ -119,7 +123,7 @@ def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
     return tuple(low * factor**power for power in range(high.bit_length()) if low * factor**power <= high)
 
 
-def key_of(what: str, num_bytes: int, **options: str | int | bool) -> Key:
+def key_of(what: str, num_bytes: int, **options: Any) -> Key:
     """Return the key of the point with these properties.
 
     >>> key_of("together", 256, link="intra")
@@ -194,14 +198,17 @@ def collective_keys(
     >>> collective_keys("allgather", 1000, [3], ["ring"])
     [('allgather', 996, (('algorithm', 'ring'), ('in_place', False)))]
     """
-    num_ranks = sum(ranks_per_node)
-    elements = num_elements(collective, num_bytes, num_ranks)
+    elements = num_elements(collective, num_bytes, sum(ranks_per_node))
+    places: Iterable[bool] = (False,)
+    if collective == "allreduce":
+        places = tuple(in_place)
     keys = []
     for name in [NATIVE, *ALGORITHMS[collective]] if algorithms is None else algorithms:
-        options = builder_options(collective, name, num_bytes, ranks_per_node)
-        if name == NATIVE or _fits(collective, name, elements, num_ranks, options):
-            for place in in_place if collective == "allreduce" else (False,):
-                keys.append(key_of(collective, elements * ITEM_BYTES, algorithm=name, in_place=place, **options))
+        options = _fitting_options(collective, name, num_bytes, ranks_per_node)
+        if options is None:
+            continue
+        for place in places:
+            keys.append(key_of(collective, elements * ITEM_BYTES, algorithm=name, in_place=place, **options))
     return keys
 
 
@@ -211,27 +218,43 @@ def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
     return max(num_bytes // ITEM_BYTES // runs * runs, runs)
 
 
-def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, int]:
-    """Return the builder's arguments for this size and machine."""
+def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, Any]:
+    """Return the builder's arguments for this size and machine: its arrangement by nodes, and its segments.
+
+    Raises ValueError if the builder does not work for so many ranks.
+
+    >>> builder_options("allreduce", "torus_2d", 2**20, [4, 4])
+    {'shape': (2, 4)}
+    """
     if name == NATIVE:
         return {}
-    options = algorithm_of(collective, name).options
-    if "num_segments" in options:
-        num_parts = build(collective, name, sum(ranks_per_node), num_segments=1).num_chunks
-        return {"num_segments": min(MOST_SEGMENTS, max(1, num_bytes // (num_parts * SEGMENT_BYTES)))}
-    if "gpus_per_node" in options and len(set(ranks_per_node)) == 1 < len(ranks_per_node):
-        return {"gpus_per_node": ranks_per_node[0]}
-    return {}
+    algorithm = algorithm_of(collective, name)
+    options: dict[str, Any] = {}
+    if len(set(ranks_per_node)) == 1:
+        options = algorithm.arranged(Cluster(len(ranks_per_node), ranks_per_node[0], _ANY_LINK, _ANY_LINK))
+    if "num_segments" in algorithm.options:
+        unsegmented = build(collective, name, sum(ranks_per_node), num_segments=1, **options)
+        num_segments = num_bytes // (unsegmented.num_chunks * SEGMENT_BYTES)
+        options["num_segments"] = min(MOST_SEGMENTS, max(1, num_segments))
+    return options
 
 
-def _fits(collective: str, name: str, elements: int, num_ranks: int, options: dict[str, int]) -> bool:
-    """Whether the algorithm exists for so many ranks, and has an element for each of its chunks."""
-    own = elements // num_ranks if collective == "allgather" else elements
+def _fitting_options(
+    collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]
+) -> dict[str, Any] | None:
+    """Return the builder's arguments; None if it does not work for so many ranks, or has a chunk without an element."""
+    if name == NATIVE:
+        return {}
+    num_ranks = sum(ranks_per_node)
+    elements = num_elements(collective, num_bytes, num_ranks)
+    if collective == "allgather":  # its schedule is of the share of one rank
+        elements //= num_ranks
     try:
-        build(collective, name, num_ranks, **options).chunk_ends(own)
+        options = builder_options(collective, name, num_bytes, ranks_per_node)
+        build(collective, name, num_ranks, **options).chunk_ends(elements)
     except ValueError:
-        return False
-    return True
+        return None
+    return options
 
 
 def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
