@@ -12,7 +12,7 @@ from ...common.garbage import no_collection
 from ...common.storage import StorageError
 from ...provenance import difference
 from ..profile import Point, Profile
-from . import collectives, copies, nccl_tests
+from . import collectives, copies, imb, nccl_tests
 from .log import Log
 
 
@@ -30,6 +30,7 @@ Readers: TypeAlias = Mapping[str, LogReader]
 READERS: Readers = {
     "nccl-tests": LogReader(("algbw   busbw", "algbw  busbw", "algbw busbw", '"bus_bw"'), nccl_tests.nccl_tests),
     "osu": LogReader(("# OSU ",), collectives.osu),
+    "imb": LogReader(("Intel(R) MPI Benchmark", "Intel (R) MPI Benchmark", "#bytes #repetitions"), imb.imb),
     "all_reduce_bench": LogReader(("algo throughput:", "|    busbw   |", "| busbw"), collectives.all_reduce_bench),
     "nvbandwidth": LogReader(('"nvbandwidth"', "PU(row)", "GPU(column)"), copies.nvbandwidth),
     "p2pBandwidthLatencyTest": LogReader(("P2P=Enabled", "P2P=Disabled"), copies.p2p_test),
