@@ -169,11 +169,12 @@ def predictions(
         names = ()
     for size in sizes:
         rounded = num_elements(collective, size, profile.num_ranks) * ITEM_BYTES
-        predicted_s = _predicted_s(profile, collective, names, rounded, are_asked_for=bool(algorithms))
+        points = measured.get(rounded, {})
+        predicted_s = _predicted_s(profile, collective, names, rounded, points, are_asked_for=bool(algorithms))
         if curve is not None:
             predicted_s[NATIVE] = curve.seconds(rounded)
         bound = bound_s(profile, collective, rounded) if names else 0.0
-        table = _predictions(f"{collective}, {bytes_words(rounded)}", predicted_s, measured.get(rounded, {}), bound)
+        table = _predictions(f"{collective}, {bytes_words(rounded)}", predicted_s, points, bound)
         if curve is not None:
             low, high = map(cell_words, curve.interval_s(rounded))
             table.caption = f"native: from the curve through the measured sizes; 90 % interval {low} to {high}"
@@ -181,13 +182,25 @@ def predictions(
 
 
 def _predicted_s(
-    profile: Profile, collective: str, names: Sequence[str], num_bytes: int, are_asked_for: bool
+    profile: Profile,
+    collective: str,
+    names: Sequence[str],
+    num_bytes: int,
+    measured: Mapping[str, Point],
+    are_asked_for: bool,
 ) -> dict[str, float]:
-    """Return the predicted seconds of algorithms; one that does not support the number of ranks raises if asked for."""
+    """Return the predicted seconds of algorithms, with the builder options of their measured points if there are any.
+
+    An algorithm that does not support the number of ranks raises ValueError if it was asked for.
+    """
     seconds = {}
     for name in names:
         try:
-            seconds[name] = predicted(profile, collective, name, num_bytes, "ranks").makespan_s
+            if name in measured:
+                timeline = profile.predict(measured[name], detail="ranks")
+            else:
+                timeline = predicted(profile, collective, name, num_bytes, "ranks")
+            seconds[name] = timeline.makespan_s
         except ValueError:
             if are_asked_for:
                 raise
@@ -214,7 +227,7 @@ def _predictions(title: str, predicted_s: Mapping[str, float], measured: Mapping
 
 
 def predicted(profile: Profile, collective: str, algorithm: str, num_bytes: int, detail: str = "messages") -> Timeline:
-    """Return the prediction of `Profile.predict` for an algorithm with the builder options used for measuring."""
+    """Return the prediction of `Profile.predict`, with the builder options that a measurement would have."""
     one_of("--collective", collective, tuple(ALGORITHMS))
     one_of(f"--algorithm of {collective}", algorithm, tuple(ALGORITHMS[collective]))
     size = num_elements(collective, num_bytes, profile.num_ranks) * ITEM_BYTES
