@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import permutations
 from typing import Any, NamedTuple
@@ -70,7 +71,7 @@ class Topology:
         for src, dst in _pairs(self.num_gpus):
             kind = "nvlink" if self.ways[src][dst].startswith("NV") else "pcie"
             links[src, dst] = Link(HOP[kind]["ring"][0] * 1e-6, self.gb_per_s[src, dst] * 1e9)
-        usual = max(set(links.values()), key=list(links.values()).count)
+        [(usual, _)] = Counter(links.values()).most_common(1)
         overrides = {}
         for (src, dst), link in links.items():
             for node in range(num_nodes):
