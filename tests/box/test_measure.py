@@ -315,7 +315,7 @@ def test_a_run_at_the_place_of_another_is_caught(collective: str) -> None:
             (key,) = collective_keys(collective, 4 * num_elements, [2], ["native"])
             buffers = CollectiveBuffers(collective, 4 * num_elements, ranks)
             right = method(key, buffers, ranks)
-            turned = buffers.given.roll(num_elements // 2 if collective != "allgather" else 1)
+            turned = buffers.input.roll(num_elements // 2 if collective != "allgather" else 1)
             with pytest.raises(RuntimeError, match="wrong result"):
                 check(key, lambda given, right=right, turned=turned: right(turned), buffers)
 
