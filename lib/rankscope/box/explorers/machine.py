@@ -116,15 +116,15 @@ class Machines:
     def predicted(self, now: Now, algorithm: str) -> Timeline:
         """Return the prediction of an algorithm, with the builder options of its measured point if there is one."""
         num_bytes = self.num_bytes(now)
+        cluster = self._cluster(now.profile, now.num_ranks)
+        ranks_per_node = [cluster.gpus_per_node] * cluster.num_nodes
+        options = builder_options("allreduce", algorithm, num_bytes, ranks_per_node)
+        has_segments = "num_segments" in options
         point = self.measured(now).get(algorithm)
         if point is not None:
             options = point.builder_options
-        else:
-            cluster = self._cluster(now.profile, now.num_ranks)
-            ranks_per_node = [cluster.gpus_per_node] * cluster.num_nodes
-            options = builder_options("allreduce", algorithm, num_bytes, ranks_per_node)
-            if "num_segments" in options:
-                options["num_segments"] = now.num_segments
+        if has_segments:
+            options["num_segments"] = now.num_segments
         return self._timeline(now.profile, algorithm, num_bytes, num_ranks=now.num_ranks, **options)
 
     def measured(self, now: Now) -> dict[str, Point]:
