@@ -23,10 +23,12 @@ ITEM_BYTES = 4  # bytes of a float32
 SEGMENT_BYTES = 2**19  # fits into cache for the sum, and is worth a message
 MOST_SEGMENTS = 256  # more gain nothing and take long to plan
 MOST_BYTES = 2**40
-MOST_LINK_BYTES, MOST_MEMORY_BYTES = 2**24, 2**26
+MOST_LINK_BYTES = 2**24  # of a message between two ranks
+MOST_MEMORY_BYTES = 2**26  # of a sum or copy in memory
 TRANSFER_METHODS = ("pageable", "pinned", "pageable_non_blocking", "pinned_non_blocking")
 ON_THE_FLY = ("pin_on_the_fly", "pin_on_the_fly_cached")
-NUM_PIECES, LEAST_PIECE_BYTES = 256, 4096
+NUM_PIECES = 256  # equal parts of a copy
+LEAST_PIECE_BYTES = 4096
 Name = TypeVar("Name", bound=Hashable)
 Sample = TypeVar("Sample")
 _ANY_LINK = Link(alpha_s=0.0, bytes_per_s=1.0)  # where only the arrangement of a cluster matters
@@ -34,13 +36,13 @@ IN_A_ROW = 3  # counted iterations per turn of a method
 
 
 def _sizes(name: str, value: Any) -> tuple[int, ...]:
-    found = several(name, value)
-    if not found:
+    sizes = several(name, value)
+    if not sizes:
         raise ValueError(f"{name} must be one or more whole numbers of bytes, got {value!r}")
-    for size in found:
+    for size in sizes:
         if whole(name, size, ITEM_BYTES, MOST_BYTES) % ITEM_BYTES:
             raise ValueError(f"{name} must be multiples of {ITEM_BYTES} bytes, an element's, got {size!r}")
-    return tuple(sorted(set(found)))
+    return tuple(sorted(set(sizes)))
 
 
 @frozen
@@ -93,7 +95,7 @@ class Protocol:
     def turns(self, seconds: float) -> int:
         """Return the number of turns of a method whose iterations take `seconds`, including the wait for their
         start."""
-        most = -(-self.iterations // IN_A_ROW)
+        most = math.ceil(self.iterations / IN_A_ROW)
         in_budget = int(self.budget_s / (seconds * (self.warm_up + IN_A_ROW)))
         return min(most, max(2, in_budget))
 
@@ -104,14 +106,14 @@ class Protocol:
         """
         names = list(expected_s)
         turns = {name: self.turns(seconds) for name, seconds in expected_s.items()}
-        found: dict[Name, list[Sample]] = {name: [] for name in names}
+        counted: dict[Name, list[Sample]] = {name: [] for name in names}
         for turn in range(max(turns.values(), default=0)):
             first = turn % len(names)
             for name in names[first:] + names[:first]:
                 if turn < turns[name]:
                     samples = [once(name) for _ in range(self.warm_up + IN_A_ROW)]
-                    found[name] += samples[self.warm_up :]
-        return {name: samples[: self.iterations] for name, samples in found.items()}
+                    counted[name] += samples[self.warm_up :]
+        return {name: samples[: self.iterations] for name, samples in counted.items()}
 
 
 def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
@@ -120,7 +122,12 @@ def powers_of_two(low: int, high: int, factor: int = 2) -> tuple[int, ...]:
     >>> powers_of_two(256, 2048)
     (256, 512, 1024, 2048)
     """
-    return tuple(low * factor**power for power in range(high.bit_length()) if low * factor**power <= high)
+    sizes = []
+    size = low
+    while size <= high:
+        sizes.append(size)
+        size *= factor
+    return tuple(sizes)
 
 
 def key_of(what: str, num_bytes: int, **options: Any) -> Key:
@@ -139,10 +146,14 @@ def words_of(key: Key) -> str:
     ('allreduce by ring, 1 MiB', 'add, 4 KiB')
     """
     what, num_bytes, options = key
-    said: dict[str, Any] = dict(options)
-    by = f" by {said['algorithm']}" if "algorithm" in said else f" ({said['link']})" if "link" in said else ""
-    by = f" {said['direction']}, {said['method']}" if "direction" in said else by
-    return f"{what}{by}, {bytes_words(num_bytes)}"
+    option: dict[str, Any] = dict(options)
+    if "direction" in option:
+        what += f" {option['direction']}, {option['method']}"
+    elif "algorithm" in option:
+        what += f" by {option['algorithm']}"
+    elif "link" in option:
+        what += f" ({option['link']})"
+    return f"{what}, {bytes_words(num_bytes)}"
 
 
 # ---- keys
@@ -156,7 +167,7 @@ def keys_of(
     With `through_host` (Gloo on a GPU) there are only native or named collectives, and no messages between two ranks. A
     single rank has only native collectives. Raises ValueError if no size fits.
     """
-    found = link_keys([1] if through_host else ranks_per_node, max(sizes))
+    planned = link_keys([1] if through_host else ranks_per_node, max(sizes))
     left_out: set[int] = set()
     only_native = protocol.algorithms is None and (through_host or sum(ranks_per_node) == 1)
     algorithms = (NATIVE,) if only_native else protocol.algorithms
@@ -166,19 +177,26 @@ def keys_of(
             if size * (4 + len(keys)) > free_bytes / 2:  # each method has its own scratch memory
                 left_out.add(size)
             else:
-                found += keys
+                planned += keys
     if left_out == set(sizes):
         raise ValueError(f"sizes must fit into half of the {bytes_words(free_bytes)} a rank has, got {tuple(sizes)}")
-    return list(dict.fromkeys(found)), tuple(sorted(left_out))
+    return list(dict.fromkeys(planned)), tuple(sorted(left_out))
 
 
 def link_keys(ranks_per_node: Sequence[int], most_bytes: int) -> list[Key]:
     """Return the messages between ranks, within and between nodes if possible, and sums and copies in memory."""
-    links = [*(["intra"] if max(ranks_per_node) > 1 else []), *(["inter"] if len(ranks_per_node) > 1 else [])]
-    sizes = powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES)))  # enough sizes for a fit
-    messages = [key_of(what, size, link=link) for size in sizes for what in ("ping_pong", "together") for link in links]
-    sizes = powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4)
-    return messages + [key_of(what, size) for size in sizes for what in ("add", "copy")]
+    links = []
+    if max(ranks_per_node) > 1:
+        links.append("intra")
+    if len(ranks_per_node) > 1:
+        links.append("inter")
+    keys = []
+    for size in powers_of_two(256, max(4096, min(most_bytes, MOST_LINK_BYTES))):  # enough sizes for a fit
+        for what in ("ping_pong", "together"):
+            keys += [key_of(what, size, link=link) for link in links]
+    for size in powers_of_two(4096, max(4096, min(most_bytes, MOST_MEMORY_BYTES)), 4):
+        keys += [key_of("add", size), key_of("copy", size)]
+    return keys
 
 
 def collective_keys(
@@ -214,8 +232,8 @@ def collective_keys(
 
 def num_elements(collective: str, num_bytes: int, num_ranks: int) -> int:
     """Return the number of elements in the whole buffer: a multiple of the ranks if each rank has a part."""
-    runs = 1 if collective in ("allreduce", "broadcast") else num_ranks
-    return max(num_bytes // ITEM_BYTES // runs * runs, runs)
+    parts = 1 if collective in ("allreduce", "broadcast") else num_ranks
+    return max(num_bytes // ITEM_BYTES // parts * parts, parts)
 
 
 def builder_options(collective: str, name: str, num_bytes: int, ranks_per_node: Sequence[int]) -> dict[str, Any]:
@@ -261,25 +279,31 @@ def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
     """Return the copies to, from and between GPUs: by each method, in one direction and in both.
 
     >>> keys = [dict(options) for _, _, options in transfer_keys(2**20)]
-    >>> [one["direction"] for one in keys if one.get("method") == "pinned" and not one["both"] and one["pieces"] == 1]
+    >>> [key["direction"] for key in keys if key.get("method") == "pinned" and not key["both"] and key["pieces"] == 1]
     ['h2d', 'd2h']
     >>> len(keys), len(transfer_keys(2**10)), len(transfer_keys(2**10, num_gpus=2)) - len(transfer_keys(2**10))
     (31, 23, 3)
     """
-    ways = [(method, 1, False) for method in (*TRANSFER_METHODS, *ON_THE_FLY)]
-    ways += [(method, 1, True) for method in TRANSFER_METHODS]
-    if num_bytes % (NUM_PIECES * ITEM_BYTES) == 0 and num_bytes >= NUM_PIECES * LEAST_PIECE_BYTES:
-        ways += [(method, NUM_PIECES, False) for method in TRANSFER_METHODS]
-    rows = [(direction, *way) for direction in ("h2d", "d2h") for way in ways] + [("d2d", "device", 1, False)]
-    keys = [
-        key_of("transfer", num_bytes, direction=direction, method=method, pieces=pieces, both=both)
-        for direction, method, pieces, both in rows
-    ]
+    can_be_cut = num_bytes % (NUM_PIECES * ITEM_BYTES) == 0 and num_bytes >= NUM_PIECES * LEAST_PIECE_BYTES
+    keys = []
+    for direction in ("h2d", "d2h"):
+        for method in (*TRANSFER_METHODS, *ON_THE_FLY):
+            keys.append(_copy_key(num_bytes, direction, method))
+        for method in TRANSFER_METHODS:
+            keys.append(_copy_key(num_bytes, direction, method, both=True))
+        if can_be_cut:
+            for method in TRANSFER_METHODS:
+                keys.append(_copy_key(num_bytes, direction, method, pieces=NUM_PIECES))
+    keys.append(_copy_key(num_bytes, "d2d", "device"))
     for src, dst in itertools.permutations(range(num_gpus), 2):
-        for both in (False, True)[: 1 + (src < dst)]:
-            ends = {"src": src, "dst": dst}
-            keys.append(key_of("transfer", num_bytes, direction="p2p", method="device", pieces=1, both=both, **ends))
+        keys.append(_copy_key(num_bytes, "p2p", "device", src=src, dst=dst))
+        if src < dst:  # both directions at once are the same from either end
+            keys.append(_copy_key(num_bytes, "p2p", "device", both=True, src=src, dst=dst))
     return keys + [key_of("pin", num_bytes, cached=cached) for cached in (False, True)]
+
+
+def _copy_key(num_bytes: int, direction: str, method: str, pieces: int = 1, both: bool = False, **ends: int) -> Key:
+    return key_of("transfer", num_bytes, direction=direction, method=method, pieces=pieces, both=both, **ends)
 
 
 # ---- how long it may take: a rough guess from what has been measured, for deadlines and for the time left
@@ -287,7 +311,8 @@ def transfer_keys(num_bytes: int, num_gpus: int = 1) -> list[Key]:
 LAUNCH_S = 8.0  # estimated limit per launch: what an interrupted run loses
 OVERHEAD_S = 0.005  # per iteration, mostly to agree on its start
 UNKNOWN_BYTES_PER_S = 20e6
-MEMORY_BYTES_PER_S, TRANSFER_BYTES_PER_S = 1e9, 4e9
+MEMORY_BYTES_PER_S = 1e9
+TRANSFER_BYTES_PER_S = 4e9
 
 
 def next_launch(missing: Sequence[Key], profile: Profile, protocol: Protocol) -> list[Key]:
@@ -310,7 +335,7 @@ def guess_s(keys: Sequence[Key], profile: Profile, protocol: Protocol) -> float:
 
 
 def _iteration_s(key: Key, profile: Profile) -> float:
-    """The seconds of one iteration, estimated from the largest measured message up to this size."""
+    """Return the seconds of one iteration, estimated from the largest measured message up to this size."""
     what, num_bytes, _ = key
     if what in TRANSFERS:
         return num_bytes / TRANSFER_BYTES_PER_S
