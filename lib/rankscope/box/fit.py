@@ -28,28 +28,28 @@ _MOSTLY = 0.5  # share of a time
 Times = NDArray[np.float64]
 
 
-class Piece(NamedTuple):
+class FitPiece(NamedTuple):
     """The line of a range of sizes, and the first byte that it is for."""
 
     first_byte: float
     link: Link
 
 
-class Interval(NamedTuple):
+class FitInterval(NamedTuple):
     low: float
     high: float
 
 
-class End(NamedTuple):
+class SizeEnd(NamedTuple):
     """The smallest or the largest size, and the share of its time that its bytes take."""
 
     num_bytes: float
     bytes_share: float
 
 
-class Ends(NamedTuple):
-    smallest: End
-    largest: End
+class SizeEnds(NamedTuple):
+    smallest: SizeEnd
+    largest: SizeEnd
 
 
 @attrs.frozen
@@ -63,12 +63,12 @@ class LinkFit:
     """
 
     link: Link
-    pieces: tuple[Piece, ...]
-    alpha_s_interval: Interval
-    bytes_per_s_interval: Interval
+    pieces: tuple[FitPiece, ...]
+    alpha_s_interval: FitInterval
+    bytes_per_s_interval: FitInterval
     held_out_error: float
     num_held_out: int
-    ends: Ends
+    ends: SizeEnds
 
     def at(self, num_bytes: float) -> Link:
         """Return the line of the piece that `num_bytes` lies in."""
@@ -139,11 +139,11 @@ def fit_link(num_bytes: Sequence[int], seconds: Sequence[Any]) -> LinkFit:
     fit = LinkFit(
         link=_link(line),
         pieces=_pieces(fitted, fitted_s, noise),
-        alpha_s_interval=Interval(float(low[0]), float(high[0])),
-        bytes_per_s_interval=Interval(_inverse(high[1]), _inverse(low[1])),
+        alpha_s_interval=FitInterval(float(low[0]), float(high[0])),
+        bytes_per_s_interval=FitInterval(_inverse(high[1]), _inverse(low[1])),
         held_out_error=np.nan,  # until the fit predicts
         num_held_out=sizes.size // 2,
-        ends=Ends(End(float(sizes[0]), float(shares[0])), End(float(sizes[-1]), float(shares[-1]))),
+        ends=SizeEnds(SizeEnd(float(sizes[0]), float(shares[0])), SizeEnd(float(sizes[-1]), float(shares[-1]))),
     )
     predicted_s = np.array([fit.seconds(size) for size in sizes[1::2]])
     error = float(np.median(np.abs(predicted_s / medians_s[1::2] - 1)))
@@ -273,7 +273,7 @@ def _drawn(samples: list[Times]) -> Times:
 _Run = tuple[int, int]  # a range of sizes: the place of the first, and of the first after it
 
 
-def _pieces(sizes: Times, seconds: Times, noise: float) -> tuple[Piece, ...]:
+def _pieces(sizes: Times, seconds: Times, noise: float) -> tuple[FitPiece, ...]:
     """Return the lines of one, two or three runs of sizes, chosen by BIC.
 
     The parameters of a further piece are α, β, its start, and half the noise.
@@ -301,10 +301,10 @@ def _pieces(sizes: Times, seconds: Times, noise: float) -> tuple[Piece, ...]:
             if all(run in misfit for run in split):
                 splits.append(split)
     best = min(splits, key=cost)
-    pieces = [Piece(0.0, _link(line_of[best[0]]))]
+    pieces = [FitPiece(0.0, _link(line_of[best[0]]))]
     for before, after in pairwise(best):
         start = _start(sizes, line_of[before], line_of[after], after[0])
-        pieces.append(Piece(start, _link(line_of[after])))
+        pieces.append(FitPiece(start, _link(line_of[after])))
     return tuple(pieces)
 
 

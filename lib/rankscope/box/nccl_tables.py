@@ -22,21 +22,21 @@ SIZES = tuple(2**power for power in range(10, 34, 2))
 _BOX = re.compile(r"([a-z]\w*)x(\d{1,2})")
 
 
-class Box(NamedTuple):
+class GpuBox(NamedTuple):
     """The GPUs of a node."""
 
     gpu: str
     num_gpus: int
 
 
-def box_of(text: str) -> Box:
+def box_of(text: str) -> GpuBox:
     """Return the GPU and the number of GPUs per node, as in ``h100x8``. Raises ValueError for any other string."""
     match = _BOX.fullmatch(text.strip().lower())
     if match is None or match[1] not in GPUS:
         raise ValueError(
             f"BOX must be a GPU and the number of GPUs per node, as in h100x8; known GPUs: {', '.join(GPUS)}"
         )
-    return Box(match[1], int(match[2]))
+    return GpuBox(match[1], int(match[2]))
 
 
 def of_topology(path: Path, gpu: str, num_gpus: int, picture: Path | None) -> tuple[list[str], dict[str, Any]]:

@@ -163,12 +163,12 @@ def _range(sizes: list[int]) -> str:
 def against_native(profile: Profile) -> Iterator[str]:
     """Our fastest algorithm compared with the native one, at its best and at its worst size."""
     for group in groups(profile):
-        shares: dict[int, _Share] = {}
+        shares: dict[int, _NativeShare] = {}
         for size, points in group.by_size.items():
             ours = [(point.median_s, name) for name, point in points.items() if name != NATIVE]
             if ours and NATIVE in points:
                 seconds, name = min(ours)
-                shares[size] = _Share(seconds / points[NATIVE].median_s, name)
+                shares[size] = _NativeShare(seconds / points[NATIVE].median_s, name)
         if shares:
             ends = dict.fromkeys([min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)])
             words = []
@@ -178,7 +178,7 @@ def against_native(profile: Profile) -> Iterator[str]:
             yield f"{group.collective}: {', '.join(words)}."
 
 
-class _Share(NamedTuple):
+class _NativeShare(NamedTuple):
     """The time of an algorithm, as a share of native's."""
 
     share: float

@@ -446,7 +446,7 @@ def _what(row: Any) -> str:
 # ---- copies to and from a GPU
 
 
-class _Column(NamedTuple):
+class _CopyColumn(NamedTuple):
     """A column of a table of copies: which points it shows, and their time or rate."""
 
     in_words: Callable[[float], str]
@@ -454,7 +454,7 @@ class _Column(NamedTuple):
     options: Mapping[str, Any]
 
 
-Columns = Mapping[str, _Column]
+Columns = Mapping[str, _CopyColumn]
 _PLAIN = {"pieces": 1, "both": False}
 _METHODS = {
     "pageable": "pageable",
@@ -465,12 +465,12 @@ _METHODS = {
 }
 _PINNED = {"direction": "h2d", "method": "pinned_non_blocking", **_PLAIN}
 _OTHERS: Columns = {
-    "to GPU": _Column(cell_words, "transfer", _PINNED),
-    "both ways": _Column(cell_words, "transfer", _PINNED | {"both": True}),
-    "in pieces": _Column(cell_words, "transfer", _PINNED | {"pieces": NUM_PIECES}),
-    "on GPU": _Column(cell_words, "transfer", {"direction": "d2d"}),
-    "pin": _Column(cell_words, "pin", {"cached": False}),
-    "cached": _Column(cell_words, "pin", {"cached": True}),
+    "to GPU": _CopyColumn(cell_words, "transfer", _PINNED),
+    "both ways": _CopyColumn(cell_words, "transfer", _PINNED | {"both": True}),
+    "in pieces": _CopyColumn(cell_words, "transfer", _PINNED | {"pieces": NUM_PIECES}),
+    "on GPU": _CopyColumn(cell_words, "transfer", {"direction": "d2d"}),
+    "pin": _CopyColumn(cell_words, "pin", {"cached": False}),
+    "cached": _CopyColumn(cell_words, "pin", {"cached": True}),
 }
 
 
@@ -489,8 +489,8 @@ def _methods(direction: str) -> Columns:
     pinned = _PINNED | {"direction": direction}
     columns = {}
     for name, method in _METHODS.items():
-        columns[name] = _Column(rate_words, "transfer", pinned | {"method": method})
-    columns["call"] = _Column(cell_words, "transfer_host", pinned)
+        columns[name] = _CopyColumn(rate_words, "transfer", pinned | {"method": method})
+    columns["call"] = _CopyColumn(cell_words, "transfer_host", pinned)
     return columns
 
 
@@ -516,7 +516,7 @@ def _between_gpus(profile: Profile) -> Table:
     return table
 
 
-def _median(profile: Profile, num_bytes: int, column: _Column) -> str:
+def _median(profile: Profile, num_bytes: int, column: _CopyColumn) -> str:
     """Return the median of the matching point, as time or rate; "" if there is none."""
     points = profile.select(column.what, num_bytes, **column.options)
     if not points:

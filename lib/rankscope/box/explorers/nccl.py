@@ -82,7 +82,7 @@ def _rows(model: Model, collective: str, nvls: bool) -> dict[Pair, list[Protocol
     return rows
 
 
-class _Choices(NamedTuple):
+class _NcclChoices(NamedTuple):
     """The model, its rows by what NCCL may choose, and the row that it chooses at each size."""
 
     model: Model
@@ -90,14 +90,14 @@ class _Choices(NamedTuple):
     chosen: list[ProtocolRow]
 
 
-def _choices(now: Now) -> _Choices:
+def _choices(now: Now) -> _NcclChoices:
     model = _model(now.gpu, now.gpus_per_node, now.num_nodes, now.nics, now.version)
     eligible = _rows(model, now.collective, now.nvls)
     chosen = [min(rows, key=lambda row: row.nccl_s) for rows in zip(*eligible.values(), strict=True)]
-    return _Choices(model, eligible, chosen)
+    return _NcclChoices(model, eligible, chosen)
 
 
-class _Curve(NamedTuple):
+class _ChoiceCurve(NamedTuple):
     """A line of the picture: x in sizes from the left, y the logarithm of seconds."""
 
     x: FloatArray
@@ -107,22 +107,22 @@ class _Curve(NamedTuple):
     width_px: float
 
 
-def _curves(now: Now, choices: _Choices) -> list[_Curve]:
+def _curves(now: Now, choices: _NcclChoices) -> list[_ChoiceCurve]:
     """Return a line for each algorithm and protocol, one for what the model expects, and one per public machine."""
     at_sizes = np.arange(len(_SIZES)) + 0.5
     curves = []
     for (algorithm, protocol), rows in choices.eligible.items():
         y = np.log10([row.nccl_s for row in rows])
-        curves.append(_Curve(at_sizes, y, _color(algorithm, protocol), algorithm == "tree", 1.2))
-    curves.append(_Curve(at_sizes, np.log10([row.time_s for row in choices.chosen]), INK, False, 2.2))
+        curves.append(_ChoiceCurve(at_sizes, y, _color(algorithm, protocol), algorithm == "tree", 1.2))
+    curves.append(_ChoiceCurve(at_sizes, np.log10([row.time_s for row in choices.chosen]), INK, False, 2.2))
     for seconds in _public_s(now.gpu, now.gpus_per_node, now.num_nodes, now.collective).values():
         inside = {size: time_s for size, time_s in seconds.items() if _SIZES[0] <= size <= _SIZES[-1]}
         x = np.array([np.log2(size) - POWERS[0] for size in inside]) + 0.5
-        curves.append(_Curve(x, np.log10(list(inside.values())), _PUBLIC_COLOR, True, 1.6))
+        curves.append(_ChoiceCurve(x, np.log10(list(inside.values())), _PUBLIC_COLOR, True, 1.6))
     return curves
 
 
-class _Bands(NamedTuple):
+class _ChoiceBands(NamedTuple):
     """What NCCL chooses, as ranges of sizes: where they begin, how wide they are, and what they stand for."""
 
     left: FloatArray
@@ -130,14 +130,14 @@ class _Bands(NamedTuple):
     pairs: list[Pair]
 
 
-def _bands(chosen: list[ProtocolRow]) -> _Bands:
+def _bands(chosen: list[ProtocolRow]) -> _ChoiceBands:
     pairs = []
     widths = []
     for pair, rows in groupby(chosen, lambda row: (row.algorithm, row.protocol)):
         pairs.append(pair)
         widths.append(len(list(rows)))
     width = np.array(widths)
-    return _Bands(np.cumsum(width) - width, width, pairs)
+    return _ChoiceBands(np.cumsum(width) - width, width, pairs)
 
 
 def picture(now: Now) -> Drawing:
@@ -181,7 +181,7 @@ def picture(now: Now) -> Drawing:
     )
 
 
-def _texts(chosen: list[ProtocolRow], bands: _Bands) -> tuple[Texts, ...]:
+def _texts(chosen: list[ProtocolRow], bands: _ChoiceBands) -> tuple[Texts, ...]:
     """Return the channels at each size, and the names of the bands that are wide enough."""
     numbers = [f"{row.channels:.0f}" for row in chosen]
     channels = Texts(np.arange(len(_SIZES)) + 0.5, _HEIGHT + 1.1, numbers, INK, 10.0)
@@ -193,7 +193,7 @@ def _texts(chosen: list[ProtocolRow], bands: _Bands) -> tuple[Texts, ...]:
     return channels, algorithms, protocols
 
 
-def _legend(now: Now, choices: _Choices) -> list[Key]:
+def _legend(now: Now, choices: _NcclChoices) -> list[Key]:
     algorithms = {algorithm for algorithm, _ in choices.eligible}
     keys = [Key(f"NCCL expects, {name}", color, line="solid") for name, color in _COLORS.items()]
     if "tree" in algorithms:

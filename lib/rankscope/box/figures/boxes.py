@@ -42,7 +42,7 @@ _MOST_SIZE_TICKS = 11
 
 
 @attrs.frozen(eq=False)
-class _Line:
+class _BoxLine:
     """The times of a collective on a machine by size, and the factor to its bus bandwidth."""
 
     name: str
@@ -63,7 +63,7 @@ class _Line:
         return rates if view == "busbw" else np.log10(rates)
 
 
-class _Frame(NamedTuple):
+class _BoxAxes(NamedTuple):
     """The axes: log2 of the smallest size, the value at the top, and the extent of both axes."""
 
     left: float
@@ -73,10 +73,10 @@ class _Frame(NamedTuple):
     y_ticks: list[tuple[float, str]]  # distances from the top, with their labels
 
 
-class _Curve(NamedTuple):
+class _BoxCurve(NamedTuple):
     """A line in the coordinates of the drawing: x from the left, y from the top."""
 
-    line: _Line
+    line: _BoxLine
     x: FloatArray
     y: FloatArray
     hue: str
@@ -150,7 +150,7 @@ def draw_beside(profile: Profile, name: str = "yours", title: str | None = None)
     return draw_boxes(shown, collective, "log", name, title=title)
 
 
-def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: str) -> list[_Line]:
+def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: str) -> list[_BoxLine]:
     lines = []
     for name, profile in profiles.items():
         of_type(f"profiles[{name!r}]", profile, Profile)
@@ -169,13 +169,13 @@ def _lines(profiles: Mapping[str, Profile], collectives: Sequence[str], yours: s
             least_bytes = min(LEAST_BYTES, max(seconds))
             shown = {num_bytes: time_s for num_bytes, time_s in seconds.items() if num_bytes >= least_bytes}
             factor = busbw_factor(collective, profile.num_ranks)
-            lines.append(_Line(label, shown, factor, is_sick(profile.provenance), name == yours))
+            lines.append(_BoxLine(label, shown, factor, is_sick(profile.provenance), name == yours))
     if not 0 < len(lines) <= MOST_LINES:
         raise ValueError(f"profiles must make from 1 to {MOST_LINES} lines, got {len(lines)}")
     return lines
 
 
-def _frame(lines: Sequence[_Line], view: str) -> _Frame:
+def _frame(lines: Sequence[_BoxLine], view: str) -> _BoxAxes:
     smallest = min(min(line.seconds) for line in lines)
     largest = max(max(line.seconds) for line in lines)
     values = np.concatenate([line.values(view) for line in lines])
@@ -189,7 +189,7 @@ def _frame(lines: Sequence[_Line], view: str) -> _Frame:
         ticks = _log_ticks(low, high)
     left = np.log2(smallest)
     width = max(np.log2(largest) - left, 1.0)
-    return _Frame(left, high, width, high - low, [(high - value, label) for value, label in ticks])
+    return _BoxAxes(left, high, width, high - low, [(high - value, label) for value, label in ticks])
 
 
 def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
@@ -204,7 +204,7 @@ def _log_ticks(low: float, high: float) -> list[tuple[float, str]]:
     return ticks
 
 
-def _size_ticks(lines: Sequence[_Line], left: float) -> list[tuple[float, str]]:
+def _size_ticks(lines: Sequence[_BoxLine], left: float) -> list[tuple[float, str]]:
     """Return ticks at powers of two, so few that their labels do not touch."""
     largest = max(max(line.seconds) for line in lines)
     powers = range(math.ceil(left), math.floor(np.log2(largest)) + 1)
@@ -212,7 +212,7 @@ def _size_ticks(lines: Sequence[_Line], left: float) -> list[tuple[float, str]]:
     return [(power - left, bytes_words(2.0**power)) for power in powers if power % every == 0]
 
 
-def _curves(lines: Sequence[_Line], view: str, frame: _Frame) -> list[_Curve]:
+def _curves(lines: Sequence[_BoxLine], view: str, frame: _BoxAxes) -> list[_BoxCurve]:
     xs = [np.log2(list(line.seconds)) - frame.left for line in lines]
     ys = [frame.top - line.values(view) for line in lines]
     name_ys = _name_ys([y[-1] for y in ys], frame.height)
@@ -220,7 +220,7 @@ def _curves(lines: Sequence[_Line], view: str, frame: _Frame) -> list[_Curve]:
     curves = []
     for line, x, y, name_y in zip(lines, xs, ys, name_ys, strict=True):
         hue = INK if line.is_yours else next(hues)
-        curves.append(_Curve(line, x, y, hue, name_y))
+        curves.append(_BoxCurve(line, x, y, hue, name_y))
     return curves
 
 
@@ -234,13 +234,13 @@ def _name_ys(ends: Sequence[float], height: float) -> list[float]:
     return name_ys
 
 
-def _dots(curve: _Curve, frame: _Frame) -> Rects:
+def _dots(curve: _BoxCurve, frame: _BoxAxes) -> Rects:
     width = _DOT_PX * frame.width / _WIDTH_PX
     height = _DOT_PX * frame.height / _HEIGHT_PX
     return Rects(curve.x - width / 2, curve.y - height / 2, curve.hue, width=width, height=height)
 
 
-def _drawn_lines(curve: _Curve, frame: _Frame) -> tuple[Lines, Lines]:
+def _drawn_lines(curve: _BoxCurve, frame: _BoxAxes) -> tuple[Lines, Lines]:
     """Return the line through the dots, and the one from its end to its name."""
     x, y = curve.x, curve.y
     width_px = _YOUR_CURVE_PX if curve.line.is_yours else _CURVE_PX
@@ -254,7 +254,7 @@ def _drawn_lines(curve: _Curve, frame: _Frame) -> tuple[Lines, Lines]:
     return through, leader
 
 
-def _finding(lines: Sequence[_Line], view: str, collective: str) -> str:
+def _finding(lines: Sequence[_BoxLine], view: str, collective: str) -> str:
     """Return the fastest and the slowest line at the largest size that all have; without one, the best rate of all."""
     common = set.intersection(*(set(line.seconds) for line in lines))
     if not common:

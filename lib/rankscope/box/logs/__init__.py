@@ -82,10 +82,9 @@ def _recognised(readers: Readers, log: Log) -> str:
     """Return which reader's program printed a log. Raises StorageError if it was none of them, or several."""
     first_lines = {}  # by the name of a reader: the first line with one of its marks
     for name, reader in readers.items():
-        places = [log.text.find(mark) for mark in reader.marks]
-        found = [place for place in places if place >= 0]
-        if found:
-            first_lines[name] = log.text.count("\n", 0, min(found)) + 1
+        places = [log.text.find(mark) for mark in reader.marks if mark in log.text]
+        if places:
+            first_lines[name] = log.text.count("\n", 0, min(places)) + 1
     if not first_lines and log.topology:
         log.fail(1, "a GPU topology without measurements: append it to a log of that machine")
     log.check(first_lines, 1, f"not a log of {', '.join(readers)}")

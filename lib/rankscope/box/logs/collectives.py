@@ -13,7 +13,7 @@ from .log import GB, NATIVE_OUT, SLACK, Log, Times, half_unit
 _IN_PLACE = NATIVE_OUT | {"in_place": True}
 
 
-class _Benchmark(NamedTuple):
+class _OsuBenchmark(NamedTuple):
     """What an OSU benchmark measures, and whether its size is the share of one rank."""
 
     operation: str
@@ -21,16 +21,16 @@ class _Benchmark(NamedTuple):
 
 
 _OSU = {  # by words of a title, of which the first that it contains counts
-    "all-to-all personalized": _Benchmark("all_to_all", is_share=True),
-    "allreduce": _Benchmark("allreduce"),
-    "allgather": _Benchmark("allgather", is_share=True),
-    "reduce_scatter": _Benchmark("reduce_scatter"),
-    "broadcast": _Benchmark("broadcast"),
-    "scatter": _Benchmark("scatter", is_share=True),
-    "gather": _Benchmark("gather", is_share=True),
-    "reduce": _Benchmark("reduce"),
-    "bandwidth": _Benchmark("transfer"),
-    "latency": _Benchmark("ping_pong"),
+    "all-to-all personalized": _OsuBenchmark("all_to_all", is_share=True),
+    "allreduce": _OsuBenchmark("allreduce"),
+    "allgather": _OsuBenchmark("allgather", is_share=True),
+    "reduce_scatter": _OsuBenchmark("reduce_scatter"),
+    "broadcast": _OsuBenchmark("broadcast"),
+    "scatter": _OsuBenchmark("scatter", is_share=True),
+    "gather": _OsuBenchmark("gather", is_share=True),
+    "reduce": _OsuBenchmark("reduce"),
+    "bandwidth": _OsuBenchmark("transfer"),
+    "latency": _OsuBenchmark("ping_pong"),
 }
 _MOST_COMMAND_LINES = 8  # above a title, in which the command that started the benchmark may stand
 _LAUNCHER = re.compile(r"srun|mpirun|mpiexec")
@@ -64,7 +64,7 @@ class _OsuRun:
     """What the lines above the rows of an OSU table state. `num_nodes` is 0 if it is not stated."""
 
     title: str
-    benchmark: _Benchmark
+    benchmark: _OsuBenchmark
     num_ranks: int
     num_nodes: int
     pairs: int

@@ -25,24 +25,24 @@ _P2P_TITLE = re.compile(r"(Uni|Bi)directional P2P=(En|Dis)abled Bandwidth")
 _P2P_MARK = re.compile(r"directional P2P=")
 
 
-class Cell(NamedTuple):
+class MatrixCell(NamedTuple):
     """A printed cell of a matrix."""
 
     where: Where
     text: str
 
 
-Cells = Mapping[tuple[int, int], Cell]  # by (row, column)
+Cells = Mapping[tuple[int, int], MatrixCell]  # by (row, column)
 
 
-class Matrix(NamedTuple):
+class PrintedMatrix(NamedTuple):
     """A printed matrix, and the line of its last row."""
 
     cells: Cells
     last_line: int
 
 
-class Route(NamedTuple):
+class CopyRoute(NamedTuple):
     """The direction and memory of a copy, and its end points as options of a point."""
 
     direction: str
@@ -50,24 +50,24 @@ class Route(NamedTuple):
     ends: dict[str, Any]
 
 
-def route(src: int | None, dst: int | None) -> Route:
+def route(src: int | None, dst: int | None) -> CopyRoute:
     """Return the route of a copy between two GPUs; None is the host."""
     if src is None:
-        return Route("h2d", "pinned", {"gpu": dst})
+        return CopyRoute("h2d", "pinned", {"gpu": dst})
     if dst is None:
-        return Route("d2h", "pinned", {"gpu": src})
+        return CopyRoute("d2h", "pinned", {"gpu": src})
     if src == dst:
-        return Route("d2d", "device", {"gpu": src})
-    return Route("p2p", "device", {"src": src, "dst": dst})
+        return CopyRoute("d2d", "device", {"gpu": src})
+    return CopyRoute("p2p", "device", {"src": src, "dst": dst})
 
 
-def matrix(log: Log, line: int, square: bool) -> Matrix:
+def matrix(log: Log, line: int, square: bool) -> PrintedMatrix:
     """Return the matrix whose title is on this line."""
     below = _filled_lines(log, line)
     header = next(below, 0)
     columns = [word for word in log.lines[header - 1].split() if word.isdigit()] if header else []
     log.check(columns, line, "a matrix without columns below its title")
-    cells: dict[tuple[int, int], Cell] = {}
+    cells: dict[tuple[int, int], MatrixCell] = {}
     last = line
     for name in columns if square else ["0"]:
         last = next(below, 0)
@@ -76,8 +76,8 @@ def matrix(log: Log, line: int, square: bool) -> Matrix:
         fits = words[0] == name and len(words) == len(columns) + 1
         log.check(fits, last, f"must be row {name} of {len(columns)} columns, got {' '.join(words)[:80]!r}")
         for column, word in zip(columns, words[1:], strict=True):
-            cells[int(name), int(column)] = Cell(last, word)
-    return Matrix(cells, last)
+            cells[int(name), int(column)] = MatrixCell(last, word)
+    return PrintedMatrix(cells, last)
 
 
 def _filled_lines(log: Log, line: int) -> Iterator[int]:
@@ -87,7 +87,7 @@ def _filled_lines(log: Log, line: int) -> Iterator[int]:
             yield below
 
 
-class _Test(NamedTuple):
+class _NvbandwidthTest(NamedTuple):
     """A test of nvbandwidth: the title of its matrix, its cells, and the sum that is printed below it."""
 
     title: str
@@ -99,7 +99,7 @@ class _NvbandwidthLog(NamedTuple):
     version: str
     driver: str
     gpu_names: list[str]
-    tests: dict[str, _Test]
+    tests: dict[str, _NvbandwidthTest]
 
 
 def nvbandwidth(log: Log) -> list[Profile]:
@@ -133,12 +133,12 @@ def _nvbandwidth_json(log: Log) -> _NvbandwidthLog:
         for gpu in content.get("GPU Device list", ()):
             names.append(printable(gpu.split(": ", 1)[1].rsplit(" (", 2)[0]))
         for case in content["testcases"]:
-            cells: dict[tuple[int, int], Cell] = {}
+            cells: dict[tuple[int, int], MatrixCell] = {}
             for row, texts in enumerate(case.get("bandwidth_matrix", ())):
                 for column, text in enumerate(texts):
-                    cells[row, column] = Cell(case["name"], str(text))
+                    cells[row, column] = MatrixCell(case["name"], str(text))
             if cells:
-                tests[case["name"]] = _Test(case["bandwidth_description"], cells, case.get("sum"))
+                tests[case["name"]] = _NvbandwidthTest(case["bandwidth_description"], cells, case.get("sum"))
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         log.fail(1, f"not what nvbandwidth writes: {error!r}")
     return _NvbandwidthLog(version, driver, names, tests)
@@ -154,7 +154,7 @@ def _nvbandwidth_text(log: Log) -> _NvbandwidthLog:
         elif _NV_MATRIX.search(text):
             log.check(name, line, "a matrix without the name of its test above")
             printed = matrix(log, line, "GPU(row)" in text)
-            tests[name] = _Test(text, printed.cells, _printed_sum(log, name, printed.last_line))
+            tests[name] = _NvbandwidthTest(text, printed.cells, _printed_sum(log, name, printed.last_line))
             name = ""
     version = next(iter(log.words(_NV_VERSION)), "")
     driver = next(iter(log.words(_NV_DRIVER)), "")
@@ -170,7 +170,7 @@ def _printed_sum(log: Log, name: str, last: int) -> str | None:
     return None
 
 
-def _add_test(times: Times, name: str, test: _Test) -> None:
+def _add_test(times: Times, name: str, test: _NvbandwidthTest) -> None:
     """Check the sum of a test, and add its copies. If several run at once, the method is the test's name."""
     if test.total is not None:
         _check_sum(times, name, test)
@@ -194,7 +194,7 @@ def _add_test(times: Times, name: str, test: _Test) -> None:
         times.copy(where, copied.direction, method, rate, both=is_both_ways, **copied.ends)
 
 
-def _check_sum(times: Times, name: str, test: _Test) -> None:
+def _check_sum(times: Times, name: str, test: _NvbandwidthTest) -> None:
     """Check that the cells of a test have the sum that is printed below them."""
     printed = [cell for cell in test.cells.values() if cell.text != "N/A"]
     stated = times.log.number(name, test.total)
@@ -205,7 +205,7 @@ def _check_sum(times: Times, name: str, test: _Test) -> None:
     times.agree(where, deviation, rounding, SLACK * stated, problem)
 
 
-def _route_of(name: str, title: str, row: int, column: int) -> Route:
+def _route_of(name: str, title: str, row: int, column: int) -> CopyRoute:
     """Return the route of the copy that a cell is about; unless both are GPUs, its column is the GPU."""
     if name == "device_local_copy":
         return route(column, column)

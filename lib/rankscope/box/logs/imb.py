@@ -30,7 +30,7 @@ _MEGABYTES = (1e6, 2.0**20)  # versions before 2017 print 2**20 bytes as a megab
 _SLOWEST_NOTE = "times are t_max, those of the slowest process"
 
 
-class _Benchmark(NamedTuple):
+class _ImbBenchmark(NamedTuple):
     """What a benchmark measures, and what its column #bytes counts."""
 
     operation: str
@@ -39,20 +39,20 @@ class _Benchmark(NamedTuple):
 
 
 _BENCHMARKS = {
-    "PingPong": _Benchmark("ping_pong", messages=1),
-    "Sendrecv": _Benchmark("together", messages=2),
-    "Allreduce": _Benchmark("allreduce"),
-    "Reduce": _Benchmark("reduce"),
-    "Reduce_scatter": _Benchmark("reduce_scatter"),
-    "Bcast": _Benchmark("broadcast"),
-    "Allgather": _Benchmark("allgather", is_share=True),
-    "Gather": _Benchmark("gather", is_share=True),
-    "Scatter": _Benchmark("scatter", is_share=True),
-    "Alltoall": _Benchmark("all_to_all", is_share=True),
+    "PingPong": _ImbBenchmark("ping_pong", messages=1),
+    "Sendrecv": _ImbBenchmark("together", messages=2),
+    "Allreduce": _ImbBenchmark("allreduce"),
+    "Reduce": _ImbBenchmark("reduce"),
+    "Reduce_scatter": _ImbBenchmark("reduce_scatter"),
+    "Bcast": _ImbBenchmark("broadcast"),
+    "Allgather": _ImbBenchmark("allgather", is_share=True),
+    "Gather": _ImbBenchmark("gather", is_share=True),
+    "Scatter": _ImbBenchmark("scatter", is_share=True),
+    "Alltoall": _ImbBenchmark("all_to_all", is_share=True),
 }
 
 
-class _Row(NamedTuple):
+class _ImbRow(NamedTuple):
     line: int
     num_bytes: int
     repetitions: int
@@ -60,14 +60,14 @@ class _Row(NamedTuple):
 
 
 @attrs.define
-class _Table:
+class _ImbTable:
     """A benchmark on some processes, as printed. `skipped_sizes` are those that it did not measure."""
 
     line: int
     name: str
     num_processes: int = 0
     columns: list[str] = attrs.Factory(list)
-    rows: list[_Row] = attrs.Factory(list)
+    rows: list[_ImbRow] = attrs.Factory(list)
     skipped_sizes: int = 0
 
 
@@ -87,16 +87,16 @@ def imb(log: Log) -> list[Profile]:
     return [_profile(log, table, program) for table in known]
 
 
-def _tables(log: Log) -> Iterator[_Table]:
+def _tables(log: Log) -> Iterator[_ImbTable]:
     """Yield the benchmarks of a log with their rows; those of unknown benchmarks have none."""
-    table: _Table | None = None
+    table: _ImbTable | None = None
     is_open = False  # whether rows belong to the table
     for line, text in enumerate(log.lines, 1):
         start = _START.search(text)
         if start:
             if table is not None:
                 yield table
-            table = _Table(line, start[1])
+            table = _ImbTable(line, start[1])
             is_open = False
             continue
         if table is not None and table.name not in _BENCHMARKS:
@@ -125,7 +125,7 @@ def _is_like_a_row(cells: list[str]) -> bool:
     return len(cells) >= 4 and cells[1].isdecimal() and "." in cells[2]
 
 
-def _read_comment(log: Log, table: _Table, line: int, text: str) -> None:
+def _read_comment(log: Log, table: _ImbTable, line: int, text: str) -> None:
     """Take the number of processes from a comment between a benchmark's name and its header."""
     processes = _PROCESSES.search(text)
     if processes and not table.columns:
@@ -136,7 +136,7 @@ def _read_comment(log: Log, table: _Table, line: int, text: str) -> None:
         log.fail(line, "groups of processes that run at the same time (-multi) are not read")
 
 
-def _read_header(log: Log, table: _Table, line: int, columns: list[str]) -> None:
+def _read_header(log: Log, table: _ImbTable, line: int, columns: list[str]) -> None:
     log.check(table.num_processes, line, f"the number of processes of {table.name} is not stated")
     is_ping_pong = _BENCHMARKS[table.name].operation == "ping_pong"
     times = ("t[usec]",) if is_ping_pong else _STEP_TIMES
@@ -146,7 +146,7 @@ def _read_header(log: Log, table: _Table, line: int, columns: list[str]) -> None
     table.columns = columns
 
 
-def _read_row(log: Log, table: _Table, line: int, cells: list[str]) -> None:
+def _read_row(log: Log, table: _ImbTable, line: int, cells: list[str]) -> None:
     if len(cells) > 1 and cells[1].startswith(_NOT_MEASURED):
         table.skipped_sizes += 1
         return
@@ -154,10 +154,10 @@ def _read_row(log: Log, table: _Table, line: int, cells: list[str]) -> None:
     log.check(is_whole, line, f"the row is cut or malformed; its columns are {', '.join(table.columns)}")
     num_bytes = int(log.number(line, cells[0], 0))
     repetitions = int(log.number(line, cells[1], 1))
-    table.rows.append(_Row(line, num_bytes, repetitions, dict(zip(table.columns[2:], cells[2:], strict=True))))
+    table.rows.append(_ImbRow(line, num_bytes, repetitions, dict(zip(table.columns[2:], cells[2:], strict=True))))
 
 
-def _profile(log: Log, table: _Table, program: str) -> Profile:
+def _profile(log: Log, table: _ImbTable, program: str) -> Profile:
     """Check a table and return its profile."""
     benchmark = _BENCHMARKS[table.name]
     log.check(table.columns, table.line, f"the table of {table.name} has no header")
@@ -193,7 +193,7 @@ def _profile(log: Log, table: _Table, program: str) -> Profile:
     return times.profile(program, "mpi", table.num_processes, how, benchmark.operation)
 
 
-def _printed_time(log: Log, row: _Row, benchmark: _Benchmark) -> str:
+def _printed_time(log: Log, row: _ImbRow, benchmark: _ImbBenchmark) -> str:
     """Return the time of a row in µs as it is printed: of a message, or of the slowest process."""
     if benchmark.operation == "ping_pong":
         log.number(row.line, row.cells["t[usec]"], 1e-9)
@@ -203,7 +203,7 @@ def _printed_time(log: Log, row: _Row, benchmark: _Benchmark) -> str:
     return row.cells["t_max[usec]"]
 
 
-def _megabyte(log: Log, rows: list[_Row], benchmark: _Benchmark) -> float:
+def _megabyte(log: Log, rows: list[_ImbRow], benchmark: _ImbBenchmark) -> float:
     """Return the bytes of a megabyte in a table: what fits its last row better."""
     row = rows[-1]
     if "Mbytes/sec" not in row.cells or not benchmark.messages:
@@ -214,7 +214,7 @@ def _megabyte(log: Log, rows: list[_Row], benchmark: _Benchmark) -> float:
     return min(_MEGABYTES, key=lambda megabyte: abs(expected - rate * megabyte))
 
 
-def _check_throughput(times: Times, row: _Row, time: str, benchmark: _Benchmark, megabyte: float) -> None:
+def _check_throughput(times: Times, row: _ImbRow, time: str, benchmark: _ImbBenchmark, megabyte: float) -> None:
     """Check that a row's time and throughput agree."""
     throughput = row.cells["Mbytes/sec"]
     sent = row.num_bytes * benchmark.messages

@@ -160,7 +160,7 @@ class Log:
                 yield line, [cells[names.index(name)] for name in columns]
 
 
-class _Operation(NamedTuple):
+class _TimedOperation(NamedTuple):
     """An operation at a size; its options, by name."""
 
     what: str
@@ -183,10 +183,10 @@ class Times:
         self.gpus: set[Any] = set()  # that copies come from and go to
         self.notes: list[str] = []
         self.warnings: list[tuple[Where, str]] = []  # figures that agree with each other only roughly
-        self.printed: dict[_Operation, _PrintedTimes] = {}
+        self.printed: dict[_TimedOperation, _PrintedTimes] = {}
 
     def add(self, line: Where, what: str, num_bytes: int, seconds: float, options: Mapping[str, Any]) -> None:
-        operation = _Operation(what, num_bytes, tuple(options.items()))
+        operation = _TimedOperation(what, num_bytes, tuple(options.items()))
         if operation in self.printed:
             self.printed[operation].seconds.append(seconds)
         else:

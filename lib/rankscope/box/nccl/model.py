@@ -598,7 +598,7 @@ class Model:
         return pd.DataFrame({name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]})
 
 
-class _Reading(NamedTuple):
+class _SmallestReading(NamedTuple):
     """The median time of a native collective at a size."""
 
     collective: str
@@ -606,14 +606,14 @@ class _Reading(NamedTuple):
     seconds: float
 
 
-def _smallest(profile: Profile, collectives: tuple[str, ...]) -> _Reading:
+def _smallest(profile: Profile, collectives: tuple[str, ...]) -> _SmallestReading:
     """Return the smallest native measurement of 1 KiB and more."""
-    smallest: _Reading | None = None
+    smallest: _SmallestReading | None = None
     for collective in collectives:
         for num_bytes, points in profile.native_points(collective).items():
             if num_bytes >= 1024 and (smallest is None or num_bytes < smallest.num_bytes):
                 seconds = float(np.median([point.median_s for point in points]))
-                smallest = _Reading(collective, num_bytes, seconds)
+                smallest = _SmallestReading(collective, num_bytes, seconds)
     if smallest is None:
         raise ValueError(f"profile must have native points of {' or '.join(collectives)}, of 1 KiB and more")
     return smallest

@@ -288,24 +288,24 @@ def _pcie_gb_per_s(architecture: str) -> float:
     return 16 * PCIE[ARCHITECTURE_GENERATIONS[architecture]].nccl_gb_per_s
 
 
-class _Path(NamedTuple):
+class _PciePath(NamedTuple):
     """What connects two GPUs: a word of topo -m, and its rate."""
 
     word: str
     gb_per_s: float
 
 
-def _over_pcie(src: _Tag, dst: _Tag, most_gb_per_s: float) -> _Path:
+def _over_pcie(src: _Tag, dst: _Tag, most_gb_per_s: float) -> _PciePath:
     """Return the path over PCIe: through one bridge, several, the CPU's, or another socket."""
     num_shared = sum(a is b for a, b in zip(src.parents, dst.parents, strict=False))
     meeting = src.parents[num_shared - 1]
     between = (*src.parents[num_shared:], src, *dst.parents[num_shared:], dst)
     rate = min(*(tag.rate for tag in between if tag.name == "pci"), most_gb_per_s)
     if meeting.name == "pci":
-        return _Path("PIX" if src.parents[-1] is dst.parents[-1] else "PXB", rate)
+        return _PciePath("PIX" if src.parents[-1] is dst.parents[-1] else "PXB", rate)
     if meeting.name == "cpu":
-        return _Path("PHB", rate)
-    return _Path("SYS", min(rate, _socket_gb_per_s(src)))
+        return _PciePath("PHB", rate)
+    return _PciePath("SYS", min(rate, _socket_gb_per_s(src)))
 
 
 def _socket_gb_per_s(gpu: _Tag) -> float:

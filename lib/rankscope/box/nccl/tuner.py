@@ -29,7 +29,7 @@ COMMENTS = (
 )
 
 
-class _Choice(NamedTuple):
+class _TunerChoice(NamedTuple):
     algorithm: str
     protocol: str
     channels: int
@@ -67,7 +67,7 @@ def _lines(model: Model, profile: Profile, collective: str) -> list[str]:
         known.append("nvls")
     table = model.table(sizes)
     table = table[(table.collective == collective) & (table.why_not == "")]
-    better: dict[int, _Choice] = {}
+    better: dict[int, _TunerChoice] = {}
     for size in sizes:
         measured_s = float(np.median([point.median_s for point in points[size]]))
         rows = table[table.num_bytes == size]
@@ -76,7 +76,7 @@ def _lines(model: Model, profile: Profile, collective: str) -> list[str]:
         best = candidates.loc[candidates.time_s.idxmin()]
         is_model_right = abs(own_s / measured_s - 1) < 1 - LEAST_GAIN
         if is_model_right and best.time_s < LEAST_GAIN * measured_s:
-            better[size] = _Choice(best.algorithm, best.protocol, int(best.channels))
+            better[size] = _TunerChoice(best.algorithm, best.protocol, int(best.channels))
     lines = []
     for span in _ranges(sizes, better):
         choice = span.choice
@@ -96,15 +96,15 @@ def _lines(model: Model, profile: Profile, collective: str) -> list[str]:
     return lines
 
 
-class _Range(NamedTuple):
+class _TunerRange(NamedTuple):
     """A range of sizes, both ends included, with one choice."""
 
     first: int
     last: int
-    choice: _Choice
+    choice: _TunerChoice
 
 
-def _ranges(sizes: Sequence[int], better: Mapping[int, _Choice]) -> Iterator[_Range]:
+def _ranges(sizes: Sequence[int], better: Mapping[int, _TunerChoice]) -> Iterator[_TunerRange]:
     """Yield the ranges of sizes with one choice.
 
     If only the number of channels changes, the earlier range ends just below the next, so that no size between two
@@ -120,7 +120,7 @@ def _ranges(sizes: Sequence[int], better: Mapping[int, _Choice]) -> Iterator[_Ra
         by_channels = [list(group) for _, group in groupby(run, better.__getitem__)]
         for group, following in zip_longest(by_channels, by_channels[1:]):
             last = following[0] - 1 if following else group[-1]
-            yield _Range(group[0], last, better[group[0]])
+            yield _TunerRange(group[0], last, better[group[0]])
 
 
 def num_choices(lines: str) -> int:
