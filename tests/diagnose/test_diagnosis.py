@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rankscope.common.frozen import evolve
 from rankscope.diagnose import diagnose, read_traces
-from rankscope.diagnose.diagnosis import own_times
 from rankscope.diagnose.late_ranks import culprits_of
+from rankscope.diagnose.own_times import own_times
 from rankscope.diagnose.trace import PHASES, Trace
 from rankscope.timeline import Span, Timeline
 from tests.diagnose.jobs import CAUSES, Job, run_jobs

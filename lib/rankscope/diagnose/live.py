@@ -35,9 +35,9 @@ from torch.utils._pytree import tree_leaves
 from ..common.checks import of_type, whole
 from ..timeline import Span, Timeline
 from . import patches
-from .diagnosis import own_times
 from .exchange import BoundedStore, StoreExchange, described, tell
 from .late_ranks import lateness
+from .own_times import own_times
 from .trace import Calls, Trace
 from .verdict import headline
 
