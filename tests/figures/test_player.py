@@ -253,7 +253,7 @@ def test_the_animation_shows_what_its_moments_show(name: str, share: float) -> N
         for group in strip.cells(at_s)[1:]:
             x, y = group.x + group.width / 2, group.y + group.height / 2
             assert set(zip(map(round, x), map(round, y), group.fill, strict=True)) <= seen
-        sentence, count, finished = strip.said(at_s)
+        sentence, count, finished = strip.captions(at_s)
         words = {word for *_, word in seen}
         assert {sentence, count} - {""} <= words
         assert finished in words | {""}
