@@ -321,7 +321,7 @@ def an_error_of_the_users() -> list[str]:
                     model(inputs[:, :3] if kind == "model" else inputs).mean().backward()
         except Exception as error:
             found.append(type(error).__name__)
-    return [*found, str(not patches._told.watchers)]
+    return [*found, str(not patches._audience.watchers)]
 
 
 def test_errors_of_the_training_job_stay_its_own() -> None:
