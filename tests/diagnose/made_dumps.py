@@ -146,7 +146,7 @@ def write(
         }
         dump = {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries[-keep:]}
         as_bytes: Callable[[Any], bytes] = (
-            pickle.dumps if rank % 2 and not as_json else lambda one: json.dumps(one).encode()
+            pickle.dumps if rank % 2 and not as_json else lambda contents: json.dumps(contents).encode()
         )
         (folder / f"trace_rank_{rank}").write_bytes(as_bytes(dump))
     return folder
@@ -156,7 +156,7 @@ def _num_ran(queued: list[list[Made]]) -> int:
     """How many calls of a group run to their end."""
     ran = 0
     while all(ran < len(calls) for calls in queued):
-        calls = [made[ran] for made in queued]
+        calls = [calls_of_rank[ran] for calls_of_rank in queued]
         times_s = [call.at_s for call in calls]
         if any(call[1:4] != calls[0][1:4] for call in calls) or max(times_s) - min(times_s) >= TIMEOUT_S:
             break

@@ -93,7 +93,7 @@ def test_all_came_and_the_call_does_not_end(tmp_path: Path) -> None:
     for calls in job.values():
         calls[-1] = calls[-1]._replace(more={"state": "started", "retired": False})
     hang = explained(tmp_path / "all", job)
-    assert [(one.cause, one.ranks, one.call) for one in hang.findings] == [("stuck", (), 15)]
+    assert [(finding.cause, finding.ranks, finding.call) for finding in hang.findings] == [("stuck", (), 15)]
     assert not hang.culprits
     job[1][-1] = job[1][-1]._replace(more={"state": "scheduled", "retired": False})
     assert explained(tmp_path / "one", job).culprits == [HangCulprit(1, "stuck", "default_pg", 15)]
@@ -101,9 +101,9 @@ def test_all_came_and_the_call_does_not_end(tmp_path: Path) -> None:
 
 def test_calls_whose_sizes_may_differ(tmp_path: Path) -> None:
     """Only one rank scatters, only one gathers, alltoall is uneven, and a matrix has as many elements as its rows."""
-    made = {"scatter": "input_sizes", "gather": "output_sizes", "all_to_all": "input_sizes"}
+    sizes_of = {"scatter": "input_sizes", "gather": "output_sizes", "all_to_all": "input_sizes"}
     job = {
-        rank: [Made("0", kind, at_s=1.0, more={key: [[rank + 1]]}) for kind, key in made.items()]
+        rank: [Made("0", kind, at_s=1.0, more={key: [[rank + 1]]}) for kind, key in sizes_of.items()]
         + [Made("0", sizes=(4,) if rank else (2, 2), at_s=1.0)]
         for rank in range(2)
     }
@@ -176,7 +176,7 @@ def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:
         step = [(draw.choice("0156"), draw.choice(kinds), (draw.randint(1, 3),)) for _ in range(draw.randint(2, 7))]
         rank, cause = draw.randrange(num_ranks), draw.choice(("missing", "left out", "size", "order"))
         job = {
-            r: [Made(*one, at_s=1.0 + at) for at, one in enumerate(step * 4) if r in groups[one[0]]]
+            r: [Made(*call, at_s=1.0 + at) for at, call in enumerate(step * 4) if r in groups[call[0]]]
             for r in groups["0"]
         }
         calls = job[rank]
@@ -189,7 +189,7 @@ def test_one_rank_that_differs_in_jobs_of_random_groups(tmp_path: Path) -> None:
         if hung == job:  # the change did no harm
             continue
         hang = explain_hang(read_dumps(write(tmp_path / str(trial), hung, groups)))
-        assert {one.rank for one in hang.culprits} == {rank}, f"{trial}, {cause}: {hang}"
+        assert {culprit.rank for culprit in hang.culprits} == {rank}, f"{trial}, {cause}: {hang}"
         num_hung += 1
     assert num_hung > 30
 
@@ -207,13 +207,13 @@ class Evil:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_no_pickle_is_executed(tmp_path: Path, protocol: int) -> None:
-    made, dump = tmp_path / "made", tmp_path / "trace_0"
-    dump.write_bytes(pickle.dumps({"version": "2.10", "entries": Evil(made)}, protocol))
+    target, dump = tmp_path / "made", tmp_path / "trace_0"
+    dump.write_bytes(pickle.dumps({"version": "2.10", "entries": Evil(target)}, protocol))
     with pytest.raises(StorageError, match=r"trace_0: .* asks for (posix|nt)\.system.* nothing was executed"):
         read_dumps(dump)
-    assert not made.exists()
+    assert not target.exists()
     pickle.loads(dump.read_bytes())  # which Python's own does
-    assert made.exists()
+    assert target.exists()
 
 
 def test_what_a_pickle_may_not_cost(tmp_path: Path) -> None:

@@ -434,7 +434,7 @@ def _odd(group: Group, number: int, came: list[int], past: dict[int, _Past]) -> 
 
 
 def _circle(stops: list[_Stop], past: dict[int, _Past]) -> list[HangFinding]:
-    """Groups that wait for each other; to look at are ranks that break with their earlier steps, or block most others."""
+    """Explain groups that wait for each other, by the ranks that break with their habits, or else block most others."""
     if not stops:
         return []
     weights = []

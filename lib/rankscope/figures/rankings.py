@@ -178,24 +178,10 @@ def draw_ranking(
         lines.append(Lines(x, y + 0.02, x, y + 0.98, INK, width_px=3.0))
     if is_cut:
         lines += _breaks(is_cut, longest_s / scale, width)
-    words = []
-    for name in names:
-        word = f"{seconds[name] / scale:,.4g}"
-        if name in measured:
-            word = f"{word}, measured {measured[name] / scale:,.4g}"
-        words.append(word)
+    words = [_time_words(seconds[name], measured.get(name), scale) for name in names]
     # the words stand behind the bar and the tick
     ends = np.array([max(end, ticks_s.get(name, 0.0) / scale) for name, end in zip(names, length, strict=True)])
 
-    keys = []
-    if bound_s:
-        keys.append(Key("lower bound", INK, line="solid"))
-    if is_chosen:
-        keys.append(Key("your choice", PAPER, edge=INK))
-    if ticks_s:
-        keys.append(Key("measured", INK))
-    if is_cut:
-        keys.append(Key("// longer than drawn", PAPER, line="none"))
     return Drawing(
         title=title or (f"{names[0]} is the fastest" if longest_s else "none takes any time"),
         x_label=f"time [{unit}]",
@@ -209,8 +195,31 @@ def draw_ranking(
         rules=(bound_s / scale,) if bound_s else (),
         x_ticks=round_ticks(longest_s / scale) if longest_s else (),
         y_ticks=[(row + 0.5, name) for row, name in enumerate(names)],
-        legend=keys,
+        legend=_ranking_legend(bound_s, is_chosen, ticks_s, is_cut),
     )
+
+
+def _ranking_legend(
+    bound_s: float | None, chosen: Sequence[int], ticks_s: Mapping[str, float], cut: Sequence[int]
+) -> list[Key]:
+    """The entries of what there is, with the rows of chosen and of cut bars."""
+    keys = []
+    if bound_s:
+        keys.append(Key("lower bound", INK, line="solid"))
+    if chosen:
+        keys.append(Key("your choice", PAPER, edge=INK))
+    if ticks_s:
+        keys.append(Key("measured", INK))
+    if cut:
+        keys.append(Key("// longer than drawn", PAPER, line="none"))
+    return keys
+
+
+def _time_words(seconds: float, measured_s: float | None, scale: float) -> str:
+    words = f"{seconds / scale:,.4g}"
+    if measured_s is not None:
+        words = f"{words}, measured {measured_s / scale:,.4g}"
+    return words
 
 
 def _longest_s(fastest_s: float, slowest_s: float, bound_s: float) -> float:

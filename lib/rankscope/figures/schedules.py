@@ -356,13 +356,6 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
     words: list[str] = []
     if schedule.num_chunks > 1 and len(sent) <= _MOST_LABELLED:
         words = [message.words() for message in sent]
-    keys = []
-    if is_added.any():
-        keys.append(Key("message, is added", ADDED, line="solid"))
-    if not is_added.all():
-        keys.append(Key("message, replaces", COPIED, line="dashed"))
-    if len(adding):
-        keys.append(Key("adding", ADDED))
     finding = f"{count_of(len(sent), 'message')} in {time_words(timeline.makespan_s)}"
     return Drawing(
         title=title or f"{_name(schedule)}: {finding}",
@@ -376,8 +369,19 @@ def _over_time(schedule: Schedule, timeline: Timeline, title: str | None) -> Dra
         texts=_labels(travels, words, _WIDE_PX / width, row_px),
         x_ticks=round_ticks(width),
         y_ticks=whole_ticks(schedule.num_ranks, most=32),
-        legend=keys,
+        legend=_time_legend(is_added, has_adding=len(adding) > 0),
     )
+
+
+def _time_legend(is_added: Bools, has_adding: bool) -> list[Key]:
+    keys = []
+    if is_added.any():
+        keys.append(Key("message, is added", ADDED, line="solid"))
+    if not is_added.all():
+        keys.append(Key("message, replaces", COPIED, line="dashed"))
+    if has_adding:
+        keys.append(Key("adding", ADDED))
+    return keys
 
 
 class _Label(NamedTuple):
