@@ -28,7 +28,7 @@ def on_rank(rank: int, delay_s: float = 0.06, every: int = 1, num_ranks: int = R
     return delays_s
 
 
-class Made:
+class RankRecord:
     """A rank of a job that is made up: its spans, its calls, and the time up to which it has come."""
 
     def __init__(self, rank: int, clock_s: float) -> None:
@@ -58,7 +58,7 @@ def job(
     """
     num_ranks = phase_s["loader"].shape[1]
     clocks_s = [100.0 * rank for rank in range(num_ranks)]
-    ranks = [Made(rank, clock_s) for rank, clock_s in enumerate(clocks_s)]
+    ranks = [RankRecord(rank, clock_s) for rank, clock_s in enumerate(clocks_s)]
 
     def together(kind: str, num_bytes: int, launched_s: list[float], after_s: float = 0.0) -> float:
         """A call that ends on all ranks at once; return when, by the first clock."""

@@ -14,7 +14,7 @@ from rankscope.diagnose.own_times import own_times
 from rankscope.diagnose.trace import PHASES, Trace
 from rankscope.timeline import Span, Timeline
 from tests.diagnose.jobs import CAUSES, Job, run_jobs
-from tests.diagnose.made_jobs import BUCKETS, RANKS, STEPS, Made, job, on_rank, phases
+from tests.diagnose.made_jobs import BUCKETS, RANKS, STEPS, RankRecord, job, on_rank, phases
 
 WAYS = [{}, {"gpu": True}, {"buffers": True}, {"metric": True}, {"buffers": True, "metric": True}, {"by_hand": True}]
 
@@ -253,7 +253,7 @@ def test_traces_without_steps_or_collectives():
 
 
 def _silent(trace: Trace) -> Trace:
-    return evolve(trace, calls=Made(trace.rank, 0.0).trace().calls)
+    return evolve(trace, calls=RankRecord(trace.rank, 0.0).trace().calls)
 
 
 @settings(max_examples=25, deadline=None)
