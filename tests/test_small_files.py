@@ -24,7 +24,8 @@ from rankscope.common.storage import (
 from rankscope.diagnose import diagnose, read_traces
 from rankscope.diagnose import join as matching
 from rankscope.diagnose.join import join
-from rankscope.diagnose.kineto import _around, _EventColumns, _within
+from rankscope.diagnose.kineto_events import EventColumns
+from rankscope.diagnose.kineto_trace import _around, _within
 from rankscope.diagnose.savings import what_if
 from rankscope.diagnose.trace import Calls, Trace
 from rankscope.timeline import Span, Timeline
@@ -125,14 +126,14 @@ def test_the_command_takes_time_in_proportion_to_the_events(name: str, meter: Me
 def test_a_trace_has_so_much_of_a_thing_at_most(
     name: str, limit: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"rankscope.diagnose.kineto.{limit}", 99)
+    monkeypatch.setattr(f"rankscope.diagnose.kineto_events.{limit}", 99)
     bombs.traces(tmp_path, name, 200)
     with pytest.raises(StorageError, match=f"rank0.json: not a readable trace: {said}$"):
         read_traces(tmp_path)
 
 
 def test_of_many_ranges_the_later_ones_share_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rankscope.diagnose.kineto._MOST_RANGES", 50)
+    monkeypatch.setattr("rankscope.diagnose.kineto_events._MOST_RANGES", 50)
     bombs.traces(tmp_path, "ranges", 200)
     trace = read_traces(tmp_path)[0]
     ranges = [kind for kind in trace.timeline.kinds if kind.startswith("range: ")]
@@ -198,14 +199,14 @@ def test_spans_around_events_are_those_of_their_threads() -> None:
         expected = np.full(num_inner, -1)
         for thread in range(-1, 4):
             mine, asked = np.flatnonzero(spans.thread == thread), np.flatnonzero(inner.thread == thread)
-            row, inside = _within(inner.start_s[asked], spans.start_s[mine], spans.stop_s[mine])
+            row, inside = _within(inner.start_s[asked], spans.take(mine))
             expected[asked[inside]] = mine[row[inside]]
         assert _around(spans, inner).tolist() == expected.tolist()
 
 
-def events(thread: Any, start_s: Any, stop_s: Any) -> _EventColumns:
+def events(thread: Any, start_s: Any, stop_s: Any) -> EventColumns:
     places = np.arange(thread.size)
-    return _EventColumns(places, thread, start_s, stop_s, places, places)
+    return EventColumns(places, thread, start_s, stop_s, places, places)
 
 
 # ---- many groups and steps

@@ -25,8 +25,8 @@ SIZE = 200  # of the others
 
 @pytest.fixture(scope="module")
 def meter() -> Iterator[Meter]:
-    with Meter() as found:
-        yield found
+    with Meter() as meter:
+        yield meter
 
 
 @pytest.mark.parametrize("name", [*bombs.PICKLES, *bombs.JSON])

@@ -1,6 +1,6 @@
-"""Figures: a noun becomes a drawing, a drawing is painted on matplotlib Axes (here) or as SVG (`svg.to_svg`).
+"""Figures: a value becomes a drawing, a drawing is painted on matplotlib Axes (here) or as SVG (`svg.to_svg`).
 
-Every function takes what it draws and an optional `ax`, returns the Axes, and never shows. The core and the subpackages
+Every function takes the value and an optional `ax`, returns the Axes, and never shows. The core and the subpackages
 name their figures in their `Extension`; each is loaded, and matplotlib with it, when it is first used.
 """
 
@@ -47,19 +47,19 @@ def _figure(name: str) -> Callable[..., Axes]:
 
 
 def _painted(draw: Callable[..., Drawing]) -> Callable[..., Axes]:
-    """Return the figure of a drawing: a function that takes what `draw` takes, and `ax` before the title."""
+    """Return the figure of a drawing: a function with the parameters of `draw`, and `ax` before the title."""
     parameters = list(signature(draw).parameters.values())
     place = [parameter.name for parameter in parameters].index("title")
-    ax = Parameter("ax", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="Axes | None")
-    shown = signature(draw).replace(parameters=[*parameters[:place], ax, *parameters[place:]], return_annotation="Axes")
+    parameters.insert(place, Parameter("ax", Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation="Axes | None"))
+    shown = signature(draw).replace(parameters=parameters, return_annotation="Axes")
 
     def figure(*args: Any, **options: Any) -> Axes:
         with naming_extras("rankscope.figures"):
             from .axes import to_axes
 
-        given = shown.bind(*args, **options).arguments
-        on = given.pop("ax", None)
-        return to_axes(draw(**given), on)
+        arguments = shown.bind(*args, **options).arguments
+        ax = arguments.pop("ax", None)
+        return to_axes(draw(**arguments), ax)
 
     figure.__name__ = figure.__qualname__ = draw.__name__.removeprefix("draw_")
     figure.__doc__ = draw.__doc__
