@@ -113,6 +113,12 @@ def test_the_loader_on_top_is_torchs_data_loader(drop_last, num_workers):
         assert [batch.tolist() for batch in assignment.batches(rank)] == batches
 
 
+def test_a_loader_keeps_the_incomplete_last_batch_unless_told_to_drop_it():
+    assignment = assign(10, 2)
+    assert listed(assignment.with_loader(4)) == listed(assignment)
+    assert [indices.size for indices in assignment.with_loader(4, drop_last=True).ranks] == [4, 4]
+
+
 def test_repeats_are_torchs_padding():
     assignment = assign(10, 4, seed=5)
     steps = [np.flatnonzero(repeated).tolist() for repeated in assignment.repeats()]
@@ -173,6 +179,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         *({"header": np.array(header.replace(*replacement))} for replacement in replacements),
         {"lengths": columns["lengths"][None]},
         {"lengths": columns["lengths"][:0], "indices": flat[:0]},
+        {"lengths": np.array([-1, flat.size + 1])},
         {"indices": flat[:-1]},
         {"indices": flat + 0.5},
         {"indices": np.array([{"a": 1}] * flat.size)},
@@ -205,6 +212,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path):
         (lambda: assign(10, 2).with_loader(2).with_loader(2), "has a loader already"),
         (lambda: assign(5, 2).count_labels("abab"), "labels must have the dataset's length 5, got shape"),
         (lambda: assign(3, 8, sampler="libtorch_random").count_labels([0, 1, 2]), "reads outside the dataset's 3 samp"),
+        (lambda: Assignment(3, ([-1, 0],)).count_labels([0, 1, 2]), "rank 0 reads outside the dataset's 3 samples"),
         (lambda: Assignment(3, ()), "at least one rank"),
         (lambda: Assignment(3, None), "ranks must be a list of a rank's indices each, got None"),
         (lambda: Assignment(3, ([0], [0.5])), "rank 1 must read a 1-D array of integers, got float64"),

@@ -69,6 +69,14 @@ def test_a_planted_fault_is_found(change, kind):
     report.check(allow=kinds(report))
 
 
+def test_a_report_names_up_to_eight_samples():
+    def report(num_read):
+        return str(audit(Assignment(4, (np.arange(num_read),))))
+
+    assert report(12).endswith("4, 5, 6, 7, 8, 9, 10, 11")
+    assert report(13).endswith("4, 5, 6, 7, 8, 9, 10, 11, … (9 in all)")
+
+
 def test_drop_last_with_fewer_samples_than_ranks_reads_nothing():
     report = audit(assign(3, 8, drop_last=True))
     assert kinds(report) == {"nothing_read", "dropped"}

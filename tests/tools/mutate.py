@@ -63,8 +63,8 @@ LEFT_OUT = "not (slow or oracle or browser or gpu)"
 BUDGET_CPU_S = 8.0
 
 # A mutant whose tests take longer than this counts as killed: something goes round for ever.
-LIMIT_CPU_S = 40
-LIMIT_S = 400
+LIMIT_CPU_S = 20
+LIMIT_S = 200
 
 # What a mutant's process may take on top of what it begins with.
 LIMIT_BYTES = 4 << 30
@@ -328,25 +328,46 @@ def function_at(functions: Iterable[Function], line: int) -> Function | None:
 
 
 def replace_code(path: Path, source: str, first_line: int) -> None:
-    """Give the function that begins at this line of a loaded module the code that it has in `source`."""
-    inside = [compile(source, str(path), "exec", dont_inherit=True)]
-    new = None
-    while inside:
-        code = inside.pop()
-        if code.co_firstlineno == first_line and code.co_name not in ("<module>", "<lambda>"):
-            new = code
-            break
-        inside += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    """Give the function that begins at this line of a loaded module the code and the defaults it has in `source`."""
+    node = next(
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and first_line == min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    )
+    new = code_at(compile(source, str(path), "exec", dont_inherit=True), first_line, node.name)
     replaced = 0
     for function in gc.get_objects():
-        if type(function) is FunctionType and new is not None:
+        if type(function) is FunctionType:
             old = function.__code__
-            same = (old.co_filename, old.co_firstlineno, old.co_name) == (str(path), first_line, new.co_name)
-            if same:
+            if (old.co_filename, old.co_firstlineno, old.co_name) == (str(path), first_line, node.name):
                 function.__code__ = new
+                replace_defaults(function, node.args)
                 replaced += 1
     if not replaced:
         raise SystemExit(f"{path}: no function begins at line {first_line}")
+
+
+def code_at(module: CodeType, first_line: int, name: str) -> CodeType:
+    """Return the code of a function, which may be in a class, from the code of its module."""
+    unseen = [module]
+    while unseen:
+        code = unseen.pop()
+        if (code.co_firstlineno, code.co_name) == (first_line, name):
+            return code
+        unseen += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    raise SystemExit(f"no function {name} begins at line {first_line}")
+
+
+def replace_defaults(function: FunctionType, arguments: ast.arguments) -> None:
+    """Take the defaults that are numbers, strings, True, False or None; others are not changed by any mutant."""
+    named = [argument.arg for argument in arguments.kwonlyargs]
+    if function.__defaults__:
+        pairs = zip(arguments.defaults, function.__defaults__, strict=True)
+        function.__defaults__ = tuple(node.value if isinstance(node, ast.Constant) else old for node, old in pairs)
+    for name, node in zip(named, arguments.kw_defaults, strict=True):
+        if isinstance(node, ast.Constant) and function.__kwdefaults__ is not None:
+            function.__kwdefaults__[name] = node.value
 
 
 def clear_caches() -> None:

@@ -150,13 +150,13 @@ class Pile(nn.Module):
         return x
 
 
-def test_buckets_of_500_random_lists() -> None:
+def test_buckets_of_random_lists() -> None:
     rebuilt = 0
-    for seed in range(500):
+    for seed in range(250):
         pile = Pile(seed)
-        found = assert_same(pile, (torch.zeros(1, dtype=torch.float64),), **pile.options)
-        rebuilt += found[0] != found[2]
-    assert rebuilt > 250
+        iterations = assert_same(pile, (torch.zeros(1, dtype=torch.float64),), **pile.options)
+        rebuilt += iterations[0] != iterations[2]
+    assert rebuilt > 125
 
 
 def test_a_wrong_prediction_is_found() -> None:
