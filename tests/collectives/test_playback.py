@@ -35,8 +35,7 @@ def counted(play: Playback, at_s: float) -> list[list[int]]:
     time; then only those messages that are done by this time take effect."""
     schedule = play.schedule
     done = {(step, src, dst): at for step, src, dst, at in zip(play.step, play.src, play.dst, play.done_s, strict=True)}
-    given = schedule.given()
-    start = {(r, c): Counter({r: 1}) for r in range(schedule.num_ranks) for c in np.flatnonzero(given[r])}
+    start = {(rank, chunk): Counter({rank: 1}) for rank, chunk in np.argwhere(schedule.given()).tolist()}
     everything, then = dict(start), dict(start)
     for nth, step in enumerate(schedule.steps()):
         rows = list(zip(*(column.tolist() for column in step.by_chunk()), strict=True))
@@ -46,7 +45,9 @@ def counted(play: Playback, at_s: float) -> list[list[int]]:
             if done[nth, src, dst] <= at_s:
                 then[dst, chunk] = bag + (then[dst, chunk] if adds else Counter())
     chunks = range(schedule.num_chunks)
-    return [[sum(then.get((rank, chunk), Counter()).values()) for chunk in chunks] for rank in range(len(given))]
+    return [
+        [sum(then.get((rank, chunk), Counter()).values()) for chunk in chunks] for rank in range(schedule.num_ranks)
+    ]
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])

@@ -338,8 +338,9 @@ def check():
             schedule = build(collective, name, 4)
             tensors = list(torch.randn(4, 1000, generator=torch.Generator().manual_seed(1)))
             right = run_local(schedule, tensors)[rank]
-            found = execute(schedule, tensors[rank].clone())
-            assert (found is None) == (right is None) and (found is None or torch.equal(found, right)), schedule
+            result = execute(schedule, tensors[rank].clone())
+            assert (result is None) == (right is None), schedule
+            assert result is None or torch.equal(result, right), schedule
 check()
 pair = [dist.new_group([0, 2]), dist.new_group([3, 1])]
 mine = pair[rank % 2]
@@ -385,8 +386,8 @@ def test_what_torch_does_not_compute_with_is_refused_before_anything_is_sent() -
     def work(rank: int, group: Any) -> None:
         with pytest.raises(ValueError, match="op 'sum' needs a dtype that torch computes with, got torch.float8_e5m2"):
             execute(build("allreduce", "ring", 2), torch.zeros(8, dtype=torch.float8_e5m2), group)
-        found = execute(build("broadcast", "binomial", 2), torch.full((8,), rank + 1.0).to(torch.float8_e5m2), group)
-        assert found.float().tolist() == [1.0] * 8
+        tensor = torch.full((8,), rank + 1.0).to(torch.float8_e5m2)
+        assert execute(build("broadcast", "binomial", 2), tensor, group).float().tolist() == [1.0] * 8
 
     in_threads(2, work)
 

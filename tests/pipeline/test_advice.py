@@ -64,6 +64,12 @@ def test_waiting_reads_want_workers_and_the_step_is_next():
     assert "the bottleneck is then: training step" in report
 
 
+def test_settings_are_told_in_words():
+    assert str(LoaderSettings(0)) == "no workers"
+    assert str(LoaderSettings(2, 4, pin_memory=True)) == "2 workers, prefetch_factor 4, in order, pinned"
+    assert str(LoaderSettings(1, in_order=False)) == "1 worker, prefetch_factor 2, in_order=False"
+
+
 def test_a_loop_that_does_not_wait_is_left_alone():
     advice = advise(profile(num_workers=4, read=0.02, step=0.03, wait=0.0005))
     assert advice.bottleneck == advice.bottleneck_next == "training step"
@@ -160,6 +166,7 @@ def epoch_s(batches):
     return time.perf_counter() - start
 
 
+@pytest.mark.slow
 def test_advice_for_a_waiting_dataset_holds_when_it_is_followed():
     """Workers that stay, so that how long they take to start, on a machine busy with something else, has no part."""
     for _ in range(5):  # until one epoch was not held up by something else

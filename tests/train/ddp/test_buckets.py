@@ -205,7 +205,7 @@ PREDICTED = buckets(layers(6, 2 * MIB), 4)  # 5 4 | 3 2 | 1 0
 
 
 @pytest.mark.parametrize(
-    ("found", "problem"),
+    ("observed", "problem"),
     [
         ([[5, 4], [1, 0], [3, 2]], "bucket 1: expected parameters 3, 2, found 1, 0"),
         ([[5, 4], [3], [2, 1, 0]], "bucket 1: expected parameters 3, 2, found 3"),
@@ -216,10 +216,10 @@ PREDICTED = buckets(layers(6, 2 * MIB), 4)  # 5 4 | 3 2 | 1 0
         ([], "bucket 0: expected parameters 5, 4, found no such bucket"),
     ],
 )
-def test_other_buckets_than_the_predicted_ones_are_found(found: list[list[int]], problem: str) -> None:
+def test_other_buckets_than_the_predicted_ones_are_found(observed: list[list[int]], problem: str) -> None:
     PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=1)
     with pytest.raises(BucketError, match=f"^iteration 1, {problem}$"):
-        PREDICTED.check(found, iteration=1)
+        PREDICTED.check(observed, iteration=1)
     with pytest.raises(BucketError, match="^iteration 0, bucket 0"):
         PREDICTED.check([[5, 4], [3, 2], [1, 0]], iteration=0)
     with pytest.raises(ValueError, match="found must be a list of places, got 5"):

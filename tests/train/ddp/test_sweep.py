@@ -116,6 +116,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
     return nn.Sequential(*(nn.Linear(32, 32) for _ in range(3)))
 
 
+@pytest.mark.slow
 def test_a_sweep_is_measured_in_rounds(small: nn.Module) -> None:
     turn = measure_round({"small": (small, loss)}, 2, 2, Where(), caps_mb=(0.001, None))
     (measured_twice,) = sweeps_of([turn, turn])
@@ -133,6 +134,7 @@ def test_a_sweep_is_measured_in_rounds(small: nn.Module) -> None:
         joined([run, turned])
 
 
+@pytest.mark.slow
 def test_contention_is_measured(small: nn.Module) -> None:
     contention = ddp.measure_contention(COST, iterations=2, backend="gloo")
     assert min(contention.compute, contention.communication) >= 1.0
