@@ -218,9 +218,6 @@ class _Places(ast.NodeVisitor):
         self.add_inverted("condition", node.test)
         self.generic_visit(node)
 
-    def visit_While(self, node: ast.While) -> None:
-        self.generic_visit(node)
-
     def visit_IfExp(self, node: ast.IfExp) -> None:
         self.add_inverted("condition", node.test)
         self.generic_visit(node)
