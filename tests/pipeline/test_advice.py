@@ -138,6 +138,14 @@ def test_an_epoch_can_be_completed_and_workers_that_persist_have_started_long_ag
     assert short_s - lasting_s == pytest.approx(5.0)
 
 
+def test_the_wait_for_a_lock_in_some_receives_is_part_of_the_hand_over():
+    even = profile(num_workers=4, read=0.03, step=0.001)
+    held_up = evolve(even, receive_s=np.where(np.arange(BATCHES) % 5 == 0, 0.03, 1e-4))
+    held_up_s = simulate_profile(held_up, held_up.settings).makespan_s
+    assert held_up_s > simulate_profile(even, even.settings).makespan_s
+    assert held_up_s > simulate_profile(held_up, held_up.settings, faster="hand-over").makespan_s
+
+
 def test_columns_are_seconds_in_the_order_of_the_batches():
     columns = profile_columns([(n, 0, n + 6, 1, 2, 3, 4, 5, 7, 8, hand) for n, hand in ((1, -1), (0, 9_000_000_000))])
     assert columns["handover_s"].tolist() == [9.0]
