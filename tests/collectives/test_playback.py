@@ -155,6 +155,7 @@ def test_of_an_algorithm_it_takes_the_fastest_options_and_few_segments() -> None
         "allreduce", "torus_2d", 8, shape=(2, 4)
     )
     assert playback_of("broadcast", "chain", 2**30, nodes).schedule == build("broadcast", "chain", 8, num_segments=4)
+    assert playback_of("allreduce", "ring", 8.0, Cluster.uniform(1, ALIKE)).finish_s == 0.0
 
 
 @pytest.mark.parametrize(
