@@ -33,6 +33,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -69,55 +70,31 @@ LIMIT_S = 200
 # What a mutant's process may take on top of what it begins with.
 LIMIT_BYTES = 4 << 30
 
-BINARY = {
-    ast.Add: "-",
-    ast.Sub: "+",
-    ast.Mult: "/",
-    ast.Div: "*",
-    ast.FloorDiv: "%",
-    ast.Mod: "//",
-    ast.Pow: "*",
-    ast.LShift: ">>",
-    ast.RShift: "<<",
-    ast.BitAnd: "|",
-    ast.BitOr: "&",
-}
-COMPARISONS = {
-    ast.Lt: "<=",
-    ast.LtE: "<",
-    ast.Gt: ">=",
-    ast.GtE: ">",
-    ast.Eq: "!=",
-    ast.NotEq: "==",
-    ast.Is: "is not",
-    ast.IsNot: "is",
-    ast.In: "not in",
-    ast.NotIn: "in",
-}
-SYMBOLS = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "%",
-    ast.Pow: "**",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.Is: "is",
-    ast.IsNot: "is not",
-    ast.In: "in",
-    ast.NotIn: "not in",
-    ast.And: "and",
-    ast.Or: "or",
+# Each operator, and what stands in its place in a mutant.
+OPERATORS = {
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "/"),
+    ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "%"),
+    ast.Mod: ("%", "//"),
+    ast.Pow: ("**", "*"),
+    ast.LShift: ("<<", ">>"),
+    ast.RShift: (">>", "<<"),
+    ast.BitAnd: ("&", "|"),
+    ast.BitOr: ("|", "&"),
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
 }
 OTHER_NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "all": "any", "any": "all"}
 
@@ -164,11 +141,14 @@ class _Places(ast.NodeVisitor):
         before = self.source[start:stop].decode()
         self.mutants.append(Mutant(self.package, self.file, node.lineno, operator, start, stop, before, after))
 
-    def add_between(self, operator: str, left: Any, right: Any, symbol: str, after: str) -> None:
+    def add_other_operator(self, name: str, op: ast.AST, left: Any, right: Any) -> None:
         """Replace an operator's symbol, which stands between two nodes, perhaps next to brackets and comments."""
+        if type(op) not in OPERATORS:
+            return
+        symbol, other = OPERATORS[type(op)]
         place = self.source.find(symbol.encode(), self.stop(left), self.start(right))
         if place >= 0:
-            self.add(left, operator, place, place + len(symbol), after)
+            self.add(left, name, place, place + len(symbol), other)
 
     def add_inverted(self, operator: str, node: Any) -> None:
         text = self.source[self.start(node) : self.stop(node)].decode()
@@ -176,27 +156,21 @@ class _Places(ast.NodeVisitor):
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
         is_text = isinstance(node.left, ast.JoinedStr) or isinstance(getattr(node.left, "value", None), str)
-        if type(node.op) in BINARY and not is_text:
-            symbol = SYMBOLS[type(node.op)]
-            self.add_between("arithmetic", node.left, node.right, symbol, BINARY[type(node.op)])
+        if not is_text:
+            self.add_other_operator("arithmetic", node.op, node.left, node.right)
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        if type(node.op) in BINARY:
-            symbol = SYMBOLS[type(node.op)]
-            self.add_between("arithmetic", node.target, node.value, symbol, BINARY[type(node.op)])
+        self.add_other_operator("arithmetic", node.op, node.target, node.value)
         self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> None:
-        operands = [node.left, *node.comparators]
-        for left, op, right in zip(operands, node.ops, operands[1:], strict=False):
-            self.add_between("comparison", left, right, SYMBOLS[type(op)], COMPARISONS[type(op)])
+        for op, (left, right) in zip(node.ops, pairwise([node.left, *node.comparators]), strict=True):
+            self.add_other_operator("comparison", op, left, right)
         self.generic_visit(node)
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
-        symbol = SYMBOLS[type(node.op)]
-        other = "or" if symbol == "and" else "and"
-        self.add_between("and/or", node.values[0], node.values[1], symbol, other)
+        self.add_other_operator("and/or", node.op, node.values[0], node.values[1])
         self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
