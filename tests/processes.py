@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.common import folders
-from rankscope.ranks import crew
+from rankscope.ranks import fork_server
 
 NOT_HANGING_S = 100.0  # what nothing takes, on the busiest machine, but what has come to a halt
 
@@ -50,11 +50,11 @@ def children(pid: int) -> list[int]:
 
 def server_pid() -> int:
     """The server that this process has, 0 for none."""
-    return crew._current.pid if crew._current and crew._current.usable else 0
+    return fork_server._current.pid if fork_server._current and fork_server._current.usable else 0
 
 
 def server_folders() -> set[Path]:
-    return {crew._current.folder, crew._current.memory} if crew._current else set()
+    return {fork_server._current.folder, fork_server._current.memory} if fork_server._current else set()
 
 
 def gone(pids: list[int]) -> bool:
@@ -64,7 +64,7 @@ def gone(pids: list[int]) -> bool:
 def open_files() -> set[int]:
     """The descriptors that are open, but for those of our server and of multiprocessing's own helpers, which stay."""
     helpers = {resource_tracker._resource_tracker._fd, forkserver._forkserver._forkserver_alive_fd}
-    helpers |= {crew._current._control.fileno()} if crew._current else set()
+    helpers |= {fork_server._current._control.fileno()} if fork_server._current else set()
     helpers |= {folders._owned[folder][1] for folder in server_folders()}
     folder = Path("/proc/self/fd")
     return {int(path.name) for path in folder.iterdir() if path.exists() or path.is_symlink()} - helpers

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.ranks import crew as crew_module
+from rankscope.ranks import fork_server
 from rankscope.ranks import launch
-from rankscope.ranks.crew import Crew
+from rankscope.ranks.host import is_stopped
+from rankscope.ranks.pool import WorkerPool
 
 from ..processes import NOT_HANGING_S, alive, children, gone, server_pid, soon
 from . import functions
@@ -85,16 +86,16 @@ def test_ctrl_c_is_heard_while_the_server_imports(tmp_path: Path, monkeypatch: p
             os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt), Crew("endless_import") as crew:
-        crew.start(crew.pack(functions.wait_long), ["worker"])
-    crew_module._close()  # as at the end of the process
+    with pytest.raises(KeyboardInterrupt), WorkerPool("endless_import") as pool:
+        pool.start(pool.pack(functions.wait_long), ["worker"])
+    fork_server._close()  # as at the end of the process
     assert not server_pid()
 
 
 def test_memory_goes_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     text = """
-from rankscope.ranks.crew import workshop
-memory = workshop().memory
+from rankscope.ranks.fork_server import fork_server
+memory = fork_server().memory
 (memory / "large").write_bytes(b"x" * 1000)
 print(memory, flush=True)
 input()
@@ -109,3 +110,21 @@ input()
         owner.kill()
     assert gone([server])
     assert soon(lambda: not memory.exists())
+
+
+def test_a_stopped_rank_and_what_ranks_have_started_end_with_an_owner_that_is_killed(tmp_path: Path) -> None:
+    text = """
+import sys
+from rankscope.ranks import launch
+from tests.ranks import functions
+launch(functions.stop_with_a_process, 2, (sys.argv[1],))
+"""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    with subprocess.Popen([*script(tmp_path, text), str(notes)], env=ENVIRONMENT) as owner:
+        assert soon(lambda: len(functions.noted(notes)) == 4)
+        stopped = int((notes / "0").read_text())
+        assert soon(lambda: is_stopped(stopped))
+        (server,) = children(owner.pid)
+        owner.kill()
+    assert gone([server, *functions.noted(notes)])
