@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.ranks import fork_server
-from rankscope.ranks import launch
+from rankscope.ranks import fork_server, launch
 from rankscope.ranks.host import is_stopped
 from rankscope.ranks.pool import WorkerPool
 

@@ -90,21 +90,14 @@ class ForkServer:
     def kill(self) -> None:
         """End it at once, and with it all workers."""
         self._process.kill()
-        self.close()
+        self._process.wait()
 
     def close(self) -> None:
-        """End it and wait, once; in a process that was forked from its owner, only close what was inherited."""
-        if self._control.fileno() < 0:
-            return
-        if self._owner == os.getpid():
-            self._end()
-        else:
-            self._process.returncode = 0  # it is not ours to wait for
+        """End it and wait; in a process that was forked from its owner, only close what was inherited."""
         self._control.close()
-
-    def _end(self) -> None:
-        with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)  # works also if a process forked by the owner holds the socket
+        if self._owner != os.getpid():
+            self._process.returncode = 0  # it is not ours to wait for
+            return
         try:
             self._process.wait(_LEAVE_S)
         except subprocess.TimeoutExpired:

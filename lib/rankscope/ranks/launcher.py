@@ -30,7 +30,7 @@ from .errors import MachineError, RankError
 from .host import MOST_RANKS, how_it_ended, is_ending
 from .output import Output
 from .pool import Worker, WorkerPool, describe_stacks
-from .rank import Failure, Network, Rank, Returned, Unable
+from .rank import Failure, Rank, Returned, Unable
 from .stacks import STOPPED
 from .worker import Refused
 
@@ -80,23 +80,23 @@ def launch(
     return _forked(fn, tuple(args), num_ranks, backend, timeout_s, progress)
 
 
-def launch_in(
-    networks: Sequence[tuple[str, str]],
+def launch_after(
+    before: Callable[[int], object],
+    num_ranks: int,
     fn: Callable[..., Result],
     args: Sequence[Any] = (),
     timeout_s: float = 60.0,
     progress: bool = False,
     guards: Mapping[int, Callable[[], str]] | None = None,
 ) -> list[Result]:
-    """As `launch` on Gloo, with rank r in the network namespace, and on the interface, that are ``networks[r]``.
+    """As `launch` on Gloo, but each rank calls `before` with its number before it connects to the others.
 
-    `guards` are descriptors that are ready when something has ended without which the networks cannot be, and functions
+    `guards` are descriptors that are ready when something has ended without which the ranks cannot go on, and functions
     that say so: it becomes a MachineError.
     """
     timeout_s = _checked(fn, args, "gloo", timeout_s, progress)
-    num_ranks = whole("num_ranks", len(networks), 1, MOST_RANKS)
-    every_network = tuple(Network(path, interface) for path, interface in networks)
-    return _forked(fn, tuple(args), num_ranks, "gloo", timeout_s, progress, every_network, guards)
+    num_ranks = whole("num_ranks", num_ranks, 1, MOST_RANKS)
+    return _forked(fn, tuple(args), num_ranks, "gloo", timeout_s, progress, before, guards)
 
 
 def _checked(fn: Any, args: Any, backend: Any, timeout_s: Any, progress: Any) -> float:
@@ -116,13 +116,13 @@ def _forked(
     backend: str,
     timeout_s: float,
     progress: bool,
-    networks: tuple[Network, ...] = (),
+    before: Callable[[int], object] | None = None,
     guards: Mapping[int, Callable[[], str]] | None = None,
 ) -> list[Any]:
     with WorkerPool(MODULES, in_memory=False) as pool:
         output = Output(pool.folder, num_ranks)
         try:
-            work = pool.pack(Rank(fn, args, num_ranks, backend, timeout_s, pool.folder, networks))
+            work = pool.pack(Rank(fn, args, num_ranks, backend, timeout_s, pool.folder, before))
         except Exception as error:
             raise pickling.not_sent(fn, args, error) from error
         try:

@@ -23,7 +23,7 @@ from .errors import MachineError, WorkerError
 from .fork_server import ForkServer, fork_server
 from .host import how_it_ended, is_stopped
 from .interrupts import Interrupts
-from .server import Ended, Forked, Request
+from .server import Request
 from .worker import Raised, Refused, Surroundings, WorkerLine
 
 _START_S = 300.0  # for the server to fork a worker, on a cold disk of a busy machine
@@ -72,12 +72,12 @@ class Worker:
             except (EOFError, ConnectionError):
                 self._kill_group()
                 raise WorkerError(self._server.exit_report()) from None
-            if isinstance(news, Forked):
-                self.pid = news.pid
-            elif isinstance(news, Ended):
-                self.code = news.code
+            if isinstance(news, OSError):
+                raise news
+            if self.pid == 0:
+                self.pid = news
             else:
-                raise OSError(news.errno, os.strerror(news.errno))
+                self.code = news
             return True
 
     def _kill_group(self) -> None:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from . import pickling
 from .host import num_cores
-from .namespaces import enter
 from .worker import WorkerLine, flush
 
 _LATER_S = 10.0  # the group waits longer than the caller, whose error says more
@@ -47,13 +46,6 @@ class Failure(NamedTuple):
     is_lost_peer: bool = False  # as if another rank has failed before
 
 
-class Network(NamedTuple):
-    """A network namespace and the interface in it."""
-
-    path: str
-    interface: str
-
-
 @dataclass(frozen=True)
 class Rank:
     """The work of all ranks."""
@@ -64,14 +56,12 @@ class Rank:
     backend: str
     timeout_s: float
     folder: Path  # where ranks meet, and for results
-    networks: tuple[Network, ...]  # of each rank, or none if all ranks are in the caller's network
+    before: Callable[[int], object] | None  # is called with the number of the rank before anything is connected
 
     def __call__(self, values: WorkerLine, rank: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        if self.networks:
-            network = self.networks[rank]
-            os.environ["GLOO_SOCKET_IFNAME"] = network.interface
-            enter(network.path)  # before anything is connected
+        if self.before is not None:
+            self.before(rank)
         _talk_over_loopback()
         try:
             values.send(self._run(rank))

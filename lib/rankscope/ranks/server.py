@@ -38,30 +38,15 @@ _NUM_DESCRIPTORS = 4  # of a request: the line, the connection for values, stdou
 
 
 class Request(NamedTuple):
-    """The first message on a worker's line: what to import before the worker is forked, and its work."""
+    """The first message on a worker's line: what to import before the worker is forked, and its work.
+
+    The server answers with the worker's process id, or the OSError of the fork, and at the end with its exit code.
+    """
 
     modules: list[str]
     folder: Path
     name: str
     number: int
-
-
-class Forked(NamedTuple):
-    """The worker runs."""
-
-    pid: int
-
-
-class NotForked(NamedTuple):
-    """The worker cannot be forked."""
-
-    errno: int
-
-
-class Ended(NamedTuple):
-    """The exit report of a worker: its exit code, negative for a signal."""
-
-    code: int
 
 
 def serve(descriptor: str, *folders: str) -> None:
@@ -80,25 +65,23 @@ def serve(descriptor: str, *folders: str) -> None:
 class _Server:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._pids: dict[Connection, int] = {}  # by the line to the owner, until either side ends
-        self._lines: dict[int, Connection] = {}  # by process id, until the worker has been waited for
+        self._lines: dict[int, Connection] = {}  # to the owner, by the process id of the worker
         self._woken, self._wake = os.pipe()  # Python writes to it when a worker ends
-        os.set_blocking(self._woken, False)
         os.set_blocking(self._wake, False)
         os.set_inheritable(control.fileno(), False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored would wake nobody
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self) -> None:
         """Serve until the owner is gone."""
         while True:
-            ready = wait([self._control, self._woken, *self._pids])
+            ready = wait([self._control, self._woken, *self._lines.values()])
             if self._woken in ready:
                 os.read(self._woken, 4096)
             self._reap()  # first, so that a worker which has ended by itself is reported as such
-            for line in list(self._pids):
+            for pid, line in list(self._lines.items()):
                 if line in ready:
-                    self._obey(line)
+                    self._obey(pid, line)
             if self._control in ready:
                 _, descriptors, _, _ = socket.recv_fds(self._control, 1, _NUM_DESCRIPTORS)
                 if not descriptors:
@@ -110,23 +93,18 @@ class _Server:
         try:
             request: Request = line.recv()
             _import(request.modules)
-            if line.poll():  # the owner has given up meanwhile
-                line.close()
-            else:
+            if not line.poll():  # otherwise the owner has given up meanwhile
                 self._fork(line, request, descriptors[1:])
-        except (EOFError, ConnectionError):  # the owner is gone
-            line.close()
+        except OSError as error:
+            _tell(line, error)
+        except EOFError:  # the owner is gone
+            pass
         finally:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
 
     def _fork(self, line: Connection, request: Request, descriptors: list[int]) -> None:
-        try:
-            pid = os.fork()
-        except OSError as error:
-            line.send(NotForked(error.errno or 0))
-            line.close()
-            return
+        pid = os.fork()
         if pid == 0:
             try:
                 self._become_worker(line, request, *descriptors)
@@ -136,9 +114,8 @@ class _Server:
                 os._exit(1)
         with contextlib.suppress(OSError):  # the worker does so, too: whoever is first
             os.setpgid(pid, pid)
-        self._pids[line] = pid
         self._lines[pid] = line
-        _tell(line, Forked(pid))
+        _tell(line, pid)
 
     def _become_worker(self, line: Connection, request: Request, connection: int, out: int, err: int) -> None:
         """In the forked process: close all that is the server's, and work."""
@@ -155,14 +132,15 @@ class _Server:
         os.close(err)
         be_worker(Connection(connection), os.getppid(), request.folder, request.name, request.number)
 
-    def _obey(self, line: Connection) -> None:
+    def _obey(self, pid: int, line: Connection) -> None:
         """Send the worker the signal that the owner asks for; kill it if the owner has closed the line."""
-        pid = self._pids[line]
         try:
             number = line.recv()
         except (EOFError, ConnectionError):
-            number = signal.SIGKILL
-            del self._pids[line]
+            _kill_group(pid)
+            os.waitpid(pid, 0)
+            del self._lines[pid]
+            return
         if number == signal.SIGKILL:
             _kill_group(pid)
         else:
@@ -178,12 +156,9 @@ class _Server:
             if pid == 0:
                 return
             line = self._lines.pop(pid, None)
-            if line is None:  # a process that an import has started
-                continue
-            _kill_group(pid)  # what it has started
-            _tell(line, Ended(os.waitstatus_to_exitcode(status)))
-            self._pids.pop(line, None)
-            line.close()
+            if line is not None:  # and not a process that an import has started
+                _kill_group(pid)  # what it has started
+                _tell(line, os.waitstatus_to_exitcode(status))
 
     def kill_all(self) -> None:
         """Kill all workers, and wait until they are gone."""
@@ -208,6 +183,6 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _tell(line: Connection, message: Forked | Ended) -> None:
+def _tell(line: Connection, message: int | OSError) -> None:
     with contextlib.suppress(OSError):  # nobody listens any more
         line.send(message)
