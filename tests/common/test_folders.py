@@ -15,7 +15,7 @@ import torch.distributed as dist
 from rankscope.common import folders
 from rankscope.ranks import fork_server, launch
 
-from ..strangers import contents, plant
+from ..foreign_folders import contents, plant
 
 MAKE = """
 import sys

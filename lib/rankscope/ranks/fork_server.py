@@ -93,7 +93,10 @@ class ForkServer:
         self._process.wait()
 
     def close(self) -> None:
-        """End it and wait; in a process that was forked from its owner, only close what was inherited."""
+        """End it and wait; in a process that was forked from its owner, only close what was inherited.
+
+        The server ends when nobody holds the other end of its socket any more.
+        """
         self._control.close()
         if self._owner != os.getpid():
             self._process.returncode = 0  # it is not ours to wait for

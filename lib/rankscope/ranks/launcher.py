@@ -235,10 +235,8 @@ class _RunningRanks:
 
     def _give_up(self, timeout_s: float) -> NoReturn:
         late = sorted(self._running)
-        if len(late) == 1:
-            names = f"rank {late[0]} has"
-        else:
-            names = f"ranks {', '.join(map(str, late))} have"
+        numbers = ", ".join(map(str, late))
+        names = f"ranks {numbers} have" if len(late) > 1 else f"rank {numbers} has"
         stacks = describe_stacks([self._ranks[rank] for rank in late])
         lines = [f"{names} not returned after {timeout_s:g} s (timeout_s)"]
         lines += [f"rank {rank} {stack}" for rank, stack in zip(late, stacks, strict=True)]

@@ -134,7 +134,7 @@ class Worker:
         self._request(signal.SIGKILL)
         values = self.values.connection.fileno()
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(values)) as end:
-            end.shutdown(socket.SHUT_RDWR)  # the answer comes to an end even if the server is stopped (SIGSTOP)
+            end.shutdown(socket.SHUT_RDWR)  # for the case that the server is stopped (SIGSTOP) and kills nobody
 
     def _request(self, number: int) -> None:
         with contextlib.suppress(OSError):  # it has ended, or the server has
@@ -148,7 +148,7 @@ class Worker:
 def _limit_waiting(connection: Connection, timeout_s: float) -> None:
     """Let sending and receiving raise BlockingIOError after that time.
 
-    `Connection.poll` would limit receiving only, and a stopped worker also keeps the owner from sending much.
+    `Connection.poll` would limit receiving only, but one also waits for a stopped worker when sending it much.
     """
     microseconds = round(timeout_s * 1e6)
     limit = struct.pack("ll", *divmod(microseconds, 1_000_000))

@@ -4,16 +4,18 @@ A worker that is forked from it starts fast, and inherits no pipes, threads, scr
 worker leads a process group, which is killed when the worker ends, when the owner asks for it or closes the worker's
 line, and when the owner ends. If the server itself is killed, so are the workers.
 
-This began as multiprocessing's own forkserver with preloading. That server does not do what these tests ask for:
+It was tried with multiprocessing's forkserver and preloading instead. With that server the following tests fail:
 
-- It executes a socket.py or pickle.py of the working directory when it starts, and the owner's script in each rank
-  (`test_no_file_in_the_working_directory_passes_for_a_library`, `test_a_script_needs_no_guard_…`).
-- If the owner is killed, a stopped rank and all that ranks have started live on, and so does the server as long as one
-  of them holds its pipe; nobody deletes their folders (`test_a_stopped_rank_and_what_ranks_have_started_end_…`,
-  `test_memory_goes_with_an_owner_that_is_killed`).
-- It imports nothing after its start, so each rank imports what a function of this library needs
-  (`test_ranks_are_forked_with_what_they_are_sent_of_this_library`).
-- It ends, with all workers, if a single fork fails, and a program shares it with its own use of multiprocessing.
+- It executes a socket.py or pickle.py of the working directory when it starts, and the owner's script in each rank:
+  `test_no_file_in_the_working_directory_passes_for_a_library`, `test_a_script_needs_no_guard_…`.
+- If the owner is killed while a rank is stopped, all ranks, what they have started, and the server live on, as each
+  rank holds the pipe at whose end the server would leave. Nobody deletes their folders:
+  `test_a_stopped_rank_and_what_ranks_have_started_end_…`, `test_memory_goes_with_an_owner_that_is_killed`.
+- It imports nothing after its start, so each rank imports what a function of this library needs. Eight ranks that use
+  `rankscope.train` take five times as long: `test_ranks_are_forked_with_what_they_are_sent_of_this_library`.
+- It ends if a single fork fails: `test_a_fork_that_fails_is_one_error_and_the_server_goes_on`.
+
+A program shares that server with its own use of multiprocessing, and a private one is not a documented interface.
 """
 
 from __future__ import annotations
