@@ -134,6 +134,24 @@ launch(functions.stop_with_a_process, 2, (sys.argv[1],))
     assert gone([server, *functions.noted(notes)])
 
 
+def test_a_server_that_imports_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "endless_import.py").write_text("import time\nwhile True:\n    time.sleep(600)")
+    text = """
+from rankscope.ranks.pool import WorkerPool
+pool = WorkerPool("endless_import")
+print(pool.folder.parent, flush=True)
+pool.start(pool.pack(print), ["worker"])
+"""
+    command = script(tmp_path, text)
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout
+        memory = Path(owner.stdout.readline().strip())
+        (server,) = children(owner.pid)
+        owner.kill()
+    assert gone([server])
+    assert soon(lambda: not memory.exists())
+
+
 def test_a_fork_that_fails_is_one_error_and_the_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "failing_fork.py").write_text("""
 import os

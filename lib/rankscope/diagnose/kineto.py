@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from ..common.checks import count_of, several, whole
 from ..common.storage import StorageError
-from ..ranks.pool import Worker, WorkerPool
 from ..ranks.host import num_cores
+from ..ranks.pool import Worker, WorkerPool
 from ..ranks.worker import answer
 from ..timeline.events import TraceFile, is_ours, readable
 from ..timeline.timeline import Span, Timeline, Times, collective

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..common.checks import number, of_type, whole
-from ..ranks.pool import Worker, WorkerPool
 from ..ranks.errors import WorkerError
 from ..ranks.interrupts import Interrupts
+from ..ranks.pool import Worker, WorkerPool
 from ..ranks.worker import answer
 from ..sampling.assignment import Assignment
 from ..timeline import Recorder, Timeline

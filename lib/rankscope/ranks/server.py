@@ -36,6 +36,7 @@ from typing import NamedTuple
 from .stacks import DUMP
 from .worker import be_worker
 
+_ORPHANED_S = 0.5  # how often the server looks during an import whether its owner has ended
 _NUM_DESCRIPTORS = 4  # of a request: the line, the connection for values, stdout and stderr
 
 
@@ -67,6 +68,7 @@ def serve(descriptor: str, *folders: str) -> None:
 class _Server:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
+        self._owner = os.getppid()
         self._lines: dict[int, Connection] = {}  # to the owner, by the process id of the worker
         self._woken, self._wake = os.pipe()  # Python writes to it when a worker ends
         os.set_blocking(self._wake, False)
@@ -94,7 +96,7 @@ class _Server:
         line = Connection(descriptors[0])
         try:
             request: Request = line.recv()
-            _import(request.modules)
+            self._import(request.modules)
             if not line.poll():  # otherwise the owner has given up meanwhile
                 self._fork(line, request, descriptors[1:])
         except OSError as error:
@@ -104,6 +106,24 @@ class _Server:
         finally:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
+
+    def _import(self, modules: list[str]) -> None:
+        missing = [name for name in modules if name not in sys.modules]
+        if not missing:
+            return
+        signal.signal(signal.SIGALRM, self._leave_orphaned)
+        signal.setitimer(signal.ITIMER_REAL, _ORPHANED_S, _ORPHANED_S)
+        for name in missing:
+            import_module(name)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        gc.collect()
+        gc.freeze()  # collecting what all workers share would copy it
+
+    def _leave_orphaned(self, *_: object) -> None:
+        """End if the owner has ended: on a busy machine, an import of torch takes half a minute."""
+        if os.getppid() != self._owner:
+            raise SystemExit
 
     def _fork(self, line: Connection, request: Request, descriptors: list[int]) -> None:
         pid = os.fork()
@@ -168,15 +188,6 @@ class _Server:
             _kill_group(pid)
         for pid in self._lines:
             os.waitpid(pid, 0)
-
-
-def _import(modules: list[str]) -> None:
-    missing = [name for name in modules if name not in sys.modules]
-    for name in missing:
-        import_module(name)
-    if missing:
-        gc.collect()
-        gc.freeze()  # collecting what all workers share would copy it
 
 
 def _kill_group(pid: int) -> None:
