@@ -20,7 +20,7 @@ from ..common import folders
 from .host import how_it_ended
 from .server import Request, serve
 
-_COMMAND = f"import sys; sys.path[:] = sys.argv[4:]; from {serve.__module__} import serve; serve(*sys.argv[1:4])"
+_COMMAND = f"import sys; sys.path[:] = sys.argv[5:]; from {serve.__module__} import serve; serve(*sys.argv[1:5])"
 # Libraries of numpy's and torch's that start threads when they are imported. A process with threads must not fork.
 _THREAD_SETTINGS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _LEAVE_S = 1.0  # how long the server may take to end: it may be in the middle of an import
@@ -40,7 +40,7 @@ class ForkServer:
         if memory is not None:
             self.memory = folders.make_folder(memory)
         self._control, server_end = socket.socketpair()
-        arguments = [str(server_end.fileno()), str(self.folder), str(self.memory), *_search_path()]
+        arguments = [str(server_end.fileno()), str(self._owner), str(self.folder), str(self.memory), *_search_path()]
         with server_end, open(self.folder / "server.err", "wb") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", _COMMAND, *arguments],

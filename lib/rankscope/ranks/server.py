@@ -52,11 +52,11 @@ class Request(NamedTuple):
     number: int
 
 
-def serve(descriptor: str, *folders: str) -> None:
+def serve(descriptor: str, owner_pid: str, *folders: str) -> None:
     """Serve the owner at the other end of a socket; delete these folders when it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(DUMP, signal.SIG_IGN)  # a worker that has no handler yet must survive it
-    server = _Server(socket.socket(fileno=int(descriptor)))
+    server = _Server(socket.socket(fileno=int(descriptor)), int(owner_pid))
     try:
         server.run()
     finally:
@@ -66,9 +66,9 @@ def serve(descriptor: str, *folders: str) -> None:
 
 
 class _Server:
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, owner_pid: int) -> None:
         self._control = control
-        self._owner = os.getppid()
+        self._owner_pid = owner_pid
         self._lines: dict[int, Connection] = {}  # to the owner, by the process id of the worker
         self._woken, self._wake = os.pipe()  # Python writes to it when a worker ends
         os.set_blocking(self._wake, False)
@@ -122,7 +122,7 @@ class _Server:
 
     def _leave_orphaned(self, *_: object) -> None:
         """End if the owner has ended: on a busy machine, an import of torch takes half a minute."""
-        if os.getppid() != self._owner:
+        if os.getppid() != self._owner_pid:
             raise SystemExit
 
     def _fork(self, line: Connection, request: Request, descriptors: list[int]) -> None:
