@@ -33,7 +33,7 @@ from rankscope.box.measuring.plan import Protocol
 from rankscope.box.measuring.run import measure
 from rankscope.box.profile import Point
 from rankscope.cli.ending import interruptible
-from rankscope.ranks import RankError, crew
+from rankscope.ranks import RankError, fork_server
 
 from ..ports import free_port
 from ..processes import NOT_HANGING_S, alive, children, hears_hangups, soon
@@ -58,7 +58,7 @@ measure(sys.argv[1], {MANY}, num_ranks=2, report=lambda progress: print(progress
 @pytest.fixture(autouse=True)
 def _no_rank_is_left() -> Iterator[None]:
     yield
-    assert crew._current is None or soon(lambda: not children(crew._current.pid))
+    assert fork_server._current is None or soon(lambda: not children(fork_server._current.pid))
 
 
 def profile_command(path: Path, *words: str) -> tuple[int, str, str]:

@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from rankscope.pipeline import Lognormal, Pipeline, Stage, StageError, run, simulate
-from rankscope.ranks import crew
+from rankscope.ranks import pool
+from rankscope.ranks.fork_server import ForkServer
 from rankscope.sampling import Assignment, assign
 from rankscope.timeline import Recorder
 
@@ -387,8 +388,8 @@ def test_a_worker_that_hangs_is_named_with_its_item_and_where_it_stands():
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_killed_worker_is_named_at_once_each_time(ordered, monkeypatch):
     """No wait that only a deadline ends: each would take longer than this test may."""
-    ended = crew.Worker.ended
-    monkeypatch.setattr(crew.Worker, "ended", lambda self, within_s: ended(self, 1000 * within_s))
+    ended = pool.Worker.ended
+    monkeypatch.setattr(pool.Worker, "ended", lambda self, within_s: ended(self, 1000 * within_s))
     monkeypatch.setattr(run_module, "_GRACE_S", 1000.0)
     path = Pipeline(
         [Stage("die", fn=die_at_five, num_workers=2, ordered=ordered, processes=True), Stage("b", fn=double)]
@@ -423,7 +424,7 @@ def test_a_worker_killed_from_outside_while_it_waits_is_named(monkeypatch):
 SCRIPT = """
 import os, sys, time
 from rankscope.pipeline import Pipeline, Stage, run
-from rankscope.ranks import crew
+from rankscope.ranks import fork_server
 
 def work(value):
     if sys.argv[1] == "long":
@@ -434,7 +435,7 @@ def work(value):
 def tell(pid):
     print(f"{pid}\\n", end="", flush=True)  # in one piece: others write there, too
 
-print(crew.workshop().memory, flush=True)
+print(fork_server.fork_server().memory, flush=True)
 path = Pipeline([Stage("work", fn=work, num_workers=3, processes=True), Stage("tell", fn=tell)])
 try:
     run(path, range(100_000))
@@ -472,8 +473,8 @@ def test_ctrl_c_and_a_kill_leave_nothing_running(tmp_path, ending, items):
 
 
 def test_ctrl_c_in_the_middle_of_a_start_is_not_lost(monkeypatch):
-    fork, before = crew.Workshop.fork, signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(crew.Workshop, "fork", lambda *words: (interrupt(), fork(*words))[1])
+    fork, before = ForkServer.fork, signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(ForkServer, "fork", lambda *words: (interrupt(), fork(*words))[1])
     with pytest.raises(KeyboardInterrupt):
         run(Pipeline([Stage("work", fn=slowly, num_workers=3, processes=True)]), range(9))
     assert signal.getsignal(signal.SIGINT) is before

@@ -7,13 +7,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rankscope.ranks import crew as crew_module
-from rankscope.ranks import launch
-from rankscope.ranks.crew import Crew
+from rankscope.ranks import fork_server, launch
+from rankscope.ranks import pool as pool_module
+from rankscope.ranks.errors import WorkerError
+from rankscope.ranks.host import is_stopped
+from rankscope.ranks.pool import WorkerPool
+from rankscope.ranks.worker import answer
 
 from ..processes import NOT_HANGING_S, alive, children, gone, server_pid, soon
 from . import functions
@@ -85,16 +90,16 @@ def test_ctrl_c_is_heard_while_the_server_imports(tmp_path: Path, monkeypatch: p
             os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt), Crew("endless_import") as crew:
-        crew.start(crew.pack(functions.wait_long), ["worker"])
-    crew_module._close()  # as at the end of the process
+    with pytest.raises(KeyboardInterrupt), WorkerPool("endless_import") as pool:
+        pool.start(pool.pack(functions.wait_long), ["worker"])
+    fork_server._close()  # as at the end of the process
     assert not server_pid()
 
 
 def test_memory_goes_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     text = """
-from rankscope.ranks.crew import workshop
-memory = workshop().memory
+from rankscope.ranks.fork_server import fork_server
+memory = fork_server().memory
 (memory / "large").write_bytes(b"x" * 1000)
 print(memory, flush=True)
 input()
@@ -109,3 +114,96 @@ input()
         owner.kill()
     assert gone([server])
     assert soon(lambda: not memory.exists())
+
+
+def test_a_stopped_rank_and_what_ranks_have_started_end_with_an_owner_that_is_killed(tmp_path: Path) -> None:
+    text = """
+import sys
+from rankscope.ranks import launch
+from tests.ranks import functions
+launch(functions.stop_with_a_process, 2, (sys.argv[1],))
+"""
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    with subprocess.Popen([*script(tmp_path, text), str(notes)], env=ENVIRONMENT) as owner:
+        assert soon(lambda: len(functions.noted(notes)) == 4)
+        stopped = int((notes / "0").read_text())
+        assert soon(lambda: is_stopped(stopped))
+        (server,) = children(owner.pid)
+        owner.kill()
+    assert gone([server, *functions.noted(notes)])
+
+
+def test_a_server_that_imports_ends_with_an_owner_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "endless_import.py").write_text("import time\nwhile True:\n    time.sleep(600)")
+    text = """
+from rankscope.ranks.pool import WorkerPool
+pool = WorkerPool("endless_import")
+print(pool.folder.parent, flush=True)
+pool.start(pool.pack(print), ["worker"])
+"""
+    command = script(tmp_path, text)
+    with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout
+        memory = Path(owner.stdout.readline().strip())
+        (server,) = children(owner.pid)
+        owner.kill()
+    assert gone([server])
+    assert soon(lambda: not memory.exists())
+
+
+def test_a_fork_that_fails_is_one_error_and_the_server_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "failing_fork.py").write_text("""
+import os
+fork = os.fork
+def fail_once():
+    os.fork = fork
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+os.fork = fail_once
+""")
+    monkeypatch.syspath_prepend(tmp_path)
+    fork_server._close()  # the next one has this folder on its path
+    with WorkerPool("failing_fork") as pool:
+        work = pool.pack(partial(answer, str))
+        with pytest.raises(WorkerError, match="not all of worker could be started: BlockingIOError: .* unavailable"):
+            pool.start(work, ["worker"])
+        server = server_pid()
+        (worker,) = pool.start(work, ["worker"])
+        worker.ready()
+        assert worker.ask(3)[0] == "3"
+        assert server_pid() == server
+    fork_server._close()
+
+
+def test_a_stopped_worker_does_not_hold_up_who_sends_it_much() -> None:
+    with WorkerPool() as pool:
+        (worker,) = pool.start(pool.pack(partial(answer, len)), ["worker"], timeout_s=1.0)
+        worker.ready()
+        os.kill(worker.pid, signal.SIGSTOP)
+        assert soon(lambda: is_stopped(worker.pid))
+        with pytest.raises(WorkerError, match=r"has not answered after 1 s \(timeout_s\): it is stopped \(SIGSTOP\)"):
+            worker.ask(b"more than a socket takes" * 1_000_000)
+
+
+def test_who_waits_for_a_worker_that_is_terminated_gets_an_error_though_the_server_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            worker.ask(600)
+        except WorkerError as error:
+            errors.append(error)
+
+    monkeypatch.setattr(pool_module, "_STOP_S", 0.2)
+    with WorkerPool() as pool:
+        (worker,) = pool.start(pool.pack(partial(answer, time.sleep)), ["worker"])
+        worker.ready()
+        thread = threading.Thread(target=ask)
+        thread.start()
+        os.kill(server_pid(), signal.SIGSTOP)
+        worker.terminate()
+        thread.join(NOT_HANGING_S)
+        assert errors
+    assert gone([worker.pid])

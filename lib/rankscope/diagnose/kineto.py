@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from ..common.checks import count_of, several, whole
 from ..common.storage import StorageError
-from ..ranks.crew import Crew, Worker
 from ..ranks.host import num_cores
+from ..ranks.pool import Worker, WorkerPool
 from ..ranks.worker import answer
 from ..timeline.events import TraceFile, is_ours, readable
 from .dumps import is_dump
@@ -102,9 +102,9 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
     num_workers = min(len(paths), num_cores())
     if num_workers == 1 or sum(path.stat().st_size for path in paths) < _IN_PARALLEL_BYTES:
         return [_reported(report, path, _read(path, len(paths))) for path in paths]
-    with Crew(in_memory=False) as crew, ThreadPoolExecutor(num_workers) as pool:
+    with WorkerPool(in_memory=False) as pool, ThreadPoolExecutor(num_workers) as threads:
         labels = [f"trace reader {number}" for number in range(num_workers)]
-        workers = crew.start(crew.pack(partial(answer, partial(_read_safely, len(paths)))), labels)
+        workers = pool.start(pool.pack(partial(answer, partial(_read_safely, len(paths)))), labels)
         free = queue.SimpleQueue[Worker]()
         for worker in workers:
             worker.ready()
@@ -120,7 +120,7 @@ def _read_all(paths: list[Path], report: Callable[[str], object]) -> list[_Trace
                 raise StorageError(path, result)
             return _reported(report, path, result)
 
-        return list(pool.map(ask, paths))
+        return list(threads.map(ask, paths))
 
 
 def _reported(report: Callable[[str], object], path: Path, result: _TraceOfFile) -> _TraceOfFile:

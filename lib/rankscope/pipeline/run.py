@@ -15,9 +15,9 @@ from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 from ..common.checks import number, of_type, whole
-from ..ranks.crew import Crew, Worker
 from ..ranks.errors import WorkerError
 from ..ranks.interrupts import Interrupts
+from ..ranks.pool import Worker, WorkerPool
 from ..ranks.worker import answer
 from ..sampling.assignment import Assignment
 from ..timeline import Recorder, Timeline
@@ -76,9 +76,9 @@ def run(
     prepared = [_PipelineExecution(pipeline, items, seed, spans)]
     del spans
     with_processes = any(stage.processes and stage.fn for stage in pipeline.stages)
-    with Crew("torch" if "torch" in sys.modules else "") if with_processes else nullcontext() as crew:
-        if crew:
-            prepared[0].start_processes(crew, timeout_s)
+    with WorkerPool("torch" if "torch" in sys.modules else "") if with_processes else nullcontext() as pool:
+        if pool:
+            prepared[0].start_processes(pool, timeout_s)
         with Interrupts() as interrupts:  # until everything of this run is deleted, such as its own recorder
             return _executed(prepared.pop(), interrupts)
 
@@ -168,15 +168,15 @@ class _PipelineExecution:
         self._stopped = False
         self._finished = False
 
-    def start_processes(self, crew: Crew, timeout_s: float) -> None:
+    def start_processes(self, pool: WorkerPool, timeout_s: float) -> None:
         """Start those of all stages, and wait until they are ready."""
         for place, stage in enumerate(self.stages):
             if stage.processes and stage.fn:
                 with _starting(stage):
-                    name = crew.pack(partial(answer, stage.fn))
+                    name = pool.pack(partial(answer, stage.fn))
                     labels = [f"worker {worker}" for worker in range(stage.num_workers)]
                     for path in self.paths:
-                        self._workers[path, place] = crew.start(name, labels, timeout_s=timeout_s)
+                        self._workers[path, place] = pool.start(name, labels, timeout_s=timeout_s)
         for (_, place), workers in self._workers.items():
             with _starting(self.stages[place]):
                 for worker in workers:
@@ -315,9 +315,9 @@ class _PipelineExecution:
             for worker in alive.keys() & ready:
                 if worker.listen() and worker.code is not None:
                     path, place = alive.pop(worker)
-                    worker.hang_up()  # its thread, if it has an item there, fails on that
+                    worker.terminate()  # its thread, if it has an item there, fails on that
                     if worker not in self._busy:
-                        error = WorkerError(worker.obituary())
+                        error = WorkerError(worker.exit_report())
                         self._fail(self._failed(path.recorder, self.stages[place].name, None, error), error)
 
     def _fail(self, error: StageError, cause: BaseException | None) -> None:
@@ -347,7 +347,7 @@ class _PipelineExecution:
         if not self._finished:
             self._stop()
             for worker in chain(*self._workers.values()):
-                worker.hang_up()
+                worker.terminate()
 
     def _join(self, threads: list[threading.Thread]) -> None:
         deadline = time.monotonic() + _GRACE_S

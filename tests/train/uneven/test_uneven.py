@@ -13,7 +13,7 @@ import torch
 from attrs import evolve
 from torch import nn
 
-from rankscope.ranks import RankError, crew
+from rankscope.ranks import RankError, fork_server
 from rankscope.sampling import Assignment, audit
 from rankscope.timeline import Recorder, Span, Timeline
 from rankscope.train import uneven
@@ -45,7 +45,7 @@ def run(handling: str = "join", epoch: Assignment = EPOCH, losses: Any = losses,
 @pytest.fixture(autouse=True)
 def _no_rank_is_left() -> Iterator[None]:
     yield
-    assert soon(lambda: not crew._current or not children(crew._current.pid))
+    assert soon(lambda: not fork_server._current or not children(fork_server._current.pid))
 
 
 # ---- timelines
