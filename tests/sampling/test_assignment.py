@@ -23,7 +23,6 @@ from rankscope.sampling import (
     assign,
     shard_files,
 )
-from rankscope.sampling.kinds import SAMPLERS
 
 
 class WhoReads(Dataset):
