@@ -15,23 +15,23 @@ _DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
 
 
-class _Unit(NamedTuple):
+class _NamedUnit(NamedTuple):
     """A unit that a text can name: the quantity that it measures, and its size."""
 
     quantity: str
     scale: float
 
 
-def _units_by_name() -> Mapping[str, _Unit]:
-    units = {"": _Unit("number", 1.0), "%": _Unit("number", 0.01), "us": _Unit("time", 1e-6)}
+def _units_by_name() -> Mapping[str, _NamedUnit]:
+    units = {"": _NamedUnit("number", 1.0), "%": _NamedUnit("number", 0.01), "us": _NamedUnit("time", 1e-6)}
     for scale, name in _SECONDS:
-        units[name] = _Unit("time", scale)
+        units[name] = _NamedUnit("time", scale)
     for scale, name in (*_DECIMAL, *_BINARY):
-        units[name] = _Unit("bytes", scale)
+        units[name] = _NamedUnit("bytes", scale)
     for scale, name in _RATES:
-        units[name] = _Unit("rate", scale)
+        units[name] = _NamedUnit("rate", scale)
     for scale, name in _BINARY:
-        units[f"{name}/s"] = _Unit("rate", scale)
+        units[f"{name}/s"] = _NamedUnit("rate", scale)
     return MappingProxyType(units)
 
 
@@ -184,8 +184,8 @@ def _parsed_amount(text: str, unit: str) -> float | None:
     stated_unit = match[2] or unit
     if unit not in _UNITS and stated_unit == unit.removesuffix("s"):  # the singular, as in "1 rank"
         return float(match[1].replace(",", ""))
-    expected = _UNITS.get(unit, _Unit(unit, 1.0))
-    stated = _UNITS.get(stated_unit, _Unit(stated_unit, 1.0))
+    expected = _UNITS.get(unit, _NamedUnit(unit, 1.0))
+    stated = _UNITS.get(stated_unit, _NamedUnit(stated_unit, 1.0))
     if stated.quantity != expected.quantity:
         return None
     return float(match[1].replace(",", "")) * (stated.scale / expected.scale)

@@ -30,7 +30,7 @@ _GRACE_S = 5.0  # for the threads that are in the middle of an item when a run i
 _LISTEN_S = 1.0  # between two looks at the processes: a signal just before the waiting begins is noticed only after it
 
 
-class Result(NamedTuple):
+class WorkResult(NamedTuple):
     """The result of a stage's work on an item, and when the work began and ended."""
 
     value: Any
@@ -38,7 +38,7 @@ class Result(NamedTuple):
     stop_ns: int
 
 
-Work = Callable[[Item], Result]
+Work = Callable[[Item], WorkResult]
 
 
 def run(
@@ -220,9 +220,9 @@ class _PipelineExecution:
                     loop = partial(self._in_turn, turns, lane)
                 yield threading.Thread(target=self._serve, args=(path, place, loop, lane), name=name, daemon=True)
 
-    def _ask(self, worker: Worker, item: Item) -> Result:
+    def _ask(self, worker: Worker, item: Item) -> WorkResult:
         self._busy.add(worker)
-        result = Result(*worker.ask(item.value))
+        result = WorkResult(*worker.ask(item.value))
         self._busy.discard(worker)
         return result
 
@@ -375,10 +375,10 @@ def _starting(stage: Stage) -> Iterator[None]:
 def _call(fn: Callable[[Any], Any]) -> Work:
     """Return work that calls a function."""
 
-    def work(item: Item) -> Result:
+    def work(item: Item) -> WorkResult:
         start_ns = _now()
         value = fn(item.value)
-        return Result(value, start_ns, _now())
+        return WorkResult(value, start_ns, _now())
 
     return work
 
@@ -390,7 +390,7 @@ def _sleep(times_s: list[float]) -> Work:
     """
     late_ns = 0
 
-    def work(item: Item) -> Result:
+    def work(item: Item) -> WorkResult:
         nonlocal late_ns
         start_ns = _now()
         due_ns = start_ns + round(times_s[item.place] * 1e9) - late_ns
@@ -398,7 +398,7 @@ def _sleep(times_s: list[float]) -> Work:
             time.sleep((due_ns - start_ns) / 1e9)
         stop_ns = _now()
         late_ns = stop_ns - due_ns
-        return Result(item.value, start_ns, stop_ns)
+        return WorkResult(item.value, start_ns, stop_ns)
 
     return work
 

@@ -141,7 +141,7 @@ class _StagedLeaf(NamedTuple):
     uses_copy_stream: bool
 
 
-class _Arrival(NamedTuple):
+class _BatchInFlight(NamedTuple):
     """A batch whose copy has been started."""
 
     item: int
@@ -150,7 +150,7 @@ class _Arrival(NamedTuple):
     done: Any  # the event after the copy
 
 
-class _Step(NamedTuple):
+class _EnqueuedStep(NamedTuple):
     """A step that was enqueued, with the events before and after it."""
 
     item: int
@@ -173,10 +173,10 @@ class _Ahead:
         self._cuda = cuda
         self._num_ahead = num_ahead
         self._numbers = numbers
-        self._arrivals: deque[_Arrival] = deque()
+        self._arrivals: deque[_BatchInFlight] = deque()
         self._error: Exception | None = None  # of the loader or of a copy: raised after the batches before it
         self._ring = deque(_Slot() for _ in range(num_ahead + 1))  # least recently used first
-        self._steps: deque[_Step] = deque()
+        self._steps: deque[_EnqueuedStep] = deque()
         self._recorder = recorder
         self._is_timed = recorder is not None
         self._clock: Callable[[Any], int] | None = None
@@ -198,7 +198,7 @@ class _Ahead:
                 batch = [self._receive()]
                 begun = self._cuda.mark(True) if self._is_timed else None
                 yield batch.pop()  # so that this generator keeps no reference to it
-                self._steps.append(_Step(item, begun, self._cuda.mark(self._is_timed)))
+                self._steps.append(_EnqueuedStep(item, begun, self._cuda.mark(self._is_timed)))
         finally:
             self._finish()
 
@@ -223,7 +223,7 @@ class _Ahead:
         finally:
             self._error = None  # its traceback refers to this frame, which would be a cycle
 
-    def _send(self, batch: Any) -> _Arrival:
+    def _send(self, batch: Any) -> _BatchInFlight:
         """Start copying a batch."""
         slot = self._ring[0]
         self._ring.rotate(-1)
@@ -242,7 +242,7 @@ class _Ahead:
         copied = [target for leaf, target in zip(staged, moved, strict=True) if leaf.uses_copy_stream]
         next_moved = iter(moved)
         batch_on_device = mapped(batch, lambda _: next(next_moved))  # visits the leaves in the same order
-        return _Arrival(slot.item, batch_on_device, copied, slot.done)
+        return _BatchInFlight(slot.item, batch_on_device, copied, slot.done)
 
     def _stage(self, leaf: Any, slot: _Slot) -> _StagedLeaf:
         """Bring a leaf into pinned memory, or to the device if it cannot use the copy stream."""

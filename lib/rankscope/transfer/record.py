@@ -43,7 +43,7 @@ _WORK = {"kernel": "kernel", "gpu_memset": "memset"}  # kinds, by the trace's ca
 _COPIES = {"Memcpy HtoD": H2D, "Memcpy DtoH": "d2h"}  # kinds, by the beginnings of the trace's names
 
 
-class Reading(NamedTuple):
+class TraceClockReading(NamedTuple):
     """Our clock in seconds before a range "rankscope: clock" of the profiler, in it, and after it."""
 
     before_s: float
@@ -122,7 +122,7 @@ class _StepsRecording:
     host: Recorder = field(default_factory=Recorder)
     copies: Recorder = field(default_factory=Recorder)  # of a prefetcher
     events: list[_PhaseEvents] = field(default_factory=list)
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[TraceClockReading] = field(default_factory=list)
 
     def recorded(self, loader: Iterable[Any], num_batches: int | None, copies: bool) -> RecordedSteps:
         """Train and return both recordings; with `copies`, a step has a phase "copy"."""
@@ -206,7 +206,7 @@ class _StepsRecording:
             before_ns = _now()
             with record_function(CLOCK):
                 inside_ns = _now()
-            self.readings.append(Reading(before_ns / 1e9, inside_ns / 1e9, _now() / 1e9))
+            self.readings.append(TraceClockReading(before_ns / 1e9, inside_ns / 1e9, _now() / 1e9))
 
     def _on_gpu(self, read: Callable[[Any], int]) -> list[Timeline]:
         """Return the phases as the device ran them, and the copies of a prefetcher."""
@@ -228,7 +228,7 @@ def _without_end(timeline: Timeline, num_steps: int) -> Timeline:
 # ---- the profiler's trace
 
 
-def read_steps(path: str | os.PathLike[str], readings: Sequence[Reading]) -> tuple[Timeline, float]:
+def read_steps(path: str | os.PathLike[str], readings: Sequence[TraceClockReading]) -> tuple[Timeline, float]:
     """Return the phases and the GPU's work from a trace, on the clock of `readings`, and the clock's uncertainty.
 
     A range "rankscope: clock" starts between the first and the second time of its reading, and ends between the second
@@ -264,7 +264,7 @@ def _gpu_kind(category: str, name: str) -> str | None:
     return "d2d"
 
 
-def _offset_s(ranges: Timeline, readings: Sequence[Reading]) -> tuple[float, float]:
+def _offset_s(ranges: Timeline, readings: Sequence[TraceClockReading]) -> tuple[float, float]:
     """Return the offset to add to the trace's times, and its uncertainty."""
     if len(ranges) != len(readings) or not readings:
         raise RuntimeError(f"torch.profiler recorded {len(ranges)} of {len(readings)} ranges that set its clock")
