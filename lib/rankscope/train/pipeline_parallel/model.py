@@ -108,7 +108,7 @@ def kind_of(action: Action) -> str:
     return name
 
 
-class _MessageTimes(NamedTuple):
+class _PipelineMessage(NamedTuple):
     start: Any
     stop: Any
 
@@ -120,7 +120,7 @@ class _TimedPass(NamedTuple):
     action: Action
     start: Any
     stop: Any
-    message: _MessageTimes | None
+    message: _PipelineMessage | None
 
 
 def _passes(
@@ -142,7 +142,7 @@ def _passes(
             begin = max(stop, port_free[rank])
             available = begin + message_time
             port_free[rank] = available
-            message = _MessageTimes(begin, available)
+            message = _PipelineMessage(begin, available)
         arrivals[StagePass(_next_stage(stage, action), action.kind, action.microbatch)] = available
         yield _TimedPass(rank, action, start, stop, message)
 
