@@ -61,7 +61,7 @@ class _Lanes(NamedTuple):
     names: tuple[str, ...]
 
 
-def _timeline(events: KinetoEvents, rank: int, calls: _Calls, gradients: EventColumns) -> Timeline:
+def _timeline(events: KinetoEvents, rank: int, calls: _EventCalls, gradients: EventColumns) -> Timeline:
     roles = events.roles
     is_drawn = np.array([role.role not in _NOT_DRAWN for role in roles])[events.columns.code]
     is_drawn[gradients.place] = True
@@ -228,14 +228,14 @@ class _CallParts(NamedTuple):
     places: list[int]  # of its events
 
 
-class _Calls(NamedTuple):
+class _EventCalls(NamedTuple):
     """The collectives, and for each event the place of its call, or -1."""
 
     calls: Calls
     call_of: Ints
 
 
-def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _Calls:
+def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _EventCalls:
     kernels = events.of("nccl")
     started = _starts_on_cpu(kernels, events.of("runtime"))
     launches = _launches_without_kernels(events, started)
@@ -263,7 +263,7 @@ def _calls(events: KinetoEvents, groups: tuple[str, ...]) -> _Calls:
         tuple(group_places),
         tuple(kind_places),
     )
-    return _Calls(calls, call_of)
+    return _EventCalls(calls, call_of)
 
 
 def _call(events: KinetoEvents, place: int, around: list[int], launch_s: float) -> _CallParts:

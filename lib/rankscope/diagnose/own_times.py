@@ -97,7 +97,7 @@ def own_times(trace: Trace) -> OwnTimes:
 # ---- when the rank works
 
 
-class _Work(NamedTuple):
+class _WorkTimes(NamedTuple):
     """When a rank works: by phase, on the host and on the GPU, and by what the streams of the GPU run."""
 
     host: dict[str, Intervals]
@@ -108,7 +108,7 @@ class _Work(NamedTuple):
     is_on_gpu: bool
 
 
-def _work(spans: Timeline, collectives: Sequence[str]) -> _Work:
+def _work(spans: Timeline, collectives: Sequence[str]) -> _WorkTimes:
     main = spans.select(lane="main")
     host = {phase: _merged(main, phase) for phase in PHASES}
     host["backward"] = _merged(spans, "backward", "unpack")  # autograd has threads of its own
@@ -116,7 +116,7 @@ def _work(spans: Timeline, collectives: Sequence[str]) -> _Work:
     gpu = {phase: _merged(on_gpu, phase) for phase in PHASES}
     streams = spans.select(lane=[lane for lane in spans.lanes if lane.startswith("stream ")])
     computing = streams.select(kind=[kind for kind in streams.kinds if kind not in collectives])
-    return _Work(
+    return _WorkTimes(
         host=host,
         gpu=gpu,
         streams=_merged(computing, *computing.kinds),
@@ -214,7 +214,7 @@ class _Slices(NamedTuple):
         return totals.astype(float).reshape(-1, len(PHASES))[:-1]
 
 
-def _slices(work: _Work, calls: _CallTimes, windows: _Windows) -> _Slices:
+def _slices(work: _WorkTimes, calls: _CallTimes, windows: _Windows) -> _Slices:
     start_s, started_phase = _starts_of_phases(work.host)
 
     # A collective that is not waited for at the end blocks the host, until that goes on with another phase.
@@ -261,7 +261,7 @@ def _starts_of_phases(host: dict[str, Intervals]) -> tuple[Seconds, Ints]:
     return start_s[order], place[order]
 
 
-def _phases(middle_s: Seconds, work: _Work, gpu_works: Bools) -> Ints:
+def _phases(middle_s: Seconds, work: _WorkTimes, gpu_works: Bools) -> Ints:
     """Return the phase of each slice. The last assignment decides: what the GPU works on counts before the host's."""
     phase = np.full(middle_s.size, _HOST)
     for place, name in enumerate(PHASES):
@@ -282,7 +282,7 @@ def _row_of_each_call(calls: _CallTimes, windows: _Windows, num_steps: int) -> I
     return np.where(calls.has_ended, row_of_step[calls.step], -1)
 
 
-def _phase_of_each_call(calls: _CallTimes, work: _Work, slices: _Slices) -> Ints:
+def _phase_of_each_call(calls: _CallTimes, work: _WorkTimes, slices: _Slices) -> Ints:
     """Return the phase in which each call was launched."""
     place = np.searchsorted(slices.edge_s, calls.launch_s, side="right") - 1
     phase = np.append(slices.phase, _HOST)[place]

@@ -53,7 +53,7 @@ class _Marks:
 
 
 def _mark_late_arrivals(
-    marks: _Marks, slices: Sequence[_Slices], traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis
+    marks: _Marks, slices: Sequence[_CallSpans], traces: Sequence[Trace], joined: Joined, diagnosis: JobDiagnosis
 ) -> None:
     """Mark the first late collective of each rank in each step, with arrows to the ranks that wait there."""
     seen = set[tuple[int, int]]()
@@ -100,14 +100,14 @@ def _mark_culprits(marks: _Marks, spans: Timeline, diagnosis: JobDiagnosis) -> N
                 marks.add("i", words, step, step.start_s, s="g")
 
 
-class _Slices(NamedTuple):
+class _CallSpans(NamedTuple):
     """The spans of a rank's collectives, by their places in its calls."""
 
     arrivals: dict[int, Span]  # the span that asks for the call, on the GPU and without such a span that of its work
     work: dict[int, Span]
 
 
-def _slices(timeline: Timeline) -> _Slices:
+def _slices(timeline: Timeline) -> _CallSpans:
     launches = {span.item: span for span in timeline.select(kind="launch") if span.item >= 0}
     work = {span.item: span for span in timeline.select(kind=Timeline.COMMUNICATION) if span.item >= 0}
     arrivals = dict(work)
@@ -115,7 +115,7 @@ def _slices(timeline: Timeline) -> _Slices:
         is_on_gpu = place in work and work[place].lane.startswith("stream")
         if not is_on_gpu:
             arrivals[place] = launch
-    return _Slices(arrivals, work)
+    return _CallSpans(arrivals, work)
 
 
 def _inside(span: Span, at_s: float) -> float:

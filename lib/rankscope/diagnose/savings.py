@@ -143,12 +143,12 @@ def what_if(
     missed_s = step_s - modelled_s
     caps = _caps(local, cost, contention, caps_mb, missed_s)
     changes = [_best_cap(caps, recorded, step_s)]
-    changes.append(_Change(f"a link {_FASTER} times as fast", model_s(_FASTER) + missed_s))
+    changes.append(_Effect(f"a link {_FASTER} times as fast", model_s(_FASTER) + missed_s))
     without_allreduces_s = local.forward_s + local.backward_s + missed_s
-    changes.append(_Change("allreduces that take no time (lower bound)", without_allreduces_s))
+    changes.append(_Effect("allreduces that take no time (lower bound)", without_allreduces_s))
     if recorded.loader_s.any():
         saved_s = recorded.begin_s.max(axis=1) - (recorded.begin_s - recorded.loader_s).max(axis=1)
-        changes.append(_Change("a loader that never keeps a rank waiting", step_s - float(np.median(saved_s))))
+        changes.append(_Effect("a loader that never keeps a rank waiting", step_s - float(np.median(saved_s))))
     if diagnosis:
         changes += _mended(diagnosis, step_s)
     answers = []
@@ -158,7 +158,7 @@ def what_if(
     return SavingsForecast(step_s, modelled_s, local, cost, contention, caps, tuple(answers), recorded.skipped_steps)
 
 
-class _Change(NamedTuple):
+class _Effect(NamedTuple):
     """A change in words, and the seconds of a step with it, by the model."""
 
     what: str
@@ -174,16 +174,16 @@ def _caps(
     return tuple(cap._replace(step_s=max(cap.step_s + missed_s, 0.0)) for cap in candidates)
 
 
-def _best_cap(caps: Sequence[CapCandidate], recorded: _StepsOfShape, step_s: float) -> _Change:
+def _best_cap(caps: Sequence[CapCandidate], recorded: _StepsOfShape, step_s: float) -> _Effect:
     best = min(caps, key=lambda cap: cap.step_s)
     if best.step_s >= (1 - _WORTH) * step_s:
-        return _Change("the recorded bucket_cap_mb: no other saves 1 % or more", step_s)
+        return _Effect("the recorded bucket_cap_mb: no other saves 1 % or more", step_s)
     cap = "DDP's default cap" if best.bucket_cap_mb is None else f"bucket_cap_mb={best.bucket_cap_mb:g}"
     buckets = f"{count_of(best.num_buckets, 'bucket')} instead of {recorded.num_bytes.size}"
-    return _Change(f"{cap}, {buckets}", best.step_s)
+    return _Effect(f"{cap}, {buckets}", best.step_s)
 
 
-def _mended(diagnosis: JobDiagnosis, step_s: float) -> list[_Change]:
+def _mended(diagnosis: JobDiagnosis, step_s: float) -> list[_Effect]:
     """A step without each culprit; ranks that are late together are taken out together."""
     changes = []
     for group in diagnosis.lateness.groups:
@@ -196,7 +196,7 @@ def _mended(diagnosis: JobDiagnosis, step_s: float) -> list[_Change]:
             cost_s = sum(culprit.cost_s for culprit in together)
             causes = ", ".join(dict.fromkeys(culprit.cause for culprit in together))
             change = f"{ranks} as fast as the others ({causes})"
-            changes.append(_Change(change, step_s * (1 - cost_s / diagnosis.step_s)))
+            changes.append(_Effect(change, step_s * (1 - cost_s / diagnosis.step_s)))
     return changes
 
 

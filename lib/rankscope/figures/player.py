@@ -49,7 +49,7 @@ def shades_of(num_ranks: int) -> tuple[str, ...]:
     return (EMPTY, *ramp(np.arange(num_ranks) / max(1, num_ranks - 1)))
 
 
-class Boxes(NamedTuple):
+class ChunkBoxes(NamedTuple):
     """The left and the top edge of each chunk, and the width and the height of all."""
 
     left: FloatArray
@@ -125,12 +125,12 @@ class Strip:
         return rank.ravel(), chunk.ravel()
 
     @cached_property
-    def boxes(self) -> Boxes:
+    def boxes(self) -> ChunkBoxes:
         pad_px = min(2.5, 0.12 * self.cell_px)
         height = 0.76 * self.row_px
         rank, chunk = self.places
         left = chunk * self.cell_px + pad_px
-        return Boxes(left, self.y(rank) - height / 2, self.cell_px - 2 * pad_px, height)
+        return ChunkBoxes(left, self.y(rank) - height / 2, self.cell_px - 2 * pad_px, height)
 
     def looks(self, shares: Ints, chunk: Ints) -> tuple[list[str], list[str]]:
         """The colour of each chunk, and the text on it: how many shares it has, or the rank that it comes from."""
