@@ -20,8 +20,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import LONGEST
-
 ROOT = Path(__file__).parents[1]
 LIB = ROOT / "lib"
 NOTEBOOKS = ROOT / "notebooks"
@@ -240,7 +238,3 @@ def test_an_import_from_a_module_inside_a_package_is_caught(tmp_path: Path, line
     notebook = tmp_path / "deep.ipynb"
     notebook.write_text(json.dumps({"cells": [{"source": ["from rankscope.train.zero import memory\n", line]}]}))
     assert len(imports_of_modules(notebook, public_places(LIB))) == 1
-
-
-def test_the_files_that_tests_begin_with_are_there() -> None:
-    assert [name for name in LONGEST if not (ROOT / name).exists()] == []
