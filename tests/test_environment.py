@@ -70,7 +70,7 @@ def test_environment_asks_for_the_python_that_the_project_does() -> None:
     assert {f"python{PROJECT['requires-python']}", "pip"} <= {entry for entry in CONDA if isinstance(entry, str)}
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.skipif(os.environ.get("RANKSCOPE_OFFLINE") == "1", reason="RANKSCOPE_OFFLINE=1: asks the package index")
 def test_environment_resolves_to_what_is_tested(tmp_path: Path) -> None:
     """conda gives the pip section to pip in a file next to the yml. uv resolves that file in a tenth of pip's time."""
