@@ -104,7 +104,7 @@ def papermill(folder: Path, **parameters: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_the_five_paths_take_what_is_made_up_at_random(tmp_path: Path) -> None:
     draw = random.Random(SEED)
     values, box = made_up(draw), random_profile(draw)
