@@ -55,8 +55,8 @@ def text_problems(explorer: Explorer, states: Iterable[Any]) -> str:
     if not problems:
         return ""
     problems.append(
-        "A text must lie inside its picture, lie on no other text, and stand out from what is behind it: move, shorten or "
-        "recolour it where the picture is drawn."
+        "A text must lie inside its picture, lie on no other text, and stand out from what is behind it: move, shorten "
+        "or recolour it where the picture is drawn."
     )
     return "\n".join(problems)
 
