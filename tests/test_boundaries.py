@@ -164,7 +164,13 @@ def weight_problems(root: Path) -> list[str]:
 
 def test_only_modules_that_import_a_heavy_package_load_it() -> None:
     problems = weight_problems(LIB)
-    assert not problems, "\n".join(problems)
+    assert not problems, "\n".join(
+        [
+            *problems,
+            f"A module may load {', '.join(HEAVY)} only if it imports it itself, at its top. Move the import that "
+            "brings it into the function that needs it, or give the name to `lazy` in the package's __init__.py.",
+        ]
+    )
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -221,9 +227,13 @@ def public_names(root: Path) -> dict[str, list[str]]:
 @pytest.mark.parametrize("name", public_names(LIB))
 def test_every_public_name_is_there_and_in_dir(name: str) -> None:
     package = importlib.import_module(name)
-    assert set(package.__all__) <= set(dir(package))
+    missing = set(package.__all__) - set(dir(package))
+    assert not missing, (
+        f"dir({name}) lacks {sorted(missing)}, which {name}.__all__ lists: define or import each, name its module in "
+        "the call of `lazy`, or take it out of __all__."
+    )
     for public in package.__all__:
-        assert getattr(package, public) is not None
+        assert getattr(package, public) is not None, f"{name}.{public} is None: take it out of {name}.__all__."
 
 
 def imports_of_modules(notebook: Path, public: set[str]) -> list[str]:
@@ -240,8 +250,12 @@ def public_places(root: Path) -> set[str]:
 
 def test_notebooks_import_from_packages() -> None:
     public = public_places(LIB)
-    problems = {path.name: imports_of_modules(path, public) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
-    assert {name: places for name, places in problems.items() if places} == {}
+    for path in sorted(NOTEBOOKS.glob("*.ipynb")):
+        places = imports_of_modules(path, public)
+        assert not places, (
+            f"notebooks/{path.name} imports from {places}. Readers import from packages, and from modules with an "
+            "__all__: import from the package, or export the name there."
+        )
 
 
 @pytest.mark.parametrize(
