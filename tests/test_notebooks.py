@@ -132,8 +132,8 @@ def code(nb: Notebook) -> Iterator[str]:
     for number, cell in enumerate(code_cells(nb), start=1):
         if lengths[number - 1] > MAX_CELL_LINES:
             yield (
-                f"[{number}] has {lengths[number - 1]} lines, and may have {MAX_CELL_LINES}: divide it into steps, each "
-                "with its claim, or move code to the library"
+                f"[{number}] has {lengths[number - 1]} lines, and may have {MAX_CELL_LINES}: divide it into steps, "
+                "each with its claim, or move code to the library"
             )
         if INSTALLS.search(cell["source"]):
             yield f"[{number}] installs something or changes sys.path: leave both to make setup"
