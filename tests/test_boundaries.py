@@ -208,6 +208,20 @@ def test_a_module_that_imports_torch_loads_no_other_heavy_package(tmp_path: Path
     assert weight_problems(tree(tmp_path, files)) == ["import rankscope.run loads matplotlib"]
 
 
+# ---- what is run by hand
+
+
+def test_every_benchmark_and_tool_can_be_imported() -> None:
+    """No other test imports some of them. Each is run as `python -m tests.benchmarks.NAME`, or `tests.tools.NAME`."""
+    paths = [*(ROOT / "tests" / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "tools").rglob("*.py")]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths if path.stem[0] != "_"]
+    assert "tests.benchmarks.nccl" in names
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, *names], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{done.stderr}\nMend the import, or delete the file if nobody runs it."
+
+
 # ---- what packages offer
 
 

@@ -167,6 +167,8 @@ def tests_that_name(file: str, root: Path) -> set[NearTest]:
     names = {path.name if is_telling else file}
     if path.suffix == ".py":
         names |= {f"from {path.stem} import", f"import {path.stem}\n"}
+    if path.suffix == ".ipynb":
+        names.add("*.ipynb")  # of tests that look into every notebook
     tests = set[NearTest]()
     for test in (root / "tests").rglob("test_*.py"):
         text = test.read_text(encoding="utf-8")
