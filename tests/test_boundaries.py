@@ -211,6 +211,7 @@ def test_a_module_that_imports_torch_loads_no_other_heavy_package(tmp_path: Path
 # ---- what is run by hand
 
 
+@pytest.mark.slow
 def test_every_benchmark_and_tool_can_be_imported() -> None:
     """No other test imports some of them. Each is run as `python -m tests.benchmarks.NAME`, or `tests.tools.NAME`."""
     paths = [*(ROOT / "tests" / "benchmarks").rglob("*.py"), *(ROOT / "tests" / "tools").rglob("*.py")]

@@ -141,7 +141,7 @@ def stored_explorers() -> Iterator[Any]:
         yield pytest.param(entry.name, id=entry.name, marks=marks)
 
 
-@pytest.mark.parametrize("name", stored_explorers())
+@pytest.mark.parametrize("name", list(stored_explorers()))
 def test_every_stored_state_is_what_the_explorer_shows(name: str) -> None:
     grid = Shown(name).grid(only_ends=True)
     drawn = unpacked(stored(grid).script)
@@ -157,7 +157,10 @@ def test_every_stored_state_is_what_the_explorer_shows(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_explorer_has_hundreds_of_states_and_names_what_is_not_in_them(name: str) -> None:
     grid = Shown(name).grid()
-    assert grid.num_states >= LEAST_STATES
+    assert grid.num_states >= LEAST_STATES, (
+        f"On the site {name} has {grid.num_states} states, and needs at least {LEAST_STATES} so that its controls do "
+        "more than jump: name more values in the `on_the_site=` of the explorer's @shows."
+    )
     values = [grid.axes[setting][place] for setting, place in zip(grid.axes, grid.at(grid.start), strict=True)]
     assert values == [getattr(grid.start, setting) for setting in grid.axes]
     more = grid.html().partition("explorer-more")[2].partition("</p>")[0]
@@ -248,7 +251,9 @@ def test_fields_and_private_names_are_left_out() -> None:
 def test_every_public_name_is_on_its_page_once(package: ModuleType) -> None:
     text = api.package_page(package)
     listed = [line.split("::")[-1].strip() for line in text.splitlines() if line.startswith(".. ")]
-    assert sorted(listed[1:]) == sorted(package.__all__)
+    assert sorted(listed[1:]) == sorted(package.__all__), (
+        f"The page of {package.__name__} must list each name of its __all__ once: see site/pages/api.py."
+    )
     assert f"   {package.__name__}\n" in api.pages()["index.rst"]
 
 
@@ -257,8 +262,11 @@ def test_every_package_with_public_names_has_a_page() -> None:
     files = [*root.glob("*/__init__.py"), *root.glob("*/*/__init__.py")]
     public = {path.parent.relative_to(root.parent) for path in files if "__all__" in path.read_text()}
     names = {".".join(folder.parts) for folder in public}
-    assert len(names) > 15
-    assert names <= {package.__name__ for package in api.packages()}
+    missing = names - {package.__name__ for package in api.packages()}
+    assert names
+    assert not missing, (
+        f"No page of the site describes {sorted(missing)}: let packages() in site/pages/api.py yield them."
+    )
 
 
 def test_a_command_is_on_the_page_as_it_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +295,8 @@ def test_what_a_command_helps_with_is_on_the_page(name: str) -> None:
     _, _, section = commands.page().partition(f"## rankscope {name}\n")
     helped = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     words = set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", helped)) - {"--help"}
-    assert words <= set(re.findall(r"--?[a-z][a-z-]*", section.partition("\n## ")[0]))
+    missing = words - set(re.findall(r"--?[a-z][a-z-]*", section.partition("\n## ")[0]))
+    assert not missing, f"The page of commands lacks {sorted(missing)} of rankscope {name}: see site/pages/commands.py."
 
 
 # ---- links

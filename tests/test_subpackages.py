@@ -173,7 +173,10 @@ def test_what_is_left_imports_and_shows_what_is_installed(
 
 def test_every_subpackage_is_left_out_once() -> None:
     """So that a new one, which has an `extension`, cannot be forgotten here."""
-    assert set(subpackages()) == set(SUBPACKAGES)
+    assert set(subpackages()) == set(SUBPACKAGES), (
+        f"A folder with an extension.py is a subpackage: {sorted(subpackages())}. Name each in SUBPACKAGES in "
+        "tests/test_subpackages.py, so that the library is tried without it."
+    )
     assert len(REMOVED) == 2 ** len(SUBPACKAGES) - 1
 
 
