@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,13 +91,16 @@ def test_one(number):
 """
 
 
-def test_no_test_begins_after_the_time_is_over_and_it_is_said_how_many_are_left(tmp_path: Path) -> None:
-    (tmp_path / "test_a.py").write_text(TESTS)
+@pytest.mark.parametrize(("ending", "status"), [("", 0), ("    assert number != 1\n", 1)])
+def test_no_test_begins_after_the_time_is_over_and_what_ran_decides(ending: str, status: int, tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(TESTS + ending)
     code = "import pytest, quick, sys\nsys.exit(pytest.main(['-q', 'test_a.py'], plugins=[quick.TimeLimit(0.35)]))"
     command = [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(ROOT / 'tools')!r})\n{code}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert "0.35 s are over" in done.stdout
     (left_out,) = [line for line in done.stdout.splitlines() if line.startswith("quick: ")]
-    number = int(left_out.split()[1])
+    number = int(left_out.split()[5])
     assert 16 <= number < 20
-    assert left_out == f"quick: {number} of 20 tests were left to make check"
+    assert left_out == f"quick: 0.35 s are over; {number} tests were left to make check"
+    num_run = sum(int(count) for count in re.findall(r"(\d+) (?:passed|failed)", done.stdout))
+    assert num_run == 20 - number
+    assert done.returncode == status

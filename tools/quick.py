@@ -188,27 +188,24 @@ class TimeLimit:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.session: pytest.Session
-        self.num_selected = 0
-        self.num_run = 0
         self.spent_s = 0.0
+        self.num_left_out = 0
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.session = session
-        self.num_selected = len(session.items)
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self) -> bool | None:
+        if self.spent_s < self.seconds:
+            return None
+        self.num_left_out += 1
+        return True  # nobody else has to run this test
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.spent_s += report.duration
 
-    def pytest_runtest_logfinish(self) -> None:
-        self.num_run += 1
-        if self.spent_s > self.seconds and self.num_run < self.num_selected:
-            self.session.shouldstop = f"{self.seconds:g} s are over"
-
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        left_out = self.num_selected - self.num_run
-        if left_out:
-            terminalreporter.write_line(f"quick: {left_out} of {self.num_selected} tests were left to make check")
+        if self.num_left_out:
+            terminalreporter.write_line(
+                f"quick: {self.seconds:g} s are over; {self.num_left_out} tests were left to make check"
+            )
 
 
 if __name__ == "__main__":
