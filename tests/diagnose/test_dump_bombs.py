@@ -49,7 +49,7 @@ def test_four_times_the_groups_cost_about_four_times_as_much(name: str, meter: M
     assert meter.growth_problem("hang", *folders) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", ["marks", "lists", "dictionaries", "memo", "long memo"])
 def test_opcodes_take_little_memory(name: str, meter: Meter, tmp_path: Path) -> None:
     path = tmp_path / "trace_0"
