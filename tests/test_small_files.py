@@ -57,19 +57,19 @@ def packed_problem(action: str, content: tuple[bytes, bytes, bytes], meter: Mete
     return meter.growth_problem(action, *paths)
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", bombs.PACKED_TRACES)
 def test_a_packed_trace_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
     assert packed_problem("trace", bombs.PACKED_TRACES[name], meter, tmp_path) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", bombs.PACKED_TRACES)
 def test_a_packed_timeline_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
     assert packed_problem("timeline", bombs.PACKED_TRACES[name], meter, tmp_path) == ""
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", bombs.PACKED_LOGS)
 def test_a_packed_log_takes_memory_in_proportion_to_the_file(name: str, meter: Meter, tmp_path: Path) -> None:
     assert packed_problem("log", bombs.PACKED_LOGS[name], meter, tmp_path) == ""
@@ -103,7 +103,7 @@ def test_a_log_has_lines_and_values_up_to_a_limit(tmp_path: Path) -> None:
 # ---- much of one thing in a trace
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("name", bombs.EVENTS)
 def test_the_command_takes_time_in_proportion_to_the_events(name: str, meter: Meter, tmp_path: Path) -> None:
     folders = [tmp_path / f"{place}" for place in range(2)]

@@ -400,6 +400,7 @@ def finish(path: Path, known: dict[Any, Point]) -> None:
     assert profile == Profile.load(path)
 
 
+@pytest.mark.oracle
 # one that hits Python's own socketpair leaves two sockets for the garbage collector to close
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,6 +429,7 @@ def test_interrupts_at_random_lose_nothing(tmp_path: Path, monkeypatch: pytest.M
     finish(path, known)
 
 
+@pytest.mark.oracle
 def test_kills_at_random_lose_nothing_and_leave_nobody(tmp_path: Path) -> None:
     chance, path = random.Random(6), tmp_path / "machine.json"
     known: dict[Any, Point] = {}

@@ -32,7 +32,7 @@ SAMPLE = {
 }  # seed and number of cases
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("kind", SAMPLE)
 def test_a_sample_finds_nothing(kind: str) -> None:
     seed, count = SAMPLE[kind]

@@ -109,7 +109,7 @@ def papermill(folder: Path, **parameters: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_the_five_paths_take_what_is_made_up_at_random(tmp_path: Path) -> None:
     draw = random.Random(SEED)
     values = random_values(draw)

@@ -322,7 +322,7 @@ def test_real_ranks_that_hang(tmp_path: Path) -> None:
         assert "hang_jobs.py" in str(hang)
 
 
-@pytest.mark.slow
+@pytest.mark.oracle
 def test_torchs_own_program_agrees_where_it_has_an_answer(tmp_path: Path) -> None:
     groups = {"0": range(3), "1": (1, 2)}
     folders = [write(tmp_path / cause, sick(cause, 3, 2, (1, 2)), groups, as_json=True) for cause in CAUSES[:-1]]
