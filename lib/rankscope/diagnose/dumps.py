@@ -302,15 +302,15 @@ class _CallMaker:
         return ""
 
 
-class _Operation(NamedTuple):
+class _RecordedOperation(NamedTuple):
     backend: str
     collective: str
     is_peer: bool  # a point-to-point call
 
 
-def _operation(profiling_name: str) -> _Operation:
+def _operation(profiling_name: str) -> _RecordedOperation:
     backend, _, name = profiling_name.partition(":")
-    return _Operation(backend, one_line(name or backend), is_peer=name.split(" ")[0] in ("send", "recv"))
+    return _RecordedOperation(backend, one_line(name or backend), is_peer=name.split(" ")[0] in ("send", "recv"))
 
 
 def _tensors(sizes: tuple[tuple[int, ...], ...], types: tuple[str, ...]) -> Tensors:

@@ -53,7 +53,7 @@ def plan(now: Now) -> PipelineSchedule:
     return build(now.schedule, now.num_ranks, num_microbatches, now.num_chunks)
 
 
-class _SimulatedStep(NamedTuple):
+class _PipelineStep(NamedTuple):
     """A schedule, its timeline, and the share of it in which ranks are idle."""
 
     schedule: PipelineSchedule
@@ -62,14 +62,14 @@ class _SimulatedStep(NamedTuple):
 
 
 @lru_cache(maxsize=1)  # the picture and the report ask for the same
-def step(now: Now) -> _SimulatedStep:
+def step(now: Now) -> _PipelineStep:
     """Return one step at these settings."""
     schedule = plan(now)
     forward_s = now.forward_ms / 1e3
     backward_s = forward_s * now.backward_percent / 100
     timeline = simulate(schedule, forward_s, backward_s, LINKS[now.link], now.activation_mb * 1e6)
     busy_s = sum(timeline.select(rank=rank, lane="compute").busy_s for rank in range(now.num_ranks))
-    return _SimulatedStep(schedule, timeline, 1 - busy_s / (now.num_ranks * timeline.makespan_s))
+    return _PipelineStep(schedule, timeline, 1 - busy_s / (now.num_ranks * timeline.makespan_s))
 
 
 def picture(now: Now) -> Drawing:
