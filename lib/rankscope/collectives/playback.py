@@ -146,17 +146,18 @@ class _SentChunks(NamedTuple):
 
 def _sent_chunks(schedule: Schedule) -> _SentChunks:
     """Return the chunks of all messages; all transfers of a step read the shares from before the step."""
-    shares = schedule.given().astype(np.int64)
+    num_shares = schedule.given().astype(np.int64)  # of how many ranks a chunk is the sum, by rank and chunk
     tables = [np.empty((len(_SentChunks._fields), 0), dtype=np.int64)]
-    num_messages = 0
+    num_messages = 0  # of the steps before
     for nth, step in enumerate(schedule.steps()):
         src, dst, chunk, _, reduce = step.by_chunk()
-        message, first = messages(schedule.num_ranks, src, dst)
-        carries = shares[src, chunk]
-        tables.append(np.array([num_messages + message, np.full_like(src, nth), src, dst, chunk, reduce, carries]))
-        num_messages += first.size
-        shares[dst[~reduce], chunk[~reduce]] = carries[~reduce]
-        np.add.at(shares, (dst[reduce], chunk[reduce]), carries[reduce])
+        message_in_step, first_of_message = messages(schedule.num_ranks, src, dst)
+        message = num_messages + message_in_step
+        carries = num_shares[src, chunk]
+        tables.append(np.array([message, np.full_like(src, nth), src, dst, chunk, reduce, carries]))
+        num_messages += len(first_of_message)
+        num_shares[dst[~reduce], chunk[~reduce]] = carries[~reduce]
+        np.add.at(num_shares, (dst[reduce], chunk[reduce]), carries[reduce])
     return _SentChunks(*np.concatenate(tables, axis=1))
 
 

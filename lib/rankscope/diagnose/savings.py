@@ -312,6 +312,16 @@ def _median_alone(alone_s: list[Seconds], num_gradients: int) -> Seconds:
     return np.asarray(np.median(alike, axis=0))
 
 
+def _gradients_of_last_pass(gradients: Timeline, begin_s: float, end_s: float, num_passes: int) -> Timeline:
+    """Return those of the last of so many equal micro-batches, out of the gradients that a backward makes ready."""
+    ready = gradients.take(_between(gradients.stop_s, begin_s, end_s))
+    ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))
+    per_pass = len(ready) // num_passes
+    if per_pass == 0:
+        return ready
+    return ready.take(np.arange(len(ready) - per_pass, len(ready)))
+
+
 def _steps_of_rank(trace: Trace) -> _StepsOfRank:
     """Return the steps of a rank that follow one with allreduces of gradients."""
     spans = trace.timeline
@@ -323,6 +333,7 @@ def _steps_of_rank(trace: Trace) -> _StepsOfRank:
     forward = spans.select(kind="forward")
     on_gpu = any(lane.startswith("stream") for _, lane in spans.select(kind=Timeline.COMMUNICATION).rank_lanes())
     launch_s = np.where(np.isnan(calls.launch_s), calls.start_s, calls.launch_s)
+    reach_s = calls.start_s if on_gpu else launch_s  # when the rank reaches a call
     allreduces = _allreduces(calls, launch_s)
 
     rank = _StepsOfRank({}, [], set())
@@ -336,13 +347,13 @@ def _steps_of_rank(trace: Trace) -> _StepsOfRank:
         begin_s = float(backward.start_s[in_step].min())
         end_s = float(backward.stop_s[in_step].max())
         own = np.sort(allreduces[_between(launch_s[allreduces], begin_s, end_s)])
-        ready = gradients.take(_between(gradients.stop_s, begin_s, end_s))
-        ready = ready.take(np.flatnonzero(ready.start_s >= begin_s))
         num_passes = max(len(forward.select(between_s=(step.start_s, step.stop_s))), 1)
-        ready = ready.take(np.arange(len(ready))[-(len(ready) // num_passes) :])  # those of the last micro-batch
+        ready = _gradients_of_last_pass(gradients, begin_s, end_s, num_passes)
         if not own.size:
             if not on_gpu:
-                rank.alone_s.append(ready.start_s - np.append(begin_s, ready.stop_s)[:-1])
+                # each gradient alone: from when the one before it was ready, or from the begin of backward
+                previous_ready_s = np.append(begin_s, ready.stop_s)[:-1]
+                rank.alone_s.append(ready.start_s - previous_ready_s)
             previous_end_s = None
             continue
         stop_s = float(calls.stop_s[own].max())
@@ -353,7 +364,7 @@ def _steps_of_rank(trace: Trace) -> _StepsOfRank:
             ready_s = np.array([ready.start_s, ready.stop_s])
             if on_gpu or not sizes.size or sizes.min() < 0:  # each bucket counts as one gradient
                 sizes = calls.num_bytes[own]
-                arrive_s = np.maximum.accumulate((calls.start_s if on_gpu else launch_s)[own])
+                arrive_s = np.maximum.accumulate(reach_s[own])
                 ready_s = np.array([arrive_s, arrive_s])
             if (sizes >= 0).all() and (calls.num_bytes[own] >= 0).all():
                 loaded = loader.select(between_s=(previous_end_s, begin_s))

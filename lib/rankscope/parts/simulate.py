@@ -49,10 +49,10 @@ def simulate(
     each trainer then draws its own times. `step_s` has the seconds of each trainer's steps 0, 1, ….
 
     If `queue_size` is None, a trainer loads its parts itself (`SyncPartDataset`): kind "load" on lane "trainer". If it
-    is a number, loaders load ahead (`AsyncPartDataset`): loader n modulo `num_loaders` loads part n, once it has loaded
-    its previous part and the trainer has taken part n - `parts_ahead`. A trainer's other kinds are "wait" for a part,
-    "barrier" for the other trainers and "step". The all-reduce before each step and at the end takes `barrier_s`. A
-    trainer without batches delays no other.
+    is a number, loaders load ahead (`AsyncPartDataset`). Loader n modulo `num_loaders` then loads part n, once it has
+    loaded its previous part and the trainer has taken the part that is ``parts_ahead(queue_size, num_loaders)`` parts
+    earlier. A trainer's other kinds are "wait" for a part, "barrier" for the other trainers and "step". The all-reduce
+    before each step and at the end takes `barrier_s`. A trainer without batches delays no other.
 
     Raises ValueError for numbers out of range, for `load_s` and `steps_per_part` with different shards, and for
     negative times.

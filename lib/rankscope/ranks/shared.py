@@ -60,8 +60,11 @@ class SharedMemoryEnd:
         self._count = 0
 
     def pack(self, value: Any) -> bytes:
-        """Copy the arrays of a value into shared memory and return the message; raises what pickle raises, and OSError
-        where memory is full."""
+        """Copy the arrays of a value into shared memory and return the message.
+
+        The message also tells the other end which of its segments nobody uses any more, so that it may use them again,
+        and which segments of this end are closed. Raises what pickle raises, and OSError if memory is full.
+        """
         buffers: list[pickle.PickleBuffer] = []
         stream = io.BytesIO()
         Pickler(stream, protocol=PROTOCOL, buffer_callback=buffers.append).dump(value)
@@ -73,6 +76,7 @@ class SharedMemoryEnd:
             if view.size:
                 np.copyto(np.frombuffer(self._ours[segment], np.uint8, view.size, start), view)
             start += _rounded_up(view.size, _ALIGNED)
+        # Other threads may append to this queue meanwhile, so take exactly those that are in it now.
         returned = [self._returned.popleft() for _ in range(len(self._returned))]
         sizes = [view.size for view in views]
         numbers = np.array([*returned, *self._closed, *sizes], dtype=np.int64).tobytes()

@@ -32,6 +32,7 @@ _HEIGHT_PX = 330.0
 _DOT_PX = 5.0
 _LINE_PX = 15.0  # from one name to the next
 _LETTER_PX = 7.0
+_MARGIN_PX = 8.0  # right of the names
 _THIN_PX = 0.7  # of grid lines, and of those that lead to names
 _CURVE_PX = 1.7
 _YOUR_CURVE_PX = 2.6
@@ -105,7 +106,9 @@ def draw_boxes(
     lines = _lines(profiles, names, yours)
     frame = _frame(lines, view)
     curves = _curves(lines, view, frame)
-    names_px = (_NAMES_START - 1) * _WIDTH_PX + 8 + _LETTER_PX * max(len(line.name) for line in lines)
+    leaders_px = (_NAMES_START - 1) * _WIDTH_PX  # between the ends of the lines and their names
+    longest_name_px = _LETTER_PX * max(len(line.name) for line in lines)
+    names_px = leaders_px + _MARGIN_PX + longest_name_px
     rules: tuple[float, ...] = ()
     if at_bytes and 0 <= math.log2(at_bytes) - frame.left <= frame.width:
         rules = (math.log2(at_bytes) - frame.left,)
@@ -118,7 +121,7 @@ def draw_boxes(
         title=title or _finding(lines, view, collectives if isinstance(collectives, str) else "collectives"),
         x_label="size of each rank's buffer",
         y_label=UNITS[view],
-        width=frame.width * (1 + names_px / _WIDTH_PX),
+        width=frame.width * (1 + names_px / _WIDTH_PX),  # in the frame's units, with the names
         height=frame.height,
         size_px=(_WIDTH_PX + names_px, _HEIGHT_PX),
         rects=[_dots(curve, frame) for curve in curves],

@@ -549,7 +549,11 @@ def _profile(log: Log, table: Table) -> Profile:
 
 
 def _options(collective: str, num_ranks: int, num_nodes: int) -> dict[str, Any]:
-    """Return the options that all points of a table share; messages have a link if all of them take the same."""
+    """Return the options that all points of a table share.
+
+    For sendrecv, which a profile calls "together", this is the link, if all messages take the same one. For any other
+    collective it is the algorithm.
+    """
     if collective != "together":
         return {"algorithm": NATIVE}
     if num_ranks > 1 and num_nodes == 1:

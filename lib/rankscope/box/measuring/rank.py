@@ -160,26 +160,30 @@ def neighbours(nodes: Sequence[int], inside: bool, rank: int) -> tuple[int, int]
 
 
 def _ping_pong(num_bytes: int, ranks: Ranks, ends: tuple[int, int]) -> TimedTask:
-    """There and back. If the backend can, both post their receive before the start, so neither waits for ready."""
+    """The first of two ranks sends a message, and the other one sends it back.
+
+    Gloo lets a rank post its receive before the clock starts, so that no send waits for a receiver. NCCL does not,
+    because it starts sends and receives together.
+    """
     if ranks.rank not in ends:
         return TimedTask(lambda: None, times=2)
     is_first = ranks.rank == ends[0]
     peer = ends[1] if is_first else ends[0]
     views = [torch.zeros(num_bytes // ITEM_BYTES, device=ranks.device) for _ in range(2)]
     start = starter(ranks.group, views[0])
-    works: list[Any] = [None, None]  # of the send, and of the receive
-    sends = [Posted(0, 0, True, peer, TAGS)]
-    receives = [Posted(1, 1, False, peer, TAGS)]
-    is_early = not takes_batches(backend_of(ranks.group, views[0]))
+    works: list[Any] = [None, None]  # of the send, which is transfer 0, and of the receive, which is transfer 1
+    sends = [Posted(transfer=0, view=0, sends=True, peer=peer, tag=TAGS)]
+    receives = [Posted(transfer=1, view=1, sends=False, peer=peer, tag=TAGS)]
+    posts_early = not takes_batches(backend_of(ranks.group, views[0]))
 
     def prepare() -> None:
-        if is_early:
+        if posts_early:
             start(receives, views, works)
 
     def run() -> None:
         if is_first:
             start(sends, views, works)
-        if not is_early:
+        if not posts_early:
             start(receives, views, works)
         works[1].wait()
         if not is_first:

@@ -51,6 +51,7 @@ SIZES = tuple(2**power for power in range(10, 40))  # 1 KiB to 512 GiB
 
 _UNSTATED_PATCH = 99  # of a version without its third number: the latest
 _MOST_SIZE = 1 << 50
+_LEAST_TREE_INTRA = 48  # GB/s of a tree's channel within a node, also where the network is slower
 
 
 def _version(name: str, value: Any) -> tuple[int, int, int]:
@@ -367,21 +368,27 @@ class Model:
         if self.nic_bytes_per_s is not None:
             nic = self.nic_bytes_per_s / 1e9
         nic = min(nic, gpu.wire)
-        rate = next((speed for speed in SPEEDS if speed <= nic), nic)
-        inter = rate
+        rate = next((speed for speed in SPEEDS if speed <= nic), nic)  # GB/s of a channel, as NCCL's search rounds it
         channels = self.nics or self.gpus_per_node
-        is_wide = rate >= 25
-        if gpu.generation in ("hopper", "blackwell") and rate < 50 and channels > 4:
-            is_wide = False
-        if is_wide:  # few wide paths are made twice as many
+        inter = rate
+        if self._splits_channels(rate, channels):
             channels *= 2
-            inter /= 2
+            inter = rate / 2
         channels = min(channels, MOST_CHANNELS)
         return {
-            "ring": Graph(channels, inter, inter, same_channels=False),
-            "tree": Graph(channels, max(rate, 48), inter),
-            "nvls": Graph(channels, min(head_rate, rate), inter),
+            "ring": Graph(channels, intra=inter, inter=inter, same_channels=False),
+            "tree": Graph(channels, intra=max(rate, _LEAST_TREE_INTRA), inter=inter),
+            "nvls": Graph(channels, intra=min(head_rate, rate), inter=inter),
         }
+
+    def _splits_channels(self, rate: float, channels: int) -> bool:
+        """Return whether NCCL makes each channel between nodes two of half the bandwidth (ncclTopoDupChannels).
+
+        It does so for 25 GB/s or more; on Hopper and Blackwell only with at most 4 channels, or for 50 GB/s or more.
+        """
+        if GPUS[self.gpu].generation in ("hopper", "blackwell"):
+            return rate >= 50 or (rate >= 25 and channels <= 4)
+        return rate >= 25
 
     @property
     def num_channels(self) -> int:

@@ -24,10 +24,10 @@ def flat(num_ranks: int) -> Schedule:
 
     def phases() -> Iterator[Phase]:
         if n > 1:
-            yield Phase(others, 0, 0, 1, True)
-            yield Phase(0, others, 0)
+            yield Phase(src=others, dst=0, chunk=0, reduce=True)
+            yield Phase(src=0, dst=others, chunk=0)
 
-    return Schedule("allreduce", "flat", n, 1, phases, ports=max(1, n - 1))
+    return Schedule("allreduce", "flat", n, num_chunks=1, phases=phases, ports=max(1, n - 1))
 
 
 def binomial_tree(num_ranks: int) -> Schedule:

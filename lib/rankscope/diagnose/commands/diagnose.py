@@ -43,8 +43,8 @@ def diagnose(
 
     Record traces with torch.profiler, a file per rank. From flight-recorder dumps it names the rank that did not come
     to a collective, or came with another one. --json prints culprits, findings, ranks, steps, step_s, exposed_s,
-    hidden_s, phases, buckets, what_if, the steps that it skipped, and why there is none if there is none; of dumps
-    culprits, findings, notes and ranks.
+    hidden_s, phases, buckets, and what_if with the steps that it skipped, or the reason why it predicts nothing. For
+    dumps it prints culprits, findings, notes and ranks.
     """
     from ..kineto import files_in
 

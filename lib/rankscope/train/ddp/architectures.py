@@ -115,8 +115,9 @@ def architecture_step(name: str, num_samples: int, flops_per_s: float) -> LocalS
     """
     layers = list(ARCHITECTURES[one_of("name", name, tuple(ARCHITECTURES))]())
     forward_s = [2 * layer.num_macs * num_samples / flops_per_s for layer in layers]
-    # the end of each layer's backward pass, an entry for each layer: the last layer's comes first
-    backward_ends_s = 2 * np.cumsum(forward_s[::-1])[::-1]
+    # The backward pass begins with the last layer, so a layer's ends after those of all later layers and its own.
+    backward_s = 2 * np.array(forward_s)
+    backward_ends_s = np.cumsum(backward_s[::-1])[::-1]
     specs = []
     ready_s = []
     for layer, end_s in zip(layers, backward_ends_s.tolist(), strict=True):

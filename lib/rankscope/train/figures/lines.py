@@ -174,6 +174,8 @@ def _memory_lines(
     totals = {name: [memory.total_bytes for memory in line] for name, line in memories.items()}
     gigabytes = {name: [num_bytes / 1e9 for num_bytes in line] for name, line in totals.items()}
     every_bytes = [*chain.from_iterable(totals.values()), *limits.values()]
+    lowest_gb = min(every_bytes) / 1e9
+    highest_gb = max(every_bytes) / 1e9
     least = min(gigabytes, key=lambda name: gigabytes[name][-1])
     ax = line_axes(
         ax,
@@ -183,7 +185,7 @@ def _memory_lines(
         "memory of one rank [GB]",
         x=counts,
         x_words="{:.0f}".format,
-        y_limits=(min(every_bytes) / 1.3e9, max(every_bytes) * 1.4e-9),
+        y_limits=(lowest_gb / 1.3, highest_gb * 1.4),  # room below and above, on a logarithmic axis
         log_y=True,
     )
     ends = {}
