@@ -177,6 +177,7 @@ def test_every_command_is_tried_without_extras() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("command", USES)
 def test_a_command_works_without_extras_or_names_the_one_to_install(command: str, tmp_path: Path) -> None:
     arguments, extra = USES[command]

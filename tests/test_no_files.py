@@ -27,6 +27,8 @@ from tests.diagnose.made_traces import write_traces
 from .box import logs_made
 from .box.nccl.test_topology import dump
 
+pytestmark = pytest.mark.oracle  # every path of every command, with everything that is no file
+
 STILL_S = 60  # in which no command does nothing: it waits for what never comes
 STEP = LocalStep.modelled([1 << 18] * 4, backward_s=0.02)
 

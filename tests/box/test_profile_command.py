@@ -345,6 +345,7 @@ def kill_the_server(name: str, *args: Any) -> Any:
     return getattr(measure_rank, name)(*args)
 
 
+@pytest.mark.oracle
 def test_a_server_that_is_killed_is_one_line_and_another_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -492,6 +493,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         (["doctor"], b"\x1b[?25l", b"rankscope: interrupted"),
     ],
 )
+@pytest.mark.oracle
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_leaves_no_hidden_cursor(
     sent: signal.Signals, words: list[str], sign: bytes, said: bytes, tmp_path: Path
@@ -516,6 +518,7 @@ def test_a_signal_leaves_no_hidden_cursor(
     assert shown.rindex(b"\x1b[?25h") > shown.rindex(b"\x1b[?25l")
 
 
+@pytest.mark.oracle
 def test_a_terminal_that_is_closed_ends_a_command_without_a_traceback(tmp_path: Path) -> None:
     """The kernel sends SIGHUP, and nothing can be written to the terminal any more."""
     errors = tmp_path / "errors"
@@ -543,6 +546,7 @@ def test_a_terminal_that_is_closed_ends_a_command_without_a_traceback(tmp_path: 
     assert Profile.load(tmp_path / "machine.json").points == ()
 
 
+@pytest.mark.oracle
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """As SIGHUP is under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

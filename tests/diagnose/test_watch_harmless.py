@@ -407,6 +407,7 @@ WAYS = ["torch.compile(ddp)", "ddp.compile()", "DDP(torch.compile(module))", "to
 
 
 @pytest.mark.slow
+@pytest.mark.oracle
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("num_warm", [0, 2])
 def test_a_watch_adds_no_graph_break(way: str, num_warm: int) -> None:

@@ -24,7 +24,7 @@ from ..processes import NOT_HANGING_S, alive, children, gone, server_pid, soon
 from . import functions
 from .test_launch import ENVIRONMENT, script
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.oracle]
 
 
 def finish(command: list[str], **options: object) -> str:
