@@ -302,8 +302,10 @@ def _take_two_steps(module: _Branches, inputs: Tensor, find_unused: bool) -> Ran
 
 
 class _LayerUses(NamedTuple):
-    """How often each of four steps uses the middle layer, and whether DDP takes all of them without and with
-    `static_graph`."""
+    """How often each of four steps uses the middle layer.
+
+    `plain` and `static` say whether DDP accepts all of them without and with `static_graph`.
+    """
 
     uses: tuple[int, ...]
     plain: bool

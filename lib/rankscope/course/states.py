@@ -90,7 +90,8 @@ class StatesAfterJoin:
 def share_state(optimizer: torch.optim.Optimizer, num_steps: int) -> None:
     """Copy the optimizer state of a rank with the most steps to every rank. Each rank passes its own `num_steps`.
 
-    The tensors of the state are broadcast one by one; the optimizer must have stepped at least once on every rank.
+    The tensors of the state are broadcast one by one; the optimizer must have stepped at least once on every
+    rank, because otherwise ranks broadcast different numbers of tensors, and hang.
 
     Use it after a Join, which shares only the module's parameters and buffers.
     """

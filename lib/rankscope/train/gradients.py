@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -346,9 +347,10 @@ class StepAudit(Findings):
     def _difference_from_single(self) -> str:
         is_multiple = relative_difference(self.ranks[0], self.ratio * self.single) <= self.rounding
         if is_multiple:
-            return f"gradients are {self.ratio:.4g} times those of one process: is the loss a sum? DDP takes means"
-        off = relative_difference(self.ranks[0], self.single)
-        message = f"gradients differ from one process's by up to {off:.0%} of the largest entry"
+            message = f"gradients are {self.ratio:.4g} times those of one process"
+        else:
+            off = relative_difference(self.ranks[0], self.single)
+            message = f"gradients differ from one process's by up to {off:.0%} of the largest entry"
         if not self.causes:
             return message
         return f"{message}: {'; '.join(self.causes)}"
@@ -359,7 +361,7 @@ class StepAudit(Findings):
         if self.num_allreduces > 0:
             return message
         question = "does the step call ddp.module(x) instead of ddp(x), or is all of it under no_sync?"
-        return f"{message}. Nothing was allreduced: {question}"
+        return f"{message}. DDP allreduced nothing: {question}"
 
     def __str__(self) -> str:
         head = f"{count_of(len(self.ranks), 'rank')}, {self.num_allreduces:g} synchronised"
@@ -402,44 +404,62 @@ def audit_step(work: Work, num_ranks: int = 2, step: Step | None = None) -> Step
     if all(finding.kind != "not_the_whole_batch" for finding in audit.findings):
         return audit
     with torch.random.fork_rng(devices=[]):
-        return attrs.evolve(audit, causes=_causes(work, num_ranks))
+        return attrs.evolve(audit, causes=_causes(work, audit.ranks[0], num_ranks, has_step=step is not None))
 
 
-def _causes(work: Work, num_ranks: int) -> tuple[str, ...]:
-    """Say why the mean of the parts' gradients is not that of the whole batch, by experiments in this process.
+def _causes(work: Work, delivered: Vector, num_ranks: int, has_step: bool) -> tuple[str, ...]:
+    """Say why the gradient that DDP delivered is not that of the whole batch, by experiments in this process.
 
-    If the two are equal, module and loss are innocent, and only the step can change the gradient. Where the module's
-    outputs are not one row per sample, the last two experiments are left out.
+    The mean of the parts' gradients stands between the two. If DDP delivered something else, the step changed it. If
+    that mean is not the gradient of the whole batch, module or loss are the reason, and further experiments say which.
+    An experiment that cannot be made says nothing.
     """
     parts = [work.part(rank, num_ranks) for rank in range(num_ranks)]
     if _draws_random_numbers(work):
-        return ("the module draws random numbers, and each rank draws its own",)
+        return ("the module or the loss draws random numbers, and each rank draws its own",)
     mean = np.mean([part.gradient() for part in parts], axis=0)
-    if relative_difference(mean, work.gradient()) <= work.rounding:
-        message = "module and loss are right, so the step changes the gradients"
-        return (f"{message}: does it clip or scale before the last allreduce?",)
-    outputs = _outputs(work)
-    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(work.inputs):
-        return ()
     causes = []
-    if _samples_affect_each_other(work, parts):
-        causes.append("samples of a batch affect each other, as in BatchNorm, and each rank sees only its own")
-    if _loss_is_weighted(work, parts):
-        message = "the whole batch's loss is not the mean of the ranks' losses"
-        causes.append(f"{message}: do ranks divide by different numbers of samples or tokens?")
+    if relative_difference(delivered, mean) > work.rounding:
+        if has_step:
+            causes.append("the step changes the gradients: does it clip or scale before the last allreduce?")
+        else:
+            causes.append("module or loss behave differently under torch.distributed")
+    if relative_difference(mean, work.gradient()) > work.rounding:
+        causes += _causes_in_module_or_loss(work, parts)
     return tuple(causes)
 
 
+def _causes_in_module_or_loss(work: Work, parts: Sequence[Work]) -> list[str]:
+    causes = []
+    with suppress(Exception):  # the outputs may be anything, and of any shape
+        if _samples_affect_each_other(work, parts):
+            causes.append("samples of a batch affect each other, as in BatchNorm, and each rank sees only its own")
+    with suppress(Exception):
+        losses = _losses(work, parts)
+        tolerance = work.rounding * max(abs(losses.whole), *(abs(loss) for loss in losses.parts))
+        if abs(sum(losses.parts) - losses.whole) <= tolerance:
+            causes.append("is the loss a sum? DDP takes means")
+        elif abs(sum(losses.parts) / len(parts) - losses.whole) > tolerance:
+            causes.append(
+                "the whole batch's loss is not the mean of the ranks' losses: do ranks divide by different numbers of "
+                "samples or tokens, or does the loss compare samples with each other?"
+            )
+    return causes
+
+
 def _draws_random_numbers(work: Work) -> bool:
-    torch.manual_seed(0)
+    torch.default_generator.manual_seed(0)  # torch.manual_seed would seed the GPUs, too
     first = work.gradient()
-    torch.manual_seed(1)
+    torch.default_generator.manual_seed(1)
     return bool((work.gradient() != first).any())
 
 
-def _outputs(work: Work) -> Any:
-    with torch.no_grad():
-        return copy.deepcopy(work.module)(work.inputs)
+def _outputs(work: Work) -> Tensor:
+    """Return the module's outputs; raise ValueError unless they are a tensor with a row for each sample."""
+    outputs = copy.deepcopy(work.module)(work.inputs)
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != len(work.inputs):
+        raise ValueError("the outputs have no row for each sample")
+    return outputs
 
 
 def _samples_affect_each_other(work: Work, parts: Iterable[Work]) -> bool:
@@ -447,15 +467,20 @@ def _samples_affect_each_other(work: Work, parts: Iterable[Work]) -> bool:
     return relative_difference(flat([in_parts]), flat([_outputs(work)])) > work.rounding
 
 
-def _loss_is_weighted(work: Work, parts: Sequence[Work]) -> bool:
-    """Return whether the loss of the same outputs differs from the mean of the losses of its parts."""
+class _Losses(NamedTuple):
+    """The loss of the whole batch's outputs, and those of the ranks' parts of the same outputs."""
+
+    whole: float
+    parts: list[float]
+
+
+def _losses(work: Work, parts: Sequence[Work]) -> _Losses:
     outputs = _outputs(work)
-    losses = [
-        float(part.loss_fn(own_outputs, part.targets))
-        for part, own_outputs in zip(parts, outputs.chunk(len(parts)), strict=True)
+    parts_outputs = outputs.chunk(len(parts))
+    of_parts = [
+        float(part.loss_fn(part_outputs, part.targets)) for part, part_outputs in zip(parts, parts_outputs, strict=True)
     ]
-    whole_loss = float(work.loss_fn(outputs, work.targets))
-    return abs(float(np.mean(losses)) - whole_loss) > work.rounding * abs(whole_loss)
+    return _Losses(float(work.loss_fn(outputs, work.targets)), of_parts)
 
 
 def _audited(work: Work, step: Step | None) -> _Audited:
