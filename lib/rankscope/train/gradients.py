@@ -478,9 +478,9 @@ def _losses(work: Work, parts: Sequence[Work]) -> _Losses:
     outputs = _outputs(work)
     parts_outputs = outputs.chunk(len(parts))
     of_parts = [
-        float(part.loss_fn(part_outputs, part.targets)) for part, part_outputs in zip(parts, parts_outputs, strict=True)
+        part.loss_fn(part_outputs, part.targets).item() for part, part_outputs in zip(parts, parts_outputs, strict=True)
     ]
-    return _Losses(float(work.loss_fn(outputs, work.targets)), of_parts)
+    return _Losses(work.loss_fn(outputs, work.targets).item(), of_parts)
 
 
 def _audited(work: Work, step: Step | None) -> _Audited:
