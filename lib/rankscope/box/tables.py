@@ -494,9 +494,12 @@ def _methods(direction: str) -> Columns:
     return columns
 
 
-def _copies(profile: Profile, title: str, columns: Columns, caption: str, **copied: Any) -> Iterator[Table]:
-    """Yield a table by size, a column for each kind of copies; nothing if there are no copies at all."""
-    sizes = sorted({point.num_bytes for point in profile.select("transfer", **copied)})
+def _copies(profile: Profile, title: str, columns: Columns, caption: str, **any_copy: Any) -> Iterator[Table]:
+    """Yield a table with a row for each size of the points with the options `any_copy`; nothing if there are none.
+
+    Each column states the options of its own points.
+    """
+    sizes = sorted({point.num_bytes for point in profile.select("transfer", **any_copy)})
     if not sizes:
         return
     table = table_of(title, "size", *columns)

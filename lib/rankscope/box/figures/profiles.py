@@ -428,23 +428,29 @@ def _plain_method(profile: Profile | None) -> str:
 
 
 def _ways(view: str, plain: str) -> dict[str, CopyStyle]:
-    """Return the ways to copy that a view compares: methods, or the plain one and, dashed, one with an option."""
+    """Return the ways to copy that a view compares, by label.
+
+    The view "rate" compares methods. The other views compare, for each kind of memory, a plain copy and, dashed, one
+    with an option.
+    """
     if view == "rate":
         methods = (plain, *_METHODS[1:])
         return {method: CopyStyle(look, {"method": method}) for method, look in looks(methods).items()}
-    alone = ""
-    other = ", both ways"
+    plain_suffix = ""
+    option_suffix = ", both ways"
     option: dict[str, Any] = {"both": True}
     if view == "pieces":
-        alone = ", one copy"
-        other = f", {NUM_PIECES} copies"
+        plain_suffix = ", one copy"
+        option_suffix = f", {NUM_PIECES} copies"
         option = {"pieces": NUM_PIECES}
     ways = {}
     for memory, marker in _MARKERS.items():
-        method = plain if memory == "pinned" else memory
+        method = memory  # copies from pageable memory are a method of their own
+        if memory == "pinned":
+            method = plain
         look = looks([method])[method]
-        ways[memory + alone] = CopyStyle(look, {"method": method})
-        ways[memory + other] = CopyStyle(Look(look.color, True, marker), {"method": method, **option})
+        ways[memory + plain_suffix] = CopyStyle(look, {"method": method})
+        ways[memory + option_suffix] = CopyStyle(Look(look.color, True, marker), {"method": method, **option})
     return ways
 
 

@@ -425,13 +425,15 @@ def _num_ranks(
 ) -> _NumRanks:
     """Return the number of ranks. The ratio of busbw to algbw must fit it.
 
-    The number that the caller states counts only for a table that has none.
+    The number that the caller states counts only for a table that has none. `bytes_per_count` is 1, or the number of
+    ranks where a count is of one rank's part and the bytes are of all parts.
     """
     log = times.log
     number = table.num_listed_ranks or log.num_ranks or 0
     fits_counts = bytes_per_count in (1, number)
     if number and fits_counts and _misfit(halves, collective, number) is None:
         return _NumRanks(number)
+    # The stated number does not fit, or there is none: derive it, or say below what contradicts it.
     if bytes_per_count > 1:
         exact = int(bytes_per_count)
         source = "counts"

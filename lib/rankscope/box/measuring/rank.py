@@ -313,9 +313,11 @@ def method(key: Key, buffers: CollectiveBuffers, ranks: Ranks) -> CollectiveFunc
         run = _native(collective, buffers, ranks)
     else:
         schedule = build(collective, name, ranks.size, **builder_options)
-        run = executor(schedule, buffers.input, ranks.group)  # type: ignore[assignment]  # None only if not measured
+        # an executor may return None, for a barrier or a rank without output, but no such collective is measured
+        run = executor(schedule, buffers.input, ranks.group)  # type: ignore[assignment]
     if in_place or collective != "allreduce":
         return run
+    # an allreduce works in place, so out of place means that the input is copied first
     return lambda tensor: run(buffers.out.copy_(tensor))
 
 
