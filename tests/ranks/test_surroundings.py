@@ -207,3 +207,23 @@ def test_who_waits_for_a_worker_that_is_terminated_gets_an_error_though_the_serv
         thread.join(NOT_HANGING_S)
         assert errors
     assert gone([worker.pid])
+
+
+def _inheritable_descriptors(_: object) -> list[int]:
+    descriptors = [int(name) for name in os.listdir("/proc/self/fd")]
+    return [descriptor for descriptor in descriptors if _is_inheritable(descriptor)]
+
+
+def _is_inheritable(descriptor: int) -> bool:
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:  # the one that listed them
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_a_worker_starts_inherits_only_the_standard_streams() -> None:
+    with WorkerPool() as pool:
+        (worker,) = pool.start(pool.pack(partial(answer, _inheritable_descriptors)), ["worker"])
+        worker.ready()
+        assert sorted(worker.ask(None)[0]) == [0, 1, 2]

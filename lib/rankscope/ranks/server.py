@@ -90,6 +90,8 @@ class _Server:
                 _, descriptors, _, _ = socket.recv_fds(self._control, 1, _NUM_DESCRIPTORS)
                 if not descriptors:
                     return
+                for descriptor in descriptors:
+                    os.set_inheritable(descriptor, False)  # what a worker starts must not hold its connection
                 self._start_worker(descriptors)
 
     def _start_worker(self, descriptors: list[int]) -> None:
