@@ -116,6 +116,32 @@ input()
     assert soon(lambda: not memory.exists())
 
 
+def test_the_server_ends_with_an_owner_that_is_killed_though_a_fork_of_c_code_holds_its_socket(tmp_path: Path) -> None:
+    text = """
+import ctypes
+from rankscope.ranks.fork_server import fork_server
+server = fork_server()
+libc = ctypes.PyDLL(None)
+pid = libc.fork()  # no function of os.register_at_fork is called
+if pid == 0:
+    while True:
+        libc.pause()
+print(pid, server.pid, flush=True)
+input()
+"""
+    command = script(tmp_path, text)
+    with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout
+        holder, server = map(int, owner.stdout.readline().split())
+        try:
+            assert alive(server)
+            owner.kill()
+            assert gone([server])
+            assert alive(holder)
+        finally:
+            os.kill(holder, signal.SIGKILL)
+
+
 def test_a_stopped_rank_and_what_ranks_have_started_end_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     text = """
 import sys

@@ -36,7 +36,7 @@ from typing import NamedTuple
 from .stacks import DUMP
 from .worker import be_worker
 
-_ORPHANED_S = 0.5  # how often the server looks during an import whether its owner has ended
+_ORPHANED_S = 0.5  # how often the server looks whether its owner has ended, where nothing wakes it
 _NUM_DESCRIPTORS = 4  # of a request: the line, the connection for values, stdout and stderr
 
 
@@ -69,6 +69,7 @@ class _Server:
     def __init__(self, control: socket.socket, owner_pid: int) -> None:
         self._control = control
         self._owner_pid = owner_pid
+        self._owner = _open_process(owner_pid)
         self._lines: dict[int, Connection] = {}  # to the owner, by the process id of the worker
         self._woken, self._wake = os.pipe()  # Python writes to it when a worker ends
         os.set_blocking(self._wake, False)
@@ -77,9 +78,17 @@ class _Server:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self) -> None:
-        """Serve until the owner is gone."""
-        while True:
-            ready = wait([self._control, self._woken, *self._lines.values()])
+        """Serve until the owner is gone.
+
+        The end of its socket does not suffice: a process that C code has forked from the owner may still hold it.
+        """
+        while os.getppid() == self._owner_pid:
+            if self._owner is None:
+                ready = wait([self._control, self._woken, *self._lines.values()], _ORPHANED_S)
+            else:
+                ready = wait([self._control, self._woken, self._owner, *self._lines.values()])
+                if self._owner in ready:
+                    return
             if self._woken in ready:
                 os.read(self._woken, 4096)
             self._reap()  # first, so that a worker which has ended by itself is reported as such
@@ -147,6 +156,8 @@ class _Server:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(self._woken)
         os.close(self._wake)
+        if self._owner is not None:
+            os.close(self._owner)
         self._control.close()
         for other in [line, *self._lines.values()]:
             other.close()
@@ -190,6 +201,14 @@ class _Server:
             _kill_group(pid)
         for pid in self._lines:
             os.waitpid(pid, 0)
+
+
+def _open_process(pid: int) -> int | None:
+    """Return a descriptor that is ready when the process has ended, or None if the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def _kill_group(pid: int) -> None:
