@@ -142,6 +142,24 @@ input()
             os.kill(holder, signal.SIGKILL)
 
 
+def test_the_server_leaves_when_it_is_closed_though_a_fork_of_c_code_holds_its_socket(tmp_path: Path) -> None:
+    text = """
+import ctypes, os, signal
+from rankscope.ranks import fork_server
+server = fork_server.fork_server()
+libc = ctypes.PyDLL(None)
+pid = libc.fork()
+if pid == 0:
+    while True:
+        libc.pause()
+fork_server._LEAVE_S = 20.0  # afterwards it is killed
+fork_server._close()
+print(server._process.returncode)
+os.kill(pid, signal.SIGKILL)
+"""
+    assert finish(script(tmp_path, text)) == "0\n"
+
+
 def test_a_stopped_rank_and_what_ranks_have_started_end_with_an_owner_that_is_killed(tmp_path: Path) -> None:
     text = """
 import sys
