@@ -219,6 +219,20 @@ os.fork = fail_once
     fork_server._close()
 
 
+@pytest.mark.parametrize("error", ["OSError('no such library')", "EOFError('no such library')"])
+def test_an_import_that_fails_in_the_server_is_shown_with_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    (tmp_path / "failing_import.py").write_text(f"raise {error}")
+    monkeypatch.syspath_prepend(tmp_path)
+    fork_server._close()  # the next one has this folder on its path
+    with WorkerPool("failing_import") as pool:
+        report = r"(?s)server that forks .* ended with exit code 1:\nTraceback.*failing_import.*Error: no such library"
+        with pytest.raises(WorkerError, match=report):
+            pool.start(pool.pack(print), ["worker"])
+    fork_server._close()
+
+
 def test_a_stopped_worker_does_not_hold_up_who_sends_it_much() -> None:
     with WorkerPool() as pool:
         (worker,) = pool.start(pool.pack(partial(answer, len)), ["worker"], timeout_s=1.0)

@@ -59,6 +59,10 @@ def serve(descriptor: str, owner_pid: str, *folders: str) -> None:
     server = _Server(socket.socket(fileno=int(descriptor)), int(owner_pid))
     try:
         server.run()
+    except Exception:
+        if os.getppid() == int(owner_pid):
+            folders = ()  # the owner reads the traceback in one of them, and deletes them
+        raise
     finally:
         server.kill_all()
         for folder in folders:
@@ -106,28 +110,30 @@ class _Server:
     def _start_worker(self, descriptors: list[int]) -> None:
         line = Connection(descriptors[0])
         try:
-            request: Request = line.recv()
+            try:
+                request: Request = line.recv()
+            except (EOFError, OSError):  # the owner is gone
+                return
             self._import(request.modules)
             if not line.poll():  # otherwise the owner has given up meanwhile
                 self._fork(line, request, descriptors[1:])
-        except OSError as error:
-            _tell(line, error)
-        except EOFError:  # the owner is gone
-            pass
         finally:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
 
     def _import(self, modules: list[str]) -> None:
+        """Import what is missing. An error ends the server; its traceback is in the report that the owner gives."""
         missing = [name for name in modules if name not in sys.modules]
         if not missing:
             return
         signal.signal(signal.SIGALRM, self._leave_orphaned)
         signal.setitimer(signal.ITIMER_REAL, _ORPHANED_S, _ORPHANED_S)
-        for name in missing:
-            import_module(name)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        try:
+            for name in missing:
+                import_module(name)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
         gc.collect()
         gc.freeze()  # collecting what all workers share would copy it
 
@@ -137,7 +143,11 @@ class _Server:
             raise SystemExit
 
     def _fork(self, line: Connection, request: Request, descriptors: list[int]) -> None:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            _tell(line, error)
+            return
         if pid == 0:
             try:
                 self._become_worker(line, request, *descriptors)
