@@ -285,3 +285,16 @@ def test_what_a_worker_starts_inherits_only_the_standard_streams() -> None:
         (worker,) = pool.start(pool.pack(partial(answer, _inheritable_descriptors)), ["worker"])
         worker.ready()
         assert sorted(worker.ask(None)[0]) == [0, 1, 2]
+
+
+def test_a_worker_whose_line_was_closed_is_waited_for_and_the_server_goes_on() -> None:
+    with WorkerPool() as pool:
+        work = pool.pack(partial(answer, str))
+        (abandoned,) = pool.start(work, ["abandoned"])
+        abandoned.ready()
+        pool.workers.clear()
+        abandoned.close()
+        assert soon(lambda: abandoned.pid not in children(server_pid()))
+        (worker,) = pool.start(work, ["worker"])
+        worker.ready()
+        assert worker.ask(3)[0] == "3"

@@ -74,6 +74,7 @@ class _Server:
         self._control = control
         self._owner_pid = owner_pid
         self._owner = _open_process(owner_pid)
+        self._workers: set[int] = set()  # the process ids of those that have not been waited for
         self._lines: dict[int, Connection] = {}  # to the owner, by the process id of the worker
         self._woken, self._wake = os.pipe()  # Python writes to it when a worker ends
         os.set_blocking(self._wake, False)
@@ -157,6 +158,7 @@ class _Server:
                 os._exit(1)
         with contextlib.suppress(OSError):  # the worker does so, too: whoever is first
             os.setpgid(pid, pid)
+        self._workers.add(pid)
         self._lines[pid] = line
         _tell(line, pid)
 
@@ -182,9 +184,9 @@ class _Server:
         try:
             number = line.recv()
         except (EOFError, ConnectionError):
-            _kill_group(pid)
-            os.waitpid(pid, 0)
+            _kill_group(pid)  # that may take a while, so `_reap` waits for it
             del self._lines[pid]
+            line.close()
             return
         if number == signal.SIGKILL:
             _kill_group(pid)
@@ -200,16 +202,19 @@ class _Server:
                 return
             if pid == 0:
                 return
+            if pid not in self._workers:  # a process that an import has started
+                continue
+            self._workers.remove(pid)
+            _kill_group(pid)  # what it has started
             line = self._lines.pop(pid, None)
-            if line is not None:  # and not a process that an import has started
-                _kill_group(pid)  # what it has started
+            if line is not None:
                 _tell(line, os.waitstatus_to_exitcode(status))
 
     def kill_all(self) -> None:
         """Kill all workers, and wait until they are gone."""
-        for pid in self._lines:
+        for pid in self._workers:
             _kill_group(pid)
-        for pid in self._lines:
+        for pid in self._workers:
             os.waitpid(pid, 0)
 
 
