@@ -16,7 +16,7 @@ import pytest
 from rankscope.ranks import fork_server, launch
 from rankscope.ranks import pool as pool_module
 from rankscope.ranks.errors import WorkerError
-from rankscope.ranks.host import is_stopped
+from rankscope.ranks.host import _stat, is_stopped
 from rankscope.ranks.pool import WorkerPool
 from rankscope.ranks.worker import answer
 
@@ -298,3 +298,29 @@ def test_a_worker_whose_line_was_closed_is_waited_for_and_the_server_goes_on() -
         (worker,) = pool.start(work, ["worker"])
         worker.ready()
         assert worker.ask(3)[0] == "3"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits another process, and reads /proc")
+def test_a_server_that_is_out_of_descriptors_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    import resource
+
+    monkeypatch.setattr(fork_server, "_REPORT_S", 0.2)
+    fork_server._close()
+    with WorkerPool() as pool:
+        work = pool.pack(partial(answer, str))
+        (worker,) = pool.start(work, ["first"])
+        worker.ready()
+        server = server_pid()
+        assert soon(lambda: _stat(server)[0] == "S")  # it has closed what it passed on, and waits
+        before = resource.prlimit(server, resource.RLIMIT_NOFILE)
+        used = {int(name) for name in os.listdir(f"/proc/{server}/fd")}
+        unused = [number for number in range(max(used) + 4) if number not in used]
+        for num_left, problem in ((2, "Too many open files"), (0, "does not answer")):
+            resource.prlimit(server, resource.RLIMIT_NOFILE, (unused[num_left], before[1]))
+            with pytest.raises(WorkerError, match=problem):
+                pool.start(work, ["second"])
+        resource.prlimit(server, resource.RLIMIT_NOFILE, before)
+        (worker,) = pool.start(work, ["third"])
+        worker.ready()
+        assert worker.ask(3)[0] == "3"
+        assert server_pid() == server

@@ -21,6 +21,7 @@ A program shares that server with its own use of multiprocessing, and a private 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import shutil
@@ -101,12 +102,13 @@ class _Server:
                 if line in ready:
                     self._obey(pid, line)
             if self._control in ready:
-                _, descriptors, _, _ = socket.recv_fds(self._control, 1, _NUM_DESCRIPTORS)
-                if not descriptors:
+                data, descriptors, _, _ = socket.recv_fds(self._control, 1, _NUM_DESCRIPTORS)
+                if not data:
                     return
                 for descriptor in descriptors:
                     os.set_inheritable(descriptor, False)  # what a worker starts must not hold its connection
-                self._start_worker(descriptors)
+                if descriptors:  # otherwise no more can be opened, and the owner sees its line closed
+                    self._start_worker(descriptors)
 
     def _start_worker(self, descriptors: list[int]) -> None:
         line = Connection(descriptors[0])
@@ -114,6 +116,9 @@ class _Server:
             try:
                 request: Request = line.recv()
             except (EOFError, OSError):  # the owner is gone
+                return
+            if len(descriptors) < _NUM_DESCRIPTORS:
+                _tell(line, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
                 return
             self._import(request.modules)
             if not line.poll():  # otherwise the owner has given up meanwhile
