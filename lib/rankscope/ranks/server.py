@@ -4,12 +4,12 @@ A worker that is forked from it starts fast, and inherits no pipes, threads, scr
 worker leads a process group, which is killed when the worker ends, when the owner asks for it or closes the worker's
 line, and when the owner ends. If the server itself is killed, so are the workers.
 
-It was tried with multiprocessing's forkserver and preloading instead. With that server the following tests fail:
+We tried multiprocessing's fork server with preloading instead. With that server the following tests fail:
 
 - It executes a socket.py or pickle.py of the working directory when it starts, and the owner's script in each rank:
   `test_no_file_in_the_working_directory_passes_for_a_library`, `test_a_script_needs_no_guard_…`.
-- If the owner is killed while a rank is stopped, all ranks, what they have started, and the server live on, as each
-  rank holds the pipe at whose end the server would leave. Nobody deletes their folders:
+- If the owner is killed while a rank is stopped, the server, all ranks and what they have started stay alive, because
+  every rank holds the pipe whose closing would end the server; their folders are never deleted:
   `test_a_stopped_rank_and_what_ranks_have_started_end_…`, `test_memory_goes_with_an_owner_that_is_killed`.
 - It imports nothing after its start, so each rank imports what a function of this library needs. Eight ranks that use
   `rankscope.train` take five times as long: `test_ranks_are_forked_with_what_they_are_sent_of_this_library`.
@@ -161,7 +161,7 @@ class _Server:
                 traceback.print_exc()
             finally:
                 os._exit(1)
-        with contextlib.suppress(OSError):  # the worker does so, too: whoever is first
+        with contextlib.suppress(OSError):  # the worker does so, too: whichever comes first
             os.setpgid(pid, pid)
         self._workers.add(pid)
         self._lines[pid] = line
