@@ -95,12 +95,15 @@ class ForkServer:
     def close(self) -> None:
         """End it and wait; in a process that was forked from its owner, only close what was inherited.
 
-        The server ends when nobody holds the other end of its socket any more.
+        The server ends when the other end of its socket is shut down, or when nobody holds it any more.
         """
-        self._control.close()
         if self._owner != os.getpid():
+            self._control.close()
             self._process.returncode = 0  # it is not ours to wait for
             return
+        with contextlib.suppress(OSError):  # the server has ended
+            self._control.shutdown(socket.SHUT_RDWR)  # works also if a forked process holds the socket, too
+        self._control.close()
         try:
             self._process.wait(_LEAVE_S)
         except subprocess.TimeoutExpired:

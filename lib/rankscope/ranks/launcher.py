@@ -7,7 +7,7 @@ do not run.
 
 In a script that ``torchrun`` (or another launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT) runs on one
 or more machines, its processes are the ranks: each calls `launch` with the same arguments, `num_ranks` as many or None,
-and gets all results. Nothing is forked, what ranks print goes where torchrun lets it, and `timeout_s` is the group's. A
+and gets all results. Nothing is forked, what ranks print goes where torchrun sends it, and `timeout_s` is the group's. A
 rank that fails raises RankError in its own process, and the others at their next collective. "mpi" goes by ``mpirun``,
 in the same manner, where torch was built with it.
 """
@@ -59,11 +59,12 @@ def launch(
     Spans come on one time axis: pass a `Recorder`, and record with ``recorder.for_rank(dist.get_rank())``.
 
     What ranks print follows at the end, rank by rank, as ``[rank 2] …``; with `progress`, line by line as they run,
-    with a word on stderr every two seconds on how many have returned.
+    and every two seconds a line on stderr says how many have returned.
 
-    RankError, with its rank's number and traceback, is raised when a rank raises or its process ends; and `timeout_s`
-    after the start, with where those stand that have not returned. All ranks have ended by then. ValueError for bad
-    input, what cannot be pickled, more NCCL ranks than GPUs; RuntimeError where the server cannot run.
+    RankError, with its rank's number and traceback, is raised when a rank raises or its process ends; and
+    `timeout_s` after the start if some have not returned: its message says where in their code these ranks are. All
+    ranks have ended by then. ValueError for bad input, what cannot be pickled, more NCCL ranks than GPUs; RuntimeError
+    if the server cannot run.
 
     >>> def total(base):
     ...     import torch

@@ -43,7 +43,7 @@ class Failure(NamedTuple):
     line: str
     text: str
     error: bytes | None = None
-    is_lost_peer: bool = False  # as if another rank has failed before
+    is_lost_peer: bool = False  # the error looks like the consequence of another rank's failure
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ A worker that is forked from it starts fast, and inherits no pipes, threads, scr
 worker leads a process group, which is killed when the worker ends, when the owner asks for it or closes the worker's
 line, and when the owner ends. If the server itself is killed, so are the workers.
 
-It was tried with multiprocessing's forkserver and preloading instead. With that server the following tests fail:
+We tried multiprocessing's fork server with preloading instead. With that server the following tests fail:
 
 - It executes a socket.py or pickle.py of the working directory when it starts, and the owner's script in each rank:
   `test_no_file_in_the_working_directory_passes_for_a_library`, `test_a_script_needs_no_guard_…`.
-- If the owner is killed while a rank is stopped, all ranks, what they have started, and the server live on, as each
-  rank holds the pipe at whose end the server would leave. Nobody deletes their folders:
+- If the owner is killed while a rank is stopped, the server, all ranks and what they have started stay alive, because
+  every rank holds the pipe whose closing would end the server; their folders are never deleted:
   `test_a_stopped_rank_and_what_ranks_have_started_end_…`, `test_memory_goes_with_an_owner_that_is_killed`.
 - It imports nothing after its start, so each rank imports what a function of this library needs. Eight ranks that use
   `rankscope.train` take five times as long: `test_ranks_are_forked_with_what_they_are_sent_of_this_library`.
@@ -21,6 +21,7 @@ A program shares that server with its own use of multiprocessing, and a private 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import os
 import shutil
@@ -36,7 +37,7 @@ from typing import NamedTuple
 from .stacks import DUMP
 from .worker import be_worker
 
-_ORPHANED_S = 0.5  # how often the server looks during an import whether its owner has ended
+_ORPHANED_S = 0.5  # how often the server looks whether its owner has ended, where nothing wakes it
 _NUM_DESCRIPTORS = 4  # of a request: the line, the connection for values, stdout and stderr
 
 
@@ -59,6 +60,10 @@ def serve(descriptor: str, owner_pid: str, *folders: str) -> None:
     server = _Server(socket.socket(fileno=int(descriptor)), int(owner_pid))
     try:
         server.run()
+    except Exception:
+        if os.getppid() == int(owner_pid):
+            folders = ()  # the owner reads the traceback in one of them, and deletes them
+        raise
     finally:
         server.kill_all()
         for folder in folders:
@@ -69,6 +74,8 @@ class _Server:
     def __init__(self, control: socket.socket, owner_pid: int) -> None:
         self._control = control
         self._owner_pid = owner_pid
+        self._owner = _open_process(owner_pid)
+        self._workers: set[int] = set()  # the process ids of those that have not been waited for
         self._lines: dict[int, Connection] = {}  # to the owner, by the process id of the worker
         self._woken, self._wake = os.pipe()  # Python writes to it when a worker ends
         os.set_blocking(self._wake, False)
@@ -77,9 +84,17 @@ class _Server:
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def run(self) -> None:
-        """Serve until the owner is gone."""
-        while True:
-            ready = wait([self._control, self._woken, *self._lines.values()])
+        """Serve until the owner is gone.
+
+        The end of its socket does not suffice: a process that C code has forked from the owner may still hold it.
+        """
+        while os.getppid() == self._owner_pid:
+            if self._owner is None:
+                ready = wait([self._control, self._woken, *self._lines.values()], _ORPHANED_S)
+            else:
+                ready = wait([self._control, self._woken, self._owner, *self._lines.values()])
+                if self._owner in ready:
+                    return
             if self._woken in ready:
                 os.read(self._woken, 4096)
             self._reap()  # first, so that a worker which has ended by itself is reported as such
@@ -87,36 +102,44 @@ class _Server:
                 if line in ready:
                     self._obey(pid, line)
             if self._control in ready:
-                _, descriptors, _, _ = socket.recv_fds(self._control, 1, _NUM_DESCRIPTORS)
-                if not descriptors:
+                data, descriptors, _, _ = socket.recv_fds(self._control, 1, _NUM_DESCRIPTORS)
+                if not data:
                     return
-                self._start_worker(descriptors)
+                for descriptor in descriptors:
+                    os.set_inheritable(descriptor, False)  # what a worker starts must not hold its connection
+                if descriptors:  # otherwise no more can be opened, and the owner sees its line closed
+                    self._start_worker(descriptors)
 
     def _start_worker(self, descriptors: list[int]) -> None:
         line = Connection(descriptors[0])
         try:
-            request: Request = line.recv()
+            try:
+                request: Request = line.recv()
+            except (EOFError, OSError):  # the owner is gone
+                return
+            if len(descriptors) < _NUM_DESCRIPTORS:
+                _tell(line, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+                return
             self._import(request.modules)
             if not line.poll():  # otherwise the owner has given up meanwhile
                 self._fork(line, request, descriptors[1:])
-        except OSError as error:
-            _tell(line, error)
-        except EOFError:  # the owner is gone
-            pass
         finally:
             for descriptor in descriptors[1:]:
                 os.close(descriptor)
 
     def _import(self, modules: list[str]) -> None:
+        """Import what is missing. An error ends the server; its traceback is in the report that the owner gives."""
         missing = [name for name in modules if name not in sys.modules]
         if not missing:
             return
         signal.signal(signal.SIGALRM, self._leave_orphaned)
         signal.setitimer(signal.ITIMER_REAL, _ORPHANED_S, _ORPHANED_S)
-        for name in missing:
-            import_module(name)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        try:
+            for name in missing:
+                import_module(name)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
         gc.collect()
         gc.freeze()  # collecting what all workers share would copy it
 
@@ -126,7 +149,11 @@ class _Server:
             raise SystemExit
 
     def _fork(self, line: Connection, request: Request, descriptors: list[int]) -> None:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            _tell(line, error)
+            return
         if pid == 0:
             try:
                 self._become_worker(line, request, *descriptors)
@@ -134,8 +161,9 @@ class _Server:
                 traceback.print_exc()
             finally:
                 os._exit(1)
-        with contextlib.suppress(OSError):  # the worker does so, too: whoever is first
+        with contextlib.suppress(OSError):  # the worker does so, too: whichever comes first
             os.setpgid(pid, pid)
+        self._workers.add(pid)
         self._lines[pid] = line
         _tell(line, pid)
 
@@ -145,6 +173,8 @@ class _Server:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(self._woken)
         os.close(self._wake)
+        if self._owner is not None:
+            os.close(self._owner)
         self._control.close()
         for other in [line, *self._lines.values()]:
             other.close()
@@ -159,9 +189,9 @@ class _Server:
         try:
             number = line.recv()
         except (EOFError, ConnectionError):
-            _kill_group(pid)
-            os.waitpid(pid, 0)
+            _kill_group(pid)  # that may take a while, so `_reap` waits for it
             del self._lines[pid]
+            line.close()
             return
         if number == signal.SIGKILL:
             _kill_group(pid)
@@ -177,17 +207,28 @@ class _Server:
                 return
             if pid == 0:
                 return
+            if pid not in self._workers:  # a process that an import has started
+                continue
+            self._workers.remove(pid)
+            _kill_group(pid)  # what it has started
             line = self._lines.pop(pid, None)
-            if line is not None:  # and not a process that an import has started
-                _kill_group(pid)  # what it has started
+            if line is not None:
                 _tell(line, os.waitstatus_to_exitcode(status))
 
     def kill_all(self) -> None:
         """Kill all workers, and wait until they are gone."""
-        for pid in self._lines:
+        for pid in self._workers:
             _kill_group(pid)
-        for pid in self._lines:
+        for pid in self._workers:
             os.waitpid(pid, 0)
+
+
+def _open_process(pid: int) -> int | None:
+    """Return a descriptor that is ready when the process has ended, or None if the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def _kill_group(pid: int) -> None:

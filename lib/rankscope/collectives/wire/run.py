@@ -66,7 +66,7 @@ def execute(
     `group` is None for the default group, or a process group as torch.distributed or `in_threads` makes it. The first
     call for a schedule and size verifies it, and asks all ranks whether they agree; later ones start at once. Raises
     ScheduleError and ValueError as `run_local` does, and ValueError if ranks do not agree. Raises RuntimeError, with
-    step and peer, if a message fails or does not arrive within the group's timeout; the group is then of no more use.
+    step and peer, if a message fails or does not arrive within the group's timeout; the group cannot be used any more.
 
     >>> import torch
     >>> from rankscope.ranks import in_threads
